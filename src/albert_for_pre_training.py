@@ -1,0 +1,131 @@
+"""The pre-training heads: masked tokens and sentence order (Lan et al. 2020, section 3.1).
+
+Every loss here is a plain weighted sum. The loop normalises the weights once per update over all micro-batches
+(src/train_step.py), so that micro-batches add up to one large batch exactly.
+Shape letters: B batch, L length, P predictions per sequence, H hidden size, E embedding size, V vocabulary size.
+"""
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+
+from src.albert_config import AlbertConfig
+from src.albert_model import AlbertModel, compute_dtype, initialise_weights
+from src.layers import ACTIVATIONS, CrossEntropy, Dense, LayerNorm
+
+
+def gather_positions(sequence: Tensor, positions: Tensor) -> Tensor:
+    """Rows of sequence (B * L, H) at positions (B, P) of each example: (B * P, H)."""
+    batch = positions.shape[0]
+    starts = ops.arange(batch).astype(ms.int32).reshape((-1, 1)) * (sequence.shape[0] // batch)
+    return ops.gather(sequence, (positions + starts).reshape((-1,)), 0)
+
+
+class MaskedTokenHead(nn.Cell):
+    """Scores over the vocabulary for the rows given: (M, H) -> (M, V) float32; the output matrix is the embeddings'."""
+
+    def __init__(self, config: AlbertConfig) -> None:
+        super().__init__()
+        self.compute_type = compute_dtype(config)
+        self.dense = Dense(config.hidden_size, config.embedding_size, self.compute_type)
+        self.activation = ACTIVATIONS[config.hidden_act]()
+        self.layer_norm = LayerNorm(config.embedding_size, config.layer_norm_eps)
+        self.bias = Parameter(Tensor(np.zeros(config.vocab_size, np.float32)), name="bias")
+        self.matmul = ops.MatMul(transpose_b=True)
+        self.bias_add = ops.BiasAdd()
+
+    def construct(self, rows: Tensor, word_embeddings: Tensor) -> Tensor:
+        rows = self.layer_norm(self.activation(self.dense(rows)))
+        logits = self.matmul(ops.cast(rows, self.compute_type), ops.cast(word_embeddings, self.compute_type))
+        return self.bias_add(ops.cast(logits, ms.float32), self.bias)
+
+
+class PreTrainingScores(nn.Cell):
+    """Backbone and both heads without losses: mlm_logits (B * P, V) and sop_logits (B, 2), float32.
+
+    Class 0 of the sentence-order head is "in order".
+    """
+
+    def __init__(self, config: AlbertConfig, unrolled: bool = False, seed: int = 0) -> None:
+        super().__init__()
+        self.albert = AlbertModel(config, unrolled)
+        self.mlm = MaskedTokenHead(config)
+        self.sop = Dense(config.hidden_size, 2)
+        initialise_weights(self, config.initializer_range, seed)
+
+    def construct(
+        self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor, positions: Tensor, dropout_key: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        sequence, pooled = self.albert(input_ids, input_mask, segment_ids, dropout_key)
+        mlm_logits = self.mlm(gather_positions(sequence, positions), self.albert.embeddings.word_embeddings)
+        return mlm_logits, self.sop(pooled)
+
+
+def correct(logits: Tensor, labels: Tensor) -> Tensor:
+    """1.0 where the largest logit is the label's: (N, V), (N,) -> (N,) float32."""
+    return ops.cast(ops.equal(ops.cast(ops.argmax(logits, -1), ms.int32), labels), ms.float32)
+
+
+class AlbertForPreTraining(nn.Cell):
+    """Weighted sums of the masked-token and sentence-order losses.
+
+    Inputs: the columns of `input_columns` in that order, ids, masks, positions and labels int32, weights float32,
+    then dropout_key () int32. Outputs: the float32 scalars of `metric_names`; the first is the loss to minimise.
+    """
+
+    input_columns = (
+        "input_ids",
+        "input_mask",
+        "segment_ids",
+        "masked_lm_positions",
+        "masked_lm_ids",
+        "masked_lm_weights",
+        "next_sentence_labels",
+        "sequence_weights",
+    )
+    weight_columns = ("masked_lm_weights", "sequence_weights")
+    metric_names = ("loss", "mlm_loss", "sop_loss", "mlm_accuracy", "sop_accuracy")
+
+    def __init__(self, config: AlbertConfig, unrolled: bool = False, seed: int = 0) -> None:
+        super().__init__(auto_prefix=False)
+        self.scores = PreTrainingScores(config, unrolled, seed)
+        self.cross_entropy = CrossEntropy()
+
+    def construct(
+        self,
+        input_ids: Tensor,
+        input_mask: Tensor,
+        segment_ids: Tensor,
+        positions: Tensor,
+        masked_ids: Tensor,
+        masked_weights: Tensor,
+        order_labels: Tensor,
+        sequence_weights: Tensor,
+        dropout_key: Tensor,
+    ) -> tuple[Tensor, ...]:
+        mlm_logits, sop_logits = self.scores(input_ids, input_mask, segment_ids, positions, dropout_key)
+        masked_ids, masked_weights = masked_ids.reshape((-1,)), masked_weights.reshape((-1,))
+        mlm_loss = ops.reduce_sum(masked_weights * self.cross_entropy(mlm_logits, masked_ids))
+        sop_loss = ops.reduce_sum(sequence_weights * self.cross_entropy(sop_logits, order_labels))
+        mlm_accuracy = ops.reduce_sum(masked_weights * correct(mlm_logits, masked_ids))
+        sop_accuracy = ops.reduce_sum(sequence_weights * correct(sop_logits, order_labels))
+        return mlm_loss + sop_loss, mlm_loss, sop_loss, mlm_accuracy, sop_accuracy
+
+
+def initialise_output_bias(network: nn.Cell, counts: np.ndarray) -> None:
+    """Start the masked-token head at the unigram distribution: bias = log((count + 1) / (total + V)).
+
+    Training then begins at the unigram baseline instead of ln V and spends no updates on word frequencies.
+
+    Args:
+        network: AlbertForPreTraining or PreTrainingScores.
+        counts: (V,) how often each token stands at a masked position of the training data.
+
+    Raises:
+        ValueError: counts has another length than the vocabulary.
+    """
+    bias = next(p for p in network.get_parameters() if p.name == "mlm.bias")
+    if counts.shape != bias.shape:
+        raise ValueError(f"counts has shape {counts.shape}, the vocabulary of the model is {bias.shape[0]} tokens")
+    smoothed = counts.astype(np.float64) + 1.0
+    bias.set_data(Tensor(np.log(smoothed / smoothed.sum()).astype(np.float32)))

@@ -1,0 +1,271 @@
+"""ALBERT's backbone: factorised embeddings, the shared encoder and the pooler (Lan et al. 2020).
+
+Shape letters: B batch, L length, E embedding size, H hidden size, A attention heads, D = H / A head size,
+N = B * L rows. Activations travel as (N, H) matrices: one matrix product a layer on every device.
+Under compute_type float16 only the matrix products run in float16; the residual stream, LayerNorm, softmax and
+all parameters stay float32.
+"""
+
+import math
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+
+from src.albert_config import AlbertConfig
+from src.layers import ACTIVATIONS, Dense, Dropout, LayerNorm, RowSquareSum, Softmax, sigmoid_tanh
+
+MASKED_SCORE = -10000.0  # google's additive mask: exp(-10000) is 0 in float32 and the sum stays finite in float16
+LAYER_KEY_STEP = 1000003  # distance between the dropout keys of two layers
+
+
+def initialise_weights(network: nn.Cell, initializer_range: float, seed: int) -> None:
+    """Draw every matrix of the network from the normal distribution cut off at two standard deviations.
+
+    LayerNorm scales become 1, biases and LayerNorm offsets 0 (google's create_initializer, BERT appendix A.2).
+    The draw of a parameter depends on the seed and the order of parameters alone, not on MindSpore's generator.
+
+    Args:
+        initializer_range: standard deviation of the distribution before the cut.
+    """
+    generator = np.random.default_rng(seed)
+    for parameter in network.trainable_params():
+        kind = parameter.name.rsplit(".", 1)[-1]
+        if kind == "gamma":
+            value = np.ones(parameter.shape, np.float32)
+        elif kind in ("beta", "bias"):
+            value = np.zeros(parameter.shape, np.float32)
+        else:
+            value = generator.standard_normal(parameter.shape, np.float32)
+            while (outside := np.abs(value) > 2.0).any():
+                value[outside] = generator.standard_normal(int(outside.sum()), np.float32)
+            value *= initializer_range
+        parameter.set_data(Tensor(value))
+
+
+def compute_dtype(config: AlbertConfig) -> ms.dtype:
+    """MindSpore's type of the matrix products."""
+    return ms.float16 if config.compute_type == "float16" else ms.float32
+
+
+def _table(rows: int, columns: int, name: str) -> Parameter:
+    return Parameter(Tensor(np.zeros((rows, columns), np.float32)), name=name)
+
+
+class Embeddings(nn.Cell):
+    """Token, segment and position embeddings of size E, LayerNorm, dropout (paper section 3.1).
+
+    With use_relative_positions there are no absolute positions.
+    """
+
+    def __init__(self, config: AlbertConfig) -> None:
+        super().__init__()
+        size = config.embedding_size
+        self.word_embeddings = _table(config.vocab_size, size, "word_embeddings")
+        self.token_type_embeddings = _table(config.type_vocab_size, size, "token_type_embeddings")
+        self.absolute_positions = not config.use_relative_positions
+        if self.absolute_positions:
+            self.position_embeddings = _table(config.max_position_embeddings, size, "position_embeddings")
+        self.segment_rows = RowSquareSum()
+        self.layer_norm = LayerNorm(size, config.layer_norm_eps)
+        self.dropout = Dropout(config.hidden_dropout_prob, site=1)
+        self.type_vocab_size = config.type_vocab_size
+        self.embedding_size = size
+
+    def construct(self, input_ids: Tensor, segment_ids: Tensor, dropout_key: Tensor) -> Tensor:
+        batch, length = input_ids.shape
+        words = ops.gather(self.word_embeddings, input_ids.reshape((-1,)), 0)  # N, E
+        one_hot = ops.cast(ops.one_hot(segment_ids.reshape((-1,)), self.type_vocab_size), ms.float32)
+        total = words + self.segment_rows(ops.matmul(one_hot, self.token_type_embeddings))
+        if self.absolute_positions:
+            total = total.reshape((batch, length, self.embedding_size)) + self.position_embeddings[:length]
+            total = total.reshape((-1, self.embedding_size))
+        return self.dropout(self.layer_norm(total), dropout_key)
+
+
+def relative_position_table(max_distance: int, head_size: int) -> np.ndarray:
+    """NEZHA's fixed relative embeddings (Wei et al. 2019, section 3.2, equation 5), (2 * max_distance + 1, D) float32.
+
+    Row r stands for the distance r - max_distance: sin(distance / 10000^(2k/D)) in even columns, cos in odd ones.
+    """
+    distances = np.arange(2 * max_distance + 1, dtype=np.float64)[:, None]
+    angles = distances / 10000.0 ** (2 * (np.arange(head_size) // 2) / head_size)
+    table = np.where(np.arange(head_size) % 2 == 0, np.sin(angles), np.cos(angles))
+    return table.astype(np.float32)
+
+
+class SelfAttention(nn.Cell):
+    """Multi-head self-attention with its residual connection and LayerNorm: (N, H) -> (N, H).
+
+    Args:
+        site: first of the two dropout sites that this cell uses.
+    """
+
+    def __init__(self, config: AlbertConfig, site: int) -> None:
+        super().__init__()
+        hidden, self.compute_type = config.hidden_size, compute_dtype(config)
+        self.heads = config.num_attention_heads
+        self.head_size = hidden // self.heads
+        self.scale = 1.0 / math.sqrt(self.head_size)
+        self.query = Dense(hidden, hidden, self.compute_type)
+        self.key = Dense(hidden, hidden, self.compute_type)
+        self.value = Dense(hidden, hidden, self.compute_type)
+        self.output = Dense(hidden, hidden, self.compute_type)
+        self.layer_norm = LayerNorm(hidden, config.layer_norm_eps)
+        self.softmax = Softmax()
+        self.scores = ops.BatchMatMul(transpose_b=True)
+        self.context = ops.BatchMatMul()
+        self.probability_dropout = Dropout(config.attention_probs_dropout_prob, site)
+        self.output_dropout = Dropout(config.hidden_dropout_prob, site + 1)
+        self.relative = config.use_relative_positions
+        if self.relative:
+            self.max_distance = config.max_relative_position
+            self.relative_table = Tensor(relative_position_table(self.max_distance, self.head_size))
+
+    def split_heads(self, x: Tensor, batch: int, length: int) -> Tensor:
+        """(N, H) -> (B, A, L, D) in the compute type."""
+        x = ops.cast(x, self.compute_type).reshape((batch, length, self.heads, self.head_size))
+        return x.transpose((0, 2, 1, 3))
+
+    def relative_embeddings(self, length: int) -> Tensor:
+        """Embeddings of the clipped distances between all pairs of positions, (L, L, D)."""
+        position = ops.arange(length)
+        distance = ops.clamp(position.reshape((1, -1)) - position.reshape((-1, 1)), -self.max_distance, self.max_distance)
+        return ops.cast(ops.gather(self.relative_table, distance + self.max_distance, 0), self.compute_type)
+
+    def per_query(self, product: ops.Primitive, x: Tensor, table: Tensor, batch: int, length: int) -> Tensor:
+        """Multiply each query position's rows of x (B, A, L, *) by that position's matrix of table (L, *, *)."""
+        rows = x.transpose((2, 0, 1, 3)).reshape((length, batch * self.heads, -1))
+        return product(rows, table).reshape((length, batch, self.heads, -1)).transpose((1, 2, 0, 3))
+
+    def construct(self, x: Tensor, score_mask: Tensor, dropout_key: Tensor) -> Tensor:
+        batch, _, _, length = score_mask.shape
+        query = self.split_heads(self.query(x) * self.scale, batch, length)
+        key = self.split_heads(self.key(x), batch, length)
+        value = self.split_heads(self.value(x), batch, length)
+        scores = ops.cast(self.scores(query, key), ms.float32)  # B, A, L, L
+        if self.relative:
+            table = self.relative_embeddings(length)
+            scores = scores + ops.cast(self.per_query(self.scores, query, table, batch, length), ms.float32)
+        probabilities = self.softmax(scores + score_mask)
+        flat = self.probability_dropout(probabilities.reshape((-1, length)), dropout_key)
+        probabilities = ops.cast(flat.reshape((batch, self.heads, length, length)), self.compute_type)
+        context = self.context(probabilities, value)  # B, A, L, D
+        if self.relative:
+            context = context + self.per_query(self.context, probabilities, table, batch, length)
+        context = context.transpose((0, 2, 1, 3)).reshape((batch * length, self.heads * self.head_size))
+        return self.layer_norm(x + self.output_dropout(self.output(context), dropout_key))
+
+
+class FeedForward(nn.Cell):
+    """Two dense layers around the activation, residual connection and LayerNorm: (N, H) -> (N, H)."""
+
+    def __init__(self, config: AlbertConfig, site: int) -> None:
+        super().__init__()
+        self.intermediate = Dense(config.hidden_size, config.intermediate_size, compute_dtype(config))
+        self.activation = ACTIVATIONS[config.hidden_act]()
+        self.output = Dense(config.intermediate_size, config.hidden_size, compute_dtype(config))
+        self.layer_norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.dropout = Dropout(config.hidden_dropout_prob, site)
+
+    def construct(self, x: Tensor, dropout_key: Tensor) -> Tensor:
+        output = self.output(self.activation(self.intermediate(x)))
+        return self.layer_norm(x + self.dropout(output, dropout_key))
+
+
+def sharing_plan(config: AlbertConfig) -> list[tuple[int, int, int]]:
+    """Which parameters each layer uses, as runs of consecutive equal layers: (attention set, feed-forward set, layers).
+
+    Layer i belongs to group i * groups // layers, as in google's code. share_parameters says what a group shares:
+    all, the attention alone, the feed-forward network alone, or nothing (paper section 4.4, table 4).
+    """
+    runs: list[tuple[int, int, int]] = []
+    for layer in range(config.num_hidden_layers):
+        group = layer * config.num_hidden_groups // config.num_hidden_layers
+        attention = group if config.share_parameters in ("all", "attention") else layer
+        feed_forward = group if config.share_parameters in ("all", "ffn") else layer
+        if runs and runs[-1][:2] == (attention, feed_forward):
+            runs[-1] = (attention, feed_forward, runs[-1][2] + 1)
+        else:
+            runs.append((attention, feed_forward, 1))
+    return runs
+
+
+class Encoder(nn.Cell):
+    """num_hidden_layers layers over few sets of parameters: (N, E) -> (N, H).
+
+    Args:
+        unrolled: layers one after the other in the graph, for export; otherwise equal layers are iterations of a
+            `while`, which compiles in half the time. Both compute the same.
+    """
+
+    def __init__(self, config: AlbertConfig, unrolled: bool) -> None:
+        super().__init__()
+        self.runs = sharing_plan(config)
+        self.inner = config.inner_group_num
+        self.unrolled = unrolled
+        self.embedding_hidden_mapping = Dense(config.embedding_size, config.hidden_size, compute_dtype(config))
+        attention_sets = 1 + max(run[0] for run in self.runs)
+        feed_forward_sets = 1 + max(run[1] for run in self.runs)
+        # Sites 2 to 4 belong to the first inner layer, 5 to 7 to the second, and so on.
+        self.attentions = nn.CellList(
+            [SelfAttention(config, 2 + 3 * (i % self.inner)) for i in range(attention_sets * self.inner)]
+        )
+        self.feed_forwards = nn.CellList(
+            [FeedForward(config, 4 + 3 * (i % self.inner)) for i in range(feed_forward_sets * self.inner)]
+        )
+        if config.recompute:
+            for cell in (*self.attentions, *self.feed_forwards):
+                cell.recompute()
+
+    def layer(self, attention: int, feed_forward: int, x: Tensor, score_mask: Tensor, key: Tensor) -> Tensor:
+        """One layer: its inner layers in turn."""
+        for inner in range(self.inner):
+            x = self.attentions[attention * self.inner + inner](x, score_mask, key)
+            x = self.feed_forwards[feed_forward * self.inner + inner](x, key)
+        return x
+
+    def construct(self, embeddings: Tensor, score_mask: Tensor, dropout_key: Tensor) -> Tensor:
+        x = self.embedding_hidden_mapping(embeddings)
+        key = dropout_key
+        for attention, feed_forward, count in self.runs:
+            if self.unrolled or count == 1:
+                for _ in range(count):
+                    x = self.layer(attention, feed_forward, x, score_mask, key)
+                    key = key + LAYER_KEY_STEP
+            else:
+                done = ops.zeros((), ms.int32)
+                while done < count:
+                    x = self.layer(attention, feed_forward, x, score_mask, key)
+                    key = key + LAYER_KEY_STEP
+                    done = done + 1
+        return x
+
+
+class AlbertModel(nn.Cell):
+    """The backbone.
+
+    Inputs:
+        input_ids: (B, L) int32; input_mask: (B, L) int32, 1 for tokens and 0 for padding;
+        segment_ids: (B, L) int32 in [0, type_vocab_size); dropout_key: () int32, used in training only.
+
+    Outputs:
+        sequence_output (N, H) float32, rows in the order of input_ids; pooled_output (B, H) float32: the first
+        token's row through a dense layer and tanh.
+    """
+
+    def __init__(self, config: AlbertConfig, unrolled: bool = False) -> None:
+        super().__init__()
+        self.embeddings = Embeddings(config)
+        self.encoder = Encoder(config, unrolled)
+        self.pooler = Dense(config.hidden_size, config.hidden_size, compute_dtype(config))
+
+    def construct(
+        self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor, dropout_key: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        batch, length = input_ids.shape
+        score_mask = (1.0 - ops.cast(input_mask, ms.float32)) * MASKED_SCORE
+        embeddings = self.embeddings(input_ids, segment_ids, dropout_key)
+        sequence = self.encoder(embeddings, score_mask.reshape((batch, 1, 1, length)), dropout_key)
+        first = sequence.reshape((batch, length, -1))[:, 0]
+        return sequence, sigmoid_tanh(self.pooler(first))

@@ -1,0 +1,303 @@
+"""Checkpoints: the whole state of a run in one file, and a warm start from the weights of another.
+
+`albert-<step>.ckpt` is MindSpore's format with its checksum. Written by ms.save_checkpoint; read here, because
+ms.load_checkpoint accepts a file that lost its end together with the checksum, refuses a file larger than the memory
+that happens to be unused, and load_param_into_net guesses name prefixes. Parameters are set by exact name only.
+"""
+
+import binascii
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from google.protobuf.message import DecodeError
+from mindspore import Tensor, nn
+from mindspore.train.checkpoint_pb2 import Checkpoint as CheckpointProto
+
+from model_utils.errors import CheckpointError
+from src.utils import write_atomically, write_json
+
+BACKBONE = "albert."
+LOOP_STATE = "loop_state"
+BEST_FILE = "best_checkpoint.json"
+_NAME = re.compile(r"albert-(\d+)\.ckpt")
+_TRAINING_STATE = re.compile(
+    r"(adam_[mv]|lamb_[mv]|moment[12]?|moments|accumulated)\..*|accumulated_metrics|loss_scale|scale_sense|good_steps|"
+    r"skipped_steps|global_step|learning_rate|beta[12]_power|epoch_num|step_num|loop_state"
+)  # this project's and MindSpore's own names
+_TRAILER = 17  # "crc_num" and the sum as 10 bytes, big end first
+_BLOCK = 1 << 24
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a checkpoint holds: numpy arrays by parameter name, and the loop's state (empty if it has none)."""
+
+    path: Path
+    values: dict[str, np.ndarray]
+    loop_state: dict[str, Any]
+
+
+def checkpoint_path(folder: Path, step: int) -> Path:
+    """Name of the checkpoint after `step` updates."""
+    return folder / f"albert-{step}.ckpt"
+
+
+def list_checkpoints(folder: Path) -> list[tuple[int, Path]]:
+    """(step, path) of every checkpoint in the folder by name, the newest first."""
+    matches = ((_NAME.fullmatch(path.name), path) for path in folder.iterdir())
+    return sorted(((int(match[1]), path) for match, path in matches if match), reverse=True)
+
+
+def save_checkpoint(cell: nn.Cell, folder: Path, step: int, loop_state: dict[str, Any]) -> Path:
+    """Write all parameters of `cell` and the loop's state; older checkpoints stay untouched.
+
+    The file gets its name after it is complete, on the disk, and read back against its checksum.
+
+    Raises:
+        CheckpointError: it cannot be written, for instance because the disk is full.
+    """
+    path = checkpoint_path(folder, step)
+    state = json.dumps(loop_state)
+
+    def write(temporary: Path) -> None:
+        ms.save_checkpoint(cell, str(temporary), crc_check=True, append_dict={LOOP_STATE: state})
+        os.chmod(temporary, 0o644)  # MindSpore leaves 0400
+        verify(temporary)
+
+    try:
+        write_atomically(path, write)
+    except (OSError, RuntimeError) as error:
+        for leftover in folder.glob("unfinished-*.tmp"):  # MindSpore's own temporary name
+            leftover.unlink()
+        raise CheckpointError(
+            f"{path} could not be written: {error}; older checkpoints in {folder} are whole, the run resumes from them"
+        ) from error
+    return path
+
+
+def prune_checkpoints(folder: Path, written: list[int], keep: int) -> list[int]:
+    """Delete all but the newest `keep` of the checkpoints in `written` and the best one; the steps that are left.
+
+    Args:
+        written: steps of the checkpoints that this run wrote; no other file is ever deleted.
+    """
+    best = best_checkpoint(folder)
+    ordered = sorted(set(written))
+    for step in ordered[:-keep]:
+        if checkpoint_path(folder, step) != best:
+            checkpoint_path(folder, step).unlink(missing_ok=True)
+    return [step for step in ordered if checkpoint_path(folder, step).exists()]
+
+
+def mark_best(folder: Path, step: int, metrics: dict[str, float]) -> None:
+    """Record that the checkpoint of `step` had the best development metrics."""
+    write_json(folder / BEST_FILE, {"checkpoint": checkpoint_path(folder, step).name, "step": step, **metrics})
+
+
+def best_checkpoint(folder: Path) -> Path | None:
+    """The checkpoint that mark_best chose, or None where none was chosen."""
+    try:
+        return folder / json.loads((folder / BEST_FILE).read_text(encoding="utf-8"))["checkpoint"]
+    except FileNotFoundError:
+        return None
+
+
+def verify(path: Path) -> bool:
+    """Compare a checkpoint with its checksum, block by block; False if it carries none (another program wrote it).
+
+    Raises:
+        CheckpointError: it cannot be read, is empty, or the checksum differs.
+    """
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size == 0:
+                raise CheckpointError(f"{path} is empty")
+            file.seek(max(size - _TRAILER, 0))
+            trailer = file.read()
+            if not trailer.startswith(b"crc_num") or len(trailer) != _TRAILER:
+                return False
+            file.seek(0)
+            found, left = 0, size - _TRAILER
+            while left > 0:
+                block = file.read(min(_BLOCK, left))
+                found, left = binascii.crc32(block, found), left - len(block)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+    if found != int.from_bytes(trailer[7:], "big"):
+        raise CheckpointError(f"{path} is damaged: its contents do not match its checksum")
+    return True
+
+
+def _entries(path: Path, end: int) -> Iterator[tuple[str, Any]]:
+    """(name, TensorProto) of every entry; the file is a row of protobuf fields number 1, each tag, length, bytes."""
+    with open(path, "rb") as file:
+        while file.tell() < end:
+            tag, length, shift = file.read(1), 0, 0
+            while True:
+                byte = file.read(1)[0]
+                length, shift = length | (byte & 127) << shift, shift + 7
+                if byte < 128:
+                    break
+            if tag != b"\n" or file.tell() + length > end:
+                raise CheckpointError(
+                    f"{path} is damaged or no MindSpore checkpoint: byte {file.tell()} starts no entry"
+                )
+            entry = CheckpointProto.Value.FromString(file.read(length))
+            if not entry.HasField("tensor"):
+                raise CheckpointError(f"{path}: entry {entry.tag!r} is no tensor")
+            yield entry.tag, entry.tensor
+
+
+def read_checkpoint(path: Path, only_weights: bool = False) -> Contents:
+    """Read a checkpoint after comparing it with its checksum.
+
+    Args:
+        only_weights: leave out the optimizer's and the loop's entries.
+
+    Raises:
+        CheckpointError: missing, damaged, truncated, or not a MindSpore checkpoint.
+    """
+    end = path.stat().st_size - (_TRAILER if verify(path) else 0) if path.exists() else 0
+    if end == 0:
+        raise CheckpointError(f"{path} does not exist")
+    parts: dict[str, list[bytes]] = {}
+    kinds: dict[str, tuple[tuple[int, ...], str]] = {}
+    try:
+        for name, tensor in _entries(path, end):
+            if only_weights and name != LOOP_STATE and _TRAINING_STATE.fullmatch(name):
+                continue
+            parts.setdefault(name, []).append(tensor.tensor_content)  # large tensors come in several entries
+            kinds[name] = tuple(tensor.dims), tensor.tensor_type
+        text = b"".join(parts.pop(LOOP_STATE, [])).decode("utf-32-le")  # MindSpore stores text as numpy's "U"
+        values = {name: _to_array(b"".join(part), *kinds[name]) for name, part in parts.items()}
+    except (DecodeError, IndexError, ValueError, TypeError) as error:
+        raise CheckpointError(f"{path} is damaged or no MindSpore checkpoint: {error}") from error
+    return Contents(path, values, json.loads(text) if text else {})
+
+
+def _to_array(content: bytes, shape: tuple[int, ...], kind: str) -> np.ndarray:
+    if kind == "str":
+        return np.array(content.decode("utf-32-le"))
+    return np.frombuffer(content, np.dtype(kind.lower())).reshape(shape)
+
+
+def newest_checkpoint(folder: Path, say: Callable[[str], object], only_weights: bool = False) -> Contents | None:
+    """The newest checkpoint that reads without error, or None; damaged ones are reported through `say` and passed over."""
+    for _, path in list_checkpoints(folder):
+        try:
+            if not verify(path):
+                raise CheckpointError(f"{path} is damaged: its end with the checksum is missing")
+            return read_checkpoint(path, only_weights)
+        except CheckpointError as error:
+            say(f"{error}; passed over")
+    return None
+
+
+def restore(cell: nn.Cell, contents: Contents) -> None:
+    """Set every parameter of `cell`, weights, moments and counters, exactly as saved.
+
+    Raises:
+        CheckpointError: the two sets of names, or a shape or type, differ.
+    """
+    parameters = cell.parameters_dict()
+    missing, unexpected = (
+        sorted(parameters.keys() - contents.values.keys()),
+        sorted(contents.values.keys() - parameters),
+    )
+    if missing or unexpected:
+        raise CheckpointError(
+            f"{contents.path} does not hold this run's state: missing {_some(missing)}, unexpected {_some(unexpected)}"
+        )
+    differing = _differing_shapes(parameters, contents.values, parameters)
+    if differing:
+        raise CheckpointError(f"{contents.path} does not hold this run's state: {_some(list(differing.values()))}")
+    _set(parameters, contents.values)
+
+
+def copy_parameters(source: nn.Cell, target: nn.Cell) -> None:
+    """Give every parameter of `target` the value of the one with the same name in `source`."""
+    values = source.parameters_dict()
+    for name, parameter in target.parameters_dict().items():
+        parameter.set_data(Tensor(values[name].asnumpy()))
+
+
+def find_checkpoint(path: Path, say: Callable[[str], object] = print) -> Contents:
+    """The weights of a file, or of a folder's best checkpoint where one was chosen, else of its newest good one.
+
+    Raises:
+        CheckpointError: there is none, or the file or the best one is damaged.
+    """
+    if not path.is_dir():
+        return read_checkpoint(path, only_weights=True)
+    best = best_checkpoint(path)
+    contents = read_checkpoint(best, True) if best else newest_checkpoint(path, say, True)
+    if contents is None:
+        raise CheckpointError(f"{path} holds no readable checkpoint; expected albert-<step>.ckpt")
+    return contents
+
+
+def load_backbone(network: nn.Cell, contents: Contents, say: Callable[[str], object] = print) -> None:
+    """Warm start: set the parameters that the checkpoint has, by exact name, and say what matched.
+
+    Parameters whose name starts with "albert." are the backbone and must all be there; a head that is missing or has
+    another shape (another number of labels) keeps its initial values.
+
+    Args:
+        contents: from find_checkpoint.
+
+    Raises:
+        CheckpointError: a part of the backbone is missing or has another shape, or the network has none.
+    """
+    parameters = network.parameters_dict()
+    matched = [name for name in parameters if name in contents.values]
+    missing = [name for name in parameters if name not in contents.values]
+    unexpected = [name for name in contents.values if name not in parameters and not _TRAINING_STATE.fullmatch(name)]
+    differing = _differing_shapes(parameters, contents.values, matched)
+    say(
+        f"{contents.path}: {len(matched)} matched; {len(missing)} missing: {_some(missing)}; "
+        f"{len(unexpected)} unexpected: {_some(unexpected)}; {len(differing)} of other shape: {_some(list(differing.values()))}"
+    )
+    backbone = [name for name in parameters if name.startswith(BACKBONE)]
+    lost = [name for name in backbone if name in missing]
+    if not backbone or lost:
+        raise CheckpointError(
+            f"{contents.path}: the backbone does not load: {len(lost)} of its {len(backbone)} parameters are missing: "
+            f"{_some(lost)}; the checkpoint's own names are {_some(sorted(contents.values))}"
+        )
+    foreign = [differing[name] for name in backbone if name in differing]
+    if foreign:
+        raise CheckpointError(
+            f"{contents.path} was made for another architecture: {_some(foreign)}; the albert_config.json that "
+            "belongs to it names the right one"
+        )
+    _set(parameters, {name: contents.values[name] for name in matched if name not in differing})
+
+
+def _differing_shapes(parameters: dict, values: dict[str, np.ndarray], names: Iterable[str]) -> dict[str, str]:
+    return {
+        name: f"{name} is {values[name].shape} in the checkpoint and {tuple(parameters[name].shape)} in the network"
+        for name in names
+        if values[name].shape != tuple(parameters[name].shape)
+    }
+
+
+def _set(parameters: dict, values: dict[str, np.ndarray]) -> None:
+    for name, value in values.items():
+        kind = ms.dtype_to_nptype(parameters[name].dtype)
+        parameters[name].set_data(Tensor(np.array(value, dtype=kind)))
+
+
+def _some(names: list[str]) -> str:
+    """Up to ten names and the number of the others; a log line, not a page."""
+    if not names:
+        return "none"
+    rest = f" and {len(names) - 10} more" if len(names) > 10 else ""
+    return ", ".join(names[:10]) + rest

@@ -1,0 +1,228 @@
+"""The few operations worth writing by hand: the ones whose stock form on CPU is slow or inexact.
+
+Each cell computes what the formula in its docstring says and carries its own gradient, which saves the
+passes over memory that automatic differentiation of the composed form would make. Reductions inside
+`bprop` use primitives because the functional forms do not compile there.
+
+Shape letters: B batch, L length, H hidden size, V vocabulary size, N = B * L rows.
+"""
+
+import math
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+
+_mean_last = ops.ReduceMean(keep_dims=True)
+_sum_last = ops.ReduceSum(keep_dims=True)
+_max_last = ops.ReduceMax(keep_dims=True)
+_sum_all = ops.ReduceSum()
+
+
+def sigmoid_tanh(x: Tensor) -> Tensor:
+    """tanh(x) = 2 sigmoid(2x) - 1, exact to 1e-7; the stock float32 tanh on CPU is off by 1e-4 near |x| = 5."""
+    return 2.0 * ops.sigmoid(2.0 * x) - 1.0
+
+
+class GeluTanh(nn.Cell):
+    """google's GELU, 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) = x sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)).
+
+    Source: Hendrycks and Gimpel 2016, section 2. Any shape, float32 or float16.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = 2.0 * math.sqrt(2.0 / math.pi)
+        self.cubic = 0.044715 * self.linear
+
+    def construct(self, x: Tensor) -> Tensor:
+        return x * ops.sigmoid(x * (self.linear + self.cubic * (x * x)))
+
+    def bprop(self, x: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor]:
+        square = x * x
+        gate = ops.sigmoid(x * (self.linear + self.cubic * square))
+        slope = self.linear + (3.0 * self.cubic) * square
+        return (dout * (gate + (out - out * gate) * slope),)
+
+
+class GeluErf(nn.Cell):
+    """The exact GELU, x Phi(x) with the normal distribution function Phi (Hendrycks and Gimpel 2016, section 2)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.root_half = math.sqrt(0.5)
+        self.density = 1.0 / math.sqrt(2.0 * math.pi)
+
+    def construct(self, x: Tensor) -> Tensor:
+        return x * (0.5 * (1.0 + ops.erf(x * self.root_half)))
+
+    def bprop(self, x: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor]:
+        distribution = 0.5 * (1.0 + ops.erf(x * self.root_half))
+        return (dout * (distribution + x * (self.density * ops.exp(-0.5 * (x * x)))),)
+
+
+ACTIVATIONS = {"gelu_new": GeluTanh, "gelu": GeluErf, "relu": nn.ReLU}
+
+
+class _Standardise(nn.Cell):
+    """(x - mean) / sqrt(var + eps) over the last axis, beside 1 / sqrt(var + eps), which the gradient needs again."""
+
+    def __init__(self, epsilon: float) -> None:
+        super().__init__()
+        self.epsilon = epsilon
+
+    def construct(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        centred = x - _mean_last(x, -1)
+        inverse = ops.rsqrt(_mean_last(centred * centred, -1) + self.epsilon)
+        return centred * inverse, inverse
+
+    def bprop(self, x: Tensor, out: tuple[Tensor, Tensor], dout: tuple[Tensor, Tensor]) -> tuple[Tensor]:
+        standard, inverse = out
+        gradient = dout[0]
+        projection = _mean_last(gradient * standard, -1)
+        return (inverse * (gradient - _mean_last(gradient, -1) - standard * projection),)
+
+
+class LayerNorm(nn.Cell):
+    """gamma (x - mean) / sqrt(var + eps) + beta over the last axis, in float32 (Ba et al. 2016).
+
+    Args:
+        size: length of the last axis.
+        epsilon: google's ALBERT uses 1e-12.
+    """
+
+    def __init__(self, size: int, epsilon: float = 1e-12) -> None:
+        super().__init__()
+        self.gamma = Parameter(Tensor(np.ones(size, np.float32)), name="gamma")
+        self.beta = Parameter(Tensor(np.zeros(size, np.float32)), name="beta")
+        self.standardise = _Standardise(epsilon)
+
+    def construct(self, x: Tensor) -> Tensor:
+        standard, _ = self.standardise(x)
+        return standard * self.gamma + self.beta
+
+
+class Softmax(nn.Cell):
+    """Softmax over the last axis with the gradient out * (dout - sum(out * dout))."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.softmax = ops.Softmax(-1)
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.softmax(x)
+
+    def bprop(self, x: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor]:
+        weighted = out * dout
+        return (weighted - out * _sum_last(weighted, -1),)
+
+
+class CrossEntropy(nn.Cell):
+    """Cross-entropy of each row, -log softmax(logits)[label].
+
+    Inputs: logits (N, V) float32, labels (N,) int32 in [0, V). Output: (N,) float32, in nats.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.softmax = ops.Softmax(-1)
+        self.gather = ops.GatherD()
+        self.scatter_add = ops.TensorScatterAdd()
+
+    def construct(self, logits: Tensor, labels: Tensor) -> Tensor:
+        largest = _max_last(logits, -1)
+        log_total = ops.log(_sum_last(ops.exp(logits - largest), -1)) + largest
+        return (log_total - self.gather(logits, 1, labels.expand_dims(1))).squeeze(1)
+
+    def bprop(self, logits: Tensor, labels: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor, Tensor]:
+        gradient = self.softmax(logits) * dout.expand_dims(1)
+        rows = ops.arange(labels.shape[0]).astype(ms.int32)
+        gradient = self.scatter_add(gradient, ops.stack((rows, labels), 1), -dout)
+        return gradient, ops.zeros_like(labels)
+
+
+class RowSquareSum(nn.Cell):
+    """Identity on x; the gradient of its scalar parameter is the sum of the squared entries of x's gradient.
+
+    TensorFlow's global norm counts a looked-up table by its looked-up rows, each occurrence apart, before equal rows
+    are added up. The train step needs that sum to clip exactly as google's code does; the parameter itself
+    stays 0, is never trained and never saved.
+    """
+
+    parameter_name = "row_square_sum"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.row_square_sum = Parameter(Tensor(0.0, ms.float32), name=self.parameter_name, requires_grad=False)
+        self.identity = _CountedIdentity()
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.identity(x, self.row_square_sum)
+
+
+class _CountedIdentity(nn.Cell):
+    def construct(self, x: Tensor, counter: Tensor) -> Tensor:
+        return x + counter
+
+    def bprop(self, x: Tensor, counter: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor, Tensor]:
+        return dout, _sum_all(dout * dout)
+
+
+class Dense(nn.Cell):
+    """x W^T + b; the product runs in `compute_type`, the bias is added and the result returned in float32.
+
+    Inputs: (N, in_size). Output: (N, out_size) float32. `weight` is (out_size, in_size), the fastest form on CPU.
+    """
+
+    def __init__(self, in_size: int, out_size: int, compute_type: ms.dtype = ms.float32) -> None:
+        super().__init__()
+        self.weight = Parameter(Tensor(np.zeros((out_size, in_size), np.float32)), name="weight")
+        self.bias = Parameter(Tensor(np.zeros(out_size, np.float32)), name="bias")
+        self.matmul = ops.MatMul(transpose_b=True)
+        self.bias_add = ops.BiasAdd()
+        self.compute_type = compute_type
+
+    def construct(self, x: Tensor) -> Tensor:
+        product = self.matmul(ops.cast(x, self.compute_type), ops.cast(self.weight, self.compute_type))
+        return self.bias_add(ops.cast(product, ms.float32), self.bias)
+
+
+def mix_bits(x: Tensor) -> Tensor:
+    """Hash int32 to the range [0, 2**31): two rounds of multiply and shift-xor.
+
+    The shift is arithmetic, so that x ^ (x >> n) is never negative, whatever the sign of x.
+    """
+    x = x * -1640531535  # 2654435761, Knuth's multiplicative hash, as a signed number
+    x = ops.bitwise_xor(x, ops.bitwise_right_shift(x, Tensor(15, ms.int32)))
+    x = x * -2048144777  # 2246822519
+    return ops.bitwise_xor(x, ops.bitwise_right_shift(x, Tensor(13, ms.int32)))
+
+
+class Dropout(nn.Cell):
+    """Dropout whose mask is a hash of (key, row, column), so that a saved step number restores it exactly.
+
+    MindSpore keeps the state of nn.Dropout inside its kernel, where a checkpoint cannot reach it.
+
+    Args:
+        probability: share of entries set to 0; the others are multiplied by 1 / (1 - probability).
+        site: number of the place in the network; places with different numbers draw different masks.
+
+    Inputs: x (rows, columns) float32, key () int32. Identity when not training or probability is 0.
+    """
+
+    def __init__(self, probability: float, site: int) -> None:
+        super().__init__()
+        self.probability = probability
+        self.site = site
+        self.keep_scale = 1.0 / (1.0 - probability)
+        self.threshold = round(probability * 2**31)
+
+    def construct(self, x: Tensor, key: Tensor) -> Tensor:
+        if not self.training or self.probability == 0.0:
+            return x
+        rows, columns = x.shape
+        start = mix_bits(key + self.site)
+        row_hash = mix_bits(ops.arange(rows).astype(ms.int32) + start).reshape((rows, 1))
+        column_hash = mix_bits(ops.arange(columns).astype(ms.int32) - start).reshape((1, columns))
+        kept = ops.cast(mix_bits(row_hash + column_hash) >= self.threshold, ms.float32)
+        return x * (ops.stop_gradient(kept) * self.keep_scale)

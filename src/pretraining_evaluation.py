@@ -1,0 +1,110 @@
+"""Held-out quality of a pre-trained ALBERT, beside what knowing nothing and knowing word frequencies alone would give."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor
+
+from src.albert_for_pre_training import AlbertForPreTraining
+
+_WEIGHTS_OF = {"mlm": "masked_lm_weights", "sop": "sequence_weights"}
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Metrics over a whole data set.
+
+    metrics: loss, mlm_loss, sop_loss in nats, mlm_accuracy, sop_accuracy as shares.
+    token_counts: (V,) float64, how often each token is the answer at a masked position.
+    """
+
+    metrics: dict[str, float]
+    examples: int
+    masked_tokens: int
+    token_counts: np.ndarray
+
+
+def evaluate(network: AlbertForPreTraining, batches: Iterable[dict[str, np.ndarray]], vocab_size: int) -> HeldOut:
+    """Weighted means over all batches, summed in float64 on the host, so that they do not depend on the batch size.
+
+    Args:
+        network: set to evaluation by this function.
+        batches: numpy columns; rows that only fill up the last batch have sequence weight 0.
+
+    Raises:
+        ValueError: there are no rows.
+    """
+    network.set_train(False)
+    key = Tensor(0, ms.int32)  # dropout is off
+    sums = dict.fromkeys(network.metric_names, 0.0)
+    weights = dict.fromkeys(_WEIGHTS_OF, 0.0)
+    counts = np.zeros(vocab_size)
+    for batch in batches:
+        outputs = network(*(Tensor(batch[name]) for name in network.input_columns), key)
+        for name, value in zip(network.metric_names, outputs, strict=True):
+            sums[name] += float(value.asnumpy())
+        for head, column in _WEIGHTS_OF.items():
+            weights[head] += float(batch[column].sum(dtype=np.float64))
+        counts += np.bincount(batch["masked_lm_ids"].ravel(), batch["masked_lm_weights"].ravel(), minlength=vocab_size)
+    if not all(weights.values()):
+        raise ValueError("no examples to evaluate on")
+    metrics = {name: sums[name] / weights[name[:3]] for name in network.metric_names if name != "loss"}
+    metrics = {"loss": metrics["mlm_loss"] + metrics["sop_loss"], **metrics}
+    return HeldOut(metrics, round(weights["sop"]), round(weights["mlm"]), counts)
+
+
+def chance(vocab_size: int) -> dict[str, dict[str, float]]:
+    """What guessing gives: reference lines of the metrics."""
+    return {
+        "mlm_loss": {"chance": math.log(vocab_size)},
+        "mlm_accuracy": {"chance": 1.0 / vocab_size},
+        "sop_loss": {"chance": math.log(2.0)},
+        "sop_accuracy": {"chance": 0.5},
+    }
+
+
+def unigram_baselines(counts: np.ndarray, training_counts: np.ndarray | None) -> dict[str, dict[str, float]]:
+    """Loss and accuracy of a model that knows nothing but how frequent each token is.
+
+    "unigram" knows the training data's frequencies, one added to every count: it is what a model can have learnt
+    without reading context. "own unigram" knows the frequencies of the evaluated text itself, which no model can: its
+    loss, their entropy, is the lowest that any context-free prediction reaches.
+
+    Args:
+        counts: (V,) answers of the evaluated data; at least one.
+        training_counts: (V,) answers of the training data, if known.
+    """
+    share = counts / counts.sum()
+    present = share > 0
+    lines = {"mlm_loss": {}, "mlm_accuracy": {}}
+    if training_counts is not None:
+        smoothed = training_counts.astype(np.float64) + 1.0
+        lines["mlm_loss"]["unigram"] = float(-(share[present] * np.log(smoothed[present] / smoothed.sum())).sum())
+        lines["mlm_accuracy"]["unigram"] = float(share[smoothed.argmax()])
+    lines["mlm_loss"]["own unigram"] = float(-(share[present] * np.log(share[present])).sum())
+    lines["mlm_accuracy"]["own unigram"] = float(share.max())
+    return lines
+
+
+def merge_baselines(*sources: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+    """Reference lines of several sources, by metric."""
+    merged: dict[str, dict[str, float]] = {}
+    for source in sources:
+        for metric, lines in source.items():
+            merged.setdefault(metric, {}).update(lines)
+    return merged
+
+
+def table(metrics: dict[str, float], baselines: dict[str, dict[str, float]]) -> str:
+    """The metrics and their baselines as a small table of text."""
+    names = ["model", *dict.fromkeys(name for lines in baselines.values() for name in lines)]
+    rows = [["", *names]]
+    for metric, value in metrics.items():
+        if metric in baselines:
+            lines = {"model": value, **baselines[metric]}
+            rows.append([metric, *(f"{lines[name]:.4f}" if name in lines else "" for name in names)])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(names) + 1)]
+    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)

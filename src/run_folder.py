@@ -1,0 +1,168 @@
+"""A run's folder: one configuration, one live process, resumed until finished.
+
+config.yaml        the merged configuration; written when work starts, compared when the command is given again
+albert-<step>.ckpt the whole state (src/checkpoint.py), with albert_config.json and the vocabulary beside it
+train_log.jsonl, curves.png, tensorboard/   the log (src/run_log.py)
+train_results.json written last: its presence means that the run is finished
+.lock              held by the live process; the system releases it when the process ends, however it ends
+"""
+
+import fcntl
+import os
+import shutil
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+
+from model_utils.config import write_config
+from model_utils.errors import CheckpointError, ConfigError, UserError
+from src.checkpoint import list_checkpoints
+from src.utils import write_atomically, write_json
+
+CONFIG_FILE = "config.yaml"
+RESULTS_FILE = "train_results.json"
+
+# What an unfinished run may be resumed with although it differs: nothing here changes an update. Everything else does,
+# train_steps included, because the learning rate's decay ends there.
+MAY_DIFFER = frozenset(
+    {
+        "device_id",
+        "save_checkpoint_path",
+        "save_checkpoint_steps",
+        "save_checkpoint_minutes",
+        "save_checkpoint_num",
+        "log_steps",
+        "eval_steps",
+        "eval_batches",
+        "eval_data_dir",
+        "dry_run",
+    }
+)
+
+
+def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested keys joined with dots, as on the command line; tuples become lists, as in yaml."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = list(value) if isinstance(value, tuple) else value
+    return flat
+
+
+class RunFolder:
+    """The folder of one run, locked while this object is open. Use as a context manager.
+
+    Args:
+        path: the folder; made if it is not there.
+        config: the merged configuration, with to_dict().
+        writer: whether this process writes (rank 0); the others neither lock nor write.
+
+    Attributes:
+        finished: the run of this configuration is already complete.
+
+    Raises:
+        ConfigError: the folder holds a run of another configuration.
+        CheckpointError: it holds checkpoints that no run of this program left there.
+        UserError: another process is running in it, or it cannot be written.
+    """
+
+    def __init__(self, path: str | Path, config: Any, writer: bool = True) -> None:
+        self.path = Path(path)
+        self.config = config
+        self.writer = writer
+        self._lock: int | None = None
+        self.finished = False
+
+    def __enter__(self) -> Self:
+        check_run_folder(self.path, self.config)
+        if self.writer:
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+                self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+            except OSError as error:
+                raise UserError(f"the run's folder {self.path} cannot be written: {error.strerror}") from error
+            self._acquire()
+            check_run_folder(self.path, self.config)  # another run may have begun before the lock was ours
+        self.finished = (self.path / RESULTS_FILE).exists()
+        return self
+
+    def _acquire(self) -> None:
+        assert self._lock is not None
+        try:
+            # A record lock: unlike flock, worker processes do not inherit it and cannot outlive this run with it.
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.read(self._lock, 32).decode().strip() or "unknown"
+            os.close(self._lock)
+            self._lock = None
+            raise UserError(
+                f"{self.path} holds a run that is live: process {holder}; wait for it or choose another folder"
+            ) from error
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+
+    def __exit__(self, *_: object) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def begin(self, needed_bytes: int) -> None:
+        """Bind the folder to the configuration; called when everything is built and work starts.
+
+        Raises:
+            UserError: the disk has less than needed_bytes free.
+        """
+        if not self.writer:
+            return
+        for leftover in self.path.glob("unfinished-*"):
+            leftover.unlink()
+        free = shutil.disk_usage(self.path).free
+        if free < needed_bytes:
+            raise UserError(
+                f"the disk of {self.path} has {free / 1e6:,.0f} MB free, the checkpoints of this run need "
+                f"{needed_bytes / 1e6:,.0f} MB: make room, or keep fewer (save_checkpoint_num)"
+            )
+        write_config(self.config, self.path / CONFIG_FILE)
+
+    def add_file(self, source: Path, name: str | None = None) -> None:
+        """Copy what belongs beside the checkpoints: the vocabulary, albert_config.json, the token counts."""
+        if self.writer:
+            write_atomically(self.path / (name or source.name), lambda temporary: shutil.copyfile(source, temporary))
+
+    def finish(self, results: dict[str, Any]) -> None:
+        """Write train_results.json: the run is complete."""
+        if self.writer:
+            write_json(self.path / RESULTS_FILE, results)
+
+
+def check_run_folder(path: Path, config: Any) -> None:
+    """Nothing is written: whether a run of this configuration may start or go on in the folder.
+
+    Raises:
+        ConfigError, CheckpointError: as RunFolder.
+    """
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise ConfigError(f"save_checkpoint_path: {path} is a file, a folder is needed")
+    file = path / CONFIG_FILE
+    if not file.exists():
+        if list_checkpoints(path) or (path / "train_log.jsonl").exists():
+            raise CheckpointError(
+                f"{path} holds checkpoints or a log but no {CONFIG_FILE}: they are not of a run that could be resumed; "
+                "choose an empty folder, and name this one in load_checkpoint_path to start from its weights"
+            )
+        return
+    theirs, ours = flatten(yaml.safe_load(file.read_text(encoding="utf-8"))), flatten(config.to_dict())
+    for key in [*ours, *(key for key in theirs if key not in ours)]:
+        if key.rsplit(".", 1)[-1] in MAY_DIFFER:
+            continue
+        left, right = theirs.get(key, "(absent)"), ours.get(key, "(absent)")
+        if left != right:
+            raise ConfigError(
+                f"{path} holds a run of another configuration: {key} is {left!r} there and {right!r} here; "
+                "choose another folder or give the same value"
+            )

@@ -1,0 +1,145 @@
+"""What a run says: a progress bar or plain lines, train_log.jsonl, TensorBoard events and curves.png."""
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from tensorboardX import SummaryWriter
+from tqdm import tqdm
+
+from src.utils import write_atomically
+
+LOG_FILE = "train_log.jsonl"
+CURVES_FILE = "curves.png"
+EVAL_PREFIX = "eval_"
+
+Baselines = Mapping[str, Mapping[str, float]]  # metric -> name of a reference line -> its height
+
+
+def read_log(folder: Path, last_step: int) -> list[dict[str, Any]]:
+    """Records of train_log.jsonl up to last_step; what a killed run logged after its last checkpoint is left out."""
+    records = []
+    file = folder / LOG_FILE
+    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError:
+            break  # the kill came in the middle of this line
+        if record["step"] <= last_step:
+            records.append(record)
+    return records
+
+
+class RunLog:
+    """Records of one run, continued after `start_step`.
+
+    Args:
+        folder: the run's folder.
+        metric_names: the training metrics, the total loss first.
+        train_steps: updates of the whole run.
+        start_step: updates already done; later records of an earlier attempt are removed.
+        baselines: what each metric is to be compared with, for instance chance.
+    """
+
+    def __init__(
+        self, folder: Path, metric_names: Sequence[str], train_steps: int, start_step: int, baselines: Baselines
+    ) -> None:
+        self.folder = folder
+        self.metric_names = tuple(metric_names)
+        self.train_steps = train_steps
+        self.baselines = baselines
+        self.records = read_log(folder, start_step)
+        text = "".join(json.dumps(record) + "\n" for record in self.records)
+        write_atomically(folder / LOG_FILE, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+        self.file = open(folder / LOG_FILE, "a", encoding="utf-8")  # noqa: SIM115  open as long as the run
+        self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=start_step + 1)
+        self.bar = None
+        if sys.stderr.isatty():
+            self.bar = tqdm(total=train_steps, initial=start_step, unit="step", dynamic_ncols=True)
+
+    def say(self, sentence: str) -> None:
+        """A line for the reader that leaves a progress bar whole."""
+        if self.bar is None:
+            print(sentence, flush=True)
+        else:
+            self.bar.write(sentence, file=sys.stderr)
+
+    def advance(self, step: int) -> None:
+        """Move the progress bar to `step`."""
+        if self.bar is not None:
+            self.bar.update(step - self.bar.n)
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Add the record of one step everywhere; values are numbers, or None where there is nothing to report."""
+        self.records.append(record)
+        self.file.write(json.dumps(record, allow_nan=False) + "\n")
+        self.file.flush()
+        for name, value in record.items():
+            if name != "step" and value is not None:
+                group = "eval" if name.startswith(EVAL_PREFIX) else "train"
+                self.board.add_scalar(f"{group}/{name.removeprefix(EVAL_PREFIX)}", value, record["step"])
+        self.say(self.sentence(record))
+
+    def sentence(self, record: dict[str, Any]) -> str:
+        """One line of a record: metrics beside their baselines, then the speed and what is left."""
+        parts = [f"step {record['step']}/{self.train_steps}", f"epoch {record['epoch']:.2f}"]
+        for name in [*self.metric_names, *(key for key in record if key.startswith(EVAL_PREFIX))]:
+            beside = ", ".join(
+                f"{key} {v:.3f}" for key, v in self.baselines.get(name.removeprefix(EVAL_PREFIX), {}).items()
+            )
+            parts.append(f"{name} {_number(record[name], '.4f')}" + (f" ({beside})" if beside else ""))
+        parts.append(f"lr {record['learning_rate']:.3g}")
+        if record["skipped_steps"]:
+            parts.append(f"loss scale {record['loss_scale']:g}, {record['skipped_steps']} skipped")
+        parts.append(f"{_number(record['examples_per_s'], '.1f')} examples/s")
+        parts.append(f"{_number(record['tokens_per_s'], ',.0f')} tokens/s")
+        if record["eta_s"] is not None:
+            parts.append(f"eta {timedelta(seconds=round(record['eta_s']))}")
+        return "  ".join(parts)
+
+    def sync(self) -> None:
+        """Put the log on the disk and draw the curves; called with every checkpoint."""
+        os.fsync(self.file.fileno())
+        self.board.flush()
+        if self.records:
+            write_atomically(self.folder / CURVES_FILE, self._draw)
+
+    def close(self) -> None:
+        """End the bar and close the files."""
+        if self.bar is not None:
+            self.bar.close()
+        self.file.close()
+        self.board.close()
+
+    def _draw(self, path: Path) -> None:
+        from matplotlib.figure import Figure  # takes half a second to import, and only ranks that write draw
+
+        evaluated = {
+            key.removeprefix(EVAL_PREFIX) for record in self.records for key in record if key.startswith(EVAL_PREFIX)
+        }
+        trained = self.metric_names[1:] or self.metric_names  # a sum of losses says less than its parts
+        panels = [*trained, *sorted(evaluated - set(self.metric_names))]
+        columns = min(2, len(panels))
+        rows = -(-len(panels) // columns)
+        figure = Figure(figsize=(6 * columns, 3.6 * rows), layout="constrained")
+        axes = figure.subplots(rows, columns, squeeze=False).flat
+        for axis, name in zip(axes, panels, strict=False):
+            for key, style in ((name, "-"), (EVAL_PREFIX + name, "o-")):
+                points = [(r["step"], r[key]) for r in self.records if r.get(key) is not None]
+                if points:
+                    axis.plot(*zip(*points, strict=True), style, markersize=3, linewidth=1.2, label=key)
+            for index, (label, height) in enumerate(self.baselines.get(name, {}).items()):
+                axis.axhline(
+                    height, color="grey", linestyle=("--", ":", "-.")[index % 3], label=f"{label} {height:.3f}"
+                )
+            axis.set(title=name, xlabel="updates")
+            axis.legend(fontsize=8)
+        figure.savefig(path, dpi=110)
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)

@@ -1,0 +1,194 @@
+"""One training step for every task: accumulate, reduce, unscale, clip, update.
+
+The graph runs once per micro-batch; the call for the last one of an update also applies it. Weight columns are
+normalised over all micro-batches before the first call (`normalise_weights`), so losses, metrics and gradients of
+the micro-batches are simply added.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
+
+from src.layers import RowSquareSum, mix_bits
+from src.optimizer import Optimizer
+
+
+@dataclass(frozen=True)
+class LossScale:
+    """How the loss is scaled against float16 underflow (Micikevicius et al. 2018, section 3.2).
+
+    mode: "off"; "static": always `value`; "dynamic": divided by `factor` at a non-finite gradient, never below
+    `minimum`, multiplied by it after `window` finite updates in a row.
+    """
+
+    mode: str = "off"
+    value: float = 65536.0
+    factor: float = 2.0
+    window: int = 1000
+    minimum: float = 1.0
+
+
+def normalise_weights(
+    micro_batches: Sequence[dict[str, np.ndarray]], columns: Sequence[str]
+) -> list[dict[str, np.ndarray]]:
+    """Divide each weight column by its sum over all micro-batches; a column of zeros stays zero.
+
+    Args:
+        micro_batches: batches of one update on this device.
+        columns: names of the weight columns (network.weight_columns), float32 of any shape.
+    """
+    normalised = [dict(batch) for batch in micro_batches]
+    for column in columns:
+        total = sum(float(batch[column].sum(dtype=np.float64)) for batch in micro_batches)
+        for batch in normalised:
+            batch[column] = (batch[column] / (total or 1.0)).astype(np.float32)
+    return normalised
+
+
+class TrainStep(nn.Cell):
+    """Trains `network` with `optimizer`; every Parameter of this cell together is the state to save.
+
+    Args:
+        network: construct(*input_columns, dropout_key) -> (loss, ...), scalars that are weighted sums.
+        accumulation_steps: micro-batches per update.
+        clip_norm: global norm to which gradients are clipped before the update (google's 1.0); 0 switches it off.
+        rank_size: devices that train together; gradients and metrics are averaged over them once per update.
+        seed: of the dropout masks; ranks must differ.
+    """
+
+    def __init__(
+        self,
+        network: nn.Cell,
+        optimizer: Optimizer,
+        loss_scale: LossScale,
+        accumulation_steps: int = 1,
+        clip_norm: float = 1.0,
+        rank_size: int = 1,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(auto_prefix=False)
+        self.network = network
+        self.network.set_train(True)
+        self.optimizer = optimizer
+        self.accumulation_steps = accumulation_steps
+        self.clip_norm = clip_norm
+        self.rank_size = rank_size
+        self.seed = seed % 2**31
+        self.weights = optimizer.parameters
+        self.segment_table = [w.name for w in self.weights].index("albert.embeddings.token_type_embeddings")
+        counters = [p for p in network.get_parameters() if p.name.endswith(RowSquareSum.parameter_name)]
+        self.differentiated = ParameterTuple([*self.weights, *counters])
+        self.scaling = loss_scale
+        start = loss_scale.value if loss_scale.mode != "off" else 1.0
+        self.loss_scale = Parameter(Tensor(start, ms.float32), name="loss_scale", requires_grad=False)
+        self.good_steps = Parameter(Tensor(0, ms.int32), name="good_steps", requires_grad=False)
+        self.skipped_steps = Parameter(Tensor(0, ms.int32), name="skipped_steps", requires_grad=False)
+        if accumulation_steps > 1:
+            self.sums = self.differentiated.clone(prefix="accumulated", init="zeros")
+            zeros = np.zeros(len(network.metric_names), np.float32)
+            self.metric_sums = Parameter(Tensor(zeros), name="accumulated_metrics", requires_grad=False)
+        if rank_size > 1:
+            self.all_reduce = ops.AllReduce()
+        self.value_and_grad = ops.value_and_grad(self.scaled_loss, None, self.differentiated, has_aux=True)
+
+    def scaled_loss(self, inputs: tuple[Tensor, ...], dropout_key: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss times the scale, to differentiate, and the metrics as one tensor."""
+        metrics = self.network(*inputs, dropout_key)
+        return metrics[0] * scale, ops.stack(metrics)
+
+    def dropout_key(self, micro: Tensor) -> Tensor:
+        """A hash of seed, updates tried and micro-batch: () int32."""
+        tried = self.optimizer.global_step + self.skipped_steps
+        return mix_bits(mix_bits(tried + self.seed) + micro)
+
+    def average_over_ranks(self, tensor: Tensor) -> Tensor:
+        if self.rank_size == 1:
+            return tensor
+        return self.all_reduce(tensor) / self.rank_size
+
+    def adjust_scale(self, finite: Tensor) -> None:
+        """Count the update as good or skipped and move a dynamic scale."""
+        good = ops.select(finite, self.good_steps + 1, ops.zeros_like(self.good_steps))
+        ops.assign_add(self.skipped_steps, 1 - ops.cast(finite, ms.int32))
+        if self.scaling.mode == "dynamic":
+            grow = good >= self.scaling.window
+            lower = ops.maximum(self.loss_scale / self.scaling.factor, self.scaling.minimum)
+            higher = ops.select(grow, self.loss_scale * self.scaling.factor, self.loss_scale)
+            ops.assign(self.loss_scale, ops.select(finite, higher, lower))
+            good = ops.select(grow, ops.zeros_like(good), good)
+        ops.assign(self.good_steps, good)
+
+    def global_norm(self, gradients: tuple[Tensor, ...], segment_row_squares: Tensor) -> Tensor:
+        """google's global norm: all squared entries, the segment table's counted per looked-up row (RowSquareSum).
+
+        Not finite if any entry is not.
+        """
+        total = segment_row_squares
+        for i in range(len(gradients)):
+            if i != self.segment_table:
+                total = total + ops.reduce_sum(gradients[i] * gradients[i])
+        return ops.sqrt(total)
+
+    def update(self, gradients: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Reduce, unscale, clip, apply: the gradient's norm, whether it was finite, the learning rate, the scale used."""
+        scale = self.loss_scale + 0.0
+        reduced = ()
+        for gradient in gradients[:-1]:
+            reduced += (self.average_over_ranks(gradient),)
+        row_squares = self.average_over_ranks(gradients[-1]) / self.rank_size
+        norm = self.global_norm(reduced, row_squares) / scale
+        finite = ops.isfinite(norm)
+        factor = 1.0 / scale
+        if self.clip_norm > 0:
+            factor = factor * (self.clip_norm / ops.maximum(norm, self.clip_norm))
+        rate = ops.zeros((), ms.float32)
+        if finite:
+            clipped = ()
+            for gradient in reduced:
+                clipped += (gradient * factor,)
+            rate = self.optimizer(clipped)
+        self.adjust_scale(finite)
+        return norm, finite, rate, scale
+
+    def construct(self, last: bool, micro: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Run one micro-batch; with `last` also the update. `last` is a constant: two graphs, compiled once each."""
+        key = self.dropout_key(micro)
+        (_, metrics), gradients = self.value_and_grad(inputs, key, self.loss_scale)
+        if self.accumulation_steps == 1:
+            return (self.average_over_ranks(metrics), *self.update(gradients))
+        if not last:
+            for i in range(len(gradients)):
+                ops.assign_add(self.sums[i], gradients[i])
+            ops.assign_add(self.metric_sums, metrics)
+            return (metrics,)
+        totals = ()
+        for i in range(len(gradients)):
+            totals += (self.sums[i] + gradients[i],)
+        metrics = self.metric_sums + metrics
+        result = self.update(totals)
+        for total in self.sums:
+            ops.assign(total, ops.zeros_like(total))
+        ops.assign(self.metric_sums, ops.zeros_like(self.metric_sums))
+        return (self.average_over_ranks(metrics), *result)
+
+    def train(self, micro_batches: Sequence[dict[str, np.ndarray]]) -> dict[str, Tensor]:
+        """One update from `accumulation_steps` micro-batches of numpy columns.
+
+        Returns tensors that may still be computing: network.metric_names, grad_norm, finite, learning_rate
+        (0 when skipped), loss_scale (as used).
+
+        Raises:
+            ValueError: another number of micro-batches.
+        """
+        if len(micro_batches) != self.accumulation_steps:
+            raise ValueError(f"{len(micro_batches)} micro-batches given, an update takes {self.accumulation_steps}")
+        outputs = ()
+        for i, batch in enumerate(normalise_weights(micro_batches, self.network.weight_columns)):
+            columns = [Tensor(batch[name]) for name in self.network.input_columns]
+            outputs = self(i + 1 == self.accumulation_steps, Tensor(i, ms.int32), *columns)
+        metrics, norm, finite, rate, scale = outputs
+        values = {name: metrics[i] for i, name in enumerate(self.network.metric_names)}
+        return values | {"grad_norm": norm, "finite": finite, "learning_rate": rate, "loss_scale": scale}

@@ -1,0 +1,402 @@
+"""The loop of every task: updates, log, checkpoints, evaluation, signals, and an end when training diverges.
+
+A step is an optimizer update tried; an update skipped for a non-finite gradient counts. Micro-batches come from one
+endless row of epochs and step s ends at number s * accumulation_steps of it, so the step restores the data position.
+"""
+
+import math
+import resource
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol, Self
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, ops
+
+from model_utils.errors import CheckpointError, ConfigError, UserError
+from src.checkpoint import newest_checkpoint, prune_checkpoints, restore, save_checkpoint
+from src.meters import Speed, Stopwatch, Window
+from src.run_folder import RunFolder
+from src.run_log import EVAL_PREFIX, Baselines, RunLog
+from src.train_step import TrainStep
+
+Batch = dict[str, np.ndarray]
+
+
+class Batches(Protocol):
+    """What the loop needs of a data set."""
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """The micro-batches of one epoch from number `start` on, the same ones every time."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long a run is: updates in all, and micro-batches of this rank in an epoch."""
+
+    train_steps: int
+    batches_per_epoch: int
+
+
+def plan_run(config: Any, batches_per_epoch: int) -> Plan:
+    """train_steps if it is above 0, else as many updates as epoch_size epochs hold.
+
+    Raises:
+        ConfigError: the data does not fill one update.
+    """
+    planned = config.train_steps
+    if planned <= 0:
+        planned = config.epoch_size * batches_per_epoch // config.accumulation_steps
+    if batches_per_epoch < 1 or planned < 1:
+        raise ConfigError(
+            f"the data gives {batches_per_epoch} batches of {config.batch_size} an epoch; epoch_size "
+            f"{config.epoch_size} with accumulation_steps {config.accumulation_steps} makes no update: lower "
+            "batch_size or accumulation_steps, or give more data"
+        )
+    return Plan(planned, batches_per_epoch)
+
+
+class StopSignals(AbstractContextManager):
+    """Remembers the first SIGTERM or SIGINT in `received` (0 before); a second one ends the process at once."""
+
+    def __init__(self, say: Callable[[str], object]) -> None:
+        self.received = 0
+        self.say = say
+        self.before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self.before[number] = signal.signal(number, self._remember)
+        return self
+
+    def _remember(self, number: int, _: FrameType | None) -> None:
+        self.received = number
+        for each in self.before:
+            signal.signal(each, signal.SIG_DFL)
+        self.say(f"{signal.Signals(number).name}: finishing this update and saving; a second one ends the run at once")
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+
+@dataclass
+class Update:
+    """One update under way; its metrics may still be computing on the device."""
+
+    step: int
+    outputs: dict[str, Tensor]
+    examples: int
+    tokens: int
+    measured: bool  # False when a graph was compiled for it
+
+
+class Trainer:
+    """Trains until the plan is fulfilled, from the newest good checkpoint in the run's folder.
+
+    Args:
+        step: the training step; all its Parameters are saved.
+        data: micro-batches of this rank.
+        plan: from plan_run.
+        config: the keys of PretrainConfig that concern the loop.
+        folder: the open run folder.
+        identity: facts of the data; a run is not resumed on other data.
+        rank, rank_size: this process and how many there are; rank 0 writes and evaluates.
+        evaluate: development metrics by name; called every config.eval_steps updates and after the last one.
+        baselines: reference lines of the metrics.
+    """
+
+    def __init__(
+        self,
+        step: TrainStep,
+        data: Batches,
+        plan: Plan,
+        config: Any,
+        folder: RunFolder,
+        identity: dict[str, Any],
+        rank: int = 0,
+        rank_size: int = 1,
+        evaluate: Callable[[], dict[str, float]] | None = None,
+        baselines: Baselines | None = None,
+    ) -> None:
+        self.step, self.data, self.plan, self.config, self.folder = step, data, plan, config, folder
+        self.identity, self.rank_size = identity, rank_size
+        self.writer = rank == 0
+        self.evaluate = evaluate
+        self.baselines = baselines or {}
+        self.metric_names = tuple(step.network.metric_names)
+        self.log: RunLog | None = None
+        self.done = 0  # updates whose metrics were read
+        self.skipped_steps = self.skipped_in_a_row = 0
+        self.window = Window()
+        self.latest = {"learning_rate": 0.0, "loss_scale": 1.0}
+        self.written: list[int] = []
+        self.pending: list[Update] = []
+        self.compiled: set[tuple] = set()
+        self.clock = Stopwatch()
+        self.read_at = self.clock.seconds()
+        self.recent, self.session = Speed(), Speed()
+        self.saved_time = time.monotonic()
+
+    def fit(self) -> dict[str, Any]:
+        """Train to the end; the last record of the log (empty on ranks that do not write).
+
+        Raises:
+            SystemExit: after SIGTERM or SIGINT, the state saved; code 143 or 130.
+            UserError: training diverged, or the disk is full; the last good checkpoint is what remains.
+            CheckpointError: the folder's checkpoint belongs to other data.
+        """
+        self.resume()
+        self.folder.begin(self.bytes_needed())
+        if self.writer:
+            self.log = RunLog(self.folder.path, self.metric_names, self.plan.train_steps, self.done, self.baselines)
+        try:
+            with StopSignals(self.say) as signals:
+                for step, micro_batches in self.updates():
+                    self.train(step, micro_batches)
+                    self.after_update(step, signals)
+            return self.log.records[-1] if self.log and self.log.records else {}
+        except OSError as error:
+            raise UserError(
+                f"training stopped after {self.done} updates: {error}; the last checkpoint in {self.folder.path} is "
+                "whole and the same command resumes from it"
+            ) from error
+        finally:
+            if self.log:
+                self.log.close()
+
+    def rehearse(self) -> str:
+        """Train one update, once to compile and once to measure, and say what the run would take; nothing is kept."""
+        _, micro_batches = next(self.updates())
+        seconds = []
+        for _ in range(2):
+            start = time.monotonic()
+            self.read_values(self.step.train(micro_batches))
+            seconds.append(time.monotonic() - start)
+        with tempfile.TemporaryDirectory() as folder:
+            size = save_checkpoint(self.step, Path(folder), 1, self.state()).stat().st_size
+        copies = self.config.save_checkpoint_num + 1 if self.config.enable_save_ckpt else 0
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        duration = timedelta(seconds=round(seconds[1] * self.plan.train_steps))
+        return (
+            f"dry run: one update takes {seconds[1]:.2f} s (the first {seconds[0]:.1f} s, with compilation); "
+            f"{self.plan.train_steps} updates take about {duration}. Host memory at its peak: {memory / 1e9:.2f} GB. "
+            f"A checkpoint takes {size / 1e6:.1f} MB, at most {copies} at a time: {copies * size / 1e6:.1f} MB. "
+            "Nothing was kept."
+        )
+
+    def say(self, sentence: str) -> None:
+        """A line for the reader, from the rank that writes."""
+        if self.log:
+            self.log.say(sentence)
+        elif self.writer:
+            print(sentence, flush=True)
+
+    def resume(self) -> None:
+        """Restore weights, moments, counters and the log's window from the newest good checkpoint, if there is one."""
+        contents = newest_checkpoint(self.folder.path, self.say) if self.folder.path.exists() else None
+        if contents is None:
+            return
+        state = contents.loop_state
+        if not state:
+            raise CheckpointError(f"{contents.path} holds weights but no state of a run; move it out of this folder")
+        for key, value in self.identity.items():
+            if state["identity"].get(key) != value:
+                raise CheckpointError(
+                    f"{contents.path} was trained on other data: {key} was {state['identity'].get(key)!r} and is now "
+                    f"{value!r}; choose another folder, or name this one in load_checkpoint_path to start from it"
+                )
+        restore(self.step, contents)
+        self.done, self.written, self.latest = state["step"], state["written"], state["latest"]
+        self.skipped_steps, self.skipped_in_a_row = state["skipped_steps"], state["skipped_in_a_row"]
+        self.window = Window(state["window"])
+        self.say(f"resuming after step {self.done} from {contents.path}")
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds beside the Parameters."""
+        epoch, batch = divmod(self.done * self.config.accumulation_steps, self.plan.batches_per_epoch)
+        return {
+            "step": self.done,
+            "epoch": epoch,
+            "batch": batch,
+            "skipped_steps": self.skipped_steps,
+            "skipped_in_a_row": self.skipped_in_a_row,
+            "latest": self.latest,
+            "window": self.window.sums,
+            "written": self.written,
+            "identity": self.identity,
+            "config": self.config.to_dict(),
+        }
+
+    def bytes_needed(self) -> int:
+        """Free disk space that the checkpoints still to be kept will take, one more while it is written."""
+        if not self.config.enable_save_ckpt:
+            return 0
+        size = sum(parameter.nbytes for parameter in self.step.get_parameters())
+        return size * max(1, self.config.save_checkpoint_num + 1 - len(self.written))
+
+    def updates(self) -> Iterator[tuple[int, list[Batch]]]:
+        """(step, its micro-batches) for every update that is left."""
+        position = self.done * self.config.accumulation_steps
+        epoch, start = divmod(position, self.plan.batches_per_epoch)
+        micro_batches: list[Batch] = []
+        step = self.done
+        while step < self.plan.train_steps:
+            for batch in self.data.batches(epoch, start):
+                micro_batches.append(batch)
+                if len(micro_batches) == self.config.accumulation_steps:
+                    step += 1
+                    yield step, micro_batches
+                    micro_batches = []
+                    if step == self.plan.train_steps:
+                        return
+            epoch, start = epoch + 1, 0
+
+    def train(self, step: int, micro_batches: Sequence[Batch]) -> None:
+        """Start one update; one that compiles a graph is waited for, so that its time can be left out."""
+        shapes = {
+            (i + 1 == len(micro_batches), *(c.shape for c in batch.values())) for i, batch in enumerate(micro_batches)
+        }
+        new = not shapes <= self.compiled
+        if new:
+            self.read()
+        with self.clock.paused() if new else nullcontext():
+            outputs = self.step.train(micro_batches)
+            examples = sum(len(batch["input_mask"]) for batch in micro_batches)
+            tokens = sum(int(batch["input_mask"].sum()) for batch in micro_batches)
+            self.pending.append(Update(step, outputs, examples, tokens, measured=not new))
+            if new:
+                self.compiled |= shapes
+                self.read()
+
+    def after_update(self, step: int, signals: StopSignals) -> None:
+        """Read, evaluate, save and stop where this step is due for it."""
+        config, last = self.config, step == self.plan.train_steps
+        every = config.data_sink_steps if config.enable_data_sink else 1
+        stop = self.agreed(signals.received, step % every == 0)
+        minutes = (time.monotonic() - self.saved_time) / 60
+        save = last or bool(stop) or (config.save_checkpoint_steps > 0 and step % config.save_checkpoint_steps == 0)
+        save = save or 0 < config.save_checkpoint_minutes <= minutes
+        if save or step % every == 0 or self.evaluation_due(step):
+            self.read()
+        if save:
+            self.save()
+        if stop and not last:
+            kept = (
+                "saved; the same command resumes it"
+                if config.enable_save_ckpt
+                else "not saved: enable_save_ckpt is false"
+            )
+            self.say(f"stopped by {signal.Signals(stop).name} after step {step}, {kept}")
+            raise SystemExit(128 + stop)
+
+    def agreed(self, received: int, together: bool) -> int:
+        """The signal to stop for, 0 for none; several ranks agree on it where all of them pass `together`."""
+        if self.rank_size == 1 or not together:
+            return received if self.rank_size == 1 else 0
+        return int(ops.AllReduce(ops.ReduceOp.MAX)(Tensor(received, ms.int32)).asnumpy())
+
+    def read(self) -> None:
+        """Wait for the updates under way and account for each in turn."""
+        measured = sum(update.measured for update in self.pending)
+        pending, self.pending = self.pending, []
+        values = [self.read_values(update.outputs) for update in pending]
+        now = self.clock.seconds()
+        share = (now - self.read_at) / measured if measured else 0.0
+        self.read_at = now
+        for update, each in zip(pending, values, strict=True):
+            if update.measured:
+                self.recent.add(update.examples, update.tokens, share)
+                self.session.add(update.examples, update.tokens, share)
+            self.account(update.step, each)
+
+    def read_values(self, outputs: dict[str, Tensor]) -> dict[str, float]:
+        """Numbers of one update's metrics; waits for the device."""
+        return {name: float(tensor.asnumpy()) for name, tensor in outputs.items()}
+
+    def account(self, step: int, values: dict[str, float]) -> None:
+        """Add one update to the window; write the record and evaluate where this step is due."""
+        self.done = step
+        if self.log:
+            self.log.advance(step)
+        finite = bool(values["finite"]) and math.isfinite(values["loss"])
+        self.latest["loss_scale"] = values["loss_scale"]
+        if finite:
+            self.skipped_in_a_row = 0
+            self.latest["learning_rate"] = values["learning_rate"]
+        else:
+            self.skipped_steps += 1
+            self.skipped_in_a_row += 1
+            self.stop_if_diverged(step, values)
+        self.window.add({name: values[name] for name in (*self.metric_names, "grad_norm")})
+        due = self.evaluation_due(step)
+        if due or step % self.config.log_steps == 0 or step == self.plan.train_steps:
+            self.record(step, due)
+
+    def stop_if_diverged(self, step: int, values: dict[str, float]) -> None:
+        """End the run when skipping updates cannot help any more; nothing is saved over the last good checkpoint.
+
+        Raises:
+            UserError: without loss scaling at the first non-finite update; with it after max_skipped_steps in a row,
+                a dynamic scale being at its minimum.
+        """
+        config = self.config
+        if config.enable_lossscale:
+            at_floor = config.loss_scale_mode == "static" or values["loss_scale"] <= config.min_loss_scale
+            if not at_floor or self.skipped_in_a_row < config.max_skipped_steps:
+                return
+        scaling = f"loss scale {values['loss_scale']:g}" if config.enable_lossscale else "no loss scaling"
+        raise UserError(
+            f"training diverged: at step {step} the loss is {values['loss']} and the gradient's norm "
+            f"{values['grad_norm']}, {self.skipped_in_a_row} updates in a row skipped, {scaling}; lower the learning rate "
+            f"or lengthen the warm-up. Checkpoints written before stay in {self.folder.path}"
+        )
+
+    def evaluation_due(self, step: int) -> bool:
+        """Whether development metrics belong to this step's record."""
+        every = self.config.eval_steps
+        return self.evaluate is not None and every > 0 and (step % every == 0 or step == self.plan.train_steps)
+
+    def record(self, step: int, evaluation_due: bool) -> None:
+        """Close the window: one line of the log."""
+        means, self.window = self.window.means(), Window()
+        recent, self.recent = self.recent, Speed()
+        if not self.log:
+            return
+        left = self.plan.train_steps - step
+        rate = self.session.per_second(self.session.updates)
+        examples, tokens = recent.per_second(recent.examples), recent.per_second(recent.tokens)
+        record = {
+            "step": step,
+            "epoch": step * self.config.accumulation_steps / self.plan.batches_per_epoch,
+            **means,
+            **self.latest,
+            "skipped_steps": self.skipped_steps,
+            "examples_per_s": examples and examples * self.rank_size,
+            "tokens_per_s": tokens and tokens * self.rank_size,
+            "eta_s": rate and left / rate,
+        }
+        if evaluation_due:
+            with self.clock.paused():
+                record |= {EVAL_PREFIX + name: value for name, value in self.evaluate().items()}
+        self.log.write(record)
+
+    def save(self) -> None:
+        """Write a checkpoint and prune older ones of this run; only rank 0 does."""
+        self.saved_time = time.monotonic()
+        if not self.log:
+            return
+        with self.clock.paused():
+            self.log.sync()
+            if self.config.enable_save_ckpt:
+                self.written = [*self.written, self.done]
+                save_checkpoint(self.step, self.folder.path, self.done, self.state())
+                self.written = prune_checkpoints(self.folder.path, self.written, self.config.save_checkpoint_num)

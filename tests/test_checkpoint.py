@@ -1,0 +1,218 @@
+"""Checkpoints: exact, whole or refused, never at the price of an older one; warm starts by exact name."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Parameter, Tensor, nn
+
+from model_utils.errors import CheckpointError
+from src import checkpoint as ckpt
+
+
+class State(nn.Cell):
+    """A backbone, a head and an optimizer's state in the types that a training step has."""
+
+    def __init__(self, seed: int = 0, labels: int = 2, hidden: int = 3, backbone: str = "albert") -> None:
+        super().__init__(auto_prefix=False)
+        draw = np.random.default_rng(seed)
+        self.matrix = Parameter(Tensor(draw.normal(size=(4, hidden)), ms.float32), name=f"{backbone}.encoder.weight")
+        self.bias = Parameter(Tensor(draw.normal(size=hidden), ms.float32), name=f"{backbone}.encoder.bias")
+        self.head = Parameter(Tensor(draw.normal(size=(labels, hidden)), ms.float32), name="classifier.weight")
+        self.moment = Parameter(Tensor(draw.normal(size=(4, hidden)), ms.float32), name="adam_m.albert.encoder.weight")
+        self.step = Parameter(Tensor(draw.integers(100), ms.int32), name="global_step")
+        self.scale = Parameter(Tensor(65536.0, ms.float32), name="loss_scale")
+
+
+def values(cell: nn.Cell) -> dict[str, np.ndarray]:
+    return {name: parameter.asnumpy().copy() for name, parameter in cell.parameters_dict().items()}
+
+
+def assert_equal(left: nn.Cell, right: nn.Cell) -> None:
+    for name, value in values(left).items():
+        assert (value.shape, value.dtype) == (values(right)[name].shape, values(right)[name].dtype), name
+        np.testing.assert_array_equal(value, values(right)[name], err_msg=name)
+
+
+LOOP_STATE = {"step": 7, "epoch": 1, "window": {"loss": [0.1 + 0.2, 3]}, "text": "Schlußpunkt 猫"}
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    return ckpt.save_checkpoint(State(1), tmp_path, 7, LOOP_STATE)
+
+
+def test_state_returns_exactly(saved: Path) -> None:
+    contents = ckpt.read_checkpoint(saved)
+    other = State(2)
+    ckpt.restore(other, contents)
+    assert_equal(other, State(1))
+    assert contents.loop_state == LOOP_STATE
+    assert saved.name == "albert-7.ckpt" and [p.name for p in saved.parent.iterdir()] == ["albert-7.ckpt"]
+    assert os.stat(saved).st_mode & 0o777 == 0o644
+
+
+def test_mindspore_itself_reads_the_file(saved: Path) -> None:
+    loaded = ms.load_checkpoint(str(saved), crc_check=True)
+    np.testing.assert_array_equal(loaded["albert.encoder.weight"].asnumpy(), State(1).matrix.asnumpy())
+
+
+def test_large_tensors_come_back_from_their_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mindspore.train.serialization.SLICE_SIZE", 1)  # KiB instead of 512 MiB
+    cell = nn.Cell()
+    cell.big = Parameter(Tensor(np.arange(3000, dtype=np.float32).reshape(30, 100)), name="albert.big")
+    path = ckpt.save_checkpoint(cell, tmp_path, 1, {})
+    np.testing.assert_array_equal(ckpt.read_checkpoint(path).values["albert.big"], cell.big.asnumpy())
+
+
+def test_every_flipped_byte_is_noticed(saved: Path) -> None:
+    good = saved.read_bytes()
+    for position in [*range(0, len(good), 37), *range(len(good) - 20, len(good))]:
+        damaged = bytearray(good)
+        damaged[position] ^= 0x10
+        saved.write_bytes(damaged)
+        assert ckpt.newest_checkpoint(saved.parent, lambda _: None) is None, f"byte {position} of {len(good)}"
+
+
+@pytest.mark.parametrize("left", [0, 1, 20, 0.5, -1, -17, -40])
+def test_truncation_is_noticed(saved: Path, left: float) -> None:
+    good = saved.read_bytes()
+    saved.write_bytes(good[: int(len(good) * left) if 0 < left < 1 else int(left)])
+    reports: list[str] = []
+    assert ckpt.newest_checkpoint(saved.parent, reports.append) is None
+    assert len(reports) == 1 and "albert-7.ckpt" in reports[0] and "passed over" in reports[0]
+
+
+def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
+    for content in (b"not a checkpoint at all, but long enough to be one", os.urandom(5000)):
+        (tmp_path / "x.ckpt").write_bytes(content)
+        with pytest.raises(CheckpointError, match=r"x\.ckpt"):
+            ckpt.read_checkpoint(tmp_path / "x.ckpt")
+    with pytest.raises(CheckpointError, match="does not exist"):
+        ckpt.read_checkpoint(tmp_path / "absent.ckpt")
+
+
+def test_newest_good_one_wins_by_number(tmp_path: Path) -> None:
+    for step in (9, 10, 100):
+        ckpt.save_checkpoint(State(step), tmp_path, step, {"step": step})
+    (tmp_path / "albert-1000.ckpt").write_bytes(b"")
+    reports: list[str] = []
+    contents = ckpt.newest_checkpoint(tmp_path, reports.append)
+    assert contents is not None and contents.loop_state["step"] == 100
+    assert len(reports) == 1 and "albert-1000.ckpt is empty" in reports[0]
+
+
+def test_restore_wants_the_same_names_and_shapes(saved: Path) -> None:
+    contents = ckpt.read_checkpoint(saved)
+    with pytest.raises(CheckpointError, match=r"missing .*bert\.encoder\.bias.*unexpected albert\.encoder\.bias"):
+        ckpt.restore(State(backbone="bert"), contents)
+    with pytest.raises(CheckpointError, match=r"classifier\.weight is \(2, 3\) in the checkpoint and \(5, 3\)"):
+        ckpt.restore(State(labels=5), contents)
+
+
+def test_a_full_disk_costs_no_older_checkpoint(tmp_path: Path) -> None:
+    ckpt.save_checkpoint(State(1), tmp_path, 1, {"step": 1})
+    program = f"""
+import resource, sys
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+from pathlib import Path
+import numpy as np
+from mindspore import Parameter, Tensor, nn
+from src.checkpoint import save_checkpoint
+cell = nn.Cell()
+cell.p = Parameter(Tensor(np.zeros(300000, np.float32)), name='p')
+resource.setrlimit(resource.RLIMIT_FSIZE, (200000, resource.RLIM_INFINITY))
+try:
+    save_checkpoint(cell, Path({str(tmp_path)!r}), 2, {{}})
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "CheckpointError" in result.stdout and "albert-2.ckpt could not be written" in result.stdout, result
+    assert [path.name for path in tmp_path.iterdir()] == ["albert-1.ckpt"]
+    assert ckpt.newest_checkpoint(tmp_path, pytest.fail).loop_state == {"step": 1}
+
+
+def test_only_this_runs_checkpoints_are_pruned(tmp_path: Path) -> None:
+    for step in (1, 2, 3, 4, 5):
+        ckpt.save_checkpoint(State(step), tmp_path, step, {})
+    ckpt.mark_best(tmp_path, 2, {"accuracy": 0.9})
+    assert ckpt.prune_checkpoints(tmp_path, [2, 3, 4, 5], keep=1) == [2, 5]
+    assert [step for step, _ in ckpt.list_checkpoints(tmp_path)] == [5, 2, 1]
+
+
+def test_warm_start_takes_the_best_then_the_newest(tmp_path: Path) -> None:
+    for step in (1, 2):
+        ckpt.save_checkpoint(State(step), tmp_path, step, {})
+    assert ckpt.find_checkpoint(tmp_path).path.name == "albert-2.ckpt"
+    ckpt.mark_best(tmp_path, 1, {"accuracy": 0.9})
+    assert ckpt.find_checkpoint(tmp_path).path.name == "albert-1.ckpt"
+    assert json.loads((tmp_path / "best_checkpoint.json").read_text())["accuracy"] == 0.9
+    with pytest.raises(CheckpointError, match="no readable checkpoint"):
+        (tmp_path / "empty").mkdir()
+        ckpt.find_checkpoint(tmp_path / "empty")
+
+
+def test_warm_start_prints_what_matched(saved: Path) -> None:
+    network = nn.Cell()
+    network.matrix = Parameter(Tensor(np.zeros((4, 3), np.float32)), name="albert.encoder.weight")
+    network.bias = Parameter(Tensor(np.zeros(3, np.float32)), name="albert.encoder.bias")
+    network.other = Parameter(Tensor(np.zeros(2, np.float32)), name="squad.bias")
+    said: list[str] = []
+    ckpt.load_backbone(network, ckpt.find_checkpoint(saved), said.append)
+    np.testing.assert_array_equal(network.matrix.asnumpy(), State(1).matrix.asnumpy())
+    assert "2 matched; 1 missing: squad.bias; 1 unexpected: classifier.weight; 0 of other shape" in said[0]
+
+
+def test_a_head_of_other_shape_keeps_its_initial_values(saved: Path) -> None:
+    network, said = State(2, labels=3), []
+    ckpt.load_backbone(network, ckpt.find_checkpoint(saved), said.append)
+    np.testing.assert_array_equal(network.matrix.asnumpy(), State(1).matrix.asnumpy())
+    np.testing.assert_array_equal(network.head.asnumpy(), State(2, labels=3).head.asnumpy())
+    assert "1 of other shape: classifier.weight is (2, 3) in the checkpoint and (3, 3)" in said[0]
+
+
+def test_optimizer_state_is_no_part_of_a_warm_start(saved: Path) -> None:
+    network = State(2)
+    ckpt.load_backbone(network, ckpt.find_checkpoint(saved), lambda _: None)
+    np.testing.assert_array_equal(network.moment.asnumpy(), State(2).moment.asnumpy())
+    assert int(network.step.asnumpy()) == int(State(2).step.asnumpy())
+
+
+def test_a_backbone_that_does_not_load_ends_the_run(saved: Path, tmp_path: Path) -> None:
+    contents = ckpt.find_checkpoint(saved)
+    with pytest.raises(CheckpointError, match=r"another architecture: albert\.encoder\.weight is \(4, 3\).*\(4, 5\)"):
+        ckpt.load_backbone(State(hidden=5), contents, lambda _: None)
+    network = State()
+    network.extra = Parameter(Tensor(np.zeros(2, np.float32)), name="albert.pooler.bias")
+    before = values(network)
+    with pytest.raises(CheckpointError, match=r"1 of its 3 parameters are missing: albert\.pooler\.bias"):
+        ckpt.load_backbone(network, contents, lambda _: None)
+    foreign = ckpt.find_checkpoint(ckpt.save_checkpoint(State(backbone="bert"), tmp_path, 1, {}))
+    with pytest.raises(CheckpointError, match=r"own names are bert\.encoder\.bias"):
+        ckpt.load_backbone(network, foreign, lambda _: None)
+    assert all((before[name] == value).all() for name, value in values(network).items())
+
+
+def test_copying_parameters_leaves_no_tie(saved: Path) -> None:
+    source, target = State(1), State(2)
+    ckpt.copy_parameters(source, target)
+    assert_equal(source, target)
+    source.bias.set_data(Tensor(np.zeros(3, np.float32)))
+    assert target.bias.asnumpy().any()
+
+
+def test_float16_weights_of_others_are_read(tmp_path: Path) -> None:
+    cell = nn.Cell()
+    cell.w = Parameter(Tensor(np.float16([0.1, 2.5])), name="albert.w")
+    ms.save_checkpoint(cell, str(tmp_path / "half.ckpt"))  # no checksum: not written here
+    network = nn.Cell()
+    network.w = Parameter(Tensor(np.zeros(2, np.float32)), name="albert.w")
+    ckpt.load_backbone(network, ckpt.find_checkpoint(tmp_path / "half.ckpt"), lambda _: None)
+    np.testing.assert_array_equal(network.w.asnumpy(), np.float16([0.1, 2.5]).astype(np.float32))
+    assert network.w.dtype == ms.float32

@@ -1,0 +1,291 @@
+"""The loop alone, with a step that computes in numpy: positions, records, resume, stops, divergence."""
+
+import json
+import math
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Parameter, Tensor, nn
+
+from model_utils.config import PretrainConfig, load_config
+from model_utils.errors import CheckpointError, ConfigError, UserError
+from src.checkpoint import list_checkpoints
+from src.run_folder import RunFolder
+from src.trainer import Plan, Trainer, plan_run
+
+LENGTH, BATCH = 8, 4
+
+
+class Rows:
+    """Micro-batches whose content is a pure function of epoch and number."""
+
+    def __init__(self, per_epoch: int = 5) -> None:
+        self.per_epoch = per_epoch
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[dict[str, np.ndarray]]:
+        for number in range(start, self.per_epoch):
+            mask = np.ones((BATCH, LENGTH), np.int32)
+            mask[:, 6:] = 0
+            yield {"input_mask": mask, "value": np.float32([epoch * 100 + number])}
+
+
+class Step(nn.Cell):
+    """Its weight remembers every value it saw, in order; `failing` steps are not finite."""
+
+    network = SimpleNamespace(metric_names=("loss", "accuracy"))
+
+    def __init__(self, failing: Any = ()) -> None:
+        super().__init__()
+        self.weight = Parameter(Tensor(0.5, ms.float32), name="albert.weight")
+        self.tried = Parameter(Tensor(0, ms.int32), name="global_step")
+        self.scale = Parameter(Tensor(8.0, ms.float32), name="loss_scale")
+        self.failing = failing
+        self.seen: list[float] = []
+
+    def train(self, micro_batches: list[dict[str, np.ndarray]]) -> dict[str, Tensor]:
+        tried = int(self.tried.asnumpy()) + 1
+        values = [float(batch["value"][0]) for batch in micro_batches]
+        self.seen += values
+        weight = np.float32(math.sin(float(self.weight.asnumpy()) + sum(values)))
+        self.weight.set_data(Tensor(weight))
+        self.tried.set_data(Tensor(tried, ms.int32))
+        scale, finite = float(self.scale.asnumpy()), tried not in self.failing
+        if not finite:
+            self.scale.set_data(Tensor(max(scale / 2, 1.0), ms.float32))
+        return {
+            "loss": Tensor(weight + 2 if finite else np.float32(np.nan)),
+            "accuracy": Tensor(np.float32(0.5)),
+            "grad_norm": Tensor(np.float32(1.0 if finite else np.inf)),
+            "finite": Tensor(finite),
+            "learning_rate": Tensor(np.float32(0.1 / tried if finite else 0.0)),
+            "loss_scale": Tensor(np.float32(scale)),
+        }
+
+
+def make_config(folder: Path, **changes: Any) -> PretrainConfig:
+    settings = {
+        "train_steps": 20,
+        "log_steps": 4,
+        "accumulation_steps": 2,
+        "batch_size": BATCH,
+        "save_checkpoint_path": folder,
+        "save_checkpoint_steps": 5,
+        "save_checkpoint_minutes": 0,
+        "save_checkpoint_num": 2,
+        "eval_steps": 0,
+        "enable_data_sink": "false",
+        "enable_lossscale": "true",
+        "min_loss_scale": 1,
+        "max_skipped_steps": 5,
+        **changes,
+    }
+    return load_config(PretrainConfig, [word for key, value in settings.items() for word in (f"--{key}", str(value))])
+
+
+def fit(config: PretrainConfig, step: Step | None = None, **arguments: Any) -> dict[str, Any]:
+    data = arguments.pop("data", Rows())
+    identity = arguments.pop("identity", {"rows": 20})
+    with RunFolder(config.save_checkpoint_path, config) as folder:
+        plan = Plan(config.train_steps, data.per_epoch)
+        return Trainer(step or Step(), data, plan, config, folder, identity, **arguments).fit()
+
+
+def log(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "train_log.jsonl").read_text().splitlines()]
+
+
+SPEEDS = ("examples_per_s", "tokens_per_s", "eta_s")
+
+
+def without_speed(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: value for key, value in record.items() if key not in SPEEDS} for record in records]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    fit(make_config(folder))
+    return folder
+
+
+def test_the_log_has_every_key_of_every_due_step(undisturbed: Path) -> None:
+    records = log(undisturbed)
+    assert [record["step"] for record in records] == [4, 8, 12, 16, 20]
+    wanted = {"step", "epoch", "loss", "accuracy", "learning_rate", "loss_scale", "skipped_steps", "grad_norm", *SPEEDS}
+    assert all(set(record) == wanted for record in records)
+    assert records[-1]["epoch"] == 20 * 2 / 5 and records[-1]["eta_s"] == 0
+    assert records[1]["tokens_per_s"] / records[1]["examples_per_s"] == pytest.approx(6)  # real tokens, not padding
+    assert list((undisturbed / "tensorboard").glob("events*"))
+    assert (undisturbed / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_records_are_means_over_their_window(tmp_path: Path) -> None:
+    every, fourth = make_config(tmp_path / "1", log_steps=1), make_config(tmp_path / "4")
+    fit(every), fit(fourth)
+    losses = [record["loss"] for record in log(tmp_path / "1")]
+    assert [r["loss"] for r in log(tmp_path / "4")] == [sum(losses[i : i + 4]) / 4 for i in range(0, 20, 4)]
+
+
+def test_micro_batches_come_once_each_across_epochs(tmp_path: Path) -> None:
+    step = Step()
+    fit(make_config(tmp_path), step)
+    assert step.seen == [epoch * 100 + number for epoch in range(8) for number in range(5)]
+
+
+def test_only_the_newest_checkpoints_stay(undisturbed: Path) -> None:
+    assert [step for step, _ in list_checkpoints(undisturbed)] == [20, 15]
+
+
+@pytest.mark.parametrize("end", [1, 5, 7, 13, 19])
+def test_an_interrupted_run_ends_like_an_undisturbed_one(tmp_path: Path, undisturbed: Path, end: int) -> None:
+    class Killed(Step):
+        def train(self, micro_batches: list) -> dict[str, Tensor]:
+            if int(self.tried.asnumpy()) == end:
+                raise KeyboardInterrupt  # nothing is saved at this moment, as after kill -9
+            return super().train(micro_batches)
+
+    config = make_config(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        fit(config, Killed())
+    with open(tmp_path / "train_log.jsonl", "a") as file:
+        file.write('{"step": 99, "lo')  # the kill came while a line was written
+    step = Step()
+    fit(config, step)
+    assert without_speed(log(tmp_path)) == without_speed(log(undisturbed))
+    assert len(step.seen) == (20 - end // 5 * 5) * 2
+    assert [s for s, _ in list_checkpoints(tmp_path)] == [20, 15]
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over(
+    tmp_path: Path, undisturbed: Path, capsys: pytest.CaptureFixture
+) -> None:
+    config = make_config(tmp_path)
+    fit(config)
+    newest = tmp_path / "albert-20.ckpt"
+    content = bytearray(newest.read_bytes())
+    content[30] ^= 1
+    newest.write_bytes(content)
+    fit(config)
+    said = capsys.readouterr().out
+    assert "albert-20.ckpt is damaged" in said and "resuming after step 15" in said
+    assert without_speed(log(tmp_path)) == without_speed(log(undisturbed))
+
+
+def test_data_sink_reads_rarely_and_changes_no_number(tmp_path: Path, undisturbed: Path) -> None:
+    fit(make_config(tmp_path, enable_data_sink="true", data_sink_steps=7))
+    assert without_speed(log(tmp_path)) == without_speed(log(undisturbed))
+
+
+def test_data_sink_waits_for_the_device_only_every_data_sink_steps(tmp_path: Path) -> None:
+    config = make_config(tmp_path, enable_data_sink="true", data_sink_steps=5, save_checkpoint_steps=0, log_steps=1)
+    reads: list[int] = []
+
+    class Counting(Trainer):
+        def read(self) -> None:
+            reads.append(len(self.pending))
+            super().read()
+
+    with RunFolder(tmp_path, config) as folder:
+        Counting(Step(), Rows(), Plan(20, 5), config, folder, {}).fit()
+    assert [count for count in reads if count] == [1, 4, 5, 5, 5]  # the first one compiles
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_saves_and_ends(
+    tmp_path: Path, undisturbed: Path, capsys: pytest.CaptureFixture, number: int, code: int
+) -> None:
+    class Signalled(Step):
+        def train(self, micro_batches: list) -> dict[str, Tensor]:
+            if int(self.tried.asnumpy()) == 6:
+                os.kill(os.getpid(), number)
+            return super().train(micro_batches)
+
+    config, before = make_config(tmp_path), signal.getsignal(number)
+    with pytest.raises(SystemExit) as stop:
+        fit(config, Signalled())
+    assert stop.value.code == code
+    assert list_checkpoints(tmp_path)[0][0] == 7
+    assert "after step 7, saved" in capsys.readouterr().out
+    assert signal.getsignal(number) is before
+    fit(config)
+    assert without_speed(log(tmp_path)) == without_speed(log(undisturbed))
+
+
+def test_evaluation_joins_the_record_of_its_step(tmp_path: Path) -> None:
+    fit(make_config(tmp_path, eval_steps=6), evaluate=lambda: {"loss": 1.25, "f1": 0.5})
+    evaluated = {record["step"]: record.get("eval_loss") for record in log(tmp_path)}
+    assert evaluated == {4: None, 6: 1.25, 8: None, 12: 1.25, 16: None, 18: 1.25, 20: 1.25}
+
+
+def test_skipped_updates_are_counted_and_kept_out_of_means(tmp_path: Path) -> None:
+    fit(make_config(tmp_path), Step(failing={5, 6, 7, 8}))
+    records = {record["step"]: record for record in log(tmp_path)}
+    assert records[4]["skipped_steps"] == 0 and records[20]["skipped_steps"] == 4
+    assert records[8]["loss"] is None and records[12]["loss"] is not None
+    assert records[8]["learning_rate"] == pytest.approx(0.1 / 4) and records[12]["loss_scale"] == 1.0
+
+
+def test_divergence_ends_the_run_and_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
+    config = make_config(tmp_path)
+    with pytest.raises(UserError, match=r"diverged: at step 15 .* 5 updates in a row skipped, loss scale 1;"):
+        fit(config, Step(failing=range(11, 100)))
+    assert [step for step, _ in list_checkpoints(tmp_path)] == [10, 5]
+    with pytest.raises(UserError, match=r"diverged: at step 15"):  # skips before the checkpoint count as well
+        fit(make_config(tmp_path / "b", save_checkpoint_steps=3), Step(failing=range(11, 100)))
+    with pytest.raises(UserError, match=r"diverged: at step 15"):
+        fit(make_config(tmp_path / "b", save_checkpoint_steps=3), Step(failing=range(11, 100)))
+
+
+def test_a_lone_nan_without_loss_scale_ends_the_run(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"at step 9 the loss is nan .*no loss scaling"):
+        fit(make_config(tmp_path, enable_lossscale="false"), Step(failing={9}))
+
+
+def test_a_run_is_not_resumed_on_other_data(tmp_path: Path) -> None:
+    config = make_config(tmp_path)
+    fit(config)
+    with pytest.raises(CheckpointError, match="other data: rows was 20 and is now 21"):
+        fit(config, identity={"rows": 21})
+
+
+def test_no_checkpoint_where_none_is_wanted(tmp_path: Path) -> None:
+    fit(make_config(tmp_path, enable_save_ckpt="false"))
+    assert list_checkpoints(tmp_path) == [] and len(log(tmp_path)) == 5
+
+
+def test_saving_by_the_clock(tmp_path: Path) -> None:
+    config = make_config(tmp_path, save_checkpoint_steps=0, save_checkpoint_minutes=1e-9, save_checkpoint_num=50)
+    fit(config)
+    assert [step for step, _ in list_checkpoints(tmp_path)] == list(range(20, 0, -1))
+
+
+def test_a_full_disk_is_refused_before_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("src.run_folder.shutil.disk_usage", lambda _: SimpleNamespace(free=10))
+    step = Step()
+    with pytest.raises(UserError, match=r"0 MB free, the checkpoints of this run need"):
+        fit(make_config(tmp_path), step)
+    assert not step.seen and not (tmp_path / "config.yaml").exists()
+
+
+def test_rehearsal_keeps_nothing(tmp_path: Path) -> None:
+    config = make_config(tmp_path / "run")
+    trainer = Trainer(Step(), Rows(), Plan(20, 5), config, RunFolder(tmp_path / "run", config), {})
+    sentence = trainer.rehearse()
+    assert "20 updates take about 0:00:0" in sentence and "at most 3 at a time" in sentence
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_length_of_a_run() -> None:
+    config = SimpleNamespace(train_steps=7, epoch_size=3, accumulation_steps=4, batch_size=2)
+    assert plan_run(config, 10) == Plan(7, 10)
+    config.train_steps = 0
+    assert plan_run(config, 10) == Plan(7, 10)  # 30 micro-batches make 7 whole updates
+    with pytest.raises(ConfigError, match="gives 1 batches of 2 an epoch"):
+        plan_run(config, 1)
