@@ -17,10 +17,11 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 from google.protobuf.message import DecodeError
-from mindspore import Tensor, nn
+from mindspore import Parameter, Tensor, nn
 from mindspore.train.checkpoint_pb2 import Checkpoint as CheckpointProto
 
 from model_utils.errors import CheckpointError
+from src.layers import RowSquareSum
 from src.utils import write_atomically, write_json
 
 BACKBONE = "albert."
@@ -28,9 +29,10 @@ LOOP_STATE = "loop_state"
 BEST_FILE = "best_checkpoint.json"
 _NAME = re.compile(r"albert-(\d+)\.ckpt")
 _TRAINING_STATE = re.compile(
-    r"(adam_[mv]|lamb_[mv]|moment[12]?|moments|accumulated)\..*|accumulated_metrics|loss_scale|scale_sense|good_steps|"
+    r"(adam_[mv]|lamb_[mv]|moment[12]?|moments)\..*|loss_scale|scale_sense|good_steps|"
     r"skipped_steps|global_step|learning_rate|beta[12]_power|epoch_num|step_num|loop_state"
 )  # this project's and MindSpore's own names
+_SCRATCH = re.compile(rf"accumulated(\..*|_metrics)|(.*\.)?{RowSquareSum.parameter_name}")
 _TRAILER = 17  # "crc_num" and the sum as 10 bytes, big end first
 _BLOCK = 1 << 24
 
@@ -55,8 +57,14 @@ def list_checkpoints(folder: Path) -> list[tuple[int, Path]]:
     return sorted(((int(match[1]), path) for match, path in matches if match), reverse=True)
 
 
+def state_of(cell: nn.Cell) -> dict[str, Parameter]:
+    """The Parameters that carry state, by name: all but those that are zero between updates."""
+    names = cell.parameters_dict().items()
+    return {name: parameter for name, parameter in names if not _SCRATCH.fullmatch(name)}
+
+
 def save_checkpoint(cell: nn.Cell, folder: Path, step: int, loop_state: dict[str, Any]) -> Path:
-    """Write all parameters of `cell` and the loop's state; older checkpoints stay untouched.
+    """Write the state of `cell` and the loop's state; older checkpoints stay untouched.
 
     The file gets its name after it is complete, on the disk, and read back against its checksum.
 
@@ -64,11 +72,12 @@ def save_checkpoint(cell: nn.Cell, folder: Path, step: int, loop_state: dict[str
         CheckpointError: it cannot be written, for instance because the disk is full.
     """
     path = checkpoint_path(folder, step)
-    state = json.dumps(loop_state)
+    state = [{"name": name, "data": parameter} for name, parameter in state_of(cell).items()]
+    text = {LOOP_STATE: json.dumps(loop_state)}
 
     def write(temporary: Path) -> None:
-        ms.save_checkpoint(cell, str(temporary), crc_check=True, append_dict={LOOP_STATE: state})
-        os.chmod(temporary, 0o644)  # MindSpore leaves 0400
+        ms.save_checkpoint(state, str(temporary), crc_check=True, append_dict=text)
+        temporary.chmod(0o644)  # MindSpore leaves 0400
         verify(temporary)
 
     try:
@@ -116,7 +125,7 @@ def verify(path: Path) -> bool:
         CheckpointError: it cannot be read, is empty, or the checksum differs.
     """
     try:
-        with open(path, "rb") as file:
+        with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size == 0:
                 raise CheckpointError(f"{path} is empty")
@@ -138,7 +147,7 @@ def verify(path: Path) -> bool:
 
 def _entries(path: Path, end: int) -> Iterator[tuple[str, Any]]:
     """(name, TensorProto) of every entry; the file is a row of protobuf fields number 1, each tag, length, bytes."""
-    with open(path, "rb") as file:
+    with path.open("rb") as file:
         while file.tell() < end:
             tag, length, shift = file.read(1), 0, 0
             while True:
@@ -190,7 +199,7 @@ def _to_array(content: bytes, shape: tuple[int, ...], kind: str) -> np.ndarray:
 
 
 def newest_checkpoint(folder: Path, say: Callable[[str], object], only_weights: bool = False) -> Contents | None:
-    """The newest checkpoint that reads without error, or None; damaged ones are reported through `say` and passed over."""
+    """The newest checkpoint that is whole, or None; damaged ones are reported through `say` and passed over."""
     for _, path in list_checkpoints(folder):
         try:
             if not verify(path):
@@ -207,7 +216,7 @@ def restore(cell: nn.Cell, contents: Contents) -> None:
     Raises:
         CheckpointError: the two sets of names, or a shape or type, differ.
     """
-    parameters = cell.parameters_dict()
+    parameters = state_of(cell)
     missing, unexpected = (
         sorted(parameters.keys() - contents.values.keys()),
         sorted(contents.values.keys() - parameters),
@@ -256,14 +265,15 @@ def load_backbone(network: nn.Cell, contents: Contents, say: Callable[[str], obj
     Raises:
         CheckpointError: a part of the backbone is missing or has another shape, or the network has none.
     """
-    parameters = network.parameters_dict()
+    parameters = state_of(network)
     matched = [name for name in parameters if name in contents.values]
     missing = [name for name in parameters if name not in contents.values]
     unexpected = [name for name in contents.values if name not in parameters and not _TRAINING_STATE.fullmatch(name)]
     differing = _differing_shapes(parameters, contents.values, matched)
     say(
         f"{contents.path}: {len(matched)} matched; {len(missing)} missing: {_some(missing)}; "
-        f"{len(unexpected)} unexpected: {_some(unexpected)}; {len(differing)} of other shape: {_some(list(differing.values()))}"
+        f"{len(unexpected)} unexpected: {_some(unexpected)}; "
+        f"{len(differing)} of other shape: {_some(list(differing.values()))}"
     )
     backbone = [name for name in parameters if name.startswith(BACKBONE)]
     lost = [name for name in backbone if name in missing]
@@ -291,7 +301,7 @@ def _differing_shapes(parameters: dict, values: dict[str, np.ndarray], names: It
 
 def _set(parameters: dict, values: dict[str, np.ndarray]) -> None:
     for name, value in values.items():
-        kind = ms.dtype_to_nptype(parameters[name].dtype)
+        kind = np.dtype(str(parameters[name].dtype).lower())
         parameters[name].set_data(Tensor(np.array(value, dtype=kind)))
 
 

@@ -1,4 +1,4 @@
-"""Held-out quality of a pre-trained ALBERT, beside what knowing nothing and knowing word frequencies alone would give."""
+"""Held-out quality of a pre-trained ALBERT, beside chance and beside knowing nothing but word frequencies."""
 
 import math
 from collections.abc import Iterable

@@ -118,7 +118,8 @@ class RunFolder:
         if not self.writer:
             return
         for leftover in self.path.glob("unfinished-*"):
-            leftover.unlink()
+            if leftover.is_file():
+                leftover.unlink()
         free = shutil.disk_usage(self.path).free
         if free < needed_bytes:
             raise UserError(

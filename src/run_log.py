@@ -55,7 +55,7 @@ class RunLog:
         self.records = read_log(folder, start_step)
         text = "".join(json.dumps(record) + "\n" for record in self.records)
         write_atomically(folder / LOG_FILE, lambda temporary: temporary.write_text(text, encoding="utf-8"))
-        self.file = open(folder / LOG_FILE, "a", encoding="utf-8")  # noqa: SIM115  open as long as the run
+        self.file = (folder / LOG_FILE).open("a", encoding="utf-8")
         self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=start_step + 1)
         self.bar = None
         if sys.stderr.isatty():

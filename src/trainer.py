@@ -22,7 +22,7 @@ import numpy as np
 from mindspore import Tensor, ops
 
 from model_utils.errors import CheckpointError, ConfigError, UserError
-from src.checkpoint import newest_checkpoint, prune_checkpoints, restore, save_checkpoint
+from src.checkpoint import newest_checkpoint, prune_checkpoints, restore, save_checkpoint, state_of
 from src.meters import Speed, Stopwatch, Window
 from src.run_folder import RunFolder
 from src.run_log import EVAL_PREFIX, Baselines, RunLog
@@ -65,7 +65,10 @@ def plan_run(config: Any, batches_per_epoch: int) -> Plan:
 
 
 class StopSignals(AbstractContextManager):
-    """Remembers the first SIGTERM or SIGINT in `received` (0 before); a second one ends the process at once."""
+    """Remembers the first SIGTERM or SIGINT in `received` (0 before); a second one ends the process at once.
+
+    While MindSpore runs a graph it handles SIGINT itself and sends the process SIGTERM instead.
+    """
 
     def __init__(self, say: Callable[[str], object]) -> None:
         self.received = 0
@@ -81,7 +84,7 @@ class StopSignals(AbstractContextManager):
         self.received = number
         for each in self.before:
             signal.signal(each, signal.SIG_DFL)
-        self.say(f"{signal.Signals(number).name}: finishing this update and saving; a second one ends the run at once")
+        self.say("asked to stop: finishing this update and saving; asking again ends the run at once")
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self.before.items():
@@ -240,7 +243,7 @@ class Trainer:
         """Free disk space that the checkpoints still to be kept will take, one more while it is written."""
         if not self.config.enable_save_ckpt:
             return 0
-        size = sum(parameter.nbytes for parameter in self.step.get_parameters())
+        size = sum(parameter.nbytes for parameter in state_of(self.step).values())
         return size * max(1, self.config.save_checkpoint_num + 1 - len(self.written))
 
     def updates(self) -> Iterator[tuple[int, list[Batch]]]:
@@ -295,7 +298,7 @@ class Trainer:
                 if config.enable_save_ckpt
                 else "not saved: enable_save_ckpt is false"
             )
-            self.say(f"stopped by {signal.Signals(stop).name} after step {step}, {kept}")
+            self.say(f"stopped after step {step}, {kept}")
             raise SystemExit(128 + stop)
 
     def agreed(self, received: int, together: bool) -> int:
@@ -348,16 +351,16 @@ class Trainer:
             UserError: without loss scaling at the first non-finite update; with it after max_skipped_steps in a row,
                 a dynamic scale being at its minimum.
         """
-        config = self.config
-        if config.enable_lossscale:
-            at_floor = config.loss_scale_mode == "static" or values["loss_scale"] <= config.min_loss_scale
-            if not at_floor or self.skipped_in_a_row < config.max_skipped_steps:
+        scaling = self.step.scaling
+        if scaling.mode != "off":
+            at_floor = scaling.mode == "static" or values["loss_scale"] <= scaling.minimum
+            if not at_floor or self.skipped_in_a_row < self.config.max_skipped_steps:
                 return
-        scaling = f"loss scale {values['loss_scale']:g}" if config.enable_lossscale else "no loss scaling"
+        scale = f"loss scale {values['loss_scale']:g}" if scaling.mode != "off" else "no loss scaling"
         raise UserError(
             f"training diverged: at step {step} the loss is {values['loss']} and the gradient's norm "
-            f"{values['grad_norm']}, {self.skipped_in_a_row} updates in a row skipped, {scaling}; lower the learning rate "
-            f"or lengthen the warm-up. Checkpoints written before stay in {self.folder.path}"
+            f"{values['grad_norm']}, {self.skipped_in_a_row} updates in a row skipped, {scale}; lower the learning "
+            f"rate or lengthen the warm-up. Checkpoints written before stay in {self.folder.path}"
         )
 
     def evaluation_due(self, step: int) -> bool:

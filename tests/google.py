@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import numpy as np
-
-TASKS_WITH_LOSS = ("pretrain",)
+from mindspore import Tensor, nn
 
 
 def parameter_name(variable: str) -> str:
@@ -28,7 +27,7 @@ def parameter_name(variable: str) -> str:
     name = variable.replace("LayerNorm", "layer_norm").replace("/", ".").replace("kernel", "weight")
     for block in ("intermediate", "output"):
         name = name.replace(f"{block}.dense.", f"{block}.")
-    return name.replace("output.weight", "output.weight")
+    return name
 
 
 def parameter_value(variable: str, value: np.ndarray) -> np.ndarray:
@@ -47,3 +46,16 @@ def load(folder: Path) -> dict[str, dict[str, np.ndarray]]:
                 name, value = parameter_name(name), parameter_value(name, value)
             groups.setdefault(group, {})[name] = value
     return groups
+
+
+def set_parameters(network: nn.Cell, values: dict[str, np.ndarray]) -> None:
+    """Put `values` into the network; every trainable parameter must be among them."""
+    parameters = {parameter.name: parameter for parameter in network.trainable_params()}
+    assert parameters.keys() == values.keys()
+    for name, value in values.items():
+        parameters[name].set_data(Tensor(value))
+
+
+def get_parameters(network: nn.Cell) -> dict[str, np.ndarray]:
+    """Name -> value of every trainable parameter."""
+    return {parameter.name: parameter.asnumpy() for parameter in network.trainable_params()}

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def make_config(*words: str) -> PretrainConfig:
-    return load_config(PretrainConfig, ["--train_steps", "100", *words])
+    return load_config(PretrainConfig, ["--config_path", os.devnull, "--train_steps", "100", *words])
 
 
 def begin(folder: Path, *words: str) -> None:
@@ -44,7 +44,9 @@ def test_files_of_others_stay(tmp_path: Path) -> None:
 
 def test_the_same_configuration_goes_on(tmp_path: Path) -> None:
     begin(tmp_path)
-    begin(tmp_path, "--log_steps", "3", "--device_id", "1", "--save_checkpoint_steps", "9", "--save_checkpoint_num", "2")
+    begin(
+        tmp_path, "--log_steps", "3", "--device_id", "1", "--save_checkpoint_steps", "9", "--save_checkpoint_num", "2"
+    )
     assert "log_steps: 3" in (tmp_path / "config.yaml").read_text()
 
 
@@ -91,7 +93,8 @@ import os, sys, time
 sys.path.insert(0, {str(ROOT)!r})
 from model_utils.config import PretrainConfig, load_config
 from src.run_folder import RunFolder
-with RunFolder({str(tmp_path)!r}, load_config(PretrainConfig, ["--train_steps", "100"])) as run:
+config = load_config(PretrainConfig, ["--config_path", os.devnull, "--train_steps", "100"])
+with RunFolder({str(tmp_path)!r}, config) as run:
     run.begin(1)
     if os.fork() == 0:  # a data worker that outlives its parent
         time.sleep(60)

@@ -18,6 +18,7 @@ from model_utils.config import PretrainConfig, load_config
 from model_utils.errors import CheckpointError, ConfigError, UserError
 from src.checkpoint import list_checkpoints
 from src.run_folder import RunFolder
+from src.train_step import LossScale
 from src.trainer import Plan, Trainer, plan_run
 
 LENGTH, BATCH = 8, 4
@@ -41,8 +42,9 @@ class Step(nn.Cell):
 
     network = SimpleNamespace(metric_names=("loss", "accuracy"))
 
-    def __init__(self, failing: Any = ()) -> None:
+    def __init__(self, failing: Any = (), scaling: str = "dynamic") -> None:
         super().__init__()
+        self.scaling = LossScale(scaling)
         self.weight = Parameter(Tensor(0.5, ms.float32), name="albert.weight")
         self.tried = Parameter(Tensor(0, ms.int32), name="global_step")
         self.scale = Parameter(Tensor(8.0, ms.float32), name="loss_scale")
@@ -77,16 +79,12 @@ def make_config(folder: Path, **changes: Any) -> PretrainConfig:
         "batch_size": BATCH,
         "save_checkpoint_path": folder,
         "save_checkpoint_steps": 5,
-        "save_checkpoint_minutes": 0,
         "save_checkpoint_num": 2,
-        "eval_steps": 0,
-        "enable_data_sink": "false",
-        "enable_lossscale": "true",
-        "min_loss_scale": 1,
         "max_skipped_steps": 5,
         **changes,
     }
-    return load_config(PretrainConfig, [word for key, value in settings.items() for word in (f"--{key}", str(value))])
+    words = [word for key, value in settings.items() if value is not None for word in (f"--{key}", str(value))]
+    return load_config(PretrainConfig, ["--config_path", os.devnull, *words])
 
 
 def fit(config: PretrainConfig, step: Step | None = None, **arguments: Any) -> dict[str, Any]:
@@ -154,7 +152,7 @@ def test_an_interrupted_run_ends_like_an_undisturbed_one(tmp_path: Path, undistu
     config = make_config(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         fit(config, Killed())
-    with open(tmp_path / "train_log.jsonl", "a") as file:
+    with (tmp_path / "train_log.jsonl").open("a") as file:
         file.write('{"step": 99, "lo')  # the kill came while a line was written
     step = Step()
     fit(config, step)
@@ -219,7 +217,7 @@ def test_a_signal_saves_and_ends(
 
 
 def test_evaluation_joins_the_record_of_its_step(tmp_path: Path) -> None:
-    fit(make_config(tmp_path, eval_steps=6), evaluate=lambda: {"loss": 1.25, "f1": 0.5})
+    fit(make_config(tmp_path, eval_steps=6, eval_data_dir="held_out"), evaluate=lambda: {"loss": 1.25, "f1": 0.5})
     evaluated = {record["step"]: record.get("eval_loss") for record in log(tmp_path)}
     assert evaluated == {4: None, 6: 1.25, 8: None, 12: 1.25, 16: None, 18: 1.25, 20: 1.25}
 
@@ -245,7 +243,7 @@ def test_divergence_ends_the_run_and_keeps_the_last_good_checkpoint(tmp_path: Pa
 
 def test_a_lone_nan_without_loss_scale_ends_the_run(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"at step 9 the loss is nan .*no loss scaling"):
-        fit(make_config(tmp_path, enable_lossscale="false"), Step(failing={9}))
+        fit(make_config(tmp_path), Step(failing={9}, scaling="off"))
 
 
 def test_a_run_is_not_resumed_on_other_data(tmp_path: Path) -> None:
@@ -256,7 +254,7 @@ def test_a_run_is_not_resumed_on_other_data(tmp_path: Path) -> None:
 
 
 def test_no_checkpoint_where_none_is_wanted(tmp_path: Path) -> None:
-    fit(make_config(tmp_path, enable_save_ckpt="false"))
+    fit(make_config(tmp_path, enable_save_ckpt="false", save_checkpoint_steps=None, save_checkpoint_num=None))
     assert list_checkpoints(tmp_path) == [] and len(log(tmp_path)) == 5
 
 

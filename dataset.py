@@ -1,0 +1,310 @@
+"""Feature files -> batches of numpy arrays, in an order that depends on nothing but the seed and the epoch.
+
+`FeatureDataset` knows no task: columns, widths and padding come from the facts beside the files (src/records.py).
+`create_pretrain_dataset` is its use for pre-training. google's TFRecords give the same batches. Shape letters: B
+(batch_size), L (tokens, padding included), P (predictions).
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mindspore.dataset as ds
+import numpy as np
+
+from model_utils.errors import DataError
+from src.records import Column, RecordSet, open_records, sha256_of
+from src.tfrecords import check_tfrecord
+
+SEQUENCE_WEIGHTS = "sequence_weights"
+SHUFFLE_BUFFER = 20_000  # rows; TFRecords cannot be read in any order
+
+PRETRAIN_TASK = "pretrain"
+PRETRAIN_WEIGHTS = ("masked_lm_weights",)
+PRETRAIN_TOKEN_COLUMNS = ("input_ids", "input_mask", "segment_ids", "token_boundary")
+PRETRAIN_PREDICTION_COLUMNS = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
+PRETRAIN_LABEL = "next_sentence_labels"
+
+Batch = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How rows become batches.
+
+    batch_size: rows of a batch of one rank.
+    seed, shuffle: the order of an epoch is a function of seed and epoch, or that of the files.
+    evaluation: no row is left out; the last batch is filled up with rows whose weights are 0.
+    rank, rank_size: every rank gets other rows and the same number of batches.
+    bucket_boundaries: widths in tokens; a batch has rows of one bucket, padded to its width. Empty: one width for all.
+    """
+
+    batch_size: int
+    seed: int = 0
+    shuffle: bool = True
+    evaluation: bool = False
+    rank: int = 0
+    rank_size: int = 1
+    bucket_boundaries: tuple[int, ...] = ()
+
+    @property
+    def rows_at_once(self) -> int:
+        """Rows that the batches of all ranks take together."""
+        return self.batch_size * self.rank_size
+
+    def batches(self, rows: int) -> int:
+        """Batches of each rank in an epoch."""
+        return -(-rows // self.rows_at_once) if self.evaluation else rows // self.rows_at_once
+
+    def random(self, epoch: int) -> np.random.Generator:
+        """Random numbers for the order of an epoch."""
+        return np.random.default_rng([self.seed, epoch])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The rows of this rank's batches.
+
+    rows: (batches, B) int64; -1 fills up the last batch of an evaluation.
+    widths: (batches,) tokens that the rows of a batch are padded to.
+    """
+
+    rows: np.ndarray
+    widths: np.ndarray
+
+
+def plan_batches(
+    lengths: np.ndarray,
+    boundaries: Sequence[int],
+    batch_size: int,
+    order: np.ndarray,
+    drop_remainder: bool,
+    random: np.random.Generator | None,
+) -> Plan:
+    """Put rows into batches of one bucket of lengths each.
+
+    What is left over in a bucket goes into the next larger one, so that at most one batch is incomplete: it is
+    dropped in training, and filled up with -1 in evaluation. The number of batches depends on nothing but the number
+    of rows.
+
+    Args:
+        lengths: (rows,) tokens of each row.
+        boundaries: ascending widths of the buckets; the last one is at least the longest row.
+        order: permutation of the rows.
+        random: for the order of the batches; None leaves them sorted by width.
+    """
+    bucket_of = np.searchsorted(boundaries, lengths[order])
+    batches, widths = [], []
+    rest = np.zeros(0, np.int64)
+    for bucket, width in enumerate(boundaries):
+        rows = np.concatenate([rest, order[bucket_of == bucket]])
+        full = len(rows) // batch_size * batch_size
+        batches.append(rows[:full].reshape(-1, batch_size))
+        widths += [width] * len(batches[-1])
+        rest = rows[full:]
+    if len(rest) and not drop_remainder:
+        batches.append(np.concatenate([rest, np.full(batch_size - len(rest), -1)])[None])
+        widths.append(boundaries[-1])
+    rows, widths = np.concatenate(batches), np.array(widths, int)
+    if random is not None and len(boundaries) > 1:
+        shuffled = random.permutation(len(rows))
+        rows, widths = rows[shuffled], widths[shuffled]
+    return Plan(rows, widths)
+
+
+class FeatureDataset:
+    """Batches from one set of feature files.
+
+    Attributes:
+        facts: what made the files. num_rows: their rows. batches_per_epoch: batches of this rank.
+
+    Args:
+        records: from open_records, verified.
+        weight_columns: columns that are set to 0 in rows that only fill up a batch.
+
+    Raises:
+        DataError: the bucket boundaries do not fit the rows.
+    """
+
+    def __init__(self, records: RecordSet, loading: Loading, weight_columns: Sequence[str] = ()) -> None:
+        self.records, self.loading, self.weight_columns = records, loading, tuple(weight_columns)
+        self.facts, self.columns = records.facts, records.columns
+        self.num_rows = records.num_rows
+        self.batches_per_epoch = loading.batches(self.num_rows)
+        width = max(column.width for column in self.columns.values() if column.per_token)
+        self.boundaries = list(loading.bucket_boundaries) or [width]
+        if self.boundaries != sorted(set(self.boundaries)) or self.boundaries[-1] < records.lengths.max():
+            raise DataError(
+                f"bucket_boundaries are {self.boundaries}, allowed are ascending widths up to at least the longest "
+                f"row of {records.folder} ({records.lengths.max()} tokens)"
+            )
+
+    def plan(self, epoch: int) -> Plan:
+        """The rows of this rank's batches in an epoch."""
+        loading = self.loading
+        random = loading.random(epoch) if loading.shuffle else None
+        order = random.permutation(self.num_rows) if random else np.arange(self.num_rows)
+        plan = plan_batches(
+            self.records.lengths, self.boundaries, loading.rows_at_once, order, not loading.evaluation, random
+        )
+        rows = plan.rows.reshape(-1, loading.rank_size, loading.batch_size)[:, loading.rank]
+        return Plan(rows, plan.widths)
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch from number `start` on: columns (B, L), (B, P) or (B,), and sequence_weights (B,)."""
+        plan = self.plan(epoch)
+        rows, widths = plan.rows[start:], plan.widths[start:]
+        if not len(rows):
+            return
+        reader = ds.MindDataset(
+            [str(file) for file in self.records.files],
+            columns_list=list(self.columns),
+            sampler=ds.SubsetSampler(np.maximum(rows, 0).ravel().tolist()),
+            num_parallel_workers=_workers(),
+        )
+        padding = {
+            name: ([None if column.per_token else max(column.width, 1)], column.padding)
+            for name, column in self.columns.items()
+        }
+        reader = reader.padded_batch(self.loading.batch_size, pad_info=padding, num_parallel_workers=_workers())
+        read = reader.create_dict_iterator(output_numpy=True, num_epochs=1)
+        for batch, batch_rows, width in zip(read, rows, widths, strict=True):
+            yield _finish(batch, self.columns, int(width), batch_rows >= 0, self.weight_columns)
+
+
+def _workers() -> int:
+    """MindSpore refuses more workers than cores; more than two only take cores from training."""
+    return min(2, os.cpu_count() or 1)
+
+
+def _finish(
+    batch: Batch, columns: Mapping[str, Column], width: int, filled: np.ndarray, weight_columns: Sequence[str]
+) -> Batch:
+    """Bring a padded batch to its width and types, and add the weights of its rows.
+
+    Args:
+        filled: (B,) bool, False in rows that only fill up the batch.
+    """
+    result = {}
+    for name, column in columns.items():
+        values = batch[name].astype(column.dtype, copy=False)
+        if column.per_token and values.shape[1] < width:
+            surplus = ((0, 0), (0, width - values.shape[1]))
+            values = np.pad(values, surplus, constant_values=column.padding)
+        result[name] = values if column.width else values[:, 0]
+    weights = filled.astype(np.float32)
+    result[SEQUENCE_WEIGHTS] = weights
+    if not filled.all():
+        for name in weight_columns:
+            shape = (-1,) + (1,) * (result[name].ndim - 1)
+            result[name] = result[name] * weights.reshape(shape)
+    return result
+
+
+class TFRecordDataset:
+    """The same batches from google's pre-training TFRecords; attributes as FeatureDataset.
+
+    They can be read only from the beginning, so rows are shuffled in a window of SHUFFLE_BUFFER, and starting inside
+    an epoch reads what lies before.
+
+    Args:
+        files: verified by check_tfrecord, with the number of records of each.
+        schema: a schema.json, or None to take the columns from the files.
+
+    Raises:
+        DataError: a column is missing, or buckets are asked for.
+    """
+
+    def __init__(self, files: Mapping[Path, int], loading: Loading, schema: Path | None = None) -> None:
+        self.files, self.loading, self.schema = list(files), loading, schema
+        self.num_rows = sum(files.values())
+        self.batches_per_epoch = loading.batches(self.num_rows)
+        if loading.bucket_boundaries:
+            raise DataError(f"{self.files[0]}: rows of a TFRecord are padded already; leave bucket_boundaries empty")
+        first = next(self._read(None).create_dict_iterator(output_numpy=True, num_epochs=1))
+        length, predictions = len(first["input_ids"]), len(first["masked_lm_ids"])
+        self.columns = {name: Column("int32", length, 0, True) for name in PRETRAIN_TOKEN_COLUMNS}
+        self.columns |= {name: Column("int32", predictions) for name in PRETRAIN_PREDICTION_COLUMNS}
+        self.columns |= {name: Column("float32", predictions) for name in PRETRAIN_WEIGHTS}
+        self.columns[PRETRAIN_LABEL] = Column("int32", 0)
+        self.facts: dict[str, Any] = {
+            "task": PRETRAIN_TASK,
+            "max_seq_length": length,
+            "max_predictions_per_seq": predictions,
+            "rows": self.num_rows,
+            "files": {file.name: sha256_of(file) for file in self.files},
+        }
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """As FeatureDataset.batches."""
+        size, rank = self.loading.batch_size, self.loading.rank
+        reader = self._read(epoch if self.loading.shuffle else None).skip(start * self.loading.rows_at_once)
+        reader = reader.batch(self.loading.rows_at_once, drop_remainder=not self.loading.evaluation)
+        for batch in reader.create_dict_iterator(output_numpy=True, num_epochs=1):
+            own = {name: values[rank * size : (rank + 1) * size] for name, values in batch.items()}
+            missing = size - len(own[PRETRAIN_LABEL])
+            if missing:
+                own = {name: np.concatenate([values, batch[name][:1].repeat(missing, 0)]) for name, values in own.items()}
+            filled = np.arange(size) < size - missing
+            yield _finish(own, self.columns, self.facts["max_seq_length"], filled, PRETRAIN_WEIGHTS)
+
+    def _read(self, epoch: int | None) -> Any:
+        """Rows in the order of an epoch, or in that of the files for None."""
+        names = [*PRETRAIN_TOKEN_COLUMNS, *PRETRAIN_PREDICTION_COLUMNS, PRETRAIN_LABEL]
+        files = [str(file) for file in self.files]
+        if epoch is None:
+            return ds.TFRecordDataset(files, self.schema and str(self.schema), names, shuffle=False, num_parallel_workers=1)
+        random = self.loading.random(epoch)
+        files = [files[index] for index in random.permutation(len(files))]
+        ds.config.set_seed(int(random.integers(2**31)))
+        reader = ds.TFRecordDataset(files, self.schema and str(self.schema), names, shuffle=False, num_parallel_workers=1)
+        return reader.shuffle(SHUFFLE_BUFFER)
+
+
+def create_pretrain_dataset(
+    data_dir: str | Path,
+    loading: Loading,
+    schema_dir: str | Path = "",
+    vocab_size: int | None = None,
+    max_position_embeddings: int | None = None,
+) -> FeatureDataset | TFRecordDataset:
+    """Batches of pre-training examples: input_ids, input_mask, segment_ids, token_boundary (B, L) int32,
+    masked_lm_positions, masked_lm_ids (B, P) int32, masked_lm_weights (B, P) float32, next_sentence_labels (B,) int32
+    and sequence_weights (B,) float32.
+
+    Args:
+        data_dir: folder with one set of MindRecords (or DIR/NAME.mindrecord), or with google's *.tfrecord.
+        schema_dir: schema.json of TFRecords, or its folder.
+        vocab_size, max_position_embeddings: of the model; None does not check.
+
+    Raises:
+        DataError: there are no such files, they are damaged or incomplete, or were made for another model.
+    """
+    tfrecords = sorted(Path(data_dir).glob("*.tfrecord"))
+    if tfrecords:
+        files = {file: check_tfrecord(file) for file in tfrecords}
+        dataset = TFRecordDataset(files, loading, _find_schema(schema_dir))
+    elif schema_dir:
+        raise DataError(f"schema_dir is {str(schema_dir)!r}, but {data_dir} holds no *.tfrecord files")
+    else:
+        records = open_records(data_dir, PRETRAIN_TASK, vocab_size=vocab_size)
+        dataset = FeatureDataset(records, loading, PRETRAIN_WEIGHTS)
+    length = dataset.facts["max_seq_length"]
+    if max_position_embeddings is not None and length > max_position_embeddings:
+        raise DataError(
+            f"{data_dir}: the examples have max_seq_length {length}, the model has max_position_embeddings "
+            f"{max_position_embeddings}"
+        )
+    return dataset
+
+
+def _find_schema(schema_dir: str | Path) -> Path | None:
+    if not schema_dir:
+        return None
+    path = Path(schema_dir)
+    path = path / "schema.json" if path.is_dir() else path
+    if not path.is_file():
+        raise DataError(f"schema_dir: {path} is not there")
+    return path

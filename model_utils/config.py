@@ -1,0 +1,311 @@
+"""The configurations of the commands: every key with its type, default, meaning and limits.
+
+model_utils/schema.py fills them from yaml and the command line. A new configuration is a frozen dataclass derived from
+Config with a `config_file`, and the yaml file of that name in the project's root.
+"""
+
+import errno
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, NoReturn, TypeVar
+
+from model_utils.errors import CheckpointError, ConfigError, DataError, DeviceError, UserError
+from model_utils.schema import Config, load_config, option, section, write_config
+from src.albert_config import COMPUTE_TYPES, PRESETS, AlbertConfig, AlbertOverrides, resolve_albert_config
+
+__all__ = [
+    "CheckpointError",
+    "Config",
+    "ConfigError",
+    "CreateDataConfig",
+    "DataError",
+    "DeviceError",
+    "FillMaskConfig",
+    "OptimizerConfig",
+    "PretrainConfig",
+    "PretrainEvalConfig",
+    "TrainVocabularyConfig",
+    "UserError",
+    "load_config",
+    "run_main",
+    "write_config",
+]
+
+DEVICE_TARGETS = ("auto", "CPU", "GPU", "Ascend")
+Settings = TypeVar("Settings", bound=Config)
+
+
+@dataclass(frozen=True)
+class CreateDataConfig(Config):
+    """Turn raw text into pre-training examples: python -m src.create_pretraining_data."""
+
+    config_file = "create_data_config.yaml"
+
+    input_file: str = option("", "text files: names or glob patterns with commas between them", required=True)
+    output_file: str = option("", "what is written: DIR/NAME.mindrecord", required=True)
+    output_file_num: int = option(1, "files that the examples are spread over", minimum=1, maximum=1000)
+    vocab_file: str = option("", "WordPiece vocabulary, one token a line")
+    spm_model_file: str = option("", "SentencePiece model")
+    do_lower_case: bool = option(True, "lower-case the text; must agree with the vocabulary")
+    do_whole_word_mask: bool = option(True, "mask all pieces of a word together")
+    do_permutation: bool = option(False, "shuffle some n-grams instead of masking them, as google's option")
+    favor_shorter_ngram: bool = option(True, "p(n) of masked n-grams is proportional to 1/n; false turns it around")
+    random_next_sentence: bool = option(False, "NSP instead of SOP: second segments from other documents")
+    max_seq_length: int = option(128, "tokens of an example, [CLS] and [SEP] included", minimum=8)
+    ngram: int = option(3, "longest n-gram of words that is masked as one", minimum=1)
+    max_predictions_per_seq: int = option(20, "masked tokens of an example at most", minimum=1)
+    random_seed: int = option(12345, "seed of everything random", minimum=0)
+    dupe_factor: int = option(5, "times that the text is used, with other masks each time", minimum=1)
+    masked_lm_prob: float = option(0.15, "share of tokens that is masked", above=0, below=1)
+    short_seq_prob: float = option(0.1, "share of examples that is made shorter than the maximum", minimum=0, maximum=1)
+    num_workers: int = option(
+        0, "processes; 0 for as many as there are cores. The output does not depend on it", minimum=0
+    )
+    dry_run: bool = option(False, "check everything, make a few examples, estimate time and disk; keep nothing")
+
+    def validate(self) -> None:
+        if self.max_predictions_per_seq >= self.max_seq_length:
+            raise ConfigError(
+                f"max_predictions_per_seq is {self.max_predictions_per_seq}, allowed is less than max_seq_length "
+                f"({self.max_seq_length})"
+            )
+
+
+@dataclass(frozen=True)
+class AdamConfig(Config):
+    """Adam; its settings are those of every optimizer here."""
+
+    learning_rate: float = option(1e-3, "rate at the end of the warm-up", above=0)
+    end_learning_rate: float = option(0.0, "rate at the end of the run", minimum=0)
+    power: float = option(1.0, "power of the polynomial decay; 1 is a straight line", above=0)
+    warmup_steps: int = option(500, "updates over which the rate grows from 0; less than the run has", minimum=0)
+    beta1: float = option(0.9, "decay of the first moment", minimum=0, below=1)
+    beta2: float = option(0.999, "decay of the second moment", minimum=0, below=1)
+    eps: float = option(1e-6, "added to the root of the second moment", above=0)
+
+    def validate(self) -> None:
+        if self.end_learning_rate > self.learning_rate:
+            raise ConfigError(
+                f"end_learning_rate is {self.end_learning_rate:g}, allowed is at most learning_rate "
+                f"({self.learning_rate:g})"
+            )
+
+
+@dataclass(frozen=True)
+class DecayedAdamConfig(AdamConfig):
+    """AdamWeightDecay or LAMB."""
+
+    weight_decay: float = option(0.01, "share of a weight subtracted at an update, times the rate", minimum=0)
+    decay_filter: tuple[str, ...] = option(
+        ("gamma", "beta", "bias"), "parameters without decay: words that their names contain"
+    )
+
+
+@dataclass(frozen=True)
+class OptimizerConfig(Config):
+    """Which optimizer, and the settings of each; only the chosen one's are used."""
+
+    optimizer: str = option("AdamWeightDecay", "the optimizer", choices=("AdamWeightDecay", "Lamb", "Adam"))
+    AdamWeightDecay: DecayedAdamConfig = section(DecayedAdamConfig, "Adam with decoupled weight decay, as google's")
+    Lamb: DecayedAdamConfig = section(DecayedAdamConfig, "LAMB, for large batches")
+    Adam: AdamConfig = section(AdamConfig, "Adam without weight decay")
+
+    def settings(self) -> dict[str, Any]:
+        """The chosen optimizer's `name` and settings; Adam's weight_decay is 0."""
+        chosen = getattr(self, self.optimizer)
+        values = {field.name: getattr(chosen, field.name) for field in fields(chosen)}
+        return {"name": self.optimizer, "weight_decay": 0.0, "decay_filter": ()} | values
+
+
+class ArchitectureMixin:
+    """For configurations with albert_network, albert_cfg, load_checkpoint_path and compute_type."""
+
+    def albert_config(self, vocab_size: int, compute_type: str, weights: str | None = None) -> AlbertConfig:
+        """The architecture for a vocabulary of this size; see resolve_albert_config.
+
+        Args:
+            weights: the checkpoint whose albert_config.json wins over the preset, by default load_checkpoint_path.
+        """
+        chosen: Any = self
+        weights = chosen.load_checkpoint_path if weights is None else weights
+        return resolve_albert_config(chosen.albert_network, chosen.albert_cfg, vocab_size, compute_type, weights)
+
+    def check_architecture(self) -> None:
+        """Raise ConfigError if albert_cfg contradicts the preset; beside a checkpoint its own json decides later."""
+        chosen: Any = self
+        if not chosen.load_checkpoint_path:
+            size = chosen.albert_cfg.vocab_size or AlbertConfig.vocab_size
+            self.albert_config(size, chosen.compute_type or AlbertConfig.compute_type)
+
+
+@dataclass(frozen=True)
+class PretrainConfig(ArchitectureMixin, Config):
+    """Pre-train ALBERT: python run_pretrain.py."""
+
+    config_file = "pretrain_config.yaml"
+
+    # What is trained.
+    albert_network: str = option("albert_base", "preset of sizes; _v1 has dropout 0.1", choices=tuple(PRESETS))
+    albert_cfg: AlbertOverrides = section(AlbertOverrides, "keys of the architecture that differ from the preset")
+    load_checkpoint_path: str = option("", "warm start: a checkpoint or a run's folder whose weights are loaded")
+
+    # On which data.
+    data_dir: str = option("", "folder with one set of MindRecord files, or google's *.tfrecord", required=True)
+    schema_dir: str = option("", "schema.json of google's *.tfrecord files, or its folder")
+    vocab_file: str = option("", "WordPiece vocabulary, if it is not where the data's facts say")
+    spm_model_file: str = option("", "SentencePiece model, if it is not where the data's facts say")
+    do_shuffle: bool = option(True, "a new order of the examples in every epoch")
+
+    # How long, with what batch and optimizer.
+    train_steps: int = option(10000, "updates; 0 or -1: as many as epoch_size epochs have", minimum=-1)
+    epoch_size: int = option(1, "epochs, where train_steps does not say the length", minimum=1)
+    batch_size: int = option(32, "examples of a device and micro-batch", minimum=1)
+    accumulation_steps: int = option(1, "micro-batches added up to one update", minimum=1)
+    optimizer_cfg: OptimizerConfig = section(OptimizerConfig, "the optimizer")
+    clip_norm: float = option(1.0, "global norm that gradients are cut to; 0 leaves them alone", minimum=0)
+    seed: int = option(12345, "seed of weights, order and dropout", minimum=0)
+
+    # On which device, in which numbers.
+    device_target: str = option("auto", "the device; auto takes the best one that works", choices=DEVICE_TARGETS)
+    device_id: int = option(0, "number of the device, counted from 0", minimum=0, needs=("distribute", False))
+    distribute: bool = option(False, "several devices, one process each: scripts/run_pretrain_distribute.sh")
+    device_num: int = option(1, "number of devices in use", minimum=1, needs=("distribute", True))
+    compute_type: str = option(
+        "", "type of the matrix products; empty: float32 on CPU, else float16", choices=("", *COMPUTE_TYPES)
+    )
+    enable_lossscale: bool = option(True, "scale the loss against float16 underflow; changes nothing in float32")
+    loss_scale_mode: str = option(
+        "dynamic", "dynamic adapts the scale", choices=("dynamic", "static"), needs=("enable_lossscale", True)
+    )
+    loss_scale_value: float = option(65536.0, "first or static scale", minimum=1, needs=("enable_lossscale", True))
+    scale_factor: float = option(2.0, "what the scale is changed by", above=1, needs=("loss_scale_mode", "dynamic"))
+    scale_window: int = option(
+        1000, "good updates before the scale grows", minimum=1, needs=("loss_scale_mode", "dynamic")
+    )
+    min_loss_scale: float = option(1.0, "floor of the scale", above=0, needs=("loss_scale_mode", "dynamic"))
+    max_skipped_steps: int = option(
+        20, "skipped updates in a row at the floor that end the run", minimum=1, needs=("enable_lossscale", True)
+    )
+    enable_data_sink: bool = option(False, "read losses from the device only every data_sink_steps updates")
+    data_sink_steps: int = option(1, "updates queued on the device", minimum=1, needs=("enable_data_sink", True))
+
+    # What is written and measured.
+    save_checkpoint_path: str = option("", "the run's folder: checkpoints, log, curves", required=True)
+    enable_save_ckpt: bool = option(True, "write checkpoints")
+    save_checkpoint_steps: int = option(
+        1000, "updates between checkpoints; 0: only by time and at the end", minimum=0, needs=("enable_save_ckpt", True)
+    )
+    save_checkpoint_minutes: float = option(
+        10.0, "minutes between checkpoints; 0: only by steps", minimum=0, needs=("enable_save_ckpt", True)
+    )
+    save_checkpoint_num: int = option(
+        1, "newest checkpoints that are kept", minimum=1, needs=("enable_save_ckpt", True)
+    )
+    log_steps: int = option(50, "updates between lines of the log", minimum=1)
+    eval_steps: int = option(0, "updates between evaluations; 0: none", minimum=0)
+    eval_data_dir: str = option("", "held-out examples, as data_dir")
+    eval_batches: int = option(0, "batches of an evaluation; 0: all", minimum=0)
+    dry_run: bool = option(False, "everything up to one update, with estimates of time, memory and disk; keep nothing")
+
+    def validate(self) -> None:
+        self.check_architecture()
+        if self.eval_steps and not self.eval_data_dir:
+            raise ConfigError(f"eval_steps is {self.eval_steps}, but eval_data_dir names no examples to evaluate on")
+        if not self.eval_steps and (self.eval_data_dir or self.eval_batches):
+            key = "eval_data_dir" if self.eval_data_dir else "eval_batches"
+            raise ConfigError(f"{key} is {getattr(self, key)}, which means nothing while eval_steps is 0")
+        if self.enable_lossscale and self.loss_scale_value < self.min_loss_scale:
+            raise ConfigError(
+                f"loss_scale_value is {self.loss_scale_value:g}, allowed is at least min_loss_scale "
+                f"({self.min_loss_scale:g})"
+            )
+
+
+@dataclass(frozen=True)
+class PretrainEvalConfig(ArchitectureMixin, Config):
+    """Measure a pre-trained ALBERT on held-out examples: python pretrain_eval.py."""
+
+    config_file = "pretrain_config.yaml"
+    file_sharers = (PretrainConfig,)
+
+    albert_network: str = option(
+        "albert_base", "preset, where no albert_config.json lies beside the checkpoint", choices=tuple(PRESETS)
+    )
+    albert_cfg: AlbertOverrides = section(AlbertOverrides, "keys of the architecture that differ")
+    load_checkpoint_path: str = option("", "a checkpoint, or a run's folder", required=True)
+    data_dir: str = option("", "folder with held-out MindRecord files, or google's *.tfrecord", required=True)
+    schema_dir: str = option("", "schema.json of google's *.tfrecord files, or its folder")
+    batch_size: int = option(32, "examples of a batch", minimum=1)
+    eval_batches: int = option(0, "batches that are measured; 0: all", minimum=0)
+    device_target: str = option("auto", "the device; auto takes the best one that works", choices=DEVICE_TARGETS)
+    device_id: int = option(0, "number of the device, counted from 0", minimum=0)
+    compute_type: str = option(
+        "", "type of the matrix products; empty: float32 on CPU, else float16", choices=("", *COMPUTE_TYPES)
+    )
+    output_path: str = option("", "folder for eval_results.json; empty: beside the checkpoint")
+
+    def validate(self) -> None:
+        self.check_architecture()
+
+
+@dataclass(frozen=True)
+class FillMaskConfig(ArchitectureMixin, Config):
+    """Fill in [MASK] with a pre-trained ALBERT: python -m src.fill_mask."""
+
+    config_file = "pretrain_config.yaml"
+    file_sharers = (PretrainConfig,)
+
+    albert_network: str = option(
+        "albert_base", "preset, where no albert_config.json lies beside the checkpoint", choices=tuple(PRESETS)
+    )
+    albert_cfg: AlbertOverrides = section(AlbertOverrides, "keys of the architecture that differ")
+    load_checkpoint_path: str = option("", "a checkpoint, or a run's folder", required=True)
+    text: str = option("", "one text a line, each with one [MASK] or more", required=True)
+    top_k: int = option(5, "tokens printed for each mask", minimum=1)
+    vocab_file: str = option("", "WordPiece vocabulary, if none lies beside the checkpoint")
+    spm_model_file: str = option("", "SentencePiece model, if none lies beside the checkpoint")
+    device_target: str = option("auto", "the device; auto takes the best one that works", choices=DEVICE_TARGETS)
+    device_id: int = option(0, "number of the device, counted from 0", minimum=0)
+    compute_type: str = option(
+        "", "type of the matrix products; empty: float32 on CPU, else float16", choices=("", *COMPUTE_TYPES)
+    )
+
+    def validate(self) -> None:
+        self.check_architecture()
+
+
+@dataclass(frozen=True)
+class TrainVocabularyConfig(Config):
+    """Train a vocabulary on one's own text: python -m src.train_vocabulary."""
+
+    input_file: str = option("", "text files: names or glob patterns with commas between them", required=True)
+    output_prefix: str = option(
+        "", "PREFIX.model and PREFIX.vocab (sentencepiece) or PREFIX.vocab.txt (wordpiece) are written", required=True
+    )
+    vocab_size: int = option(30000, "entries, special tokens included", minimum=16)
+    kind: str = option("sentencepiece", "as ALBERT's, or as Chinese BERT's", choices=("sentencepiece", "wordpiece"))
+    do_lower_case: bool = option(True, "lower-case the text; use the vocabulary with the same setting")
+    max_sentences: int = option(
+        2_000_000,
+        "sentences that are used; of a larger text, as many at random",
+        minimum=1,
+        needs=("kind", "sentencepiece"),
+    )
+
+
+def run_main(main: Callable[[Settings], int | None], kind: type[Settings]) -> NoReturn:
+    """Read the configuration, call main with it and exit; errors that the user can mend are one sentence, code 2."""
+    try:
+        config = load_config(kind)
+        config.check_required()
+        code = main(config)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = 2
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        print(f"error: the disk is full: {error.filename or error}", file=sys.stderr)
+        code = 2
+    sys.exit(code or 0)

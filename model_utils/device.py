@@ -1,0 +1,296 @@
+"""The device that a command computes on: found, checked, and set for MindSpore.
+
+`python -m model_utils.device` prints what is there, or a sentence on what is missing.
+"""
+
+import contextlib
+import ctypes
+import functools
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+from model_utils.config import DEVICE_TARGETS, run_main
+from model_utils.errors import DeviceError
+from model_utils.schema import Config, option
+
+# What MindSpore's GPU plugin links, by the names that it asks the loader for; pip has them (requirements-gpu.txt).
+CUDA_LIBRARIES = (
+    "libcudart.so.11.0",
+    "libcublas.so.11",
+    "libcudnn.so.8",
+    "libcurand.so.10",
+    "libcusolver.so.11",
+    "libcufft.so.10",
+    "libcusparse.so.11",
+    "libnvrtc.so.11.2",
+    "libnccl.so.2",
+)
+GPU_SETUP = "install it with `pip install -r requirements-gpu.txt` and run `. scripts/gpu_env.sh` before Python"
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where a command computes. rank counts this process among the rank_size that train together."""
+
+    target: str
+    device_id: int = 0
+    rank: int = 0
+    rank_size: int = 1
+
+    @property
+    def compute_type(self) -> str:
+        """The type of matrix products that suits the device."""
+        return "float32" if self.target == "CPU" else "float16"
+
+
+@dataclass(frozen=True)
+class Card:
+    """An NVIDIA card as the driver describes it; capability as in `sm_90`."""
+
+    name: str
+    capability: str
+    memory_gib: float
+
+
+# --- what is there ---
+
+
+@functools.cache
+def _cuda_driver() -> ctypes.CDLL | None:
+    with contextlib.suppress(OSError):
+        driver = ctypes.CDLL("libcuda.so.1")
+        if driver.cuInit(0) == 0:
+            return driver
+    return None
+
+
+@functools.cache
+def nvidia_cards() -> tuple[Card, ...]:
+    """The cards that NVIDIA's driver offers this process; none without a driver."""
+    driver = _cuda_driver()
+    if driver is None:
+        return ()
+    count = ctypes.c_int()
+    driver.cuDeviceGetCount(ctypes.byref(count))
+    return tuple(_describe_card(driver, index) for index in range(count.value))
+
+
+def _describe_card(driver: ctypes.CDLL, index: int) -> Card:
+    device, name, memory = ctypes.c_int(), ctypes.create_string_buffer(128), ctypes.c_size_t()
+    driver.cuDeviceGet(ctypes.byref(device), index)
+    driver.cuDeviceGetName(name, len(name), device)
+    driver.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
+    digits = []
+    for attribute in (75, 76):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
+        value = ctypes.c_int()
+        driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
+        digits.append(str(value.value))
+    return Card(name.value.decode(), "sm_" + "".join(digits), memory.value / 2**30)
+
+
+def nvidia_driver_version() -> str:
+    """The kernel driver's version and the CUDA version that it serves, for instance `550.54 (CUDA 12.4)`."""
+    driver, cuda = _cuda_driver(), ctypes.c_int()
+    if driver is None:
+        return "none"
+    driver.cuDriverGetVersion(ctypes.byref(cuda))
+    release = "unknown"
+    with contextlib.suppress(OSError):
+        found = re.search(r"Kernel Module.*?(\d+\.[\d.]+)", Path("/proc/driver/nvidia/version").read_text())
+        release = found.group(1) if found else release
+    return f"{release} (CUDA {cuda.value // 1000}.{cuda.value % 1000 // 10})"
+
+
+def gpu_plugin() -> Path | None:
+    """MindSpore's GPU plugin, or None if the installed wheel has none."""
+    package = find_spec("mindspore")
+    locations = package.submodule_search_locations if package else None
+    path = Path(next(iter(locations or [""]))) / "lib/plugin/libmindspore_gpu.so.11.6"
+    return path if path.is_file() else None
+
+
+def missing_libraries() -> list[str]:
+    """Those of CUDA_LIBRARIES that the loader does not find."""
+    missing = []
+    for name in CUDA_LIBRARIES:
+        try:
+            ctypes.CDLL(name)
+        except OSError:
+            missing.append(name)
+    return missing
+
+
+def _nvcc_release() -> str:
+    """What `$CUDA_HOME/bin/nvcc --version` says: MindSpore chooses its plugin by it."""
+    with contextlib.suppress(OSError):
+        nvcc = Path(os.environ.get("CUDA_HOME", "/nowhere")) / "bin/nvcc"
+        answer = subprocess.run([nvcc, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout
+        found = re.search(r"release (\d+\.\d+)", answer)
+        return found.group(1) if found else ""
+    return ""
+
+
+def _plugin_error(target: str) -> str:
+    """Why MindSpore did not load the plugin of a target when it was imported; "" if it did."""
+    # The public mindspore.hal.is_available says the same, but prints a page of warnings while it does.
+    from mindspore._c_expression import MSContext
+
+    context = MSContext.get_instance()
+    if context.is_pkg_support_device(target):
+        return ""
+    lines = [line for line in context.load_plugin_error().splitlines() if target.lower() in line.lower()]
+    return lines[0].rstrip(".") if lines else "MindSpore gives no reason"
+
+
+def gpu_obstacle() -> str:
+    """What keeps MindSpore from using a GPU here and how to mend it, as a sentence; "" if nothing does."""
+    if _cuda_driver() is None:
+        return (
+            "there is no working NVIDIA driver (libcuda.so.1): install the driver, 450.80 or newer, and see nvidia-smi"
+        )
+    if not nvidia_cards():
+        return "NVIDIA's driver works but offers no card: check CUDA_VISIBLE_DEVICES and nvidia-smi"
+    if gpu_plugin() is None:
+        return "this mindspore has no GPU plugin: install requirements.txt on Linux x86_64"
+    if missing := missing_libraries():
+        return f"{', '.join(missing)} cannot be loaded: {GPU_SETUP}"
+    if _nvcc_release() not in ("11.1", "11.6"):
+        return f"$CUDA_HOME/bin/nvcc does not say release 11.6, by which MindSpore finds its plugin: {GPU_SETUP}"
+    reason = _plugin_error("GPU")
+    return f"MindSpore's GPU plugin does not load: {reason}" if reason else ""
+
+
+def ascend_obstacle() -> str:
+    """What keeps MindSpore from using an Ascend device here, as a sentence; "" if nothing does."""
+    reason = _plugin_error("Ascend")
+    advice = "install CANN for MindSpore 2.10 and source its set_env.sh before Python"
+    return f"MindSpore's Ascend plugin does not load ({reason}): {advice}" if reason else ""
+
+
+# --- choosing and setting ---
+
+
+def choose_target(device_target: str) -> str:
+    """CPU, GPU or Ascend; for auto the first of Ascend, GPU, CPU that works.
+
+    Raises:
+        DeviceError: the device is not there; says what is missing and how to get it.
+    """
+    obstacles = {"Ascend": ascend_obstacle, "GPU": gpu_obstacle}
+    if device_target in obstacles:
+        if obstacle := obstacles[device_target]():
+            raise DeviceError(f"device_target is {device_target}, but {obstacle}")
+        return device_target
+    if device_target == "CPU":
+        return "CPU"
+    if not ascend_obstacle():
+        return "Ascend"
+    obstacle = gpu_obstacle()
+    if obstacle and nvidia_cards():
+        print(f"device: CPU, although there is a {nvidia_cards()[0].name}: {obstacle}", file=sys.stderr)
+    return "CPU" if obstacle else "GPU"
+
+
+def setup_device(
+    device_target: str = "auto", device_id: int = 0, distribute: bool = False, device_num: int = 1, seed: int = 0
+) -> Device:
+    """Choose the device and set MindSpore to it: graph mode, ranks, seed of its generators.
+
+    Args:
+        device_id: number of the device, counted from 0; in distributed runs each process takes its own.
+        distribute: whether msrun started this process as one of device_num.
+
+    Raises:
+        DeviceError: the device is not there, or the processes are not as many as device_num.
+    """
+    import mindspore as ms
+
+    target = choose_target(device_target)
+    if distribute:
+        if "MS_ROLE" not in os.environ:
+            raise DeviceError("distribute is true, but msrun did not start this process: use scripts/*_distribute.sh")
+        device_id = int(os.environ.get("DEVICE_ID", "0")) if target != "CPU" else 0
+    available = {"GPU": len(nvidia_cards()), "CPU": 1}.get(target)
+    if available is not None and device_id >= available:
+        allowed = "0" if available == 1 else f"0 to {available - 1}"
+        raise DeviceError(f"device_id is {device_id}, but {target} has {available} device(s): allowed is {allowed}")
+    ms.set_context(mode=ms.GRAPH_MODE)
+    ms.set_device(target, device_id)
+    ms.set_seed(seed)
+    if not distribute:
+        return Device(target, device_id)
+    from mindspore import communication
+
+    communication.init()
+    rank, rank_size = communication.get_rank(), communication.get_group_size()
+    if rank_size != device_num:
+        raise DeviceError(f"device_num is {device_num}, but msrun started {rank_size} processes")
+    return Device(target, device_id, rank, rank_size)
+
+
+# --- python -m model_utils.device ---
+
+
+@dataclass(frozen=True)
+class DeviceConfig(Config):
+    """Print the device that commands would use, and check it: python -m model_utils.device."""
+
+    device_target: str = option("auto", "the device; auto takes the best one that works", choices=DEVICE_TARGETS)
+    device_id: int = option(0, "number of the device, counted from 0", minimum=0)
+
+
+def check_product(compute_type: str) -> float:
+    """Largest difference of a (512, 512) product on the device from numpy's in float64, relative to its largest entry.
+
+    Raises:
+        DeviceError: it is larger than the type's rounding explains.
+    """
+    import mindspore as ms
+    import numpy as np
+    from mindspore import ops
+
+    generator = np.random.default_rng(0)
+    left, right = (generator.standard_normal((512, 512)).astype(compute_type) for _ in range(2))
+    exact = left.astype(np.float64) @ right.astype(np.float64)
+    found = ops.matmul(ms.Tensor(left), ms.Tensor(right)).asnumpy()
+    difference = float(np.abs(found - exact).max() / np.abs(exact).max())
+    allowed = {"float32": 1e-5, "float16": 2e-3}[compute_type]
+    if not difference <= allowed:
+        raise DeviceError(
+            f"a {compute_type} matrix product on the device differs from numpy's by {difference:.1e} of its largest "
+            f"entry, allowed is {allowed:.0e}: its results cannot be trusted"
+        )
+    return difference
+
+
+def main(config: DeviceConfig) -> None:
+    """Print target, card, driver, plugin, libraries and a checked matrix product."""
+    device = setup_device(config.device_target, config.device_id)
+    plugin, missing = gpu_plugin(), missing_libraries()
+    cards = [f"{card.name} ({card.capability}, {card.memory_gib:.0f} GiB)" for card in nvidia_cards()]
+    rows = {
+        "target": f"{device.target}, device {device.device_id}",
+        "software": f"Python {sys.version.split()[0]}, mindspore {version('mindspore')}, numpy {version('numpy')}",
+        "CPU cores": str(len(os.sched_getaffinity(0))),
+        "NVIDIA cards": ", ".join(cards) or "none",
+        "NVIDIA driver": nvidia_driver_version(),
+        "GPU plugin": plugin.name if plugin else "none",
+        "CUDA libraries": f"{len(CUDA_LIBRARIES) - len(missing)} of {len(CUDA_LIBRARIES)}"
+        + (f"; missing {', '.join(missing)}" if missing else ""),
+        "GPU": gpu_obstacle() or "ready",
+        "Ascend": ascend_obstacle() or "ready",
+    }
+    for compute_type in ("float32", "float16"):
+        rows[f"{compute_type} product"] = f"differs from numpy's by {check_product(compute_type):.1e}: right"
+    for name, value in rows.items():
+        print(f"{name:16} {value}")
+
+
+if __name__ == "__main__":
+    run_main(main, DeviceConfig)

@@ -1,0 +1,24 @@
+"""Errors whose cause is the user's input or machine: one sentence that names what was found and what is allowed.
+
+The entry scripts print them without a traceback and exit with code 2 (model_utils.config.run_main).
+"""
+
+
+class UserError(Exception):
+    """The run cannot go on for a reason that the user can mend."""
+
+
+class ConfigError(UserError, ValueError):
+    """A key of the configuration is unknown, or has a value of a wrong type, out of range or at odds with another."""
+
+
+class DataError(UserError, ValueError):
+    """A text, vocabulary or feature file is missing, damaged or made for something else."""
+
+
+class CheckpointError(UserError, ValueError):
+    """A checkpoint or a run's folder is missing, damaged or belongs to something else."""
+
+
+class DeviceError(UserError, RuntimeError):
+    """The device that was asked for is not there or does not work."""

@@ -1,0 +1,67 @@
+"""Make .venv in the project's root and install requirement files into it, once: scripts/env.sh runs this.
+
+usage: python scripts/bootstrap.py REQUIREMENTS_FILE...
+
+Only the standard library is used. Two starts at the same time wait for each other; an interrupted installation is
+taken up again by the next start; a changed requirement file is installed again.
+"""
+
+import fcntl
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+VENV = ROOT / ".venv"
+STAMP = VENV / "installed.json"  # sha256 of every requirement file that is installed completely
+VERSIONS = ((3, 11), (3, 12))
+
+
+def usable() -> bool:
+    """Whether .venv holds a Python that still runs and is one of VERSIONS."""
+    probe = f"import sys, pip; sys.exit(sys.version_info[:2] not in {VERSIONS})"
+    python = VENV / "bin/python"
+    return python.exists() and subprocess.run([python, "-c", probe], capture_output=True, check=False).returncode == 0
+
+
+def digest(name: str) -> str:
+    """Hash of a requirement file and of those that it includes with `-r`."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    parts = [text, *(digest(line.split()[1]) for line in text.splitlines() if line.startswith("-r "))]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def install(names: list[str]) -> None:
+    """Install the requirement files that the stamp does not name."""
+    try:
+        installed = json.loads(STAMP.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        installed = {}
+    wanted = {name: digest(name) for name in names}
+    if all(installed.get(name) == value for name, value in wanted.items()):
+        return
+    print(f"installing {', '.join(names)} into {VENV} (only the first time; some minutes)", file=sys.stderr, flush=True)
+    files = [word for name in names for word in ("-r", str(ROOT / name))]
+    pip = [VENV / "bin/python", "-m", "pip", "install", "-qq", "--disable-pip-version-check", *files]
+    if subprocess.run(pip, cwd=ROOT, check=False).returncode:
+        sys.exit(f"error: pip could not install {', '.join(names)}; the same command starts again where it stopped")
+    temporary = STAMP.with_suffix(".tmp")
+    temporary.write_text(json.dumps(installed | wanted, indent=2), encoding="utf-8")
+    temporary.replace(STAMP)
+
+
+def main() -> None:
+    """Lock, make the environment if there is none that works, install."""
+    with open(__file__, encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not usable():
+            shutil.rmtree(VENV, ignore_errors=True)
+            subprocess.run([sys.executable, "-m", "venv", VENV], check=True)
+        install(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    main()

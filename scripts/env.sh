@@ -1,0 +1,78 @@
+# shellcheck shell=bash
+# Sourced by the other scripts: `prepare_environment REQUIREMENTS_FILE...` makes and activates .venv.
+
+PROJECT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+find_python() { # prints a Python 3.11 or 3.12 that can make virtual environments
+    local candidate
+    for candidate in "$PROJECT/.venv/bin/python" python3.11 python3.12 python3 python; do
+        if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' 2>/dev/null; then
+            printf '%s\n' "$candidate"
+            return
+        fi
+    done
+    echo "error: no Python 3.11 or 3.12 with its venv module was found (on Debian and Ubuntu: apt install python3.11-venv)" >&2
+    return 1
+}
+
+prepare_environment() {
+    local python
+    unset PYTHONHOME
+    python=$(find_python) || exit 2
+    "$python" "$PROJECT/scripts/bootstrap.py" "$@" || exit 2
+    export VIRTUAL_ENV="$PROJECT/.venv" PATH="$PROJECT/.venv/bin:$PATH" PYTHONUNBUFFERED=1
+    # The GPU plugin's libraries must be known before Python starts.
+    if compgen -G "$VIRTUAL_ENV/lib/python3*/site-packages/nvidia/cudnn/lib/libcudnn.so.8" >/dev/null; then
+        # shellcheck source=scripts/gpu_env.sh
+        . "$PROJECT/scripts/gpu_env.sh"
+    fi
+}
+
+run_single() { # NAME SCRIPT ARGUMENTS...: replaces this shell by the script, whose output also goes to a log
+    local log
+    log="$PROJECT/output/logs/$1_$(date +%Y%m%d_%H%M%S)_$$.log"
+    mkdir -p "${log%/*}"
+    echo "log: $log"
+    # The writer of the log must outlive the script, which says goodbye after Ctrl-C or SIGTERM.
+    exec python "${@:2}" > >(trap '' INT TERM; exec tee "$log") 2>&1
+}
+
+run_distribute() { # NAME SCRIPT [--nproc N] ARGUMENTS...: one process a device, started by msrun
+    local name=$1 script=$2 nproc=${DEVICE_NUM:-} logs port
+    shift 2
+    case ${1:-} in
+    --nproc) nproc=${2:-} && shift 2 ;;
+    --nproc=*) nproc=${1#--nproc=} && shift ;;
+    esac
+    [ -n "$nproc" ] || nproc=$(cd "$PROJECT" && python -c 'from model_utils.device import nvidia_cards; print(len(nvidia_cards()))')
+    if ! [[ $nproc =~ ^[1-9][0-9]*$ ]]; then
+        echo "error: the number of processes is '$nproc', allowed is 1 and more: give --nproc N or set DEVICE_NUM" >&2
+        exit 2
+    fi
+    logs="$PROJECT/output/logs/${name}_$(date +%Y%m%d_%H%M%S)_$$"
+    mkdir -p "$logs"
+    echo "logs: $logs"
+    port=$(python -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])')
+    export GLOG_v="${GLOG_v:-3}" # errors only: its warnings at every start say nothing is wrong
+    # msrun answers Ctrl-C by killing the processes and SIGTERM by leaving them behind; they are to save and exit.
+    set -m
+    python -m mindspore.parallel.cluster.run --worker_num="$nproc" --local_worker_num="$nproc" --master_port="$port" \
+        --log_dir="$logs" --join=True --tail_worker_log=0 "$script" --distribute true --device_num "$nproc" "$@" &
+    local msrun=$! code
+    set +m
+    trap 'stop_workers $msrun' INT TERM
+    while :; do
+        wait "$msrun" && code=0 || code=$?
+        kill -0 "$msrun" 2>/dev/null || break # wait also returns at a signal
+    done
+    exit "$code"
+}
+
+stop_workers() { # MSRUN_PROCESS: SIGTERM to the training processes that it started, not to its scheduler and log readers
+    local process
+    for process in $(cat /proc/"$1"/task/*/children); do
+        case $(readlink /proc/"$process"/exe) in
+        *python*) if tr '\0' '\n' </proc/"$process"/environ | grep -qx MS_ROLE=MS_WORKER; then kill -TERM "$process"; fi ;;
+        esac
+    done
+}

@@ -1,0 +1,212 @@
+"""ALBERT's architecture: its sizes, the published presets, and the json files that lie beside weights."""
+
+import dataclasses
+import json
+import typing
+from pathlib import Path
+from typing import Any, Self
+
+from model_utils.errors import CheckpointError, ConfigError
+from model_utils.schema import Config, option, unknown_key
+from src.utils import write_json
+
+COMPUTE_TYPES = ("float32", "float16")
+CONFIG_FILES = ("albert_config.json", "config.json")  # the name google and this project use; Hugging Face's
+
+
+RUN_KEYS = {"compute_type", "recompute"}
+REQUIRED_KEYS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+# Keys of published files with the one value that can be built here.
+FIXED_KEYS = {
+    "ln_type": "postln",
+    "net_structure_type": 0,
+    "position_embedding_type": "absolute",
+    "tie_word_embeddings": True,
+    "model_type": "albert",
+}
+# Keys of published files that neither weights nor results depend on; no released ALBERT code reads the pooler_* ones.
+UNUSED_KEYS = frozenset(
+    """
+    directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type
+    down_scale_factor gap_size num_memory_blocks
+    _name_or_path architectures bos_token_id chunk_size_feed_forward dtype eos_token_id finetuning_task id2label
+    is_decoder label2id add_cross_attention output_attentions output_hidden_states output_past pad_token_id
+    problem_type return_dict torch_dtype torchscript transformers_version use_cache
+    """.split()
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class AlbertConfig(Config):
+    """The sizes and choices that make one ALBERT; the defaults are ALBERT-base v2 (Lan et al. 2020, table 1)."""
+
+    vocab_size: int = option(30000, "tokens of the vocabulary", minimum=6)
+    embedding_size: int = option(128, "size of token, segment and position embeddings", minimum=1)
+    hidden_size: int = option(768, "size of the encoder's states", minimum=1)
+    num_hidden_layers: int = option(12, "layers that the text passes", minimum=1)
+    num_hidden_groups: int = option(1, "groups of consecutive layers; layers of a group share weights", minimum=1)
+    num_attention_heads: int = option(12, "attention heads of a layer", minimum=1)
+    intermediate_size: int = option(3072, "size inside the feed-forward blocks", minimum=1)
+    inner_group_num: int = option(1, "blocks of attention and feed-forward in one layer", minimum=1)
+    hidden_act: str = option(
+        "gelu_new",
+        "activation; gelu_new is GELU through tanh, as in google's code, gelu the exact one",
+        choices=("gelu_new", "gelu", "relu"),
+    )
+    hidden_dropout_prob: float = option(0.0, "dropout of embeddings and of each block's output", minimum=0, below=1)
+    attention_probs_dropout_prob: float = option(0.0, "dropout of attention weights", minimum=0, below=1)
+    classifier_dropout_prob: float = option(0.1, "dropout before the output layer of a task", minimum=0, below=1)
+    max_position_embeddings: int = option(512, "longest sequence", minimum=1)
+    type_vocab_size: int = option(2, "segments told apart", minimum=1)
+    initializer_range: float = option(0.02, "standard deviation of new weights", above=0)
+    layer_norm_eps: float = option(1e-12, "LayerNorm's epsilon", above=0)
+    share_parameters: str = option(
+        "all",
+        "what the layers of a group share: all, the attention blocks, the feed-forward blocks (ffn) or none",
+        choices=("all", "attention", "ffn", "none"),
+    )
+    use_relative_positions: bool = option(False, "NEZHA's relative positions in the attention and no absolute ones")
+    max_relative_position: int = option(64, "distance beyond which relative positions are alike", minimum=1)
+    compute_type: str = option("float32", "type of the matrix products", choices=COMPUTE_TYPES)
+    recompute: bool = option(False, "compute activations again for the gradient: less memory, more time")
+
+    def validate(self) -> None:
+        if self.hidden_size % self.num_attention_heads:
+            raise ConfigError(
+                f"hidden_size is {self.hidden_size} and num_attention_heads is {self.num_attention_heads}: "
+                "the heads must divide the size"
+            )
+        if self.num_hidden_groups > self.num_hidden_layers:
+            raise ConfigError(
+                f"num_hidden_groups is {self.num_hidden_groups}, allowed are 1 to num_hidden_layers "
+                f"({self.num_hidden_layers})"
+            )
+        if self.share_parameters == "none" and self.num_hidden_groups != 1:
+            raise ConfigError(
+                f"num_hidden_groups is {self.num_hidden_groups}, but share_parameters none leaves nothing that groups "
+                "could share: leave it at 1"
+            )
+
+    @classmethod
+    def from_json(cls, path: str | Path) -> Self:
+        """Read google's albert_config.json, Hugging Face's config.json, or what to_json wrote.
+
+        What `hidden_act: gelu` means depends on the writer: google's code computes the tanh form (gelu_new here),
+        Hugging Face's the exact one. A file with `model_type` is Hugging Face's, one with `share_parameters` is of this
+        project. Keys that neither weights nor computation depend on are passed over; compute_type and recompute belong
+        to a run, not to weights, and keep their defaults.
+
+        Raises:
+            CheckpointError: the file is not there or not such a file, or it describes a network that is not built here.
+        """
+        values = _read_json(Path(path))
+        known = {field.name for field in dataclasses.fields(cls)} - RUN_KEYS
+        for key, value in values.items():
+            if key not in known | UNUSED_KEYS | set(FIXED_KEYS):
+                raise CheckpointError(unknown_key(key, sorted(known), str(path)))
+            if FIXED_KEYS.get(key, value) != value:
+                raise CheckpointError(f"{path}: {key} is {value!r}, only {FIXED_KEYS[key]!r} can be built here")
+        missing = [key for key in REQUIRED_KEYS if key not in values]
+        if missing:
+            raise CheckpointError(f"{path} does not say {', '.join(missing)}: it describes no ALBERT")
+        if values.get("hidden_act") == "gelu" and not {"model_type", "share_parameters"} & set(values):
+            values["hidden_act"] = "gelu_new"
+        try:
+            return cls(**{key: value for key, value in values.items() if key in known})
+        except ConfigError as error:
+            raise CheckpointError(f"{path}: {error}") from None
+
+    def to_json(self, path: str | Path) -> None:
+        """Write all that the weights depend on, atomically; from_json reads it back."""
+        write_json(Path(path), {key: value for key, value in self.to_dict().items() if key not in RUN_KEYS})
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise CheckpointError(f"{path} is not json: {error}") from error
+    if not isinstance(values, dict):
+        raise CheckpointError(f"{path} holds {type(values).__name__}, an object with an architecture is needed")
+    return values
+
+
+def _presets() -> dict[str, AlbertConfig]:
+    """Published sizes: hidden, layers, heads, intermediate. v2 trains without dropout in the encoder, v1 with 0.1."""
+    sizes = {
+        "albert_tiny": (312, 4, 12, 1248),
+        "albert_small": (384, 6, 12, 1536),
+        "albert_base": (768, 12, 12, 3072),
+        "albert_large": (1024, 24, 16, 4096),
+        "albert_xlarge": (2048, 24, 32, 8192),
+        "albert_xxlarge": (4096, 12, 64, 16384),
+    }
+    presets: dict[str, AlbertConfig] = {}
+    for name, (hidden, layers, heads, intermediate) in sizes.items():
+        presets[name] = AlbertConfig(
+            hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads, intermediate_size=intermediate
+        )
+        presets[f"{name}_v1"] = dataclasses.replace(
+            presets[name], hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1
+        )
+    return presets
+
+
+PRESETS = _presets()
+
+
+# The section albert_cfg of a run: every key of AlbertConfig may be given, the rest comes from the preset.
+AlbertOverrides = dataclasses.make_dataclass(
+    "AlbertOverrides",
+    [
+        (
+            field.name,
+            typing.get_type_hints(AlbertConfig)[field.name] | None,
+            dataclasses.field(default=None, metadata=field.metadata),
+        )
+        for field in dataclasses.fields(AlbertConfig)
+        if field.name != "compute_type"  # a key of the run itself
+    ],
+    bases=(Config,),
+    frozen=True,
+    namespace={"__doc__": "Keys of AlbertConfig that differ from the preset.", "__module__": __name__},
+)
+
+
+def find_config_file(weights: str | Path) -> Path | None:
+    """The json with the architecture beside a checkpoint (a file or its folder), or None where there is none."""
+    folder = Path(weights) if Path(weights).is_dir() else Path(weights).parent
+    return next((folder / name for name in CONFIG_FILES if (folder / name).is_file()), None)
+
+
+def resolve_albert_config(
+    albert_network: str, overrides: Config, vocab_size: int, compute_type: str, weights: str | Path = ""
+) -> AlbertConfig:
+    """The architecture of a run: the json beside `weights` if there is one, else the preset; then the overrides.
+
+    Args:
+        overrides: the section albert_cfg.
+        vocab_size: tokens of the vocabulary that the data was made with.
+        compute_type: float32 or float16.
+        weights: the checkpoint that will be loaded, a file or a folder; "" for none.
+
+    Raises:
+        ConfigError: the keys contradict each other or the vocabulary.
+        CheckpointError: the json beside the weights cannot be used.
+    """
+    file = find_config_file(weights) if weights else None
+    base = AlbertConfig.from_json(file) if file else PRESETS[albert_network]
+    given = overrides.to_dict()
+    stated = given.get("vocab_size", base.vocab_size if file else vocab_size)
+    if stated != vocab_size:
+        source = "albert_cfg.vocab_size" if "vocab_size" in given else f"vocab_size in {file}"
+        raise ConfigError(
+            f"{source} is {stated}, but the vocabulary of the data has {vocab_size} tokens: "
+            "make the data with the vocabulary that the model was trained with"
+        )
+    try:
+        return dataclasses.replace(base, **given | {"vocab_size": vocab_size, "compute_type": compute_type})
+    except ConfigError as error:
+        raise ConfigError(f"albert_cfg on top of {file or albert_network}: {error}") from None

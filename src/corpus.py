@@ -1,0 +1,259 @@
+"""Raw text files -> documents, each a list of text units (a paragraph, or a sentence where the file has one a line).
+
+Three layouts are told apart by a file's first lines:
+
+- WikiExtractor: `<doc ...>`, the title, text lines, `</doc>`. The title is dropped, articles without text are skipped.
+- WikiText: paragraphs as lines, headings as ` = Title = `. A first-level heading begins a document, headings are
+  dropped.
+- Plain text: each line is a unit and blank lines separate documents, as in google's BERT and ALBERT. Text with
+  hard line breaks (books) is recognised by its even right margin: its lines are joined into paragraphs, a blank line
+  ends a paragraph and two or more end a document.
+
+Files are read in a stream: memory holds one document, and a document is cut at MAX_DOCUMENT_CHARACTERS.
+"""
+
+import glob
+import itertools
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from model_utils.errors import DataError
+
+MAX_DOCUMENT_CHARACTERS = 1_000_000
+MAX_LINE_BYTES = 1 << 20
+SNIFFED_LINES = 2000  # enough of a book to get past its title page and table of contents
+
+_DOC_START = re.compile(r"<doc\b[^\n]*>$")
+_HEADING = re.compile(r"(=(?: =)*) \S.* \1$")
+_CJK = r"\u3000-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0002fa1f"
+_IS_CJK = re.compile(f"[{_CJK}]")
+_ABBREVIATIONS = frozenset(
+    """mr mrs ms dr prof st sr jr vs etc e.g i.e cf no vol fig gen col capt lt sgt rev hon gov sen rep pres messrs mme
+    mlle approx ca al inc ltd co corp op ed eds trans dept univ jan feb mar apr jun jul aug sep sept oct nov dec mt ft
+    pp viz u.s u.k u.n d.c a.m p.m""".split()
+)
+# A Western stop needs white space after it and its closing quotes; a Chinese one does not.
+_STOP = re.compile(r"(?P<western>[.!?…]+[\"'”’)\]»]*)(?=\s)|[。！？]+[”’』」）》\"]*")
+_LAST_WORD = re.compile(r"[^\s(\[\"'“‘]+$")
+_NEXT_WORD = re.compile(r"[\s\"'“‘(\[«]*(\S)")
+
+
+def expand_glob(pattern: str) -> list[Path]:
+    """The files that a path, a glob pattern, a folder or a comma-separated list of these names, sorted.
+
+    A folder stands for all files below it. Files and folders whose name begins with a dot are left out.
+
+    Raises:
+        DataError: a part of the pattern matches no file, or all files are empty.
+    """
+    names = [pattern] if _match(pattern) else [name.strip() for name in pattern.split(",") if name.strip()]
+    files: set[Path] = set()
+    for name in names:
+        found = _match(name)
+        if not found:
+            raise DataError(f"no file matches {name!r}; give a path, a glob pattern in quotes, or several with commas")
+        files.update(found)
+    if not files:
+        raise DataError("the pattern of input files is empty; give a path or a glob pattern in quotes")
+    if not any(path.stat().st_size for path in files):
+        raise DataError(f"{pattern!r} matches {len(files)} file(s), and all are empty")
+    return sorted(files)
+
+
+def read_documents(paths: Iterable[str | Path]) -> Iterator[list[str]]:
+    """The documents of several files, one after the other.
+
+    Raises:
+        DataError: a file cannot be read, or no file holds any text.
+    """
+    paths = list(paths)
+    count = 0
+    for path in paths:
+        for document in iter_documents(path):
+            count += 1
+            yield document
+    if not count:
+        raise DataError(f"no text was found in the {len(paths)} input file(s), beginning with {paths[:1]}")
+
+
+def iter_documents(path: str | Path) -> Iterator[list[str]]:
+    """Stream the documents of one text file; a document is its units of text, never empty, without line breaks.
+
+    Raises:
+        DataError: the file cannot be read or is not UTF-8; names the file and the byte.
+    """
+    lines = _read_lines(Path(path))
+    head = list(itertools.islice(lines, SNIFFED_LINES))
+    first = next((line for line in head if line), "")
+    lines = itertools.chain(head, lines)
+    if _DOC_START.match(first):
+        yield from _collect(_wikiextractor_units(lines))
+    elif (heading := _HEADING.match(first)) and heading[1] == "=":
+        yield from _collect(_wikitext_units(lines))
+    elif _has_hard_line_breaks(head):
+        yield from _collect(_book_units(lines))
+    else:
+        yield from _collect(lines)
+
+
+def split_sentences(text: str) -> list[str]:
+    """Split a paragraph into sentences after 。！？ and after . ! ? before white space (English and Chinese rules).
+
+    Not after common abbreviations, initials ("J. Austen") or a stop followed by a lower-case letter. Joining the
+    sentences gives back the text except for white space at the borders.
+    """
+    sentences = []
+    start = 0
+    for stop in _STOP.finditer(text):
+        if stop["western"] and not _ends_sentence(text, stop.start(), stop.end()):
+            continue
+        sentences.append(text[start : stop.end()].strip())
+        start = stop.end()
+    sentences.append(text[start:].strip())
+    return [sentence for sentence in sentences if sentence]
+
+
+# --- files ---
+
+
+def _match(pattern: str) -> list[Path]:
+    """All files of one path, folder or glob pattern."""
+    literal = Path(pattern)
+    candidates = [literal] if literal.exists() else [Path(name) for name in glob.glob(pattern, recursive=True)]
+    files = []
+    for path in candidates:
+        files += [path] if path.is_file() else [child for child in path.rglob("*") if _is_visible(child, path)]
+    return files
+
+
+def _is_visible(path: Path, folder: Path) -> bool:
+    return path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+
+
+def _read_lines(path: Path) -> Iterator[str]:
+    """Decoded lines without line ends and outer white space; a line over MAX_LINE_BYTES comes in pieces."""
+    position = 0
+    try:
+        with path.open("rb") as file:
+            while raw := file.readline(MAX_LINE_BYTES):
+                piece = raw[: _piece_length(raw)]
+                text = _decode(piece, path, position)
+                yield (text.removeprefix("\ufeff") if position == 0 else text).strip()
+                position += len(piece)
+                if len(piece) < len(raw):
+                    file.seek(position)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _piece_length(raw: bytes) -> int:
+    """How many bytes of a line to take: all, or for one that goes on, up to a space or at least a whole character."""
+    if len(raw) < MAX_LINE_BYTES or raw.endswith(b"\n"):
+        return len(raw)
+    space = raw.rfind(b" ")
+    if space > 0:
+        return space
+    end = len(raw) - 1
+    while end > len(raw) - 4 and raw[end] & 0xC0 == 0x80:  # a continuation byte: the character began before it
+        end -= 1
+    return end
+
+
+def _decode(raw: bytes, path: Path, position: int) -> str:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        offset = position + error.start
+        raise DataError(
+            f"{path}: byte {raw[error.start]:#04x} at offset {offset} is not UTF-8 text; convert the file to UTF-8 "
+            f"(for instance with iconv) or leave it out"
+        ) from None
+
+
+# --- layouts: lines -> units, where an empty unit is a border between documents ---
+
+
+def _collect(units: Iterable[str]) -> Iterator[list[str]]:
+    """Documents from units; the unit that makes a document longer than MAX_DOCUMENT_CHARACTERS ends it."""
+    document: list[str] = []
+    size = 0
+    for unit in units:
+        if unit:
+            document.append(unit)
+            size += len(unit)
+        if document and (not unit or size > MAX_DOCUMENT_CHARACTERS):
+            yield document
+            document, size = [], 0
+    if document:
+        yield document
+
+
+def _wikiextractor_units(lines: Iterable[str]) -> Iterator[str]:
+    title_follows = False
+    for line in lines:
+        if _DOC_START.match(line) or line == "</doc>":
+            yield ""
+            title_follows = line != "</doc>"
+        elif title_follows:
+            title_follows = False
+        elif line:
+            yield line
+
+
+def _wikitext_units(lines: Iterable[str]) -> Iterator[str]:
+    for line in lines:
+        heading = _HEADING.match(line)
+        if heading is None and line:
+            yield line
+        elif heading and heading[1] == "=":
+            yield ""
+
+
+def _book_units(lines: Iterable[str]) -> Iterator[str]:
+    for has_text, group in itertools.groupby(lines, key=bool):
+        if has_text:
+            yield _join_lines(group)
+        elif len(list(itertools.islice(group, 2))) == 2:
+            yield ""
+
+
+def _join_lines(lines: Iterable[str]) -> str:
+    """One paragraph from its lines; Chinese and Japanese are joined without a space."""
+    text = ""
+    for line in lines:
+        glue = "" if not text or (_IS_CJK.match(text[-1]) and _IS_CJK.match(line[0])) else " "
+        text += glue + line
+    return text
+
+
+def _has_hard_line_breaks(lines: list[str]) -> bool:
+    """Whether lines end where the next word would have crossed a right margin of at most 120 characters.
+
+    That holds for nearly every line inside a paragraph of wrapped text and hardly ever where lines are sentences.
+    """
+    inner = [(line, following) for line, following in itertools.pairwise(lines) if line and following]
+    if len(inner) < 10:
+        return False
+    lengths = sorted(len(line) for line, _ in inner)
+    margin = lengths[int(0.95 * len(lengths))]
+    full = sum(len(line) + _width_of_first_word(following) > margin - 2 for line, following in inner)
+    return 40 <= margin <= 120 and full > 0.7 * len(inner)
+
+
+def _width_of_first_word(line: str) -> int:
+    """Columns that a line's beginning would have needed on the line before."""
+    return 1 if _IS_CJK.match(line) else 1 + len(line.split(maxsplit=1)[0])
+
+
+def _ends_sentence(text: str, start: int, end: int) -> bool:
+    """Whether the stop text[start:end] ends a sentence: not an abbreviation, an initial or a quoted question."""
+    following = _NEXT_WORD.match(text, end)
+    if following and following[1].islower():
+        return False
+    last_word = _LAST_WORD.search(text, max(0, start - 20), start)
+    if last_word is None or text[start:end] != ".":
+        return True
+    word = last_word.group()
+    is_initial = len(word) == 1 and word.isupper() and word != "I"
+    return not is_initial and word.lower() not in _ABBREVIATIONS

@@ -1,0 +1,56 @@
+"""The vocabulary beside a checkpoint: copied there by training, found there by everything that reads text later.
+
+tokenizer_config.json names the file, which kind it is, and whether text is lower-cased.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+from model_utils.errors import DataError
+from src.tokenization import FullTokenizer, build_tokenizer
+from src.utils import write_atomically, write_json
+
+TOKENIZER_FILE = "tokenizer_config.json"
+
+
+def save_tokenizer(folder: Path, tokenizer: FullTokenizer) -> None:
+    """Copy the vocabulary into a folder and write tokenizer_config.json."""
+    copy = folder / tokenizer.file.name
+    if not copy.exists() or not copy.samefile(tokenizer.file):
+        write_atomically(copy, lambda temporary: shutil.copyfile(tokenizer.file, temporary))
+    kind = "spm_model_file" if tokenizer.is_sentencepiece else "vocab_file"
+    described = {kind: copy.name, "do_lower_case": tokenizer.do_lower_case, "vocab_sha256": tokenizer.sha256}
+    write_json(folder / TOKENIZER_FILE, described)
+
+
+def load_tokenizer(weights: Path, vocab_file: str = "", spm_model_file: str = "") -> FullTokenizer:
+    """The tokenizer that weights were trained with.
+
+    Args:
+        weights: a checkpoint or its folder.
+        vocab_file, spm_model_file: the vocabulary, where none lies beside the weights.
+
+    Raises:
+        DataError: none is there, it is not the one that the weights were trained with, or it is damaged.
+    """
+    folder = weights if weights.is_dir() else weights.parent
+    file = folder / TOKENIZER_FILE
+    if not file.exists():
+        if not vocab_file and not spm_model_file:
+            raise DataError(
+                f"no {TOKENIZER_FILE} lies beside the weights in {folder}: name the vocabulary that they were trained "
+                "with in spm_model_file (SentencePiece) or vocab_file (WordPiece)"
+            )
+        return build_tokenizer(vocab_file, spm_model_file, True)
+    described = json.loads(file.read_text(encoding="utf-8"))
+    beside = {kind: folder / described[kind] for kind in ("vocab_file", "spm_model_file") if kind in described}
+    given = {"vocab_file": vocab_file or None, "spm_model_file": spm_model_file or None}
+    chosen = given if vocab_file or spm_model_file else beside
+    tokenizer = build_tokenizer(chosen.get("vocab_file"), chosen.get("spm_model_file"), described["do_lower_case"])
+    if tokenizer.sha256 != described["vocab_sha256"]:
+        raise DataError(
+            f"the vocabulary {tokenizer.file} is not the one that the weights in {folder} were trained with: its "
+            f"sha256 is {tokenizer.sha256}, {TOKENIZER_FILE} says {described['vocab_sha256']}"
+        )
+    return tokenizer

@@ -1,0 +1,337 @@
+"""Text -> tokens -> ids, with google-research/albert's FullTokenizer as the measure: SentencePiece or WordPiece.
+
+Which of the two is decided by the content of the vocabulary file. Two levels, which differ for SentencePiece only:
+
+- `tokenize` is google's FullTokenizer.tokenize: the SentencePiece form takes the text as it is, cased or not.
+- `preprocess` is what google's scripts do before that (NFKD, accents off, lower case). `encode`, `encode_batch` and
+  `tokenize_with_offsets` take raw text and preprocess it themselves; the project uses these.
+"""
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import sentencepiece
+
+from model_utils.errors import DataError
+from src.tracked_text import CharacterTable, Offset, TrackedText
+from src.wordpiece import WordPiece
+
+WORD_START = "▁"
+SENTENCEPIECE_SPECIALS = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+WORDPIECE_SPECIALS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+_SPECIALS = frozenset(SENTENCEPIECE_SPECIALS.values())
+# What google's data script takes for English; a piece with any other character is a word of its own there.
+_SEPARATE_PUNCTUATION = frozenset('!"#$%&()*+,-./:;?@[\\]^_`{|}~')
+_ENGLISH = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") | _SEPARATE_PUNCTUATION
+# Half of a surrogate pair is no text, and the library cannot take it.
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_UNREADABLE = "\ufffd"
+_LISTING_LINE = re.compile(r"\S+\t-?[0-9.e-]+$")
+
+
+def _decompose(character: str) -> str:
+    if _LONE_SURROGATE.match(character):
+        return _UNREADABLE
+    return "".join(c for c in unicodedata.normalize("NFKD", character) if not unicodedata.combining(c))
+
+
+_DECOMPOSED = CharacterTable(_decompose)
+
+
+def preprocess_text(text: str, lower: bool) -> str:
+    """Text as ALBERT's SentencePiece model wants it, as google-research/albert's function of this name.
+
+    White space becomes single spaces, characters their NFKD form without combining marks; then lower case.
+    """
+    text = " ".join(text.split())
+    if not text.isascii():
+        # Character by character: NFKD of a whole text only moves combining marks around, and those go.
+        text = text.translate(_DECOMPOSED)
+    return text.lower() if lower else text
+
+
+class SentencePiece:
+    """A SentencePiece model with google-research/albert's treatment of digits before commas."""
+
+    def __init__(self, model: bytes, file: Path, do_lower_case: bool) -> None:
+        self.do_lower_case = do_lower_case
+        self.processor = _load_model(model, file)
+        self.tokens = [self.processor.id_to_piece(index) for index in range(self.processor.get_piece_size())]
+        self.vocab = {token: index for index, token in enumerate(self.tokens)}
+        self.unk_id = self.processor.unk_id()
+        # encode() may give these ids where google's tokens have others: an unknown piece may read like a control
+        # symbol, and google splits a piece like "▁2018,".
+        self._doubtful = {self.unk_id} | {index for index, token in enumerate(self.tokens) if _is_number_comma(token)}
+
+    def preprocess(self, text: str) -> str:
+        return preprocess_text(text, self.do_lower_case)
+
+    def tokenize(self, text: str) -> list[str]:
+        """Pieces of a text; a piece that ends in digit and comma is split into the number and the comma.
+
+        The number is tokenized again by itself, so that it always begins with "▁", even inside a word: google's
+        code has a correction for that which compares str with bytes and never fires in Python 3.
+        """
+        pieces = []
+        for piece in self.processor.encode(_LONE_SURROGATE.sub(_UNREADABLE, text), return_type=str):
+            if _is_number_comma(piece):
+                pieces += self.processor.encode(piece[:-1].replace(WORD_START, ""), return_type=str)
+                pieces.append(",")
+            else:
+                pieces.append(piece)
+        return pieces
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of preprocessed texts: those of tokenize's tokens, at the library's speed where nothing is doubtful."""
+        rows = self.processor.encode(list(texts), num_threads=1)
+        return [
+            ids
+            if self._doubtful.isdisjoint(ids)
+            else [self.vocab.get(token, self.unk_id) for token in self.tokenize(text)]
+            for text, ids in zip(texts, rows, strict=True)
+        ]
+
+    def tokenize_with_offsets(self, text: str) -> tuple[list[str], list[Offset]]:
+        """Pieces of a raw text, preprocessed, and the characters that they come from."""
+        tracked = TrackedText.of(text).collapse_spaces().translate(_DECOMPOSED)
+        tracked = tracked.lower() if self.do_lower_case else tracked
+        pieces = self._encode_with_spans(tracked.text)
+        offsets = []
+        for _, start, end in pieces:
+            first, last = tracked.original_span(start, end)
+            while first < last < len(text) and unicodedata.combining(text[last]):  # accents that were taken off
+                last += 1
+            offsets.append((first, last))
+        return [piece for piece, _, _ in pieces], offsets
+
+    def is_word_start(self, token: str) -> bool:
+        if token.startswith((WORD_START, "<")) or token in _SEPARATE_PUNCTUATION or token in _SPECIALS:
+            return True
+        return not _ENGLISH.issuperset(token)
+
+    def _encode_with_spans(self, text: str) -> list[tuple[str, int, int]]:
+        """The pieces of tokenize(text) with their places in it."""
+        result: list[tuple[str, int, int]] = []
+        for piece, start, end in self._pieces_with_spans(text):
+            if _is_number_comma(piece):
+                number = self._pieces_with_spans(piece[:-1].replace(WORD_START, ""))
+                shift = end - 1 - max((last for _, _, last in number), default=0)
+                result += [(part, first + shift, last + shift) for part, first, last in number]
+                result.append((",", end - 1, end))
+            else:
+                result.append((piece, start, end))
+        return result
+
+    def _pieces_with_spans(self, text: str) -> list[tuple[str, int, int]]:
+        mapping = self.processor.encode(text, return_type="offset_mapping")
+        return [(piece, *span) for piece, span in zip(mapping["pieces"], mapping["offsets"], strict=True)]
+
+
+class FullTokenizer:
+    """google-research/albert's FullTokenizer for a SentencePiece model or a WordPiece vocabulary.
+
+    Attributes:
+        vocab: id of each token. inv_vocab: token of each id. vocab_size: number of ids.
+        pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special tokens.
+        is_sentencepiece: which kind it is. file: the vocabulary's file. sha256: of that file.
+
+    Raises:
+        DataError: the file is missing, damaged, of the other kind or without a special token.
+    """
+
+    pad_id: int
+    unk_id: int
+    cls_id: int
+    sep_id: int
+    mask_id: int
+
+    def __init__(
+        self,
+        vocab_file: str | Path | None = None,
+        do_lower_case: bool = True,
+        spm_model_file: str | Path | None = None,
+    ) -> None:
+        if not vocab_file and not spm_model_file:
+            raise DataError("no vocabulary is given: set spm_model_file (SentencePiece) or vocab_file (WordPiece)")
+        self.do_lower_case = do_lower_case
+        self.is_sentencepiece = bool(spm_model_file)
+        self.file = Path(spm_model_file or vocab_file)
+        content = _read(self.file)
+        self.sha256 = hashlib.sha256(content).hexdigest()
+        self._kind: SentencePiece | WordPiece
+        if self.is_sentencepiece:
+            self._kind = SentencePiece(content, self.file, do_lower_case)
+            if vocab_file:
+                _check_listing(Path(vocab_file), self._kind.tokens, self.file)
+        else:
+            self._kind = WordPiece(_read_tokens(content, self.file), do_lower_case)
+        self.vocab = self._kind.vocab
+        self.inv_vocab = dict(enumerate(self._kind.tokens))
+        self.vocab_size = len(self._kind.tokens)
+        self._set_special_ids()
+
+    def __reduce__(self) -> tuple[type, tuple]:
+        """Pickled by the names of its files, so that worker processes open them anew."""
+        names = (
+            (None, self.do_lower_case, self.file) if self.is_sentencepiece else (self.file, self.do_lower_case, None)
+        )
+        return FullTokenizer, names
+
+    def preprocess(self, text: str) -> str:
+        """What google's scripts do to a text before tokenize: preprocess_text for SentencePiece, nothing else."""
+        return self._kind.preprocess(text)
+
+    def tokenize(self, text: str) -> list[str]:
+        """google's FullTokenizer.tokenize; for SentencePiece, lower-casing and accents are left to preprocess."""
+        return self._kind.tokenize(text)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a raw text."""
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
+        """Ids of raw texts: of tokenize(preprocess(text)) for each, on one core, without special tokens."""
+        return self._kind.encode_batch([self._kind.preprocess(text) for text in texts])
+
+    def tokenize_with_offsets(self, text: str) -> tuple[list[str], list[Offset]]:
+        """Tokens of a raw text and the characters of it that they stand for.
+
+        Returns:
+            tokens: those of tokenize(preprocess(text)).
+            offsets: (start, end) for each token, such that text[start:end] is its source without white space around
+                it. Empty for a lone "▁". Tokens that share one source character ("½", "ﬁ") share its offset.
+        """
+        return self._kind.tokenize_with_offsets(text)
+
+    def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
+        """Ids of tokens; SentencePiece has the unknown id for what it does not know, for WordPiece that is an error."""
+        if self.is_sentencepiece:
+            return [self.vocab.get(token, self.unk_id) for token in tokens]
+        try:
+            return [self.vocab[token] for token in tokens]
+        except KeyError as error:
+            raise DataError(f"the token {error.args[0]!r} is not in {self.file}") from None
+
+    def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
+        """Tokens of ids."""
+        try:
+            return [self.inv_vocab[int(index)] for index in ids]
+        except KeyError as error:
+            raise DataError(f"{self.file} has ids 0 to {self.vocab_size - 1}, not {error.args[0]}") from None
+
+    def is_word_start(self, token: str) -> bool:
+        """Whether a token begins a word, for whole-word masks, by the rules of google's data script.
+
+        WordPiece: no "##". SentencePiece: begins with "▁" or "<", is a punctuation mark, or holds a character that is
+        neither an English letter nor ASCII punctuation. Special tokens are words of their own.
+        """
+        return self._kind.is_word_start(token)
+
+    def _set_special_ids(self) -> None:
+        specials = SENTENCEPIECE_SPECIALS if self.is_sentencepiece else WORDPIECE_SPECIALS
+        missing = [token for token in specials.values() if token not in self.vocab]
+        if missing:
+            raise DataError(
+                f"{self.file} has no entry {', '.join(missing)}; ALBERT needs {', '.join(specials.values())} "
+                f"(src/train_vocabulary.py makes such a vocabulary)"
+            )
+        for name, token in specials.items():
+            setattr(self, f"{name}_id", self.vocab[token])
+
+
+def build_tokenizer(
+    vocab_file: str | Path | None,
+    spm_model_file: str | Path | None,
+    do_lower_case: bool,
+    expected_vocab_size: int | None = None,
+    expected_by: str = "the model's configuration (vocab_size)",
+) -> FullTokenizer:
+    """The tokenizer for the vocabulary file that is given, checked against the model's vocabulary size.
+
+    Args:
+        expected_vocab_size: rows of the model's embedding table; None does not check.
+        expected_by: the file or key that this size comes from, for the error.
+
+    Raises:
+        DataError: as FullTokenizer, and when the sizes differ.
+    """
+    tokenizer = FullTokenizer(vocab_file, do_lower_case, spm_model_file)
+    if expected_vocab_size is not None and tokenizer.vocab_size != expected_vocab_size:
+        raise DataError(
+            f"the vocabulary {tokenizer.file} has {tokenizer.vocab_size} entries and {expected_by} says "
+            f"{expected_vocab_size}; use the vocabulary that the model was trained with, or leave vocab_size to the "
+            f"vocabulary for a new model"
+        )
+    return tokenizer
+
+
+def _is_number_comma(piece: str) -> bool:
+    return len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
+
+
+# --- files ---
+
+
+def _read(file: Path) -> bytes:
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise DataError(f"the vocabulary {file} cannot be read: {error.strerror}") from error
+    if not content:
+        raise DataError(f"the vocabulary {file} is empty")
+    return content
+
+
+def _load_model(content: bytes, file: Path) -> sentencepiece.SentencePieceProcessor:
+    processor = sentencepiece.SentencePieceProcessor()
+    try:
+        processor.load_from_serialized_proto(content)
+    except RuntimeError:
+        advice = "fetch it again"
+        if b"[MASK]\n" in content or b"[MASK]\r\n" in content:
+            advice = "it looks like a WordPiece vocabulary, which is given as vocab_file"
+        elif _LISTING_LINE.match(content[:1000].decode("utf-8", "replace").split("\n")[0]):
+            advice = "it looks like the listing that is written beside a model; give the .model file"
+        raise DataError(f"spm_model_file {file} is not a SentencePiece model: {advice}") from None
+    return processor
+
+
+def _decode(content: bytes, file: Path) -> list[str]:
+    """Lines of a vocabulary; only "\n" ends a line, for other line breaks are entries of Chinese vocabularies."""
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        if _is_model(content):
+            raise DataError(f"vocab_file {file} is a SentencePiece model; give it as spm_model_file") from None
+        raise DataError(f"vocab_file {file} is not UTF-8 text at byte {error.start}; fetch or convert it") from None
+    return text.removesuffix("\n").split("\n")
+
+
+def _is_model(content: bytes) -> bool:
+    try:
+        return sentencepiece.SentencePieceProcessor().load_from_serialized_proto(content)
+    except RuntimeError:
+        return False
+
+
+def _read_tokens(content: bytes, file: Path) -> list[str]:
+    """WordPiece entries, one a line; the id is the line number."""
+    lines = _decode(content, file)
+    if all(_LISTING_LINE.match(line) for line in lines[:100]):
+        raise DataError(
+            f"vocab_file {file} is the listing of a SentencePiece model; give the .model file itself as spm_model_file"
+        )
+    return [line.strip() for line in lines]
+
+
+def _check_listing(listing: Path, tokens: Sequence[str], model: Path) -> None:
+    """google's commands name a model and its listing together; any other vocab_file is a contradiction."""
+    pieces = [line.partition("\t")[0] for line in _decode(_read(listing), listing)]
+    if pieces != list(tokens):
+        raise DataError(
+            f"vocab_file {listing} and spm_model_file {model} are different vocabularies; give the one that the model "
+            f"was trained with"
+        )

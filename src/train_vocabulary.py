@@ -1,0 +1,143 @@
+"""Train a vocabulary on one's own text: python -m src.train_vocabulary --input_file GLOB --output_prefix PATH.
+
+SentencePiece with the settings of ALBERT's 30k-clean.model, or WordPiece with BERT's layout, as for Chinese. The text
+goes through the same preprocessing as when it is tokenized.
+"""
+
+import io
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import sentencepiece
+import tokenizers
+
+from model_utils.config import TrainVocabularyConfig, run_main
+from model_utils.errors import ConfigError, DataError
+from src.corpus import expand_glob, read_documents, split_sentences
+from src.tokenization import SENTENCEPIECE_SPECIALS, WORDPIECE_SPECIALS, FullTokenizer, preprocess_text
+from src.utils import write_atomically
+from src.wordpiece import split_words
+
+CHARACTER_COVERAGE = 0.99995
+OWN_PIECES = ("(", ")", '"', "-", ".", "–", "£", "€")  # characters that ALBERT never joins to others
+SEED = 12345  # of the choice among more than max_sentences sentences
+
+
+def main(config: TrainVocabularyConfig) -> None:
+    """Train the vocabulary that the configuration asks for and write it.
+
+    Raises:
+        ConfigError: the size does not suit the text, or the files exist.
+        DataError: the text cannot be read.
+    """
+    train = {"sentencepiece": train_sentencepiece, "wordpiece": train_wordpiece}[config.kind]
+    suffixes = {"sentencepiece": (".vocab", ".model"), "wordpiece": (".vocab.txt",)}[config.kind]
+    targets = [Path(config.output_prefix + suffix) for suffix in suffixes]
+    for target in targets:
+        if target.exists():
+            raise ConfigError(
+                f"{target} exists already; give another --output_prefix, or delete it if no model needs it"
+            )
+    paths = expand_glob(config.input_file)
+    print(f"training a {config.kind} vocabulary of {config.vocab_size} entries on {len(paths)} file(s)", flush=True)
+    contents = train(paths, config)
+    targets[-1].parent.mkdir(parents=True, exist_ok=True)
+    for target, content in zip(targets, contents, strict=True):
+        write_atomically(target, lambda temporary, content=content: temporary.write_bytes(content))
+    model, vocabulary = (targets[-1], None) if config.kind == "sentencepiece" else (None, targets[-1])
+    tokenizer = FullTokenizer(vocabulary, config.do_lower_case, model)
+    print(f"wrote {tokenizer.file}: {tokenizer.vocab_size} entries, sha256 {tokenizer.sha256}")
+
+
+def train_sentencepiece(paths: Sequence[Path], config: TrainVocabularyConfig) -> tuple[bytes, bytes]:
+    """Train as google trained 30k-clean.model.
+
+    Returns:
+        the listing (piece, tab and score a line) and the model.
+    """
+    sentences = _Sentences(paths)
+    model = io.BytesIO()
+    sentencepiece.set_random_generator_seed(SEED)
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=(preprocess_text(sentence, config.do_lower_case) for sentence in sentences),
+            model_writer=model,
+            model_type="unigram",
+            vocab_size=config.vocab_size,
+            pad_id=0,
+            unk_id=1,
+            bos_id=-1,
+            eos_id=-1,
+            control_symbols=[SENTENCEPIECE_SPECIALS[name] for name in ("cls", "sep", "mask")],
+            user_defined_symbols=list(OWN_PIECES),
+            shuffle_input_sentence=True,
+            input_sentence_size=config.max_sentences,
+            character_coverage=CHARACTER_COVERAGE,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise sentences.failure or _explain(error, config.vocab_size) from None
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    indices = range(processor.get_piece_size())
+    listing = "".join(f"{processor.id_to_piece(index)}\t{processor.get_score(index):g}\n" for index in indices)
+    return listing.encode(), model.getvalue()
+
+
+def train_wordpiece(paths: Sequence[Path], config: TrainVocabularyConfig) -> tuple[bytes]:
+    """Train a WordPiece vocabulary with the special tokens first.
+
+    Returns:
+        the vocabulary, one entry a line.
+    """
+    specials = [WORDPIECE_SPECIALS[name] for name in ("pad", "unk", "cls", "sep", "mask")]
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=WORDPIECE_SPECIALS["unk"]))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    trainer = tokenizers.trainers.WordPieceTrainer(
+        vocab_size=config.vocab_size,
+        special_tokens=specials,
+        # A character has up to two entries, with "##" and without; with more of them there would be too many entries.
+        limit_alphabet=(config.vocab_size - len(specials)) // 2,
+        show_progress=False,
+    )
+    words = (" ".join(split_words(sentence, config.do_lower_case)) for sentence in _Sentences(paths))
+    tokenizer.train_from_iterator(words, trainer)
+    entries = sorted(tokenizer.get_vocab().items(), key=lambda entry: entry[1])
+    if len(entries) != config.vocab_size:
+        raise ConfigError(
+            f"vocab_size is {config.vocab_size}, but this text gives {len(entries)} entries; set it to that"
+        )
+    return ("".join(f"{token}\n" for token, _ in entries).encode(),)
+
+
+class _Sentences:
+    """The sentences of text files; keeps the error that ends the reading, which a trainer buries in one of its own."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.paths = paths
+        self.failure: DataError | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        try:
+            for document in read_documents(self.paths):
+                for unit in document:
+                    yield from split_sentences(unit)
+        except DataError as error:
+            self.failure = error
+            raise
+
+
+def _explain(error: RuntimeError, vocab_size: int) -> Exception:
+    """The library's complaint about the size as a sentence; any other as it is."""
+    text = str(error)
+    if most := re.search(r"Please set it to a value <= (\d+)", text):
+        return ConfigError(f"vocab_size is {vocab_size}, allowed for this text is at most {most[1]}")
+    if least := re.search(r"smaller than required_chars. \d+ vs (\d+)", text):
+        return ConfigError(
+            f"vocab_size is {vocab_size}, allowed for this text is at least {least[1]}, for its characters"
+        )
+    return error
+
+
+if __name__ == "__main__":
+    run_main(main, TrainVocabularyConfig)

@@ -1,0 +1,46 @@
+"""Fixtures for all tests, and which tests run: --slow and --oracles of scripts/test.sh."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="run the tests marked slow")
+    parser.addoption("--oracles", action="store_true", help="run the tests that compare with other libraries")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for marker, reason in (("slow", "give --slow to run it"), ("oracles", "give --oracles to run it")):
+        if not config.getoption(f"--{marker}"):
+            for item in items:
+                if marker in item.keywords:
+                    item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """Folder with real text, vocabularies and golden figures: ALBERT_SHARED, else `shared` beside the project."""
+    folder = Path(os.environ.get("ALBERT_SHARED") or ROOT.parent / "shared")
+    if not (folder / "golden").is_dir():
+        pytest.skip(f"needs the reference data in {folder} (or the folder named in ALBERT_SHARED)")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def golden(shared: Path) -> Path:
+    """Folder with figures computed by google's own code."""
+    return shared / "golden"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def graph_mode() -> None:
+    """Graph mode, as every entry script sets it; tests that never import MindSpore do not wait for it."""
+    if "mindspore" in sys.modules:
+        import mindspore
+
+        mindspore.set_context(mode=mindspore.GRAPH_MODE)

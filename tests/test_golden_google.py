@@ -1,0 +1,81 @@
+"""google-research/albert's own figures: outputs to 1e-5, gradients to 1e-4 of the largest entry, optimizers to 1e-4."""
+
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor, ops
+
+from src.albert_config import AlbertConfig
+from src.albert_for_pre_training import AlbertForPreTraining
+from src.optimizer import OptimizerSettings, build_optimizer
+from src.train_step import LossScale, TrainStep, normalise_weights
+from tests import google
+
+NO_KEY = Tensor(0, ms.int32)
+
+
+def pre_training_network(folder: Path, unrolled: bool = False) -> tuple[AlbertForPreTraining, dict, dict]:
+    """The network with google's starting weights, google's figures by group, and the input columns."""
+    figures = google.load(folder)
+    config = AlbertConfig.from_json(folder.parent / "albert_config.json")
+    network = AlbertForPreTraining(config, unrolled)
+    google.set_parameters(network, figures["param0"])
+    columns = figures["in"] | {"sequence_weights": np.ones(len(figures["in"]["input_ids"]), np.float32)}
+    return network, figures, columns
+
+
+@pytest.mark.parametrize("unrolled", [True, False], ids=["unrolled", "while"])
+def test_pre_training_outputs_and_gradients(shared: Path, unrolled: bool) -> None:
+    network, figures, columns = pre_training_network(shared / "golden/google/pretrain", unrolled)
+    batch = normalise_weights([columns], network.weight_columns)[0]
+    inputs = [Tensor(batch[name]) for name in network.input_columns]
+    parameters = ms.ParameterTuple(network.trainable_params())
+    outputs, gradients = ops.value_and_grad(network, None, parameters, has_aux=True)(*inputs, NO_KEY)
+    for name, value in zip(("loss", "mlm_loss", "sop_loss"), outputs, strict=False):
+        np.testing.assert_allclose(float(value), figures["out"][name], rtol=2e-6)
+    # A key bias moves all scores of a query alike, which softmax cancels: its gradient is rounding noise around 0.
+    largest = max(np.abs(value).max() for value in figures["grad"].values())
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        expected = figures["grad"][parameter.name]
+        tolerance = max(1e-4 * np.abs(expected).max(), 1e-7 * largest)
+        np.testing.assert_allclose(gradient.asnumpy(), expected, atol=tolerance, rtol=0, err_msg=parameter.name)
+
+
+def test_pre_training_scores(shared: Path) -> None:
+    network, figures, columns = pre_training_network(shared / "golden/google/pretrain")
+    out = figures["out"]
+    ids = [Tensor(columns[name]) for name in ("input_ids", "input_mask", "segment_ids")]
+    sequence, pooled = network.scores.albert(*ids, NO_KEY)
+    np.testing.assert_allclose(sequence.asnumpy(), out["sequence_output"].reshape(sequence.shape), atol=1e-5)
+    np.testing.assert_allclose(pooled.asnumpy(), out["pooled_output"], atol=1e-5)
+    mlm, sop = network.scores(*ids, Tensor(columns["masked_lm_positions"]), NO_KEY)
+    np.testing.assert_allclose(ops.log_softmax(mlm, -1).asnumpy(), out["mlm_log_probs"], atol=1e-5)
+    np.testing.assert_allclose(ops.log_softmax(sop, -1).asnumpy(), out["sop_log_probs"], atol=1e-5)
+
+
+@pytest.mark.parametrize(("optimizer", "folder"), [("AdamWeightDecay", "optim_adamw"), ("Lamb", "optim_lamb")])
+def test_four_updates(shared: Path, optimizer: str, folder: str) -> None:
+    """Loss scaling is on: it must not change a float32 run."""
+    network, figures, columns = pre_training_network(shared / "golden/google" / folder)
+    given = figures[""]
+    settings = OptimizerSettings(
+        name=optimizer,
+        learning_rate=float(given["learning_rate"]),
+        end_learning_rate=0.0,
+        power=1.0,
+        warmup_steps=int(given["warmup_steps"]),
+        weight_decay=float(given["weight_decay"]),
+        beta1=float(given["beta1"]),
+        beta2=float(given["beta2"]),
+        eps=float(given["eps"]),
+        decay_filter=("gamma", "beta", "bias"),
+    )
+    updates = build_optimizer(network.trainable_params(), settings, int(given["train_steps"]))
+    step = TrainStep(network, updates, LossScale("dynamic", 1024.0), clip_norm=float(given["clip_norm"]))
+    losses = [float(step.train([columns])["loss"]) for _ in range(4)]
+    np.testing.assert_allclose(losses, given["losses"][:4], rtol=1e-5)
+    for name, value in google.get_parameters(network).items():
+        expected = figures["param"][name]
+        np.testing.assert_allclose(value, expected, atol=1e-4 * np.abs(expected).max(), rtol=0, err_msg=name)

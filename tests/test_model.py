@@ -1,0 +1,240 @@
+"""The backbone: sizes as published, sharing modes, groups, relative positions, recompute, float16 islands."""
+
+import dataclasses
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor, ops
+
+from src.albert_config import PRESETS, AlbertConfig
+from src.albert_for_pre_training import AlbertForPreTraining, PreTrainingScores, initialise_output_bias
+from src.albert_model import AlbertModel, initialise_weights, relative_position_table, sharing_plan
+from src.layers import CrossEntropy, Dropout, GeluErf, GeluTanh, LayerNorm, Softmax, sigmoid_tanh
+
+KEY = Tensor(5, ms.int32)
+TINY = dataclasses.replace(
+    PRESETS["albert_base"],
+    vocab_size=50,
+    embedding_size=8,
+    hidden_size=16,
+    num_hidden_layers=4,
+    num_attention_heads=2,
+    intermediate_size=24,
+    max_position_embeddings=16,
+)
+
+
+def batch(config: AlbertConfig = TINY, rows: int = 3, length: int = 12) -> dict[str, np.ndarray]:
+    """Random pre-training columns with some padding and unused predictions; weights not normalised."""
+    generator = np.random.default_rng(3)
+    real = generator.integers(length // 2, length + 1, rows)
+    mask = (np.arange(length) < real[:, None]).astype(np.int32)
+    return {
+        "input_ids": generator.integers(0, config.vocab_size, (rows, length)).astype(np.int32),
+        "input_mask": mask,
+        "segment_ids": (np.arange(length) >= length // 3).astype(np.int32) * mask,
+        "masked_lm_positions": generator.integers(1, length // 2, (rows, 4)).astype(np.int32),
+        "masked_lm_ids": generator.integers(0, config.vocab_size, (rows, 4)).astype(np.int32),
+        "masked_lm_weights": (generator.random((rows, 4)) < 0.8).astype(np.float32),
+        "next_sentence_labels": generator.integers(0, 2, rows).astype(np.int32),
+        "sequence_weights": np.ones(rows, np.float32),
+    }
+
+
+def loss_and_gradients(config: AlbertConfig, unrolled: bool = False) -> tuple[float, dict[str, np.ndarray]]:
+    """Loss and gradients of a freshly drawn network on `batch`, in training mode."""
+    network = AlbertForPreTraining(config, unrolled, seed=1).set_train(True)
+    inputs = [Tensor(batch(config)[name]) for name in network.input_columns]
+    parameters = ms.ParameterTuple(network.trainable_params())
+    outputs, gradients = ops.value_and_grad(network, None, parameters, has_aux=True)(*inputs, KEY)
+    return float(outputs[0]), {p.name: g.asnumpy() for p, g in zip(parameters, gradients, strict=True)}
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"), [("albert_base", 11.8), ("albert_large", 17.7), ("albert_xlarge", 58.7), ("albert_xxlarge", 222.6)]
+)
+def test_parameter_counts_are_the_published_ones(name: str, millions: float) -> None:
+    """Encoder, embeddings and pooler, as the paper's table 1 and the published checkpoints count them."""
+    network = AlbertModel(PRESETS[name])
+    count = sum(int(np.prod(parameter.shape)) for parameter in network.trainable_params())
+    assert round(count / 1e6, 1) == pytest.approx(millions, abs=0.11)
+
+
+def test_initial_weights_follow_the_seed() -> None:
+    first, again, other = (
+        {p.name: p.asnumpy() for p in PreTrainingScores(TINY, seed=seed).trainable_params()} for seed in (1, 1, 2)
+    )
+    name = "albert.encoder.attentions.0.query.weight"
+    assert all(np.array_equal(first[key], again[key]) for key in first)
+    assert not np.array_equal(first[name], other[name])
+    assert np.abs(first[name]).max() <= 2 * TINY.initializer_range
+    assert np.all(first["albert.embeddings.layer_norm.gamma"] == 1) and np.all(first["mlm.bias"] == 0)
+
+
+def test_truncated_normal_has_the_width_asked_for() -> None:
+    network = ms.nn.Dense(400, 300)
+    initialise_weights(network, 0.02, seed=0)
+    # A normal distribution cut off at two standard deviations keeps 0.8796 of its standard deviation.
+    assert network.weight.asnumpy().std() == pytest.approx(0.02 * 0.8796, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("share", "groups", "runs"),
+    [
+        ("all", 1, [(0, 0, 4)]),
+        ("all", 2, [(0, 0, 2), (1, 1, 2)]),
+        ("all", 3, [(0, 0, 2), (1, 1, 1), (2, 2, 1)]),
+        ("attention", 1, [(0, 0, 1), (0, 1, 1), (0, 2, 1), (0, 3, 1)]),
+        ("ffn", 1, [(0, 0, 1), (1, 0, 1), (2, 0, 1), (3, 0, 1)]),
+        ("none", 1, [(0, 0, 1), (1, 1, 1), (2, 2, 1), (3, 3, 1)]),
+    ],
+)
+def test_sharing_plan(share: str, groups: int, runs: list[tuple[int, int, int]]) -> None:
+    assert sharing_plan(dataclasses.replace(TINY, share_parameters=share, num_hidden_groups=groups)) == runs
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_hidden_groups": 2, "inner_group_num": 2, "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3},
+        {"use_relative_positions": True, "max_relative_position": 4},
+    ],
+    ids=["groups and dropout", "relative positions"],
+)
+def test_while_and_unrolled_compute_the_same(changes: dict) -> None:
+    config = dataclasses.replace(TINY, **changes)
+    loss, gradients = loss_and_gradients(config)
+    unrolled_loss, unrolled_gradients = loss_and_gradients(config, unrolled=True)
+    assert loss == pytest.approx(unrolled_loss, rel=1e-6)
+    for name, value in gradients.items():
+        np.testing.assert_allclose(value, unrolled_gradients[name], atol=2e-6, err_msg=name)
+    assert ("albert.embeddings.position_embeddings" in gradients) != config.use_relative_positions
+
+
+def test_recompute_changes_no_gradient() -> None:
+    config = dataclasses.replace(TINY, hidden_dropout_prob=0.2)
+    loss, gradients = loss_and_gradients(config)
+    again, recomputed = loss_and_gradients(dataclasses.replace(config, recompute=True))
+    assert loss == again
+    for name, value in gradients.items():
+        np.testing.assert_allclose(value, recomputed[name], atol=1e-7, err_msg=name)
+
+
+def test_float16_stays_near_float32() -> None:
+    loss, gradients = loss_and_gradients(TINY)
+    half_loss, half_gradients = loss_and_gradients(dataclasses.replace(TINY, compute_type="float16"))
+    assert half_loss == pytest.approx(loss, rel=2e-3)
+    assert half_loss != loss
+    name = "albert.encoder.feed_forwards.0.output.weight"
+    assert half_gradients[name].dtype == np.float32
+    np.testing.assert_allclose(half_gradients[name], gradients[name], atol=0.02 * np.abs(gradients[name]).max())
+
+
+def test_padding_is_not_seen() -> None:
+    """Other tokens behind the mask change neither the real positions' outputs nor the pooled one."""
+    network = AlbertModel(TINY)
+    initialise_weights(network, 0.3, seed=2)
+    columns = batch()
+    mask = columns["input_mask"]
+    outputs = []
+    for filler in (0, 7):
+        ids = np.where(mask == 1, columns["input_ids"], filler).astype(np.int32)
+        sequence, pooled = network(Tensor(ids), Tensor(mask), Tensor(columns["segment_ids"]), KEY)
+        outputs.append((sequence.asnumpy()[mask.reshape(-1) == 1], pooled.asnumpy()))
+    np.testing.assert_array_equal(outputs[0][0], outputs[1][0])
+    np.testing.assert_array_equal(outputs[0][1], outputs[1][1])
+
+
+def test_relative_positions_see_distance_alone() -> None:
+    """Without absolute positions and with equal neighbours, shifting a sequence shifts its outputs."""
+    config = dataclasses.replace(TINY, use_relative_positions=True, max_relative_position=16)
+    network = AlbertModel(config)
+    initialise_weights(network, 0.3, seed=2)
+    ids = np.zeros((1, 12), np.int32)
+    shifted = ids.copy()
+    ids[0, 2:7], shifted[0, 4:9] = range(1, 6), range(1, 6)
+    masks = [np.zeros((1, 12), np.int32) for _ in range(2)]
+    masks[0][0, 2:7], masks[1][0, 4:9] = 1, 1
+    zeros = Tensor(np.zeros((1, 12), np.int32))
+    first, second = (
+        network(Tensor(i), Tensor(m), zeros, KEY)[0].asnumpy() for i, m in zip((ids, shifted), masks, strict=True)
+    )
+    np.testing.assert_allclose(first[2:7], second[4:9], atol=1e-5)
+    table = relative_position_table(3, 4)
+    assert table.shape == (7, 4) and table[0].tolist() == [0, 1, 0, 1]
+    np.testing.assert_allclose(table[2], [np.sin(2), np.cos(2), np.sin(0.02), np.cos(0.02)], rtol=1e-6)
+
+
+def numeric_gradient(function, x: np.ndarray) -> np.ndarray:
+    """Central differences in float64 of sum(function(x))."""
+    step, gradient = 1e-6, np.zeros_like(x)
+    for index in np.ndindex(*x.shape):
+        up, down = x.copy(), x.copy()
+        up[index] += step
+        down[index] -= step
+        gradient[index] = (function(up).sum() - function(down).sum()) / (2 * step)
+    return gradient
+
+
+def test_own_gradients_against_central_differences() -> None:
+    from scipy.special import erf, log_softmax, softmax
+
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(3, 5)) * 2
+    weight = generator.normal(size=(3, 5))
+    labels = np.array([1, 4, 0], np.int32)
+
+    def standardise(v):
+        return (v - v.mean(-1, keepdims=True)) / np.sqrt(v.var(-1, keepdims=True) + 1e-12)
+
+    cases = [
+        (GeluTanh(), lambda v: 0.5 * v * (1 + np.tanh(np.sqrt(2 / np.pi) * (v + 0.044715 * v**3)))),
+        (GeluErf(), lambda v: 0.5 * v * (1 + erf(v / np.sqrt(2)))),
+        (LayerNorm(5), standardise),
+        (Softmax(), lambda v: softmax(v, -1)),
+    ]
+    for cell, reference in cases:
+        value, gradient = ops.value_and_grad(lambda v, c=cell: ops.reduce_sum(c(v) * Tensor(weight, ms.float32)))(
+            Tensor(x, ms.float32)
+        )
+        assert float(value) == pytest.approx((reference(x) * weight).sum(), rel=1e-5, abs=1e-5)
+        expected = numeric_gradient(lambda v, r=reference: r(v) * weight, x)
+        np.testing.assert_allclose(gradient.asnumpy(), expected, atol=2e-5, err_msg=type(cell).__name__)
+    cell = CrossEntropy()
+    gradient = ops.grad(lambda v: ops.reduce_sum(cell(v, Tensor(labels)) * Tensor([1.0, 0.0, 2.0])))(
+        Tensor(x, ms.float32)
+    )
+    expected = numeric_gradient(lambda v: -log_softmax(v, -1)[range(3), labels] * [1, 0, 2], x)
+    np.testing.assert_allclose(gradient.asnumpy(), expected, atol=2e-5)
+
+
+def test_tanh_is_exact_where_the_stock_one_is_not() -> None:
+    x = np.linspace(-9, 9, 2001, dtype=np.float32)
+    np.testing.assert_allclose(sigmoid_tanh(Tensor(x)).asnumpy(), np.tanh(x.astype(np.float64)), atol=3e-7)
+
+
+def test_dropout_masks() -> None:
+    dropout = Dropout(0.1, site=3).set_train(True)
+    x = Tensor(np.ones((2000, 312), np.float32))
+    first, again, other = (dropout(x, Tensor(key, ms.int32)).asnumpy() for key in (7, 7, 8))
+    np.testing.assert_array_equal(first, again)
+    assert sorted(np.unique(first).tolist()) == [0.0, pytest.approx(1 / 0.9)]
+    dropped = first == 0
+    assert dropped.mean() == pytest.approx(0.1, abs=0.002)
+    # Rows and columns vary as independent draws do, and two keys, two rows, two columns are uncorrelated.
+    assert dropped.mean(0).std() == pytest.approx(np.sqrt(0.09 / 2000), rel=0.15)
+    assert dropped.mean(1).std() == pytest.approx(np.sqrt(0.09 / 312), rel=0.15)
+    for a, b in ((dropped, other == 0), (dropped[1:], dropped[:-1]), (dropped[:, 1:], dropped[:, :-1])):
+        assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 0.006
+    np.testing.assert_array_equal(dropout.set_train(False)(x, KEY).asnumpy(), x.asnumpy())
+
+
+def test_output_bias_starts_at_the_unigram_distribution() -> None:
+    network = PreTrainingScores(TINY)
+    counts = np.arange(TINY.vocab_size)
+    initialise_output_bias(network, counts)
+    bias = next(p for p in network.get_parameters() if p.name == "mlm.bias").asnumpy()
+    np.testing.assert_allclose(np.exp(bias), (counts + 1) / (counts + 1).sum(), rtol=1e-5)
+    with pytest.raises(ValueError, match="the vocabulary of the model is 50 tokens"):
+        initialise_output_bias(network, counts[1:])

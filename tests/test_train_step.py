@@ -1,0 +1,194 @@
+"""The training step: accumulation, loss scale, clipping, schedule, optimizers, sentence order learnt alone."""
+
+import dataclasses
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Parameter, Tensor
+
+from model_utils.errors import ConfigError
+from src.albert_for_pre_training import AlbertForPreTraining
+from src.optimizer import LearningRate, Optimizer, OptimizerSettings, build_optimizer, describe_decay_groups
+from src.train_step import LossScale, TrainStep, normalise_weights
+from tests.test_model import TINY, batch
+
+SETTINGS = OptimizerSettings(
+    name="AdamWeightDecay",
+    learning_rate=0.01,
+    end_learning_rate=0.0,
+    power=1.0,
+    warmup_steps=0,
+    weight_decay=0.01,
+    beta1=0.9,
+    beta2=0.999,
+    eps=1e-6,
+    decay_filter=("gamma", "beta", "bias"),
+)
+
+
+class GradientDescent(Optimizer):
+    """p -= rate * g: unlike Adam it shows a gradient of the wrong size."""
+
+    def update(self, i: int, rate: Tensor, gradient: Tensor) -> None:
+        ms.ops.assign_sub(self.parameters[i], rate * gradient)
+
+
+def weights_after(step: TrainStep) -> dict[str, np.ndarray]:
+    return {parameter.name: parameter.asnumpy().copy() for parameter in step.weights}
+
+
+def slices(columns: dict[str, np.ndarray], pieces: int) -> list[dict[str, np.ndarray]]:
+    size = len(columns["input_ids"]) // pieces
+    return [{name: value[i * size : (i + 1) * size] for name, value in columns.items()} for i in range(pieces)]
+
+
+def test_micro_batches_equal_one_batch() -> None:
+    """Six rows at once or three times two, with unequal numbers of masked tokens: the same losses and weights."""
+    columns = batch(rows=6)
+    assert len({float(piece["masked_lm_weights"].sum()) for piece in slices(columns, 3)}) > 1
+    results = []
+    for pieces in (1, 3):
+        network = AlbertForPreTraining(TINY, seed=1)
+        optimizer = GradientDescent(network.trainable_params(), dataclasses.replace(SETTINGS, learning_rate=1.0), 100)
+        step = TrainStep(network, optimizer, LossScale(), accumulation_steps=pieces)
+        losses = [float(step.train(slices(columns, pieces))["loss"]) for _ in range(3)]
+        results.append((losses, weights_after(step)))
+    (losses, weights), (micro_losses, micro_weights) = results
+    assert losses[2] < losses[0] - 0.5
+    np.testing.assert_allclose(losses, micro_losses, rtol=1e-6)
+    for name, value in weights.items():
+        np.testing.assert_allclose(value, micro_weights[name], atol=1e-6, err_msg=name)
+
+
+def test_wrong_number_of_micro_batches() -> None:
+    network = AlbertForPreTraining(TINY)
+    step = TrainStep(network, build_optimizer(network.trainable_params(), SETTINGS, 10), LossScale())
+    with pytest.raises(ValueError, match="2 micro-batches given, an update takes 1"):
+        step.train([batch(), batch()])
+
+
+def test_normalised_weights_sum_to_one_over_all_micro_batches() -> None:
+    pieces = [{"w": np.array([1, 1, 0], np.float32)}, {"w": np.array([1, 0, 0], np.float32)}]
+    first, second = normalise_weights(pieces, ["w"])
+    np.testing.assert_allclose(np.concatenate([first["w"], second["w"]]), np.array([1, 1, 0, 1, 0, 0]) / 3, rtol=1e-6)
+    assert not normalise_weights([{"w": np.zeros(3, np.float32)}], ["w"])[0]["w"].any()
+
+
+class Explosive(ms.nn.Cell):
+    """A loss whose gradient is what the input column says, inf and nan included."""
+
+    input_columns = ("slope",)
+    weight_columns = ()
+    metric_names = ("loss",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.albert = ms.nn.Cell()
+        table = Parameter(Tensor(np.ones((2, 1), np.float32)), name="albert.embeddings.token_type_embeddings")
+        self.table = table
+        self.weight = Parameter(Tensor([1.0, 2.0]), name="weight")
+
+    def construct(self, slope: Tensor, dropout_key: Tensor) -> tuple[Tensor]:
+        return (ms.ops.reduce_sum(self.weight * slope) + ms.ops.reduce_sum(self.table) * 0.0,)
+
+
+def explosive_step(loss_scale: LossScale, clip_norm: float = 0.0) -> TrainStep:
+    network = Explosive()
+    optimizer = GradientDescent(network.trainable_params(), dataclasses.replace(SETTINGS, learning_rate=0.5), 1000)
+    return TrainStep(network, optimizer, loss_scale, clip_norm=clip_norm)
+
+
+def test_dynamic_loss_scale_skips_shrinks_grows_and_has_a_floor() -> None:
+    step = explosive_step(LossScale("dynamic", 8.0, factor=2.0, window=2, minimum=2.0))
+    scales, finite = [], []
+    for slope in (1.0, np.inf, np.nan, np.inf, np.inf, 1.0, 1.0, 1.0):
+        before = step.network.weight.asnumpy().copy()
+        result = step.train([{"slope": np.array([slope, 0.5], np.float32)}])
+        scales.append(float(result["loss_scale"]))
+        finite.append(bool(result["finite"]))
+        assert np.array_equal(before, step.network.weight.asnumpy()) != finite[-1]
+    assert finite == [True, False, False, False, False, True, True, True]
+    assert scales == [8.0, 8.0, 4.0, 2.0, 2.0, 2.0, 2.0, 4.0]
+    assert int(step.skipped_steps.value()) == 4 and int(step.optimizer.global_step.value()) == 4
+
+
+@pytest.mark.parametrize("mode", ["off", "static"])
+def test_fixed_loss_scale(mode: str) -> None:
+    step = explosive_step(LossScale(mode, 1024.0))
+    for slope in (1.0, np.inf, 1.0):
+        result = step.train([{"slope": np.array([slope, 0.5], np.float32)}])
+        assert float(result["loss_scale"]) == (1024.0 if mode == "static" else 1.0)
+    assert int(step.skipped_steps.value()) == 1
+    # Two updates of 0.5 * slope each, at rates 0.5 * (1 - 1/1000) and 0.5 * (1 - 2/1000).
+    np.testing.assert_allclose(step.network.weight.asnumpy(), [1 - 0.9985, 2 - 0.49925], rtol=1e-5)
+
+
+def test_gradients_are_clipped_to_the_global_norm() -> None:
+    step = explosive_step(LossScale(), clip_norm=1.0)
+    result = step.train([{"slope": np.array([3.0, 4.0], np.float32)}])
+    assert float(result["grad_norm"]) == pytest.approx(5.0)
+    np.testing.assert_allclose(step.network.weight.asnumpy(), [1 - 0.4995 * 0.6, 2 - 0.4995 * 0.8], rtol=1e-5)
+
+
+def test_learning_rate_schedule() -> None:
+    rate = LearningRate(dataclasses.replace(SETTINGS, warmup_steps=4, end_learning_rate=0.001, power=2.0), 10)
+    values = [float(rate(Tensor(step, ms.int32))) for step in range(13)]
+    np.testing.assert_allclose(values[:4], [0, 0.0025, 0.005, 0.0075], rtol=1e-6)
+    np.testing.assert_allclose(values[4:11], [0.001 + 0.009 * (1 - s / 10) ** 2 for s in range(4, 11)], rtol=1e-5)
+    np.testing.assert_allclose(values[11:], 0.001, rtol=1e-6)
+    with pytest.raises(ConfigError, match="warmup_steps is 10, the run has 10 updates"):
+        LearningRate(dataclasses.replace(SETTINGS, warmup_steps=10), 10)
+
+
+def test_adam_equals_its_formula() -> None:
+    parameter = Parameter(Tensor(np.array([1.0, -2.0, 3.0], np.float32)), name="w")
+    optimizer = build_optimizer([parameter], dataclasses.replace(SETTINGS, name="Adam", weight_decay=0.0), 100)
+    value, m, v = parameter.asnumpy().astype(np.float64), 0.0, 0.0
+    for t in range(1, 5):
+        gradient = np.array([0.1, -0.3, 2.0]) * t
+        optimizer((Tensor(gradient, ms.float32),))
+        m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
+        corrected = m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.999**t)) + 1e-6)
+        value = value - 0.01 * (1 - t / 100) * corrected
+    np.testing.assert_allclose(parameter.asnumpy(), value, rtol=1e-5)
+
+
+def test_decay_groups_and_unknown_optimizer() -> None:
+    network = AlbertForPreTraining(TINY)
+    optimizer = build_optimizer(network.trainable_params(), SETTINGS, 10)
+    names = {p.name for p, decayed in zip(optimizer.parameters, optimizer.decayed, strict=True) if decayed}
+    assert all(name.endswith("weight") or name.endswith("embeddings") for name in names)
+    assert "mlm.bias" not in names and "sop.weight" in names and len(names) == 13
+    assert describe_decay_groups(optimizer).startswith("AdamWeightDecay: 13 tensors")
+    with pytest.raises(ConfigError, match="allowed are AdamWeightDecay, Lamb, Adam"):
+        build_optimizer(network.trainable_params(), dataclasses.replace(SETTINGS, name="SGD"), 10)
+
+
+def test_sentence_order_alone_can_be_learnt() -> None:
+    """64 pairs of segments in order or swapped, random tokens, no masked token: accuracy 1.0."""
+    generator = np.random.default_rng(0)
+    rows, half = 64, 6
+    labels = np.arange(rows) % 2
+    pairs = generator.integers(5, 50, (rows // 2, 2, half))
+    ids = np.stack([pair[::-1] if label else pair for pair in pairs for label in (0, 1)]).reshape(rows, 2 * half)
+    columns = {
+        "input_ids": ids.astype(np.int32),
+        "input_mask": np.ones_like(ids, np.int32),
+        "segment_ids": np.tile(np.repeat([0, 1], half), (rows, 1)).astype(np.int32),
+        "masked_lm_positions": np.zeros((rows, 1), np.int32),
+        "masked_lm_ids": np.zeros((rows, 1), np.int32),
+        "masked_lm_weights": np.zeros((rows, 1), np.float32),
+        "next_sentence_labels": labels.astype(np.int32),
+        "sequence_weights": np.ones(rows, np.float32),
+    }
+    config = dataclasses.replace(TINY, hidden_size=64, num_attention_heads=4, intermediate_size=128, embedding_size=32)
+    network = AlbertForPreTraining(config, seed=1)
+    settings = dataclasses.replace(SETTINGS, learning_rate=2e-3, warmup_steps=20)
+    step = TrainStep(network, build_optimizer(network.trainable_params(), settings, 300), LossScale())
+    best = 0.0
+    for _ in range(300):
+        best = max(best, float(step.train([columns])["sop_accuracy"]))
+        if best == 1.0:
+            break
+    assert best == 1.0
