@@ -109,7 +109,8 @@ def plan_batches(
         widths.append(boundaries[-1])
     rows, widths = np.concatenate(batches), np.array(widths, int)
     if random is not None and len(boundaries) > 1:
-        shuffled = random.permutation(len(rows))
+        whole = len(rows) - int((rows[-1:] < 0).any())  # what is filled up stays last
+        shuffled = [*random.permutation(whole), *range(whole, len(rows))]
         rows, widths = rows[shuffled], widths[shuffled]
     return Plan(rows, widths)
 
@@ -158,10 +159,13 @@ class FeatureDataset:
         rows, widths = plan.rows[start:], plan.widths[start:]
         if not len(rows):
             return
+        wanted = rows[rows >= 0].tolist()
+        if not (rows[-1] >= 0).any():
+            wanted.append(0)  # a rank with nothing left computes some row with weight 0
         reader = ds.MindDataset(
             [str(file) for file in self.records.files],
             columns_list=list(self.columns),
-            sampler=ds.SubsetSampler(np.maximum(rows, 0).ravel().tolist()),
+            sampler=ds.SubsetSampler(wanted),
             num_parallel_workers=_workers(),
         )
         padding = {
@@ -180,12 +184,12 @@ def _workers() -> int:
 
 
 def _finish(
-    batch: Batch, columns: Mapping[str, Column], width: int, filled: np.ndarray, weight_columns: Sequence[str]
+    batch: Batch, columns: Mapping[str, Column], width: int, real: np.ndarray, weight_columns: Sequence[str]
 ) -> Batch:
-    """Bring a padded batch to its width and types, and add the weights of its rows.
+    """Bring a batch to its width, types and number of rows, and add the weights of the rows.
 
     Args:
-        filled: (B,) bool, False in rows that only fill up the batch.
+        real: (B,) bool, False in the last rows, which are copies of the first one and have weight 0.
     """
     result = {}
     for name, column in columns.items():
@@ -193,13 +197,12 @@ def _finish(
         if column.per_token and values.shape[1] < width:
             surplus = ((0, 0), (0, width - values.shape[1]))
             values = np.pad(values, surplus, constant_values=column.padding)
-        result[name] = values if column.width else values[:, 0]
-    weights = filled.astype(np.float32)
-    result[SEQUENCE_WEIGHTS] = weights
-    if not filled.all():
-        for name in weight_columns:
-            shape = (-1,) + (1,) * (result[name].ndim - 1)
-            result[name] = result[name] * weights.reshape(shape)
+        values = values if column.width else values[:, 0]
+        missing = len(real) - len(values)
+        result[name] = np.concatenate([values, values[:1].repeat(missing, 0)]) if missing else values
+    result[SEQUENCE_WEIGHTS] = real.astype(np.float32)
+    for name in weight_columns:
+        result[name][~real] = 0
     return result
 
 
@@ -243,23 +246,22 @@ class TFRecordDataset:
         reader = self._read(epoch if self.loading.shuffle else None).skip(start * self.loading.rows_at_once)
         reader = reader.batch(self.loading.rows_at_once, drop_remainder=not self.loading.evaluation)
         for batch in reader.create_dict_iterator(output_numpy=True, num_epochs=1):
-            own = {name: values[rank * size : (rank + 1) * size] for name, values in batch.items()}
-            missing = size - len(own[PRETRAIN_LABEL])
-            if missing:
-                own = {name: np.concatenate([values, batch[name][:1].repeat(missing, 0)]) for name, values in own.items()}
-            filled = np.arange(size) < size - missing
-            yield _finish(own, self.columns, self.facts["max_seq_length"], filled, PRETRAIN_WEIGHTS)
+            real = np.arange(rank * size, (rank + 1) * size) < len(batch[PRETRAIN_LABEL])
+            first = rank * size if real.any() else 0
+            own = {name: values[first : first + size] for name, values in batch.items()}
+            yield _finish(own, self.columns, self.facts["max_seq_length"], real, PRETRAIN_WEIGHTS)
 
     def _read(self, epoch: int | None) -> Any:
         """Rows in the order of an epoch, or in that of the files for None."""
         names = [*PRETRAIN_TOKEN_COLUMNS, *PRETRAIN_PREDICTION_COLUMNS, PRETRAIN_LABEL]
         files = [str(file) for file in self.files]
+        schema = str(self.schema) if self.schema else None
         if epoch is None:
-            return ds.TFRecordDataset(files, self.schema and str(self.schema), names, shuffle=False, num_parallel_workers=1)
+            return ds.TFRecordDataset(files, schema, names, shuffle=False, num_parallel_workers=1)
         random = self.loading.random(epoch)
         files = [files[index] for index in random.permutation(len(files))]
         ds.config.set_seed(int(random.integers(2**31)))
-        reader = ds.TFRecordDataset(files, self.schema and str(self.schema), names, shuffle=False, num_parallel_workers=1)
+        reader = ds.TFRecordDataset(files, schema, names, shuffle=False, num_parallel_workers=1)
         return reader.shuffle(SHUFFLE_BUFFER)
 
 

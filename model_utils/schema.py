@@ -275,7 +275,8 @@ def write_config(config: Config, path: str | Path) -> None:
     """Write the configuration as yaml, complete or not at all; read back it is identical."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True)
+    # Not allow_unicode: with it a next-line character (U+0085) would not come back.
+    text = yaml.safe_dump(config.to_dict(), sort_keys=False)
     write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
@@ -388,7 +389,7 @@ def load_config(kind: type[ConfigType], argv: Sequence[str] | None = None) -> Co
 def format_help(kind: type[Config], in_file: Mapping[str, Any], path: str) -> str:
     """Every key with its type, the value it has without a flag, and its meaning."""
     lines = [(kind.__doc__ or "").strip(), "", "--config_path FILE"]
-    lines.append(f"    yaml file with any of the keys below; default {path}")
+    lines.append(f"    yaml file with any of the keys below; default {'none' if path == os.devnull else path}")
     defaults = _build(kind, in_file)
     for key, field_kind, metadata in leaves_of(kind):
         value = functools.reduce(getattr, key.split("."), defaults)

@@ -27,11 +27,14 @@ def usable() -> bool:
     return python.exists() and subprocess.run([python, "-c", probe], capture_output=True, check=False).returncode == 0
 
 
-def digest(name: str) -> str:
-    """Hash of a requirement file and of those that it includes with `-r`."""
-    text = (ROOT / name).read_text(encoding="utf-8")
-    parts = [text, *(digest(line.split()[1]) for line in text.splitlines() if line.startswith("-r "))]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+def digests(names: list[str]) -> dict[str, str]:
+    """sha256 of requirement files and of those that they include with `-r`."""
+    found: dict[str, str] = {}
+    for name in names:
+        text = (ROOT / name).read_text(encoding="utf-8")
+        included = [line.split()[1] for line in text.splitlines() if line.startswith("-r ")]
+        found |= {name: hashlib.sha256(text.encode()).hexdigest(), **digests(included)}
+    return found
 
 
 def install(names: list[str]) -> None:
@@ -40,8 +43,8 @@ def install(names: list[str]) -> None:
         installed = json.loads(STAMP.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         installed = {}
-    wanted = {name: digest(name) for name in names}
-    if all(installed.get(name) == value for name, value in wanted.items()):
+    wanted = digests(names)
+    if wanted.items() <= installed.items():
         return
     print(f"installing {', '.join(names)} into {VENV} (only the first time; some minutes)", file=sys.stderr, flush=True)
     files = [word for name in names for word in ("-r", str(ROOT / name))]
@@ -58,8 +61,11 @@ def main() -> None:
     with open(__file__, encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not usable():
-            shutil.rmtree(VENV, ignore_errors=True)
-            subprocess.run([sys.executable, "-m", "venv", VENV], check=True)
+            if VENV.exists():
+                print(f"replacing {VENV}, which holds no Python 3.11 or 3.12 that works", file=sys.stderr, flush=True)
+                shutil.rmtree(VENV)
+            if subprocess.run([sys.executable, "-m", "venv", VENV], check=False).returncode:
+                sys.exit(f"error: {sys.executable} could not make the environment {VENV}")
         install(sys.argv[1:])
 
 

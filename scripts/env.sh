@@ -41,7 +41,7 @@ run_distribute() { # NAME SCRIPT [--nproc N] ARGUMENTS...: one process a device,
     local name=$1 script=$2 nproc=${DEVICE_NUM:-} logs port
     shift 2
     case ${1:-} in
-    --nproc) nproc=${2:-} && shift 2 ;;
+    --nproc) nproc=${2:-nothing} && shift $(($# > 1 ? 2 : 1)) ;;
     --nproc=*) nproc=${1#--nproc=} && shift ;;
     esac
     [ -n "$nproc" ] || nproc=$(cd "$PROJECT" && python -c 'from model_utils.device import nvidia_cards; print(len(nvidia_cards()))')

@@ -66,7 +66,9 @@ class AlbertConfig(Config):
         choices=("all", "attention", "ffn", "none"),
     )
     use_relative_positions: bool = option(False, "NEZHA's relative positions in the attention and no absolute ones")
-    max_relative_position: int = option(64, "distance beyond which relative positions are alike", minimum=1)
+    max_relative_position: int = option(
+        64, "distance beyond which relative positions are alike", minimum=1, needs=("use_relative_positions", True)
+    )
     compute_type: str = option("float32", "type of the matrix products", choices=COMPUTE_TYPES)
     recompute: bool = option(False, "compute activations again for the gradient: less memory, more time")
 
@@ -164,7 +166,8 @@ AlbertOverrides = dataclasses.make_dataclass(
         (
             field.name,
             typing.get_type_hints(AlbertConfig)[field.name] | None,
-            dataclasses.field(default=None, metadata=field.metadata),
+            # What an option needs may come from the preset: the merged AlbertConfig checks it.
+            dataclasses.field(default=None, metadata={**field.metadata, "needs": None}),
         )
         for field in dataclasses.fields(AlbertConfig)
         if field.name != "compute_type"  # a key of the run itself

@@ -253,17 +253,23 @@ def find_checkpoint(path: Path, say: Callable[[str], object] = print) -> Content
     return contents
 
 
-def load_backbone(network: nn.Cell, contents: Contents, say: Callable[[str], object] = print) -> None:
+def load_backbone(
+    network: nn.Cell,
+    contents: Contents,
+    say: Callable[[str], object] = print,
+    needed: tuple[str, ...] = (BACKBONE,),
+) -> None:
     """Warm start: set the parameters that the checkpoint has, by exact name, and say what matched.
 
-    Parameters whose name starts with "albert." are the backbone and must all be there; a head that is missing or has
-    another shape (another number of labels) keeps its initial values.
+    The backbone must be there completely; a head that is missing or has another shape (another number of labels)
+    keeps its initial values, unless it is needed as well.
 
     Args:
         contents: from find_checkpoint.
+        needed: beginnings of the names that must be there; ("",) for all that the network has.
 
     Raises:
-        CheckpointError: a part of the backbone is missing or has another shape, or the network has none.
+        CheckpointError: a needed parameter is missing or has another shape, or the network has none.
     """
     parameters = state_of(network)
     matched = [name for name in parameters if name in contents.values]
@@ -275,14 +281,14 @@ def load_backbone(network: nn.Cell, contents: Contents, say: Callable[[str], obj
         f"{len(unexpected)} unexpected: {_some(unexpected)}; "
         f"{len(differing)} of other shape: {_some(list(differing.values()))}"
     )
-    backbone = [name for name in parameters if name.startswith(BACKBONE)]
-    lost = [name for name in backbone if name in missing]
-    if not backbone or lost:
+    wanted = [name for name in parameters if name.startswith(needed)]
+    lost = [name for name in wanted if name in missing]
+    if not wanted or lost:
         raise CheckpointError(
-            f"{contents.path}: the backbone does not load: {len(lost)} of its {len(backbone)} parameters are missing: "
-            f"{_some(lost)}; the checkpoint's own names are {_some(sorted(contents.values))}"
+            f"{contents.path}: the weights do not load: {len(lost)} of {len(wanted)} needed parameters are "
+            f"missing: {_some(lost)}; the checkpoint's own names are {_some(sorted(contents.values))}"
         )
-    foreign = [differing[name] for name in backbone if name in differing]
+    foreign = [differing[name] for name in wanted if name in differing]
     if foreign:
         raise CheckpointError(
             f"{contents.path} was made for another architecture: {_some(foreign)}; the albert_config.json that "

@@ -22,7 +22,7 @@ from model_utils.errors import DataError
 
 MAX_DOCUMENT_CHARACTERS = 1_000_000
 MAX_LINE_BYTES = 1 << 20
-SNIFFED_LINES = 2000  # enough of a book to get past its title page and table of contents
+SNIFFED_CHARACTERS = 100_000  # enough of a book to get past its title page and table of contents
 
 _DOC_START = re.compile(r"<doc\b[^\n]*>$")
 _HEADING = re.compile(r"(=(?: =)*) \S.* \1$")
@@ -47,6 +47,8 @@ def expand_glob(pattern: str) -> list[Path]:
     Raises:
         DataError: a part of the pattern matches no file, or all files are empty.
     """
+    if not pattern.strip(", "):
+        raise DataError("the pattern of input files is empty; give a path or a glob pattern in quotes")
     names = [pattern] if _match(pattern) else [name.strip() for name in pattern.split(",") if name.strip()]
     files: set[Path] = set()
     for name in names:
@@ -54,8 +56,6 @@ def expand_glob(pattern: str) -> list[Path]:
         if not found:
             raise DataError(f"no file matches {name!r}; give a path, a glob pattern in quotes, or several with commas")
         files.update(found)
-    if not files:
-        raise DataError("the pattern of input files is empty; give a path or a glob pattern in quotes")
     if not any(path.stat().st_size for path in files):
         raise DataError(f"{pattern!r} matches {len(files)} file(s), and all are empty")
     return sorted(files)
@@ -74,7 +74,7 @@ def read_documents(paths: Iterable[str | Path]) -> Iterator[list[str]]:
             count += 1
             yield document
     if not count:
-        raise DataError(f"no text was found in the {len(paths)} input file(s), beginning with {paths[:1]}")
+        raise DataError(f"no text was found in {', '.join(map(str, paths[:3]))} ({len(paths)} file(s) in all)")
 
 
 def iter_documents(path: str | Path) -> Iterator[list[str]]:
@@ -84,7 +84,7 @@ def iter_documents(path: str | Path) -> Iterator[list[str]]:
         DataError: the file cannot be read or is not UTF-8; names the file and the byte.
     """
     lines = _read_lines(Path(path))
-    head = list(itertools.islice(lines, SNIFFED_LINES))
+    head = _take(lines, SNIFFED_CHARACTERS)
     first = next((line for line in head if line), "")
     lines = itertools.chain(head, lines)
     if _DOC_START.match(first):
@@ -145,6 +145,15 @@ def _read_lines(path: Path) -> Iterator[str]:
                     file.seek(position)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _take(lines: Iterator[str], characters: int) -> list[str]:
+    """The first lines, as many as hold this number of characters."""
+    taken = []
+    while characters > 0 and (line := next(lines, None)) is not None:
+        taken.append(line)
+        characters -= 1 + len(line)
+    return taken
 
 
 def _piece_length(raw: bytes) -> int:

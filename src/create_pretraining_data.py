@@ -73,7 +73,9 @@ class UnitMaker:
                 parts.append(build_examples(documents, pairs, self.vocabulary, self.settings, generator))
         text_bytes = sum(len(text.encode()) for document in unit for text in document)
         if not parts:
-            return UnitResult(PackedRows([], np.zeros(0, np.int32)), np.zeros(len(self.vocabulary.word_start), int), text_bytes)
+            return UnitResult(
+                PackedRows([], np.zeros(0, np.int32)), np.zeros(len(self.vocabulary.word_start), int), text_bytes
+            )
         rows = concatenate(parts)
         packed = pack_rows(self.columns, rows)
         order = np.random.default_rng([self.seed, number]).permutation(len(packed.rows))
@@ -163,7 +165,9 @@ def _make_unit(number: int, unit: list[Document]) -> UnitResult:
     return _maker.make(number, unit)
 
 
-def gather_facts(config: CreateDataConfig, tokenizer: FullTokenizer, settings: Settings, files: list[Path]) -> dict[str, Any]:
+def gather_facts(
+    config: CreateDataConfig, tokenizer: FullTokenizer, settings: Settings, files: list[Path]
+) -> dict[str, Any]:
     """What determines the output, for NAME.facts.json."""
     return {
         "task": TASK,

@@ -15,7 +15,7 @@ from model_utils.config import FillMaskConfig, run_main
 from model_utils.device import setup_device
 from model_utils.errors import DataError
 from src.albert_for_pre_training import PreTrainingScores
-from src.checkpoint import find_checkpoint, load_backbone
+from src.checkpoint import BACKBONE, find_checkpoint, load_backbone
 from src.saved_tokenizer import load_tokenizer
 from src.tokenization import WORD_START, FullTokenizer
 
@@ -97,7 +97,7 @@ def main(config: FillMaskConfig) -> None:
     tokenizer = load_tokenizer(weights, config.vocab_file, config.spm_model_file)
     architecture = config.albert_config(tokenizer.vocab_size, config.compute_type or device.compute_type)
     network = PreTrainingScores(architecture)
-    load_backbone(network, find_checkpoint(weights))
+    load_backbone(network, find_checkpoint(weights), needed=(BACKBONE, "mlm."))
     texts = [line for line in config.text.splitlines() if line.strip()]
     answers = fill_mask(network, tokenizer, texts, config.top_k, architecture.max_position_embeddings)
     for text, per_mask in zip(texts, answers, strict=True):

@@ -179,7 +179,9 @@ def _replace(ids: np.ndarray, masked: np.ndarray, vocabulary: Vocabulary, random
     draw = random.random(len(row))
     substitutes = vocabulary.replacements[random.integers(len(vocabulary.replacements), size=len(row))]
     kept = ids[row, position]
-    values = np.where(draw < MASK_SHARE, vocabulary.mask_id, np.where(draw < MASK_SHARE + KEEP_SHARE, kept, substitutes))
+    values = np.where(
+        draw < MASK_SHARE, vocabulary.mask_id, np.where(draw < MASK_SHARE + KEEP_SHARE, kept, substitutes)
+    )
     hidden = ids.copy()
     hidden[row, position] = values
     return hidden

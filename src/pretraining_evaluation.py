@@ -3,13 +3,16 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor
 
+from model_utils.errors import DataError
 from src.albert_for_pre_training import AlbertForPreTraining
 
+UNIGRAM_FILE = "unigram.npy"  # beside a checkpoint: token counts of its training data
 _WEIGHTS_OF = {"mlm": "masked_lm_weights", "sop": "sequence_weights"}
 
 
@@ -35,7 +38,7 @@ def evaluate(network: AlbertForPreTraining, batches: Iterable[dict[str, np.ndarr
         batches: numpy columns; rows that only fill up the last batch have sequence weight 0.
 
     Raises:
-        ValueError: there are no rows.
+        DataError: there are no examples with masked tokens.
     """
     network.set_train(False)
     key = Tensor(0, ms.int32)  # dropout is off
@@ -50,7 +53,7 @@ def evaluate(network: AlbertForPreTraining, batches: Iterable[dict[str, np.ndarr
             weights[head] += float(batch[column].sum(dtype=np.float64))
         counts += np.bincount(batch["masked_lm_ids"].ravel(), batch["masked_lm_weights"].ravel(), minlength=vocab_size)
     if not all(weights.values()):
-        raise ValueError("no examples to evaluate on")
+        raise DataError("the data has no example with a masked token to evaluate on")
     metrics = {name: sums[name] / weights[name[:3]] for name in network.metric_names if name != "loss"}
     metrics = {"loss": metrics["mlm_loss"] + metrics["sop_loss"], **metrics}
     return HeldOut(metrics, round(weights["sop"]), round(weights["mlm"]), counts)
@@ -87,6 +90,21 @@ def unigram_baselines(counts: np.ndarray, training_counts: np.ndarray | None) ->
     lines["mlm_loss"]["own unigram"] = float(-(share[present] * np.log(share[present])).sum())
     lines["mlm_accuracy"]["own unigram"] = float(share.max())
     return lines
+
+
+def read_counts(folder: Path, vocab_size: int) -> np.ndarray | None:
+    """(V,) token counts of the training data, from beside its checkpoint; None where they do not lie there.
+
+    Raises:
+        DataError: they are of another vocabulary.
+    """
+    file = folder / UNIGRAM_FILE
+    if not file.exists():
+        return None
+    counts = np.load(file)
+    if counts.shape != (vocab_size,):
+        raise DataError(f"{file} has shape {counts.shape}, the model's vocabulary {vocab_size} tokens")
+    return counts
 
 
 def merge_baselines(*sources: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:

@@ -204,8 +204,7 @@ class RecordWriter:
             found = 0
         if found != self.rows:
             raise DataError(
-                f"{self.path}: {self.rows} examples do not fit into {len(files)} file(s); "
-                "give a larger output_file_num"
+                f"{self.path}: {self.rows} examples do not fit into {len(files)} file(s); give a larger output_file_num"
             )
 
 

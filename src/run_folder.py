@@ -10,6 +10,7 @@ train_results.json written last: its presence means that the run is finished
 import fcntl
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,7 +19,7 @@ import yaml
 from model_utils.config import write_config
 from model_utils.errors import CheckpointError, ConfigError, UserError
 from src.checkpoint import list_checkpoints
-from src.utils import write_atomically, write_json
+from src.utils import write_json
 
 CONFIG_FILE = "config.yaml"
 RESULTS_FILE = "train_results.json"
@@ -61,7 +62,8 @@ class RunFolder:
         writer: whether this process writes (rank 0); the others neither lock nor write.
 
     Attributes:
-        finished: the run of this configuration is already complete.
+        begun: a run of this configuration has worked here before.
+        finished: it is complete.
 
     Raises:
         ConfigError: the folder holds a run of another configuration.
@@ -74,7 +76,8 @@ class RunFolder:
         self.config = config
         self.writer = writer
         self._lock: int | None = None
-        self.finished = False
+        self._companions: list[Callable[[Path], object]] = []
+        self.begun = self.finished = False
 
     def __enter__(self) -> Self:
         check_run_folder(self.path, self.config)
@@ -86,6 +89,7 @@ class RunFolder:
                 raise UserError(f"the run's folder {self.path} cannot be written: {error.strerror}") from error
             self._acquire()
             check_run_folder(self.path, self.config)  # another run may have begun before the lock was ours
+        self.begun = (self.path / CONFIG_FILE).exists()
         self.finished = (self.path / RESULTS_FILE).exists()
         return self
 
@@ -109,6 +113,10 @@ class RunFolder:
             os.close(self._lock)
             self._lock = None
 
+    def beside(self, write: Callable[[Path], object]) -> None:
+        """Have `write(folder)` called when work starts: for what belongs beside checkpoints, such as the vocabulary."""
+        self._companions.append(write)
+
     def begin(self, needed_bytes: int) -> None:
         """Bind the folder to the configuration; called when everything is built and work starts.
 
@@ -126,12 +134,9 @@ class RunFolder:
                 f"the disk of {self.path} has {free / 1e6:,.0f} MB free, the checkpoints of this run need "
                 f"{needed_bytes / 1e6:,.0f} MB: make room, or keep fewer (save_checkpoint_num)"
             )
-        write_config(self.config, self.path / CONFIG_FILE)
-
-    def add_file(self, source: Path, name: str | None = None) -> None:
-        """Copy what belongs beside the checkpoints: the vocabulary, albert_config.json, the token counts."""
-        if self.writer:
-            write_atomically(self.path / (name or source.name), lambda temporary: shutil.copyfile(source, temporary))
+        for write in self._companions:
+            write(self.path)
+        write_config(self.config, self.path / CONFIG_FILE)  # last: where it is, the companions are
 
     def finish(self, results: dict[str, Any]) -> None:
         """Write train_results.json: the run is complete."""

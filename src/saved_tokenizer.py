@@ -6,6 +6,7 @@ tokenizer_config.json names the file, which kind it is, and whether text is lowe
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 from model_utils.errors import DataError
 from src.tokenization import FullTokenizer, build_tokenizer
@@ -52,5 +53,33 @@ def load_tokenizer(weights: Path, vocab_file: str = "", spm_model_file: str = ""
         raise DataError(
             f"the vocabulary {tokenizer.file} is not the one that the weights in {folder} were trained with: its "
             f"sha256 is {tokenizer.sha256}, {TOKENIZER_FILE} says {described['vocab_sha256']}"
+        )
+    return tokenizer
+
+
+def tokenizer_of_data(
+    data_dir: str | Path, facts: dict[str, Any], vocab_file: str = "", spm_model_file: str = ""
+) -> FullTokenizer | None:
+    """The tokenizer that feature files were made with, or None where its file is not at hand.
+
+    Args:
+        data_dir: where the file lies if it is not given.
+        facts: of the feature files.
+
+    Raises:
+        DataError: the vocabulary is not the one that made the files, or is damaged.
+    """
+    if not vocab_file and not spm_model_file:
+        data_dir = Path(data_dir)
+        beside = (data_dir if data_dir.is_dir() else data_dir.parent) / facts.get("vocab_file", "")
+        if not beside.is_file():
+            return None
+        vocab_file, spm_model_file = ("", str(beside)) if beside.suffix == ".model" else (str(beside), "")
+    tokenizer = build_tokenizer(vocab_file, spm_model_file, facts.get("do_lower_case", True))
+    made_with = facts.get("vocab_sha256", tokenizer.sha256)
+    if tokenizer.sha256 != made_with:
+        raise DataError(
+            f"the vocabulary {tokenizer.file} (sha256 {tokenizer.sha256}) is not the one that made {data_dir}: "
+            f"{facts['vocab_file']} (sha256 {made_with})"
         )
     return tokenizer

@@ -6,7 +6,8 @@ goes through the same preprocessing as when it is tokenized.
 
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import sentencepiece
@@ -85,22 +86,26 @@ def train_sentencepiece(paths: Sequence[Path], config: TrainVocabularyConfig) ->
 
 
 def train_wordpiece(paths: Sequence[Path], config: TrainVocabularyConfig) -> tuple[bytes]:
-    """Train a WordPiece vocabulary with the special tokens first.
+    """Train a WordPiece vocabulary: special tokens, characters, characters inside words, longer pieces.
 
     Returns:
         the vocabulary, one entry a line.
     """
+    sentences = _Sentences(paths)
     specials = [WORDPIECE_SPECIALS[name] for name in ("pad", "unk", "cls", "sep", "mask")]
+    alphabet, inner = _choose_alphabet(sentences, config, config.vocab_size - len(specials))
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=WORDPIECE_SPECIALS["unk"]))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     trainer = tokenizers.trainers.WordPieceTrainer(
         vocab_size=config.vocab_size,
-        special_tokens=specials,
-        # A character has up to two entries, with "##" and without; with more of them there would be too many entries.
-        limit_alphabet=(config.vocab_size - len(specials)) // 2,
+        # Left to itself the library numbers the characters inside words in the order of a hash, another one each time,
+        # and breaks ties between pieces by these numbers.
+        special_tokens=[*specials, *alphabet, *inner],
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
         show_progress=False,
     )
-    words = (" ".join(split_words(sentence, config.do_lower_case)) for sentence in _Sentences(paths))
+    words = (" ".join(split_words(sentence, config.do_lower_case)) for sentence in sentences)
     tokenizer.train_from_iterator(words, trainer)
     entries = sorted(tokenizer.get_vocab().items(), key=lambda entry: entry[1])
     if len(entries) != config.vocab_size:
@@ -108,6 +113,24 @@ def train_wordpiece(paths: Sequence[Path], config: TrainVocabularyConfig) -> tup
             f"vocab_size is {config.vocab_size}, but this text gives {len(entries)} entries; set it to that"
         )
     return ("".join(f"{token}\n" for token, _ in entries).encode(),)
+
+
+def _choose_alphabet(sentences: Iterable[str], config: TrainVocabularyConfig, room: int) -> tuple[list[str], list[str]]:
+    """The most frequent characters that fit into `room` entries, and those seen inside words with "##" before them."""
+    counts: Counter[str] = Counter()
+    inside: set[str] = set()
+    for sentence in sentences:
+        for word in split_words(sentence, config.do_lower_case):
+            counts.update(word)
+            inside.update(word[1:])
+    alphabet: list[str] = []
+    for character in sorted(counts, key=lambda character: (-counts[character], character)):
+        room -= 1 + (character in inside)
+        if room < 0:
+            break
+        alphabet.append(character)
+    alphabet.sort()
+    return alphabet, [f"##{character}" for character in alphabet if character in inside]
 
 
 class _Sentences:

@@ -26,7 +26,7 @@ from src.checkpoint import newest_checkpoint, prune_checkpoints, restore, save_c
 from src.meters import Speed, Stopwatch, Window
 from src.run_folder import RunFolder
 from src.run_log import EVAL_PREFIX, Baselines, RunLog
-from src.train_step import TrainStep
+from src.train_step import LossScale, TrainStep
 
 Batch = dict[str, np.ndarray]
 
@@ -62,6 +62,15 @@ def plan_run(config: Any, batches_per_epoch: int) -> Plan:
             "batch_size or accumulation_steps, or give more data"
         )
     return Plan(planned, batches_per_epoch)
+
+
+def plan_loss_scale(config: Any, compute_type: str) -> LossScale:
+    """The loss scale as configured; off in float32, which needs none."""
+    if not config.enable_lossscale or compute_type == "float32":
+        return LossScale("off")
+    return LossScale(
+        config.loss_scale_mode, config.loss_scale_value, config.scale_factor, config.scale_window, config.min_loss_scale
+    )
 
 
 class StopSignals(AbstractContextManager):
@@ -113,6 +122,7 @@ class Trainer:
         folder: the open run folder.
         identity: facts of the data; a run is not resumed on other data.
         rank, rank_size: this process and how many there are; rank 0 writes and evaluates.
+        initialise: sets the weights that the run starts with; called where there is no checkpoint to resume from.
         evaluate: development metrics by name; called every config.eval_steps updates and after the last one.
         baselines: reference lines of the metrics.
     """
@@ -127,12 +137,14 @@ class Trainer:
         identity: dict[str, Any],
         rank: int = 0,
         rank_size: int = 1,
+        initialise: Callable[[], object] | None = None,
         evaluate: Callable[[], dict[str, float]] | None = None,
         baselines: Baselines | None = None,
     ) -> None:
         self.step, self.data, self.plan, self.config, self.folder = step, data, plan, config, folder
         self.identity, self.rank_size = identity, rank_size
         self.writer = rank == 0
+        self.initialise = initialise
         self.evaluate = evaluate
         self.baselines = baselines or {}
         self.metric_names = tuple(step.network.metric_names)
@@ -178,6 +190,8 @@ class Trainer:
 
     def rehearse(self) -> str:
         """Train one update, once to compile and once to measure, and say what the run would take; nothing is kept."""
+        if self.initialise:
+            self.initialise()
         _, micro_batches = next(self.updates())
         seconds = []
         for _ in range(2):
@@ -189,12 +203,14 @@ class Trainer:
         copies = self.config.save_checkpoint_num + 1 if self.config.enable_save_ckpt else 0
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         duration = timedelta(seconds=round(seconds[1] * self.plan.train_steps))
-        return (
+        sentence = (
             f"dry run: one update takes {seconds[1]:.2f} s (the first {seconds[0]:.1f} s, with compilation); "
             f"{self.plan.train_steps} updates take about {duration}. Host memory at its peak: {memory / 1e9:.2f} GB. "
             f"A checkpoint takes {size / 1e6:.1f} MB, at most {copies} at a time: {copies * size / 1e6:.1f} MB. "
             "Nothing was kept."
         )
+        self.say(sentence)
+        return sentence
 
     def say(self, sentence: str) -> None:
         """A line for the reader, from the rank that writes."""
@@ -204,9 +220,11 @@ class Trainer:
             print(sentence, flush=True)
 
     def resume(self) -> None:
-        """Restore weights, moments, counters and the log's window from the newest good checkpoint, if there is one."""
+        """Restore weights, moments, counters and the log's window from the newest good checkpoint, or start anew."""
         contents = newest_checkpoint(self.folder.path, self.say) if self.folder.path.exists() else None
         if contents is None:
+            if self.initialise:
+                self.initialise()
             return
         state = contents.loop_state
         if not state:

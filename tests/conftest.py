@@ -4,8 +4,11 @@ import os
 import sys
 from pathlib import Path
 
+import hypothesis
 import pytest
 
+hypothesis.settings.register_profile("project", deadline=None)  # how long an example takes says nothing here
+hypothesis.settings.load_profile("project")
 ROOT = Path(__file__).resolve().parents[1]
 
 

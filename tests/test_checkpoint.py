@@ -194,12 +194,20 @@ def test_a_backbone_that_does_not_load_ends_the_run(saved: Path, tmp_path: Path)
     network = State()
     network.extra = Parameter(Tensor(np.zeros(2, np.float32)), name="albert.pooler.bias")
     before = values(network)
-    with pytest.raises(CheckpointError, match=r"1 of its 3 parameters are missing: albert\.pooler\.bias"):
+    with pytest.raises(CheckpointError, match=r"1 of 3 needed parameters are missing: albert\.pooler\.bias"):
         ckpt.load_backbone(network, contents, lambda _: None)
     foreign = ckpt.find_checkpoint(ckpt.save_checkpoint(State(backbone="bert"), tmp_path, 1, {}))
     with pytest.raises(CheckpointError, match=r"own names are bert\.encoder\.bias"):
         ckpt.load_backbone(network, foreign, lambda _: None)
     assert all((before[name] == value).all() for name, value in values(network).items())
+
+
+def test_a_head_can_be_needed_as_well(saved: Path) -> None:
+    network = nn.Cell()
+    network.bias = Parameter(Tensor(np.zeros(3, np.float32)), name="albert.encoder.bias")
+    network.head = Parameter(Tensor(np.zeros(5, np.float32)), name="mlm.bias")
+    with pytest.raises(CheckpointError, match=r"1 of 2 needed parameters are missing: mlm\.bias"):
+        ckpt.load_backbone(network, ckpt.find_checkpoint(saved), lambda _: None, needed=("",))
 
 
 def test_copying_parameters_leaves_no_tie(saved: Path) -> None:

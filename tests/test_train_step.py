@@ -9,6 +9,7 @@ from mindspore import Parameter, Tensor
 
 from model_utils.errors import ConfigError
 from src.albert_for_pre_training import AlbertForPreTraining
+from src.layers import RowSquareSum
 from src.optimizer import LearningRate, Optimizer, OptimizerSettings, build_optimizer, describe_decay_groups
 from src.train_step import LossScale, TrainStep, normalise_weights
 from tests.test_model import TINY, batch
@@ -55,7 +56,7 @@ def test_micro_batches_equal_one_batch() -> None:
         losses = [float(step.train(slices(columns, pieces))["loss"]) for _ in range(3)]
         results.append((losses, weights_after(step)))
     (losses, weights), (micro_losses, micro_weights) = results
-    assert losses[2] < losses[0] - 0.5
+    assert losses[2] < losses[0] - 0.4
     np.testing.assert_allclose(losses, micro_losses, rtol=1e-6)
     for name, value in weights.items():
         np.testing.assert_allclose(value, micro_weights[name], atol=1e-6, err_msg=name)
@@ -84,13 +85,12 @@ class Explosive(ms.nn.Cell):
 
     def __init__(self) -> None:
         super().__init__()
-        self.albert = ms.nn.Cell()
-        table = Parameter(Tensor(np.ones((2, 1), np.float32)), name="albert.embeddings.token_type_embeddings")
-        self.table = table
+        self.table = Parameter(Tensor(np.ones((2, 1), np.float32)), name="albert.embeddings.token_type_embeddings")
+        self.rows = RowSquareSum()
         self.weight = Parameter(Tensor([1.0, 2.0]), name="weight")
 
     def construct(self, slope: Tensor, dropout_key: Tensor) -> tuple[Tensor]:
-        return (ms.ops.reduce_sum(self.weight * slope) + ms.ops.reduce_sum(self.table) * 0.0,)
+        return (ms.ops.reduce_sum(self.weight * slope) + ms.ops.reduce_sum(self.rows(self.table)) * 0.0,)
 
 
 def explosive_step(loss_scale: LossScale, clip_norm: float = 0.0) -> TrainStep:
@@ -121,7 +121,7 @@ def test_fixed_loss_scale(mode: str) -> None:
         assert float(result["loss_scale"]) == (1024.0 if mode == "static" else 1.0)
     assert int(step.skipped_steps.value()) == 1
     # Two updates of 0.5 * slope each, at rates 0.5 * (1 - 1/1000) and 0.5 * (1 - 2/1000).
-    np.testing.assert_allclose(step.network.weight.asnumpy(), [1 - 0.9985, 2 - 0.49925], rtol=1e-5)
+    np.testing.assert_allclose(step.network.weight.asnumpy(), [1 - 0.9985, 2 - 0.49925], atol=1e-6)
 
 
 def test_gradients_are_clipped_to_the_global_norm() -> None:

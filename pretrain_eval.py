@@ -1,0 +1,57 @@
+"""Measure a pre-trained ALBERT: python pretrain_eval.py --load_checkpoint_path RUN --data_dir HELD_OUT.
+
+Prints loss and accuracy of both tasks beside chance and beside the unigram baselines, and writes eval_results.json.
+"""
+
+from itertools import islice
+from pathlib import Path
+
+from dataset import Loading
+from model_utils.config import PretrainEvalConfig, run_main
+from model_utils.device import setup_device
+from src.albert_for_pre_training import AlbertForPreTraining
+from src.checkpoint import find_checkpoint, load_backbone
+from src.pretraining import PretrainingData, build_architecture, trained_on
+from src.pretraining_evaluation import chance, evaluate, merge_baselines, read_counts, table, unigram_baselines
+from src.utils import write_json
+
+RESULTS_FILE = "eval_results.json"
+
+
+def main(config: PretrainEvalConfig) -> None:
+    """Evaluate one checkpoint."""
+    device = setup_device(config.device_target, config.device_id)
+    weights = Path(config.load_checkpoint_path)
+    folder = weights if weights.is_dir() else weights.parent
+    data = PretrainingData(
+        config.data_dir, config.schema_dir, Loading(config.batch_size, shuffle=False, evaluation=True)
+    )
+    compute_type = config.compute_type or device.compute_type
+    architecture = build_architecture(config, data, None, compute_type, config.load_checkpoint_path, print)
+    contents = find_checkpoint(weights)
+    data.check_vocabulary(trained_on(contents), contents.path)
+    network = AlbertForPreTraining(architecture)
+    load_backbone(network, contents, needed=("",))
+
+    held_out = evaluate(network, islice(data.batches(0), config.eval_batches or None), architecture.vocab_size)
+    unigram = unigram_baselines(held_out.token_counts, read_counts(folder, architecture.vocab_size))
+    baselines = merge_baselines(chance(architecture.vocab_size), unigram)
+    print(f"{held_out.examples:,} examples, {held_out.masked_tokens:,} masked tokens of {config.data_dir}")
+    print(table(held_out.metrics, baselines))
+    results = {
+        "checkpoint": contents.path.name,
+        "step": contents.loop_state.get("step"),
+        "data_dir": config.data_dir,
+        "examples": held_out.examples,
+        "masked_tokens": held_out.masked_tokens,
+        **held_out.metrics,
+        "baselines": baselines,
+    }
+    output = Path(config.output_path) if config.output_path else folder
+    output.mkdir(parents=True, exist_ok=True)
+    write_json(output / RESULTS_FILE, results)
+    print(f"written to {output / RESULTS_FILE}")
+
+
+if __name__ == "__main__":
+    run_main(main, PretrainEvalConfig)

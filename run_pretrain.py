@@ -1,0 +1,84 @@
+"""Pre-train ALBERT: python run_pretrain.py --data_dir DATA --save_checkpoint_path RUN; --help lists all keys."""
+
+from functools import partial
+
+from dataset import Loading
+from model_utils.config import PretrainConfig, run_main
+from model_utils.device import Device, setup_device
+from src.albert_for_pre_training import AlbertForPreTraining
+from src.optimizer import OptimizerSettings, build_optimizer, describe_decay_groups
+from src.pretraining import (
+    HeldOutEvaluation,
+    PretrainingData,
+    build_architecture,
+    initialise,
+    keep_beside,
+    known_baselines,
+)
+from src.run_folder import RunFolder, check_run_folder
+from src.saved_tokenizer import tokenizer_of_data
+from src.train_step import TrainStep
+from src.trainer import Trainer, plan_loss_scale, plan_run
+
+RANK_SEEDS = 1_000_003  # between the dropout seeds of two ranks; more than a run has updates
+
+
+def main(config: PretrainConfig) -> None:
+    """Train until the run in save_checkpoint_path is finished."""
+    device = setup_device(config.device_target, config.device_id, config.distribute, config.device_num, config.seed)
+    folder = RunFolder(config.save_checkpoint_path, config, writer=device.rank == 0)
+    if config.dry_run:
+        check_run_folder(folder.path, config)
+        build_trainer(config, device, folder).rehearse()
+        return
+    with folder:
+        if folder.finished:
+            print(f"{folder.path} holds this run and it is finished: nothing to do")
+        else:
+            folder.finish(build_trainer(config, device, folder).fit())
+
+
+def build_trainer(config: PretrainConfig, device: Device, folder: RunFolder) -> Trainer:
+    """Data, model, optimizer, step and loop, checked against each other before any work."""
+    say = print if device.rank == 0 else lambda _: None
+    ranks = {"rank": device.rank, "rank_size": device.rank_size}
+    data = PretrainingData(
+        config.data_dir, config.schema_dir, Loading(config.batch_size, config.seed, config.do_shuffle, **ranks)
+    )
+    plan = plan_run(config, data.batches_per_epoch)
+    tokenizer = tokenizer_of_data(config.data_dir, data.facts, config.vocab_file, config.spm_model_file)
+    weights = str(folder.path) if folder.begun else config.load_checkpoint_path
+    compute_type = config.compute_type or device.compute_type
+    architecture = build_architecture(config, data, tokenizer, compute_type, weights, say)
+    network = AlbertForPreTraining(architecture, seed=config.seed)
+
+    settings = OptimizerSettings(**config.optimizer_cfg.settings())
+    optimizer = build_optimizer(network.trainable_params(), settings, plan.train_steps)
+    say(describe_decay_groups(optimizer))
+    step = TrainStep(
+        network,
+        optimizer,
+        plan_loss_scale(config, compute_type),
+        config.accumulation_steps,
+        config.clip_norm,
+        device.rank_size,
+        config.seed + RANK_SEEDS * device.rank,
+    )
+    keep_beside(folder, architecture, tokenizer, data, say)
+    evaluation = HeldOutEvaluation(network, architecture, config, data) if config.eval_steps else None
+    return Trainer(
+        step,
+        data,
+        plan,
+        config,
+        folder,
+        identity=data.identity,
+        **ranks,
+        initialise=partial(initialise, network, data, config.load_checkpoint_path, say),
+        evaluate=evaluation,
+        baselines=known_baselines(architecture.vocab_size, data, evaluation and evaluation.data),
+    )
+
+
+if __name__ == "__main__":
+    run_main(main, PretrainConfig)

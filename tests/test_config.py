@@ -1,0 +1,473 @@
+"""Configuration: what is accepted, what is refused with which sentence, and what survives a round trip."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model_utils import config as configs
+from model_utils.config import (
+    ConfigError,
+    CreateDataConfig,
+    PretrainConfig,
+    PretrainEvalConfig,
+    UserError,
+    load_config,
+    write_config,
+)
+from model_utils.errors import CheckpointError
+from model_utils.schema import Config, leaves_of, option
+from src.albert_config import PRESETS, AlbertConfig, find_config_file, resolve_albert_config
+
+ROOT = Path(__file__).resolve().parents[1]
+CLASSES = (CreateDataConfig, PretrainConfig, PretrainEvalConfig)
+
+
+def load(tmp_path: Path, text: str, *words: str, kind: type = PretrainConfig):
+    file = tmp_path / "run.yaml"
+    file.write_text(text, encoding="utf-8")
+    return load_config(kind, ["--config_path", str(file), *words])
+
+
+def refusal(tmp_path: Path, text: str, *words: str, kind: type = PretrainConfig) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, text, *words, kind=kind)
+    return str(caught.value)
+
+
+# --- the project's own files ---
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_the_projects_yaml_holds_every_key_and_loads(kind: type[Config]) -> None:
+    tree = yaml.safe_load((ROOT / kind.config_file).read_text(encoding="utf-8"))
+    for key, _, _ in leaves_of(kind):
+        if key.startswith("albert_cfg.") or (kind is PretrainEvalConfig and key == "output_path"):
+            continue
+        node = tree
+        for part in key.split("."):
+            assert part in node, f"{kind.config_file} lacks {key}"
+            node = node[part]
+    assert isinstance(load_config(kind, []), kind)
+
+
+def test_the_references_flags_exist() -> None:
+    flags = """distribute epoch_size device_num device_id enable_save_ckpt device_target enable_lossscale do_shuffle
+        enable_data_sink data_sink_steps accumulation_steps save_checkpoint_path load_checkpoint_path
+        save_checkpoint_steps save_checkpoint_num data_dir schema_dir train_steps""".split()
+    assert set(flags) <= {key for key, _, _ in leaves_of(PretrainConfig)}
+    keys = """input_file output_file output_file_num vocab_file spm_model_file do_lower_case do_whole_word_mask
+        do_permutation favor_shorter_ngram random_next_sentence max_seq_length ngram max_predictions_per_seq random_seed
+        dupe_factor masked_lm_prob short_seq_prob""".split()
+    assert set(keys) <= {key for key, _, _ in leaves_of(CreateDataConfig)}
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_help_lists_every_key_with_type_default_and_meaning(kind: type[Config], capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit) as caught:
+        load_config(kind, ["--help"])
+    assert caught.value.code == 0
+    lines = capsys.readouterr().out.splitlines()
+    for key, _, metadata in leaves_of(kind):
+        at = lines.index(f"--{key}")
+        assert lines[at + 1].strip() == metadata["meaning"] != ""
+        assert "; default " in lines[at + 2]
+    if kind is PretrainConfig:
+        at = lines.index("--optimizer_cfg.Lamb.learning_rate")
+        assert lines[at + 2].strip() == "a number above 0; default 0.00176"  # the yaml's, not the class's
+
+
+def test_configuration_costs_no_mindspore_import() -> None:
+    program = "import sys, model_utils.config, src.albert_config; sys.exit('mindspore' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0
+
+
+# --- merging ---
+
+
+def test_the_command_line_wins_over_yaml_and_yaml_over_defaults(tmp_path: Path) -> None:
+    config = load(tmp_path, "batch_size: 7\nlog_steps: 9\n", "--log_steps", "11")
+    assert (config.batch_size, config.log_steps, config.accumulation_steps) == (7, 11, 1)
+
+
+def test_nested_keys_with_dots_leave_their_neighbours_alone(tmp_path: Path) -> None:
+    config = load(
+        tmp_path,
+        "optimizer_cfg: {AdamWeightDecay: {learning_rate: 0.25, weight_decay: 0.5}}\n",
+        "--optimizer_cfg.AdamWeightDecay.learning_rate=1e-4",
+        "--albert_cfg.share_parameters=ffn",
+    )
+    section = config.optimizer_cfg.AdamWeightDecay
+    assert (section.learning_rate, section.weight_decay) == (1e-4, 0.5)
+    assert config.albert_cfg.to_dict() == {"share_parameters": "ffn"}
+
+
+@pytest.mark.parametrize("text", ["true", "True", "TRUE", "yes", "YES", "1"])
+def test_words_for_true(tmp_path: Path, text: str) -> None:
+    assert load(tmp_path, "do_shuffle: false", "--do_shuffle", text).do_shuffle is True
+    assert load(tmp_path, f"do_shuffle: {text}").do_shuffle is True
+
+
+@pytest.mark.parametrize("text", ["false", "False", "FALSE", "no", "No", "0"])
+def test_words_for_false(tmp_path: Path, text: str) -> None:
+    assert load(tmp_path, "", f"--do_shuffle={text}").do_shuffle is False
+    assert load(tmp_path, f"do_shuffle: {text}").do_shuffle is False
+
+
+def test_yaml_numbers_without_a_point_and_lists(tmp_path: Path) -> None:
+    text = "optimizer_cfg: {Lamb: {learning_rate: 1e-4, decay_filter: [a, b]}}"  # YAML 1.1 reads 1e-4 as text
+    assert load(tmp_path, text).optimizer_cfg.Lamb.learning_rate == 1e-4
+    assert load(tmp_path, text).optimizer_cfg.Lamb.decay_filter == ("a", "b")
+    for words in ("c,d", "[c, d]"):
+        config = load(tmp_path, text, "--optimizer_cfg.Lamb.decay_filter", words)
+        assert config.optimizer_cfg.Lamb.decay_filter == ("c", "d")
+    assert load(tmp_path, text, "--optimizer_cfg.Lamb.decay_filter", "").optimizer_cfg.Lamb.decay_filter == ()
+
+
+def test_negative_numbers_and_texts_with_dashes_are_values(tmp_path: Path) -> None:
+    assert load(tmp_path, "", "--train_steps", "-1").train_steps == -1
+    assert load(tmp_path, "", "--data_dir=--odd").data_dir == "--odd"
+
+
+def test_a_flag_given_again_replaces_the_first(tmp_path: Path) -> None:
+    assert load(tmp_path, "", "--batch_size", "2", "--batch_size=3").batch_size == 3
+
+
+# --- refusals ---
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "sentence"),
+    [
+        ("batchsize: 3", [], "run.yaml: batchsize is not a key; did you mean batch_size?"),
+        ("optimizer_cfg: {Lamb: {lr_rate: 3}}", [], "run.yaml: optimizer_cfg.Lamb.lr_rate is not a key"),
+        ("optimizer_cfg: 3", [], "run.yaml: optimizer_cfg is 3, allowed is a mapping of keys"),
+        ("3: 4", [], "run.yaml: 3 is not a key; known are"),
+        ("batch_size: three", [], "run.yaml: batch_size is 'three', allowed is a whole number at least 1"),
+        ("batch_size: 3.0", [], "run.yaml: batch_size is 3.0, allowed is a whole number"),
+        ("batch_size: true", [], "run.yaml: batch_size is True, allowed is a whole number"),
+        ("batch_size: [3]", [], "run.yaml: batch_size is [3], allowed is a whole number"),
+        ("batch_size:", [], "run.yaml: batch_size is None, allowed is a whole number"),
+        ("do_shuffle: 2", [], "run.yaml: do_shuffle is 2, allowed is true or false"),
+        ("do_shuffle: 1.0", [], "run.yaml: do_shuffle is 1.0, allowed is true or false"),
+        ("clip_norm: .nan", [], "run.yaml: clip_norm is nan, allowed is a number at least 0"),
+        ("clip_norm: .inf", [], "run.yaml: clip_norm is inf, allowed is a number"),
+        ("data_dir: 7", [], "run.yaml: data_dir is 7, allowed is text"),
+        ("optimizer_cfg: {Lamb: {decay_filter: [1]}}", [], "decay_filter is [1], allowed is texts with commas"),
+        ("device_target: TPU", [], "device_target is 'TPU', allowed is one of auto, CPU, GPU, Ascend"),
+        ("albert_network: albert_huge", [], "allowed is one of albert_tiny, albert_tiny_v1"),
+        ("albert_cfg: {compute_type: float16}", [], "albert_cfg.compute_type is not a key"),
+        ("", ["--batch_size", "0"], "command line: --batch_size is '0', allowed is a whole number at least 1"),
+        ("", ["--optimizer_cfg.AdamWeightDecay.beta1=1"], "a number at least 0 and below 1"),
+        ("", ["--train_step", "3"], "command line: --train_step is not a key; did you mean --train_steps?"),
+        ("", ["--optimizer_cfg", "x"], "--optimizer_cfg is a section; set its keys with dots"),
+        ("", ["--do_shuffle"], "command line: --do_shuffle needs a value"),
+        ("", ["--do_shuffle", "--seed", "1"], "command line: --do_shuffle needs a value"),
+        ("", ["true"], "command line: 'true' stands where an option"),
+        ("", ["-seed", "1"], "command line: '-seed' stands where an option"),
+    ],
+)
+def test_wrong_keys_and_values_name_file_key_and_what_is_allowed(
+    tmp_path: Path, text: str, words: list[str], sentence: str
+) -> None:
+    assert sentence in refusal(tmp_path, text, *words)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("batch_size: 3\nseed: 1\nbatch_size: 4", "run.yaml, line 3: the key batch_size is given twice"),
+        ("optimizer_cfg:\n  Lamb: {power: 1, power: 2}", "run.yaml, line 2: the key power is given twice"),
+        ("- a\n- b", "run.yaml holds list, a mapping of keys is needed"),
+        ("a: [", "run.yaml is not yaml"),
+    ],
+)
+def test_broken_yaml_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
+    assert sentence in refusal(tmp_path, text)
+
+
+def test_a_missing_or_undecodable_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml cannot be read: No such file"):
+        load_config(PretrainConfig, ["--config_path", str(tmp_path / "nowhere.yaml")])
+    (tmp_path / "latin.yaml").write_bytes(b"data_dir: caf\xe9")
+    with pytest.raises(ConfigError, match=r"latin\.yaml is not UTF-8 text: byte 13"):
+        load_config(PretrainConfig, ["--config_path", str(tmp_path / "latin.yaml")])
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--data_sink_steps=5"], "data_sink_steps is 5, which means nothing while enable_data_sink is false"),
+        (["--device_num=2"], "device_num is 2, which means nothing while distribute is false"),
+        (["--distribute=yes", "--device_id=1"], "device_id is 1, which means nothing while distribute is true"),
+        (["--enable_save_ckpt=no", "--save_checkpoint_steps=5"], "while enable_save_ckpt is false"),
+        (["--enable_lossscale=no", "--loss_scale_value=8"], "while enable_lossscale is false"),
+        (["--loss_scale_mode=static", "--scale_window=5"], "while loss_scale_mode is static"),
+        (["--enable_lossscale=no", "--scale_window=5"], "while enable_lossscale is false"),
+        (["--eval_data_dir=x"], "eval_data_dir is x, which means nothing while eval_steps is 0"),
+        (["--eval_batches=3"], "eval_batches is 3, which means nothing while eval_steps is 0"),
+        (["--eval_steps=3"], "eval_steps is 3, but eval_data_dir names no examples"),
+        (
+            ["--loss_scale_value=2", "--min_loss_scale=4"],
+            "loss_scale_value is 2, allowed is at least min_loss_scale (4)",
+        ),
+        (
+            ["--optimizer_cfg.Adam.end_learning_rate=1"],
+            "end_learning_rate is 1, allowed is at most learning_rate (0.001)",
+        ),
+        (["--albert_cfg.hidden_size=100"], "hidden_size is 100 and num_attention_heads is 12"),
+        (["--albert_cfg.num_hidden_groups=13"], "num_hidden_groups is 13, allowed are 1 to num_hidden_layers (12)"),
+        (
+            ["--albert_cfg.share_parameters=none", "--albert_cfg.num_hidden_groups=2"],
+            "share_parameters none leaves nothing that groups could share",
+        ),
+        (["--albert_cfg.max_relative_position=9"], "while use_relative_positions is false"),
+    ],
+)
+def test_keys_at_odds_with_each_other_are_refused(tmp_path: Path, words: list[str], sentence: str) -> None:
+    assert sentence in refusal(tmp_path, "", *words)
+
+
+def test_more_predictions_than_tokens_are_refused(tmp_path: Path) -> None:
+    sentence = refusal(tmp_path, "max_seq_length: 16", kind=CreateDataConfig)
+    assert "max_predictions_per_seq is 20, allowed is less than max_seq_length (16)" in sentence
+
+
+def test_evaluation_reads_the_training_file_but_not_its_mistakes(tmp_path: Path) -> None:
+    config = load(tmp_path, "batch_size: 5\ntrain_steps: 3\noutput_path: x", kind=PretrainEvalConfig)
+    assert (config.batch_size, config.output_path) == (5, "x")
+    assert "train_stesp is not a key; did you mean train_steps?" in refusal(
+        tmp_path, "train_stesp: 3", kind=PretrainEvalConfig
+    )
+    assert "train_steps is 'x'" in refusal(tmp_path, "train_steps: x", kind=PretrainEvalConfig)
+    assert "--train_steps is not a key" in refusal(tmp_path, "", "--train_steps=3", kind=PretrainEvalConfig)
+
+
+# --- round trips ---
+
+
+@given(
+    text=st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\x00")), rate=st.floats(1e-300, 1e300)
+)
+def test_a_written_configuration_reads_back_identical(
+    tmp_path_factory: pytest.TempPathFactory, text: str, rate: float
+) -> None:
+    file = tmp_path_factory.mktemp("run") / "config.yaml"
+    words = [f"--data_dir={text}", f"--clip_norm={rate!r}", "--albert_cfg.hidden_act=relu", "--distribute=yes"]
+    config = load_config(PretrainConfig, words)
+    write_config(config, file)
+    assert load_config(PretrainConfig, ["--config_path", str(file)]) == config
+    assert [path.name for path in file.parent.iterdir()] == ["config.yaml"]
+
+
+def test_writing_fails_without_harming_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_config(PretrainConfig(seed=1), tmp_path / "config.yaml")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_config(PretrainConfig(seed=2), tmp_path / "config.yaml")
+    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
+    assert yaml.safe_load((tmp_path / "config.yaml").read_text())["seed"] == 1
+
+
+def test_python_callers_are_checked_too() -> None:
+    with pytest.raises(ConfigError, match="batch_size is 0, allowed is a whole number at least 1"):
+        PretrainConfig(batch_size=0)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        PretrainConfig().batch_size = 3  # type: ignore[misc]
+
+
+def test_a_new_configuration_is_a_dataclass(tmp_path: Path) -> None:
+    @dataclasses.dataclass(frozen=True)
+    class TaskConfig(Config):
+        """A task."""
+
+        task: str = option("", "which", required=True)
+        boundaries: tuple[str, ...] = option((), "some words")
+        limit: int | None = option(None, "a bound", minimum=1)
+
+    assert load(tmp_path, "task: x\nlimit:", kind=TaskConfig).limit is None
+    assert load(tmp_path, "task: x", "--limit=3", kind=TaskConfig).limit == 3
+    with pytest.raises(ConfigError, match="--task is needed: which"):
+        TaskConfig().check_required()
+
+
+# --- optimizer settings ---
+
+
+def test_settings_of_the_chosen_optimizer() -> None:
+    settings = load_config(PretrainConfig, ["--optimizer_cfg.optimizer=Adam"]).optimizer_cfg.settings()
+    assert settings["name"] == "Adam" and settings["weight_decay"] == 0.0 and settings["decay_filter"] == ()
+    settings = load_config(PretrainConfig, ["--optimizer_cfg.optimizer=Lamb"]).optimizer_cfg.settings()
+    assert settings["learning_rate"] == 0.00176 and settings["decay_filter"] == ("gamma", "beta", "bias")
+
+
+# --- entry scripts ---
+
+
+def run_main(tmp_path: Path, body: str, *words: str) -> subprocess.CompletedProcess:
+    program = tmp_path / "program.py"
+    program.write_text(
+        f"import errno, sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+        "from model_utils.config import *\n"
+        f"def main(config):\n    {body}\nrun_main(main, PretrainConfig)\n"
+    )
+    command = [sys.executable, str(program), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+
+
+NEEDED = ("--data_dir=x", "--save_checkpoint_path=y")
+
+
+@pytest.mark.parametrize(
+    ("body", "words", "code", "message"),
+    [
+        ("print(config.seed)", (*NEEDED, "--seed=5"), 0, ""),
+        ("return 3", NEEDED, 3, ""),
+        (
+            "pass",
+            ("--save_checkpoint_path=y",),
+            2,
+            "error: --data_dir is needed: folder with one set of MindRecord files",
+        ),
+        ("pass", (*NEEDED, "--sed=1"), 2, "error: command line: --sed is not a key; did you mean --seed?"),
+        ("raise DataError('no text in x')", NEEDED, 2, "error: no text in x"),
+        ("raise DeviceError('no card')", NEEDED, 2, "error: no card"),
+        ("raise OSError(errno.ENOSPC, 'full', 'a/b')", NEEDED, 2, "error: the disk is full: a/b"),
+    ],
+)
+def test_errors_of_the_user_are_one_sentence_and_code_2(
+    tmp_path: Path, body: str, words: tuple[str, ...], code: int, message: str
+) -> None:
+    done = run_main(tmp_path, body, *words)
+    assert done.returncode == code
+    assert done.stderr.startswith(message) and done.stderr.count("\n") == bool(message)
+
+
+def test_errors_of_the_program_keep_their_traceback(tmp_path: Path) -> None:
+    done = run_main(tmp_path, "raise OSError(errno.EIO, 'broken')", *NEEDED)
+    assert done.returncode == 1 and "Traceback" in done.stderr
+
+
+def test_every_user_error_is_one() -> None:
+    for name in ("ConfigError", "DataError", "CheckpointError", "DeviceError"):
+        assert issubclass(getattr(configs, name), UserError)
+
+
+# --- architectures ---
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("albert_tiny", (312, 4, 12, 1248)),
+        ("albert_small", (384, 6, 12, 1536)),
+        ("albert_base", (768, 12, 12, 3072)),
+        ("albert_large", (1024, 24, 16, 4096)),
+        ("albert_xlarge", (2048, 24, 32, 8192)),
+        ("albert_xxlarge", (4096, 12, 64, 16384)),
+    ],
+)
+def test_presets_have_the_published_sizes_and_dropouts(name: str, sizes: tuple[int, ...]) -> None:
+    v2, v1 = PRESETS[name], PRESETS[f"{name}_v1"]
+    assert sizes == (v2.hidden_size, v2.num_hidden_layers, v2.num_attention_heads, v2.intermediate_size)
+    assert (v2.embedding_size, v2.max_position_embeddings, v2.type_vocab_size) == (128, 512, 2)
+    assert (v2.hidden_dropout_prob, v2.attention_probs_dropout_prob, v2.classifier_dropout_prob) == (0.0, 0.0, 0.1)
+    assert (v1.hidden_dropout_prob, v1.attention_probs_dropout_prob, v1.classifier_dropout_prob) == (0.1, 0.1, 0.1)
+    assert dataclasses.replace(v1, hidden_dropout_prob=0, attention_probs_dropout_prob=0) == v2
+
+
+def test_presets_agree_with_googles_files(shared: Path) -> None:
+    for name, file in (("tiny", "tiny"), ("small", "small_google"), ("base", "base")):
+        read = AlbertConfig.from_json(shared / "data/vocab" / f"albert_config_{file}.json")
+        assert read == dataclasses.replace(PRESETS[f"albert_{name}"], vocab_size=21128)
+
+
+def google_json(tmp_path: Path, name: str = "albert_config.json", **changes: object) -> Path:
+    sizes = {"vocab_size": 99, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3}
+    file = tmp_path / name
+    file.write_text(json.dumps(sizes | {"intermediate_size": 48, "hidden_act": "gelu"} | changes))
+    return file
+
+
+def test_gelu_means_what_its_writer_computes(tmp_path: Path) -> None:
+    assert AlbertConfig.from_json(google_json(tmp_path)).hidden_act == "gelu_new"
+    assert AlbertConfig.from_json(google_json(tmp_path, model_type="albert")).hidden_act == "gelu"
+    for act in ("gelu", "gelu_new", "relu"):
+        AlbertConfig(hidden_act=act).to_json(tmp_path / "own.json")
+        assert AlbertConfig.from_json(tmp_path / "own.json").hidden_act == act
+
+
+def test_an_architecture_reads_back_identical_but_for_what_belongs_to_the_run(tmp_path: Path) -> None:
+    config = AlbertConfig(
+        share_parameters="ffn",
+        use_relative_positions=True,
+        max_relative_position=9,
+        compute_type="float16",
+        recompute=True,
+    )
+    config.to_json(tmp_path / "albert_config.json")
+    read = AlbertConfig.from_json(tmp_path / "albert_config.json")
+    assert read == dataclasses.replace(config, compute_type="float32", recompute=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"hiden_size": 3}, "hiden_size is not a key; did you mean hidden_size?"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key', only 'absolute'"),
+        ({"model_type": "bert"}, "model_type is 'bert', only 'albert' can be built here"),
+        ({"ln_type": "preln"}, "ln_type is 'preln', only 'postln'"),
+        ({"hidden_size": "24x"}, "hidden_size is '24x', allowed is a whole number"),
+        ({"hidden_size": 25}, "the heads must divide the size"),
+        ({"hidden_act": "swish"}, "hidden_act is 'swish', allowed is one of gelu_new, gelu, relu"),
+    ],
+)
+def test_foreign_architectures_are_refused(tmp_path: Path, changes: dict[str, object], sentence: str) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        AlbertConfig.from_json(google_json(tmp_path, **changes))
+    assert sentence in str(caught.value) and "albert_config.json" in str(caught.value)
+
+
+@pytest.mark.parametrize(("content", "sentence"), [("{", "is not json"), ("[]", "holds list"), ("{}", "does not say")])
+def test_files_that_hold_no_architecture_are_refused(tmp_path: Path, content: str, sentence: str) -> None:
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(CheckpointError, match=sentence):
+        AlbertConfig.from_json(tmp_path / "config.json")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        AlbertConfig.from_json(tmp_path / "absent.json")
+
+
+def test_the_json_beside_weights_wins_over_the_preset_and_overrides_over_both(tmp_path: Path) -> None:
+    overrides = load_config(PretrainConfig, ["--albert_cfg.hidden_dropout_prob=0.3"]).albert_cfg
+    plain = resolve_albert_config("albert_tiny", overrides, 99, "float16")
+    assert (plain.hidden_size, plain.hidden_dropout_prob, plain.compute_type) == (312, 0.3, "float16")
+    google_json(tmp_path)
+    (tmp_path / "model.ckpt").touch()
+    for weights in (tmp_path, tmp_path / "model.ckpt"):
+        found = resolve_albert_config("albert_tiny", overrides, 99, "float32", weights)
+        assert (found.hidden_size, found.hidden_dropout_prob, found.vocab_size) == (24, 0.3, 99)
+    assert find_config_file(tmp_path / "absent" / "x.ckpt") is None
+
+
+def test_another_vocabulary_is_refused(tmp_path: Path) -> None:
+    config = load_config(PretrainConfig, [f"--load_checkpoint_path={tmp_path}"])
+    google_json(tmp_path)
+    with pytest.raises(
+        ConfigError, match=r"vocab_size in .*albert_config\.json is 99, but the vocabulary of the data has"
+    ):
+        config.albert_config(vocab_size=100, compute_type="float32")
+    config = load_config(PretrainConfig, ["--albert_cfg.vocab_size=50"])
+    with pytest.raises(
+        ConfigError, match=r"albert_cfg\.vocab_size is 50, but the vocabulary of the data has 100 tokens"
+    ):
+        config.albert_config(vocab_size=100, compute_type="float32")

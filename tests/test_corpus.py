@@ -1,0 +1,207 @@
+"""Reading raw text: the layouts, the borders of documents, sentences, and what is refused."""
+
+import pydoc_data.topics
+import textwrap
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model_utils.errors import DataError
+from src import corpus
+from src.corpus import expand_glob, iter_documents, read_documents, split_sentences
+
+WIKI = """<doc id="1" url="?curid=1" title="A &amp; B">
+A & B
+
+A is a letter. B is another.
+History.
+They are old.
+
+</doc>
+<doc id="2" url="?curid=2" title="Only a title">
+Only a title
+
+
+</doc>
+<doc id="3" url="?curid=3" title="字">
+字
+
+字是文字。
+
+</doc>
+"""
+
+
+def write(folder, text, name="text.txt"):
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+# --- layouts ---
+
+
+def test_wikiextractor_articles_lose_title_and_tags(tmp_path):
+    assert list(iter_documents(write(tmp_path, WIKI))) == [
+        ["A is a letter. B is another.", "History.", "They are old."],
+        ["字是文字。"],
+    ]
+
+
+def test_blank_lines_separate_documents(tmp_path):
+    text = "first line\nsecond line\n\n \t\n\nthird line\n"
+    assert list(iter_documents(write(tmp_path, text))) == [["first line", "second line"], ["third line"]]
+
+
+def test_wikitext_articles_begin_at_first_level_headings(tmp_path):
+    text = (
+        " \n = One = \n \n Some text . \n \n = = Part = = \n \n More = text . \n Last . \n \n = Two = \n \n Other . \n"
+    )
+    assert list(iter_documents(write(tmp_path, text))) == [["Some text .", "More = text .", "Last ."], ["Other ."]]
+
+
+def test_hard_line_breaks_are_joined_to_paragraphs(tmp_path):
+    paragraphs = ["one two three four five six seven eight nine ten " * 8, "Short one.", "alpha beta gamma delta " * 12]
+    paragraphs = [paragraph.strip() for paragraph in paragraphs]
+    book = "\n\n\n\n".join("\n\n".join(textwrap.fill(part, 72) for part in paragraphs) for _ in range(2))
+    assert list(iter_documents(write(tmp_path, book))) == [paragraphs, paragraphs]
+
+
+def test_hard_line_breaks_in_chinese_are_joined_without_spaces(tmp_path):
+    paragraph = "天地玄黄宇宙洪荒日月盈昃辰宿列张寒来暑往秋收冬藏" * 20
+    lines = "\n".join(paragraph[start : start + 45] for start in range(0, len(paragraph), 45))
+    assert list(iter_documents(write(tmp_path, lines))) == [[paragraph]]
+
+
+@pytest.mark.parametrize("language", ["English", "Chinese"])
+def test_sentences_as_lines_are_not_taken_for_broken_lines(tmp_path, language):
+    topics = " ".join(pydoc_data.topics.topics[name] for name in ("assert", "if", "while", "try"))
+    lines = {
+        "English": split_sentences(" ".join(topics.split())),
+        "Chinese": ["天地玄黄宇宙洪荒日月盈昃辰宿列张"[: 3 + number * 7 % 13] * 3 + "。" for number in range(60)],
+    }[language]
+    assert len(lines) > 20
+    assert list(iter_documents(write(tmp_path, "\n".join(lines)))) == [lines]
+
+
+@given(
+    st.lists(
+        st.lists(st.text(st.sampled_from("ab é字.,"), min_size=1).map(str.strip).filter(bool), min_size=1), max_size=5
+    )
+)
+def test_written_documents_are_read_back(tmp_path_factory, documents):
+    text = "\n\n".join("\n".join(document) for document in documents)
+    assert list(iter_documents(write(tmp_path_factory.mktemp("documents"), text))) == documents
+
+
+def test_windows_line_ends_and_byte_order_mark(tmp_path):
+    assert list(iter_documents(write(tmp_path, "\ufeff" + WIKI.replace("\n", "\r\n")))) == list(
+        iter_documents(write(tmp_path, WIKI, "plain.txt"))
+    )
+
+
+def test_unusual_line_breaks_stay_inside_a_unit(tmp_path):
+    assert list(iter_documents(write(tmp_path, "one\u2028two\x0bthree\x85four\n"))) == [
+        ["one\u2028two\x0bthree\x85four"]
+    ]
+
+
+# --- size ---
+
+
+def test_long_documents_are_cut(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "MAX_DOCUMENT_CHARACTERS", 30)
+    lines = [f"line {number:04}" for number in range(20)]
+    documents = list(iter_documents(write(tmp_path, "\n".join(lines))))
+    assert [line for document in documents for line in document] == lines
+    assert max(sum(map(len, document)) for document in documents) == 36  # the line that crosses 30 ends the document
+
+
+@pytest.mark.parametrize("text", ["one two  three four five six seven", "天地玄黄宇宙洪荒日月盈昃", "é" * 50])
+def test_long_lines_come_in_pieces(tmp_path, monkeypatch, text):
+    monkeypatch.setattr(corpus, "MAX_LINE_BYTES", 10)
+    (document,) = iter_documents(write(tmp_path, text))
+    assert "".join(document).replace(" ", "") == text.replace(" ", "")
+    assert all(len(piece.encode()) <= 10 for piece in document)
+    assert {word for piece in document for word in piece.split()} >= set(text.split()) or " " not in text
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path):
+    def peak(copies: int) -> int:
+        path = write(tmp_path, WIKI * copies, f"{copies}.txt")
+        tracemalloc.start()
+        count = sum(1 for _ in iter_documents(path))
+        size = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert count == 2 * copies
+        return size
+
+    assert peak(20_000) < 1.2 * peak(2_000)
+
+
+# --- files ---
+
+
+def test_patterns_folders_and_lists(tmp_path):
+    (tmp_path / "a/b").mkdir(parents=True)
+    one, two = write(tmp_path, "x", "a/one.txt"), write(tmp_path, "x", "a/b/two, and more.txt")
+    write(tmp_path, "x", "a/.hidden")
+    assert expand_glob(str(tmp_path / "a")) == sorted([one, two])
+    assert expand_glob(f"{tmp_path}/a/*.txt") == [one]
+    assert expand_glob(f"{tmp_path}/**/*.txt") == sorted([one, two])
+    assert expand_glob(str(two)) == [two]
+    assert expand_glob(f"{one}, {tmp_path}/a/b/*,{one}") == sorted([one, two])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"), [("nothing*", "no file matches"), ("", "is empty"), ("empty.txt", "all are empty")]
+)
+def test_missing_and_empty_input(tmp_path, monkeypatch, pattern, message):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, "", "empty.txt")
+    with pytest.raises(DataError, match=message):
+        expand_glob(pattern)
+
+
+def test_files_without_text(tmp_path):
+    path = write(tmp_path, '<doc id="2" title="Only a title">\nOnly a title\n\n</doc>\n')
+    with pytest.raises(DataError, match=r"no text was found in .*text\.txt \(1 file"):
+        list(read_documents([path]))
+
+
+def test_undecodable_byte_is_named_when_it_is_reached(tmp_path):
+    good = "a good line\n\n" * 20_000
+    path = write(tmp_path, good.encode() + b"bad \xff byte\n")
+    documents = iter_documents(path)
+    assert next(documents) == ["a good line"]
+    with pytest.raises(DataError, match=rf"text\.txt: byte 0xff at offset {len(good) + 4} is not UTF-8"):
+        list(documents)
+
+
+# --- sentences ---
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("One. Two! Three? Four", ["One.", "Two!", "Three?", "Four"]),
+        ('He said "No." Then he left.', ['He said "No."', "Then he left."]),
+        ("Mr. A. Smith of the U.S. army, e.g. him, came.", ["Mr. A. Smith of the U.S. army, e.g. him, came."]),
+        ('"Why?" she asked. So did I. He left...', ['"Why?" she asked.', "So did I.", "He left..."]),
+        ("Version 2.10 is at example.org now. Yes.", ["Version 2.10 is at example.org now.", "Yes."]),
+        ("It ended in 1999 . Then <unk> came .", ["It ended in 1999 .", "Then <unk> came ."]),
+        ("他来了。“你好！”她说：走吧？好", ["他来了。", "“你好！”", "她说：走吧？", "好"]),
+        ("", []),
+    ],
+)
+def test_sentences(text, sentences):
+    assert split_sentences(text) == sentences
+
+
+@given(st.text(st.sampled_from('ab AB.!?。！"” \n'), max_size=40))
+def test_sentences_keep_all_text(text):
+    sentences = split_sentences(text)
+    assert "".join("".join(sentences).split()) == "".join(text.split())
+    assert all(sentence == sentence.strip() != "" for sentence in sentences)

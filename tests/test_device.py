@@ -1,0 +1,173 @@
+"""Devices: what is chosen, what is refused with which advice, and that the one in use computes right."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from model_utils import device
+from model_utils.device import CUDA_LIBRARIES, Card, Device, check_product, choose_target, gpu_obstacle, setup_device
+from model_utils.errors import DeviceError
+
+ROOT = Path(__file__).resolve().parents[1]
+CARD = Card("Test Card", "sm_90", 80.0)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch):
+    """A machine on which everything for a GPU is there; the returned function takes parts away."""
+
+    def change(**parts: object) -> None:
+        for name, value in parts.items():
+            monkeypatch.setattr(device, name, lambda *_, value=value: value)
+
+    change(
+        _cuda_driver=object(),
+        nvidia_cards=(CARD,),
+        gpu_plugin=Path("libmindspore_gpu.so.11.6"),
+        missing_libraries=[],
+        _nvcc_release="11.6",
+    )
+    monkeypatch.setattr(device, "_plugin_error", lambda target: "" if target == "GPU" else "no Ascend")
+    return change
+
+
+def test_auto_takes_the_best_device_that_works(machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert choose_target("auto") == choose_target("GPU") == "GPU"
+    assert choose_target("CPU") == "CPU"
+    machine(_plugin_error="")
+    assert choose_target("auto") == "Ascend"
+    machine(_plugin_error="broken")
+    assert choose_target("auto") == "CPU"
+
+
+@pytest.mark.parametrize(
+    ("parts", "sentence"),
+    [
+        ({"_cuda_driver": None, "nvidia_cards": ()}, r"no working NVIDIA driver \(libcuda.so.1\): install the driver"),
+        ({"nvidia_cards": ()}, "offers no card: check CUDA_VISIBLE_DEVICES"),
+        ({"gpu_plugin": None}, "has no GPU plugin: install requirements.txt"),
+        (
+            {"missing_libraries": ["libcudnn.so.8"]},
+            "libcudnn.so.8 cannot be loaded: .*pip install -r requirements-gpu.txt",
+        ),
+        ({"_nvcc_release": ""}, "nvcc does not say release 11.6, .*gpu_env.sh"),
+        ({"_plugin_error": "no such symbol"}, "GPU plugin does not load: no such symbol"),
+    ],
+)
+def test_a_gpu_that_cannot_be_used_is_refused_with_advice(machine, parts: dict[str, object], sentence: str) -> None:
+    machine(**parts)
+    with pytest.raises(DeviceError, match=f"device_target is GPU, but .*{sentence}"):
+        choose_target("GPU")
+
+
+def test_auto_says_why_it_leaves_a_card_alone(machine, capsys: pytest.CaptureFixture) -> None:
+    machine(missing_libraries=["libcudnn.so.8"])
+    assert choose_target("auto") == "CPU"
+    assert capsys.readouterr().err.startswith(
+        "device: CPU, although there is a Test Card: libcudnn.so.8 cannot be loaded"
+    )
+    machine(nvidia_cards=())
+    assert choose_target("auto") == "CPU"
+    assert capsys.readouterr().err == ""
+
+
+def test_a_device_number_that_is_not_there_is_refused(machine) -> None:
+    with pytest.raises(DeviceError, match=r"device_id is 1, but GPU has 1 device\(s\): allowed is 0"):
+        setup_device("GPU", device_id=1)
+    machine(nvidia_cards=(CARD, CARD))
+    with pytest.raises(DeviceError, match=r"device_id is 2, but GPU has 2 device\(s\): allowed is 0 to 1"):
+        setup_device("GPU", device_id=2)
+    with pytest.raises(DeviceError, match="device_id is 1, but CPU has 1 device"):
+        setup_device("CPU", device_id=1)
+
+
+def test_distribute_without_msrun_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MS_ROLE", raising=False)
+    with pytest.raises(DeviceError, match="msrun did not start this process: use scripts/"):
+        setup_device("CPU", distribute=True, device_num=2)
+
+
+def test_the_cpu_is_set_to_graph_mode_and_computes_right() -> None:
+    import mindspore as ms
+
+    assert setup_device("CPU", seed=3) == Device("CPU", 0, rank=0, rank_size=1)
+    assert ms.get_context("mode") == ms.GRAPH_MODE
+    assert ms.get_context("device_target") == "CPU"
+    assert ms.get_seed() == 3
+    assert check_product("float32") < 1e-5
+
+
+def test_a_wrong_product_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mindspore import ops
+
+    setup_device("CPU")
+    right = ops.matmul
+    monkeypatch.setattr(ops, "matmul", lambda a, b: right(a, b) * 1.0001)
+    with pytest.raises(DeviceError, match="float32 matrix product on the device differs from numpy's by"):
+        check_product("float32")
+
+
+def test_compute_types() -> None:
+    assert [Device(target).compute_type for target in ("CPU", "GPU", "Ascend")] == ["float32", "float16", "float16"]
+
+
+def run_module(*words: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "model_utils.device", *words]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_the_command_prints_what_is_there() -> None:
+    done = run_module("--device_target", "CPU")
+    assert done.returncode == 0, done.stderr
+    rows = dict(re.split(r"\s{2,}|(?<=product) ", line, maxsplit=1) for line in done.stdout.splitlines())
+    assert rows["target"] == "CPU, device 0"
+    assert "mindspore 2.10.0" in rows["software"]
+    assert rows["CUDA libraries"].split(" of ")[1].startswith(str(len(CUDA_LIBRARIES)))
+    assert rows["float32 product"].endswith(": right") and rows["float16 product"].endswith(": right")
+    assert rows["GPU"] == (gpu_obstacle() or "ready")
+
+
+def test_the_command_ends_with_one_sentence_where_the_device_is_missing() -> None:
+    if not gpu_obstacle():
+        pytest.skip("this machine has a GPU that works")
+    done = run_module("--device_target", "GPU")
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith("error: device_target is GPU, but ") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.gpu
+def test_the_gpu_computes_right() -> None:
+    if obstacle := gpu_obstacle():
+        pytest.skip(obstacle)
+    done = run_module("--device_target", "GPU")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("target           GPU") and done.stdout.count(": right") == 2
+
+
+# --- scripts/gpu_env.sh ---
+
+
+def source_gpu_env(folder: Path) -> subprocess.CompletedProcess:
+    program = f'. "{ROOT}/scripts/gpu_env.sh" && "$CUDA_HOME/bin/nvcc" --version && printf "%s" "$LD_LIBRARY_PATH"'
+    environment = {**os.environ, "VIRTUAL_ENV": str(folder), "LD_LIBRARY_PATH": "/first"}
+    return subprocess.run(["bash", "-c", program], env=environment, capture_output=True, text=True, check=False)
+
+
+def test_gpu_env_puts_the_wheels_libraries_on_the_loaders_path(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path], check=True)
+    missing = source_gpu_env(tmp_path)
+    assert missing.returncode == 1 and "pip install -r requirements-gpu.txt" in missing.stderr
+    site = next(tmp_path.glob("lib/python3*/site-packages"))
+    for part in ("cudnn", "cublas"):
+        (site / "nvidia" / part / "lib").mkdir(parents=True)
+    (site / "nvidia/cudnn/lib/libcudnn.so.8").touch()
+    done = source_gpu_env(tmp_path)
+    assert done.returncode == 0, done.stderr
+    compiler, path = done.stdout.splitlines()
+    assert "release 11.6," in compiler
+    wanted = {str(site / part) for part in ("nvidia/cudnn/lib", "nvidia/cublas/lib", "mindspore/lib/plugin/gpu11.6")}
+    assert set(path.split(":")) == wanted | {"/first"}

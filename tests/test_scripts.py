@@ -1,0 +1,274 @@
+"""The shell scripts, run in copies of the project: set-up, forwarded arguments, logs, signals, test results."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+VENV = Path(sys.prefix)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A copy of the scripts in a folder whose name has a space; requirement files are empty, .venv does not exist."""
+    folder = tmp_path / "a project"
+    shutil.copytree(ROOT / "scripts", folder / "scripts")
+    for name in ("requirements.txt", "requirements-test.txt", "requirements-dev.txt"):
+        (folder / name).write_text("")
+    return folder
+
+
+@pytest.fixture
+def ready_project(project: Path) -> Path:
+    """A project that uses the environment of this test run."""
+    (project / ".venv").symlink_to(VENV)
+    for file in ROOT.glob("requirements*.txt"):
+        shutil.copy(file, project)
+    return project
+
+
+def bash(command: str, folder: Path, **environment: str) -> subprocess.CompletedProcess:
+    variables = {key: value for key, value in os.environ.items() if key not in ("VIRTUAL_ENV", "DEVICE_NUM")}
+    return subprocess.run(
+        ["bash", "-c", command], cwd=folder, env=variables | environment, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("script", sorted(path.name for path in (ROOT / "scripts").glob("*.sh")))
+def test_every_script_is_valid_shell(script: str) -> None:
+    assert subprocess.run(["bash", "-n", ROOT / "scripts" / script], check=False).returncode == 0
+
+
+# --- set-up ---
+
+
+def make_wheel(path: Path, version: str) -> None:
+    info = f"demo-{version}.dist-info"
+    with zipfile.ZipFile(path, "w") as wheel:
+        wheel.writestr("demo.py", f"version = {version!r}\n")
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: demo\nVersion: {version}\n")
+        wheel.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        wheel.writestr(f"{info}/RECORD", "")
+
+
+PREPARE = ". scripts/env.sh && prepare_environment requirements.txt && python -c 'import demo; print(demo.version)'"
+
+
+def test_the_environment_is_made_once_and_follows_the_requirements(project: Path, tmp_path: Path) -> None:
+    for version in ("1.0", "2.0"):
+        make_wheel(tmp_path / f"demo-{version}-py3-none-any.whl", version)
+    (project / "requirements.txt").write_text(f"-r more.txt\n--find-links {tmp_path}\n--no-index\n")
+    (project / "more.txt").write_text("demo==1.0\n")
+    starts = [
+        subprocess.Popen(
+            ["bash", "-c", PREPARE], cwd=project, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    outputs = [start.communicate() for start in starts]
+    assert [start.returncode for start in starts] == [0, 0], outputs
+    assert [out for out, _ in outputs] == ["1.0\n", "1.0\n"]
+    assert sum(err.count("installing requirements.txt into") for _, err in outputs) == 1
+
+    (project / "more.txt").write_text("demo==2.0\n")
+    changed = bash(PREPARE, project)
+    assert (changed.returncode, changed.stdout) == (0, "2.0\n") and "installing" in changed.stderr
+
+    python = project / ".venv/bin/python"
+    python.unlink()
+    python.symlink_to("/nowhere/python")  # as after an upgrade of the system's Python
+    repaired = bash(PREPARE, project)
+    assert (repaired.returncode, repaired.stdout) == (0, "2.0\n"), repaired.stderr
+
+    (project / "more.txt").write_text("demo==3.0\n")
+    for _ in range(2):  # a failed installation is tried again
+        failed = bash(PREPARE, project)
+        assert failed.returncode == 2 and "error: pip could not install requirements.txt" in failed.stderr
+
+
+def test_a_machine_without_a_fitting_python_is_told_so(project: Path, tmp_path: Path) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("bash", "dirname"):
+        (tools / name).symlink_to(shutil.which(name))
+    (tools / "python3").write_text("#!/bin/bash\nexit 1\n")
+    (tools / "python3").chmod(0o755)
+    done = bash(". scripts/env.sh && prepare_environment requirements.txt; echo not reached", project, PATH=str(tools))
+    assert done.returncode == 2 and done.stdout == ""
+    assert "no Python 3.11 or 3.12 with its venv module was found" in done.stderr
+
+
+# --- run_pretrain_single.sh ---
+
+ECHO = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: (print("saved", flush=True), sys.exit(4)))
+print(os.getcwd(), sys.argv[1:])
+print("warning", file=sys.stderr)
+if "--wait" in sys.argv:
+    time.sleep(60)
+sys.exit(3)
+"""
+
+
+def test_single_forwards_arguments_logs_and_returns_the_exit_code(ready_project: Path, tmp_path: Path) -> None:
+    (ready_project / "run_pretrain.py").write_text(ECHO)
+    elsewhere = tmp_path / "else where"
+    elsewhere.mkdir()
+    done = bash("bash '../a project/scripts/run_pretrain_single.sh' --data_dir 'x  y' --seed=1 ''", elsewhere)
+    assert done.returncode == 3, done.stderr
+    first, *lines = done.stdout.splitlines()
+    assert lines == [f"{elsewhere} ['--data_dir', 'x  y', '--seed=1', '']", "warning"]
+    (log,) = (ready_project / "output/logs").iterdir()
+    assert first == f"log: {log}" and log.read_text().splitlines() == lines
+
+
+def test_single_hands_signals_to_the_script_and_logs_its_last_words(ready_project: Path) -> None:
+    (ready_project / "run_pretrain.py").write_text(ECHO)
+    command = ["bash", ready_project / "scripts/run_pretrain_single.sh", "--wait"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    lines = [process.stdout.readline() for _ in range(3)]
+    assert lines[-1] == "warning\n"
+    os.killpg(process.pid, signal.SIGTERM)  # as a batch system does: to the log's writer, too
+    assert process.stdout.read() == "saved\n"
+    assert process.wait() == 4
+    (log,) = (ready_project / "output/logs").iterdir()
+    assert log.read_text().endswith("saved\n")
+
+
+# --- run_pretrain_distribute.sh ---
+
+AVERAGE = f"""
+import argparse, os, signal, sys, time
+sys.path.insert(0, {str(ROOT)!r})
+import mindspore as ms
+from mindspore import nn, ops
+from model_utils.device import setup_device
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--distribute")
+parser.add_argument("--device_num", type=int)
+parser.add_argument("--name")
+arguments = parser.parse_args()
+stopped = []
+signal.signal(signal.SIGTERM, lambda *_: stopped.append("stopped"))
+device = setup_device("CPU", distribute=arguments.distribute == "true", device_num=arguments.device_num)
+
+class Sum(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.all_reduce = ops.AllReduce()
+
+    def construct(self, x):
+        return self.all_reduce(x)
+
+total = Sum()(ms.Tensor([device.rank + 1.0])).asnumpy().item()
+print(f"rank {{device.rank}} of {{device.rank_size}}, sum {{total}}, name {{arguments.name}}", flush=True)
+while not stopped and arguments.name == "wait":
+    time.sleep(0.05)
+print(*stopped, flush=True)
+"""
+
+
+def test_distribute_starts_ranks_that_reduce_and_stop_together(ready_project: Path) -> None:
+    (ready_project / "run_pretrain.py").write_text(AVERAGE)
+    command = ["bash", ready_project / "scripts/run_pretrain_distribute.sh", "--nproc=2", "--name", "wait"]
+    process = subprocess.Popen(command, cwd="/", stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stdout.readline().startswith("logs: ")
+    (logs,) = (ready_project / "output/logs").iterdir()
+    try:
+        for line in process.stdout:
+            if line.startswith("rank 0 of 2, sum 3.0"):
+                break
+        while "rank 1 of 2, sum 3.0, name wait" not in (logs / "worker_1.log").read_text():
+            assert process.poll() is None
+            time.sleep(0.1)
+        process.terminate()
+        process.stdout.read()
+        assert process.wait() == 0
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    for rank in (0, 1):
+        assert "stopped" in (logs / f"worker_{rank}.log").read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "found"),
+    [("--nproc 0", {}, "0"), ("--nproc", {}, "nothing"), ("", {"DEVICE_NUM": "two"}, "two")],
+)
+def test_distribute_refuses_a_wrong_number(
+    ready_project: Path, arguments: str, environment: dict[str, str], found: str
+) -> None:
+    done = bash(f"bash scripts/run_pretrain_distribute.sh {arguments}", ready_project, **environment)
+    assert done.returncode == 2
+    assert f"error: the number of processes is '{found}', allowed is 1 and more: give --nproc N" in done.stderr
+
+
+# --- test.sh ---
+
+
+@pytest.fixture
+def tested_project(ready_project: Path) -> Path:
+    for name in ("pyproject.toml", "tests/conftest.py"):
+        (ready_project / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, ready_project / name)
+    write_tests(ready_project, "one", "def test_a():\n    pass\n\n\ndef test_b():\n    pass\n")
+    write_tests(
+        ready_project,
+        "two",
+        'import pytest\n\n\n@pytest.mark.slow\ndef test_c():\n    """Slow."""\n    assert 1 + 1 == 3\n',
+    )
+    return ready_project
+
+
+def write_tests(project: Path, name: str, text: str) -> None:
+    (project / f"tests/test_{name}.py").write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "closing"),
+    [
+        ("", 0, "2 passed, 0 failed, 1 skipped"),
+        ("--slow", 1, "2 passed, 1 failed, 0 skipped"),
+        ("-k test_b", 0, "1 passed, 0 failed, 0 skipped"),
+        ("-k test_z", 1, "0 passed, 0 failed, 0 skipped"),
+        ("scripts/../tests/test_two.py::test_c --slow", 1, "0 passed, 1 failed, 0 skipped"),
+    ],
+)
+def test_the_closing_line_and_exit_code_combine_all_groups(
+    tested_project: Path, arguments: str, code: int, closing: str
+) -> None:
+    done = bash(f"bash scripts/test.sh {arguments}", tested_project)
+    assert done.stdout.splitlines()[-1] == closing, done.stdout + done.stderr
+    assert done.returncode == code
+
+
+def test_a_process_that_dies_counts_as_a_failure(tested_project: Path) -> None:
+    write_tests(tested_project, "three", "import os\n\n\ndef test_d():\n    os._exit(0)\n")
+    done = bash("bash scripts/test.sh", tested_project)
+    assert done.stdout.splitlines()[-1] == "2 passed, 1 failed, 1 skipped"
+    assert "pytest ended without a report for tests/test_three.py" in done.stdout
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize("text", ["import os\n", "x = {'a':1}\n"])
+def test_what_ruff_finds_fails_too(tested_project: Path, text: str) -> None:
+    (tested_project / "module.py").write_text(text)
+    done = bash("bash scripts/test.sh", tested_project)
+    assert done.stdout.splitlines()[-1] == "2 passed, 0 failed, 1 skipped"
+    assert done.returncode == 1
+
+
+def test_continuous_integration_runs_the_tests_with_the_oracles() -> None:
+    assert "exec bash scripts/test.sh --oracles" in (ROOT / ".ci/run").read_text()
+    assert os.access(ROOT / ".ci/run", os.X_OK)

@@ -1,0 +1,113 @@
+"""Vocabularies trained on the spot: layout, reproducibility, and errors as sentences."""
+
+import pydoc_data.topics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from model_utils.config import ConfigError, DataError, TrainVocabularyConfig
+from src.tokenization import FullTokenizer
+from src.train_vocabulary import main
+
+ROOT = Path(__file__).resolve().parents[1]
+ALBERT_PIECES = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]", "(", ")", '"', "-", ".", "–", "£", "€"]
+CHINESE = "天地玄黄，宇宙洪荒。日月盈昃，辰宿列张。寒来暑往，秋收冬藏。Python 3 的文档很好。"
+
+
+@pytest.fixture(scope="module")
+def text_file(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "topics.txt"
+    topics = [text.replace("\n\n", "\n") for text in pydoc_data.topics.topics.values()]
+    path.write_text("\n\n".join(topics) + "\n\n" + f"{CHINESE}\n" * 50, encoding="utf-8")
+    return path
+
+
+def train(text_file: Path, prefix: Path, **settings) -> FullTokenizer:
+    """A tokenizer from a vocabulary trained by the command's own main."""
+    config = TrainVocabularyConfig(input_file=str(text_file), output_prefix=str(prefix), **settings)
+    main(config)
+    if config.kind == "wordpiece":
+        return FullTokenizer(f"{prefix}.vocab.txt", config.do_lower_case)
+    return FullTokenizer(f"{prefix}.vocab", config.do_lower_case, f"{prefix}.model")
+
+
+def test_sentencepiece_has_alberts_layout(text_file, tmp_path):
+    tokenizer = train(text_file, tmp_path / "new/folder/small", vocab_size=900)
+    assert tokenizer.vocab_size == 900
+    assert tokenizer.convert_ids_to_tokens(range(13)) == ALBERT_PIECES
+    ids = tokenizer.encode("The Statement (is) executed.")
+    assert tokenizer.unk_id not in ids
+    assert tokenizer.convert_ids_to_tokens(ids)[0] == "▁the"
+    assert not [token for token in tokenizer.vocab if token != token.lower() and not token.startswith("[")]
+
+
+def test_wordpiece_has_berts_layout(text_file, tmp_path):
+    tokenizer = train(text_file, tmp_path / "small", vocab_size=900, kind="wordpiece")
+    assert tokenizer.vocab_size == len(tokenizer.vocab) == 900
+    assert tokenizer.convert_ids_to_tokens(range(5)) == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    assert tokenizer.tokenize("The 天地") == ["the", "天", "地"]
+    assert tokenizer.unk_id not in tokenizer.encode("Executed statements, and 3 zebras.")
+
+
+def test_small_wordpiece_vocabulary_keeps_frequent_characters(text_file, tmp_path):
+    tokenizer = train(text_file, tmp_path / "small", vocab_size=60, kind="wordpiece")
+    assert tokenizer.vocab_size == 60
+    assert tokenizer.tokenize("te") == ["t", "##e"]
+    assert tokenizer.tokenize("昃") == ["[UNK]"]
+
+
+def test_case_is_kept_on_request(text_file, tmp_path):
+    for kind in ("sentencepiece", "wordpiece"):
+        tokenizer = train(text_file, tmp_path / kind, vocab_size=900, kind=kind, do_lower_case=False)
+        assert tokenizer.tokenize("The")[0].removeprefix("▁") == "The"
+
+
+@pytest.mark.parametrize("kind", ["sentencepiece", "wordpiece"])
+def test_same_text_gives_the_same_vocabulary(text_file, tmp_path, kind):
+    # In another process, where hashes are seeded otherwise.
+    tokenizer = train(text_file, tmp_path / "first", vocab_size=900, kind=kind)
+    arguments = f"--input_file {text_file} --output_prefix {tmp_path}/second --vocab_size 900 --kind {kind}"
+    run = run_command(arguments)
+    assert run.returncode == 0, run.stderr
+    assert tokenizer.sha256 in run.stdout
+
+
+@pytest.mark.parametrize("kind", ["sentencepiece", "wordpiece"])
+def test_size_that_the_text_cannot_fill(text_file, tmp_path, kind):
+    with pytest.raises(ConfigError, match=r"vocab_size is 90000, .*this text"):
+        train(text_file, tmp_path / "large", vocab_size=90000, kind=kind)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_size_below_the_characters_of_the_text(text_file, tmp_path):
+    with pytest.raises(ConfigError, match=r"vocab_size is 30, allowed for this text is at least \d+"):
+        train(text_file, tmp_path / "little", vocab_size=30)
+
+
+@pytest.mark.parametrize("kind", ["sentencepiece", "wordpiece"])
+def test_damaged_text_is_named(tmp_path, kind):
+    path = tmp_path / "latin.txt"
+    path.write_bytes("ein Café\n".encode("latin-1"))
+    with pytest.raises(DataError, match=r"latin.txt: byte 0xe9 at offset 7 is not UTF-8"):
+        train(path, tmp_path / "small", vocab_size=100, kind=kind)
+
+
+def test_existing_vocabulary_is_not_overwritten(text_file, tmp_path):
+    existing = tmp_path / "small.model"
+    existing.write_bytes(b"precious")
+    with pytest.raises(ConfigError, match=r"small.model exists already"):
+        train(text_file, tmp_path / "small", vocab_size=900)
+    assert existing.read_bytes() == b"precious"
+
+
+def test_command_answers_mistakes_in_a_sentence(tmp_path):
+    run = run_command(f"--input_file {tmp_path}/none --output_prefix {tmp_path}/small")
+    assert run.returncode == 2
+    assert run.stderr.startswith("error: no file matches") and "Traceback" not in run.stderr
+
+
+def run_command(arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "src.train_vocabulary", *arguments.split()]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
