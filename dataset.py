@@ -173,7 +173,7 @@ class FeatureDataset:
             for name, column in self.columns.items()
         }
         reader = reader.padded_batch(self.loading.batch_size, pad_info=padding, num_parallel_workers=_workers())
-        read = reader.create_dict_iterator(output_numpy=True, num_epochs=1)
+        read = _iterate(reader, self.records.folder)
         for batch, batch_rows, width in zip(read, rows, widths, strict=True):
             yield _finish(batch, self.columns, int(width), batch_rows >= 0, self.weight_columns)
 
@@ -181,6 +181,15 @@ class FeatureDataset:
 def _workers() -> int:
     """MindSpore refuses more workers than cores; more than two only take cores from training."""
     return min(2, os.cpu_count() or 1)
+
+
+def _iterate(reader: ds.Dataset, source: Path) -> Iterator[Batch]:
+    """What a pipeline reads, its errors as sentences."""
+    try:
+        yield from reader.create_dict_iterator(output_numpy=True, num_epochs=1)
+    except RuntimeError as error:
+        reason = next((line for line in str(error).splitlines() if line.startswith("[ERROR]")), str(error))
+        raise DataError(f"{source} cannot be read: {reason.removeprefix('[ERROR] ')}") from error
 
 
 def _finish(
@@ -215,18 +224,21 @@ class TFRecordDataset:
     Args:
         files: verified by check_tfrecord, with the number of records of each.
         schema: a schema.json, or None to take the columns from the files.
+        vocab_size: of the model; None does not check.
 
     Raises:
-        DataError: a column is missing, or buckets are asked for.
+        DataError: a column is missing, or buckets are asked for; while reading: a token is not in the vocabulary.
     """
 
-    def __init__(self, files: Mapping[Path, int], loading: Loading, schema: Path | None = None) -> None:
-        self.files, self.loading, self.schema = list(files), loading, schema
+    def __init__(
+        self, files: Mapping[Path, int], loading: Loading, schema: Path | None = None, vocab_size: int | None = None
+    ) -> None:
+        self.files, self.loading, self.schema, self.vocab_size = list(files), loading, schema, vocab_size
         self.num_rows = sum(files.values())
         self.batches_per_epoch = loading.batches(self.num_rows)
         if loading.bucket_boundaries:
             raise DataError(f"{self.files[0]}: rows of a TFRecord are padded already; leave bucket_boundaries empty")
-        first = next(self._read(None).create_dict_iterator(output_numpy=True, num_epochs=1))
+        first = next(_iterate(self._read(None), self.files[0]))
         length, predictions = len(first["input_ids"]), len(first["masked_lm_ids"])
         self.columns = {name: Column("int32", length, 0, True) for name in PRETRAIN_TOKEN_COLUMNS}
         self.columns |= {name: Column("int32", predictions) for name in PRETRAIN_PREDICTION_COLUMNS}
@@ -245,7 +257,13 @@ class TFRecordDataset:
         size, rank = self.loading.batch_size, self.loading.rank
         reader = self._read(epoch if self.loading.shuffle else None).skip(start * self.loading.rows_at_once)
         reader = reader.batch(self.loading.rows_at_once, drop_remainder=not self.loading.evaluation)
-        for batch in reader.create_dict_iterator(output_numpy=True, num_epochs=1):
+        for batch in _iterate(reader, self.files[0].parent):
+            largest = max(batch["input_ids"].max(), batch["masked_lm_ids"].max())
+            if self.vocab_size is not None and largest >= self.vocab_size:
+                raise DataError(
+                    f"{self.files[0].parent}: the examples have token {largest}, the model has vocab_size "
+                    f"{self.vocab_size}; they were made with another vocabulary"
+                )
             real = np.arange(rank * size, (rank + 1) * size) < len(batch[PRETRAIN_LABEL])
             first = rank * size if real.any() else 0
             own = {name: values[first : first + size] for name, values in batch.items()}
@@ -284,10 +302,11 @@ def create_pretrain_dataset(
     Raises:
         DataError: there are no such files, they are damaged or incomplete, or were made for another model.
     """
-    tfrecords = sorted(Path(data_dir).glob("*.tfrecord"))
+    tfrecords = _find_tfrecords(Path(data_dir))
+    dataset: FeatureDataset | TFRecordDataset
     if tfrecords:
         files = {file: check_tfrecord(file) for file in tfrecords}
-        dataset = TFRecordDataset(files, loading, _find_schema(schema_dir))
+        dataset = TFRecordDataset(files, loading, _find_schema(schema_dir), vocab_size)
     elif schema_dir:
         raise DataError(f"schema_dir is {str(schema_dir)!r}, but {data_dir} holds no *.tfrecord files")
     else:
@@ -300,6 +319,16 @@ def create_pretrain_dataset(
             f"{max_position_embeddings}"
         )
     return dataset
+
+
+def _find_tfrecords(location: Path) -> list[Path]:
+    """google's files in a folder, or the one that is named; a folder must not hold both kinds."""
+    if location.suffix == ".tfrecord" and location.is_file():
+        return [location]
+    found = sorted(location.glob("*.tfrecord"))
+    if found and any(location.glob("*.facts.json")):
+        raise DataError(f"{location} holds both {found[0].name} and MindRecords; name the file that is meant")
+    return found
 
 
 def _find_schema(schema_dir: str | Path) -> Path | None:

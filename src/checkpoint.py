@@ -17,7 +17,7 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 from google.protobuf.message import DecodeError
-from mindspore import Parameter, Tensor, nn
+from mindspore import Parameter, Tensor, nn, ops
 from mindspore.train.checkpoint_pb2 import Checkpoint as CheckpointProto
 
 from model_utils.errors import CheckpointError
@@ -235,7 +235,7 @@ def copy_parameters(source: nn.Cell, target: nn.Cell) -> None:
     """Give every parameter of `target` the value of the one with the same name in `source`."""
     values = source.parameters_dict()
     for name, parameter in target.parameters_dict().items():
-        parameter.set_data(Tensor(values[name].asnumpy()))
+        ops.assign(parameter, values[name])
 
 
 def find_checkpoint(path: Path, say: Callable[[str], object] = print) -> Contents:
@@ -306,9 +306,10 @@ def _differing_shapes(parameters: dict, values: dict[str, np.ndarray], names: It
 
 
 def _set(parameters: dict, values: dict[str, np.ndarray]) -> None:
+    # Parameter.set_data does not reach a graph that is compiled already; assign does.
     for name, value in values.items():
         kind = np.dtype(str(parameters[name].dtype).lower())
-        parameters[name].set_data(Tensor(np.array(value, dtype=kind)))
+        ops.assign(parameters[name], Tensor(np.array(value, dtype=kind)))
 
 
 def _some(names: list[str]) -> str:

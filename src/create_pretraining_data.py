@@ -6,19 +6,21 @@ of the text. The random numbers of a unit depend on nothing but random_seed and 
 does not depend on the number of processes. Memory holds a few units, whatever the size of the corpus.
 """
 
+import itertools
 import os
 import signal
+import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, fields
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from tqdm import tqdm
@@ -28,6 +30,7 @@ from model_utils.errors import DataError, UserError
 from src.corpus import expand_glob, read_documents, split_sentences
 from src.masking import Settings, Vocabulary
 from src.pretraining_instances import (
+    MIN_DOCUMENT_TOKENS,
     SPECIAL_TOKENS,
     build_examples,
     columns,
@@ -35,18 +38,22 @@ from src.pretraining_instances import (
     join_documents,
     sample_pairs,
 )
-from src.records import PackedRows, RecordWriter, check_output_path, finished_rows, pack_rows, sha256_of
+from src.records import PackedRows, RecordWriter, check_record_path, is_complete, open_records, pack_rows, sha256_of
 from src.tokenization import FullTokenizer, build_tokenizer
 
 TASK = "pretrain"
-UNIT_CHARACTERS = 200_000  # about 400 examples of 128 English tokens
+UNIT_CHARACTERS = 200_000  # about 400 examples of 128 English tokens, times dupe_factor
 
 Document = list[str]
 
 
 @dataclass(frozen=True)
 class UnitResult:
-    """Rows of one unit of documents; token_counts (V,) int64, how often each token is predicted in them."""
+    """The rows of one unit of documents.
+
+    token_counts: (V,) int64, how often each token is to be predicted in them.
+    text_bytes: size of the unit's text.
+    """
 
     packed: PackedRows
     token_counts: np.ndarray
@@ -63,6 +70,7 @@ class UnitMaker:
 
     def make(self, number: int, unit: list[Document]) -> UnitResult:
         """All examples of a unit, its duplicates mixed; the same ones wherever and whenever it is called."""
+        vocab_size = self.tokenizer.vocab_size
         max_tokens = self.settings.max_seq_length - SPECIAL_TOKENS
         documents = join_documents(self._encode(unit), self.vocabulary.word_start, max_tokens)
         parts = []
@@ -73,18 +81,14 @@ class UnitMaker:
                 parts.append(build_examples(documents, pairs, self.vocabulary, self.settings, generator))
         text_bytes = sum(len(text.encode()) for document in unit for text in document)
         if not parts:
-            return UnitResult(
-                PackedRows([], np.zeros(0, np.int32)), np.zeros(len(self.vocabulary.word_start), int), text_bytes
-            )
+            return UnitResult(PackedRows([], np.zeros(0, np.int32)), np.zeros(vocab_size, np.int64), text_bytes)
         rows = concatenate(parts)
         packed = pack_rows(self.columns, rows)
-        order = np.random.default_rng([self.seed, number]).permutation(len(packed.rows))
-        packed = PackedRows([packed.rows[index] for index in order], packed.lengths[order])
-        counts = np.bincount(rows["masked_lm_ids"].values, minlength=len(self.vocabulary.word_start))
-        return UnitResult(packed, counts, text_bytes)
+        packed = packed.take(np.random.default_rng([self.seed, number]).permutation(len(packed.rows)))
+        return UnitResult(packed, np.bincount(rows["masked_lm_ids"].values, minlength=vocab_size), text_bytes)
 
     def _encode(self, unit: list[Document]) -> list[list[list[int]]]:
-        """Token ids of the sentences of each document; sentences that have none are left out."""
+        """Token ids of the sentences of each document."""
         sentences = [[part for text in document for part in split_sentences(text)] for document in unit]
         encoded = iter(self.tokenizer.encode_batch(part for document in sentences for part in document))
         return [[ids for _ in document if (ids := next(encoded))] for document in sentences]
@@ -93,8 +97,8 @@ class UnitMaker:
 def describe_vocabulary(tokenizer: FullTokenizer) -> Vocabulary:
     """What src/masking.py needs to know of a tokenizer's vocabulary.
 
-    Random replacement draws from all tokens but the special and control symbols, where google draws from those too: a
-    [MASK] or <s> in the place of a word, or a segment that ends in its middle, is not what the 10 % are meant for.
+    Random replacement draws from all tokens but special and control symbols. google draws from those, too; but a
+    [SEP] or <pad> in the middle of a sentence says more than that a token was replaced.
     """
     tokens = [tokenizer.inv_vocab[index] for index in range(tokenizer.vocab_size)]
     special = [tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id]
@@ -105,12 +109,11 @@ def describe_vocabulary(tokenizer: FullTokenizer) -> Vocabulary:
         cls_id=tokenizer.cls_id,
         sep_id=tokenizer.sep_id,
         mask_id=tokenizer.mask_id,
-        pad_id=tokenizer.pad_id,
     )
 
 
 def group_documents(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    """Units of UNIT_CHARACTERS and what the last document has beyond that."""
+    """Units of at least UNIT_CHARACTERS; the last one has what is left."""
     unit: list[Document] = []
     size = 0
     for document in documents:
@@ -123,27 +126,50 @@ def group_documents(documents: Iterable[Document]) -> Iterator[list[Document]]:
         yield unit
 
 
-def make_units(maker: UnitMaker, units: Iterable[list[Document]], workers: int) -> Iterator[UnitResult]:
-    """The results of all units, in their order, from worker processes; few units are under way at a time.
+class UnitMakers:
+    """Worker processes that make the units, begun at once. Use as a context manager.
 
-    Raises:
-        UserError: a worker process was ended from outside.
+    Args:
+        units: few of them are read ahead of what was taken.
+        workers: number of processes.
     """
-    executor = ProcessPoolExecutor(workers, get_context("spawn"), _start_worker, (maker,))
-    pending: deque = deque()
-    try:
-        for number, unit in enumerate(units):
-            pending.append(executor.submit(_make_unit, number, unit))
-            if len(pending) > 2 * workers:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
-    except BrokenProcessPool as error:
-        raise UserError(
-            "a worker process ended without a result, probably for lack of memory; give a smaller num_workers"
-        ) from error
-    finally:
-        executor.shutdown(wait=True, cancel_futures=True)
+
+    def __init__(self, maker: UnitMaker, units: Iterable[list[Document]], workers: int) -> None:
+        self._units = enumerate(units)
+        self._ahead = 2 * workers
+        self._executor = ProcessPoolExecutor(workers, get_context("spawn"), _start_worker, (maker,))
+        self._pending: deque[Future[UnitResult]] = deque()
+
+    def __enter__(self) -> Self:
+        try:
+            self._read_ahead()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+    def __iter__(self) -> Iterator[UnitResult]:
+        """The results of all units, in their order.
+
+        Raises:
+            UserError: a worker process was ended from outside.
+        """
+        while self._pending:
+            try:
+                result = self._pending.popleft().result()
+            except BrokenProcessPool as error:
+                raise UserError(
+                    "a worker process ended without a result, perhaps for lack of memory; give a smaller num_workers"
+                ) from error
+            self._read_ahead()
+            yield result
+
+    def _read_ahead(self) -> None:
+        for number, unit in itertools.islice(self._units, self._ahead - len(self._pending)):
+            self._pending.append(self._executor.submit(_make_unit, number, unit))
 
 
 def _start_worker(maker: UnitMaker) -> None:
@@ -154,7 +180,7 @@ def _start_worker(maker: UnitMaker) -> None:
 
 
 def _end_with_parent() -> None:
-    """A worker of a killed process would wait for work for ever."""
+    """The workers of a killed process would wait for work for ever."""
     parent = parent_process()
     assert parent is not None
     parent.join()
@@ -166,9 +192,10 @@ def _make_unit(number: int, unit: list[Document]) -> UnitResult:
 
 
 def gather_facts(
-    config: CreateDataConfig, tokenizer: FullTokenizer, settings: Settings, files: list[Path]
+    config: CreateDataConfig, settings: Settings, tokenizer: FullTokenizer, files: list[Path]
 ) -> dict[str, Any]:
     """What determines the output, for NAME.facts.json."""
+    common = Path(os.path.commonpath([file.parent for file in files]))
     return {
         "task": TASK,
         "max_seq_length": settings.max_seq_length,
@@ -179,28 +206,58 @@ def gather_facts(
         "do_lower_case": config.do_lower_case,
         "seed": config.random_seed,
         "settings": {**asdict(settings), "dupe_factor": config.dupe_factor, "output_file_num": config.output_file_num},
-        "source": [{"name": file.name, "bytes": file.stat().st_size, "sha256": sha256_of(file)} for file in files],
+        "source": {
+            str(file.relative_to(common)): {"bytes": file.stat().st_size, "sha256": sha256_of(file)} for file in files
+        },
     }
 
 
-def main(config: CreateDataConfig) -> None:
-    """Make the feature files that the configuration asks for."""
+def estimate(maker: UnitMaker, units: Iterator[list[Document]], source_bytes: int, workers: int) -> str:
+    """Make the examples of one unit, and say what all the text would take; nothing is kept."""
     start = time.monotonic()
-    path = check_output_path(config.output_file)
+    result = maker.make(0, next(units))
+    seconds = time.monotonic() - start
+    if not result.packed.rows:
+        return f"dry run: the first {result.text_bytes:,} bytes of text give no example. Nothing was kept."
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "sample.mindrecord"
+        with RecordWriter(path, maker.columns, {"task": TASK}) as writer:
+            writer.write(result.packed)
+        size = sum(file.stat().st_size for file in Path(folder).iterdir())
+    share = source_bytes / result.text_bytes
+    return (
+        f"dry run: {len(result.packed.rows) * share:,.0f} examples at most, {size * share / 1e6:,.0f} MB on disk, "
+        f"{seconds * share / workers / 60:.1f} minutes with {workers} process(es), judged by the first "
+        f"{result.text_bytes:,} of {source_bytes:,} bytes of text. Nothing was kept."
+    )
+
+
+def main(config: CreateDataConfig) -> None:
+    """Make the feature files that the configuration asks for.
+
+    Raises:
+        UserError: the text, the vocabulary or the output file is not as it must be; or the disk is full.
+    """
+    start = time.monotonic()
+    path = check_record_path(config.output_file)
     files = expand_glob(config.input_file)
     tokenizer = build_tokenizer(config.vocab_file, config.spm_model_file, config.do_lower_case)
     settings = Settings(**{field.name: getattr(config, field.name) for field in fields(Settings)})
-    facts = gather_facts(config, tokenizer, settings, files)
-    rows = finished_rows(path, facts)
-    if rows is not None:
-        print(f"{path} is complete with {rows:,} examples of the same text and settings: nothing to do")
+    facts = gather_facts(config, settings, tokenizer, files)
+    if is_complete(path, facts):
+        rows = open_records(path, TASK).num_rows
+        print(f"{path} is complete, {rows:,} examples of this text with these settings: nothing to do")
         return
     maker = UnitMaker(tokenizer, settings, config.random_seed, config.dupe_factor)
     units = group_documents(read_documents(files))
-    results = make_units(maker, units, config.num_workers or len(os.sched_getaffinity(0)))
-    token_counts = np.zeros(tokenizer.vocab_size, np.int64)
+    workers = config.num_workers or len(os.sched_getaffinity(0))
     source_bytes = sum(file.stat().st_size for file in files)
+    if config.dry_run:
+        print(estimate(maker, units, source_bytes, workers))
+        return
+    token_counts = np.zeros(tokenizer.vocab_size, np.int64)
     with (
+        UnitMakers(maker, units, workers) as results,  # before the writer, which takes seconds to load MindSpore
         RecordWriter(path, maker.columns, facts, config.output_file_num) as writer,
         tqdm(total=source_bytes, unit="B", unit_scale=True, disable=None, desc="text") as bar,
     ):
@@ -209,10 +266,13 @@ def main(config: CreateDataConfig) -> None:
             token_counts += result.token_counts
             bar.update(result.text_bytes)
         if not writer.rows:
-            raise DataError(f"{config.input_file} gives no example: its documents have less than 16 tokens")
+            raise DataError(
+                f"{config.input_file} gives no example: no document has {MIN_DOCUMENT_TOKENS} tokens"
+                + (" and another one beside it for random_next_sentence" if config.random_next_sentence else "")
+            )
         writer.add_array("unigram", token_counts)
     seconds = time.monotonic() - start
-    print(f"{path}: {writer.rows:,} examples in {seconds:.1f} s ({writer.rows / seconds:,.0f} a second)")
+    print(f"{path}: {writer.rows:,} examples in {seconds:.1f} s, {writer.rows / seconds:,.0f} a second")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,6 @@ class Vocabulary:
     cls_id: int
     sep_id: int
     mask_id: int
-    pad_id: int
 
 
 @dataclass(frozen=True)
@@ -50,6 +49,7 @@ class Settings:
 
 def mask_tokens(
     ids: np.ndarray,
+    lengths: np.ndarray,
     word_start: np.ndarray,
     maskable: np.ndarray,
     in_b: np.ndarray,
@@ -61,6 +61,7 @@ def mask_tokens(
 
     Args:
         ids: (B, L) int32.
+        lengths: (B,) tokens of each example.
         word_start: (B, L) bool, tokens that begin what is masked together.
         maskable: (B, L) bool, neither padding nor special.
         in_b: (B, L) bool, second segment; no n-gram crosses into it.
@@ -68,7 +69,6 @@ def mask_tokens(
     Returns:
         (B, L) int32 with the chosen tokens hidden, and (B, L) bool, the tokens to predict.
     """
-    lengths = _last_true(maskable) + 2  # the closing [SEP] follows
     wanted = np.clip(np.rint(lengths * settings.masked_lm_prob).astype(int), 1, settings.max_predictions_per_seq)
     words = _Words.of(word_start & maskable, maskable, in_b)
     masked_words = _choose_ngrams(words, wanted, np.zeros(words.ends.shape, bool), settings, random)
@@ -78,11 +78,6 @@ def mask_tokens(
         return hidden, masked
     permuted = words.tokens(_choose_ngrams(words, wanted, masked_words, settings, random)) & maskable
     return _permute(hidden, permuted, random), masked | permuted
-
-
-def _last_true(matrix: np.ndarray) -> np.ndarray:
-    """(B,) column of the last True of each row."""
-    return matrix.shape[1] - 1 - np.argmax(matrix[:, ::-1], 1)
 
 
 @dataclass(frozen=True)
@@ -103,7 +98,7 @@ class _Words:
     @classmethod
     def of(cls, starts: np.ndarray, maskable: np.ndarray, in_b: np.ndarray) -> Self:
         """From (B, L) bools: first tokens of words, tokens that may be masked, tokens of the second segment."""
-        rows, length = starts.shape
+        rows = len(starts)
         of_token = np.maximum(np.cumsum(starts, 1) - 1, 0)
         counts = starts.sum(1)
         width = int(counts.max())

@@ -203,7 +203,7 @@ class HeldOutEvaluation:
 def known_baselines(
     vocab_size: int, data: PretrainingData, held_out: PretrainingData | None
 ) -> dict[str, dict[str, float]]:
-    """Reference lines of a run's log: chance, and the unigram baseline on the held-out data, or without it on its own."""
+    """Reference lines of a run's log: chance, and the unigram baseline on the held-out data or, without it, its own."""
     counts = held_out.token_counts if held_out else data.token_counts
     if counts is None or data.token_counts is None:
         return chance(vocab_size)

@@ -2,24 +2,26 @@
 
 A set lies in one folder:
 
-NAME.mindrecord, NAME.mindrecord.db        the rows; with N > 1 files NAME.mindrecord0 ... N-1, each with its .db
-NAME.lengths.npy                           (rows,) int32, tokens of every row, in the order of reading
-NAME.facts.json                            what made the set, and the sha256 of every file; its presence means complete
+NAME.mindrecord, NAME.mindrecord.db   the rows, without padding; with N > 1 files NAME.mindrecord0 ... N-1 and their .db
+NAME.lengths.npy                      (rows,) int32, tokens of every row, in the order of reading
+NAME.SUFFIX.npy                       whatever else the maker of the set puts beside it
+NAME.facts.json                       what made the set, and the sha256 of every file; its presence means complete
 
-Rows are stored without padding. MindSpore does not notice damaged rows (it returns wrong ones, or takes all memory),
-so every file is hashed before MindSpore opens it.
+MindSpore does not notice damaged rows (it returns wrong ones, or takes all memory), so every file is hashed before
+MindSpore opens it.
 """
 
 import contextlib
 import errno
+import fcntl
 import hashlib
+import itertools
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -29,8 +31,8 @@ from src.utils import sync_to_disk, write_json
 
 FORMAT_VERSION = 1
 SUFFIX = ".mindrecord"
-# MindSpore's own sizes (32 MiB pages, 16 MiB header) make every file at least 50 MB. A header of this size lists
-# pages for about 10 GB in one file.
+# With MindSpore's own sizes (pages of 32 MiB, a header of 16 MiB) every file takes at least 50 MB. A header of this
+# size has room for about 10 GB of pages.
 PAGE_BYTES = 1 << 20
 HEADER_BYTES = 1 << 21
 
@@ -66,83 +68,118 @@ class PackedRows:
     rows: list[bytes]
     lengths: np.ndarray
 
+    def take(self, order: np.ndarray) -> "PackedRows":
+        """The rows of these numbers."""
+        return PackedRows([self.rows[index] for index in order], self.lengths[order])
+
 
 def pack_rows(columns: Mapping[str, Column], values: Mapping[str, Ragged]) -> PackedRows:
     """Encode rows as MindRecord stores them: for each column in alphabetical order its size in 8 bytes and its bytes.
 
-    FileWriter does the same one row at a time in Python, ten times slower and only where MindSpore is loaded; here
-    worker processes do it, which need not load it.
+    FileWriter.write_raw_data does the same in Python, ten times slower and only where MindSpore is loaded; this can
+    run in worker processes that do not load it.
 
     Args:
-        values: the rows of every column, as numpy arrays of the column's dtype.
+        columns: at least two, one of them per_token.
+        values: the rows of every column, of the column's dtype.
     """
+    assert len(columns) > 1, "MindRecord stores a single column in another form"
     parts: list[list[bytes]] = []
-    lengths = None
+    lengths = next(values[name].counts for name, column in columns.items() if column.per_token)
     for name in sorted(columns):
-        column, ragged = columns[name], values[name]
-        assert ragged.values.dtype == column.dtype, f"{name} is {ragged.values.dtype}"
+        ragged = values[name]
+        assert ragged.values.dtype == columns[name].dtype, f"{name} has dtype {ragged.values.dtype}"
+        assert len(ragged.counts) == len(lengths), f"{name} has {len(ragged.counts)} rows"
         ends = np.concatenate([[0], np.cumsum(ragged.counts)]) * ragged.values.itemsize
         sizes = np.diff(ends).astype(">i8").tobytes()
-        blob, ends = ragged.values.tobytes(), ends.tolist()
+        blob = ragged.values.tobytes()
         parts.append([sizes[start : start + 8] for start in range(0, len(sizes), 8)])
-        parts.append([blob[start:end] for start, end in zip(ends, ends[1:], strict=False)])
-        if column.per_token:
-            lengths = ragged.counts.astype(np.int32)
-    assert lengths is not None, "no column has one entry per token"
-    return PackedRows([b"".join(pieces) for pieces in zip(*parts, strict=True)], lengths)
+        parts.append([blob[start:end] for start, end in itertools.pairwise(ends.tolist())])
+    return PackedRows([b"".join(pieces) for pieces in zip(*parts, strict=True)], lengths.astype(np.int32))
 
 
-class RecordWriter:
-    """Writes a set of feature files into a temporary folder beside it, and gives it its names when all is written.
+class RecordWriter(contextlib.AbstractContextManager):
+    """Writes a set of feature files into a temporary folder and moves it to its place when it is complete.
 
-    Use as a context manager: an exception inside leaves nothing behind.
+    Leaving the context with an exception leaves nothing behind; what a killed process left is removed by the next
+    writer of the same set.
 
     Args:
         path: DIR/NAME.mindrecord.
-        columns: at least two; the facts name them.
-        facts: what made the set, JSON values; those of MindSpore's reader (files, rows, columns) are added.
+        columns: see pack_rows.
+        facts: what made the set, as JSON values.
         file_num: files that the rows are dealt out to, one after the other.
 
+    Attributes:
+        rows: how many were written.
+
     Raises:
-        DataError: the path has no .mindrecord, the disk is full, or there are fewer rows than files.
+        DataError: the folder cannot be written, the disk is full, another process is writing the same set, or there
+            are fewer rows than files.
     """
 
     def __init__(
         self, path: str | Path, columns: Mapping[str, Column], facts: Mapping[str, Any], file_num: int = 1
     ) -> None:
-        self.path = check_output_path(path)
-        self.columns = dict(columns)
-        self.facts = dict(facts)
+        self.path = check_record_path(path)
+        self.columns, self.facts = dict(columns), dict(facts)
         self.file_names = [self.path.name] if file_num == 1 else [f"{self.path.name}{i}" for i in range(file_num)]
         self.rows = 0
         self._lengths: list[np.ndarray] = []
         self._arrays: dict[str, np.ndarray] = {}
         self._writers: list[Any] = []
-        self._folder = self.path.parent / f"unfinished-{os.getpid()}-{self.path.stem}"
+        self._folder = self.path.parent / f"unfinished-{self.path.stem}"
+        self._lock: int | None = None
 
     def __enter__(self) -> Self:
-        with _disk_errors(self.path):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            _remove_leftovers(self.path)
-            self._folder.mkdir()
+        try:
+            with self._errors():
+                self._begin()
+        except BaseException:
+            self._clean()
+            raise
         return self
+
+    def _begin(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(self._folder, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise DataError(f"another process is writing {self.path}; wait for it") from None
+        self._lock = lock
+        for leftover in self._folder.iterdir():
+            leftover.unlink()
+        self._writers = [self._open(name) for name in self.file_names]
+
+    def _clean(self) -> None:
+        if self._lock is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            os.close(self._lock)
 
     def write(self, packed: PackedRows) -> None:
         """Append rows."""
-        if not self._writers:
-            self._writers = [self._open(name) for name in self.file_names]
-        with _disk_errors(self.path):
+        with self._errors():
             for number, writer in enumerate(self._writers):
                 share = packed.rows[(number - self.rows) % len(self._writers) :: len(self._writers)]
                 if share:
-                    # What FileWriter.write_raw_data calls after it has packed each row itself.
+                    # What FileWriter.write_raw_data calls when it has packed the rows.
                     writer._writer._writer.write_raw_data({}, share, True, False)
         self._lengths.append(packed.lengths)
         self.rows += len(packed.rows)
 
     def add_array(self, suffix: str, array: np.ndarray) -> None:
-        """Put an array beside the rows, as NAME.suffix.npy."""
+        """Put an array beside the rows, as NAME.SUFFIX.npy."""
         self._arrays[suffix] = array
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                with self._errors():
+                    self._finish()
+        finally:
+            self._clean()
 
     def _open(self, name: str) -> Any:
         from mindspore.mindrecord import FileWriter
@@ -155,30 +192,20 @@ class RecordWriter:
         writer._writer.set_shard_header(writer._header)
         return writer
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if kind is None:
-                with _disk_errors(self.path):
-                    self._finish()
-        finally:
-            shutil.rmtree(self._folder, ignore_errors=True)
-
     def _finish(self) -> None:
         if self.rows < len(self.file_names):
             raise DataError(
-                f"{self.path}: there are {self.rows} examples for {len(self.file_names)} file(s); "
+                f"{self.path}: {self.rows} examples cannot fill {len(self.file_names)} files; "
                 "give more text or a smaller output_file_num"
             )
         for writer in self._writers:
             writer.commit()
-        lengths = np.concatenate(self._lengths)
-        in_reading_order = [lengths[number :: len(self.file_names)] for number in range(len(self.file_names))]
-        arrays = {"lengths": np.concatenate(in_reading_order), **self._arrays}
-        for suffix, array in arrays.items():
-            np.save(self._folder / f"{self.path.stem}.{suffix}.npy", array)
         self._check_readable()
+        lengths = np.concatenate(self._lengths)
+        file_num = len(self.file_names)
+        in_reading_order = np.concatenate([lengths[number::file_num] for number in range(file_num)])
+        for suffix, array in {"lengths": in_reading_order, **self._arrays}.items():
+            np.save(self._folder / f"{self.path.stem}.{suffix}.npy", array)
         files = sorted(self._folder.iterdir())
         facts = {
             "format_version": FORMAT_VERSION,
@@ -188,13 +215,15 @@ class RecordWriter:
             "record_files": self.file_names,
             "files": {file.name: sha256_of(file) for file in files},
         }
+        facts_of(self.path).unlink(missing_ok=True)
         for file in files:
+            file.chmod(0o644)
             sync_to_disk(file)
             file.replace(self.path.parent / file.name)
-        write_json(facts_path(self.path), facts)
+        write_json(facts_of(self.path), facts)
 
     def _check_readable(self) -> None:
-        """MindSpore reports success for a file whose pages no longer fit into its header."""
+        """MindSpore reports success even for a file whose pages no longer fit into its header."""
         from mindspore.dataset import MindDataset
 
         files = [str(self._folder / name) for name in self.file_names]
@@ -207,64 +236,21 @@ class RecordWriter:
                 f"{self.path}: {self.rows} examples do not fit into {len(files)} file(s); give a larger output_file_num"
             )
 
-
-def check_output_path(path: str | Path) -> Path:
-    """The path as Path.
-
-    Raises:
-        DataError: the name does not end with .mindrecord, or a folder has it.
-    """
-    path = Path(path)
-    if path.suffix != SUFFIX or path.is_dir():
-        raise DataError(f"the output file is {str(path)!r}, allowed is DIR/NAME{SUFFIX}")
-    return path
-
-
-def finished_rows(path: Path, facts: Mapping[str, Any]) -> int | None:
-    """Number of rows of the complete set that is already there, None if there is none.
-
-    Raises:
-        DataError: it was made from other facts.
-    """
-    there = facts_path(path)
-    if not there.exists():
-        return None
-    found = json.loads(there.read_text(encoding="utf-8"))
-    for name, value in json.loads(json.dumps(facts)).items():
-        if found.get(name) != value:
-            raise DataError(
-                f"{there}: these files were made with {name} {found.get(name)!r}, asked for is {value!r}; give another "
-                "output_file, or remove them"
-            )
-    return found["rows"]
-
-
-def facts_path(path: Path) -> Path:
-    """NAME.facts.json of NAME.mindrecord."""
-    return path.with_name(f"{path.stem}.facts.json")
-
-
-def sha256_of(path: Path) -> str:
-    """Hexadecimal sha256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-@contextlib.contextmanager
-def _disk_errors(path: Path) -> Any:
-    try:
-        yield
-    except OSError as error:
-        reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror
-        raise DataError(f"{path} cannot be written: {reason}; nothing was kept") from error
-
-
-def _remove_leftovers(path: Path) -> None:
-    """Remove temporary folders of killed runs for the same output."""
-    for folder in path.parent.glob(f"unfinished-*-{path.stem}"):
-        pid = folder.name.split("-")[1]
-        if not (pid.isdecimal() and Path(f"/proc/{pid}").exists() and int(pid) != os.getpid()):
-            shutil.rmtree(folder, ignore_errors=True)
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Errors of the disk as sentences."""
+        try:
+            yield
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            reason = "the disk is full" if full else f"{error.filename or ''} {error.strerror}".strip()
+        except RuntimeError as error:
+            reason = next((line for line in str(error).splitlines() if line.startswith("[ERROR]")), str(error))
+            if "free disk" in reason:  # MindSpore leaves the last 10 MB alone
+                reason = f"the disk is full ({shutil.disk_usage(self.path.parent).free / 1e6:.0f} MB are free)"
+        else:
+            return
+        raise DataError(f"{self.path} cannot be written: {reason}; nothing was kept")
 
 
 @dataclass(frozen=True)
@@ -292,64 +278,126 @@ class RecordSet:
         return {name: Column(**column) for name, column in self.facts["columns"].items()}
 
     def array(self, suffix: str) -> np.ndarray:
-        """The array NAME.suffix.npy."""
+        """What add_array put beside the rows."""
         return np.load(self.folder / f"{self.name}.{suffix}.npy")
 
 
 def open_records(location: str | Path, task: str, **expected: Any) -> RecordSet:
-    """Find and verify a set of feature files; nothing is left for MindSpore to stumble over.
+    """Find and verify a set of feature files.
 
     Args:
         location: the folder that holds the set, or DIR/NAME.mindrecord where it holds several.
         task: the task that the rows must have been made for.
-        expected: other facts that must hold, by name; None means any.
+        expected: other facts that must hold; None means any.
 
     Raises:
         DataError: there is no complete set, it was made for something else (both facts are named), or a file is
             damaged.
     """
     path = _find_facts(Path(location))
-    try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-        version, found = facts["format_version"], {"task": facts["task"], **facts}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path} does not hold the facts of a set of feature files: {error!r}") from error
-    if version != FORMAT_VERSION:
-        raise DataError(f"{path}: the files have format version {version}, this program reads {FORMAT_VERSION}")
-    for name, value in {"task": task, **expected}.items():
-        if value is not None and found.get(name) != value:
-            raise DataError(f"{path}: the files were made with {name} {found.get(name)!r}, needed is {value!r}")
+    facts = _read_facts(path)
+    for name, value in {"format_version": FORMAT_VERSION, "task": task, **expected}.items():
+        if value is not None and facts.get(name) != value:
+            raise DataError(f"{path}: the files were made with {name} {facts.get(name)!r}, needed is {value!r}")
     for name, checksum in facts["files"].items():
-        file = path.parent / name
+        file = path.with_name(name)
         if not file.exists():
             raise DataError(f"{file} is missing; {path.name} names it")
         if (actual := sha256_of(file)) != checksum:
             raise DataError(
                 f"{file} is damaged or was replaced: its sha256 is {actual}, {path.name} says {checksum}; "
-                "make the files again"
+                "remove these files and make them again"
             )
     name = path.name.removesuffix(".facts.json")
-    files = [path.parent / name for name in facts["record_files"]]
-    return RecordSet(path.parent, name, files, facts, np.load(path.parent / f"{name}.lengths.npy"))
+    files = [path.with_name(file) for file in facts["record_files"]]
+    return RecordSet(path.parent, name, files, facts, np.load(path.with_name(f"{name}.lengths.npy")))
+
+
+def is_complete(path: Path, facts: Mapping[str, Any]) -> bool:
+    """Whether the set DIR/NAME.mindrecord is there already, made from the same facts.
+
+    Raises:
+        DataError: it was made from other facts; names the first one that differs.
+    """
+    there = facts_of(path)
+    if not there.exists():
+        return False
+    found = _read_facts(there)
+    difference = _first_difference(found, json.loads(json.dumps(facts)))
+    if difference:
+        raise DataError(f"{there}: these files were made {difference}; give another output_file, or remove them")
+    return True
+
+
+def check_record_path(path: str | Path) -> Path:
+    """The path of a set to be written.
+
+    Raises:
+        DataError: the name does not end with .mindrecord, or is that of a folder.
+    """
+    path = Path(path)
+    if path.suffix != SUFFIX or path.is_dir():
+        raise DataError(f"the output file is {str(path)!r}, allowed is DIR/NAME{SUFFIX}")
+    return path
+
+
+def facts_of(path: Path) -> Path:
+    """NAME.facts.json of NAME.mindrecord."""
+    return path.with_name(f"{path.stem}.facts.json")
+
+
+def sha256_of(path: Path) -> str:
+    """Hexadecimal sha256 of a file.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _first_difference(found: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> str:
+    """ "with NAME 1, asked for is 2" for the first wanted fact that was not found; empty if all were."""
+    for name, value in wanted.items():
+        other = found.get(name)
+        if isinstance(value, dict) and isinstance(other, dict):
+            if difference := _first_difference(other, value, f"{prefix}{name}."):
+                return difference
+        elif other != value:
+            return f"with {prefix}{name} {other!r}, asked for is {value!r}"
+    return ""
+
+
+def _read_facts(path: Path) -> dict[str, Any]:
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+    if not isinstance(facts, dict) or not {"format_version", "task", "files", "record_files", "rows"} <= set(facts):
+        raise DataError(f"{path} does not hold the facts of a set of feature files")
+    return facts
 
 
 def _find_facts(location: Path) -> Path:
     if location.suffix == SUFFIX:
-        path = facts_path(location)
+        path = facts_of(location)
         if not path.exists():
-            raise DataError(f"{location} is not there or was not finished: {path} is missing")
+            raise DataError(f"{location} is not there or was not finished: there is no {path}")
         return path
     if not location.is_dir():
         raise DataError(f"{location} is not a folder of feature files")
     found = sorted(location.glob("*.facts.json"))
-    if len(found) == 1:
-        return found[0]
-    if found:
+    if len(found) > 1:
         names = ", ".join(path.name for path in found)
         raise DataError(f"{location} holds several sets of feature files ({names}); name one as DIR/NAME{SUFFIX}")
-    if any(location.glob(f"*{SUFFIX}*")):
+    if not found and any(location.glob(f"*{SUFFIX}*")):
         raise DataError(
             f"{location} holds {SUFFIX} files without NAME.facts.json: they were not finished, or not made by this "
-            "program; make them again with it"
+            "program; make them again"
         )
-    raise DataError(f"{location} holds no feature files")
+    if not found:
+        raise DataError(f"{location} holds no feature files")
+    return found[0]

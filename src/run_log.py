@@ -85,13 +85,9 @@ class RunLog:
         self.say(self.sentence(record))
 
     def sentence(self, record: dict[str, Any]) -> str:
-        """One line of a record: metrics beside their baselines, then the speed and what is left."""
+        """A record for the reader: metrics beside their baselines, speed, what is left; evaluation on its own line."""
         parts = [f"step {record['step']}/{self.train_steps}", f"epoch {record['epoch']:.2f}"]
-        for name in [*self.metric_names, *(key for key in record if key.startswith(EVAL_PREFIX))]:
-            beside = ", ".join(
-                f"{key} {v:.3f}" for key, v in self.baselines.get(name.removeprefix(EVAL_PREFIX), {}).items()
-            )
-            parts.append(f"{name} {_number(record[name], '.4f')}" + (f" ({beside})" if beside else ""))
+        parts += [self._metric(name, record[name]) for name in self.metric_names]
         parts.append(f"lr {record['learning_rate']:.3g}")
         if record["skipped_steps"]:
             parts.append(f"loss scale {record['loss_scale']:g}, {record['skipped_steps']} skipped")
@@ -99,7 +95,13 @@ class RunLog:
         parts.append(f"{_number(record['tokens_per_s'], ',.0f')} tokens/s")
         if record["eta_s"] is not None:
             parts.append(f"eta {timedelta(seconds=round(record['eta_s']))}")
-        return "  ".join(parts)
+        evaluated = [self._metric(name, record[name]) for name in record if name.startswith(EVAL_PREFIX)]
+        return "  ".join(parts) + "".join(["\n    evaluation  ", "  ".join(evaluated)] if evaluated else [])
+
+    def _metric(self, name: str, value: float | None) -> str:
+        name = name.removeprefix(EVAL_PREFIX)
+        lines = ", ".join(f"{label} {height:.3f}" for label, height in self.baselines.get(name, {}).items())
+        return f"{name} {_number(value, '.4f')}" + (f" ({lines})" if lines else "")
 
     def sync(self) -> None:
         """Put the log on the disk and draw the curves; called with every checkpoint."""

@@ -210,6 +210,23 @@ def test_a_head_can_be_needed_as_well(saved: Path) -> None:
         ckpt.load_backbone(network, ckpt.find_checkpoint(saved), lambda _: None, needed=("",))
 
 
+def test_new_values_reach_a_compiled_graph(saved: Path) -> None:
+    class Sum(State):
+        def construct(self) -> Tensor:
+            return self.matrix.sum() + self.bias.sum()
+
+    ms.set_context(mode=ms.GRAPH_MODE)
+    network = Sum(2)
+    network()
+    for set_values in (
+        lambda: ckpt.load_backbone(network, ckpt.find_checkpoint(saved), lambda _: None),
+        lambda: ckpt.copy_parameters(State(3), network),
+    ):
+        set_values()
+        expected = network.matrix.asnumpy().sum() + network.bias.asnumpy().sum()
+        np.testing.assert_allclose(network().asnumpy(), expected, rtol=1e-5)
+
+
 def test_copying_parameters_leaves_no_tie(saved: Path) -> None:
     source, target = State(1), State(2)
     ckpt.copy_parameters(source, target)

@@ -20,6 +20,9 @@ GOLDEN_TEXT = [json.loads(line) for line in (Path(__file__).parent / "golden/goo
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PIECES = "un ##aff ##able want ##want ##ed wa runn ##ing , 你 好 cafe σ $".split()
 LETTERS = [*"abcdefghijklmnopqrstuvwxyz", *(f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz")]
+CHINESE = [  # BERT's ranges; its last three before U+F900 touch each other
+    *((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0x20000, 0x2A6DF), (0x2A700, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F)),
+]
 # Text with what the tokenizers treat specially, more often than chance would have it.
 tricky = st.one_of(
     st.text(max_size=30),
@@ -119,33 +122,30 @@ def test_real_vocabularies(shared):
 # --- WordPiece ---
 
 
-def bert_tokens(text: str, vocab: dict[str, int], lower: bool) -> list[str]:
-    """WordPiece by the book, a character at a time."""
+def bert_words(text: str, lower: bool) -> list[str]:
+    """The words of BERT's basic tokenizer by the book, a character at a time."""
     spaced = ""
     for character in text:
         code, category = ord(character), unicodedata.category(character)
         if character in "\t\n\r" or category == "Zs":
             spaced += " "
         elif code not in (0, 0xFFFD) and category not in ("Cc", "Cf"):
-            is_chinese = 0x3400 <= code <= 0x4DBF or 0x4E00 <= code <= 0x9FFF or 0xF900 <= code <= 0xFAFF
-            is_chinese |= 0x20000 <= code <= 0x2A6DF or 0x2A700 <= code <= 0x2CEAF or 0x2F800 <= code <= 0x2FA1F
-            spaced += f" {character} " if is_chinese else character
-    tokens: list[str] = []
+            spaced += f" {character} " if any(first <= code <= last for first, last in CHINESE) else character
+    words: list[str] = []
     for word in spaced.split():
         if lower:
             decomposed = unicodedata.normalize("NFD", word.lower())
             word = "".join(c for c in decomposed if unicodedata.category(c) != "Mn")
-        parts = [""]
         for character in word:
-            if (32 < ord(character) < 127 and not character.isalnum()) or unicodedata.category(character).startswith(
-                "P"
-            ):
-                parts += [character, ""]
-            else:
-                parts[-1] += character
-        for part in " ".join(parts).split():
-            tokens += longest_first(part, vocab)
-    return tokens
+            is_ascii_sign = 32 < ord(character) < 127 and not character.isalnum()
+            is_sign = is_ascii_sign or unicodedata.category(character).startswith("P")
+            words.append(f" {character} " if is_sign else character)
+        words.append(" ")
+    return "".join(words).split()
+
+
+def bert_tokens(text: str, vocab: dict[str, int], lower: bool) -> list[str]:
+    return [token for word in bert_words(text, lower) for token in longest_first(word, vocab)]
 
 
 def longest_first(part: str, vocab: dict[str, int]) -> list[str]:
@@ -165,6 +165,15 @@ def longest_first(part: str, vocab: dict[str, int]) -> list[str]:
 def test_wordpiece_equals_the_definition(wordpiece_file, text, lower):
     tokenizer = FullTokenizer(wordpiece_file, do_lower_case=lower)
     assert tokenizer.tokenize(text) == bert_tokens(text, tokenizer.vocab, lower)
+
+
+@pytest.mark.parametrize("lower", [True, False])
+def test_characters_of_every_kind_are_split_as_defined(lower):
+    ends = [*(end for span in CHINESE for end in span), 0x2B73F, 0x2B740, 0x2B81F, 0x2B820]
+    edges = {end + step for end in ends for step in (-1, 0, 1)}
+    for code in sorted({*range(0x3000), *range(0xFE00, 0x10000), *range(0x3000, 0x110000, 97), *edges}):
+        word = f"x{chr(code)}y"
+        assert split_words(word, lower) == bert_words(word, lower), hex(code)
 
 
 def test_wordpiece_takes_the_longest_piece(wordpiece):

@@ -64,12 +64,12 @@ def test_case_is_kept_on_request(text_file, tmp_path):
         assert tokenizer.tokenize("The")[0].removeprefix("▁") == "The"
 
 
-@pytest.mark.parametrize("kind", ["sentencepiece", "wordpiece"])
-def test_same_text_gives_the_same_vocabulary(text_file, tmp_path, kind):
+@pytest.mark.parametrize("settings", [{"max_sentences": 1000}, {"kind": "wordpiece"}])
+def test_same_text_gives_the_same_vocabulary(text_file, tmp_path, settings):
     # In another process, where hashes are seeded otherwise.
-    tokenizer = train(text_file, tmp_path / "first", vocab_size=900, kind=kind)
-    arguments = f"--input_file {text_file} --output_prefix {tmp_path}/second --vocab_size 900 --kind {kind}"
-    run = run_command(arguments)
+    tokenizer = train(text_file, tmp_path / "first", vocab_size=600, **settings)
+    flags = " ".join(f"--{key} {value}" for key, value in settings.items())
+    run = run_command(f"--input_file {text_file} --output_prefix {tmp_path}/second --vocab_size 600 {flags}")
     assert run.returncode == 0, run.stderr
     assert tokenizer.sha256 in run.stdout
 
