@@ -15,7 +15,7 @@ import mindspore.dataset as ds
 import numpy as np
 
 from model_utils.errors import DataError
-from src.records import Column, RecordSet, open_records, sha256_of
+from src.records import Column, RecordSet, mindspore_reason, open_records, sha256_of
 from src.tfrecords import check_tfrecord
 
 SEQUENCE_WEIGHTS = "sequence_weights"
@@ -188,8 +188,7 @@ def _iterate(reader: ds.Dataset, source: Path) -> Iterator[Batch]:
     try:
         yield from reader.create_dict_iterator(output_numpy=True, num_epochs=1)
     except RuntimeError as error:
-        reason = next((line for line in str(error).splitlines() if line.startswith("[ERROR]")), str(error))
-        raise DataError(f"{source} cannot be read: {reason.removeprefix('[ERROR] ')}") from error
+        raise DataError(f"{source} cannot be read: {mindspore_reason(error)}") from error
 
 
 def _finish(
@@ -224,16 +223,13 @@ class TFRecordDataset:
     Args:
         files: verified by check_tfrecord, with the number of records of each.
         schema: a schema.json, or None to take the columns from the files.
-        vocab_size: of the model; None does not check.
 
     Raises:
-        DataError: a column is missing, or buckets are asked for; while reading: a token is not in the vocabulary.
+        DataError: a column is missing, or buckets are asked for.
     """
 
-    def __init__(
-        self, files: Mapping[Path, int], loading: Loading, schema: Path | None = None, vocab_size: int | None = None
-    ) -> None:
-        self.files, self.loading, self.schema, self.vocab_size = list(files), loading, schema, vocab_size
+    def __init__(self, files: Mapping[Path, int], loading: Loading, schema: Path | None = None) -> None:
+        self.files, self.loading, self.schema = list(files), loading, schema
         self.num_rows = sum(files.values())
         self.batches_per_epoch = loading.batches(self.num_rows)
         if loading.bucket_boundaries:
@@ -258,12 +254,6 @@ class TFRecordDataset:
         reader = self._read(epoch if self.loading.shuffle else None).skip(start * self.loading.rows_at_once)
         reader = reader.batch(self.loading.rows_at_once, drop_remainder=not self.loading.evaluation)
         for batch in _iterate(reader, self.files[0].parent):
-            largest = max(batch["input_ids"].max(), batch["masked_lm_ids"].max())
-            if self.vocab_size is not None and largest >= self.vocab_size:
-                raise DataError(
-                    f"{self.files[0].parent}: the examples have token {largest}, the model has vocab_size "
-                    f"{self.vocab_size}; they were made with another vocabulary"
-                )
             real = np.arange(rank * size, (rank + 1) * size) < len(batch[PRETRAIN_LABEL])
             first = rank * size if real.any() else 0
             own = {name: values[first : first + size] for name, values in batch.items()}
@@ -284,41 +274,28 @@ class TFRecordDataset:
 
 
 def create_pretrain_dataset(
-    data_dir: str | Path,
-    loading: Loading,
-    schema_dir: str | Path = "",
-    vocab_size: int | None = None,
-    max_position_embeddings: int | None = None,
+    data_dir: str | Path, loading: Loading, schema_dir: str | Path = ""
 ) -> FeatureDataset | TFRecordDataset:
-    """Batches of pre-training examples: input_ids, input_mask, segment_ids, token_boundary (B, L) int32,
-    masked_lm_positions, masked_lm_ids (B, P) int32, masked_lm_weights (B, P) float32, next_sentence_labels (B,) int32
-    and sequence_weights (B,) float32.
+    """Batches of pre-training examples.
+
+    input_ids, input_mask, segment_ids, token_boundary: (B, L) int32. masked_lm_positions, masked_lm_ids: (B, P) int32.
+    masked_lm_weights: (B, P) float32. next_sentence_labels: (B,) int32. sequence_weights: (B,) float32.
 
     Args:
-        data_dir: folder with one set of MindRecords (or DIR/NAME.mindrecord), or with google's *.tfrecord.
+        data_dir: folder with one set of MindRecords or with google's *.tfrecord, or DIR/NAME.mindrecord or
+            DIR/NAME.tfrecord.
         schema_dir: schema.json of TFRecords, or its folder.
-        vocab_size, max_position_embeddings: of the model; None does not check.
 
     Raises:
-        DataError: there are no such files, they are damaged or incomplete, or were made for another model.
+        DataError: there are no such files, or they are damaged, not finished, or made for another task.
     """
     tfrecords = _find_tfrecords(Path(data_dir))
-    dataset: FeatureDataset | TFRecordDataset
     if tfrecords:
         files = {file: check_tfrecord(file) for file in tfrecords}
-        dataset = TFRecordDataset(files, loading, _find_schema(schema_dir), vocab_size)
-    elif schema_dir:
+        return TFRecordDataset(files, loading, _find_schema(schema_dir))
+    if schema_dir:
         raise DataError(f"schema_dir is {str(schema_dir)!r}, but {data_dir} holds no *.tfrecord files")
-    else:
-        records = open_records(data_dir, PRETRAIN_TASK, vocab_size=vocab_size)
-        dataset = FeatureDataset(records, loading, PRETRAIN_WEIGHTS)
-    length = dataset.facts["max_seq_length"]
-    if max_position_embeddings is not None and length > max_position_embeddings:
-        raise DataError(
-            f"{data_dir}: the examples have max_seq_length {length}, the model has max_position_embeddings "
-            f"{max_position_embeddings}"
-        )
-    return dataset
+    return FeatureDataset(open_records(data_dir, PRETRAIN_TASK), loading, PRETRAIN_WEIGHTS)
 
 
 def _find_tfrecords(location: Path) -> list[Path]:

@@ -287,8 +287,8 @@ class TrainVocabularyConfig(Config):
     kind: str = option("sentencepiece", "as ALBERT's, or as Chinese BERT's", choices=("sentencepiece", "wordpiece"))
     do_lower_case: bool = option(True, "lower-case the text; use the vocabulary with the same setting")
     max_sentences: int = option(
-        2_000_000,
-        "sentences that are used; of a larger text, as many at random",
+        1_000_000,
+        "sentences that are used, for about 2 GB of memory; of a larger text, as many at random",
         minimum=1,
         needs=("kind", "sentencepiece"),
     )

@@ -31,7 +31,6 @@ from src.corpus import expand_glob, read_documents, split_sentences
 from src.masking import Settings, Vocabulary
 from src.pretraining_instances import (
     MIN_DOCUMENT_TOKENS,
-    SPECIAL_TOKENS,
     build_examples,
     columns,
     concatenate,
@@ -71,8 +70,7 @@ class UnitMaker:
     def make(self, number: int, unit: list[Document]) -> UnitResult:
         """All examples of a unit, its duplicates mixed; the same ones wherever and whenever it is called."""
         vocab_size = self.tokenizer.vocab_size
-        max_tokens = self.settings.max_seq_length - SPECIAL_TOKENS
-        documents = join_documents(self._encode(unit), self.vocabulary.word_start, max_tokens)
+        documents = join_documents(self._encode(unit))
         parts = []
         for duplicate in range(self.dupe_factor):
             generator = np.random.default_rng([self.seed, number, duplicate])
@@ -261,6 +259,7 @@ def main(config: CreateDataConfig) -> None:
         RecordWriter(path, maker.columns, facts, config.output_file_num) as writer,
         tqdm(total=source_bytes, unit="B", unit_scale=True, disable=None, desc="text") as bar,
     ):
+        writer.add_file(tokenizer.file)
         for result in results:
             writer.write(result.packed)
             token_counts += result.token_counts

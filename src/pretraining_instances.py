@@ -15,6 +15,7 @@ from src.records import Column, Ragged
 
 SPECIAL_TOKENS = 3
 MIN_DOCUMENT_TOKENS = 16  # a shorter text makes no pair worth learning from
+_ATTEMPTS = 20
 
 
 def columns(settings: Settings, pad_id: int) -> dict[str, Column]:
@@ -40,57 +41,28 @@ class Documents:
     """Tokenized documents of a unit of work, one after the other.
 
     ids: (tokens,) int32.
-    borders: for each document, the ascending positions in `ids` where a segment may begin or end: its beginning, its
-        end, and at least one between them.
+    borders: for each document, the ascending positions in `ids` where a sentence begins, and its end.
     """
 
     ids: np.ndarray
     borders: list[list[int]]
 
 
-def join_documents(documents: list[list[list[int]]], word_start: np.ndarray, max_tokens: int) -> Documents:
-    """Lay documents out one after the other, with borders between their sentences.
-
-    A sentence longer than half a pair, or than half its document, is divided between words, so that every document
-    can be split in two. Documents below MIN_DOCUMENT_TOKENS are left out.
+def join_documents(documents: list[list[list[int]]]) -> Documents:
+    """Lay documents out one after the other; those below MIN_DOCUMENT_TOKENS are left out.
 
     Args:
-        documents: token ids of every sentence of every document.
-        word_start: (V,) bool, tokens that begin a word.
-        max_tokens: tokens of a pair of segments.
+        documents: token ids of every sentence of every document; no sentence is empty.
     """
     ids: list[int] = []
     borders: list[list[int]] = []
     for document in documents:
-        size = sum(map(len, document))
-        if size < MIN_DOCUMENT_TOKENS:
-            continue
-        limit = min(size, max_tokens) // 2
-        own = [len(ids)]
-        for sentence in document:
-            begin = len(ids)
-            ids.extend(sentence)
-            if len(sentence) > limit:
-                own.extend(_divide(ids, begin, limit, word_start))
-            own.append(len(ids))
-        borders.append(own)
+        if sum(map(len, document)) >= MIN_DOCUMENT_TOKENS:
+            borders.append([len(ids)])
+            for sentence in document:
+                ids.extend(sentence)
+                borders[-1].append(len(ids))
     return Documents(np.array(ids, np.int32), borders)
-
-
-def _divide(ids: list[int], begin: int, limit: int, word_start: np.ndarray) -> list[int]:
-    """Borders between words that divide ids[begin:] into pieces of about `limit` tokens at most."""
-    size = len(ids) - begin
-    pieces = -(-size // limit)
-    borders: list[int] = []
-    previous = begin
-    for number in range(1, pieces):
-        target = begin + size * number // pieces
-        border = target
-        while border > previous and not word_start[ids[border]]:
-            border -= 1
-        previous = border if border > previous else target
-        borders.append(previous)
-    return borders
 
 
 # --- pairs of segments ---
@@ -118,10 +90,11 @@ class Pair(NamedTuple):
 def sample_pairs(documents: Documents, settings: Settings, random: Random) -> list[Pair]:
     """Pairs of segments from all documents; each token is in about one pair.
 
-    A pair lies around a border between sentences. How many tokens it has before and after the border is drawn from a
-    distribution that is symmetric whatever the text is, and each segment is cut out of whole sentences at its
-    beginning or its end by the toss of a coin. The label is independent of all that, so lengths and cuts are the same
-    in both classes: only what the segments say tells their order.
+    Nothing but what the segments say tells their order. A pair lies around a split, which is a border between
+    sentences, or in the middle of a long sentence a place inside it. How many tokens it has before and after is drawn
+    from a distribution that is symmetric whatever the text is. At a border, each segment begins or ends where a
+    sentence does, by the toss of a coin, and its other end is inside a sentence; at a split inside a sentence, all
+    ends are. The label is drawn after that. So lengths and cuts have the same distribution in both classes.
     """
     max_tokens = settings.max_seq_length - SPECIAL_TOKENS
     pairs = []
@@ -132,71 +105,105 @@ def sample_pairs(documents: Documents, settings: Settings, random: Random) -> li
             target = max_tokens
             if random.random() < settings.short_seq_prob:
                 target = random.randint(min(MIN_DOCUMENT_TOKENS, max_tokens), max_tokens)
-            border = _sample_border(borders, target, (position + random.random()) / count, random)
-            before, after = _sample_lengths(min(border - borders[0], borders[-1] - border), target, random)
-            first = _cut_before(borders, border, before, random)
-            second: Span | None = _cut_after(borders, border, after, random)
+            split = _sample_split(borders, target, (position + random.random()) / count)
+            lengths = _sample_lengths(borders, split, target, random)
+            if lengths is None:
+                continue
+            first = random.choice(_cuts_before(borders, split, lengths[0]))
+            second: Span | None = random.choice(_cuts_after(borders, split, lengths[1]))
             label = int(random.random() < 0.5)
             if settings.random_next_sentence:
-                # Where no other document is long enough there is no pair of either label.
-                other = _segment_of_another(documents, number, after, random)
+                # Where no other document has such a segment there is no pair of either label.
+                at_border = _is_border(borders, split)
+                other = _segment_of_another(documents, number, at_border, lengths[1], random)
                 second = other if label or other is None else second
             if second is not None:
                 pairs.append(Pair(first, second, label))
     return pairs
 
 
-def _sample_border(borders: list[int], target: int, share: float, random: Random) -> int:
-    """The border nearest to a place in the document, among those with half of the target on either side.
+def _sample_split(borders: list[int], target: int, share: float) -> int:
+    """The border nearest to a place in the document, preferably one with half of the target on either side.
 
-    A short document may have none of these; then it is one of the two around its middle.
+    Where the nearest one is farther off than a quarter of the target, it is that place itself.
 
     Args:
-        share: the place, from 0 to 1.
+        share: the place, from 0 (half of the target after the document's beginning) to 1 (half before its end).
     """
     begin, end = borders[0], borders[-1]
     half = min(target, end - begin) // 2
-    place = begin + half + (end - begin - 2 * half) * share
-    left, right = bisect_left(borders, begin + half), bisect_right(borders, end - half)
-    if left == right:
-        return borders[min(max(left - random.randint(0, 1), 1), len(borders) - 2)]
-    nearest = bisect_left(borders, place, left, right)
-    around = borders[max(nearest - 1, left) : min(nearest + 1, right)]
-    return min(around, key=lambda border: abs(border - place))
+    place = begin + half + int((end - begin - 2 * half) * share)
+    low, high = place - half // 2, place + half // 2
+    left, right = bisect_left(borders, low), bisect_right(borders, high)
+    near = [border for border in borders[left:right] if begin < border < end]
+    inside = [border for border in near if begin + half <= border <= end - half]
+    return min(inside or near or [place], key=lambda border: abs(border - place))
 
 
-def _sample_lengths(available: int, target: int, random: Random) -> tuple[int, int]:
-    """Tokens before and after a border with `available` tokens on its shorter side; both orders are as likely."""
-    total = min(target, 2 * available)
-    shorter = max(total - available, total // 8, 1)
-    before = random.randint(shorter, total - shorter)
-    return before, total - before
+def _sample_lengths(borders: list[int], split: int, target: int, random: Random) -> tuple[int, int] | None:
+    """Tokens before and after a split, each order as likely as the other; None where no lengths are possible.
+
+    Both sides must be able to have both lengths, each with exactly one end, or none, where a sentence ends.
+    """
+    available = min(split - borders[0], borders[-1] - split) - 1
+    if 2 * available < target:  # else the second token of a short document would always be the first one shown
+        available -= random.randint(0, available // 4)
+    for total in range(min(target, 2 * available), 1, -1):
+        shorter = max(total - available, total // 8, 1)
+        for _ in range(min(_ATTEMPTS, total - 2 * shorter + 1)):
+            before = random.randint(shorter, total - shorter)
+            lengths = before, total - before
+            if all(_cuts_before(borders, split, size) and _cuts_after(borders, split, size) for size in lengths):
+                return lengths
+    return None
 
 
-def _cut_before(borders: list[int], border: int, length: int, random: Random) -> Span:
-    """From the whole sentences before the border that have `length` tokens: their last tokens, or their first."""
-    start = borders[bisect_right(borders, border - length) - 1]
-    return Span(border - length, border) if random.random() < 0.5 else Span(start, start + length)
+def _cuts_before(borders: list[int], split: int, length: int) -> list[Span]:
+    """The segments of a length that may stand before a split; empty if one of them would not be cut as it must be.
+
+    At a border these are the last tokens before it, and the first ones of the sentences that these belong to.
+    """
+    start = borders[bisect_right(borders, split - length) - 1]
+    if start == split - length:
+        return []
+    last = Span(split - length, split)
+    if not _is_border(borders, split):
+        return [last]
+    return [] if _is_border(borders, start + length) else [last, Span(start, start + length)]
 
 
-def _cut_after(borders: list[int], border: int, length: int, random: Random) -> Span:
-    """The mirror image of _cut_before."""
-    end = borders[bisect_left(borders, border + length)]
-    return Span(border, border + length) if random.random() < 0.5 else Span(end - length, end)
+def _cuts_after(borders: list[int], split: int, length: int) -> list[Span]:
+    """The mirror image of _cuts_before."""
+    end = borders[bisect_left(borders, split + length)]
+    if end == split + length:
+        return []
+    first = Span(split, split + length)
+    if not _is_border(borders, split):
+        return [first]
+    return [] if _is_border(borders, end - length) else [first, Span(end - length, end)]
 
 
-def _segment_of_another(documents: Documents, own: int, length: int, random: Random) -> Span | None:
-    """A segment of `length` tokens from another document of the unit; None where none is long enough."""
-    others = [
-        borders
-        for number, borders in enumerate(documents.borders)
-        if number != own and borders[-1] - borders[0] >= length
-    ]
-    if not others:
+def _is_border(borders: list[int], position: int) -> bool:
+    return borders[bisect_left(borders, position)] == position
+
+
+def _segment_of_another(
+    documents: Documents, own: int, at_border: bool, length: int, random: Random
+) -> Span | None:
+    """A segment cut as those after a split are, from another document of the unit; None if none was found."""
+    if len(documents.borders) < 2:
         return None
-    borders = random.choice(others)
-    start = random.choice(borders[: bisect_right(borders, borders[-1] - length)])
-    return _cut_after(borders, start, length, random)
+    for _ in range(_ATTEMPTS):
+        number = random.randrange(len(documents.borders) - 1)
+        borders = documents.borders[number + (number >= own)]
+        if borders[-1] - borders[0] <= length:
+            continue
+        start = random.choice(borders[:-1]) if at_border else random.randrange(borders[0], borders[-1])
+        if start + length < borders[-1] and _is_border(borders, start) == at_border:
+            cuts = _cuts_after(borders, start, length)
+            if cuts:
+                return random.choice(cuts)
+    return None
 
 
 # --- examples ---

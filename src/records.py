@@ -4,7 +4,7 @@ A set lies in one folder:
 
 NAME.mindrecord, NAME.mindrecord.db   the rows, without padding; with N > 1 files NAME.mindrecord0 ... N-1 and their .db
 NAME.lengths.npy                      (rows,) int32, tokens of every row, in the order of reading
-NAME.SUFFIX.npy                       whatever else the maker of the set puts beside it
+NAME.SUFFIX.npy, other files          whatever else the maker of the set puts beside it
 NAME.facts.json                       what made the set, and the sha256 of every file; its presence means complete
 
 MindSpore does not notice damaged rows (it returns wrong ones, or takes all memory), so every file is hashed before
@@ -35,6 +35,8 @@ SUFFIX = ".mindrecord"
 # size has room for about 10 GB of pages.
 PAGE_BYTES = 1 << 20
 HEADER_BYTES = 1 << 21
+INDEX_BYTES = 64  # of each row in the .db, which is written last
+SPARE_BYTES = 16 << 20  # MindSpore crashes when a disk is full; it stops by itself only at 10 MB before that
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,9 @@ class RecordWriter(contextlib.AbstractContextManager):
     def write(self, packed: PackedRows) -> None:
         """Append rows."""
         with self._errors():
+            needed = sum(map(len, packed.rows)) + (self.rows + len(packed.rows)) * INDEX_BYTES + SPARE_BYTES
+            if shutil.disk_usage(self._folder).free < needed:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             for number, writer in enumerate(self._writers):
                 share = packed.rows[(number - self.rows) % len(self._writers) :: len(self._writers)]
                 if share:
@@ -172,6 +177,18 @@ class RecordWriter(contextlib.AbstractContextManager):
     def add_array(self, suffix: str, array: np.ndarray) -> None:
         """Put an array beside the rows, as NAME.SUFFIX.npy."""
         self._arrays[suffix] = array
+
+    def add_file(self, file: Path) -> None:
+        """Put a copy of a file beside the rows, under its own name: the vocabulary.
+
+        Raises:
+            DataError: the folder holds another file of that name.
+        """
+        there = self.path.with_name(file.name)
+        if there.exists() and sha256_of(there) != sha256_of(file):
+            raise DataError(f"{there} is another file than {file}; give another folder to write to")
+        with self._errors():
+            shutil.copyfile(file, self._folder / file.name)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
@@ -243,11 +260,9 @@ class RecordWriter(contextlib.AbstractContextManager):
             yield
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            reason = "the disk is full" if full else f"{error.filename or ''} {error.strerror}".strip()
+            reason = "the disk is full" if full else f"{error.filename or self._folder}: {error.strerror}"
         except RuntimeError as error:
-            reason = next((line for line in str(error).splitlines() if line.startswith("[ERROR]")), str(error))
-            if "free disk" in reason:  # MindSpore leaves the last 10 MB alone
-                reason = f"the disk is full ({shutil.disk_usage(self.path.parent).free / 1e6:.0f} MB are free)"
+            reason = mindspore_reason(error)
         else:
             return
         raise DataError(f"{self.path} cannot be written: {reason}; nothing was kept")
@@ -357,6 +372,12 @@ def sha256_of(path: Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def mindspore_reason(error: RuntimeError) -> str:
+    """The line that says what is wrong among the many of MindSpore's data errors."""
+    reasons = [line.removeprefix("[ERROR] ") for line in str(error).splitlines() if line.startswith("[ERROR] ")]
+    return reasons[0] if reasons else str(error)
 
 
 def _first_difference(found: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> str:

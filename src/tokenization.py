@@ -87,12 +87,10 @@ class SentencePiece:
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of preprocessed texts: those of tokenize's tokens, at the library's speed where nothing is doubtful."""
         rows = self.processor.encode(list(texts), num_threads=1)
-        return [
-            ids
-            if self._doubtful.isdisjoint(ids)
-            else [self.vocab.get(token, self.unk_id) for token in self.tokenize(text)]
-            for text, ids in zip(texts, rows, strict=True)
-        ]
+        for row, text in enumerate(texts):
+            if not self._doubtful.isdisjoint(rows[row]):
+                rows[row] = [self.vocab.get(token, self.unk_id) for token in self.tokenize(text)]
+        return rows
 
     def tokenize_with_offsets(self, text: str) -> tuple[list[str], list[Offset]]:
         """Pieces of a raw text, preprocessed, and the characters that they come from."""
@@ -119,7 +117,7 @@ class SentencePiece:
             if _is_number_comma(piece):
                 number = self._pieces_with_spans(piece[:-1].replace(WORD_START, ""))
                 shift = end - 1 - max((last for _, _, last in number), default=0)
-                result += [(part, first + shift, last + shift) for part, first, last in number]
+                result += [(part, max(start, first + shift), max(start, last + shift)) for part, first, last in number]
                 result.append((",", end - 1, end))
             else:
                 result.append((piece, start, end))

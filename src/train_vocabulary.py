@@ -5,6 +5,7 @@ goes through the same preprocessing as when it is tokenized.
 """
 
 import io
+import random
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,8 +15,8 @@ import sentencepiece
 import tokenizers
 
 from model_utils.config import TrainVocabularyConfig, run_main
-from model_utils.errors import ConfigError, DataError
-from src.corpus import expand_glob, read_documents, split_sentences
+from model_utils.errors import ConfigError
+from src.corpus import MAX_LINE_BYTES, expand_glob, read_documents, split_sentences
 from src.tokenization import SENTENCEPIECE_SPECIALS, WORDPIECE_SPECIALS, FullTokenizer, preprocess_text
 from src.utils import write_atomically
 from src.wordpiece import split_words
@@ -35,11 +36,10 @@ def main(config: TrainVocabularyConfig) -> None:
     train = {"sentencepiece": train_sentencepiece, "wordpiece": train_wordpiece}[config.kind]
     suffixes = {"sentencepiece": (".vocab", ".model"), "wordpiece": (".vocab.txt",)}[config.kind]
     targets = [Path(config.output_prefix + suffix) for suffix in suffixes]
-    for target in targets:
-        if target.exists():
-            raise ConfigError(
-                f"{target} exists already; give another --output_prefix, or delete it if no model needs it"
-            )
+    if targets[-1].exists():
+        raise ConfigError(
+            f"{targets[-1]} exists already; give another --output_prefix, or delete it if no model needs it"
+        )
     paths = expand_glob(config.input_file)
     print(f"training a {config.kind} vocabulary of {config.vocab_size} entries on {len(paths)} file(s)", flush=True)
     contents = train(paths, config)
@@ -57,9 +57,9 @@ def train_sentencepiece(paths: Sequence[Path], config: TrainVocabularyConfig) ->
     Returns:
         the listing (piece, tab and score a line) and the model.
     """
-    sentences = _Sentences(paths)
+    # The library would choose itself, and with another seed in every process.
+    sentences = _choose(_read_sentences(paths), config.max_sentences)
     model = io.BytesIO()
-    sentencepiece.set_random_generator_seed(SEED)
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=(preprocess_text(sentence, config.do_lower_case) for sentence in sentences),
@@ -72,13 +72,12 @@ def train_sentencepiece(paths: Sequence[Path], config: TrainVocabularyConfig) ->
             eos_id=-1,
             control_symbols=[SENTENCEPIECE_SPECIALS[name] for name in ("cls", "sep", "mask")],
             user_defined_symbols=list(OWN_PIECES),
-            shuffle_input_sentence=True,
-            input_sentence_size=config.max_sentences,
             character_coverage=CHARACTER_COVERAGE,
+            max_sentence_length=4 * MAX_LINE_BYTES,  # the library leaves longer ones out; this is beyond any
             minloglevel=2,
         )
     except RuntimeError as error:
-        raise sentences.failure or _explain(error, config.vocab_size) from None
+        raise _explain(error, config.vocab_size) from None
     processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
     indices = range(processor.get_piece_size())
     listing = "".join(f"{processor.id_to_piece(index)}\t{processor.get_score(index):g}\n" for index in indices)
@@ -91,9 +90,8 @@ def train_wordpiece(paths: Sequence[Path], config: TrainVocabularyConfig) -> tup
     Returns:
         the vocabulary, one entry a line.
     """
-    sentences = _Sentences(paths)
     specials = [WORDPIECE_SPECIALS[name] for name in ("pad", "unk", "cls", "sep", "mask")]
-    alphabet, inner = _choose_alphabet(sentences, config, config.vocab_size - len(specials))
+    alphabet, inner = _choose_alphabet(_read_sentences(paths), config, config.vocab_size - len(specials))
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=WORDPIECE_SPECIALS["unk"]))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     trainer = tokenizers.trainers.WordPieceTrainer(
@@ -105,7 +103,7 @@ def train_wordpiece(paths: Sequence[Path], config: TrainVocabularyConfig) -> tup
         limit_alphabet=len(alphabet),
         show_progress=False,
     )
-    words = (" ".join(split_words(sentence, config.do_lower_case)) for sentence in sentences)
+    words = (" ".join(split_words(sentence, config.do_lower_case)) for sentence in _read_sentences(paths))
     tokenizer.train_from_iterator(words, trainer)
     entries = sorted(tokenizer.get_vocab().items(), key=lambda entry: entry[1])
     if len(entries) != config.vocab_size:
@@ -133,21 +131,22 @@ def _choose_alphabet(sentences: Iterable[str], config: TrainVocabularyConfig, ro
     return alphabet, [f"##{character}" for character in alphabet if character in inside]
 
 
-class _Sentences:
-    """The sentences of text files; keeps the error that ends the reading, which a trainer buries in one of its own."""
+def _read_sentences(paths: Sequence[Path]) -> Iterator[str]:
+    for document in read_documents(paths):
+        for unit in document:
+            yield from split_sentences(unit)
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self.paths = paths
-        self.failure: DataError | None = None
 
-    def __iter__(self) -> Iterator[str]:
-        try:
-            for document in read_documents(self.paths):
-                for unit in document:
-                    yield from split_sentences(unit)
-        except DataError as error:
-            self.failure = error
-            raise
+def _choose(sentences: Iterable[str], number: int) -> list[str]:
+    """All sentences, or that number of them at random (reservoir sampling: each has the same chance)."""
+    generator = random.Random(SEED)
+    chosen: list[str] = []
+    for index, sentence in enumerate(sentences):
+        if index < number:
+            chosen.append(sentence)
+        elif (place := generator.randint(0, index)) < number:
+            chosen[place] = sentence
+    return chosen
 
 
 def _explain(error: RuntimeError, vocab_size: int) -> Exception:

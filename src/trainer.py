@@ -323,7 +323,9 @@ class Trainer:
         """The signal to stop for, 0 for none; several ranks agree on it where all of them pass `together`."""
         if self.rank_size == 1 or not together:
             return received if self.rank_size == 1 else 0
-        return int(ops.AllReduce(ops.ReduceOp.MAX)(Tensor(received, ms.int32)).asnumpy())
+        # The CPU's AllReduce knows sums of floats only.
+        asked = float(ops.AllReduce()(Tensor([received], ms.float32)).asnumpy()[0])
+        return (received or signal.SIGTERM) if asked else 0
 
     def read(self) -> None:
         """Wait for the updates under way and account for each in turn."""

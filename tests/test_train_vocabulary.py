@@ -102,6 +102,13 @@ def test_existing_vocabulary_is_not_overwritten(text_file, tmp_path):
     assert existing.read_bytes() == b"precious"
 
 
+def test_very_long_lines_are_used(tmp_path):
+    path = tmp_path / "one_line.txt"
+    path.write_text("abc def " * 10_000)
+    tokenizer = train(path, tmp_path / "small", vocab_size=21)
+    assert tokenizer.unk_id not in tokenizer.encode("abc def")
+
+
 def test_command_answers_mistakes_in_a_sentence(tmp_path):
     run = run_command(f"--input_file {tmp_path}/none --output_prefix {tmp_path}/small")
     assert run.returncode == 2

@@ -1,0 +1,348 @@
+"""Pre-training end to end on a small model: undisturbed, killed, stopped, damaged; evaluated; refused in time."""
+
+import dataclasses
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pretrain_eval
+import run_pretrain
+from model_utils.config import PretrainConfig, PretrainEvalConfig, load_config
+from model_utils.device import setup_device
+from model_utils.errors import CheckpointError, ConfigError, DataError
+from src import fill_mask
+from src.albert_config import AlbertConfig
+from src.albert_for_pre_training import AlbertForPreTraining, PreTrainingScores
+from src.checkpoint import find_checkpoint, list_checkpoints, load_backbone
+from src.pretraining import PretrainingData
+from src.pretraining_evaluation import evaluate, unigram_baselines
+from src.run_folder import RunFolder
+from src.saved_tokenizer import load_tokenizer
+
+ROOT = Path(__file__).parents[1]
+WORDS = "the a cat dog house tree river sees likes finds hides big small red green old new walks runs to from".split()
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", ","]
+STEPS = 200
+MODEL = {
+    "embedding_size": 16,
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 40,
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+}
+SPEEDS = ("examples_per_s", "tokens_per_s", "eta_s")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with vocab.txt, train/ and held_out/."""
+    folder = tmp_path_factory.mktemp("data")
+    random = Random(5)
+    words = WORDS + [f"word{i}" for i in range(180)]
+    (folder / "vocab.txt").write_text("\n".join(SPECIALS + words) + "\n")
+    for name, documents in (("train", 80), ("held_out", 12)):
+        texts = []
+        for _ in range(documents):
+            sentences = [random.choices(words, [30] * 21 + [1] * 180, k=random.randint(4, 12)) for _ in range(12)]
+            texts.append("\n".join(" ".join(sentence) + " ." for sentence in sentences))
+        (folder / f"{name}.txt").write_text("\n\n".join(texts))
+        flags = {
+            "config_path": os.devnull,
+            "input_file": folder / f"{name}.txt",
+            "output_file": folder / name / f"{name}.mindrecord",
+            "vocab_file": folder / "vocab.txt",
+            "max_seq_length": 32,
+            "max_predictions_per_seq": 5,
+            "dupe_factor": 1,
+            "num_workers": 1,
+        }
+        command = [sys.executable, "-m", "src.create_pretraining_data", *words_of(flags)]
+        subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    return folder
+
+
+def words_of(flags: dict[str, Any]) -> list[str]:
+    return [word for key, value in flags.items() for word in (f"--{key}", str(value))]
+
+
+def flags_of(data: Path, run: Path, **changes: Any) -> list[str]:
+    return words_of(
+        {
+            "config_path": os.devnull,
+            "data_dir": data / "train",
+            "save_checkpoint_path": run,
+            "device_target": "CPU",
+            "vocab_file": data / "vocab.txt",
+            "batch_size": 8,
+            "train_steps": STEPS,
+            "optimizer_cfg.AdamWeightDecay.warmup_steps": 20,
+            "log_steps": 10,
+            "save_checkpoint_steps": 50,
+            "save_checkpoint_num": 2,
+            "eval_steps": 100,
+            "eval_data_dir": data / "held_out",
+            **{f"albert_cfg.{key}": value for key, value in MODEL.items()},
+            **changes,
+        }
+    )
+
+
+def config_of(data: Path, run: Path, **changes: Any) -> PretrainConfig:
+    return load_config(PretrainConfig, flags_of(data, run, **changes))
+
+
+def train(data: Path, run: Path, send: int = 0, after_step: int = 0) -> tuple[int, str]:
+    """Run the command as a user would; send a signal when a step's line appears: exit code and what was printed."""
+    command = [sys.executable, ROOT / "run_pretrain.py", *flags_of(data, run)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=data)
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if send and line.startswith(f"step {after_step}/"):
+            process.send_signal(send)
+    return process.wait(), "".join(lines)
+
+
+def log(run: Path) -> list[dict[str, Any]]:
+    records = [json.loads(line) for line in (run / "train_log.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in record.items() if key not in SPEEDS} for record in records]
+
+
+@pytest.fixture(scope="module")
+def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("runs") / "undisturbed"
+    code, said = train(data, run)
+    assert code == 0, said
+    return run
+
+
+def test_a_run_leaves_all_that_belongs_to_it(data: Path, finished: Path) -> None:
+    assert {path.name for path in finished.iterdir()} == {
+        ".lock",
+        "albert-150.ckpt",
+        "albert-200.ckpt",
+        "albert_config.json",
+        "config.yaml",
+        "curves.png",
+        "tensorboard",
+        "tokenizer_config.json",
+        "train_log.jsonl",
+        "train_results.json",
+        "unigram.npy",
+        "vocab.txt",
+    }
+    architecture = AlbertConfig.from_json(finished / "albert_config.json")
+    assert dataclasses.replace(architecture, **MODEL, vocab_size=208) == architecture
+    assert load_config(PretrainConfig, ["--config_path", str(finished / "config.yaml")]) == config_of(data, finished)
+
+
+def test_the_log_shows_both_tasks_at_every_step(finished: Path) -> None:
+    records = log(finished)
+    assert [record["step"] for record in records] == list(range(10, STEPS + 1, 10))
+    wanted = {"step", "epoch", "loss", "mlm_loss", "sop_loss", "mlm_accuracy", "sop_accuracy", "learning_rate"}
+    assert all(wanted | {"loss_scale", "skipped_steps", "grad_norm"} <= set(record) for record in records)
+    assert [record["step"] for record in records if "eval_mlm_loss" in record] == [100, 200]
+    for record in records:
+        assert record["loss"] == pytest.approx(record["mlm_loss"] + record["sop_loss"], abs=1e-5)
+    assert records[-1]["mlm_loss"] < records[0]["mlm_loss"]  # the output bias starts it near the unigram loss
+    assert records[0]["mlm_loss"] < math.log(208) - 1
+
+
+def test_interruptions_change_no_number(data: Path, finished: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    code, said = train(data, run, signal.SIGKILL, after_step=70)
+    assert code == -signal.SIGKILL, said
+    code, said = train(data, run, signal.SIGTERM, after_step=110)
+    assert code == 128 + signal.SIGTERM, said
+    assert "resuming after step 50" in said
+    (stopped, newest), (_, older) = list_checkpoints(run)[:2]
+    assert stopped >= 110 and f"stopped after step {stopped}, saved" in said
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    newest.write_bytes(content)
+    code, said = train(data, run)
+    assert code == 0, said
+    assert f"{newest} is damaged" in said and f"resuming after step 100 from {older}" in said
+    assert log(run) == log(finished)
+    ours, theirs = (find_checkpoint(folder / "albert-200.ckpt").values for folder in (run, finished))
+    assert all((ours[name] == theirs[name]).all() for name in theirs)
+
+
+def test_a_finished_run_is_left_alone(data: Path, finished: Path, capsys: pytest.CaptureFixture) -> None:
+    before = {path: path.stat().st_mtime_ns for path in finished.iterdir() if path.name != ".lock"}
+    run_pretrain.main(config_of(data, finished))
+    assert "it is finished: nothing to do" in capsys.readouterr().out
+    assert {path: path.stat().st_mtime_ns for path in finished.iterdir() if path.name != ".lock"} == before
+
+
+def test_another_configuration_is_refused(data: Path, finished: Path) -> None:
+    with pytest.raises(ConfigError, match="train_steps is 200 there and 300 here"):
+        run_pretrain.main(config_of(data, finished, train_steps=300))
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"optimizer_cfg.AdamWeightDecay.warmup_steps": 200}, "warmup_steps is 200, the run has 200 updates"),
+        ({"albert_cfg.max_position_embeddings": 16}, "max_seq_length 32, the model has max_position_embeddings 16"),
+        ({"albert_cfg.vocab_size": 300}, "vocab_size is 300, but the vocabulary of the data has 208 tokens"),
+        ({"batch_size": 5000}, "makes no update: lower batch_size"),
+        ({"data_dir": "/nowhere"}, "/nowhere is not a folder"),
+        ({"eval_data_dir": "/nowhere"}, "/nowhere is not a folder"),
+        ({"load_checkpoint_path": "/nowhere"}, "/nowhere does not exist"),
+    ],
+)
+def test_bad_input_is_refused_before_work(data: Path, tmp_path: Path, changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises((ConfigError, DataError, CheckpointError), match=sentence):
+        run_pretrain.main(config_of(data, tmp_path / "run", **changes))
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {".lock"}
+
+
+def test_another_vocabulary_is_refused(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("\n".join(SPECIALS + [f"other{i}" for i in range(201)]) + "\n")
+    with pytest.raises(DataError, match="is not the one that made"):
+        run_pretrain.main(config_of(data, tmp_path / "run", vocab_file=tmp_path / "vocab.txt"))
+
+
+def test_tfrecords_need_a_vocabulary_and_are_checked_against_it(data: Path, shared: Path, tmp_path: Path) -> None:
+    flags = {"data_dir": shared / "golden", "eval_steps": 0, "eval_data_dir": "", "vocab_file": ""}
+    flags["albert_cfg.max_position_embeddings"] = 512
+    with pytest.raises(ConfigError, match="do not say which vocabulary made them"):
+        run_pretrain.main(config_of(data, tmp_path / "run", **flags))
+    with pytest.raises(DataError, match="but the model's vocabulary 208 tokens"):
+        run_pretrain.main(config_of(data, tmp_path / "run", **flags, **{"albert_cfg.vocab_size": 208}))
+
+
+def test_a_dry_run_keeps_nothing(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    run_pretrain.main(config_of(data, tmp_path / "run", dry_run="true"))
+    assert f"{STEPS} updates take about 0:0" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_warm_start_takes_weights_and_sizes_from_the_checkpoint(
+    data: Path, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    words = flags_of(data, tmp_path / "run", load_checkpoint_path=finished)
+    for key in MODEL:  # the preset's sizes would not fit: those beside the checkpoint win
+        place = words.index(f"--albert_cfg.{key}")
+        del words[place : place + 2]
+    config = load_config(PretrainConfig, words)
+    with RunFolder(config.save_checkpoint_path, config) as folder:
+        trainer = run_pretrain.build_trainer(config, setup_device("CPU"), folder)
+        trainer.resume()
+    saved = find_checkpoint(finished).values
+    for name, parameter in trainer.step.network.parameters_dict().items():
+        if name in saved:
+            np.testing.assert_array_equal(parameter.asnumpy(), saved[name], err_msg=name)
+    assert trainer.done == 0 and int(trainer.step.optimizer.global_step.asnumpy()) == 0
+    said = capsys.readouterr().out
+    assert "0 missing" in said and "hidden_size 32 instead of 768" in said
+
+
+@pytest.fixture(scope="module")
+def evaluated(data: Path, finished: Path) -> dict[str, Any]:
+    flags = {
+        "config_path": os.devnull,
+        "load_checkpoint_path": finished,
+        "data_dir": data / "held_out",
+        "batch_size": 8,
+        "device_target": "CPU",
+    }
+    pretrain_eval.main(load_config(PretrainEvalConfig, words_of(flags)))
+    return json.loads((finished / "eval_results.json").read_text())
+
+
+def held_out_columns(data: Path) -> dict[str, np.ndarray]:
+    batches = list(held_out(data, 1).batches(0))
+    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+
+
+def held_out(data: Path, batch_size: int) -> PretrainingData:
+    return PretrainingData(str(data / "held_out"), "", run_pretrain.Loading(batch_size, shuffle=False, evaluation=True))
+
+
+def test_evaluation_is_that_of_training(finished: Path, evaluated: dict[str, Any]) -> None:
+    last = log(finished)[-1]
+    for name in ("loss", "mlm_loss", "sop_loss", "mlm_accuracy", "sop_accuracy"):
+        assert evaluated[name] == pytest.approx(last[f"eval_{name}"], rel=1e-6), name
+    assert evaluated["checkpoint"] == "albert-200.ckpt" and evaluated["step"] == 200
+
+
+def test_evaluation_drops_no_example_whatever_the_batch(data: Path, finished: Path, evaluated: dict[str, Any]) -> None:
+    columns = held_out_columns(data)
+    assert evaluated["examples"] == len(columns["input_ids"])
+    assert evaluated["masked_tokens"] == columns["masked_lm_weights"].sum()
+    architecture = AlbertConfig.from_json(finished / "albert_config.json")
+    network = AlbertForPreTraining(architecture)
+    load_backbone(network, find_checkpoint(finished), lambda _: None, needed=("",))
+    again = evaluate(network, held_out(data, evaluated["examples"] - 3).batches(0), architecture.vocab_size)
+    for name, value in again.metrics.items():
+        assert evaluated[name] == pytest.approx(value, rel=1e-6), name
+
+
+def test_baselines_are_what_counting_gives(data: Path, evaluated: dict[str, Any]) -> None:
+    columns = held_out_columns(data)
+    answers = columns["masked_lm_ids"][columns["masked_lm_weights"] > 0]
+    training = np.load(data / "train" / "train.unigram.npy")
+    losses = [-math.log((training[i] + 1) / (training.sum() + 208)) for i in answers]
+    lines = evaluated["baselines"]
+    assert lines["mlm_loss"]["chance"] == pytest.approx(math.log(208))
+    assert lines["mlm_accuracy"]["chance"] == 1 / 208
+    assert lines["sop_loss"] == {"chance": pytest.approx(math.log(2))} and lines["sop_accuracy"] == {"chance": 0.5}
+    assert lines["mlm_loss"]["unigram"] == pytest.approx(sum(losses) / len(losses))
+    assert lines["mlm_accuracy"]["unigram"] == pytest.approx((answers == training.argmax()).mean())
+    shares = [(answers == i).mean() for i in answers]
+    assert lines["mlm_loss"]["own unigram"] == pytest.approx(-np.log(shares).mean())
+    assert lines["mlm_loss"]["own unigram"] < lines["mlm_loss"]["unigram"]
+    assert lines["mlm_accuracy"]["own unigram"] == pytest.approx(max(shares))
+
+
+def test_the_unigram_baseline_counts_unseen_tokens_once() -> None:
+    lines = unigram_baselines(np.array([0.0, 3.0, 1.0]), np.array([5, 0, 2]))
+    assert lines["mlm_loss"]["unigram"] == pytest.approx(-(3 * math.log(1 / 10) + math.log(3 / 10)) / 4)
+    assert lines["mlm_accuracy"] == {"unigram": 0.0, "own unigram": 0.75}
+
+
+def test_masks_are_filled_in(finished: Path) -> None:
+    tokenizer = load_tokenizer(finished)
+    architecture = AlbertConfig.from_json(finished / "albert_config.json")
+    network = PreTrainingScores(architecture)
+    load_backbone(network, find_checkpoint(finished), lambda _: None, needed=("albert.", "mlm."))
+    texts = ["The [MASK] sees the cat .", "a [MASK] old dog runs [MASK] the river and hides ."]
+    answers = fill_mask.fill_mask(network, tokenizer, texts, 3, 40)
+    assert [len(answer) for answer in answers] == [1, 2]
+    for tokens in (tokens for answer in answers for tokens in answer):
+        probabilities = [token["probability"] for token in tokens]
+        assert len(tokens) == 3 and probabilities == sorted(probabilities, reverse=True) and sum(probabilities) < 1
+        assert all(token["token"] in tokenizer.vocab for token in tokens)
+    with pytest.raises(DataError, match=r"has no \[MASK\]"):
+        fill_mask.fill_mask(network, tokenizer, ["nothing"], 3, 40)
+    with pytest.raises(DataError, match="has 53 tokens, the network takes at most 40"):
+        fill_mask.fill_mask(network, tokenizer, ["[MASK] " + "cat " * 50], 3, 40)
+
+
+def test_a_mask_stands_where_the_text_has_it(finished: Path) -> None:
+    tokenizer = load_tokenizer(finished)
+    ids = fill_mask.encode_masked("The [MASK] sees [MASK].", tokenizer)
+    assert tokenizer.convert_ids_to_tokens(ids) == ["[CLS]", "the", "[MASK]", "sees", "[MASK]", ".", "[SEP]"]
+
+
+def test_after_a_mask_no_piece_becomes_the_start_of_a_word(shared: Path) -> None:
+    from src.tokenization import FullTokenizer
+
+    tokenizer = FullTokenizer(spm_model_file=shared / "data/vocab/30k-clean.model")
+    ids = fill_mask.encode_masked("The capital of [MASK], paris, is [MASK].", tokenizer)
+    tokens = "[CLS] ▁the ▁capital ▁of [MASK] , ▁paris , ▁is [MASK] . [SEP]".split()
+    assert tokenizer.convert_ids_to_tokens(ids) == tokens
