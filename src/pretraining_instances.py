@@ -146,8 +146,6 @@ def _sample_lengths(borders: list[int], split: int, target: int, random: Random)
     Both sides must be able to have both lengths, each with exactly one end, or none, where a sentence ends.
     """
     available = min(split - borders[0], borders[-1] - split) - 1
-    if 2 * available < target:  # else the second token of a short document would always be the first one shown
-        available -= random.randint(0, available // 4)
     for total in range(min(target, 2 * available), 1, -1):
         shorter = max(total - available, total // 8, 1)
         for _ in range(min(_ATTEMPTS, total - 2 * shorter + 1)):
@@ -187,9 +185,7 @@ def _is_border(borders: list[int], position: int) -> bool:
     return borders[bisect_left(borders, position)] == position
 
 
-def _segment_of_another(
-    documents: Documents, own: int, at_border: bool, length: int, random: Random
-) -> Span | None:
+def _segment_of_another(documents: Documents, own: int, at_border: bool, length: int, random: Random) -> Span | None:
     """A segment cut as those after a split are, from another document of the unit; None if none was found."""
     if len(documents.borders) < 2:
         return None

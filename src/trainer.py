@@ -5,6 +5,7 @@ endless row of epochs and step s ends at number s * accumulation_steps of it, so
 """
 
 import math
+import os
 import resource
 import signal
 import tempfile
@@ -79,9 +80,8 @@ class StopSignals(AbstractContextManager):
     While MindSpore runs a graph it handles SIGINT itself and sends the process SIGTERM instead.
     """
 
-    def __init__(self, say: Callable[[str], object]) -> None:
+    def __init__(self) -> None:
         self.received = 0
-        self.say = say
         self.before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -93,7 +93,8 @@ class StopSignals(AbstractContextManager):
         self.received = number
         for each in self.before:
             signal.signal(each, signal.SIG_DFL)
-        self.say("asked to stop: finishing this update and saving; asking again ends the run at once")
+        # Not print: a signal may arrive inside one, which cannot be entered twice.
+        os.write(2, b"asked to stop: finishing this update and saving; asking again ends the run at once\n")
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self.before.items():
@@ -174,7 +175,7 @@ class Trainer:
         if self.writer:
             self.log = RunLog(self.folder.path, self.metric_names, self.plan.train_steps, self.done, self.baselines)
         try:
-            with StopSignals(self.say) as signals:
+            with StopSignals() as signals:
                 for step, micro_batches in self.updates():
                     self.train(step, micro_batches)
                     self.after_update(step, signals)
