@@ -266,8 +266,8 @@ def main(config: CreateDataConfig) -> None:
             bar.update(result.text_bytes)
         if not writer.rows:
             raise DataError(
-                f"{config.input_file} gives no example: no document has {MIN_DOCUMENT_TOKENS} tokens"
-                + (" and another one beside it for random_next_sentence" if config.random_next_sentence else "")
+                f"{config.input_file} gives no example: no document has {MIN_DOCUMENT_TOKENS} tokens or more that can "
+                "be split in two" + (", with another one beside it" if config.random_next_sentence else "")
             )
         writer.add_array("unigram", token_counts)
     seconds = time.monotonic() - start

@@ -249,9 +249,12 @@ class RecordWriter(contextlib.AbstractContextManager):
         except RuntimeError:
             found = 0
         if found != self.rows:
-            raise DataError(
-                f"{self.path}: {self.rows} examples do not fit into {len(files)} file(s); give a larger output_file_num"
-            )
+            raise self._too_many()
+
+    def _too_many(self) -> DataError:
+        return DataError(
+            f"{self.path}: the examples do not fit into {len(self.file_names)} file(s); give a larger output_file_num"
+        )
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -263,6 +266,8 @@ class RecordWriter(contextlib.AbstractContextManager):
             reason = "the disk is full" if full else f"{error.filename or self._folder}: {error.strerror}"
         except RuntimeError as error:
             reason = mindspore_reason(error)
+            if "header is too big" in reason:
+                raise self._too_many() from error
         else:
             return
         raise DataError(f"{self.path} cannot be written: {reason}; nothing was kept")

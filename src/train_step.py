@@ -133,7 +133,7 @@ class TrainStep(nn.Cell):
         return ops.sqrt(total)
 
     def update(self, gradients: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Reduce, unscale, clip, apply: the gradient's norm, whether it was finite, the learning rate, the scale used."""
+        """Reduce, unscale, clip, apply: gradient norm, whether it was finite, learning rate, loss scale used."""
         scale = self.loss_scale + 0.0
         reduced = ()
         for gradient in gradients[:-1]:

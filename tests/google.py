@@ -11,7 +11,10 @@ def parameter_name(variable: str) -> str:
     for old, new in (
         ("bert/encoder/transformer/group_0/inner_group_0/attention_1/self/", "albert.encoder.attentions.0."),
         ("bert/encoder/transformer/group_0/inner_group_0/attention_1/", "albert.encoder.attentions.0."),
-        ("bert/encoder/transformer/group_0/inner_group_0/ffn_1/intermediate/output/", "albert.encoder.feed_forwards.0.output."),
+        (
+            "bert/encoder/transformer/group_0/inner_group_0/ffn_1/intermediate/output/",
+            "albert.encoder.feed_forwards.0.output.",
+        ),
         ("bert/encoder/transformer/group_0/inner_group_0/ffn_1/", "albert.encoder.feed_forwards.0."),
         ("bert/encoder/transformer/group_0/inner_group_0/LayerNorm_1", "albert.encoder.feed_forwards.0.layer_norm"),
         ("bert/encoder/transformer/group_0/inner_group_0/LayerNorm", "albert.encoder.attentions.0.layer_norm"),
