@@ -55,15 +55,8 @@ def build_trainer(config: PretrainConfig, device: Device, folder: RunFolder) -> 
     settings = OptimizerSettings(**config.optimizer_cfg.settings())
     optimizer = build_optimizer(network.trainable_params(), settings, plan.train_steps)
     say(describe_decay_groups(optimizer))
-    step = TrainStep(
-        network,
-        optimizer,
-        plan_loss_scale(config, compute_type),
-        config.accumulation_steps,
-        config.clip_norm,
-        device.rank_size,
-        config.seed + RANK_SEEDS * device.rank,
-    )
+    scale, seed = plan_loss_scale(config, compute_type), config.seed + RANK_SEEDS * device.rank
+    step = TrainStep(network, optimizer, scale, config.accumulation_steps, config.clip_norm, device.rank_size, seed)
     keep_beside(folder, architecture, tokenizer, data, say)
     evaluation = HeldOutEvaluation(network, architecture, config, data) if config.eval_steps else None
     return Trainer(

@@ -200,7 +200,7 @@ class PretrainConfig(ArchitectureMixin, Config):
         10.0, "minutes between checkpoints; 0: only by steps", minimum=0, needs=("enable_save_ckpt", True)
     )
     save_checkpoint_num: int = option(
-        1, "newest checkpoints that are kept", minimum=1, needs=("enable_save_ckpt", True)
+        2, "newest checkpoints that are kept", minimum=1, needs=("enable_save_ckpt", True)
     )
     log_steps: int = option(50, "updates between lines of the log", minimum=1)
     eval_steps: int = option(0, "updates between evaluations; 0: none", minimum=0)

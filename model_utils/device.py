@@ -221,7 +221,14 @@ def setup_device(
         allowed = "0" if available == 1 else f"0 to {available - 1}"
         raise DeviceError(f"device_id is {device_id}, but {target} has {available} device(s): allowed is {allowed}")
     ms.set_context(mode=ms.GRAPH_MODE)
-    ms.set_device(target, device_id)
+    in_use = ms.get_context("device_target"), ms.get_context("device_id")
+    try:
+        ms.set_device(target, device_id)
+    except RuntimeError as error:  # this process has computed already, so the choice is made
+        if in_use != (target, device_id):
+            raise DeviceError(
+                f"this process computes on {in_use[0]} {in_use[1]} already and cannot change to {target} {device_id}"
+            ) from error
     ms.set_seed(seed)
     if not distribute:
         return Device(target, device_id)

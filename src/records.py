@@ -83,7 +83,7 @@ def pack_rows(columns: Mapping[str, Column], values: Mapping[str, Ragged]) -> Pa
 
     Args:
         columns: at least two, one of them per_token.
-        values: the rows of every column, of the column's dtype.
+        values: the rows of every column, of the column's dtype, each of one entry at least.
     """
     assert len(columns) > 1, "MindRecord stores a single column in another form"
     parts: list[list[bytes]] = []
@@ -92,6 +92,7 @@ def pack_rows(columns: Mapping[str, Column], values: Mapping[str, Ragged]) -> Pa
         ragged = values[name]
         assert ragged.values.dtype == columns[name].dtype, f"{name} has dtype {ragged.values.dtype}"
         assert len(ragged.counts) == len(lengths), f"{name} has {len(ragged.counts)} rows"
+        assert ragged.counts.min(initial=1) > 0, f"{name} has a row of no entries, which MindRecord reads as a scalar"
         ends = np.concatenate([[0], np.cumsum(ragged.counts)]) * ragged.values.itemsize
         sizes = np.diff(ends).astype(">i8").tobytes()
         blob = ragged.values.tobytes()

@@ -11,7 +11,7 @@ from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.optimizer import OptimizerSettings, build_optimizer
 from src.train_step import LossScale, TrainStep, normalise_weights
-from tests import google
+from tests import google_figures as google
 
 NO_KEY = Tensor(0, ms.int32)
 

@@ -45,7 +45,7 @@ def test_files_of_others_stay(tmp_path: Path) -> None:
 def test_the_same_configuration_goes_on(tmp_path: Path) -> None:
     begin(tmp_path)
     begin(
-        tmp_path, "--log_steps", "3", "--device_id", "1", "--save_checkpoint_steps", "9", "--save_checkpoint_num", "2"
+        tmp_path, "--log_steps", "3", "--device_id", "1", "--save_checkpoint_steps", "9", "--save_checkpoint_num", "3"
     )
     assert "log_steps: 3" in (tmp_path / "config.yaml").read_text()
 
