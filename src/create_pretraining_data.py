@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, fields
+from datetime import timedelta
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from random import Random
@@ -37,7 +38,16 @@ from src.pretraining_instances import (
     join_documents,
     sample_pairs,
 )
-from src.records import PackedRows, RecordWriter, check_record_path, is_complete, open_records, pack_rows, sha256_of
+from src.records import (
+    HEADER_BYTES,
+    PackedRows,
+    RecordWriter,
+    check_record_path,
+    is_complete,
+    open_records,
+    pack_rows,
+    sha256_of,
+)
 from src.tokenization import FullTokenizer, build_tokenizer
 
 TASK = "pretrain"
@@ -83,7 +93,8 @@ class UnitMaker:
         rows = concatenate(parts)
         packed = pack_rows(self.columns, rows)
         packed = packed.take(np.random.default_rng([self.seed, number]).permutation(len(packed.rows)))
-        return UnitResult(packed, np.bincount(rows["masked_lm_ids"].values, minlength=vocab_size), text_bytes)
+        predicted = rows["masked_lm_ids"].values[rows["masked_lm_weights"].values > 0]
+        return UnitResult(packed, np.bincount(predicted, minlength=vocab_size), text_bytes)
 
     def _encode(self, unit: list[Document]) -> list[list[list[int]]]:
         """Token ids of the sentences of each document."""
@@ -221,11 +232,11 @@ def estimate(maker: UnitMaker, units: Iterator[list[Document]], source_bytes: in
         path = Path(folder) / "sample.mindrecord"
         with RecordWriter(path, maker.columns, {"task": TASK}) as writer:
             writer.write(result.packed)
-        size = sum(file.stat().st_size for file in Path(folder).iterdir())
+        size = sum(file.stat().st_size for file in Path(folder).iterdir()) - HEADER_BYTES
     share = source_bytes / result.text_bytes
     return (
-        f"dry run: {len(result.packed.rows) * share:,.0f} examples at most, {size * share / 1e6:,.0f} MB on disk, "
-        f"{seconds * share / workers / 60:.1f} minutes with {workers} process(es), judged by the first "
+        f"dry run: about {len(result.packed.rows) * share:,.0f} examples, {size * share / 1e6 + 1:,.0f} MB on disk and "
+        f"{timedelta(seconds=round(seconds * share / workers))} with {workers} process(es), judged by the first "
         f"{result.text_bytes:,} of {source_bytes:,} bytes of text. Nothing was kept."
     )
 

@@ -173,12 +173,9 @@ def _replace(ids: np.ndarray, masked: np.ndarray, vocabulary: Vocabulary, random
     row, position = np.nonzero(masked)
     draw = random.random(len(row))
     substitutes = vocabulary.replacements[random.integers(len(vocabulary.replacements), size=len(row))]
-    kept = ids[row, position]
-    values = np.where(
-        draw < MASK_SHARE, vocabulary.mask_id, np.where(draw < MASK_SHARE + KEEP_SHARE, kept, substitutes)
-    )
+    values = np.where(draw < MASK_SHARE + KEEP_SHARE, ids[row, position], substitutes)
     hidden = ids.copy()
-    hidden[row, position] = values
+    hidden[row, position] = np.where(draw < MASK_SHARE, vocabulary.mask_id, values)
     return hidden
 
 

@@ -208,7 +208,10 @@ def _segment_of_another(documents: Documents, own: int, at_border: bool, length:
 def build_examples(
     documents: Documents, pairs: list[Pair], vocabulary: Vocabulary, settings: Settings, random: np.random.Generator
 ) -> dict[str, Ragged]:
-    """The rows of at least one pair, masked, without padding; see columns()."""
+    """The rows of at least one pair, masked, without padding; see columns().
+
+    An example in which no word is short enough to be masked predicts its [CLS] with weight 0.
+    """
     swap = not settings.random_next_sentence
     shown = [(second, first) if swap and label else (first, second) for first, second, label in pairs]
     a_start, a_end, b_start, b_end = np.array(shown).reshape(-1, 4, 1).transpose(1, 0, 2)  # each (B, 1)
@@ -226,6 +229,7 @@ def build_examples(
     boundary = vocabulary.word_start[ids] | special
     words = boundary | (place == 1) | (place == a_size + 2) if settings.do_whole_word_mask else filled
     inputs, predicted = mask_tokens(ids, lengths, words, filled & ~special, in_b, vocabulary, settings, random)
+    predicted[~predicted.any(1), 0] = True
     row, position = np.nonzero(predicted)
     predictions = predicted.sum(1)
 
@@ -239,7 +243,7 @@ def build_examples(
         "token_boundary": per_token(boundary),
         "masked_lm_positions": Ragged(position.astype(np.int32), predictions),
         "masked_lm_ids": Ragged(ids[row, position], predictions),
-        "masked_lm_weights": Ragged(np.ones(len(row), np.float32), predictions),
+        "masked_lm_weights": Ragged((position > 0).astype(np.float32), predictions),
         "next_sentence_labels": Ragged(np.array([pair.label for pair in pairs], np.int32), np.ones_like(lengths)),
     }
 

@@ -156,7 +156,7 @@ def test_loss_and_gradients(torch: ModuleType, transformers: ModuleType, tmp_pat
     outputs, gradients = ops.value_and_grad(network, None, parameters, has_aux=True)(*inputs, NO_KEY)
     loss = oracle(**oracle_inputs(torch, columns)).loss
     loss.backward()
-    np.testing.assert_allclose(float(outputs[0]), float(loss), rtol=2e-6)
+    np.testing.assert_allclose(float(outputs[0]), loss.item(), rtol=2e-6)
     expected = under_our_names(oracle, {name: weight.grad for name, weight in oracle.named_parameters()})
     # A key bias moves all scores of a query alike, which softmax cancels: its gradient is rounding noise around 0.
     largest = max(np.abs(value).max() for value in expected.values())
@@ -182,7 +182,7 @@ def test_three_updates_of_adam(torch: ModuleType, transformers: ModuleType, tmp_
         loss = oracle(**oracle_inputs(torch, columns)).loss
         loss.backward()
         adam.step()
-        np.testing.assert_allclose(float(step.train([columns])["loss"]), float(loss), rtol=1e-5)
+        np.testing.assert_allclose(float(step.train([columns])["loss"]), loss.item(), rtol=1e-5)
     expected = weights(oracle)
     for name, value in google.get_parameters(network).items():
         if not name.endswith("key.bias"):  # Adam makes steps of full length of the rounding noise in its gradient

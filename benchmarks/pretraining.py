@@ -1,0 +1,162 @@
+"""One pre-training update, by this project and by transformers: same weights, same batch, same work.
+
+Each class imports its library when it is made, so that each process of a benchmark loads only its own.
+"""
+
+import os
+import sys
+import time
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from model_utils.device import nvidia_cards, setup_device
+from model_utils.errors import UserError
+from model_utils.hf_names import TIED_COPIES, hugging_face_names
+from src.albert_config import RUN_KEYS, AlbertConfig
+
+LEARNING_RATE, WEIGHT_DECAY, BETAS, EPSILON, CLIP_NORM = 1e-4, 0.01, (0.9, 0.999), 1e-6, 1.0
+WITHOUT_DECAY = ("gamma", "beta", "bias")
+SEED = 1
+OWN_KEYS = RUN_KEYS | {"share_parameters", "use_relative_positions", "max_relative_position"}
+
+
+def predictions_of(length: int) -> int:
+    """Masked tokens of an example: 15 % of its tokens, 20 of 128."""
+    return int(0.15 * length) + 1
+
+
+def random_batch(config: AlbertConfig, batch_size: int, length: int) -> dict[str, np.ndarray]:
+    """Pre-training columns of examples with random tokens and no padding."""
+    generator = np.random.default_rng(SEED)
+    predictions = predictions_of(length)
+    order = np.argsort(generator.random((batch_size, length)), axis=1)
+    return {
+        "input_ids": generator.integers(5, config.vocab_size, (batch_size, length)).astype(np.int32),
+        "input_mask": np.ones((batch_size, length), np.int32),
+        "segment_ids": np.tile(np.arange(length) >= length // 2, (batch_size, 1)).astype(np.int32),
+        "masked_lm_positions": np.sort(order[:, :predictions], axis=1).astype(np.int32),
+        "masked_lm_ids": generator.integers(5, config.vocab_size, (batch_size, predictions)).astype(np.int32),
+        "masked_lm_weights": np.ones((batch_size, predictions), np.float32),
+        "next_sentence_labels": (np.arange(batch_size) % 2).astype(np.int32),
+        "sequence_weights": np.ones(batch_size, np.float32),
+    }
+
+
+class OurUpdates:
+    """This project's whole training step, as run_pretrain.py makes it."""
+
+    def __init__(self, config: AlbertConfig, columns: dict[str, np.ndarray], device_target: str) -> None:
+        self.device = setup_device(device_target)
+        from src.albert_for_pre_training import AlbertForPreTraining
+        from src.optimizer import OptimizerSettings, build_optimizer
+        from src.train_step import LossScale, TrainStep
+
+        self.columns = columns
+        self.network = AlbertForPreTraining(config, seed=SEED)
+        settings = OptimizerSettings(
+            name="AdamWeightDecay",
+            learning_rate=LEARNING_RATE,
+            end_learning_rate=LEARNING_RATE,
+            power=1.0,
+            warmup_steps=0,
+            weight_decay=WEIGHT_DECAY,
+            beta1=BETAS[0],
+            beta2=BETAS[1],
+            eps=EPSILON,
+            decay_filter=WITHOUT_DECAY,
+        )
+        optimizer = build_optimizer(self.network.trainable_params(), settings, train_steps=1_000_000)
+        self.step = TrainStep(self.network, optimizer, LossScale("dynamic"), clip_norm=CLIP_NORM)
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """Name -> value of every weight."""
+        return {parameter.name: parameter.asnumpy() for parameter in self.network.trainable_params()}
+
+    def updates(self, number: int) -> tuple[float, float]:
+        """Run updates one after the other: seconds for all of them, and the loss before the last of them."""
+        start = time.perf_counter()
+        for _ in range(number):
+            outputs = self.step.train([self.columns])
+        loss = float(outputs["loss"])
+        # The loss is known before the weights are written.
+        self.step.optimizer.global_step.asnumpy()
+        return time.perf_counter() - start, loss
+
+    def facts(self) -> dict[str, str]:
+        """Where and with what it computes."""
+        card = nvidia_cards()[self.device.device_id].name if self.device.target == "GPU" else ""
+        software = f"mindspore {version('mindspore')}, numpy {version('numpy')}, Python {sys.version.split()[0]}"
+        return {"device": card or self.device.target, "software": software}
+
+
+class TransformersUpdates:
+    """transformers' AlbertForPreTraining in eager mode with torch's AdamW and clip_grad_norm_, as its users write it.
+
+    Args:
+        weights: under this project's names.
+
+    Raises:
+        UserError: torch or transformers is not installed.
+    """
+
+    def __init__(self, config: AlbertConfig, columns: dict[str, np.ndarray], weights: dict[str, np.ndarray]) -> None:
+        for library in ("torch", "transformers"):
+            if find_spec(library) is None:
+                raise UserError(f"{library} is not installed: pip install -r requirements-dev.txt, or give --only ours")
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is to be downloaded
+        import torch
+        import transformers
+
+        self.torch = torch
+        sizes = {key: value for key, value in config.to_dict().items() if key not in OWN_KEYS}
+        self.model = transformers.AlbertForPreTraining(transformers.AlbertConfig(**sizes)).train()
+        names = hugging_face_names(config.num_hidden_groups, config.inner_group_num)
+        state = {names[name]: torch.from_numpy(value) for name, value in weights.items()}
+        missing, unexpected = self.model.load_state_dict(state, strict=False)
+        if set(missing) != TIED_COPIES.keys() or unexpected:
+            raise RuntimeError(f"weights do not fit transformers' model: missing {missing}, unexpected {unexpected}")
+        self.parameters = list(self.model.parameters())
+        undecayed = {their_name for name, their_name in names.items() if name.endswith(WITHOUT_DECAY)}
+        groups: dict[bool, list[Any]] = {True: [], False: []}
+        for name, parameter in self.model.named_parameters():
+            groups[name not in undecayed].append(parameter)
+        self.optimizer = torch.optim.AdamW(
+            [{"params": groups[True], "weight_decay": WEIGHT_DECAY}, {"params": groups[False], "weight_decay": 0.0}],
+            lr=LEARNING_RATE,
+            betas=BETAS,
+            eps=EPSILON,
+        )
+        self.inputs = {name: torch.from_numpy(array) for name, array in self._as_transformers_reads(columns).items()}
+
+    @staticmethod
+    def _as_transformers_reads(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The same batch with labels at every position, -100 where nothing is masked."""
+        labels = np.full(columns["input_ids"].shape, -100, np.int64)
+        np.put_along_axis(labels, columns["masked_lm_positions"].astype(np.int64), columns["masked_lm_ids"], 1)
+        renamed = {
+            "input_ids": columns["input_ids"],
+            "attention_mask": columns["input_mask"],
+            "token_type_ids": columns["segment_ids"],
+            "sentence_order_label": columns["next_sentence_labels"],
+        }
+        return {name: array.astype(np.int64) for name, array in renamed.items()} | {"labels": labels}
+
+    def updates(self, number: int) -> tuple[float, float]:
+        """Run updates one after the other: seconds for all of them, and the loss before the last of them."""
+        start = time.perf_counter()
+        for _ in range(number):
+            self.optimizer.zero_grad()
+            loss = self.model(**self.inputs).loss
+            loss.backward()
+            self.torch.nn.utils.clip_grad_norm_(self.parameters, CLIP_NORM)
+            self.optimizer.step()
+        return time.perf_counter() - start, loss.item()
+
+    def facts(self) -> dict[str, str]:
+        """Where and with what it computes."""
+        attention = self.model.config._attn_implementation
+        software = f"torch {version('torch')}, transformers {version('transformers')}, eager, attention {attention}"
+        return {"device": "CPU", "software": f"{software}, {self.torch.get_num_threads()} threads"}

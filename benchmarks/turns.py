@@ -1,0 +1,86 @@
+"""Programs that are measured against each other: each in a process of its own, and only one of them moves at a time."""
+
+import ctypes
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any, Self
+
+from model_utils.errors import UserError
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+class Contender:
+    """An object made in a new process; its methods are called from here, and between calls the process is stopped.
+
+    Threads of an idle library spin while they wait for its next task and would take the cores of the other contender:
+    SIGSTOP makes a waiting process wait in fact.
+
+    Args:
+        make: a class or function of a module; called with the arguments in the new process.
+
+    Raises:
+        UserError: what `make` raised of that kind.
+        RuntimeError: the process ended; its traceback is on stderr.
+    """
+
+    def __init__(self, make: Callable[..., object], *arguments: Any) -> None:
+        # A new interpreter, not a fork: the libraries start threads of their own.
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, make, arguments))
+        self._process.start()
+        theirs.close()
+        try:
+            self._answer()
+        except BaseException:
+            self.close()
+            raise
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        """Let the process go on, call a method of its object, and stop it again."""
+        os.kill(self._process.pid, signal.SIGCONT)
+        self._pipe.send((method, arguments))
+        return self._answer()
+
+    def _answer(self) -> Any:
+        try:
+            answer = self._pipe.recv()
+        except EOFError:
+            self._process.join()
+            raise RuntimeError(f"a benchmark's process ended with code {self._process.exitcode}") from None
+        if isinstance(answer, UserError):
+            raise answer
+        os.kill(self._process.pid, signal.SIGSTOP)
+        return answer
+
+    def close(self) -> None:
+        """End the process, stopped or not."""
+        self._process.kill()
+        self._process.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _serve(pipe: Connection, make: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+    # A stopped process would outlive a killed parent for ever. Ctrl-C is the parent's to answer.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        contender = make(*arguments)
+        pipe.send("made")
+        while True:
+            method, values = pipe.recv()
+            pipe.send(getattr(contender, method)(*values))
+    except UserError as error:
+        pipe.send(error)
