@@ -1,7 +1,8 @@
 """How long one pre-training update takes here and with transformers: python -m benchmarks.train_step.
 
 Both make the same updates in turn, so that a disturbance of the machine meets both; the minimum stands beside the
-median, because it is disturbed least. Leave the machine alone while this runs.
+median, because it is disturbed least. Leave the machine alone while this runs: on busy cores, libraries that wait for
+their own threads lose much more than their share.
 """
 
 import dataclasses
@@ -12,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from benchmarks.pretraining import OurUpdates, TransformersUpdates, predictions_of, random_batch
-from benchmarks.turns import Contender
+from benchmarks.turns import Contender, machine_seconds
 from model_utils.config import run_main
 from model_utils.device import Device
 from model_utils.errors import ConfigError
@@ -20,6 +21,7 @@ from model_utils.schema import Config, option
 from src.albert_config import COMPUTE_TYPES, PRESETS, AlbertConfig
 
 LARGEST_DIFFERENCE = 1e-5  # of the first losses, as a share of the loss
+QUIET = 0.05  # share of the machine's CPU time that others may use before a figure means little
 # Dense matrix products in 10^12 operations a second, from NVIDIA's data sheets: float32 without TF32, which MindSpore
 # leaves off, and float16 on tensor cores. Under the names that the driver gives the cards.
 PEAKS = {
@@ -138,8 +140,12 @@ def describe(seconds: float) -> str:
     return f"{seconds:.4g} s" if seconds >= 1 else f"{1000 * seconds:.4g} ms"
 
 
-def report(config: TrainStepConfig, timings: list[Timing]) -> str:
-    """The figures as a table with what they depend on."""
+def report(config: TrainStepConfig, timings: list[Timing], disturbance: float) -> str:
+    """The figures as a table with what they depend on.
+
+    Args:
+        disturbance: share of the machine's CPU time that other programs used meanwhile.
+    """
     architecture, tokens = config.architecture(), config.batch_size * config.length
     operations = training_operations(architecture, config.batch_size, config.length)
     lines = [f"{'':14} {'first loss':>11} {'first update':>13} {'median':>10} {'minimum':>10} {'tokens/s':>10}"]
@@ -158,6 +164,8 @@ def report(config: TrainStepConfig, timings: list[Timing]) -> str:
         medians, minima = timings[1].median / ours.median, timings[1].minimum / ours.minimum
         lines.append(f"transformers takes {medians:.3f} times this project's median, {minima:.3f} times its minimum")
         lines.append(f"first losses differ by {difference(timings):.1e} of the loss, allowed {LARGEST_DIFFERENCE:.0e}")
+    advice = "" if disturbance < QUIET else ": these figures say little, measure again on a quiet machine"
+    lines.append(f"other programs used {disturbance:.0%} of the machine's CPU time meanwhile{advice}")
     return "\n".join(lines)
 
 
@@ -165,11 +173,12 @@ def main(config: TrainStepConfig) -> int:
     """Measure and print; code 1 if the two sides do not compute the same."""
     print(
         f"{config.albert_network}, {config.batch_size} x {config.length}, {config.architecture().compute_type}, "
-        f"dropout 0, {config.rounds} rounds of {config.steps} updates, {len(os.sched_getaffinity(0))} cores, "
-        f"load before the start {os.getloadavg()[0]:.1f}",
+        f"dropout 0, {config.rounds} rounds of {config.steps} updates, {len(os.sched_getaffinity(0))} cores",
         flush=True,
     )
+    others, total = machine_seconds()
     timings = measure(config)
+    others_after, total_after = machine_seconds()
     if not difference(timings) <= LARGEST_DIFFERENCE:
         losses = " and ".join(f"{timing.first_loss:.8g} ({timing.name})" for timing in timings)
         print(
@@ -178,7 +187,7 @@ def main(config: TrainStepConfig) -> int:
             file=sys.stderr,
         )
         return 1
-    print(report(config, timings))
+    print(report(config, timings, (others_after - others) / (total_after - total)))
     return 0
 
 

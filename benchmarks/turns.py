@@ -9,6 +9,8 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Self
 
+import psutil
+
 from model_utils.errors import UserError
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -73,9 +75,8 @@ class Contender:
 
 
 def _serve(pipe: Connection, make: Callable[..., object], arguments: tuple[Any, ...]) -> None:
-    # A stopped process would outlive a killed parent for ever. Ctrl-C is the parent's to answer.
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a stopped process would outlive its parent for ever
+    os.setpgrp()  # Ctrl-C is the parent's to answer
     try:
         contender = make(*arguments)
         pipe.send("made")
@@ -84,3 +85,13 @@ def _serve(pipe: Connection, make: Callable[..., object], arguments: tuple[Any, 
             pipe.send(getattr(contender, method)(*values))
     except UserError as error:
         pipe.send(error)
+
+
+def machine_seconds() -> tuple[float, float]:
+    """CPU seconds, over all cores, that other programs have used and that there have been: what differences are for.
+
+    Processes started from here count as other programs until they have ended.
+    """
+    times, own = psutil.cpu_times(), os.times()
+    busy = times.user + times.nice + times.system + times.irq + times.softirq + times.steal
+    return busy - sum(own[:4]), busy + times.idle + times.iowait
