@@ -5,6 +5,7 @@ Config with a `config_file`, and the yaml file of that name in the project's roo
 """
 
 import errno
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -303,6 +304,9 @@ def run_main(main: Callable[[Settings], int | None], kind: type[Settings]) -> No
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         code = 2
+    except KeyboardInterrupt:
+        print("stopped by Ctrl-C", file=sys.stderr)
+        code = 128 + signal.SIGINT
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise

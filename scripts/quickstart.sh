@@ -29,10 +29,13 @@ examples train 10
 examples heldout 2
 
 say "4/6 pre-training"
-python run_pretrain.py --data_dir "$folder/train" --save_checkpoint_path "$folder/run" --train_steps 1200 --batch_size 16 \
-    --albert_network albert_tiny --albert_cfg.hidden_size 256 --albert_cfg.num_hidden_layers 3 \
-    --albert_cfg.num_attention_heads 4 --albert_cfg.intermediate_size 1024 --albert_cfg.max_position_embeddings 64 \
-    --optimizer_cfg.AdamWeightDecay.learning_rate 6e-4 --optimizer_cfg.AdamWeightDecay.warmup_steps 100
+# Relative positions find the neighbouring words within a few hundred updates; absolute ones take thousands.
+python run_pretrain.py --data_dir "$folder/train" --save_checkpoint_path "$folder/run" --train_steps 2000 --batch_size 32 \
+    --albert_network albert_tiny --albert_cfg.hidden_size 128 --albert_cfg.num_hidden_layers 2 \
+    --albert_cfg.num_attention_heads 4 --albert_cfg.intermediate_size 512 --albert_cfg.max_position_embeddings 64 \
+    --albert_cfg.use_relative_positions true --albert_cfg.max_relative_position 16 \
+    --optimizer_cfg.AdamWeightDecay.learning_rate 2e-3 --optimizer_cfg.AdamWeightDecay.warmup_steps 100 \
+    --optimizer_cfg.AdamWeightDecay.beta2 0.98
 
 say "5/6 evaluation on text that was held out"
 python pretrain_eval.py --load_checkpoint_path "$folder/run" --data_dir "$folder/heldout"

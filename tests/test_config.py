@@ -357,6 +357,7 @@ NEEDED = ("--data_dir=x", "--save_checkpoint_path=y")
         ("raise DataError('no text in x')", NEEDED, 2, "error: no text in x"),
         ("raise DeviceError('no card')", NEEDED, 2, "error: no card"),
         ("raise OSError(errno.ENOSPC, 'full', 'a/b')", NEEDED, 2, "error: the disk is full: a/b"),
+        ("raise KeyboardInterrupt", NEEDED, 130, "stopped by Ctrl-C"),
     ],
 )
 def test_errors_of_the_user_are_one_sentence_and_code_2(
