@@ -19,6 +19,7 @@ from src.records import Column, RecordSet, mindspore_reason, open_records, sha25
 from src.tfrecords import check_tfrecord
 
 SEQUENCE_WEIGHTS = "sequence_weights"
+ROW_NUMBERS = "row_numbers"
 SHUFFLE_BUFFER = 20_000  # rows; TFRecords cannot be read in any order
 
 PRETRAIN_TASK = "pretrain"
@@ -154,7 +155,10 @@ class FeatureDataset:
         return Plan(rows, plan.widths)
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch from number `start` on: columns (B, L), (B, P) or (B,), and sequence_weights (B,)."""
+        """The batches of an epoch from number `start` on: columns (B, L), (B, P) or (B,).
+
+        Beside the columns: sequence_weights (B,) float32, row_numbers (B,) int64, -1 where a row only fills up.
+        """
         plan = self.plan(epoch)
         rows, widths = plan.rows[start:], plan.widths[start:]
         if not len(rows):
@@ -175,7 +179,8 @@ class FeatureDataset:
         reader = reader.padded_batch(self.loading.batch_size, pad_info=padding, num_parallel_workers=_workers())
         read = _iterate(reader, self.records.folder)
         for batch, batch_rows, width in zip(read, rows, widths, strict=True):
-            yield _finish(batch, self.columns, int(width), batch_rows >= 0, self.weight_columns)
+            columns = _finish(batch, self.columns, int(width), batch_rows >= 0, self.weight_columns)
+            yield columns | {ROW_NUMBERS: batch_rows}
 
 
 def _workers() -> int:

@@ -45,7 +45,7 @@ def build_trainer(config: PretrainConfig, device: Device, folder: RunFolder) -> 
     data = PretrainingData(
         config.data_dir, config.schema_dir, Loading(config.batch_size, config.seed, config.do_shuffle, **ranks)
     )
-    plan = plan_run(config, data.batches_per_epoch)
+    plan = plan_run(config, config.epoch_size, config.batch_size, data.batches_per_epoch)
     tokenizer = tokenizer_of_data(config.data_dir, data.facts, config.vocab_file, config.spm_model_file)
     weights = str(folder.path) if folder.begun else config.load_checkpoint_path
     compute_type = config.compute_type or device.compute_type
@@ -58,7 +58,8 @@ def build_trainer(config: PretrainConfig, device: Device, folder: RunFolder) -> 
     scale, seed = plan_loss_scale(config, compute_type), config.seed + RANK_SEEDS * device.rank
     step = TrainStep(network, optimizer, scale, config.accumulation_steps, config.clip_norm, device.rank_size, seed)
     keep_beside(folder, architecture, tokenizer, data, say)
-    evaluation = HeldOutEvaluation(network, architecture, config, data) if config.eval_steps else None
+    measured = config.eval_steps and device.rank == 0
+    evaluation = HeldOutEvaluation(network, architecture, config, data) if measured else None
     return Trainer(
         step,
         data,
@@ -69,6 +70,7 @@ def build_trainer(config: PretrainConfig, device: Device, folder: RunFolder) -> 
         **ranks,
         initialise=partial(initialise, network, data, config.load_checkpoint_path, say),
         evaluate=evaluation,
+        eval_steps=config.eval_steps,
         baselines=known_baselines(architecture.vocab_size, data, evaluation and evaluation.data),
     )
 

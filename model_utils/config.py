@@ -141,27 +141,12 @@ class ArchitectureMixin:
 
 
 @dataclass(frozen=True)
-class PretrainConfig(ArchitectureMixin, Config):
-    """Pre-train ALBERT: python run_pretrain.py."""
+class TrainingConfig(ArchitectureMixin, Config):
+    """The keys of every training: pre-training and the tasks derive from it."""
 
-    config_file = "pretrain_config.yaml"
-
-    # What is trained.
+    # What is trained, with what optimizer.
     albert_network: str = option("albert_base", "preset of sizes; _v1 has dropout 0.1", choices=tuple(PRESETS))
     albert_cfg: AlbertOverrides = section(AlbertOverrides, "keys of the architecture that differ from the preset")
-    load_checkpoint_path: str = option("", "warm start: a checkpoint or a run's folder whose weights are loaded")
-
-    # On which data.
-    data_dir: str = option("", "folder with one set of MindRecord files, or google's *.tfrecord", required=True)
-    schema_dir: str = option("", "schema.json of google's *.tfrecord files, or its folder")
-    vocab_file: str = option("", "WordPiece vocabulary, if it is not where the data's facts say")
-    spm_model_file: str = option("", "SentencePiece model, if it is not where the data's facts say")
-    do_shuffle: bool = option(True, "a new order of the examples in every epoch")
-
-    # How long, with what batch and optimizer.
-    train_steps: int = option(10000, "updates; 0 or -1: as many as epoch_size epochs have", minimum=-1)
-    epoch_size: int = option(1, "epochs, where train_steps does not say the length", minimum=1)
-    batch_size: int = option(32, "examples of a device and micro-batch", minimum=1)
     accumulation_steps: int = option(1, "micro-batches added up to one update", minimum=1)
     optimizer_cfg: OptimizerConfig = section(OptimizerConfig, "the optimizer")
     clip_norm: float = option(1.0, "global norm that gradients are cut to; 0 leaves them alone", minimum=0)
@@ -170,7 +155,7 @@ class PretrainConfig(ArchitectureMixin, Config):
     # On which device, in which numbers.
     device_target: str = option("auto", "the device; auto takes the best one that works", choices=DEVICE_TARGETS)
     device_id: int = option(0, "number of the device, counted from 0", minimum=0, needs=("distribute", False))
-    distribute: bool = option(False, "several devices, one process each: scripts/run_pretrain_distribute.sh")
+    distribute: bool = option(False, "several devices, one process each: scripts/run_*_distribute.sh")
     device_num: int = option(1, "number of devices in use", minimum=1, needs=("distribute", True))
     compute_type: str = option(
         "", "type of the matrix products; empty: float32 on CPU, else float16", choices=("", *COMPUTE_TYPES)
@@ -191,8 +176,7 @@ class PretrainConfig(ArchitectureMixin, Config):
     enable_data_sink: bool = option(False, "read losses from the device only every data_sink_steps updates")
     data_sink_steps: int = option(1, "updates queued on the device", minimum=1, needs=("enable_data_sink", True))
 
-    # What is written and measured.
-    save_checkpoint_path: str = option("", "the run's folder: checkpoints, log, curves", required=True)
+    # What is written.
     enable_save_ckpt: bool = option(True, "write checkpoints")
     save_checkpoint_steps: int = option(
         1000, "updates between checkpoints; 0: only by time and at the end", minimum=0, needs=("enable_save_ckpt", True)
@@ -204,23 +188,50 @@ class PretrainConfig(ArchitectureMixin, Config):
         2, "newest checkpoints that are kept", minimum=1, needs=("enable_save_ckpt", True)
     )
     log_steps: int = option(50, "updates between lines of the log", minimum=1)
-    eval_steps: int = option(0, "updates between evaluations; 0: none", minimum=0)
-    eval_data_dir: str = option("", "held-out examples, as data_dir")
-    eval_batches: int = option(0, "batches of an evaluation; 0: all", minimum=0)
     dry_run: bool = option(False, "everything up to one update, with estimates of time, memory and disk; keep nothing")
 
     def validate(self) -> None:
         self.check_architecture()
-        if self.eval_steps and not self.eval_data_dir:
-            raise ConfigError(f"eval_steps is {self.eval_steps}, but eval_data_dir names no examples to evaluate on")
-        if not self.eval_steps and (self.eval_data_dir or self.eval_batches):
-            key = "eval_data_dir" if self.eval_data_dir else "eval_batches"
-            raise ConfigError(f"{key} is {getattr(self, key)}, which means nothing while eval_steps is 0")
         if self.enable_lossscale and self.loss_scale_value < self.min_loss_scale:
             raise ConfigError(
                 f"loss_scale_value is {self.loss_scale_value:g}, allowed is at least min_loss_scale "
                 f"({self.min_loss_scale:g})"
             )
+
+
+@dataclass(frozen=True)
+class PretrainConfig(TrainingConfig):
+    """Pre-train ALBERT: python run_pretrain.py."""
+
+    config_file = "pretrain_config.yaml"
+
+    load_checkpoint_path: str = option("", "warm start: a checkpoint or a run's folder whose weights are loaded")
+
+    # On which data.
+    data_dir: str = option("", "folder with one set of MindRecord files, or google's *.tfrecord", required=True)
+    schema_dir: str = option("", "schema.json of google's *.tfrecord files, or its folder")
+    vocab_file: str = option("", "WordPiece vocabulary, if it is not where the data's facts say")
+    spm_model_file: str = option("", "SentencePiece model, if it is not where the data's facts say")
+    do_shuffle: bool = option(True, "a new order of the examples in every epoch")
+
+    # How long, with what batch.
+    train_steps: int = option(10000, "updates; 0 or -1: as many as epoch_size epochs have", minimum=-1)
+    epoch_size: int = option(1, "epochs, where train_steps does not say the length", minimum=1)
+    batch_size: int = option(32, "examples of a device and micro-batch", minimum=1)
+
+    # What is written and measured.
+    save_checkpoint_path: str = option("", "the run's folder: checkpoints, log, curves", required=True)
+    eval_steps: int = option(0, "updates between evaluations; 0: none", minimum=0)
+    eval_data_dir: str = option("", "held-out examples, as data_dir")
+    eval_batches: int = option(0, "batches of an evaluation; 0: all", minimum=0)
+
+    def validate(self) -> None:
+        super().validate()
+        if self.eval_steps and not self.eval_data_dir:
+            raise ConfigError(f"eval_steps is {self.eval_steps}, but eval_data_dir names no examples to evaluate on")
+        if not self.eval_steps and (self.eval_data_dir or self.eval_batches):
+            key = "eval_data_dir" if self.eval_data_dir else "eval_batches"
+            raise ConfigError(f"{key} is {getattr(self, key)}, which means nothing while eval_steps is 0")
 
 
 @dataclass(frozen=True)

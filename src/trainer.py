@@ -23,7 +23,7 @@ import numpy as np
 from mindspore import Tensor, ops
 
 from model_utils.errors import CheckpointError, ConfigError, UserError
-from src.checkpoint import newest_checkpoint, prune_checkpoints, restore, save_checkpoint, state_of
+from src.checkpoint import mark_best, newest_checkpoint, prune_checkpoints, restore, save_checkpoint, state_of
 from src.meters import Speed, Stopwatch, Window
 from src.run_folder import RunFolder
 from src.run_log import EVAL_PREFIX, Baselines, RunLog
@@ -47,20 +47,31 @@ class Plan:
     batches_per_epoch: int
 
 
-def plan_run(config: Any, batches_per_epoch: int) -> Plan:
-    """train_steps if it is above 0, else as many updates as epoch_size epochs hold.
+@dataclass(frozen=True)
+class Selection:
+    """Which development metric chooses the best checkpoint, the larger the better.
+
+    patience: evaluations in a row without a better one that end the run; 0: none do.
+    """
+
+    metric: str
+    patience: int = 0
+
+
+def plan_run(config: Any, epochs: int, batch_size: int, batches_per_epoch: int) -> Plan:
+    """config.train_steps if it is above 0, else as many updates as the epochs hold.
 
     Raises:
         ConfigError: the data does not fill one update.
     """
     planned = config.train_steps
     if planned <= 0:
-        planned = config.epoch_size * batches_per_epoch // config.accumulation_steps
+        planned = epochs * batches_per_epoch // config.accumulation_steps
     if batches_per_epoch < 1 or planned < 1:
         raise ConfigError(
-            f"the data gives {batches_per_epoch} batches of {config.batch_size} an epoch; epoch_size "
-            f"{config.epoch_size} with accumulation_steps {config.accumulation_steps} makes no update: lower "
-            "batch_size or accumulation_steps, or give more data"
+            f"the data gives {batches_per_epoch} batches of {batch_size} an epoch; {epochs} epochs with "
+            f"accumulation_steps {config.accumulation_steps} make no update: lower the batch size or "
+            "accumulation_steps, or give more data"
         )
     return Plan(planned, batches_per_epoch)
 
@@ -124,7 +135,9 @@ class Trainer:
         identity: facts of the data; a run is not resumed on other data.
         rank, rank_size: this process and how many there are; rank 0 writes and evaluates.
         initialise: sets the weights that the run starts with; called where there is no checkpoint to resume from.
-        evaluate: development metrics by name; called every config.eval_steps updates and after the last one.
+        evaluate: development metrics by name; called on every rank that has it, every `eval_steps` updates and after
+            the last one.
+        selection: marks the checkpoint with the best development metrics (src/checkpoint.py), and may end the run.
         baselines: reference lines of the metrics.
     """
 
@@ -140,13 +153,16 @@ class Trainer:
         rank_size: int = 1,
         initialise: Callable[[], object] | None = None,
         evaluate: Callable[[], dict[str, float]] | None = None,
+        eval_steps: int = 0,
+        selection: Selection | None = None,
         baselines: Baselines | None = None,
     ) -> None:
         self.step, self.data, self.plan, self.config, self.folder = step, data, plan, config, folder
         self.identity, self.rank_size = identity, rank_size
         self.writer = rank == 0
         self.initialise = initialise
-        self.evaluate = evaluate
+        self.evaluate, self.eval_steps, self.selection = evaluate, eval_steps, selection
+        self.best: dict[str, Any] = {"step": 0, "metrics": {}, "worse_since": 0}
         self.baselines = baselines or {}
         self.metric_names = tuple(step.network.metric_names)
         self.log: RunLog | None = None
@@ -179,6 +195,8 @@ class Trainer:
                 for step, micro_batches in self.updates():
                     self.train(step, micro_batches)
                     self.after_update(step, signals)
+                    if self.out_of_patience:
+                        break
             return self.log.records[-1] if self.log and self.log.records else {}
         except OSError as error:
             raise UserError(
@@ -239,7 +257,9 @@ class Trainer:
         restore(self.step, contents)
         self.done, self.written, self.latest = state["step"], state["written"], state["latest"]
         self.skipped_steps, self.skipped_in_a_row = state["skipped_steps"], state["skipped_in_a_row"]
+        self.best = state["best"]
         self.window = Window(state["window"])
+        self.mark_best()  # a kill may have come between the checkpoint and the mark
         self.say(f"resuming after step {self.done} from {contents.path}")
 
     def state(self) -> dict[str, Any]:
@@ -252,6 +272,7 @@ class Trainer:
             "skipped_steps": self.skipped_steps,
             "skipped_in_a_row": self.skipped_in_a_row,
             "latest": self.latest,
+            "best": self.best,
             "window": self.window.sums,
             "written": self.written,
             "identity": self.identity,
@@ -271,7 +292,7 @@ class Trainer:
         epoch, start = divmod(position, self.plan.batches_per_epoch)
         micro_batches: list[Batch] = []
         step = self.done
-        while step < self.plan.train_steps:
+        while step < self.plan.train_steps and not self.out_of_patience:
             for batch in self.data.batches(epoch, start):
                 micro_batches.append(batch)
                 if len(micro_batches) == self.config.accumulation_steps:
@@ -301,13 +322,16 @@ class Trainer:
 
     def after_update(self, step: int, signals: StopSignals) -> None:
         """Read, evaluate, save and stop where this step is due for it."""
-        config, last = self.config, step == self.plan.train_steps
+        config = self.config
         every = config.data_sink_steps if config.enable_data_sink else 1
         stop = self.agreed(signals.received, step % every == 0)
+        if self.evaluation_due(step):
+            self.read()
+        last = step == self.plan.train_steps or self.out_of_patience
         minutes = (time.monotonic() - self.saved_time) / 60
         save = last or bool(stop) or (config.save_checkpoint_steps > 0 and step % config.save_checkpoint_steps == 0)
-        save = save or 0 < config.save_checkpoint_minutes <= minutes
-        if save or step % every == 0 or self.evaluation_due(step):
+        save = save or 0 < config.save_checkpoint_minutes <= minutes or self.best["step"] == step
+        if save or step % every == 0:
             self.read()
         if save:
             self.save()
@@ -386,13 +410,33 @@ class Trainer:
 
     def evaluation_due(self, step: int) -> bool:
         """Whether development metrics belong to this step's record."""
-        every = self.config.eval_steps
+        every = self.eval_steps
         return self.evaluate is not None and every > 0 and (step % every == 0 or step == self.plan.train_steps)
+
+    @property
+    def out_of_patience(self) -> bool:
+        """Whether the development metric has not improved for too long."""
+        return bool(self.selection and 0 < self.selection.patience <= self.best["worse_since"])
+
+    def judge(self, step: int, metrics: dict[str, float]) -> None:
+        """Remember the step with the best development metric; of equal ones the first."""
+        if not self.selection:
+            return
+        name = self.selection.metric
+        if metrics[name] > self.best["metrics"].get(name, -math.inf):
+            self.best = {"step": step, "metrics": metrics, "worse_since": 0}
+        else:
+            self.best["worse_since"] += 1
 
     def record(self, step: int, evaluation_due: bool) -> None:
         """Close the window: one line of the log."""
         means, self.window = self.window.means(), Window()
         recent, self.recent = self.recent, Speed()
+        development: dict[str, float] = {}
+        if evaluation_due:
+            with self.clock.paused():
+                development = self.evaluate()
+            self.judge(step, development)
         if not self.log:
             return
         left = self.plan.train_steps - step
@@ -408,10 +452,12 @@ class Trainer:
             "tokens_per_s": tokens and tokens * self.rank_size,
             "eta_s": rate and left / rate,
         }
-        if evaluation_due:
-            with self.clock.paused():
-                record |= {EVAL_PREFIX + name: value for name, value in self.evaluate().items()}
-        self.log.write(record)
+        self.log.write(record | {EVAL_PREFIX + name: value for name, value in development.items()})
+
+    def mark_best(self) -> None:
+        """Mark the checkpoint just written, or resumed from, if it is the best."""
+        if self.folder.writer and self.best["step"] == self.done > 0:
+            mark_best(self.folder.path, self.done, self.best["metrics"])
 
     def save(self) -> None:
         """Write a checkpoint and prune older ones of this run; only rank 0 does."""
@@ -423,4 +469,5 @@ class Trainer:
             if self.config.enable_save_ckpt:
                 self.written = [*self.written, self.done]
                 save_checkpoint(self.step, self.folder.path, self.done, self.state())
+                self.mark_best()
                 self.written = prune_checkpoints(self.folder.path, self.written, self.config.save_checkpoint_num)

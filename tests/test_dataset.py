@@ -72,6 +72,7 @@ def test_columns_have_their_widths_types_and_padding(folder, lengths):
             "weights": ((8, 4), "float32"),
             "label": ((8,), "int32"),
             "sequence_weights": ((8,), "float32"),
+            "row_numbers": ((8,), "int64"),
         }
         for row, label in enumerate(batch["label"]):
             size = lengths[label]
@@ -119,9 +120,11 @@ def test_evaluation_leaves_out_nothing(folder, boundaries, batch_size):
     for batch in batches:
         assert len(batch["label"]) == batch_size
         filling = batch["sequence_weights"] == 0
+        np.testing.assert_array_equal(filling, batch["row_numbers"] < 0)
         assert (batch["weights"][filling] == 0).all()
         assert (batch["input_mask"][filling].sum(1) > 0).all(), "rows of padding alone have no attention"
-    assert sum(batch["sequence_weights"].sum() for batch in batches) == ROWS
+    numbers = np.concatenate([batch["row_numbers"] for batch in batches])
+    assert sorted(numbers[numbers >= 0]) == list(range(ROWS))
 
 
 @pytest.mark.parametrize("boundaries", [(), (8, 16, 32)])
@@ -205,7 +208,8 @@ def assert_pretraining_batch(batch, size: int, length: int, predictions: int, vo
     assert batch["next_sentence_labels"].shape == batch["sequence_weights"].shape == (size,)
     floats = {"masked_lm_weights", "sequence_weights"}
     assert {name for name, values in batch.items() if values.dtype == np.float32} == floats
-    assert {str(values.dtype) for name, values in batch.items() if name not in floats} == {"int32"}
+    others = batch.keys() - floats - {"row_numbers"}
+    assert {str(batch[name].dtype) for name in others} == {"int32"}
     assert batch["input_ids"].max() < vocab_size and set(batch["next_sentence_labels"].tolist()) <= {0, 1}
     for row in range(size):
         real = batch["input_mask"][row].sum()

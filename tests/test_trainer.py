@@ -19,7 +19,7 @@ from model_utils.errors import CheckpointError, ConfigError, UserError
 from src.checkpoint import list_checkpoints
 from src.run_folder import RunFolder
 from src.train_step import LossScale
-from src.trainer import Plan, Trainer, plan_run
+from src.trainer import Plan, Selection, Trainer, plan_run
 
 LENGTH, BATCH = 8, 4
 
@@ -217,9 +217,42 @@ def test_a_signal_saves_and_ends(
 
 
 def test_evaluation_joins_the_record_of_its_step(tmp_path: Path) -> None:
-    fit(make_config(tmp_path, eval_steps=6, eval_data_dir="held_out"), evaluate=lambda: {"loss": 1.25, "f1": 0.5})
+    fit(make_config(tmp_path), evaluate=lambda: {"loss": 1.25, "f1": 0.5}, eval_steps=6)
     evaluated = {record["step"]: record.get("eval_loss") for record in log(tmp_path)}
     assert evaluated == {4: None, 6: 1.25, 8: None, 12: 1.25, 16: None, 18: 1.25, 20: 1.25}
+
+
+def test_the_best_evaluation_is_marked_kept_and_ends_the_run_when_patience_is_over(tmp_path: Path) -> None:
+    scores = iter([0.2, 0.6, 0.6, 0.5, 0.9])
+    fit(
+        make_config(tmp_path, save_checkpoint_num=1, save_checkpoint_steps=0),
+        evaluate=lambda: {"f1": next(scores)},
+        eval_steps=3,
+        selection=Selection("f1", patience=2),
+    )
+    best = json.loads((tmp_path / "best_checkpoint.json").read_text())
+    assert best == {"checkpoint": "albert-6.ckpt", "step": 6, "f1": 0.6}
+    assert [step for step, _ in list_checkpoints(tmp_path)] == [12, 6]
+    assert log(tmp_path)[-1]["step"] == 12
+
+
+def test_patience_survives_a_kill(tmp_path: Path) -> None:
+    """Killed at step 11, after the first evaluation that was not better, at step 9."""
+    scores = iter([0.6, 0.5])
+
+    class Killed(Step):
+        def train(self, micro_batches: list) -> dict:
+            if int(self.tried.asnumpy()) == 10:
+                raise KeyboardInterrupt
+            return super().train(micro_batches)
+
+    options = {"eval_steps": 4, "selection": Selection("f1", patience=2)}
+    config = make_config(tmp_path, save_checkpoint_steps=9)
+    with pytest.raises(KeyboardInterrupt):
+        fit(config, Killed(), evaluate=lambda: {"f1": next(scores)}, **options)
+    fit(config, evaluate=lambda: {"f1": 0.6}, **options)
+    assert log(tmp_path)[-1]["step"] == 12
+    assert json.loads((tmp_path / "best_checkpoint.json").read_text())["step"] == 4
 
 
 def test_skipped_updates_are_counted_and_kept_out_of_means(tmp_path: Path) -> None:
@@ -281,9 +314,9 @@ def test_rehearsal_keeps_nothing(tmp_path: Path) -> None:
 
 
 def test_length_of_a_run() -> None:
-    config = SimpleNamespace(train_steps=7, epoch_size=3, accumulation_steps=4, batch_size=2)
-    assert plan_run(config, 10) == Plan(7, 10)
+    config = SimpleNamespace(train_steps=7, accumulation_steps=4)
+    assert plan_run(config, 3, 2, 10) == Plan(7, 10)
     config.train_steps = 0
-    assert plan_run(config, 10) == Plan(7, 10)  # 30 micro-batches make 7 whole updates
+    assert plan_run(config, 3, 2, 10) == Plan(7, 10)  # 30 micro-batches make 7 whole updates
     with pytest.raises(ConfigError, match="gives 1 batches of 2 an epoch"):
-        plan_run(config, 1)
+        plan_run(config, 3, 2, 1)
