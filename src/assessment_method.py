@@ -1,0 +1,77 @@
+"""The metrics of classification and regression, by scikit-learn and scipy.
+
+A method gives several figures; the first one is what the best checkpoint is chosen by, the larger the better.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from scipy.stats import pearsonr, spearmanr
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+
+Measure = Callable[[np.ndarray, np.ndarray, int], float]
+
+
+def assess(method: str, predictions: np.ndarray, labels: np.ndarray, num_labels: int = 2) -> dict[str, float]:
+    """Figures of a method by name, all as shares of 1.
+
+    accuracy: share of equal ids.
+    f1: of label 1 where there are two labels; else the plain mean over all labels that occur (macro). And accuracy.
+    mcc: Matthews correlation, also of more than two labels; 0 where all predictions or all labels are the same. And
+        accuracy.
+    spearman_correlation: of ranks, equal values sharing their mean rank; and pearson_correlation. Both are 0 where they
+        are not defined: all predictions or all labels are the same, or there are fewer than two rows.
+
+    Args:
+        method: one of METHODS.
+        predictions, labels: (rows,) label ids; for spearman_correlation, scores.
+        num_labels: how many there are, whether they occur or not.
+    """
+    return {name: _MEASURES[name](predictions, labels, num_labels) for name in METHODS[method]}
+
+
+def _accuracy(predictions: np.ndarray, labels: np.ndarray, _: int) -> float:
+    return float(accuracy_score(labels, predictions))
+
+
+def _f1(predictions: np.ndarray, labels: np.ndarray, num_labels: int) -> float:
+    average = "binary" if num_labels == 2 else "macro"
+    return float(f1_score(labels, predictions, average=average, zero_division=0))
+
+
+def _mcc(predictions: np.ndarray, labels: np.ndarray, _: int) -> float:
+    return 0.0 if _is_constant(predictions, labels) else float(matthews_corrcoef(labels, predictions))
+
+
+def _correlation(predictions: np.ndarray, labels: np.ndarray, correlate: Callable[..., Any]) -> float:
+    if _is_constant(predictions, labels):
+        return 0.0
+    return float(correlate(predictions.astype(np.float64), labels.astype(np.float64)).statistic)
+
+
+def _spearman(predictions: np.ndarray, labels: np.ndarray, _: int) -> float:
+    return _correlation(predictions, labels, spearmanr)
+
+
+def _pearson(predictions: np.ndarray, labels: np.ndarray, _: int) -> float:
+    return _correlation(predictions, labels, pearsonr)
+
+
+def _is_constant(predictions: np.ndarray, labels: np.ndarray) -> bool:
+    return np.ptp(predictions) == 0 or np.ptp(labels) == 0
+
+
+METHODS = {
+    "accuracy": ("accuracy",),
+    "f1": ("f1", "accuracy"),
+    "mcc": ("mcc", "accuracy"),
+    "spearman_correlation": ("spearman_correlation", "pearson_correlation"),
+}
+_MEASURES: dict[str, Measure] = {
+    "accuracy": _accuracy,
+    "f1": _f1,
+    "mcc": _mcc,
+    "spearman_correlation": _spearman,
+    "pearson_correlation": _pearson,
+}

@@ -1,0 +1,388 @@
+"""Texts with labels -> rows of token ids, for classification and regression.
+
+Anyone's own data is read here (`--task_name custom`), GLUE's in src/glue.py. Both become `Example`s, whose rows are
+[CLS] a [SEP] with segment 0, or [CLS] a [SEP] b [SEP] with segment 1 from b on, as google-research/albert's
+classifier_utils makes them.
+"""
+
+import hashlib
+import itertools
+import json
+import math
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from model_utils.errors import DataError
+from src.features import Features
+from src.records import Column, Ragged, mindspore_reason
+from src.text_tables import SUFFIXES, Table, read_lines, read_table
+from src.tfrecords import check_tfrecord
+from src.tokenization import FullTokenizer
+
+TOKEN_COLUMNS = ("input_ids", "input_mask", "segment_ids")
+NEGATIVE, POSITIVE = "negative", "positive"
+_SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "valid", "validation", "val"), "test": ("test",)}
+_RECORDS_AT_ONCE = 4096
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One or two texts.
+
+    text_b: empty where there is only one. label: as the file has it; None: unlabelled. file, line: its place.
+    """
+
+    text_a: str
+    text_b: str
+    label: str | None
+    file: Path
+    line: int
+
+    @property
+    def place(self) -> str:
+        """For error sentences."""
+        return f"{self.file}: line {self.line}"
+
+
+@dataclass(frozen=True)
+class TextColumns:
+    """Which columns of a table hold what.
+
+    text_a, text_b, label: a name or a number from 1; text_b may be empty.
+    names: of the columns of files without a header, in their order. A file whose first row holds the name of text_a
+        has a header all the same.
+    """
+
+    text_a: str = "text_a"
+    text_b: str = ""
+    label: str = "label"
+    names: tuple[str, ...] = ()
+
+
+# --- reading ---
+
+
+def read_examples(
+    path: Path, columns: TextColumns, labelled: bool = True, skipped: list[str] | None = None
+) -> list[Example]:
+    """The examples of a table (src/text_tables.py); white space around texts and labels is taken off.
+
+    Args:
+        labelled: every row must have its texts and a label (training, development). Otherwise labels are read where
+            there are any, and a row with an empty text stays: every row of a test set is to be predicted.
+        skipped: takes the error sentences of rows that are not as they must be, and those rows are left out; None:
+            the first one is raised.
+
+    Raises:
+        DataError: the file cannot be read, lacks a column or has no rows; a row is not as it must be.
+    """
+    table = read_table(path, columns.names, columns.text_a)
+    has_label = labelled or table.has(columns.label)
+    wanted = [columns.text_a, *([columns.text_b] * bool(columns.text_b)), *([columns.label] * has_label)]
+    places = [table.place(column) for column in wanted]
+    examples = []
+    for line, row in table.rows:
+        try:
+            texts = [text.strip() for text in table.pick(line, row, places)]
+            if labelled:
+                _check_filled(table, line, wanted, texts)
+        except DataError as error:
+            if skipped is None:
+                raise
+            skipped.append(str(error))
+            continue
+        label = texts.pop() or None if has_label else None
+        examples.append(Example(texts[0], texts[1] if columns.text_b else "", label, table.path, line))
+    if not examples:
+        raise DataError(f"{path} holds no examples")
+    return examples
+
+
+def _check_filled(table: Table, line: int, columns: Sequence[str], texts: Sequence[str]) -> None:
+    for column, text in zip(columns, texts, strict=True):
+        if not text:
+            raise DataError(f"{table.path}: line {line} is empty in column {column!r}; fill it or remove the row")
+
+
+def read_polarity_files(positive: Path, negative: Path) -> list[Example]:
+    """The examples of two files with one text a line, labelled "positive" and "negative"; empty lines are left out.
+
+    Raises:
+        DataError: a file cannot be read or holds no text.
+    """
+    examples = []
+    for file, label in ((positive, POSITIVE), (negative, NEGATIVE)):
+        texts = ((line, text.strip()) for line, text in enumerate(read_lines(file), 1))
+        found = [Example(text, "", label, file, line) for line, text in texts if text]
+        if not found:
+            raise DataError(f"{file} holds no text")
+        examples += found
+    return examples
+
+
+def find_splits(folder: Path) -> dict[str, Path]:
+    """The tables train.*, dev.* (or valid, validation, val) and test.* of a folder, by split; those that are there.
+
+    Raises:
+        DataError: there is no such folder, none of these files, or several for one split.
+    """
+    if not folder.is_dir():
+        raise DataError(f"{folder} is not a folder")
+    splits = {}
+    for split, names in _SPLIT_NAMES.items():
+        found = [path for name in names for suffix in SUFFIXES if (path := folder / f"{name}{suffix}").exists()]
+        if len(found) > 1:
+            raise DataError(f"{folder} holds several {split} files: {', '.join(path.name for path in found)}")
+        if found:
+            splits[split] = found[0]
+    if not splits:
+        raise DataError(f"{folder} holds no train, dev or test file; allowed are the endings {', '.join(SUFFIXES)}")
+    return splits
+
+
+def find_labels(examples: Iterable[Example]) -> list[str]:
+    """The sorted labels of training data.
+
+    Raises:
+        DataError: there are fewer than two.
+    """
+    examples = list(examples)
+    labels = sorted({example.label for example in examples if example.label is not None})
+    if len(labels) < 2:
+        raise DataError(f"{examples[0].file} has {len(labels)} label(s) ({', '.join(labels)}), needed are at least two")
+    return labels
+
+
+# --- choosing ---
+
+
+def sample(items: Sequence[Item], most: int, seed: int) -> list[Item]:
+    """At most so many items: the first ones of a permutation by the seed, in their order; 0: all.
+
+    A smaller number gives a subset of what a larger one gives.
+    """
+    if not 0 < most < len(items):
+        return list(items)
+    return [items[index] for index in sorted(np.random.default_rng(seed).permutation(len(items))[:most])]
+
+
+def split_off(items: Sequence[Item], ratio: float, seed: int) -> tuple[list[Item], list[Item]]:
+    """(the rest, a share of the items), chosen by the seed whatever their labels, both in their order.
+
+    Raises:
+        DataError: one of the two would be empty.
+    """
+    count = round(ratio * len(items))
+    if not 0 < count < len(items):
+        raise DataError(f"{len(items)} examples cannot be split into two parts with {ratio:g} of them in the second")
+    chosen = set(np.random.default_rng(seed).permutation(len(items))[:count].tolist())
+    rest = [item for index, item in enumerate(items) if index not in chosen]
+    return rest, [items[index] for index in sorted(chosen)]
+
+
+# --- features ---
+
+
+def encode_pairs(
+    texts_a: Sequence[str], texts_b: Sequence[str], tokenizer: FullTokenizer, max_seq_length: int
+) -> tuple[dict[str, Ragged], np.ndarray]:
+    """Rows of one or two texts each, without padding.
+
+    What is too long is cut at its end: of a pair, the longer text token by token, and the second where both are equally
+    long (google's _truncate_seq_pair).
+
+    Args:
+        texts_b: an empty one, or one without tokens, stands for none.
+        max_seq_length: tokens of a row, at least 3.
+
+    Returns:
+        input_ids, input_mask (all 1), segment_ids: int32.
+        truncated: (rows,) bool.
+    """
+    rows, first_counts, truncated = [], [], []
+    for a, b in zip(tokenizer.encode_batch(texts_a), tokenizer.encode_batch(texts_b), strict=True):
+        room = max_seq_length - (3 if b else 2)
+        keep_a = min(len(a), max(room - len(b), (room + 1) // 2))
+        keep_b = min(len(b), room - keep_a)
+        row = [tokenizer.cls_id, *a[:keep_a], tokenizer.sep_id]
+        first_counts.append(len(row))
+        rows.append([*row, *b[:keep_b], tokenizer.sep_id] if b else row)
+        truncated.append(keep_a + keep_b < len(a) + len(b))
+    counts = np.array([len(row) for row in rows], np.int64)
+    input_ids = np.fromiter(itertools.chain.from_iterable(rows), np.int32, counts.sum())
+    halves = np.stack([first_counts, counts - first_counts], 1).ravel()
+    segment_ids = np.repeat(np.tile(np.array([0, 1], np.int32), len(rows)), halves)
+    columns = (input_ids, np.ones_like(input_ids), segment_ids)
+    return {name: Ragged(values, counts) for name, values in zip(TOKEN_COLUMNS, columns, strict=True)}, np.array(
+        truncated
+    )
+
+
+def token_columns(tokenizer: FullTokenizer, width: int) -> dict[str, Column]:
+    """The columns of encode_pairs."""
+    padding = {"input_ids": tokenizer.pad_id}
+    return {name: Column("int32", width, padding.get(name, 0), True) for name in TOKEN_COLUMNS}
+
+
+def classification_features(
+    examples: Sequence[Example],
+    labels: Sequence[str] | None,
+    tokenizer: FullTokenizer,
+    max_seq_length: int,
+    say: Callable[[str], object] = print,
+) -> Features:
+    """Rows of the examples, in their order.
+
+    Args:
+        labels: by id; None for regression.
+        say: told how many rows were too long.
+
+    Returns:
+        Columns input_ids, input_mask, segment_ids and, unless all examples are unlabelled, label_ids: the label's id
+        (int32), or the score (float32). The same as array `labels` (rows,).
+
+    Raises:
+        DataError: there are no examples; a label is unknown, missing while others are there, or no number.
+    """
+    if not examples:
+        raise DataError("there are no examples to make features of")
+    targets = _targets(examples, labels)
+    texts_a, texts_b = [example.text_a for example in examples], [example.text_b for example in examples]
+    values, truncated = encode_pairs(texts_a, texts_b, tokenizer, max_seq_length)
+    if truncated.any():
+        say(
+            f"{examples[0].file.name}: {truncated.sum():,} of {len(examples):,} examples have more than "
+            f"{max_seq_length} tokens and are cut"
+        )
+    columns = token_columns(tokenizer, max_seq_length)
+    if targets is None:
+        return Features(columns, values)
+    return labelled_features(columns, values, targets)
+
+
+def labelled_features(
+    columns: dict[str, Column], values: dict[str, Ragged], targets: np.ndarray, **arrays: np.ndarray
+) -> Features:
+    """Features with a column label_ids and an array `labels`, both of (rows,) targets, int32 or float32."""
+    ragged = Ragged(targets, np.ones(len(targets), np.int64))
+    column = {"label_ids": Column(targets.dtype.name, 0)}
+    return Features(columns | column, values | {"label_ids": ragged}, {"labels": targets, **arrays})
+
+
+def score_of(example: Example) -> float:
+    """The label of an example of a regression task.
+
+    Raises:
+        DataError: it is not a number.
+    """
+    try:
+        score = float(example.label or "")
+    except ValueError:
+        score = math.nan
+    if not math.isfinite(score):
+        raise DataError(f"{example.place} has the label {example.label!r}, allowed are numbers")
+    return score
+
+
+def _targets(examples: Sequence[Example], labels: Sequence[str] | None) -> np.ndarray | None:
+    """(rows,) label ids or scores; None if all are unlabelled."""
+    missing = [example for example in examples if example.label is None]
+    if len(missing) == len(examples):
+        return None
+    if missing:
+        raise DataError(f"{missing[0].place} has no label, and other lines have one")
+    if labels is None:
+        return np.array([score_of(example) for example in examples], np.float32)
+    ids = {label: index for index, label in enumerate(labels)}
+    for example in examples:
+        if example.label not in ids:
+            raise DataError(f"{example.place} has the label {example.label!r}, allowed are {', '.join(labels)}")
+    return np.array([ids[example.label] for example in examples], np.int32)
+
+
+def classification_facts(
+    examples: Sequence[Example], labels: Sequence[str] | None, tokenizer: FullTokenizer, max_seq_length: int
+) -> dict[str, Any]:
+    """Everything that decides about classification_features of the same arguments."""
+    texts = ((example.text_a, example.text_b, example.label) for example in examples)
+    source = {example.file.name for example in examples}
+    named = None if labels is None else list(labels)
+    return text_facts(source, texts, tokenizer, max_seq_length=max_seq_length, labels=named)
+
+
+def text_facts(
+    source: Iterable[str], texts: Iterable[Any], tokenizer: FullTokenizer, **settings: Any
+) -> dict[str, Any]:
+    """Facts (src/features.py) of features that are made from texts.
+
+    Args:
+        source: names of the files, for the reader. texts: JSON values, all that is made use of. settings: JSON values.
+    """
+    digest = hashlib.sha256()
+    for text in texts:
+        digest.update(json.dumps(text).encode())
+    return {
+        "source": sorted(source),
+        "texts_sha256": digest.hexdigest(),
+        "vocab_sha256": tokenizer.sha256,
+        "vocab_size": tokenizer.vocab_size,
+        "do_lower_case": tokenizer.do_lower_case,
+        **settings,
+    }
+
+
+# --- google's fine-tuning TFRecords ---
+
+
+def read_tfrecord(path: Path, schema: Path | None = None) -> Features:
+    """Rows of a TFRecord that google's run_classifier wrote, their padding cut off.
+
+    Rows that only filled up a batch (is_real_example 0) are left out. Labels are as classification_features has them.
+
+    Args:
+        schema: a schema.json, or None to take the columns from the file.
+
+    Raises:
+        DataError: the file is damaged or lacks a column, or its rows are of another form.
+    """
+    import mindspore.dataset as ds
+
+    check_tfrecord(path)
+    first = _first_record(path)
+    needed = (*TOKEN_COLUMNS, "label_ids")
+    missing = [name for name in needed if name.encode() not in first]
+    if missing:
+        raise DataError(f"{path} has no column {', '.join(missing)}; needed are {', '.join(needed)}")
+    optional = ["is_real_example"] if b"is_real_example" in first else []
+    try:
+        reader = ds.TFRecordDataset(
+            [str(path)], str(schema) if schema else None, [*needed, *optional], shuffle=False, num_parallel_workers=1
+        )
+        batches = list(reader.batch(_RECORDS_AT_ONCE).create_dict_iterator(output_numpy=True, num_epochs=1))
+    except RuntimeError as error:
+        raise DataError(f"{path} cannot be read: {mindspore_reason(error)}") from error
+    columns = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+    columns = {name: values.reshape(len(values), -1) for name, values in columns.items()}
+    if columns["label_ids"].shape[1] != 1:
+        raise DataError(f"{path} has {columns['label_ids'].shape[1]} label_ids in a row, allowed is one")
+    real = columns.pop("is_real_example", np.ones_like(columns["label_ids"]))[:, 0] != 0
+    columns = {name: values[real] for name, values in columns.items()}
+    targets = columns.pop("label_ids")[:, 0]
+    mask = columns["input_mask"] != 0
+    values = {name: Ragged(rows[mask].astype(np.int32), mask.sum(1)) for name, rows in columns.items()}
+    widths = {name: Column("int32", rows.shape[1], 0, True) for name, rows in columns.items()}
+    return labelled_features(widths, values, targets.astype(np.float32 if targets.dtype.kind == "f" else np.int32))
+
+
+def _first_record(path: Path) -> bytes:
+    """A record's bytes hold the names of its columns."""
+    with path.open("rb") as file:
+        (size,) = struct.unpack("<Q4x", file.read(12))
+        return file.read(size)

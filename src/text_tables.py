@@ -1,0 +1,236 @@
+"""Tables of text -> rows of strings with their line numbers.
+
+.tsv, .txt      fields between tabs; nothing is quoted, a double quote is text, as in GLUE's files
+.csv            RFC 4180: fields between commas, in double quotes where they hold commas, quotes or line breaks
+.jsonl, .json   one object a line; the keys of the first one are the columns
+.xls, .xlsx     the first sheet
+
+Text is UTF-8, with or without a byte order mark, with either line end. Lines count from 1; those that hold nothing are
+left out, but counted.
+"""
+
+import contextlib
+import csv
+import io
+import itertools
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from model_utils.errors import DataError
+
+Row = list[str | None]  # None: the value is no text, number or truth value
+NumberedRows = Iterator[tuple[int, Row]]
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table.
+
+    names: of its columns. rows: line numbers and fields, read while they are taken, once.
+    """
+
+    path: Path
+    names: list[str]
+    rows: NumberedRows
+
+    def has(self, column: str) -> bool:
+        """Whether the table has a column of this name or number."""
+        return column in self.names or (column.isdecimal() and 1 <= int(column) <= len(self.names))
+
+    def place(self, column: str) -> int:
+        """Index of a column, given by its name or else its number from 1.
+
+        Raises:
+            DataError: there is none, or there are several of this name.
+        """
+        if not self.has(column):
+            there = ", ".join(map(repr, self.names))
+            raise DataError(f"{self.path} has no column {column!r}, it has {len(self.names)}: {there}")
+        if self.names.count(column) > 1:
+            raise DataError(f"{self.path} has {self.names.count(column)} columns {column!r}; name one by its number")
+        return self.names.index(column) if column in self.names else int(column) - 1
+
+    def pick(self, line: int, row: Row, places: Sequence[int]) -> list[str]:
+        """Some fields of a row.
+
+        Raises:
+            DataError: the row has more or fewer fields than there are columns, or one that is no text.
+        """
+        while len(row) > len(self.names) and not row[-1]:
+            row.pop()
+        if len(row) != len(self.names):
+            expected = f"{len(self.names)} ({', '.join(self.names)})"
+            raise DataError(f"{self.path}: line {line} has {len(row)} column(s), expected are {expected}")
+        fields = [row[place] for place in places]
+        for place, field in zip(places, fields, strict=True):
+            if field is None:
+                raise DataError(f"{self.path}: line {line} has no text or number as {self.names[place]!r}")
+        return fields
+
+    def select(self, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+        """Line number and the fields of these columns, for every row; errors as those of `place` and `pick`."""
+        places = [self.place(column) for column in columns]
+        for line, row in self.rows:
+            yield line, self.pick(line, row, places)
+
+
+def read_table(path: str | Path, names: Sequence[str] = (), header_holds: str = "") -> Table:
+    """Open a table, whose kind its ending says.
+
+    Args:
+        names: of the columns, for a file without a header; empty: the first row is the header.
+        header_holds: a column's name; a first row that holds it is a header whatever `names` says.
+
+    Raises:
+        DataError: the file cannot be read, is empty, damaged or of another kind; also while rows are taken.
+    """
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise DataError(f"{path} is no table that can be read; allowed are {', '.join(SUFFIXES)}")
+    rows = _READERS[suffix](path)
+    line, first = next(rows, (0, []))
+    if not first:
+        raise DataError(f"{path} is empty")
+    is_header = not names or suffix in _JSON or (header_holds in first and not header_holds.isdecimal())
+    if not is_header:
+        # The last columns may be missing altogether: labels, in what is to be predicted.
+        return Table(path, list(names[: len(first)]), itertools.chain([(line, first)], rows))
+    while first and not first[-1]:
+        first.pop()
+    return Table(path, [(name or "").strip() for name in first], rows)
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """Decoded lines with their ends, without a byte order mark.
+
+    Raises:
+        DataError: the file cannot be read or is not UTF-8; names the byte.
+    """
+    position = 0
+    try:
+        with path.open("rb") as file:
+            for raw in file:
+                yield _decode(raw, path, position).removeprefix("\ufeff" if position == 0 else "")
+                position += len(raw)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _decode(raw: bytes, path: Path, position: int) -> str:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}: byte {raw[error.start]:#04x} at offset {position + error.start} is not UTF-8 text; convert the "
+            "file to UTF-8 (for instance with iconv)"
+        ) from None
+
+
+# --- kinds of files: their rows, the header among them ---
+
+
+def _read_tsv(path: Path) -> NumberedRows:
+    for line, text in enumerate(read_lines(path), 1):
+        if text := text.removesuffix("\n").removesuffix("\r"):
+            yield line, text.split("\t")
+
+
+def _read_csv(path: Path) -> NumberedRows:
+    reader = csv.reader(read_lines(path), strict=True)
+    line = 1
+    try:
+        for row in reader:
+            if row:
+                yield line, row
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise DataError(f"{path}: the row that begins in line {line} is not CSV: {error}") from None
+
+
+def _read_json_lines(path: Path) -> NumberedRows:
+    names: list[str] = []
+    for line, text in enumerate(read_lines(path), 1):
+        if not text.strip():
+            continue
+        try:
+            values = json.loads(text)
+        except ValueError as error:
+            raise DataError(f"{path}: line {line} is not JSON: {error}") from None
+        if not isinstance(values, dict):
+            raise DataError(f"{path}: line {line} is not a JSON object, allowed is one object a line")
+        if not names:
+            names = list(values)
+            yield line, list(names)
+        yield line, [_text_of(values.get(name, [])) for name in names]
+
+
+def _read_xlsx(path: Path) -> NumberedRows:
+    import openpyxl
+
+    with _workbook_errors(path):
+        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+        sheet = book.worksheets[0]
+        sheet.reset_dimensions()  # some writers note fewer cells than there are
+        rows = sheet.iter_rows(values_only=True)
+    with contextlib.closing(book):
+        yield from _filled_rows(path, rows)
+
+
+def _read_xls(path: Path) -> NumberedRows:
+    import xlrd
+
+    with _workbook_errors(path):
+        sheet = xlrd.open_workbook(path, logfile=io.StringIO()).sheet_by_index(0)
+    yield from _filled_rows(path, sheet.get_rows())
+
+
+def _filled_rows(path: Path, rows: Iterator[Sequence[Any]]) -> NumberedRows:
+    """Rows of a sheet that hold something, all as wide as the first one or wider."""
+    width = 0
+    for line in itertools.count(1):
+        with _workbook_errors(path):
+            cells = next(rows, None)
+        if cells is None:
+            return
+        row = [_text_of(getattr(cell, "value", cell)) for cell in cells]
+        if any(row):
+            width = width or len(row)
+            yield line, row + [""] * (width - len(row))
+
+
+@contextlib.contextmanager
+def _workbook_errors(path: Path) -> Iterator[None]:
+    """The many kinds of errors that a damaged workbook gives, as sentences."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+    except Exception as error:
+        raise DataError(f"{path} is not an Excel workbook, or is damaged or locked: {error}") from error
+
+
+def _text_of(value: Any) -> str | None:
+    """A cell or JSON value as text: whole numbers without a point, nothing as ""; None for what is no text."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return None if isinstance(value, list | dict) else str(value)
+
+
+_JSON = (".jsonl", ".json")
+_READERS: dict[str, Callable[[Path], NumberedRows]] = {
+    ".tsv": _read_tsv,
+    ".txt": _read_tsv,
+    ".csv": _read_csv,
+    **dict.fromkeys(_JSON, _read_json_lines),
+    ".xls": _read_xls,
+    ".xlsx": _read_xlsx,
+}
+SUFFIXES = tuple(_READERS)

@@ -1,0 +1,327 @@
+"""Texts with labels: what is read, chosen and encoded, and what is refused with its line."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model_utils.errors import DataError
+from src.create_finetune_data import (
+    Example,
+    TextColumns,
+    classification_facts,
+    classification_features,
+    encode_pairs,
+    find_labels,
+    find_splits,
+    read_examples,
+    read_polarity_files,
+    read_tfrecord,
+    sample,
+    split_off,
+)
+from src.tokenization import FullTokenizer
+from tests.test_dataset import example as tf_example
+from tests.test_dataset import write_tfrecord
+
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = list("abcdefghij")
+PAD, UNK, CLS, SEP, MASK = range(5)
+A, B, C = 5, 6, 7
+CHINESE = TextColumns("text_a", label="label", names=("text_a", "label"))
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory) -> FullTokenizer:
+    path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
+    path.write_text("\n".join(SPECIALS + WORDS))
+    return FullTokenizer(path)
+
+
+def write(path, text):
+    path.write_bytes(text.encode())
+    return path
+
+
+def example(text_a, text_b="", label=None, line=1):
+    return Example(text_a, text_b, label, Path("f.tsv"), line)
+
+
+def brief(examples):
+    return [(each.line, each.text_a, each.text_b, each.label) for each in examples]
+
+
+def split_rows(ragged):
+    return [row.tolist() for row in np.split(ragged.values, np.cumsum(ragged.counts)[:-1])]
+
+
+# --- reading ---
+
+
+def test_one_configuration_reads_files_with_and_without_header(tmp_path):
+    train = write(tmp_path / "train.tsv", "很好。\tpositive\r\n\r\n 不好 \tnegative\r\n")
+    test = write(tmp_path / "test.tsv", "qid\ttext_a\n0\t还行\n1\t \n")
+    assert brief(read_examples(train, CHINESE)) == [(1, "很好。", "", "positive"), (3, "不好", "", "negative")]
+    assert brief(read_examples(test, CHINESE, labelled=False)) == [(2, "还行", "", None), (3, "", "", None)]
+
+
+def test_columns_by_number_and_pairs(tmp_path):
+    path = write(tmp_path / "a.csv", "y,second,first\n1,b,a\n0,d,c\n")
+    assert brief(read_examples(path, TextColumns("3", "2", "1"))) == [(2, "a", "b", "1"), (3, "c", "d", "0")]
+
+
+def test_labels_of_a_test_set_are_read_where_there_are_any(tmp_path):
+    path = write(tmp_path / "a.jsonl", '{"text": "a", "label": "x"}\n{"text": "b", "label": null}\n')
+    assert brief(read_examples(path, TextColumns("text"), labelled=False)) == [(1, "a", "", "x"), (2, "b", "", None)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("text_a\tlabel\na\t1\n\t0\n", r"a\.tsv: line 3 is empty in column 'text_a'"),
+        ("text_a\tlabel\na\t1\nb\t \n", "line 3 is empty in column 'label'"),
+        ("text_a\tlabel\na\t1\nb\n", r"line 3 has 1 column\(s\), expected are 2"),
+        ("text_a\tlabel\n", "holds no examples"),
+        ("text_a\nb\n", "has no column 'label'"),
+    ],
+)
+def test_training_rows_need_text_and_label(tmp_path, text, message):
+    with pytest.raises(DataError, match=message):
+        read_examples(write(tmp_path / "a.tsv", text), CHINESE)
+
+
+def test_rows_may_be_skipped_with_a_reason(tmp_path):
+    skipped = []
+    path = write(tmp_path / "a.tsv", "text_a\tlabel\na\t1\n\t0\nb\nc\t0\n")
+    assert [each.line for each in read_examples(path, CHINESE, skipped=skipped)] == [2, 5]
+    assert len(skipped) == 2 and "line 3" in skipped[0] and "line 4" in skipped[1]
+
+
+def test_files_of_positive_and_negative_texts(tmp_path):
+    good = write(tmp_path / "good.txt", '\ufeffa "b"\tc\r\n\r\n d\n')
+    bad = write(tmp_path / "bad.txt", "e")
+    examples = read_polarity_files(good, bad)
+    assert brief(examples) == [(1, 'a "b"\tc', "", "positive"), (3, "d", "", "positive"), (1, "e", "", "negative")]
+    assert find_labels(examples) == ["negative", "positive"]
+    with pytest.raises(DataError, match=r"empty\.txt holds no text"):
+        read_polarity_files(good, write(tmp_path / "empty.txt", "\n\n"))
+
+
+def test_splits_of_a_folder(tmp_path):
+    files = {name: write(tmp_path / name, "a\n") for name in ("train.csv", "valid.jsonl", "labels.txt")}
+    assert find_splits(tmp_path) == {"train": files["train.csv"], "dev": files["valid.jsonl"]}
+    write(tmp_path / "dev.tsv", "a\n")
+    with pytest.raises(DataError, match=r"several dev files: dev\.tsv, valid\.jsonl"):
+        find_splits(tmp_path)
+
+
+def test_folders_without_splits(tmp_path):
+    with pytest.raises(DataError, match="holds no train, dev or test file"):
+        find_splits(tmp_path)
+    with pytest.raises(DataError, match="is not a folder"):
+        find_splits(tmp_path / "nowhere")
+
+
+def test_labels_are_sorted_and_at_least_two():
+    assert find_labels([example("x", label=label) for label in "bacab"]) == ["a", "b", "c"]
+    with pytest.raises(DataError, match=r"f\.tsv has 1 label\(s\) \(a\), needed are at least two"):
+        find_labels([example("x", label="a")] * 3)
+
+
+def test_real_chinese_files(shared):
+    folder = shared / "data" / "zh" / "ChnSentiCorp"
+    splits = find_splits(folder)
+    sizes = {split: len(read_examples(path, CHINESE, split != "test")) for split, path in splits.items()}
+    assert sizes == {"train": 9600, "dev": 1200, "test": 1200}
+    assert find_labels(read_examples(splits["train"], CHINESE)) == ["negative", "positive"]
+
+
+# --- choosing ---
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 3))
+def test_smaller_samples_are_parts_of_larger_ones(size, most, seed):
+    items = list(range(size))
+    smaller, larger = sample(items, most, seed), sample(items, most + 1, seed)
+    assert len(smaller) == min(size, most)
+    assert smaller == sorted(smaller) == sample(items, most, seed)
+    assert set(smaller) <= set(larger)
+
+
+def test_samples_are_not_the_first_rows():
+    items = list(range(1000))
+    assert sample(items, 100, 1) not in (items[:100], sample(items, 100, 2))
+    assert sample(items, 0, 1) == items
+
+
+@given(st.integers(2, 50), st.floats(0.1, 0.9), st.integers(0, 3))
+def test_two_parts_hold_every_item_once(size, ratio, seed):
+    items = list(range(size))
+    if not 0 < round(ratio * size) < size:
+        return
+    rest, part = split_off(items, ratio, seed)
+    assert sorted(rest + part) == items
+    assert len(part) == round(ratio * size)
+    assert (rest, part) == (sorted(rest), sorted(part)) == split_off(items, ratio, seed)
+
+
+def test_too_few_examples_for_two_parts():
+    with pytest.raises(DataError, match=r"4 examples cannot be split into two parts with 0\.1"):
+        split_off([1, 2, 3, 4], 0.1, 0)
+
+
+# --- features ---
+
+
+def test_rows_of_one_and_two_texts(tokenizer):
+    values, truncated = encode_pairs(["a b", "c", "z", ""], ["c", "", "  ", "b"], tokenizer, 16)
+    assert split_rows(values["input_ids"]) == [
+        [CLS, A, B, SEP, C, SEP],
+        [CLS, C, SEP],
+        [CLS, UNK, SEP],
+        [CLS, SEP, B, SEP],
+    ]
+    assert split_rows(values["segment_ids"]) == [[0, 0, 0, 0, 1, 1], [0] * 3, [0] * 3, [0, 0, 1, 1]]
+    assert values["input_mask"].values.tolist() == [1] * 16
+    assert {ragged.values.dtype for ragged in values.values()} == {np.dtype(np.int32)}
+    assert not truncated.any()
+
+
+def shortened(a, b, most):
+    """google's _truncate_seq_pair, as it describes itself: the longer one loses its last token, one at a time."""
+    a, b = list(a), list(b)
+    while len(a) + len(b) > most:
+        (a if len(a) > len(b) else b).pop()
+    return a, b
+
+
+@given(st.text("abcdefghij", max_size=12), st.text("abcdefghij", min_size=1, max_size=12), st.integers(3, 20))
+def test_pairs_are_cut_as_googles(tokenizer, a, b, width):
+    values, truncated = encode_pairs([" ".join(a)], [" ".join(b)], tokenizer, width)
+    kept_a, kept_b = shortened(tokenizer.encode(" ".join(a)), tokenizer.encode(" ".join(b)), width - 3)
+    assert values["input_ids"].values.tolist() == [CLS, *kept_a, SEP, *kept_b, SEP]
+    assert values["segment_ids"].values.tolist() == [0] * (len(kept_a) + 2) + [1] * (len(kept_b) + 1)
+    assert truncated.tolist() == [len(a) + len(b) > width - 3]
+
+
+def test_single_texts_are_cut_at_their_end(tokenizer):
+    values, truncated = encode_pairs(["a b c", "a b"], ["", ""], tokenizer, 4)
+    assert split_rows(values["input_ids"]) == [[CLS, A, B, SEP]] * 2
+    assert truncated.tolist() == [True, False]
+
+
+def test_classification_rows(tokenizer):
+    said = []
+    examples = [example("a b c", label="y"), example("b", label="x"), example("c", label="y")]
+    features = classification_features(examples, ["x", "y"], tokenizer, 4, said.append)
+    assert said == ["f.tsv: 1 of 3 examples have more than 4 tokens and are cut"]
+    assert features.values["label_ids"].values.tolist() == features.arrays["labels"].tolist() == [1, 0, 1]
+    assert features.values["label_ids"].counts.tolist() == [1, 1, 1]
+    assert features.columns["label_ids"].dtype == str(features.values["label_ids"].values.dtype) == "int32"
+    assert {features.columns[name].width for name in ("input_ids", "input_mask", "segment_ids")} == {4}
+    assert features.columns["label_ids"].width == 0
+
+
+def test_regression_rows(tokenizer):
+    features = classification_features([example("a", label="4.75"), example("b", label="0")], None, tokenizer, 8)
+    assert features.columns["label_ids"].dtype == "float32"
+    assert features.arrays["labels"].tolist() == [4.75, 0.0]
+
+
+def test_unlabelled_rows(tokenizer):
+    features = classification_features([example("a"), example("")], ["x", "y"], tokenizer, 8)
+    assert set(features.columns) == set(features.values) == {"input_ids", "input_mask", "segment_ids"}
+    assert not features.arrays
+
+
+@pytest.mark.parametrize(
+    ("examples", "labels", "message"),
+    [
+        ([], ["x"], "there are no examples"),
+        ([example("a", label="x"), example("b", label="z", line=7)], ["x", "y"], r"f\.tsv: line 7 has the label 'z'"),
+        ([example("a", label="x"), example("b", line=7)], ["x"], r"f\.tsv: line 7 has no label"),
+        ([example("a", label="good", line=7)], None, r"f\.tsv: line 7 has the label 'good', allowed are numbers"),
+        ([example("a", label="inf")], None, "allowed are numbers"),
+    ],
+)
+def test_labels_that_are_refused(tokenizer, examples, labels, message):
+    with pytest.raises(DataError, match=message):
+        classification_features(examples, labels, tokenizer, 8)
+
+
+def test_facts_tell_everything_that_decides(tokenizer, tmp_path):
+    base = ([example("a", "b", "x"), example("c", "d", "y")], ["x", "y"], tokenizer, 8)
+    facts = classification_facts(*base)
+    assert json.loads(json.dumps(facts)) == facts == classification_facts(*base)
+    other = FullTokenizer(write(tmp_path / "vocab.txt", "\n".join([*SPECIALS, *WORDS, "k"])))
+    changed = [
+        (base[0][:1], *base[1:]),
+        ([example("a", "b", "x"), example("c", "d", "x")], *base[1:]),
+        ([example("a", "bc", "x"), example("", "d", "y")], *base[1:]),
+        (base[0], ["y", "x"], *base[2:]),
+        (base[0], None, *base[2:]),
+        (base[0], base[1], other, 8),
+        (base[0], base[1], FullTokenizer(tokenizer.file, do_lower_case=False), 8),
+        (*base[:3], 9),
+    ]
+    assert all(classification_facts(*arguments) != facts for arguments in changed)
+
+
+# --- google's TFRecords ---
+
+
+def tf_row(ids, first, width=8, **columns):
+    row = {
+        "input_ids": np.array(ids + [0] * (width - len(ids))),
+        "input_mask": np.array([1] * len(ids) + [0] * (width - len(ids))),
+        "segment_ids": np.array([0] * first + [1] * (len(ids) - first) + [0] * (width - len(ids))),
+    }
+    return tf_example(row | {name: np.array([value]) for name, value in columns.items()})
+
+
+def test_googles_rows_lose_their_padding_and_what_filled_up(tmp_path):
+    rows = [
+        tf_row([CLS, A, SEP], 3, label_ids=1, is_real_example=1),
+        tf_row([CLS, 0, SEP, B, SEP], 3, label_ids=0, is_real_example=1),
+        tf_row([], 0, label_ids=0, is_real_example=0),
+    ]
+    features = read_tfrecord(write_tfrecord(tmp_path / "a.tfrecord", rows))
+    assert split_rows(features.values["input_ids"]) == [[CLS, A, SEP], [CLS, 0, SEP, B, SEP]]
+    assert split_rows(features.values["segment_ids"]) == [[0, 0, 0], [0, 0, 0, 1, 1]]
+    assert features.values["input_mask"].values.tolist() == [1] * 8
+    assert features.arrays["labels"].tolist() == [1, 0]
+    assert {name: (column.dtype, column.width) for name, column in features.columns.items()} == {
+        **dict.fromkeys(("input_ids", "input_mask", "segment_ids"), ("int32", 8)),
+        "label_ids": ("int32", 0),
+    }
+
+
+def test_googles_scores(tmp_path):
+    rows = [tf_row([CLS, SEP], 2, label_ids=np.float32(score)) for score in (4.75, 0)]
+    features = read_tfrecord(write_tfrecord(tmp_path / "a.tfrecord", rows))
+    assert features.columns["label_ids"].dtype == "float32"
+    assert features.arrays["labels"].tolist() == [4.75, 0.0]
+
+
+def test_tfrecords_of_another_kind(tmp_path, shared):
+    with pytest.raises(DataError, match=r"restaurant_review_train has no column label_ids; needed are input_ids"):
+        read_tfrecord(shared / "data" / "dish_names" / "restaurant_review_train")
+    several = tf_example({name: np.array([1, 2]) for name in ("input_ids", "input_mask", "segment_ids", "label_ids")})
+    with pytest.raises(DataError, match="has 2 label_ids in a row"):
+        read_tfrecord(write_tfrecord(tmp_path / "a.tfrecord", [several]))
+
+
+def test_a_schema_names_the_columns(tmp_path):
+    path = write_tfrecord(tmp_path / "a.tfrecord", [tf_row([CLS, A, SEP], 3, label_ids=1)] * 2)
+    shapes = {name: [8] for name in ("input_ids", "input_mask", "segment_ids")} | {"label_ids": [1]}
+    columns = {name: {"type": "int64", "rank": 1, "shape": shape} for name, shape in shapes.items()}
+    schema = write(tmp_path / "schema.json", json.dumps({"datasetType": "TF", "numRows": 2, "columns": columns}))
+    features, plain = read_tfrecord(path, schema), read_tfrecord(path)
+    assert features.columns == plain.columns
+    for name, ragged in plain.values.items():
+        np.testing.assert_array_equal(features.values[name].values, ragged.values)
+    with pytest.raises(DataError, match="cannot be read"):
+        read_tfrecord(path, write(tmp_path / "bad.json", "{}"))

@@ -1,0 +1,230 @@
+"""RACE: folders, google's construction of the texts, rows interleaved by token."""
+
+import json
+import tarfile
+
+import numpy as np
+import pytest
+
+from model_utils.errors import DataError
+from src.race_data import encode_questions, race_facts, race_features, read_race
+from src.tokenization import FullTokenizer
+
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = [*"abcdefghij", "_", "."]
+PAD, UNK, CLS, SEP, MASK = range(5)
+PASSAGE = {
+    "id": "middle1.txt",
+    "article": "a b c d e f",
+    "questions": ["g ?", "h _ i _"],
+    "options": [["a", "b", "c c c", "d"], ["e", "f", "g", "h"]],
+    "answers": ["C", "A"],
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory) -> FullTokenizer:
+    path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
+    path.write_text("\n".join(SPECIALS + WORDS))
+    return FullTokenizer(path)
+
+
+@pytest.fixture(scope="module")
+def english(shared) -> FullTokenizer:
+    return FullTokenizer(spm_model_file=shared / "data" / "vocab" / "30k-clean.model")
+
+
+@pytest.fixture(scope="module")
+def real(shared, tmp_path_factory):
+    """A few passages of each level of the development set."""
+    folder = tmp_path_factory.mktemp("race")
+    wanted = {"middle": 3, "high": 3}
+    with tarfile.open(shared / "data" / "race" / "RACE.tar.gz") as archive:
+        for member in archive:
+            level = member.name.split("/")[2] if member.name.startswith("RACE/dev/") else ""
+            if member.isfile() and wanted.get(level):
+                archive.extract(member, folder, filter="data")
+                wanted[level] -= 1
+            if not any(wanted.values()):
+                return folder
+    raise AssertionError("the archive has other contents")
+
+
+def write(folder, passage, split="dev", level="middle", name="1.txt"):
+    path = folder / "RACE" / split / level / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(passage if isinstance(passage, str) else json.dumps(passage))
+    return path
+
+
+def choices_of(values, row, name="input_ids"):
+    """Token columns of one row, choice by choice."""
+    return np.split(values[name].values, np.cumsum(values[name].counts)[:-1])[row].reshape(-1, 4).T
+
+
+def real_tokens(values, row):
+    """Ids of the four choices of a row, without padding."""
+    masks = choices_of(values, row, "input_mask").astype(bool)
+    return [ids[mask].tolist() for ids, mask in zip(choices_of(values, row), masks, strict=True)]
+
+
+# --- reading ---
+
+
+def test_levels_apart_and_together(tmp_path):
+    write(tmp_path, PASSAGE, name="2.txt")
+    write(tmp_path, PASSAGE, name="10.txt")
+    write(tmp_path, PASSAGE, level="high")
+    for folder in (tmp_path, tmp_path / "RACE"):
+        middle, high, both = (read_race(folder, "dev", level) for level in ("middle", "high", "all"))
+        assert [question.id for question in middle] == [
+            f"middle/{name}.txt/{n}" for name in ("10", "2") for n in (0, 1)
+        ]
+        assert [(question.id, question.level) for question in high] == [("high/1.txt/0", 1), ("high/1.txt/1", 1)]
+        assert both == middle + high
+    assert [question.answer for question in high] == [2, 0]
+    assert high[1].question == "h _ i _" and high[1].options == ("e", "f", "g", "h")
+
+
+def test_folders_without_passages(tmp_path):
+    write(tmp_path, PASSAGE)
+    with pytest.raises(DataError, match=r"RACE/dev/high holds no \*\.txt files"):
+        read_race(tmp_path, "dev")
+    with pytest.raises(DataError, match=r"nowhere/test/middle holds no \*\.txt files"):
+        read_race(tmp_path / "nowhere", "test")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"article": None}, "the article is empty or no text"),
+        ({"article": " \n"}, "the article is empty or no text"),
+        ({"answers": ["C"]}, "not lists of the same length"),
+        ({"questions": "g ?"}, "not lists of the same length"),
+        ({"questions": 2}, "not lists of the same length"),
+        ({"questions": ["g ?", 3]}, r"question 1 \(from 0\) is no text"),
+        ({"options": [["a", "b", "c", "d"], ["e", "f", "g"]]}, r"question 1 \(from 0\) has the options .*four texts"),
+        ({"options": [["a", "b", "c", "d"], ["e", "f", "g", 1]]}, "allowed are four texts"),
+        ({"answers": ["C", "E"]}, "question 1 .* has the answer 'E', allowed are A to D"),
+        ({"answers": ["C", "AB"]}, "has the answer 'AB'"),
+        ({"answers": ["C", ""]}, "has the answer ''"),
+        ({"answers": ["C", 0]}, "has the answer 0"),
+    ],
+)
+def test_passages_that_are_refused(tmp_path, change, message):
+    write(tmp_path, PASSAGE | change)
+    with pytest.raises(DataError, match=rf"middle/1\.txt: .*{message}"):
+        read_race(tmp_path, "dev", "middle")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"article": "a"', r"1\.txt is not JSON"),
+        ('{"article": "a", "questions": []}', r"1\.txt is not a RACE passage: it has no options, answers"),
+        ("[]", "it has no article, questions, options, answers"),
+    ],
+)
+def test_files_that_are_no_passages(tmp_path, text, message):
+    write(tmp_path, text)
+    with pytest.raises(DataError, match=message):
+        read_race(tmp_path, "dev", "middle")
+
+
+# --- features ---
+
+
+def test_the_option_fills_every_blank_or_follows(tokenizer):
+    values, truncated = encode_questions(
+        ["a b", "a b"], ["c ?", "d _ e _"], [["f", "g", "h", ""], ["i", "j j", "a", "b"]], tokenizer, 32, 16
+    )
+    a, b, c, d, e, f, g, h, i, j = range(5, 15)
+    start = [CLS, a, b, SEP]
+    assert real_tokens(values, 0) == [[*start, c, UNK, *rest, SEP] for rest in ([f], [g], [h], [])]
+    assert real_tokens(values, 1) == [[*start, d, *o, e, *o, SEP] for o in ([i], [j, j], [a], [b])]
+    assert not truncated.any()
+
+
+def test_choices_are_interleaved_and_padded_to_the_longest(tokenizer):
+    values, _ = encode_questions(["a"], ["b"], [["c", "c c c", "", "c"]], tokenizer, 32, 16)
+    assert values["input_ids"].counts.tolist() == [4 * 8]
+    assert values["input_ids"].values[:8].tolist() == [CLS] * 4 + [5] * 4
+    assert choices_of(values, 0)[0].tolist() == [CLS, 5, SEP, 6, 7, SEP, PAD, PAD]
+    assert choices_of(values, 0, "input_mask").sum(1).tolist() == [6, 8, 5, 6]
+    assert choices_of(values, 0, "segment_ids").tolist() == [
+        [0, 0, 0, 1, 1, 1, 0, 0],
+        [0, 0, 0, 1, 1, 1, 1, 1],
+        [0, 0, 0, 1, 1, 0, 0, 0],
+        [0, 0, 0, 1, 1, 1, 0, 0],
+    ]
+
+
+def test_the_end_of_the_question_and_the_beginning_of_the_article_stay(tokenizer):
+    values, truncated = encode_questions(
+        ["a b c d e f"] * 2, ["g h"] * 2, [["i j", "i", "", "i i i"], ["i"] * 4], tokenizer, 10, 3
+    )
+    a, b, c, d, e, _, g, h, i, j = range(5, 15)
+    assert real_tokens(values, 0) == [
+        [CLS, a, b, c, d, SEP, h, i, j, SEP],
+        [CLS, a, b, c, d, SEP, g, h, i, SEP],
+        [CLS, a, b, c, d, e, SEP, g, h, SEP],
+        [CLS, a, b, c, d, SEP, i, i, i, SEP],
+    ]
+    assert truncated.tolist() == [True, True]
+    assert not encode_questions(["a b c d"], ["g h"], [["i"] * 4], tokenizer, 10, 3)[1].any()
+
+
+def test_rows_of_real_passages_are_googles(real, english):
+    """google's convert_single_example, as its text says, on every choice."""
+    questions = read_race(real, "dev")
+    width, most = 256, 24
+    features = race_features(questions, english, width, most, say=lambda _: None)
+    assert len(questions) > 12 and {question.level for question in questions} == {0, 1}
+    for row, question in enumerate(questions):
+        asked = english.preprocess(question.question)
+        for option, found in zip(question.options, real_tokens(features.values, row), strict=True):
+            option = english.preprocess(option)
+            text = asked.replace("_", option) if "_" in asked else f"{asked} {option}"
+            ending = english.tokenize(text)[-most:]
+            article = english.tokenize(english.preprocess(question.article))[: width - 3 - len(ending)]
+            assert found == english.convert_tokens_to_ids(["[CLS]", *article, "[SEP]", *ending, "[SEP]"])
+
+
+def test_features_of_real_passages(real, english):
+    questions = read_race(real, "dev")
+    said = []
+    features = race_features(questions, english, 256, 24, said.append)
+    assert len(said) == 1 and f" of {len(questions)} questions do not fit into 256 tokens" in said[0]
+    assert features.columns["input_ids"].width == 4 * 256 and features.columns["input_ids"].per_token
+    assert features.arrays["labels"].tolist() == [question.answer for question in questions]
+    assert features.values["label_ids"].values.dtype == np.int32
+    assert features.arrays["question_ids"].tolist() == [question.id for question in questions]
+    assert features.arrays["levels"].tolist() == [question.level for question in questions]
+    rows = (choices_of(features.values, row, "input_mask") for row in range(len(questions)))
+    assert all(mask.sum(1).max() == mask.shape[1] for mask in rows)
+
+
+def test_articles_are_tokenized_once(tokenizer, tmp_path, monkeypatch):
+    write(tmp_path, PASSAGE)
+    seen = []
+    encode_batch = tokenizer.encode_batch
+    monkeypatch.setattr(tokenizer, "encode_batch", lambda texts: seen.extend(texts) or encode_batch(texts))
+    race_features(read_race(tmp_path, "dev", "middle"), tokenizer, 32, 16)
+    assert seen.count(PASSAGE["article"]) == 1
+
+
+def test_no_questions_are_refused(tokenizer):
+    with pytest.raises(DataError, match="there are no questions"):
+        race_features([], tokenizer, 32, 16)
+
+
+def test_facts_tell_everything_that_decides(tokenizer, tmp_path):
+    def facts(passage=PASSAGE, max_seq_length=32, max_qa_length=16):
+        write(tmp_path, passage)
+        return race_facts(read_race(tmp_path, "dev", "middle"), tokenizer, max_seq_length, max_qa_length)
+
+    first = facts()
+    assert json.loads(json.dumps(first)) == first == facts()
+    changes = [{"article": "a"}, {"questions": ["g ?", "h"]}, {"answers": ["C", "B"]}]
+    assert all(facts(PASSAGE | change) != first for change in changes)
+    assert facts(max_seq_length=33) != first != facts(max_qa_length=15)

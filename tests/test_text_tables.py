@@ -1,0 +1,185 @@
+"""Tables: every kind of file gives the same rows, with their line numbers, and what is wrong is named by its line."""
+
+import struct
+
+import openpyxl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model_utils.errors import DataError
+from src.text_tables import read_lines, read_table
+
+COLUMNS = ["text", "label"]
+
+
+def write(folder, name, text):
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def rows_of(path, columns=("text", "label"), names=(), header_holds=""):
+    return list(read_table(path, names, header_holds).select(columns))
+
+
+def xlsx(path, rows):
+    book = openpyxl.Workbook()
+    for row in rows:
+        book.active.append(row)
+    book.save(path)
+    return path
+
+
+def xls(path, cells):
+    """A sheet in Excel 2's form: a stream of records, each of which has a kind, a size and contents."""
+    records = [(0x09, struct.pack("<HH", 2, 0x10))]
+    for (row, column), value in cells.items():
+        place = struct.pack("<HH3x", row, column)
+        if isinstance(value, str):
+            records.append((0x04, place + bytes([len(value)]) + value.encode("latin-1")))
+        else:
+            records.append((0x03, place + struct.pack("<d", value)))
+    records.append((0x0A, b""))
+    path.write_bytes(b"".join(struct.pack("<HH", kind, len(data)) + data for kind, data in records))
+    return path
+
+
+# --- kinds ---
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.tsv", 'text\tlabel\nfine, "really"\t1\n\n字\t0\n'),
+        ("a.tsv", '\ufefftext\tlabel\r\nfine, "really"\t1\r\n\r\n字\t0'),
+        ("a.txt", 'label\ttext\t\n1\tfine, "really"\n\n0\t字\t\n'),
+        ("a.csv", 'text,label\n"fine, ""really""",1\n\n字,0\n'),
+        ("a.csv", '\ufefftext,label\r\n"fine, ""really""",1\r\n\r\n字,0\r\n'),
+        ("a.jsonl", '{"text": "fine, \\"really\\"", "label": 1}\n\n{"label": 0.0, "text": "字", "other": []}\n'),
+        ("a.json", '\ufeff{"label": "1", "more": {}, "text": "fine, \\"really\\""}\r\n\r\n{"text": "字", "label": 0}'),
+    ],
+)
+def test_kinds_of_text_files(tmp_path, name, text):
+    first = 1 if name.startswith("a.json") else 2
+    assert rows_of(write(tmp_path, name, text)) == [(first, ['fine, "really"', "1"]), (first + 2, ["字", "0"])]
+
+
+def test_quotes_in_tsv_are_text(tmp_path):
+    path = write(tmp_path, "a.tsv", 'text\tlabel\n"one\t1\ntwo" three\t0\n"four"\t1\n')
+    assert [fields[0] for _, fields in rows_of(path)] == ['"one', 'two" three', '"four"']
+
+
+def test_csv_fields_hold_line_breaks_and_tabs_and_count_from_their_first_line(tmp_path):
+    path = write(tmp_path, "a.csv", 'text,label\r\n"a\tb\r\nc",1\r\nd e"f,0\r\n')
+    assert rows_of(path) == [(2, ["a\tb\r\nc", "1"]), (4, ['d e"f', "0"])]
+
+
+def test_unusual_line_breaks_stay_inside_a_field(tmp_path):
+    assert rows_of(write(tmp_path, "a.tsv", "text\tlabel\na\u2028b\x0bc\x85d\re\t1\n")) == [
+        (2, ["a\u2028b\x0bc\x85d\re", "1"])
+    ]
+
+
+def test_excel_workbooks(tmp_path):
+    rows = [["text", "label"], ["fine", 1], [], ["字", 0.5], [None, True]]
+    expected = [(2, ["fine", "1"]), (4, ["字", "0.5"]), (5, ["", "true"])]
+    assert rows_of(xlsx(tmp_path / "a.xlsx", rows)) == expected
+
+
+def test_old_excel_workbooks(tmp_path):
+    cells = {(0, 0): "text", (0, 1): "label", (1, 0): "fine", (1, 1): 1.0, (3, 0): "good", (3, 1): 0.5}
+    assert rows_of(xls(tmp_path / "a.xls", cells)) == [(2, ["fine", "1"]), (4, ["good", "0.5"])]
+
+
+field = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=8)
+
+
+@given(st.lists(st.tuples(field, field), min_size=1, max_size=5))
+def test_tsv_gives_back_what_was_written(tmp_path_factory, rows):
+    text = "text\tlabel\n" + "".join(f"{a}\t{b}\n" for a, b in rows)
+    found = rows_of(write(tmp_path_factory.mktemp("tsv"), "a.tsv", text))
+    assert found == [(line, list(row)) for line, row in enumerate(rows, 2)]
+
+
+# --- columns ---
+
+
+def test_columns_by_name_or_number(tmp_path):
+    path = write(tmp_path, "a.tsv", "id\ttext \tlabel\n7\ta\t1\n")
+    assert rows_of(path, ["text", "1"]) == [(2, ["a", "7"])]
+    assert read_table(path).has("3") and not read_table(path).has("4") and not read_table(path).has("0")
+
+
+def test_a_name_wins_over_a_number(tmp_path):
+    assert rows_of(write(tmp_path, "a.tsv", "2\t1\na\tb\n"), ["1", "2"]) == [(2, ["b", "a"])]
+
+
+def test_a_file_without_header(tmp_path):
+    path = write(tmp_path, "a.tsv", "a\t1\nb\t0\n")
+    assert rows_of(path, names=COLUMNS) == [(1, ["a", "1"]), (2, ["b", "0"])]
+    assert rows_of(path, ["2"], names=COLUMNS) == [(1, ["1"]), (2, ["0"])]
+
+
+def test_a_header_is_known_by_the_column_it_holds(tmp_path):
+    path = write(tmp_path, "a.tsv", "qid\ttext\n0\ta\n")
+    assert rows_of(path, ["text"], COLUMNS, "text") == [(2, ["a"])]
+    numbers = write(tmp_path, "b.tsv", "a\t1\n")
+    assert rows_of(numbers, ["1"], COLUMNS, "1") == [(1, ["a"])]
+
+
+def test_last_columns_may_be_missing_altogether(tmp_path):
+    table = read_table(write(tmp_path, "a.tsv", "a\nb\n"), COLUMNS)
+    assert not table.has("label")
+    assert list(table.select(["text"])) == [(1, ["a"]), (2, ["b"])]
+
+
+# --- what is wrong ---
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.tsv", "text\tlabel\na\t1\n\nb\n", r"a\.tsv: line 4 has 1 column\(s\), expected are 2 \(text, label\)"),
+        ("a.tsv", "text\tlabel\na\tb\t1\n", r"line 2 has 3 column\(s\), expected are 2"),
+        ("a.tsv", "text\tvalue\na\t1\n", r"a\.tsv has no column 'label', it has 2: 'text', 'value'"),
+        ("a.tsv", "text\tlabel\tlabel\na\t1\t1\n", "has 2 columns 'label'; name one by its number"),
+        ("a.tsv", "", r"a\.tsv is empty"),
+        ("a.tsv", "\n\r\n", r"a\.tsv is empty"),
+        ("a.tsv", b"text\tlabel\na\xff\t1\n", r"byte 0xff at offset 12 is not UTF-8"),
+        ("a.tsv", b"\xef\xbb\xbftext\tlabel\na\t\xe4\n", r"byte 0xe4 at offset 16 is not UTF-8"),
+        ("a.csv", 'text,label\na,1\n"b,0\nc,1\n', r"the row that begins in line 3 is not CSV"),
+        ("a.csv", 'text,label\n"a"b,1\n', r"line 2 is not CSV: ',' expected after"),
+        ("a.csv", "text,label\na\n", r"line 2 has 1 column"),
+        ("a.jsonl", '{"text": "a", "label": 1}\n{"text": \n', r"line 2 is not JSON"),
+        ("a.jsonl", '[{"text": "a"}]\n', r"line 1 is not a JSON object"),
+        ("a.jsonl", '{"text": "a", "label": 1}\n{"text": "b"}\n', r"line 2 has no text or number as 'label'"),
+        ("a.jsonl", '{"text": ["a"], "label": 1}\n', r"line 1 has no text or number as 'text'"),
+        ("a.xlsx", "text\tlabel\n", r"a\.xlsx is not an Excel workbook"),
+        ("a.xls", "text\tlabel\n", r"a\.xls is not an Excel workbook"),
+        ("a.pdf", "text", r"a\.pdf is no table that can be read; allowed are \.tsv, \.txt, \.csv"),
+    ],
+)
+def test_faults(tmp_path, name, text, message):
+    path = write(tmp_path, name, text)
+    with pytest.raises(DataError, match=message):
+        rows_of(path)
+
+
+def test_a_damaged_workbook(tmp_path):
+    path = xlsx(tmp_path / "a.xlsx", [["text", "label"], ["a", 1]])
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3 : len(content) // 2] = bytes(len(content) // 2 - len(content) // 3)
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"a\.xlsx is not an Excel workbook, or is damaged"):
+        rows_of(path)
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl", "a.xls", "a.xlsx"])
+def test_missing_files(tmp_path, name):
+    with pytest.raises(DataError, match="cannot be read: No such file"):
+        rows_of(tmp_path / name)
+
+
+def test_lines_keep_their_ends(tmp_path):
+    assert list(read_lines(write(tmp_path, "a.txt", "\ufeffa\r\n\nb"))) == ["a\r\n", "\n", "b"]
