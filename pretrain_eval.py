@@ -12,7 +12,16 @@ from model_utils.device import setup_device
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.checkpoint import find_checkpoint, load_backbone
 from src.pretraining import PretrainingData, build_architecture, trained_on
-from src.pretraining_evaluation import chance, evaluate, merge_baselines, read_counts, table, unigram_baselines
+from src.pretraining_evaluation import (
+    chance,
+    evaluate,
+    merge_baselines,
+    only_masked,
+    read_counts,
+    table,
+    unigram_baselines,
+)
+from src.saved_tokenizer import load_tokenizer
 from src.utils import write_json
 
 RESULTS_FILE = "eval_results.json"
@@ -33,7 +42,10 @@ def main(config: PretrainEvalConfig) -> None:
     network = AlbertForPreTraining(architecture)
     load_backbone(network, contents, needed=("",))
 
-    held_out = evaluate(network, islice(data.batches(0), config.eval_batches or None), architecture.vocab_size)
+    batches = islice(data.batches(0), config.eval_batches or None)
+    if config.only_masked:
+        batches = only_masked(batches, load_tokenizer(weights).mask_id)
+    held_out = evaluate(network, batches, architecture.vocab_size)
     unigram = unigram_baselines(held_out.token_counts, read_counts(folder, architecture.vocab_size))
     baselines = merge_baselines(chance(architecture.vocab_size), unigram)
     print(f"{held_out.examples:,} examples, {held_out.masked_tokens:,} masked tokens of {config.data_dir}")
@@ -44,6 +56,7 @@ def main(config: PretrainEvalConfig) -> None:
         "data_dir": config.data_dir,
         "examples": held_out.examples,
         "masked_tokens": held_out.masked_tokens,
+        "only_masked": config.only_masked,
         **held_out.metrics,
         "baselines": baselines,
     }

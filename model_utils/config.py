@@ -250,6 +250,7 @@ class PretrainEvalConfig(ArchitectureMixin, Config):
     schema_dir: str = option("", "schema.json of google's *.tfrecord files, or its folder")
     batch_size: int = option(32, "examples of a batch", minimum=1)
     eval_batches: int = option(0, "batches that are measured; 0: all", minimum=0)
+    only_masked: bool = option(False, "measure only tokens hidden by [MASK], not those left in place or replaced")
     device_target: str = option("auto", "the device; auto takes the best one that works", choices=DEVICE_TARGETS)
     device_id: int = option(0, "number of the device, counted from 0", minimum=0)
     compute_type: str = option(

@@ -1,7 +1,7 @@
 """Held-out quality of a pre-trained ALBERT, beside chance and beside knowing nothing but word frequencies."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,6 +57,16 @@ def evaluate(network: AlbertForPreTraining, batches: Iterable[dict[str, np.ndarr
     metrics = {name: sums[name] / weights[name[:3]] for name in network.metric_names if name != "loss"}
     metrics = {"loss": metrics["mlm_loss"] + metrics["sop_loss"], **metrics}
     return HeldOut(metrics, round(weights["sop"]), round(weights["mlm"]), counts)
+
+
+def only_masked(batches: Iterable[dict[str, np.ndarray]], mask_id: int) -> Iterator[dict[str, np.ndarray]]:
+    """The batches with weight 0 at predicted positions that do not show [MASK].
+
+    Of the predicted tokens a tenth is left in place, where copying it needs no context.
+    """
+    for batch in batches:
+        shown = np.take_along_axis(batch["input_ids"], batch["masked_lm_positions"], 1)
+        yield batch | {"masked_lm_weights": batch["masked_lm_weights"] * (shown == mask_id)}
 
 
 def chance(vocab_size: int) -> dict[str, dict[str, float]]:

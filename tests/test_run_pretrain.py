@@ -24,7 +24,7 @@ from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import AlbertForPreTraining, PreTrainingScores
 from src.checkpoint import find_checkpoint, list_checkpoints, load_backbone
 from src.pretraining import PretrainingData
-from src.pretraining_evaluation import evaluate, unigram_baselines
+from src.pretraining_evaluation import evaluate, only_masked, unigram_baselines
 from src.run_folder import RunFolder
 from src.saved_tokenizer import load_tokenizer
 
@@ -198,7 +198,7 @@ def test_another_configuration_is_refused(data: Path, finished: Path) -> None:
         ({"optimizer_cfg.AdamWeightDecay.warmup_steps": 200}, "warmup_steps is 200, the run has 200 updates"),
         ({"albert_cfg.max_position_embeddings": 16}, "max_seq_length 32, the model has max_position_embeddings 16"),
         ({"albert_cfg.vocab_size": 300}, "vocab_size is 300, but the vocabulary of the data has 208 tokens"),
-        ({"batch_size": 5000}, "makes no update: lower batch_size"),
+        ({"batch_size": 5000}, "make no update: lower the batch size"),
         ({"data_dir": "/nowhere"}, "/nowhere is not a folder"),
         ({"eval_data_dir": "/nowhere"}, "/nowhere is not a folder"),
         ({"load_checkpoint_path": "/nowhere"}, "/nowhere does not exist"),
@@ -290,6 +290,15 @@ def test_evaluation_drops_no_example_whatever_the_batch(data: Path, finished: Pa
     again = evaluate(network, held_out(data, evaluated["examples"] - 3).batches(0), architecture.vocab_size)
     for name, value in again.metrics.items():
         assert evaluated[name] == pytest.approx(value, rel=1e-6), name
+
+
+def test_only_hidden_tokens_can_be_measured(data: Path) -> None:
+    """The vocabulary's [MASK] is 4; four fifths of the predicted tokens show it."""
+    whole = held_out_columns(data)
+    part = np.concatenate([batch["masked_lm_weights"] for batch in only_masked(held_out(data, 1).batches(0), 4)])
+    shown = np.take_along_axis(whole["input_ids"], whole["masked_lm_positions"], 1)
+    assert (part == whole["masked_lm_weights"] * (shown == 4)).all()
+    assert 0.7 < part.sum() / whole["masked_lm_weights"].sum() < 0.9
 
 
 def test_baselines_are_what_counting_gives(data: Path, evaluated: dict[str, Any]) -> None:
