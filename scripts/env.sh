@@ -28,18 +28,20 @@ prepare_environment() {
     fi
 }
 
-run_single() { # NAME SCRIPT ARGUMENTS...: replaces this shell by the script, whose output also goes to a log
+run_single() { # NAME ARGUMENTS...: replaces this shell by run_NAME.py, whose output also goes to a log
     local log
+    prepare_environment requirements.txt
     log="$PROJECT/output/logs/$1_$(date +%Y%m%d_%H%M%S)_$$.log"
     mkdir -p "${log%/*}"
     echo "log: $log"
     # The writer of the log must outlive the script, which says goodbye after Ctrl-C or SIGTERM.
-    exec python "${@:2}" > >(trap '' INT TERM; exec tee "$log") 2>&1
+    exec python "$PROJECT/run_$1.py" "${@:2}" > >(trap '' INT TERM; exec tee "$log") 2>&1
 }
 
-run_distribute() { # NAME SCRIPT [--nproc N] ARGUMENTS...: one process a device, started by msrun
-    local name=$1 script=$2 nproc=${DEVICE_NUM:-} logs port
-    shift 2
+run_distribute() { # NAME [--nproc N] ARGUMENTS...: run_NAME.py in one process a device, started by msrun
+    local name=$1 nproc=${DEVICE_NUM:-} logs port
+    shift
+    prepare_environment requirements.txt
     case ${1:-} in
     --nproc) nproc=${2:-nothing} && shift $(($# > 1 ? 2 : 1)) ;;
     --nproc=*) nproc=${1#--nproc=} && shift ;;
@@ -57,7 +59,7 @@ run_distribute() { # NAME SCRIPT [--nproc N] ARGUMENTS...: one process a device,
     # msrun answers Ctrl-C by killing the processes and SIGTERM by leaving them behind; they are to save and exit.
     set -m
     python -m mindspore.parallel.cluster.run --worker_num="$nproc" --local_worker_num="$nproc" --master_port="$port" \
-        --log_dir="$logs" --join=True --tail_worker_log=0 "$script" --distribute true --device_num "$nproc" "$@" &
+        --log_dir="$logs" --join=True --tail_worker_log=0 "$PROJECT/run_$name.py" --distribute true --device_num "$nproc" "$@" &
     local msrun=$! code
     set +m
     trap 'stop_workers $msrun' INT TERM

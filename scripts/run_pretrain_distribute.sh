@@ -4,5 +4,4 @@
 #   --nproc N  number of devices; default: DEVICE_NUM from the environment, else all cards of this machine
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/env.sh"
-prepare_environment requirements.txt
-run_distribute pretrain "$PROJECT/run_pretrain.py" "$@"
+run_distribute pretrain "$@"

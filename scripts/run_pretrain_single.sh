@@ -3,5 +3,4 @@
 # usage: bash scripts/run_pretrain_single.sh [arguments of run_pretrain.py]
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/env.sh"
-prepare_environment requirements.txt
-run_single pretrain "$PROJECT/run_pretrain.py" "$@"
+run_single pretrain "$@"

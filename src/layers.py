@@ -174,17 +174,20 @@ class Dense(nn.Cell):
     Inputs: (N, in_size). Output: (N, out_size) float32. `weight` is (out_size, in_size), the fastest form on CPU.
     """
 
-    def __init__(self, in_size: int, out_size: int, compute_type: ms.dtype = ms.float32) -> None:
+    def __init__(self, in_size: int, out_size: int, compute_type: ms.dtype = ms.float32, has_bias: bool = True) -> None:
         super().__init__()
         self.weight = Parameter(Tensor(np.zeros((out_size, in_size), np.float32)), name="weight")
-        self.bias = Parameter(Tensor(np.zeros(out_size, np.float32)), name="bias")
+        self.has_bias = has_bias
+        if has_bias:
+            self.bias = Parameter(Tensor(np.zeros(out_size, np.float32)), name="bias")
         self.matmul = ops.MatMul(transpose_b=True)
         self.bias_add = ops.BiasAdd()
         self.compute_type = compute_type
 
     def construct(self, x: Tensor) -> Tensor:
         product = self.matmul(ops.cast(x, self.compute_type), ops.cast(self.weight, self.compute_type))
-        return self.bias_add(ops.cast(product, ms.float32), self.bias)
+        product = ops.cast(product, ms.float32)
+        return self.bias_add(product, self.bias) if self.has_bias else product
 
 
 def mix_bits(x: Tensor) -> Tensor:

@@ -1,41 +1,13 @@
-"""google's golden figures: variable names of its checkpoints, and this project's names for the same weights."""
+"""google's golden figures, with the weights under this project's names."""
 
 from pathlib import Path
 
 import numpy as np
 from mindspore import Tensor, nn
 
+from model_utils.tf_names import from_google, google_names
 
-def parameter_name(variable: str) -> str:
-    """This project's name of one of google's variables (one group, one inner group)."""
-    for old, new in (
-        ("bert/encoder/transformer/group_0/inner_group_0/attention_1/self/", "albert.encoder.attentions.0."),
-        ("bert/encoder/transformer/group_0/inner_group_0/attention_1/", "albert.encoder.attentions.0."),
-        (
-            "bert/encoder/transformer/group_0/inner_group_0/ffn_1/intermediate/output/",
-            "albert.encoder.feed_forwards.0.output.",
-        ),
-        ("bert/encoder/transformer/group_0/inner_group_0/ffn_1/", "albert.encoder.feed_forwards.0."),
-        ("bert/encoder/transformer/group_0/inner_group_0/LayerNorm_1", "albert.encoder.feed_forwards.0.layer_norm"),
-        ("bert/encoder/transformer/group_0/inner_group_0/LayerNorm", "albert.encoder.attentions.0.layer_norm"),
-        ("bert/encoder/embedding_hidden_mapping_in", "albert.encoder.embedding_hidden_mapping"),
-        ("bert/embeddings/", "albert.embeddings."),
-        ("bert/pooler/dense", "albert.pooler"),
-        ("cls/predictions/transform/", "mlm."),
-        ("cls/predictions/output_bias", "mlm.bias"),
-        ("cls/seq_relationship/output_weights", "sop.weight"),
-        ("cls/seq_relationship/output_bias", "sop.bias"),
-    ):
-        variable = variable.replace(old, new)
-    name = variable.replace("LayerNorm", "layer_norm").replace("/", ".").replace("kernel", "weight")
-    for block in ("intermediate", "output"):
-        name = name.replace(f"{block}.dense.", f"{block}.")
-    return name
-
-
-def parameter_value(variable: str, value: np.ndarray) -> np.ndarray:
-    """TensorFlow kernels are (in, out), this project's are (out, in)."""
-    return np.ascontiguousarray(value.T) if variable.endswith("kernel") else value
+_NAMES = {theirs: ours for ours, theirs in google_names().items()}
 
 
 def load(folder: Path) -> dict[str, dict[str, np.ndarray]]:
@@ -46,7 +18,7 @@ def load(folder: Path) -> dict[str, dict[str, np.ndarray]]:
             group, _, name = key.rpartition("/") if key.count("/") == 0 else key.partition("/")
             value = file[key]
             if group in ("param0", "param", "grad"):
-                name, value = parameter_name(name), parameter_value(name, value)
+                name, value = _NAMES[name], from_google(name, value)
             groups.setdefault(group, {})[name] = value
     return groups
 

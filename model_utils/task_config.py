@@ -1,0 +1,169 @@
+"""The configurations of the fine-tuning scripts; model_utils/config.py says how a configuration is made."""
+
+from dataclasses import dataclass
+
+from model_utils.config import TrainingConfig
+from model_utils.errors import ConfigError
+from model_utils.schema import option
+from src.assessment_method import METHODS
+from src.glue import GLUE_TASKS
+
+CUSTOM = "custom"
+
+
+@dataclass(frozen=True)
+class FinetuneConfig(TrainingConfig):
+    """The keys that all tasks share."""
+
+    # What is done, from which weights.
+    do_train: bool = option(True, "fine-tune")
+    do_eval: bool = option(True, "measure the development set with the best checkpoint, and write its predictions")
+    do_predict: bool = option(False, "write predictions of the test set, measured too where it has labels")
+    load_pretrain_checkpoint_path: str = option(
+        "", "pre-trained weights to start from, a checkpoint or a run's folder; empty: a cold start"
+    )
+    load_finetune_checkpoint_path: str = option(
+        "", "fine-tuned weights for do_eval and do_predict", needs=("do_train", False)
+    )
+
+    # On which texts.
+    data_dir: str = option("", "folder with the task's files")
+    vocab_file_path: str = option("", "WordPiece vocabulary, if none lies beside the weights")
+    spm_model_file: str = option("", "SentencePiece model, if none lies beside the weights")
+    do_lower_case: bool = option(True, "lower-case the text, where no vocabulary lies beside the weights to say so")
+    max_seq_length: int = option(128, "tokens of a row, special ones included", minimum=8)
+    max_train_samples: int = option(0, "examples trained on, chosen by the seed; 0: all", minimum=0)
+    max_eval_samples: int = option(0, "examples measured, chosen by the seed; 0: all", minimum=0)
+    train_data_shuffle: bool = option(True, "a new order of the examples in every epoch")
+    eval_data_shuffle: bool = option(False, "measure in another order; the results are the same")
+    train_data_file_path: str = option(
+        "", "training features that are ready, in place of texts: DIR/NAME.mindrecord; classifier: *.tfrecord too"
+    )
+    eval_data_file_path: str = option("", "development features, likewise")
+    schema_file_path: str = option("", "schema.json of *.tfrecord features")
+    feature_dir: str = option("output/features", "where feature files are kept, named by a hash of what made them")
+
+    # How long, with what batch.
+    epoch_num: int = option(3, "epochs", minimum=1)
+    train_steps: int = option(0, "updates; above 0 it wins over epoch_num", minimum=-1)
+    train_batch_size: int = option(32, "examples of a device and micro-batch", minimum=1)
+    eval_batch_size: int = option(32, "examples of a batch of an evaluation", minimum=1)
+    length_buckets: int = option(4, "widths of batches; each is compiled once", minimum=1)
+    warmup_ratio: float = option(
+        0.0, "share of the updates over which the rate grows; 0: the optimizer's warmup_steps", minimum=0, below=1
+    )
+    num_seeds: int = option(1, "runs with seed, seed + 1, ...; their mean is reported", minimum=1)
+
+    # What is written and measured.
+    save_finetune_checkpoint_path: str = option("", "the run's folder: checkpoints, log, curves")
+    output_path: str = option("", "folder for results and predictions; empty: the run's or the checkpoint's folder")
+    eval_steps: int = option(0, "updates between evaluations while training; 0: one each epoch", minimum=0)
+    early_stopping: int = option(0, "evaluations in a row without a better one that end the run; 0: none", minimum=0)
+
+    @property
+    def load_checkpoint_path(self) -> str:
+        """The weights that the run starts with."""
+        return self.load_pretrain_checkpoint_path if self.do_train else self.load_finetune_checkpoint_path
+
+    def most_samples(self, split: str) -> int:
+        """Examples of a split that are used, 0 for all; test sets are never cut."""
+        if split.startswith("test"):
+            return 0
+        return self.max_train_samples if split == "train" else self.max_eval_samples
+
+    def validate(self) -> None:
+        super().validate()
+        if not (self.do_train or self.do_eval or self.do_predict):
+            raise ConfigError("do_train, do_eval and do_predict are all false: nothing is left to do")
+        if self.do_train:
+            chosen = getattr(self.optimizer_cfg, self.optimizer_cfg.optimizer)
+            if self.warmup_ratio and chosen.warmup_steps:
+                raise ConfigError(
+                    f"warmup_ratio is {self.warmup_ratio:g} and {self.optimizer_cfg.optimizer}.warmup_steps is "
+                    f"{chosen.warmup_steps}: one of them must be 0"
+                )
+            if not self.do_eval and (self.early_stopping or self.eval_steps):
+                raise ConfigError("early_stopping and eval_steps mean nothing while do_eval is false")
+
+    def check_required(self) -> None:
+        super().check_required()
+        if self.do_train and not self.save_finetune_checkpoint_path:
+            raise ConfigError("--save_finetune_checkpoint_path is needed: the run's folder")
+        if not self.do_train and not self.load_finetune_checkpoint_path:
+            raise ConfigError("--load_finetune_checkpoint_path is needed while do_train is false")
+
+
+@dataclass(frozen=True)
+class ClassifierConfig(FinetuneConfig):
+    """Classify texts or pairs of texts, or score them: python run_classifier.py."""
+
+    config_file = "task_classifier_config.yaml"
+
+    task_name: str = option("custom", "a task of GLUE, or custom for one's own files", choices=(*GLUE_TASKS, CUSTOM))
+    assessment_method: str = option("", "what is measured; empty: the task's official method", choices=("", *METHODS))
+    num_class: int = option(0, "number of classes, 1 for a regression; 0: as many as are found", minimum=0)
+    classifier_hidden_size: int = option(
+        0, "width of a layer between the encoder and the classifier; 0: none", minimum=0
+    )
+
+    # custom: the files, and where in them the texts are.
+    train_file: str = option(
+        "", "tsv, csv, jsonl, xls or xlsx; empty: train.* of data_dir", needs=("task_name", "custom")
+    )
+    dev_file: str = option(
+        "", "likewise; where there is none, dev_ratio of the training file", needs=("task_name", "custom")
+    )
+    test_file: str = option("", "likewise; labels are not needed", needs=("task_name", "custom"))
+    positive_file: str = option("", "one text a line, in place of train_file", needs=("task_name", "custom"))
+    negative_file: str = option("", "one text a line, beside positive_file", needs=("task_name", "custom"))
+    dev_ratio: float = option(0.1, "share split off for development", above=0, below=1, needs=("task_name", "custom"))
+    text_a_column: str = option("text_a", "name of the column, or its number from 1", needs=("task_name", "custom"))
+    text_b_column: str = option("", "likewise; empty: single texts", needs=("task_name", "custom"))
+    label_column: str = option("label", "likewise", needs=("task_name", "custom"))
+    column_names: tuple[str, ...] = option(
+        (), "names of the columns of files without a header", needs=("task_name", "custom")
+    )
+    label_list: tuple[str, ...] = option((), "labels in their order; empty: those found", needs=("task_name", "custom"))
+
+    def validate(self) -> None:
+        super().validate()
+        if bool(self.positive_file) != bool(self.negative_file) or (self.positive_file and self.train_file):
+            raise ConfigError("positive_file and negative_file belong together and stand in place of train_file")
+
+
+@dataclass(frozen=True)
+class RaceConfig(FinetuneConfig):
+    """Answer reading comprehension questions with four choices: python run_race.py."""
+
+    config_file = "task_race_config.yaml"
+
+    level: str = option("all", "which examinations are trained on and measured", choices=("middle", "high", "all"))
+    max_qa_length: int = option(128, "tokens of question and choice together", minimum=1)
+
+
+@dataclass(frozen=True)
+class SquadConfig(FinetuneConfig):
+    """Answer questions with a span of the text (SQuAD v1.1): python run_squad_v1.py."""
+
+    config_file = "task_squad_v1_config.yaml"
+
+    train_json_path: str = option("", "training questions in SQuAD's format")
+    eval_json_path: str = option("", "development questions")
+    predict_json_path: str = option("", "questions to predict, answers not needed")
+    language: str = option(
+        "en", "how answers are compared: by words of English or by characters of Chinese", choices=("en", "zh")
+    )
+    doc_stride: int = option(128, "tokens between the beginnings of two windows of a long text", minimum=1)
+    max_query_length: int = option(64, "tokens of a question", minimum=1)
+    max_answer_length: int = option(30, "tokens of an answer", minimum=1)
+    n_best_size: int = option(20, "answers kept for each question", minimum=1)
+
+
+@dataclass(frozen=True)
+class SquadV2Config(SquadConfig):
+    """Answer questions with a span of the text, or with none (SQuAD v2.0): python run_squad_v2.py."""
+
+    config_file = "task_squad_v2_config.yaml"
+
+    start_n_top: int = option(5, "starts that the search goes on with", minimum=1)
+    end_n_top: int = option(5, "ends looked at for each start", minimum=1)

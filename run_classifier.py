@@ -1,0 +1,15 @@
+"""Classify texts or pairs of texts: python run_classifier.py --help lists all keys."""
+
+from model_utils.config import run_main
+from model_utils.task_config import ClassifierConfig
+from src.classifier_task import ClassifierTask
+from src.finetuning import finetune
+
+
+def main(config: ClassifierConfig) -> None:
+    """Train, evaluate and predict, as asked for."""
+    finetune(config, ClassifierTask)
+
+
+if __name__ == "__main__":
+    run_main(main, ClassifierConfig)

@@ -1,0 +1,15 @@
+"""Answer RACE's questions: python run_race.py --help lists all keys."""
+
+from model_utils.config import run_main
+from model_utils.task_config import RaceConfig
+from src.finetuning import finetune
+from src.race_task import RaceTask
+
+
+def main(config: RaceConfig) -> None:
+    """Train, evaluate and predict, as asked for."""
+    finetune(config, RaceTask)
+
+
+if __name__ == "__main__":
+    run_main(main, RaceConfig)

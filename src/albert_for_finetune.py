@@ -1,0 +1,181 @@
+"""The tasks' networks with their losses, for training; the scores come from src/finetune_eval_model.py.
+
+Losses and metrics are weighted sums (src/train_step.py). Inputs are the columns of `input_columns`, then dropout_key ()
+int32; outputs the float32 scalars of `metric_names`, of which the first is minimised.
+Shape letters: B batch, L length, C labels or choices.
+"""
+
+import mindspore as ms
+from mindspore import Tensor, nn, ops
+
+from src.albert_config import AlbertConfig
+from src.albert_for_pre_training import correct, gather_positions
+from src.finetune_eval_model import (
+    TEXT_COLUMNS,
+    MultipleChoiceScores,
+    QuestionAnsweringScores,
+    SequenceClassificationScores,
+    SpanSearchScores,
+    TokenClassificationScores,
+)
+from src.layers import CrossEntropy
+
+EXAMPLE_WEIGHTS = "sequence_weights"
+
+
+class _Labelled(nn.Cell):
+    """Cross-entropy and accuracy of one label for each row of logits (B, C): label_ids (B,) int32."""
+
+    input_columns = (*TEXT_COLUMNS, "label_ids", EXAMPLE_WEIGHTS)
+    weight_columns = (EXAMPLE_WEIGHTS,)
+    metric_names = ("loss", "accuracy")
+
+    def __init__(self, scores: nn.Cell) -> None:
+        super().__init__(auto_prefix=False)
+        self.scores = scores
+        self.cross_entropy = CrossEntropy()
+
+    def construct(
+        self,
+        input_ids: Tensor,
+        input_mask: Tensor,
+        segment_ids: Tensor,
+        labels: Tensor,
+        weights: Tensor,
+        dropout_key: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        logits = self.scores(input_ids, input_mask, segment_ids, dropout_key)
+        logits, labels, weights = logits.reshape((-1, logits.shape[-1])), labels.reshape((-1,)), weights.reshape((-1,))
+        loss = ops.reduce_sum(weights * self.cross_entropy(logits, labels))
+        return loss, ops.reduce_sum(weights * correct(logits, labels))
+
+
+class AlbertForSequenceClassification(_Labelled):
+    """Classes of texts; google's classifier_utils."""
+
+    def __init__(
+        self, config: AlbertConfig, num_labels: int, hidden_size: int = 0, unrolled: bool = False, seed: int = 0
+    ) -> None:
+        super().__init__(SequenceClassificationScores(config, num_labels, hidden_size, unrolled, seed))
+
+
+class AlbertForMultipleChoice(_Labelled):
+    """The right one of C choices; google's race_utils."""
+
+    def __init__(self, config: AlbertConfig, num_choices: int, unrolled: bool = False, seed: int = 0) -> None:
+        super().__init__(MultipleChoiceScores(config, num_choices, unrolled, seed))
+
+
+class AlbertForTokenClassification(_Labelled):
+    """Labels of words, at their first tokens: label_ids (B, L) int32, label_weights (B, L) float32."""
+
+    input_columns = (*TEXT_COLUMNS, "label_ids", "label_weights")
+    weight_columns = ("label_weights",)
+
+    def __init__(self, config: AlbertConfig, num_labels: int, unrolled: bool = False, seed: int = 0) -> None:
+        super().__init__(TokenClassificationScores(config, num_labels, unrolled, seed))
+
+
+class AlbertForRegression(nn.Cell):
+    """Scores of texts by squared error (STS-B): label_ids (B,) float32."""
+
+    input_columns = _Labelled.input_columns
+    weight_columns = (EXAMPLE_WEIGHTS,)
+    metric_names = ("loss",)
+
+    def __init__(self, config: AlbertConfig, hidden_size: int = 0, unrolled: bool = False, seed: int = 0) -> None:
+        super().__init__(auto_prefix=False)
+        self.scores = SequenceClassificationScores(config, 1, hidden_size, unrolled, seed)
+
+    def construct(
+        self,
+        input_ids: Tensor,
+        input_mask: Tensor,
+        segment_ids: Tensor,
+        labels: Tensor,
+        weights: Tensor,
+        dropout_key: Tensor,
+    ) -> tuple[Tensor, ...]:
+        error = self.scores(input_ids, input_mask, segment_ids, dropout_key).squeeze(1) - labels
+        return (ops.reduce_sum(weights * error * error),)
+
+
+class AlbertForQuestionAnswering(nn.Cell):
+    """Answer spans (SQuAD v1.1): start_positions, end_positions (B,) int32.
+
+    The loss is the mean of those of start and end; accuracy counts rows in which both are right.
+    """
+
+    input_columns = (*TEXT_COLUMNS, "start_positions", "end_positions", EXAMPLE_WEIGHTS)
+    weight_columns = (EXAMPLE_WEIGHTS,)
+    metric_names = ("loss", "accuracy")
+
+    def __init__(self, config: AlbertConfig, unrolled: bool = False, seed: int = 0) -> None:
+        super().__init__(auto_prefix=False)
+        self.scores = QuestionAnsweringScores(config, unrolled, seed)
+        self.cross_entropy = CrossEntropy()
+
+    def construct(
+        self,
+        input_ids: Tensor,
+        input_mask: Tensor,
+        segment_ids: Tensor,
+        starts: Tensor,
+        ends: Tensor,
+        weights: Tensor,
+        dropout_key: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        start_logits, end_logits = self.scores(input_ids, input_mask, segment_ids, dropout_key)
+        losses = 0.5 * (self.cross_entropy(start_logits, starts) + self.cross_entropy(end_logits, ends))
+        both = correct(start_logits, starts) * correct(end_logits, ends)
+        return ops.reduce_sum(weights * losses), ops.reduce_sum(weights * both)
+
+
+class AlbertForSpanSearch(nn.Cell):
+    """Answer spans or none (SQuAD v2.0), ends trained with the right starts.
+
+    Inputs beside the text: p_mask (B, L) int32; start_positions, end_positions, is_impossible (B,) int32. The loss is
+    half the sum of the losses of start, end and answerability. Accuracy is that of answerability.
+    """
+
+    input_columns = (
+        *SpanSearchScores.input_columns,
+        "start_positions",
+        "end_positions",
+        "is_impossible",
+        EXAMPLE_WEIGHTS,
+    )
+    weight_columns = (EXAMPLE_WEIGHTS,)
+    metric_names = ("loss", "accuracy")
+
+    def __init__(
+        self, config: AlbertConfig, start_n_top: int, end_n_top: int, unrolled: bool = False, seed: int = 0
+    ) -> None:
+        super().__init__(auto_prefix=False)
+        self.scores = SpanSearchScores(config, start_n_top, end_n_top, unrolled, seed)
+        self.cross_entropy = CrossEntropy()
+
+    def construct(
+        self,
+        input_ids: Tensor,
+        input_mask: Tensor,
+        segment_ids: Tensor,
+        p_mask: Tensor,
+        starts: Tensor,
+        ends: Tensor,
+        is_impossible: Tensor,
+        weights: Tensor,
+        dropout_key: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        sequence, _ = self.scores.albert(input_ids, input_mask, segment_ids, dropout_key)
+        p_mask = ops.cast(p_mask, ms.float32)
+        start_logits = self.scores.starts(sequence, p_mask)
+        features = gather_positions(sequence, starts.expand_dims(1))
+        end_logits = self.scores.ends(sequence, features, p_mask).squeeze(1)
+        no_answer = self.scores.answerable(sequence, start_logits, dropout_key)
+        impossible = ops.cast(is_impossible, ms.float32)
+        # The binary cross-entropy of a logit, in the form that cannot overflow.
+        answerability = ops.relu(no_answer) - no_answer * impossible + ops.log1p(ops.exp(-ops.abs(no_answer)))
+        spans = self.cross_entropy(start_logits, starts) + self.cross_entropy(end_logits, ends)
+        right = ops.cast(ops.equal(no_answer > 0, is_impossible > 0), ms.float32)
+        return ops.reduce_sum(weights * 0.5 * (spans + answerability)), ops.reduce_sum(weights * right)

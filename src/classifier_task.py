@@ -1,0 +1,193 @@
+"""Classification and regression of texts and pairs of texts: GLUE's tasks, and anyone's own."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mindspore import nn
+
+from model_utils.errors import ConfigError, DataError
+from model_utils.task_config import ClassifierConfig
+from src.albert_config import AlbertConfig
+from src.albert_for_finetune import AlbertForRegression, AlbertForSequenceClassification
+from src.assessment_method import METHODS, assess
+from src.create_finetune_data import (
+    Example,
+    TextColumns,
+    classification_facts,
+    classification_features,
+    find_labels,
+    find_splits,
+    read_examples,
+    read_polarity_files,
+    read_tfrecord,
+    sample,
+    split_off,
+)
+from src.finetune_eval_model import SequenceClassificationScores
+from src.finetuning import TRAIN, Judgement, Source
+from src.glue import GLUE_TASKS, read_glue, write_submission
+from src.records import RecordSet, sha256_of
+from src.task_file import read_task
+from src.tokenization import FullTokenizer
+from src.utils import write_atomically
+
+LABELS = "labels"  # array of label ids or scores beside the rows of a split that has them
+
+
+class ClassifierTask:
+    """See src.finetuning.Task.
+
+    Raises:
+        ConfigError, DataError: the texts are missing, or labels and num_class contradict each other.
+    """
+
+    kind = "classification"
+    lanes = 1
+
+    def __init__(self, config: ClassifierConfig, tokenizer: FullTokenizer) -> None:
+        self.config, self.tokenizer = config, tokenizer
+        self.glue = GLUE_TASKS.get(config.task_name)
+        self.examples = GlueTexts(config) if self.glue else CustomTexts(config)
+        self.dev_splits, self.test_splits = self.examples.dev_splits, self.examples.test_splits
+        self.regression = not self.glue.labels if self.glue else config.num_class == 1
+        self.labels = [] if self.regression else self._find_labels()
+        usual = "spearman_correlation" if self.regression else "accuracy"
+        default = self.glue.metric if self.glue else usual
+        self.method = config.assessment_method or default
+        if (self.method == "spearman_correlation") != self.regression:
+            raise ConfigError(
+                f"assessment_method is {self.method}, but the task is {'a regression' if self.regression else 'not'}: "
+                "spearman_correlation belongs to regressions and the other methods to classes"
+            )
+        self.selection = METHODS[self.method][0]
+        self.card: dict[str, Any] = {
+            "task": "regression" if self.regression else "classification",
+            "labels": self.labels,
+            "max_seq_length": config.max_seq_length,
+            "task_name": config.task_name,
+            "classifier_hidden_size": config.classifier_hidden_size,
+        }
+
+    def _find_labels(self) -> list[str]:
+        config = self.config
+        if self.glue:
+            labels = list(self.glue.labels)
+        elif config.label_list:
+            labels = list(config.label_list)
+        elif not config.do_train and (known := read_task(Path(config.load_finetune_checkpoint_path))):
+            labels = list(known.labels)
+        elif config.train_data_file_path:
+            labels = [str(number) for number in range(config.num_class)]
+        else:
+            labels = find_labels(self.examples.read(TRAIN))
+        if len(labels) < 2 or config.num_class not in (0, len(labels)):
+            raise ConfigError(
+                f"num_class is {config.num_class}, but there are {len(labels)} labels ({', '.join(labels)}); it must "
+                "be their number, 1 for a regression, or 0 to be found (not from ready features)"
+            )
+        return labels
+
+    def source(self, split: str) -> Source:
+        config = self.config
+        ready = {TRAIN: config.train_data_file_path, self.dev_splits[0]: config.eval_data_file_path}.get(split, "")
+        if ready:
+            schema = Path(config.schema_file_path) if config.schema_file_path else None
+            facts = {"source": Path(ready).name, "source_sha256": sha256_of(Path(ready))}
+            return Source(facts, partial(read_tfrecord, Path(ready), schema))
+        examples = sample(self.examples.read(split), config.most_samples(split), config.seed)
+        labels = None if self.regression else self.labels
+        described = (examples, labels, self.tokenizer, config.max_seq_length)
+        return Source(classification_facts(*described), partial(classification_features, *described))
+
+    def training_network(self, architecture: AlbertConfig, seed: int) -> nn.Cell:
+        hidden = self.config.classifier_hidden_size
+        if self.regression:
+            return AlbertForRegression(architecture, hidden, seed=seed)
+        return AlbertForSequenceClassification(architecture, len(self.labels), hidden, seed=seed)
+
+    def scores_network(self, architecture: AlbertConfig) -> nn.Cell:
+        return SequenceClassificationScores(architecture, max(1, len(self.labels)), self.config.classifier_hidden_size)
+
+    def judge(self, split: str, records: RecordSet, outputs: dict[str, np.ndarray]) -> Judgement:
+        logits = outputs["logits"]
+        predictions = logits[:, 0] if self.regression else logits.argmax(1)
+        metrics = {}
+        if "label_ids" in records.columns:
+            metrics = assess(self.method, predictions, records.array(LABELS), len(self.labels))
+        return Judgement(metrics, partial(self._write, split, predictions))
+
+    def _write(self, split: str, predictions: np.ndarray, folder: Path) -> None:
+        """predictions_SPLIT.tsv, and for a test split of GLUE the file that its server takes."""
+        answers = [f"{value:.4f}" if self.regression else self.labels[value] for value in predictions]
+        lines = ["index\tprediction", *(f"{index}\t{answer}" for index, answer in enumerate(answers))]
+        text = "\n".join(lines) + "\n"
+        file = folder / f"predictions_{split}.tsv"
+        write_atomically(file, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+        if self.glue and split in self.glue.submissions:
+            write_submission(folder, self.config.task_name, split, predictions)
+
+    def baselines(self, train: RecordSet, dev: RecordSet) -> dict[str, float]:
+        """The mean score or the most frequent label, always."""
+        known, labels = train.array(LABELS), dev.array(LABELS)
+        usual = known.mean() if self.regression else np.bincount(known).argmax()
+        return assess(self.method, np.full_like(labels, usual), labels, len(self.labels))
+
+
+class GlueTexts:
+    """The examples of a GLUE task by split."""
+
+    def __init__(self, config: ClassifierConfig) -> None:
+        self.config = config
+        task = GLUE_TASKS[config.task_name]
+        if not config.data_dir:
+            raise ConfigError("--data_dir is needed: the folder with the files of the GLUE task")
+        if not task.dev_splits and (config.do_train or config.do_eval):
+            raise ConfigError(
+                f"task_name is {config.task_name}, which can only be predicted: set do_train and do_eval to false, and "
+                "load_finetune_checkpoint_path to a model of mnli"
+            )
+        self.dev_splits, self.test_splits = task.dev_splits or ("dev",), task.test_splits
+
+    def read(self, split: str) -> list[Example]:
+        """The examples of a split."""
+        return read_glue(self.config.task_name, Path(self.config.data_dir), split)
+
+
+class CustomTexts:
+    """The examples of one's own files by split; without a development file a part of the training file is one."""
+
+    dev_splits = ("dev",)
+    test_splits = ("test",)
+
+    def __init__(self, config: ClassifierConfig) -> None:
+        self.config = config
+        self.columns = TextColumns(config.text_a_column, config.text_b_column, config.label_column, config.column_names)
+        found = find_splits(Path(config.data_dir)) if config.data_dir else {}
+        named = {TRAIN: config.train_file, "dev": config.dev_file, "test": config.test_file}
+        self.files = found | {split: Path(name) for split, name in named.items() if name}
+        self._training: Sequence[Example] | None = None
+
+    def read(self, split: str) -> list[Example]:
+        """The examples of a split.
+
+        Raises:
+            DataError: there is no file for it.
+        """
+        config = self.config
+        if split in self.files and not (split == TRAIN and "dev" not in self.files):
+            return read_examples(self.files[split], self.columns, labelled=split != "test")
+        if split == "test":
+            raise DataError("there is nothing to predict: name a test_file, or put test.tsv into data_dir")
+        if self._training is None:
+            if config.positive_file:
+                self._training = read_polarity_files(Path(config.positive_file), Path(config.negative_file))
+            elif TRAIN in self.files:
+                self._training = read_examples(self.files[TRAIN], self.columns)
+            else:
+                raise DataError(f"there are no {split} examples: name train_file and dev_file, or data_dir")
+        if "dev" in self.files or not config.do_eval:
+            return list(self._training)
+        return split_off(self._training, config.dev_ratio, config.seed)[split == "dev"]

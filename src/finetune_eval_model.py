@@ -1,0 +1,215 @@
+"""The heads of the tasks on top of the backbone, without losses: for evaluation, prediction and export.
+
+Each network takes the columns of `input_columns`, then dropout_key () int32, and returns the tensors of
+`output_names`; those in `per_token_outputs` have an entry for every token. Heads compute in float32.
+Shape letters: B batch, L length, H hidden size, C labels or choices, S starts, E ends of a start.
+"""
+
+import mindspore as ms
+from mindspore import Tensor, nn, ops
+
+from src.albert_config import AlbertConfig
+from src.albert_for_pre_training import gather_positions
+from src.albert_model import AlbertModel, initialise_weights
+from src.layers import Dense, Dropout, LayerNorm, Softmax, sigmoid_tanh
+
+TEXT_COLUMNS = ("input_ids", "input_mask", "segment_ids")
+FORBIDDEN = 1e30  # subtracted from the scores of tokens that cannot be an answer (google's p_mask)
+DROPOUT_SITE = 1001  # beyond those of the encoder
+
+
+class SequenceClassificationScores(nn.Cell):
+    """Pooled output -> logits (B, C); with C = 1 the score of a regression.
+
+    Args:
+        num_labels: C.
+        hidden_size: of a dense layer with tanh before the classifier; 0: none.
+    """
+
+    input_columns = TEXT_COLUMNS
+    output_names = ("logits",)
+    per_token_outputs = ()
+
+    def __init__(
+        self, config: AlbertConfig, num_labels: int, hidden_size: int = 0, unrolled: bool = False, seed: int = 0
+    ) -> None:
+        super().__init__()
+        self.albert = AlbertModel(config, unrolled)
+        self.dropout = Dropout(config.classifier_dropout_prob, DROPOUT_SITE)
+        self.has_hidden = hidden_size > 0
+        if self.has_hidden:
+            self.classifier_hidden = Dense(config.hidden_size, hidden_size)
+            self.hidden_dropout = Dropout(config.classifier_dropout_prob, DROPOUT_SITE + 1)
+        self.classifier = Dense(hidden_size or config.hidden_size, num_labels)
+        initialise_weights(self, config.initializer_range, seed)
+
+    def construct(self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor, dropout_key: Tensor) -> Tensor:
+        _, pooled = self.albert(input_ids, input_mask, segment_ids, dropout_key)
+        pooled = self.dropout(pooled, dropout_key)
+        if self.has_hidden:
+            pooled = self.hidden_dropout(sigmoid_tanh(self.classifier_hidden(pooled)), dropout_key)
+        return self.classifier(pooled)
+
+
+class MultipleChoiceScores(nn.Cell):
+    """Pooled output of every choice -> logits (B, C).
+
+    Inputs are (B, L * C), the choices interleaved by token: entry t * C + c is token t of choice c.
+
+    Args:
+        num_choices: C.
+    """
+
+    input_columns = TEXT_COLUMNS
+    output_names = ("logits",)
+    per_token_outputs = ()
+
+    def __init__(self, config: AlbertConfig, num_choices: int, unrolled: bool = False, seed: int = 0) -> None:
+        super().__init__()
+        self.albert = AlbertModel(config, unrolled)
+        self.num_choices = num_choices
+        self.dropout = Dropout(config.classifier_dropout_prob, DROPOUT_SITE)
+        self.classifier = Dense(config.hidden_size, 1)
+        initialise_weights(self, config.initializer_range, seed)
+
+    def apart(self, column: Tensor) -> Tensor:
+        """(B, L * C) interleaved -> (B * C, L), a row for each choice."""
+        batch, width = column.shape
+        column = column.reshape((batch, width // self.num_choices, self.num_choices)).transpose((0, 2, 1))
+        return column.reshape((batch * self.num_choices, width // self.num_choices))
+
+    def construct(self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor, dropout_key: Tensor) -> Tensor:
+        _, pooled = self.albert(self.apart(input_ids), self.apart(input_mask), self.apart(segment_ids), dropout_key)
+        return self.classifier(self.dropout(pooled, dropout_key)).reshape((-1, self.num_choices))
+
+
+class TokenClassificationScores(nn.Cell):
+    """Sequence output -> logits (B, L, C).
+
+    Args:
+        num_labels: C.
+    """
+
+    input_columns = TEXT_COLUMNS
+    output_names = ("logits",)
+    per_token_outputs = ("logits",)
+
+    def __init__(self, config: AlbertConfig, num_labels: int, unrolled: bool = False, seed: int = 0) -> None:
+        super().__init__()
+        self.albert = AlbertModel(config, unrolled)
+        self.num_labels = num_labels
+        self.dropout = Dropout(config.classifier_dropout_prob, DROPOUT_SITE)
+        self.classifier = Dense(config.hidden_size, num_labels)
+        initialise_weights(self, config.initializer_range, seed)
+
+    def construct(self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor, dropout_key: Tensor) -> Tensor:
+        batch, length = input_ids.shape
+        sequence, _ = self.albert(input_ids, input_mask, segment_ids, dropout_key)
+        return self.classifier(self.dropout(sequence, dropout_key)).reshape((batch, length, self.num_labels))
+
+
+class QuestionAnsweringScores(nn.Cell):
+    """Sequence output -> start_logits, end_logits (B, L): SQuAD v1.1 (Devlin et al. 2019, section 4.2)."""
+
+    input_columns = TEXT_COLUMNS
+    output_names = ("start_logits", "end_logits")
+    per_token_outputs = output_names
+
+    def __init__(self, config: AlbertConfig, unrolled: bool = False, seed: int = 0) -> None:
+        super().__init__()
+        self.albert = AlbertModel(config, unrolled)
+        self.qa_outputs = Dense(config.hidden_size, 2)
+        initialise_weights(self, config.initializer_range, seed)
+
+    def construct(
+        self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor, dropout_key: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        sequence, _ = self.albert(input_ids, input_mask, segment_ids, dropout_key)
+        logits = self.qa_outputs(sequence).reshape((*input_ids.shape, 2))
+        return logits[:, :, 0], logits[:, :, 1]
+
+
+class SpanSearchScores(nn.Cell):
+    """SQuAD v2.0 by XLNet's head (Yang et al. 2019, as google's ALBERT code uses it): ends depend on starts.
+
+    Further input: p_mask (B, L) int32, 1 at tokens that cannot be an answer.
+    Outputs: start_top_log_probs, start_top_index (B, S); end_top_log_probs, end_top_index (B, S * E), end e of start s
+    at s * E + e; cls_logits (B,), the larger the likelier there is no answer. Indices are int32.
+
+    Args:
+        start_n_top, end_n_top: S and E; rows must have as many tokens.
+    """
+
+    input_columns = (*TEXT_COLUMNS, "p_mask")
+    output_names = ("start_top_log_probs", "start_top_index", "end_top_log_probs", "end_top_index", "cls_logits")
+    per_token_outputs = ()
+
+    def __init__(
+        self, config: AlbertConfig, start_n_top: int, end_n_top: int, unrolled: bool = False, seed: int = 0
+    ) -> None:
+        super().__init__()
+        hidden = config.hidden_size
+        self.albert = AlbertModel(config, unrolled)
+        self.hidden_size, self.start_n_top, self.end_n_top = hidden, start_n_top, end_n_top
+        self.start_logits = Dense(hidden, 1)
+        self.end_hidden = Dense(2 * hidden, hidden)
+        self.end_layer_norm = LayerNorm(hidden)
+        self.end_logits = Dense(hidden, 1)
+        self.answer_hidden = Dense(2 * hidden, hidden)
+        self.answer_dropout = Dropout(config.classifier_dropout_prob, DROPOUT_SITE)
+        self.answer_logits = Dense(hidden, 1, has_bias=False)
+        self.softmax = Softmax()
+        self.matmul = ops.MatMul(transpose_b=True)
+        self.batch_matmul = ops.BatchMatMul()
+        self.top = ops.TopK(sorted=True)
+        initialise_weights(self, config.initializer_range, seed)
+
+    def mask(self, logits: Tensor, p_mask: Tensor) -> Tensor:
+        """Put tokens that cannot be an answer out of reach."""
+        return logits * (1.0 - p_mask) - FORBIDDEN * p_mask
+
+    def starts(self, sequence: Tensor, p_mask: Tensor) -> Tensor:
+        """(B * L, H) -> masked start logits (B, L)."""
+        return self.mask(self.start_logits(sequence).reshape(p_mask.shape), p_mask)
+
+    def ends(self, sequence: Tensor, features: Tensor, p_mask: Tensor) -> Tensor:
+        """Masked end logits (B, K, L) for K starts of each example, whose rows are features (B * K, H).
+
+        The dense layer on [token, start] is the sum of its parts, so that no (B, K, L, 2H) tensor is made.
+        """
+        batch, length = p_mask.shape
+        weight = self.end_hidden.weight
+        of_token = self.matmul(sequence, weight[:, : self.hidden_size]) + self.end_hidden.bias
+        of_start = self.matmul(features, weight[:, self.hidden_size :])
+        joined = of_token.reshape((batch, 1, length, -1)) + of_start.reshape((batch, -1, 1, self.hidden_size))
+        rows = self.end_layer_norm(sigmoid_tanh(joined.reshape((-1, self.hidden_size))))
+        logits = self.end_logits(rows).reshape((batch, -1, length))
+        return self.mask(logits, p_mask.expand_dims(1))
+
+    def answerable(self, sequence: Tensor, start_logits: Tensor, dropout_key: Tensor) -> Tensor:
+        """cls_logits (B,) from the first token and the mean token under the start distribution."""
+        batch, length = start_logits.shape
+        tokens = sequence.reshape((batch, length, -1))
+        expected = self.batch_matmul(self.softmax(start_logits).expand_dims(1), tokens).squeeze(1)
+        rows = sigmoid_tanh(self.answer_hidden(ops.concat((expected, tokens[:, 0]), 1)))
+        return self.answer_logits(self.answer_dropout(rows, dropout_key)).squeeze(1)
+
+    def construct(
+        self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor, p_mask: Tensor, dropout_key: Tensor
+    ) -> tuple[Tensor, ...]:
+        sequence, _ = self.albert(input_ids, input_mask, segment_ids, dropout_key)
+        p_mask = ops.cast(p_mask, ms.float32)
+        start_logits = self.starts(sequence, p_mask)
+        start_top_log_probs, start_top_index = self.top(ops.log_softmax(start_logits, -1), self.start_n_top)
+        features = gather_positions(sequence, start_top_index)
+        end_log_probs = ops.log_softmax(self.ends(sequence, features, p_mask), -1)
+        end_top_log_probs, end_top_index = self.top(end_log_probs, self.end_n_top)
+        ends = (-1, self.start_n_top * self.end_n_top)
+        cls_logits = self.answerable(sequence, start_logits, dropout_key)
+        return (
+            start_top_log_probs,
+            start_top_index,
+            end_top_log_probs.reshape(ends),
+            end_top_index.reshape(ends),
+            cls_logits,
+        )

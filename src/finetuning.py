@@ -1,0 +1,325 @@
+"""Fine-tuning of every task: train, choose the best checkpoint on the development set, measure, predict.
+
+What differs between tasks lies behind `Task`; the entry scripts name one and this module does the rest.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any, Protocol
+
+import numpy as np
+from mindspore import nn
+
+from dataset import FeatureDataset, Loading
+from model_utils.config import ConfigError
+from model_utils.device import Device, setup_device
+from model_utils.errors import CheckpointError
+from model_utils.task_config import FinetuneConfig
+from src.albert_config import AlbertConfig
+from src.checkpoint import copy_parameters, find_checkpoint, load_backbone
+from src.features import Features, cached_features
+from src.length_buckets import WIDTH_STEP, choose_boundaries
+from src.optimizer import OptimizerSettings, build_optimizer, describe_decay_groups
+from src.prediction import predict_rows
+from src.ranks import wait_for_all
+from src.records import SUFFIX, RecordSet, open_records
+from src.run_folder import RunFolder, check_run_folder
+from src.saved_tokenizer import load_tokenizer, save_tokenizer
+from src.task_file import TASK_FILE, read_task
+from src.tokenization import FullTokenizer, build_tokenizer
+from src.train_step import TrainStep
+from src.trainer import Selection, Trainer, plan_loss_scale, plan_run
+from src.utils import write_json
+
+EVAL_FILE = "eval_results.json"
+TRAIN = "train"
+RANK_SEEDS = 1_000_003  # between the dropout seeds of two ranks; more than a run has updates
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the outputs of a split amount to.
+
+    metrics: official ones by name; empty where the split has no labels.
+    write: puts the predictions into a folder, in the task's official format.
+    """
+
+    metrics: dict[str, float]
+    write: Callable[[Path], object]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the rows of a split come from: `facts` decide everything about what `make` returns."""
+
+    facts: Mapping[str, Any]
+    make: Callable[[], Features]
+
+
+class Task(Protocol):
+    """What a task knows: its texts, its networks and its official measures.
+
+    kind: of its feature rows. lanes: texts side by side in a row, whose lengths count together (RACE: 4 choices).
+    selection: the development metric that chooses the best checkpoint, the larger the better.
+    dev_splits, test_splits: names; the first development split is the one that chooses.
+    card: task.json: "task" and "labels" (src/task_file.py), and what else has to be known to use the weights.
+    """
+
+    kind: str
+    lanes: int
+    selection: str
+    dev_splits: tuple[str, ...]
+    test_splits: tuple[str, ...]
+    card: dict[str, Any]
+
+    def source(self, split: str) -> Source:
+        """The rows of a split.
+
+        Raises:
+            DataError, ConfigError: the texts are missing or wrong.
+        """
+
+    def training_network(self, architecture: AlbertConfig, seed: int) -> nn.Cell:
+        """One of src/albert_for_finetune.py."""
+
+    def scores_network(self, architecture: AlbertConfig) -> nn.Cell:
+        """Its counterpart of src/finetune_eval_model.py."""
+
+    def judge(self, split: str, records: RecordSet, outputs: dict[str, np.ndarray]) -> Judgement:
+        """From outputs of all rows to predictions and metrics."""
+
+    def baselines(self, train: RecordSet, dev: RecordSet) -> dict[str, float]:
+        """Development metrics of the trivial answer, which is learnt from the training labels alone."""
+
+
+MakeTask = Callable[[FinetuneConfig, FullTokenizer], Task]
+
+
+def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
+    """Do what do_train, do_eval and do_predict ask for, once for each seed."""
+    device = setup_device(config.device_target, config.device_id, config.distribute, config.device_num, config.seed)
+    tokenizer = find_tokenizer(config)
+    task = make_task(config, tokenizer)
+    work = Finetuning(config, device, tokenizer, task)
+    if config.dry_run:
+        if not config.do_train:
+            raise ConfigError("dry_run is true, which means nothing while do_train is false")
+        work.rehearse()
+        return
+    if not config.do_train:
+        weights = Path(config.load_finetune_checkpoint_path)
+        work.measure(weights, Path(config.output_path or (weights if weights.is_dir() else weights.parent)))
+        return
+    root = Path(config.save_finetune_checkpoint_path)
+    output = Path(config.output_path) if config.output_path else root
+    results: dict[str, dict[str, float]] = {}
+    for seed in range(config.seed, config.seed + config.num_seeds):
+        several = f"seed-{seed}" if config.num_seeds > 1 else ""
+        work.train(root / several, seed)
+        if config.do_eval or config.do_predict:
+            results[str(seed)] = work.measure(root / several, output / several)
+    if config.num_seeds > 1 and device.rank == 0 and any(results.values()):
+        write_json(output / EVAL_FILE, {"seeds": results, **summarise(list(results.values()), work.say)})
+
+
+def find_tokenizer(config: FinetuneConfig) -> FullTokenizer:
+    """The vocabulary beside the weights, or the one that is named."""
+    if config.load_checkpoint_path:
+        return load_tokenizer(Path(config.load_checkpoint_path), config.vocab_file_path, config.spm_model_file)
+    return build_tokenizer(config.vocab_file_path, config.spm_model_file, config.do_lower_case)
+
+
+def summarise(results: list[dict[str, float]], say: Callable[[str], object]) -> dict[str, dict[str, float]]:
+    """Mean and standard deviation of every metric over the seeds."""
+    names = results[0]
+    means = {name: mean(result[name] for result in results) for name in names}
+    deviations = {name: stdev(result[name] for result in results) for name in names}
+    for name in names:
+        say(f"{name}: {means[name]:.4f} ± {deviations[name]:.4f} over {len(results)} seeds")
+    return {"mean": means, "standard_deviation": deviations}
+
+
+class Finetuning:
+    """One task on one device; rows and architecture are the same for all seeds.
+
+    Raises:
+        ConfigError, DataError: weights, texts and lengths do not fit each other.
+    """
+
+    def __init__(self, config: FinetuneConfig, device: Device, tokenizer: FullTokenizer, task: Task) -> None:
+        self.config, self.device, self.tokenizer, self.task = config, device, tokenizer, task
+        compute_type = config.compute_type or device.compute_type
+        self.architecture = config.albert_config(tokenizer.vocab_size, compute_type)
+        positions = self.architecture.max_position_embeddings
+        if config.max_seq_length > positions and not self.architecture.use_relative_positions:
+            raise ConfigError(
+                f"max_seq_length is {config.max_seq_length}, allowed is at most the model's max_position_embeddings "
+                f"({positions})"
+            )
+        self._records: dict[str, RecordSet] = {}
+
+    def say(self, sentence: str) -> None:
+        """A line for the reader, from one rank."""
+        if self.device.rank == 0:
+            print(sentence, flush=True)
+
+    def records(self, split: str) -> RecordSet:
+        """The feature files of a split; rank 0 makes them, the others wait."""
+        if split in self._records:
+            return self._records[split]
+        config = self.config
+        ready = {TRAIN: config.train_data_file_path, self.task.dev_splits[0]: config.eval_data_file_path}
+        if (path := ready.get(split, "")) and path.endswith(SUFFIX):
+            self._records[split] = open_records(path, self.task.kind)
+            return self._records[split]
+        source, folder = self.task.source(split), Path(self.config.feature_dir)
+        if self.device.rank:
+            wait_for_all(self.device.rank_size)
+        self._records[split] = cached_features(folder, self.task.kind, source.facts, source.make)
+        if not self.device.rank:
+            wait_for_all(self.device.rank_size)
+        return self._records[split]
+
+    def baselines(self, split: str) -> dict[str, float]:
+        """The trivial answer's metrics, where the labels are known."""
+        if not self.config.do_train or split not in self.task.dev_splits or not self.config.do_eval:
+            return {}
+        return self.task.baselines(self.records(TRAIN), self.records(split))
+
+    def dataset(self, split: str, weight_columns: tuple[str, ...] = (), seed: int = 0) -> FeatureDataset:
+        """Batches of a split, bucketed by length."""
+        config, records, training = self.config, self.records(split), split == TRAIN
+        lanes = self.task.lanes
+        widths = choose_boundaries(records.lengths, config.length_buckets, WIDTH_STEP * lanes)
+        loading = Loading(
+            config.train_batch_size if training else config.eval_batch_size,
+            seed,
+            config.train_data_shuffle if training else config.eval_data_shuffle,
+            evaluation=not training,
+            rank=self.device.rank,
+            rank_size=self.device.rank_size,
+            bucket_boundaries=tuple(min(width, config.max_seq_length * lanes) for width in widths),
+        )
+        return FeatureDataset(records, loading, weight_columns)
+
+    def build(self, folder: RunFolder, config: FinetuneConfig) -> Trainer:
+        """Data, model, optimizer, step and loop of one seed."""
+        task, device = self.task, self.device
+        network = task.training_network(self.architecture, config.seed)
+        data = self.dataset(TRAIN, network.weight_columns, config.seed)
+        batches = data.batches_per_epoch
+        plan = plan_run(config, config.epoch_num, config.train_batch_size, batches)
+        settings = config.optimizer_cfg.settings()
+        if config.warmup_ratio:
+            settings["warmup_steps"] = round(config.warmup_ratio * plan.train_steps)
+        optimizer = build_optimizer(network.trainable_params(), OptimizerSettings(**settings), plan.train_steps)
+        self.say(describe_decay_groups(optimizer))
+        step = TrainStep(
+            network,
+            optimizer,
+            plan_loss_scale(config, self.architecture.compute_type),
+            config.accumulation_steps,
+            config.clip_norm,
+            device.rank_size,
+            config.seed + RANK_SEEDS * device.rank,
+        )
+        folder.beside(lambda path: self.architecture.to_json(path / "albert_config.json"))
+        folder.beside(lambda path: save_tokenizer(path, self.tokenizer))
+        folder.beside(lambda path: write_json(path / TASK_FILE, task.card))
+        split = task.dev_splits[0]
+        return Trainer(
+            step,
+            data,
+            plan,
+            config,
+            folder,
+            identity={key: data.facts[key] for key in ("task", "rows", "files")},
+            rank=device.rank,
+            rank_size=device.rank_size,
+            initialise=lambda: self.initialise(network),
+            evaluate=Development(self, network, split) if config.do_eval else None,
+            eval_steps=config.eval_steps or max(1, batches // config.accumulation_steps),
+            selection=Selection(task.selection, config.early_stopping) if config.do_eval else None,
+            baselines={name: {"trivial": value} for name, value in self.baselines(split).items()},
+        )
+
+    def initialise(self, network: nn.Cell) -> None:
+        """The warm start, if there is one."""
+        weights = self.config.load_pretrain_checkpoint_path
+        if weights:
+            load_backbone(network, find_checkpoint(Path(weights), self.say), self.say)
+        else:
+            self.say("cold start: no pre-trained weights (load_pretrain_checkpoint_path)")
+
+    def rehearse(self) -> None:
+        """One update, with estimates; nothing is kept but feature files."""
+        folder = RunFolder(self.config.save_finetune_checkpoint_path, self.config, writer=self.device.rank == 0)
+        check_run_folder(folder.path, self.config)
+        self.build(folder, self.config).rehearse()
+
+    def train(self, path: Path, seed: int) -> None:
+        """Fine-tune with one seed, or go on where an earlier attempt stopped."""
+        config = replace(self.config, seed=seed, num_seeds=1)
+        with RunFolder(path, config, writer=self.device.rank == 0) as folder:
+            if folder.finished:
+                self.say(f"{path} holds this run and it is finished: nothing to train")
+            else:
+                folder.finish(self.build(folder, config).fit())
+        wait_for_all(self.device.rank_size)  # the last checkpoint is written
+
+    def measure(self, weights: Path, output: Path) -> dict[str, float]:
+        """Evaluate the development splits and predict the test splits, as asked for; all metrics by name."""
+        check_task(weights, self.task.card)
+        contents = find_checkpoint(weights, self.say)
+        network = self.task.scores_network(self.architecture)
+        load_backbone(network, contents, self.say, needed=("",))
+        wanted = [*(self.task.dev_splits * self.config.do_eval), *(self.task.test_splits * self.config.do_predict)]
+        results: dict[str, float] = {}
+        baselines: dict[str, float] = {}
+        for split in wanted:
+            judgement = self.task.judge(split, self.records(split), predict_rows(network, self.dataset(split)))
+            prefix = "" if split == self.task.dev_splits[0] else f"{split}_"
+            results |= {prefix + name: value for name, value in judgement.metrics.items()}
+            baselines |= {prefix + name: value for name, value in self.baselines(split).items()}
+            if self.device.rank == 0:
+                output.mkdir(parents=True, exist_ok=True)
+                judgement.write(output)
+        for name, value in results.items():
+            beside = f" (trivial {baselines[name]:.4f})" if name in baselines else ""
+            self.say(f"{name}: {value:.4f}{beside}")
+        if self.device.rank == 0:
+            described = {"checkpoint": contents.path.name, "step": contents.loop_state.get("step")}
+            write_json(output / EVAL_FILE, {**described, **results, "baselines": baselines})
+            self.say(f"results and predictions are in {output}")
+        return results
+
+
+class Development:
+    """Measures a network in training on a development split, in a network of its own without dropout."""
+
+    def __init__(self, work: Finetuning, training: nn.Cell, split: str) -> None:
+        self.task, self.training, self.split = work.task, training, split
+        self.data = work.dataset(split)
+        self.network = work.task.scores_network(work.architecture)
+
+    def __call__(self) -> dict[str, float]:
+        """Metrics by name."""
+        copy_parameters(self.training, self.network)
+        outputs = predict_rows(self.network, self.data)
+        return self.task.judge(self.split, self.data.records, outputs).metrics
+
+
+def check_task(weights: Path, card: Mapping[str, Any]) -> None:
+    """Compare the task that weights were fine-tuned for with the one at hand.
+
+    Raises:
+        CheckpointError: they differ, or the weights are of no task.
+    """
+    theirs = read_task(weights)
+    if theirs is None:
+        raise CheckpointError(f"{weights} holds no fine-tuned weights: no {TASK_FILE} lies there")
+    for key, value in (("task", theirs.task), ("labels", list(theirs.labels))):
+        if value != card[key]:
+            raise CheckpointError(f"{weights} was fine-tuned for another head: {key} is {value}, needed is {card[key]}")

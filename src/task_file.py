@@ -1,0 +1,44 @@
+"""task.json beside fine-tuned weights: what the head was trained for, and the names of its labels."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from model_utils.errors import DataError
+from src.utils import write_json
+
+TASK_FILE = "task.json"
+TASKS = ("classification", "regression", "multiple_choice", "squad_v1", "squad_v2", "token_classification")
+LABELLED = ("classification", "token_classification")  # an output for each label
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task of TASKS, and the labels in the order of the outputs; () where the outputs are no labels."""
+
+    task: str
+    labels: tuple[str, ...] = ()
+
+
+def write_task(folder: Path, task: Task) -> None:
+    """Write task.json."""
+    write_json(folder / TASK_FILE, asdict(task))
+
+
+def read_task(weights: Path) -> Task | None:
+    """The task beside weights (a checkpoint or its folder), or None where no task.json lies there.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    file = (weights if weights.is_dir() else weights.parent) / TASK_FILE
+    if not file.exists():
+        return None
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        task = Task(content["task"], tuple(map(str, content.get("labels") or ())))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{file} is damaged: {error!r}") from error
+    if task.task not in TASKS:
+        raise DataError(f"{file}: task is {task.task!r}, allowed is one of {', '.join(TASKS)}")
+    return task

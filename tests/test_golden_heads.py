@@ -1,0 +1,104 @@
+"""google-research/albert's own figures for every head: outputs to 1e-5, gradients to 1e-4 of the largest entry."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor, nn, ops
+
+from src.albert_config import AlbertConfig
+from src.albert_for_finetune import (
+    AlbertForMultipleChoice,
+    AlbertForQuestionAnswering,
+    AlbertForRegression,
+    AlbertForSequenceClassification,
+    AlbertForSpanSearch,
+)
+from src.train_step import normalise_weights
+from tests import google_figures as google
+
+NO_KEY = Tensor(0, ms.int32)
+BEAM = 5  # of the figures, for starts and for ends
+
+
+def interleave(column: np.ndarray) -> np.ndarray:
+    """(B, 4 * L) choice after choice -> token by token."""
+    return column.reshape(len(column), 4, -1).transpose(0, 2, 1).reshape(len(column), -1)
+
+
+def columns_of(task: str, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """google's inputs under this project's names and types."""
+    names = {"labels": "label_ids", "start_position": "start_positions", "end_position": "end_positions"}
+    columns = {names.get(name, name): value for name, value in given.items()}
+    for name, value in columns.items():
+        kind = np.float32 if task == "sts-b" and name == "label_ids" else np.int32
+        columns[name] = (interleave(value) if task == "race" and value.ndim == 2 else value).astype(kind)
+    return columns | {"sequence_weights": np.ones(len(columns["input_ids"]), np.float32)}
+
+
+def build(shared: Path, task: str, make: Callable[[AlbertConfig], nn.Cell]) -> tuple[nn.Cell, dict, dict]:
+    """The network with google's weights, the figures by group, and the input columns."""
+    folder = shared / "golden/google" / task
+    network, figures = make(AlbertConfig.from_json(folder.parent / "albert_config.json")), google.load(folder)
+    google.set_parameters(network, figures["param0"])
+    network.set_train(False)
+    return network, figures, columns_of(task, figures["in"])
+
+
+HEADS = {
+    "classifier": lambda config: AlbertForSequenceClassification(config, 3),
+    "sts-b": AlbertForRegression,
+    "race": lambda config: AlbertForMultipleChoice(config, 4),
+    "squad_v1": AlbertForQuestionAnswering,
+    "squad_v2_train": lambda config: AlbertForSpanSearch(config, BEAM, BEAM),
+}
+
+
+@pytest.mark.parametrize("task", HEADS)
+def test_loss_and_gradients(shared: Path, task: str) -> None:
+    network, figures, columns = build(shared, task, HEADS[task])
+    batch = normalise_weights([columns], network.weight_columns)[0]
+    inputs = [Tensor(batch[name]) for name in network.input_columns]
+    parameters = ms.ParameterTuple(network.trainable_params())
+    outputs, gradients = ops.value_and_grad(network, None, parameters, has_aux=True)(*inputs, NO_KEY)
+    np.testing.assert_allclose(float(outputs[0]), figures["out"]["loss"], rtol=5e-6)
+    # Biases that move all scores under a softmax alike have the exact gradient 0: theirs is rounding noise.
+    largest = max(np.abs(value).max() for value in figures["grad"].values())
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        expected = figures["grad"].get(parameter.name, np.zeros(parameter.shape, np.float32))
+        tolerance = max(1e-4 * np.abs(expected).max(), 5e-7 * largest)
+        np.testing.assert_allclose(gradient.asnumpy(), expected, atol=tolerance, rtol=0, err_msg=parameter.name)
+
+
+@pytest.mark.parametrize("task", ["classifier", "sts-b", "race", "squad_v1"])
+def test_outputs(shared: Path, task: str) -> None:
+    network, figures, columns = build(shared, task, HEADS[task])
+    scores = network.scores
+    outputs = scores(*(Tensor(columns[name]) for name in scores.input_columns), NO_KEY)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    for name, value in zip(scores.output_names, outputs, strict=True):
+        expected = figures["out"][name]
+        np.testing.assert_allclose(value.asnumpy().reshape(expected.shape), expected, atol=1e-5, err_msg=name)
+
+
+def test_span_search(shared: Path) -> None:
+    network, figures, columns = build(shared, "squad_v2_infer", HEADS["squad_v2_train"])
+    scores = network.scores
+    outputs = scores(*(Tensor(columns[name]) for name in scores.input_columns), NO_KEY)
+    for name, value in zip(scores.output_names, outputs, strict=True):
+        np.testing.assert_allclose(value.asnumpy(), figures["out"][name], atol=1e-5, err_msg=name)
+
+
+def test_teacher_forced_span_scores(shared: Path) -> None:
+    network, figures, columns = build(shared, "squad_v2_train", HEADS["squad_v2_train"])
+    scores, out = network.scores, figures["out"]
+    sequence, _ = scores.albert(*(Tensor(columns[name]) for name in scores.input_columns[:3]), NO_KEY)
+    p_mask = Tensor(columns["p_mask"].astype(np.float32))
+    starts = scores.starts(sequence, p_mask)
+    rows = np.arange(len(columns["start_positions"])) * p_mask.shape[1] + columns["start_positions"]
+    ends = scores.ends(sequence, sequence[Tensor(rows.astype(np.int32))], p_mask).squeeze(1)
+    np.testing.assert_allclose(ops.log_softmax(starts, -1).asnumpy(), out["start_log_probs"], atol=1e-5)
+    np.testing.assert_allclose(ops.log_softmax(ends, -1).asnumpy(), out["end_log_probs"], atol=1e-5)
+    np.testing.assert_allclose(scores.answerable(sequence, starts, NO_KEY).asnumpy(), out["cls_logits"], atol=1e-5)

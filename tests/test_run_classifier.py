@@ -1,0 +1,165 @@
+"""Fine-tuning end to end on a small classifier: learns, chooses, resumes, measures, predicts; refused in time."""
+
+import json
+import os
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+import run_classifier
+from model_utils.errors import CheckpointError, ConfigError
+from model_utils.schema import load_config
+from model_utils.task_config import ClassifierConfig
+from src.checkpoint import list_checkpoints
+
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+GOOD, BAD, OTHER = "fine lovely great".split(), "dull awful poor".split(), "the film plot is was a very and".split()
+MODEL = {
+    "embedding_size": 16,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 40,
+    "initializer_range": 0.1,
+}
+
+
+def write_table(path: Path, rows: int, seed: int, labelled: bool = True) -> list[str]:
+    """Texts with one telling word each; their labels."""
+    random = Random(seed)
+    lines, labels = ["text_a\tlabel" if labelled else "text_a"], []
+    for _ in range(rows):
+        labels.append(random.choice(["bad", "good"]))
+        words = random.choices(OTHER, k=random.randint(2, 20))
+        words.insert(random.randint(0, len(words)), random.choice(GOOD if labels[-1] == "good" else BAD))
+        lines.append("\t".join([" ".join(words), *([labels[-1]] * labelled)]))
+    path.write_text("\n".join(lines) + "\n")
+    return labels
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with vocab.txt, train.tsv, dev.tsv and test.tsv."""
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "vocab.txt").write_text("\n".join(SPECIALS + GOOD + BAD + OTHER) + "\n")
+    write_table(folder / "train.tsv", 203, 1)
+    write_table(folder / "dev.tsv", 45, 2)
+    write_table(folder / "test.tsv", 21, 3, labelled=False)
+    return folder
+
+
+def config_of(data: Path, run: Path | None, **changes: Any) -> ClassifierConfig:
+    settings = {
+        "config_path": os.devnull,
+        "data_dir": data,
+        "vocab_file_path": data / "vocab.txt",
+        "feature_dir": data / "features",
+        "device_target": "CPU",
+        "train_batch_size": 16,
+        "epoch_num": 5,
+        "length_buckets": 2,
+        "max_seq_length": 32,
+        "warmup_ratio": 0.1,
+        "optimizer_cfg.AdamWeightDecay.warmup_steps": 0,
+        "optimizer_cfg.AdamWeightDecay.learning_rate": 0.003,
+        **({"save_finetune_checkpoint_path": run} if run else {}),
+        **{f"albert_cfg.{key}": value for key, value in MODEL.items()},
+        **changes,
+    }
+    return load_config(ClassifierConfig, [word for key, value in settings.items() for word in (f"--{key}", str(value))])
+
+
+@pytest.fixture(scope="module")
+def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run with evaluation and prediction."""
+    folder = tmp_path_factory.mktemp("run") / "run"
+    run_classifier.main(config_of(data, folder, do_predict=True))
+    return folder
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def answers(path: Path) -> list[str]:
+    return [line.split("\t")[1] for line in path.read_text().splitlines()[1:]]
+
+
+def test_it_learns_and_every_example_is_measured_and_predicted(run: Path, tmp_path: Path) -> None:
+    results = read(run / "eval_results.json")
+    dev, test = write_table(tmp_path / "dev.tsv", 45, 2), write_table(tmp_path / "test.tsv", 21, 3)
+    predicted = answers(run / "predictions_dev.tsv")
+    right = sum(one == other for one, other in zip(predicted, dev, strict=True))
+    assert results["accuracy"] == pytest.approx(right / 45) and results["accuracy"] >= 0.95
+    assert results["baselines"]["accuracy"] == max(dev.count("bad"), dev.count("good")) / 45
+    assert sum(a == b for a, b in zip(answers(run / "predictions_test.tsv"), test, strict=True)) >= 19
+
+
+def test_the_best_checkpoint_is_the_one_that_is_measured(run: Path) -> None:
+    log = [json.loads(line) for line in (run / "train_log.jsonl").read_text().splitlines()]
+    evaluated = {record["step"]: record["eval_accuracy"] for record in log if "eval_accuracy" in record}
+    best, results = read(run / "best_checkpoint.json"), read(run / "eval_results.json")
+    assert len(evaluated) == 5
+    assert best["step"] == results["step"] == max(evaluated, key=lambda step: (evaluated[step], -step))
+    assert results["accuracy"] == pytest.approx(evaluated[best["step"]])
+
+
+def test_weights_alone_give_the_same_results(data: Path, run: Path, tmp_path: Path) -> None:
+    """The vocabulary, the sizes and the labels lie beside them; other batches change nothing."""
+    config = config_of(
+        data,
+        None,
+        do_train=False,
+        load_finetune_checkpoint_path=run,
+        vocab_file_path="",
+        output_path=tmp_path,
+        eval_batch_size=7,
+        length_buckets=1,
+        eval_data_shuffle=True,
+    )
+    run_classifier.main(config)
+    assert read(tmp_path / "eval_results.json")["accuracy"] == read(run / "eval_results.json")["accuracy"]
+    assert (tmp_path / "predictions_dev.tsv").read_text() == (run / "predictions_dev.tsv").read_text()
+
+
+def test_a_finished_run_is_not_trained_again(data: Path, run: Path, capsys: pytest.CaptureFixture) -> None:
+    before = list_checkpoints(run)
+    run_classifier.main(config_of(data, run, do_predict=True))
+    assert "nothing to train" in capsys.readouterr().out and list_checkpoints(run) == before
+
+
+def test_warm_start_takes_the_backbone_and_several_seeds_are_summarised(
+    data: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    config = config_of(data, tmp_path, load_pretrain_checkpoint_path=run, num_seeds=2, train_steps=1, seed=3)
+    run_classifier.main(config)
+    assert " 0 missing" in capsys.readouterr().out
+    results = read(tmp_path / "eval_results.json")
+    scores = [results["seeds"][seed]["accuracy"] for seed in ("3", "4")]
+    assert results["mean"]["accuracy"] == pytest.approx(sum(scores) / 2) and min(scores) >= 0.9
+    assert (tmp_path / "seed-4" / "best_checkpoint.json").exists()
+
+
+def test_weights_of_another_head_are_refused(data: Path, run: Path, tmp_path: Path) -> None:
+    config = config_of(
+        data, None, do_train=False, load_finetune_checkpoint_path=run, label_list="bad,good,great", output_path=tmp_path
+    )
+    with pytest.raises(CheckpointError, match=r"another head: labels is \['bad', 'good'\]"):
+        run_classifier.main(config)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"max_seq_length": 64}, "max_seq_length is 64, allowed is at most the model's max_position_embeddings"),
+        ({"num_class": 3}, "num_class is 3, but there are 2 labels"),
+        ({"assessment_method": "spearman_correlation"}, "belongs to regressions"),
+    ],
+)
+def test_contradictions_end_before_any_work(data: Path, tmp_path: Path, changes: dict, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        run_classifier.main(config_of(data, tmp_path / "run", **changes))
+    assert not list(tmp_path.iterdir())
