@@ -19,11 +19,12 @@ GOOD, BAD, OTHER = "fine lovely great".split(), "dull awful poor".split(), "the 
 MODEL = {
     "embedding_size": 16,
     "hidden_size": 32,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": 1,
     "num_attention_heads": 4,
     "intermediate_size": 64,
     "max_position_embeddings": 40,
-    "initializer_range": 0.1,
+    "initializer_range": 0.2,
+    "classifier_dropout_prob": 0.0,
 }
 
 
@@ -59,12 +60,13 @@ def config_of(data: Path, run: Path | None, **changes: Any) -> ClassifierConfig:
         "feature_dir": data / "features",
         "device_target": "CPU",
         "train_batch_size": 16,
-        "epoch_num": 5,
+        "epoch_num": 10,
         "length_buckets": 2,
         "max_seq_length": 32,
         "warmup_ratio": 0.1,
         "optimizer_cfg.AdamWeightDecay.warmup_steps": 0,
-        "optimizer_cfg.AdamWeightDecay.learning_rate": 0.003,
+        "optimizer_cfg.AdamWeightDecay.beta2": 0.98,
+        "optimizer_cfg.AdamWeightDecay.learning_rate": 0.005,
         **({"save_finetune_checkpoint_path": run} if run else {}),
         **{f"albert_cfg.{key}": value for key, value in MODEL.items()},
         **changes,
@@ -102,7 +104,7 @@ def test_the_best_checkpoint_is_the_one_that_is_measured(run: Path) -> None:
     log = [json.loads(line) for line in (run / "train_log.jsonl").read_text().splitlines()]
     evaluated = {record["step"]: record["eval_accuracy"] for record in log if "eval_accuracy" in record}
     best, results = read(run / "best_checkpoint.json"), read(run / "eval_results.json")
-    assert len(evaluated) == 5
+    assert len(evaluated) == 10
     assert best["step"] == results["step"] == max(evaluated, key=lambda step: (evaluated[step], -step))
     assert results["accuracy"] == pytest.approx(evaluated[best["step"]])
 
