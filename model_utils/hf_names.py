@@ -1,4 +1,4 @@
-"""Hugging Face's names for this project's weights, as transformers' AlbertForPreTraining and its checkpoints use them.
+"""Hugging Face's names for this project's weights, as transformers' Albert classes and their checkpoints use them.
 
 Values are the same on both sides: both store the matrix of a dense layer as (out, in). Needs neither torch nor
 MindSpore.
@@ -9,6 +9,17 @@ TIED_COPIES = {
     "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
     "predictions.decoder.bias": "predictions.bias",
 }
+
+# The class of transformers for each task of a fine-tuned model; SQuAD v2's beam search has none.
+ARCHITECTURES = {
+    "classification": "AlbertForSequenceClassification",
+    "regression": "AlbertForSequenceClassification",
+    "multiple_choice": "AlbertForMultipleChoice",
+    "token_classification": "AlbertForTokenClassification",
+    "squad_v1": "AlbertForQuestionAnswering",
+}
+# Their output layers have one name on both sides.
+HEAD_NAMES = ("classifier.weight", "classifier.bias", "qa_outputs.weight", "qa_outputs.bias")
 
 _EMBEDDINGS = "albert.embeddings."
 _TABLES = ("word_embeddings", "position_embeddings", "token_type_embeddings")

@@ -104,7 +104,8 @@ class AlbertConfig(Config):
         values = _read_json(Path(path))
         known = {field.name for field in dataclasses.fields(cls)} - RUN_KEYS
         for key, value in values.items():
-            if key not in known | UNUSED_KEYS | set(FIXED_KEYS):
+            # Hugging Face's files hold keys of text generation and more that transformers, too, passes over.
+            if key not in known | UNUSED_KEYS | set(FIXED_KEYS) and "model_type" not in values:
                 raise CheckpointError(unknown_key(key, sorted(known), str(path)))
             if FIXED_KEYS.get(key, value) != value:
                 raise CheckpointError(f"{path}: {key} is {value!r}, only {FIXED_KEYS[key]!r} can be built here")

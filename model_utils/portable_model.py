@@ -1,0 +1,199 @@
+"""A model on its way between two formats, and the checks of every way: all weights accounted for, all sizes right."""
+
+import textwrap
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from model_utils.errors import CheckpointError, ConfigError
+from src.albert_config import AlbertConfig
+from src.albert_model import AlbertModel
+from src.task_file import LABELLED, Task
+from src.tokenization import FullTokenizer, build_tokenizer
+
+# Weights that come together or not at all, by the beginnings of their names; a model has the first and any others.
+PARTS = (
+    ("albert.embeddings.", "albert.encoder."),
+    ("albert.pooler.",),
+    ("mlm.",),
+    ("sop.",),
+    ("classifier.",),
+    ("classifier_hidden.",),
+    ("qa_outputs.",),
+    ("start_logits.", "end_hidden.", "end_layer_norm.", "end_logits.", "answer_hidden.", "answer_logits."),
+)
+# The bias of each fine-tuned head, and the tasks that the head serves; the others have one output.
+HEAD_TASKS = {
+    "classifier.bias": ("classification", "regression", "multiple_choice", "token_classification"),
+    "qa_outputs.bias": ("squad_v1",),
+    "start_logits.bias": ("squad_v2",),
+}
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The bytes of a vocabulary file, the name to give it, its kind, and whether its texts are lower-cased."""
+
+    content: bytes
+    name: str
+    is_sentencepiece: bool
+    do_lower_case: bool
+
+    def write(self, file: Path, vocab_size: int) -> FullTokenizer:
+        """Write the file and open it as a tokenizer.
+
+        Raises:
+            DataError: it is no such vocabulary, or not of this size.
+        """
+        file.write_bytes(self.content)
+        files = (None, file) if self.is_sentencepiece else (file, None)
+        return build_tokenizer(*files, self.do_lower_case, vocab_size)
+
+
+@dataclass(frozen=True)
+class PortableModel:
+    """Everything that a conversion carries over.
+
+    config: the architecture. values: float32 arrays under this project's names and in its orientation.
+    task: None where no head is fine-tuned, or none is known. vocabulary: None where the source has none.
+    """
+
+    config: AlbertConfig
+    values: dict[str, np.ndarray]
+    task: Task | None
+    vocabulary: Vocabulary | None
+
+
+def account(names: Mapping[str, str], found: Collection[str], skipped: int, origin: object) -> dict[str, str]:
+    """Match the source's names with this project's and print matched, missing and unexpected ones.
+
+    Args:
+        names: this project's name of every weight that may be there -> the source's.
+        found: the source's names, without what is skipped.
+        skipped: how many were passed over by name: optimizer, counters, copies.
+        origin: the source, for messages.
+
+    Returns:
+        this project's name -> the source's, for the weights that are there.
+
+    Raises:
+        CheckpointError: a weight of a part is missing, or one is left over.
+    """
+    matched = {name: theirs for name, theirs in names.items() if theirs in found}
+    missing = [
+        names[name]
+        for part in PARTS
+        if part is PARTS[0] or any(name.startswith(part) for name in matched)
+        for name in names
+        if name.startswith(part) and name not in matched
+    ]
+    unexpected = sorted(set(found) - set(matched.values()))
+    modules = ", ".join(sorted({name.partition(".")[0] for name in matched}))
+    print(
+        f"{origin}: {len(matched)} weights matched ({modules}); {len(missing)} missing: {listed(missing)}; "
+        f"{len(unexpected)} unexpected: {listed(unexpected)}; {skipped} skipped: optimizer, counters, copies"
+    )
+    if missing or unexpected:
+        raise CheckpointError(
+            f"{origin} is not the ALBERT that the file with its architecture describes: missing {listed(missing)}; "
+            f"unexpected {listed(unexpected)}"
+        )
+    return matched
+
+
+def check_shapes(values: Mapping[str, np.ndarray], config: AlbertConfig, origin: object) -> None:
+    """Compare every weight with the size that the architecture gives it.
+
+    Raises:
+        CheckpointError: sizes differ.
+    """
+    outputs, between = (len(values.get(f"{name}.bias", ())) for name in ("classifier", "classifier_hidden"))
+    expected = weight_shapes(config, outputs, between)
+    wrong = [
+        f"{name} is {value.shape}, by the architecture {expected[name]}"
+        for name, value in values.items()
+        if value.shape != expected[name]
+    ]
+    if wrong:
+        raise CheckpointError(f"{origin} contradicts the file with its architecture: {listed(wrong)}")
+
+
+def weight_shapes(config: AlbertConfig, outputs: int = 0, between: int = 0) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every weight that a model of this architecture may have, with any head.
+
+    Args:
+        outputs: of the classifier.
+        between: size of the hidden layer before the classifier, 0 for none.
+    """
+    hidden, embedding = config.hidden_size, config.embedding_size
+    dense = {
+        "mlm.dense": (embedding, hidden),
+        "sop": (2, hidden),
+        "classifier_hidden": (between, hidden),
+        "classifier": (outputs, between or hidden),
+        "qa_outputs": (2, hidden),
+        "start_logits": (1, hidden),
+        "end_hidden": (hidden, 2 * hidden),
+        "end_logits": (1, hidden),
+        "answer_hidden": (hidden, 2 * hidden),
+        "answer_logits": (1, hidden),
+    }
+    shapes = {f"albert.{weight.name}": tuple(weight.shape) for weight in AlbertModel(config).trainable_params()}
+    shapes["mlm.bias"] = (config.vocab_size,)
+    for name, (out_size, in_size) in dense.items():
+        shapes |= {f"{name}.weight": (out_size, in_size), f"{name}.bias": (out_size,)}
+    del shapes["answer_logits.bias"]  # google's head has none
+    for name, size in (("mlm.layer_norm", embedding), ("end_layer_norm", hidden)):
+        shapes |= {f"{name}.gamma": (size,), f"{name}.beta": (size,)}
+    return shapes
+
+
+def settle_task(
+    values: Mapping[str, np.ndarray], stated: Task | None, asked: str, labels: tuple[str, ...], origin: object
+) -> Task | None:
+    """The task of the head that the weights have, or None where they have no fine-tuned one or nothing says its task.
+
+    Args:
+        stated: what the source says; labels may be ().
+        asked, labels: what the command line says; "" and () for nothing.
+
+    Raises:
+        ConfigError: the command line contradicts the source.
+        CheckpointError: the source contradicts its own weights.
+    """
+    heads = [bias for bias in HEAD_TASKS if bias in values]
+    if not heads:
+        if asked or labels:
+            raise ConfigError(f"--task and --labels mean nothing for {origin}: it has no fine-tuned head")
+        return None
+    if len(heads) > 1:
+        raise CheckpointError(f"{origin} has several fine-tuned heads, allowed is one: {', '.join(heads)}")
+    allowed, outputs = HEAD_TASKS[heads[0]], len(values[heads[0]])
+    if heads[0] == "classifier.bias":
+        allowed = allowed[1:3] if outputs == 1 else LABELLED
+    task = stated.task if stated else asked or (allowed[0] if len(allowed) == 1 else "")
+    if not task:
+        print(f"{origin} does not say whether its head is for {' or '.join(allowed)}; --task would")
+        return None
+    if asked not in ("", task):
+        raise ConfigError(f"--task is {asked}, but {origin} is for {task}")
+    if task not in allowed:
+        raise CheckpointError(
+            f"{origin}: a head of {outputs} outputs is not for {task}, possible is {' or '.join(allowed)}"
+        )
+    if task not in LABELLED:
+        if labels:
+            raise ConfigError(f"--labels means nothing for {task}")
+        return Task(task)
+    names = labels or (stated.labels if stated else ()) or tuple(f"LABEL_{i}" for i in range(outputs))
+    if len(names) != outputs:
+        source = "--labels has" if labels else f"{origin} names"
+        raise ConfigError(f"{source} {len(names)} labels, the head has {outputs} outputs: {listed(names)}")
+    return Task(task, names)
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names with commas between them, cut off where they would fill a page."""
+    return textwrap.shorten(", ".join(names) or "none", 500, placeholder=" ...")

@@ -1,0 +1,83 @@
+"""Read the weights of a Hugging Face folder as float32: safetensors, or PyTorch's own files if torch is there."""
+
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import safetensors
+
+from model_utils.errors import CheckpointError, ConfigError
+
+SAFETENSORS, PYTORCH = "model.safetensors", "pytorch_model.bin"
+
+
+def read_weights(folder: Path) -> dict[str, np.ndarray]:
+    """All tensors of the folder by name; float16 and bfloat16 become float32, which holds them exactly.
+
+    Integers stay what they are. Weights in several files are put together by their index.
+
+    Raises:
+        CheckpointError: the folder has no weights, or they are damaged, incomplete or of another type.
+        ConfigError: they need torch and it is not installed.
+    """
+    for name, read in ((SAFETENSORS, _read_safetensors), (PYTORCH, _read_pytorch)):
+        if (folder / name).is_file():
+            return read(folder / name)
+        if (folder / f"{name}.index.json").is_file():
+            return _read_shards(folder / f"{name}.index.json", read)
+    raise CheckpointError(f"{folder} holds neither {SAFETENSORS} nor {PYTORCH}, whole or in shards")
+
+
+def _read_shards(index: Path, read: Callable[[Path], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    try:
+        places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        files = {name: index.parent / Path(name).name for name in sorted(set(places.values()))}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{index} is damaged: {error!r}") from error
+    shards = {name: read(file) for name, file in files.items()}
+    lost = [name for name, file in places.items() if name not in shards[file]]
+    if lost:
+        raise CheckpointError(f"{index} names weights that its files do not hold: {', '.join(lost[:10])}")
+    return {name: shards[file][name] for name, file in places.items()}
+
+
+def _read_safetensors(file: Path) -> dict[str, np.ndarray]:
+    try:
+        entries = safetensors.deserialize(file.read_bytes())
+    except OSError as error:
+        raise CheckpointError(f"{file} cannot be read: {error.strerror}") from error
+    except safetensors.SafetensorError as error:
+        raise CheckpointError(f"{file} is damaged or truncated: {error}") from error
+    return {name: _to_array(entry, f"{file}: {name}") for name, entry in entries}
+
+
+def _to_array(entry: dict, place: str) -> np.ndarray:
+    data, shape = entry["data"], entry["shape"]
+    if entry["dtype"] == "BF16":  # the upper half of a float32
+        return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32).reshape(shape)
+    kinds = {"F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4"}
+    if entry["dtype"] not in kinds:
+        raise CheckpointError(f"{place} is {entry['dtype']}, allowed are F32, F16 and BF16")
+    value = np.frombuffer(data, kinds[entry["dtype"]]).reshape(shape)
+    return value.astype(np.float32) if entry["dtype"] == "F16" else value
+
+
+def _read_pytorch(file: Path) -> dict[str, np.ndarray]:
+    try:
+        import torch
+    except ImportError as error:
+        raise ConfigError(
+            f"{file} is read by torch, which cannot be imported here ({error}): install torch, or save the model as "
+            f"{SAFETENSORS}"
+        ) from error
+    try:
+        tensors = torch.load(file, map_location="cpu", weights_only=True)
+        return {
+            name: (tensor.float() if tensor.is_floating_point() else tensor).detach().numpy()
+            for name, tensor in tensors.items()
+        }
+    except (OSError, EOFError, RuntimeError, ValueError, AttributeError, pickle.UnpicklingError) as error:
+        text = " ".join(str(error).split())[:300]
+        raise CheckpointError(f"{file} is damaged, or holds more than weights: {text}") from error

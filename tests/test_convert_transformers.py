@@ -1,0 +1,246 @@
+"""transformers as the oracle of conversion: what it writes computes the same here, and what we write, there."""
+
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from model_utils import convert_ckpt
+from model_utils.convert_ckpt import ConvertConfig
+from src import finetune_eval_model as heads
+from src.albert_config import AlbertConfig
+from src.saved_tokenizer import load_tokenizer
+from src.task_file import Task, read_task
+from tests.converted_outputs import computed, pre_training_outputs
+
+pytestmark = pytest.mark.oracles
+ROWS, LENGTH = 2, 13
+SMALL = {
+    "vocab_size": 120,
+    "embedding_size": 16,
+    "hidden_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "intermediate_size": 96,
+    "max_position_embeddings": 32,
+}
+V1 = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+# The published sizes with few layers; xlarge and xxlarge are narrower, for memory and disk.
+SHAPES = {
+    "base": {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072, "num_hidden_layers": 3},
+    "base v1": V1 | {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072, "num_hidden_layers": 2},
+    "large": {"hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096, "num_hidden_layers": 2},
+    "xlarge v1": V1 | {"hidden_size": 2048, "num_attention_heads": 16, "intermediate_size": 99, "num_hidden_layers": 2},
+    "xxlarge": {"hidden_size": 1024, "num_attention_heads": 64, "intermediate_size": 4096, "num_hidden_layers": 3},
+    "relu": SMALL | {"hidden_act": "relu", "layer_norm_eps": 1e-5},
+    "groups": SMALL | {"num_hidden_groups": 2, "inner_group_num": 2},
+    "a group each": SMALL | {"num_hidden_groups": 4, "hidden_act": "gelu"},
+}
+OUTPUTS = ("sequence", "pooled", "mlm", "sop")
+LABELS = ("a", "b", "c")
+HEADS = {
+    "AlbertForSequenceClassification": (heads.SequenceClassificationScores, Task("classification", LABELS)),
+    "AlbertForTokenClassification": (heads.TokenClassificationScores, Task("token_classification", LABELS)),
+    "AlbertForQuestionAnswering": (heads.QuestionAnsweringScores, Task("squad_v1")),
+    "AlbertForMultipleChoice": (heads.MultipleChoiceScores, Task("multiple_choice")),
+}
+
+
+@pytest.fixture(scope="module")
+def torch() -> ModuleType:
+    return pytest.importorskip("torch")
+
+
+@pytest.fixture(scope="module")
+def transformers(torch: ModuleType) -> ModuleType:
+    return pytest.importorskip("transformers")
+
+
+def random_oracle(torch: ModuleType, transformers: ModuleType, architecture: str, **settings: Any) -> Any:
+    """A model of transformers with every weight drawn anew: biases and LayerNorms, too, must not stay at 0 and 1."""
+    oracle = getattr(transformers, architecture)(transformers.AlbertConfig(**settings)).eval()
+    generator = torch.Generator().manual_seed(4)
+    spread = oracle.config.hidden_size**-0.5  # keeps what layers pass on at the same size, whatever theirs
+    with torch.no_grad():
+        for name, parameter in oracle.named_parameters():
+            middle = 1.0 if name.endswith(("LayerNorm.weight", "layer_norm.weight")) else 0.0
+            parameter.normal_(middle, spread, generator=generator)
+    return oracle
+
+
+def convert(source: str, target: str, given: Path, output: Path) -> Path:
+    convert_ckpt.main(ConvertConfig(source=source, target=target, input=str(given), output=str(output)))
+    return output
+
+
+def batch(vocab_size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Random ids with padding in the second row, mask and segments, int32."""
+    mask = (np.arange(LENGTH) < np.array([[LENGTH], [9]])).astype(np.int32)
+    ids = np.random.default_rng(5).integers(1, vocab_size, (ROWS, LENGTH)).astype(np.int32) * mask
+    return ids, mask, (np.arange(LENGTH) >= 5).astype(np.int32) * mask
+
+
+def ask(torch: ModuleType, oracle: Any, columns: tuple[np.ndarray, np.ndarray, np.ndarray]) -> Any:
+    """The oracle's outputs for a batch."""
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    with torch.no_grad():
+        return oracle(
+            **{name: torch.from_numpy(value.astype(np.int64)) for name, value in zip(names, columns, strict=True)}
+        )
+
+
+def assert_close(found: np.ndarray, right: Any, name: str) -> None:
+    expected = right.numpy()
+    difference = np.abs(found - expected).max() / np.abs(expected).max()
+    print(f"{name}: {difference:.1e} of the largest entry")
+    assert found.shape == expected.shape and difference < 2e-5, name
+
+
+def assert_there_and_back(transformers: ModuleType, theirs: Path, ours: Path, back: Path, architecture: str) -> Any:
+    """Convert back: the same bits in the file, which from_pretrained takes whole. Returns the model."""
+    convert("mindspore", "hf", ours, back)
+    found, expected = (load_file(folder / "model.safetensors") for folder in (back, theirs))
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert found[name].tobytes() == value.tobytes() and found[name].dtype == value.dtype, name
+    model, report = getattr(transformers, architecture).from_pretrained(back, output_loading_info=True)
+    assert not any(report.values()), report
+    return model.eval()
+
+
+def compare_pre_training(torch: ModuleType, oracle: Any, ours: Path) -> None:
+    columns = batch(oracle.config.vocab_size)
+    backbone, logits = ask(torch, oracle.albert, columns), ask(torch, oracle, columns)
+    right = (backbone.last_hidden_state, backbone.pooler_output, logits.prediction_logits, logits.sop_logits)
+    for name, found, expected in zip(OUTPUTS, pre_training_outputs(ours, *columns), right, strict=True):
+        assert_close(found, expected, name)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_pre_trained_sizes(torch: ModuleType, transformers: ModuleType, tmp_path: Path, shape: str) -> None:
+    settings = {"vocab_size": 120, "max_position_embeddings": 32} | SHAPES[shape]
+    oracle = random_oracle(torch, transformers, "AlbertForPreTraining", **settings)
+    oracle.save_pretrained(tmp_path / "hf")
+    ours = convert("hf", "mindspore", tmp_path / "hf", tmp_path / "ours")
+    compare_pre_training(torch, oracle, ours)
+    del oracle
+    assert_there_and_back(transformers, tmp_path / "hf", ours, tmp_path / "back", "AlbertForPreTraining")
+
+
+@pytest.mark.parametrize("name", ["tiny", "small_google", "base"])
+def test_chinese_configurations(
+    torch: ModuleType, transformers: ModuleType, shared: Path, tmp_path: Path, name: str
+) -> None:
+    """google's configuration files, whose gelu is transformers' gelu_new, with the vocabulary that belongs to them."""
+    stated = json.loads((shared / f"data/vocab/albert_config_{name}.json").read_text())
+    known = transformers.AlbertConfig().to_dict()
+    settings = {key: value for key, value in stated.items() if key in known}
+    settings |= {"hidden_act": "gelu_new", "num_hidden_layers": min(4, stated["num_hidden_layers"])}
+    oracle = random_oracle(torch, transformers, "AlbertForPreTraining", **settings)
+    oracle.save_pretrained(tmp_path / "hf")
+    transformers.BertTokenizer(str(shared / "data/vocab/vocab_zh.txt")).save_pretrained(tmp_path / "hf")
+    ours = convert("hf", "mindspore", tmp_path / "hf", tmp_path / "ours")
+    compare_pre_training(torch, oracle, ours)
+    assert_there_and_back(transformers, tmp_path / "hf", ours, tmp_path / "back", "AlbertForPreTraining")
+    text = "今天天气很好，Python 3。"
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
+    expected = transformers.BertTokenizer(str(shared / "data/vocab/vocab_zh.txt"))(text, text)["input_ids"]
+    ids = load_tokenizer(ours).encode(text)
+    assert tokenizer(text, text)["input_ids"] == expected == [101, *ids, 102, *ids, 102]
+    assert sum(tokenizer(text, text)["token_type_ids"]) == len(ids) + 1
+
+
+@pytest.mark.parametrize("architecture", HEADS)
+def test_heads(torch: ModuleType, transformers: ModuleType, tmp_path: Path, architecture: str) -> None:
+    kind, task = HEADS[architecture]
+    labels = dict(enumerate(task.labels or ("LABEL_0", "LABEL_1")))
+    oracle = random_oracle(torch, transformers, architecture, **SMALL, id2label=labels)
+    oracle.save_pretrained(tmp_path / "hf")
+    ours = convert("hf", "mindspore", tmp_path / "hf", tmp_path / "ours")
+    assert read_task(ours) == task
+    columns, their_columns = batch(SMALL["vocab_size"]), batch(SMALL["vocab_size"])
+    outputs = {"classification": (3,), "token_classification": (3,), "multiple_choice": (ROWS,)}.get(task.task, ())
+    if task.task == "multiple_choice":  # the rows are choices of one question; interleaved by token here
+        columns = tuple(column.T.reshape((1, -1)) for column in columns)
+        their_columns = tuple(column[None] for column in their_columns)
+    network = kind(AlbertConfig.from_json(ours / "albert_config.json"), *outputs)
+    found = computed(ours, network, *columns)
+    back = assert_there_and_back(transformers, tmp_path / "hf", ours, tmp_path / "back", architecture)
+    for model in (oracle, back):
+        assert model.config.id2label == labels
+        right = ask(torch, model, their_columns)
+        for name, value in zip(network.output_names, found, strict=True):
+            assert_close(value, right[name], name)
+
+
+def test_regression(torch: ModuleType, transformers: ModuleType, tmp_path: Path) -> None:
+    oracle = random_oracle(torch, transformers, "AlbertForSequenceClassification", **SMALL, num_labels=1)
+    oracle.save_pretrained(tmp_path / "hf")
+    ours = convert("hf", "mindspore", tmp_path / "hf", tmp_path / "ours")
+    assert read_task(ours) == Task("regression")
+    columns = batch(SMALL["vocab_size"])
+    network = heads.SequenceClassificationScores(AlbertConfig.from_json(ours / "albert_config.json"), 1)
+    assert_close(computed(ours, network, *columns)[0], ask(torch, oracle, columns).logits, "regression")
+    back = assert_there_and_back(
+        transformers, tmp_path / "hf", ours, tmp_path / "back", "AlbertForSequenceClassification"
+    )
+    assert back.config.num_labels == 1 and back.config.problem_type == "regression"
+
+
+@pytest.mark.parametrize(("architecture", "outputs"), [("AlbertForMaskedLM", (2,)), ("AlbertModel", (0, 1))])
+def test_parts_of_pre_training(
+    torch: ModuleType, transformers: ModuleType, tmp_path: Path, architecture: str, outputs: tuple[int, ...]
+) -> None:
+    oracle = random_oracle(torch, transformers, architecture, **SMALL)
+    oracle.save_pretrained(tmp_path / "hf")
+    ours = convert("hf", "mindspore", tmp_path / "hf", tmp_path / "ours")
+    columns = batch(SMALL["vocab_size"])
+    found, right = pre_training_outputs(ours, *columns, needed=("albert.",)), ask(torch, oracle, columns)
+    for place, output in enumerate(outputs):
+        assert_close(found[output], right[place], OUTPUTS[output])
+    assert_there_and_back(transformers, tmp_path / "hf", ours, tmp_path / "back", architecture)
+
+
+def test_tokenizer_that_transformers_saved(
+    torch: ModuleType, transformers: ModuleType, shared: Path, tmp_path: Path
+) -> None:
+    """transformers 5 saves a tokenizer.json alone: the SentencePiece model is made from it again."""
+    original = shared / "data/vocab/30k-clean.model"
+    settings = SMALL | {"vocab_size": 30000}
+    random_oracle(torch, transformers, "AlbertForPreTraining", **settings).save_pretrained(tmp_path / "hf")
+    (tmp_path / "hf/spiece.model").write_bytes(original.read_bytes())
+    transformers.AutoTokenizer.from_pretrained(tmp_path / "hf").save_pretrained(tmp_path / "hf")
+    (tmp_path / "hf/spiece.model").unlink()
+    ours = convert("hf", "mindspore", tmp_path / "hf", tmp_path / "ours")
+    tokenizer = load_tokenizer(ours)
+    lines = (shared / "golden/tokenization/sentencepiece_en.jsonl").read_text(encoding="utf-8").splitlines()
+    for line in map(json.loads, lines):
+        assert tokenizer.convert_tokens_to_ids(tokenizer.tokenize(line["text"])) == line["ids"], line["text"]
+    theirs = transformers.AutoTokenizer.from_pretrained(convert("mindspore", "hf", ours, tmp_path / "back"))
+    text = "The tokens of this sentence, and its lower case."
+    assert theirs(text)["input_ids"] == [2, *tokenizer.encode(text), 3]
+
+
+def test_pytorch_file(torch: ModuleType, transformers: ModuleType, tmp_path: Path) -> None:
+    oracle = random_oracle(torch, transformers, "AlbertForPreTraining", **SMALL)
+    oracle.save_pretrained(tmp_path / "hf")
+    expected = convert("hf", "mindspore", tmp_path / "hf", tmp_path / "a")
+    (tmp_path / "hf/model.safetensors").unlink()
+    torch.save(oracle.state_dict(), tmp_path / "hf/pytorch_model.bin")
+    found = convert("hf", "mindspore", tmp_path / "hf", tmp_path / "b")
+    assert (found / "albert-0.ckpt").read_bytes() == (expected / "albert-0.ckpt").read_bytes()
+    torch.save(oracle.to(torch.bfloat16).state_dict(), tmp_path / "hf/pytorch_model.bin")
+    halved = convert("hf", "mindspore", tmp_path / "hf", tmp_path / "c")
+    (tmp_path / "hf/pytorch_model.bin").unlink()
+    oracle.save_pretrained(tmp_path / "hf")
+    same = convert("hf", "mindspore", tmp_path / "hf", tmp_path / "d")
+    assert (halved / "albert-0.ckpt").read_bytes() == (same / "albert-0.ckpt").read_bytes()
+    (tmp_path / "hf/model.safetensors").unlink()
+    for content in (b"", b"no archive", expected.joinpath("albert-0.ckpt").read_bytes()[:1000]):
+        (tmp_path / "hf/pytorch_model.bin").write_bytes(content)
+        with pytest.raises(convert_ckpt.CheckpointError, match="is damaged, or holds more than weights"):
+            convert("hf", "mindspore", tmp_path / "hf", tmp_path / "e")
