@@ -1,0 +1,83 @@
+"""A predictor whose answers are set down beforehand, for tests of the server and its page."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+Record = dict[str, Any]
+
+
+def classify(record: Record) -> Record:
+    good = 0.9 if "good" in record["text_a"] else 0.2
+    return {"label": "good" if good > 0.5 else "bad", "probabilities": {"bad": 1 - good, "good": good}}
+
+
+def span(context: str, answer: str, score: float) -> Record:
+    start = context.find(answer) if answer else -1
+    return {"answer": "", "start": None, "end": None, "score": score} if start < 0 else {
+        "answer": answer, "start": start, "end": start + len(answer), "score": score
+    }  # fmt: skip
+
+
+def find_span(record: Record) -> Record:
+    """The question's last word, where it stands in the passage; the passage's first word is the next candidate."""
+    wanted = record["question"].rstrip(" ?").split()[-1]
+    found = span(record["context"], wanted, 0.75)
+    second = span(record["context"], record["context"].split()[0], 0.2)
+    absent = 0.1 if found["answer"] else 0.95
+    return {**found, "no_answer_probability": absent, "n_best": [found, second]}
+
+
+def find_names(record: Record) -> Record:
+    names = {"Anna": "PER", "Lyon": "LOC", "Airbus": "ORG"}
+    places = [(record["text"].find(name), name) for name in names]
+    return {
+        "entities": [
+            {"text": name, "label": names[name], "start": start, "end": start + len(name), "score": 0.99}
+            for start, name in sorted(places)
+            if start >= 0
+        ]
+    }
+
+
+def fill_masks(record: Record) -> Record:
+    tokens = [{"token": "▁paris", "probability": 0.7}, {"token": "▁lyon", "probability": 0.2}]
+    if "[MASK]" not in record["text"]:
+        return {"error": "the text has no [MASK] to fill in"}
+    return {"predictions": [tokens] * record["text"].count("[MASK]")}
+
+
+SCRIPTS: dict[str, tuple[list[str] | None, Callable[[Record], Record]]] = {
+    "classification": (["bad", "good"], classify),
+    "regression": (None, lambda record: {"score": float(len(record["text_a"]))}),
+    "multiple_choice": (
+        list("ABCD"),
+        lambda record: {"answer": "C", "probabilities": {"A": 0.1, "B": 0.1, "C": 0.7, "D": 0.1}},
+    ),
+    "squad_v1": (None, lambda record: find_span(record) | {"no_answer_probability": None}),
+    "squad_v2": (None, find_span),
+    "token_classification": (["O", "B-PER", "I-PER", "B-LOC", "I-LOC", "B-ORG", "I-ORG"], find_names),
+    "fill_mask": (None, fill_masks),
+    "embeddings": (None, lambda record: {"pooled": [i / 32 - 1 for i in range(64)]}),
+}
+
+
+class ScriptedPredictor:
+    """Answers by SCRIPTS, or by `respond`; keeps what it was called with, and waits while `go` is not set."""
+
+    def __init__(self, task: str, respond: Callable[[Record], Record] | None = None) -> None:
+        labels, script = SCRIPTS[task]
+        self.card = {"task": task, "labels": labels, "max_seq_length": 128}
+        self.respond = respond or script
+        self.calls: list[list[Record]] = []
+        self.threads: set[int] = set()
+        self.started = threading.Event()
+        self.go = threading.Event()
+        self.go.set()
+
+    def predict(self, records: list[Record]) -> list[Record]:
+        self.calls.append(records)
+        self.threads.add(threading.get_ident())
+        self.started.set()
+        self.go.wait()
+        return [self.respond(record) for record in records]

@@ -1,0 +1,402 @@
+"""The HTTP API around a scripted predictor: answers, micro-batching, limits, malformed requests, faults, shut-down."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from model_utils.errors import ConfigError
+from src.server import Limits, create_app, parse_address, serve
+from src.server.schemas import ANSWERS
+from tests.scripted_predictor import SCRIPTS, ScriptedPredictor
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORDS = {
+    "classification": {"text_a": "good", "text_b": "evening"},
+    "regression": {"text_a": "four"},
+    "multiple_choice": {"article": "a", "question": "b", "options": ["c", "d", "e", "f"]},
+    "squad_v1": {"context": "To be or not", "question": "be?"},
+    "squad_v2": {"context": "To be or not", "question": "be?"},
+    "token_classification": {"text": "Anna flew to Lyon"},
+    "fill_mask": {"text": "[MASK] is [MASK]"},
+    "embeddings": {"text_a": "a boat"},
+}
+
+
+def client(predictor: ScriptedPredictor, **limits: Any) -> TestClient:
+    return TestClient(create_app(predictor, Limits(**limits)), raise_server_exceptions=False)
+
+
+def ask(api: TestClient, *records: Any) -> httpx2.Response:
+    return api.post("/predict", json={"records": list(records)})
+
+
+# --- answers and the description ---
+
+
+@pytest.mark.parametrize("task", SCRIPTS)
+def test_every_task_is_answered_and_described(task: str) -> None:
+    predictor = ScriptedPredictor(task)
+    api = client(predictor)
+    reply = ask(api, RECORDS[task], RECORDS[task])
+    answer = SCRIPTS[task][1](RECORDS[task])
+    assert reply.status_code == 200 and reply.json() == {"answers": [answer, answer]}
+    assert predictor.calls == [[RECORDS[task]] * 2]
+    ANSWERS[task].model_validate(answer)
+
+    assert api.get("/model").json() == predictor.card
+    schemas = api.get("/openapi.json").json()["components"]["schemas"]
+    assert set(RECORDS[task]) <= set(schemas["Record"]["properties"])
+    assert set(answer) <= set(schemas[ANSWERS[task].__name__]["properties"])
+
+
+def test_ids_come_back_and_a_record_that_fails_leaves_the_others() -> None:
+    predictor = ScriptedPredictor("fill_mask")
+    reply = ask(client(predictor), {"text": "[MASK]", "id": "first"}, {"text": "no mask", "id": 2}, {"text": "[MASK]"})
+    first, second, third = reply.json()["answers"]
+    assert reply.status_code == 200
+    assert first["id"] == "first" and "predictions" in first
+    assert second == {"id": 2, "error": "the text has no [MASK] to fill in"}
+    assert "id" not in third and "predictions" in third
+    assert all("id" not in record for record in predictor.calls[0])
+
+
+def test_offsets_and_texts_beyond_the_basic_plane_survive() -> None:
+    context = "😀👩‍🚀 a\u0301 中文 Lyon"
+    [answer] = ask(client(ScriptedPredictor("squad_v2")), {"context": context, "question": "Lyon"}).json()["answers"]
+    assert context[answer["start"] : answer["end"]] == "Lyon"
+
+
+def test_an_unknown_task_is_refused() -> None:
+    predictor = ScriptedPredictor("fill_mask")
+    predictor.card["task"] = "translation"
+    with pytest.raises(ConfigError, match=r"'translation', allowed are classification, .*embeddings$"):
+        create_app(predictor)
+
+
+def test_the_page_and_its_files_are_served_and_nothing_else() -> None:
+    api = client(ScriptedPredictor("fill_mask"))
+    page = api.get("/")
+    assert page.headers["content-type"].startswith("text/html") and "'self'" in page.headers["content-security-policy"]
+    for name in ("page.js", "page.css", "icon.svg"):
+        assert api.get(f"/page/{name}").status_code == 200 and f"page/{name}" in page.text
+    for path in ("/page/../app.py", "/page/%2e%2e/app.py", "/docs", "/elsewhere"):
+        reply = api.get(path)
+        assert reply.status_code == 404 and "/openapi.json" in reply.json()["error"]
+
+
+# --- requests that cannot be answered ---
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "words"),
+    [
+        (b"", 422, 'no JSON object {"records": [...]}'),
+        (b"{", 400, "the body is no JSON"),
+        (b"\xff\xfe", 400, "JSON"),
+        (b"[" * 100_000, 400, "JSON"),
+        (b'{"records": [' + b"9" * 10_000 + b"]}", 400, "JSON"),
+        (b"[]", 422, 'no JSON object {"records": [...]}'),
+        (b"null", 422, 'no JSON object {"records": [...]}'),
+        (b"{}", 422, "records is missing"),
+        (b'{"records": {}}', 422, "records: input should be a valid list"),
+        (b'{"records": []}', 422, "records has 0 entries, allowed are 1 or more"),
+        (b'{"records": [7]}', 422, "records[0]: input should be a valid dictionary"),
+        (b'{"records": [{"question": "q"}]}', 422, "records[0].context is missing"),
+        (b'{"records": [{"context": "c", "question": 5}]}', 422, "records[0].question: input should be a valid string"),
+        (b'{"records": [{"context": "c", "question": null}]}', 422, "records[0].question: input should be"),
+        (b'{"records": [{"context": "c", "question": " \\n"}]}', 422, "records[0].question is blank"),
+        (b'{"records": [{"context": "c", "question": "\\ud800"}]}', 422, "records[0].question: "),
+        (b'{"records": [{"context": "c", "question": "q", "x\\ud800": 1}]}', 422, "records[0]: input should be"),
+        (b'{"records": [{"context": "c", "question": "q", "x y": 1}]}', 422, "records[0].'x y' is not known here"),
+        (b'{"records": [{"context": "c", "question": "q", "id": NaN}]}', 422, "records[0].id: an id is a printable"),
+        (b'{"records": [{"context": "c", "question": "q", "id": true}]}', 422, "records[0].id: an id is a printable"),
+        (b'{"records": [{"context": "c", "question": "q", "id": "\\ud800"}]}', 422, "records[0].id"),
+        (b'{"records": [{"context": "c", "question": "q"}], "top": 1}', 422, "top is not known here"),
+    ],
+)
+def test_malformed_requests_get_a_sentence(body: bytes, code: int, words: str) -> None:
+    predictor = ScriptedPredictor("squad_v2")
+    reply = client(predictor).post("/predict", content=body, headers={"Content-Type": "application/json"})
+    assert reply.status_code == code and set(reply.json()) == {"error"} and words in reply.json()["error"]
+    assert predictor.calls == []
+
+
+def test_a_body_that_is_not_declared_as_json_is_refused() -> None:
+    reply = client(ScriptedPredictor("fill_mask")).post(
+        "/predict", content=json.dumps({"records": [{"text": "[MASK]"}]}), headers={"Content-Type": "text/plain"}
+    )
+    assert reply.status_code == 422 and "Content-Type: application/json" in reply.json()["error"]
+
+
+def test_a_wrong_number_of_options_is_refused() -> None:
+    record = RECORDS["multiple_choice"] | {"options": ["a", "b", "c"]}
+    reply = ask(client(ScriptedPredictor("multiple_choice")), record)
+    assert reply.json()["error"] == "records[0].options has 3 entries, allowed are 4 or more"
+
+
+def test_another_method_is_refused() -> None:
+    reply = client(ScriptedPredictor("fill_mask")).get("/predict")
+    assert reply.status_code == 405 and reply.json() == {"error": "GET is not allowed for /predict"}
+    assert reply.headers["allow"] == "POST"
+
+
+def test_limits() -> None:
+    api = client(ScriptedPredictor("fill_mask"), body=1000, records=3, characters=20)
+    record = {"text": "[MASK]"}
+    assert ask(api, *[record] * 3).status_code == 200
+    assert ask(api, *[record] * 4).json()["error"] == "records has 4 entries, allowed are 3 at most"
+    assert ask(api, {"text": "[MASK]" + "😀" * 14}).status_code == 200
+    long = ask(api, {"text": "[MASK]" + "😀" * 15})
+    assert long.status_code == 422 and long.json()["error"] == "records[0].text has 21 characters, allowed are 20"
+    declared = ask(api, {"text": "x" * 1000})
+    in_chunks = api.post("/predict", content=(b" " * 100 for _ in range(20)))
+    for reply in (declared, in_chunks):
+        assert reply.status_code == 413 and reply.json() == {"error": "the body has more than 1,000 bytes"}
+
+
+# --- micro-batching ---
+
+
+def in_one_loop(app: FastAPI, play: Callable[[httpx2.AsyncClient], Awaitable[None]]) -> None:
+    async def run() -> None:
+        transport = httpx2.ASGITransport(app, raise_app_exceptions=False)
+        async with asyncio.timeout(60), httpx2.AsyncClient(transport=transport, base_url="http://server") as api:
+            await play(api)
+
+    asyncio.run(run())
+
+
+async def post(api: httpx2.AsyncClient, *texts: str) -> httpx2.Response:
+    return await api.post("/predict", json={"records": [{"text_a": text} for text in texts]})
+
+
+async def post_all(api: httpx2.AsyncClient, texts: list[str]) -> list[asyncio.Task]:
+    """One request a text, in this order; returns when all of them wait in the queue."""
+    before = (await api.get("/health")).json()["waiting"]
+    tasks = []
+    for text in texts:
+        tasks.append(asyncio.create_task(post(api, text)))
+        while (await api.get("/health")).json()["waiting"] < before + len(tasks):
+            await asyncio.sleep(0)
+    return tasks
+
+
+async def keep_busy(api: httpx2.AsyncClient, predictor: ScriptedPredictor) -> asyncio.Task:
+    """A request that keeps the predictor until `go` is set."""
+    predictor.go.clear()
+    task = asyncio.create_task(post(api, "first"))
+    await asyncio.to_thread(predictor.started.wait)
+    return task
+
+
+def scores(replies: list[httpx2.Response]) -> list[float]:
+    return [answer["score"] for reply in replies for answer in reply.json()["answers"]]
+
+
+def test_requests_that_arrive_together_share_one_call() -> None:
+    predictor = ScriptedPredictor("regression")
+
+    async def play(api: httpx2.AsyncClient) -> None:
+        texts = ["a" * length for length in range(1, 6)]
+        replies = await asyncio.gather(*(post(api, text) for text in texts))
+        assert scores(replies) == [1, 2, 3, 4, 5]
+        assert len(predictor.calls) == 1 and len(predictor.calls[0]) == 5
+
+    in_one_loop(create_app(predictor, Limits(window=0.5)), play)
+
+
+def test_requests_that_wait_are_answered_in_order_by_few_calls_from_one_thread() -> None:
+    predictor = ScriptedPredictor("regression")
+
+    async def play(api: httpx2.AsyncClient) -> None:
+        first = await keep_busy(api, predictor)
+        texts = ["a" * length for length in range(1, 11)]
+        tasks = await post_all(api, texts)
+        large = asyncio.create_task(post(api, *texts))
+        predictor.go.set()
+        assert scores(await asyncio.gather(*tasks)) == list(range(1, 11))
+        assert scores([await first]) == [5] and scores([await large]) == list(range(1, 11))
+
+    in_one_loop(create_app(predictor, Limits(batch=4)), play)
+    assert [len(call) for call in predictor.calls] == [1, 4, 4, 2, 10]
+    assert len(predictor.threads) == 1
+
+
+def test_a_full_queue_is_503_until_there_is_room() -> None:
+    predictor = ScriptedPredictor("regression")
+
+    async def play(api: httpx2.AsyncClient) -> None:
+        first = await keep_busy(api, predictor)
+        waiting = await post_all(api, ["a", "b", "c"])
+        refused = await post(api, "d")
+        assert refused.status_code == 503 and refused.headers["retry-after"] == "1"
+        assert refused.json() == {"error": "too many records wait already; try again in a moment"}
+        predictor.go.set()
+        assert {reply.status_code for reply in await asyncio.gather(first, *waiting)} == {200}
+        assert (await post(api, *"abcdefgh")).status_code == 200  # more than may wait, but nothing waits
+
+    in_one_loop(create_app(predictor, Limits(waiting=3)), play)
+
+
+def test_a_request_whose_client_is_gone_harms_no_other() -> None:
+    predictor = ScriptedPredictor("regression")
+
+    async def play(api: httpx2.AsyncClient) -> None:
+        first = await keep_busy(api, predictor)
+        gone, stays = await post_all(api, ["a", "bb"])
+        gone.cancel()
+        predictor.go.set()
+        assert scores([await stays]) == [2] and scores([await first]) == [5]
+
+    in_one_loop(create_app(predictor), play)
+
+
+# --- a predictor that fails ---
+
+
+def fail_at(word: str, error: Exception) -> Callable[[dict], dict]:
+    def respond(record: dict) -> dict:
+        if record["text_a"] == word:
+            raise error
+        return {"score": 1.0}
+
+    return respond
+
+
+@pytest.mark.parametrize("error", [ValueError("secret"), MemoryError(), StopIteration()])
+def test_an_exception_is_a_500_that_the_server_survives(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    api = client(ScriptedPredictor("regression", fail_at("bad", error)))
+    reply = ask(api, {"text_a": "bad"})
+    assert reply.status_code == 500
+    assert reply.json() == {"error": "the model failed on these records; the server's log says why"}
+    assert type(error).__name__ in caplog.text and "Traceback" in caplog.text
+    assert ask(api, {"text_a": "well"}).status_code == 200
+
+
+def test_an_exception_fails_no_other_request_of_its_batch() -> None:
+    predictor = ScriptedPredictor("regression", fail_at("bad", ValueError()))
+
+    async def play(api: httpx2.AsyncClient) -> None:
+        first = await keep_busy(api, predictor)
+        tasks = await post_all(api, ["well", "bad", "fine"])
+        predictor.go.set()
+        assert [reply.status_code for reply in await asyncio.gather(first, *tasks)] == [200, 200, 500, 200]
+
+    in_one_loop(create_app(predictor), play)
+    assert [len(call) for call in predictor.calls] == [1, 3, 1, 1, 1]
+
+
+def test_answers_that_break_the_promise_are_a_500() -> None:
+    predictor = ScriptedPredictor("regression")
+    predictor.predict = lambda records: []
+    assert ask(client(predictor), {"text_a": "a"}).status_code == 500
+    predictor = ScriptedPredictor("regression", lambda record: {"score": float("nan")})
+    reply = ask(client(predictor), {"text_a": "a"})
+    assert reply.status_code == 500 and reply.json() == {"error": "the server failed on this request; its log says why"}
+
+
+# --- addresses and the process ---
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:8000", ("127.0.0.1", 8000)),
+        ("8000", ("127.0.0.1", 8000)),
+        ("localhost:0", ("localhost", 0)),
+        ("0.0.0.0:65535", ("0.0.0.0", 65535)),
+        ("[::1]:80", ("::1", 80)),
+    ],
+)
+def test_addresses(text: str, address: tuple[str, int]) -> None:
+    assert parse_address(text) == address
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "localhost", ":8000", "1.2.3.4:", "h:65536", "h:-1", "h:٣", "::1:80", "http://h:80", "a b:80", "h:80\n"],
+)
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"the address to serve on is .*, allowed is HOST:PORT"):
+        parse_address(text)
+
+
+def test_an_address_in_use_or_of_elsewhere_is_a_sentence() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=rf"cannot serve on 127.0.0.1:{port}: .*in use"):
+            serve(ScriptedPredictor("fill_mask"), "127.0.0.1", port)
+    for host in ("203.0.113.1", "no such host", "x" * 300):
+        with pytest.raises(ConfigError, match=f"cannot serve on {host}:0: "):
+            serve(ScriptedPredictor("fill_mask"), host, 0)
+
+
+SERVER = """
+import os, signal
+from src.server import Limits, serve
+from tests.scripted_predictor import ScriptedPredictor
+
+def respond(record):
+    if record["text_a"] == "stop":
+        os.kill(os.getpid(), signal.SIGTERM)
+    return {"score": 1.0}
+
+serve(ScriptedPredictor("regression", respond), port=0, limits=Limits(body=100_000))
+"""
+
+
+@pytest.fixture
+def server() -> Any:
+    """A server process and its address."""
+    process = subprocess.Popen([sys.executable, "-c", SERVER], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    line = process.stdout.readline()
+    assert line.startswith("serving regression on http://127.0.0.1:") and line.endswith("/ (Ctrl-C ends)\n")
+    yield process, line.split()[3].rstrip("/")
+    process.kill()
+    process.wait()
+
+
+def ends_well(process: subprocess.Popen) -> bool:
+    output, _ = process.communicate(timeout=60)
+    return process.returncode == 0 and output == "stopped\n"
+
+
+def test_a_process_survives_bad_clients_and_finishes_what_runs_at_sigterm(server: Any) -> None:
+    process, address = server
+    port = int(address.rpartition(":")[2])
+    head = b"POST /predict HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: "
+    whole = b'{"records": [{"text_a": "a"}]}'
+    for request in (
+        b"\x16\x03\x01 no http\r\n\r\n",  # TLS
+        head + b"-5\r\n\r\n",
+        head + b"50\r\n\r\n" + whole,  # less than was said
+        head + str(len(whole)).encode() + b"\r\n\r\n" + whole,  # goes before the answer comes
+        head + b"99999999999\r\n\r\n" + b" " * 100_000,
+    ):
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(request)
+    with httpx2.Client(base_url=address) as api:
+        assert api.post("/predict", content=b" " * 200_000).status_code == 413
+        assert api.get("/health").json()["status"] == "ok"
+        last = api.post("/predict", json={"records": [{"text_a": "stop"}]})
+        assert last.status_code == 200 and last.json() == {"answers": [{"score": 1.0}]}
+    assert ends_well(process)
+
+
+def test_ctrl_c_ends_the_process(server: Any) -> None:
+    process, address = server
+    assert httpx2.get(f"{address}/health").json() == {"status": "ok", "waiting": 0}
+    os.kill(process.pid, signal.SIGINT)
+    assert ends_well(process)
