@@ -4,7 +4,7 @@ What differs between tasks lies behind `Task`; the entry scripts name one and th
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, Protocol
@@ -44,10 +44,12 @@ class Judgement:
 
     metrics: official ones by name; empty where the split has no labels.
     write: puts the predictions into a folder, in the task's official format.
+    learnt: what the development split says about using the weights, for their task.json.
     """
 
     metrics: dict[str, float]
     write: Callable[[Path], object]
+    learnt: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -286,6 +288,9 @@ class Finetuning:
             if self.device.rank == 0:
                 output.mkdir(parents=True, exist_ok=True)
                 judgement.write(output)
+                if split == self.task.dev_splits[0] and judgement.learnt:
+                    self.task.card |= judgement.learnt
+                    write_json((weights if weights.is_dir() else weights.parent) / TASK_FILE, self.task.card)
         for name, value in results.items():
             beside = f" (trivial {baselines[name]:.4f})" if name in baselines else ""
             self.say(f"{name}: {value:.4f}{beside}")

@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from model_utils.errors import DataError
 from src.utils import write_json
@@ -25,8 +26,8 @@ def write_task(folder: Path, task: Task) -> None:
     write_json(folder / TASK_FILE, asdict(task))
 
 
-def read_task(weights: Path) -> Task | None:
-    """The task beside weights (a checkpoint or its folder), or None where no task.json lies there.
+def read_card(weights: Path) -> dict[str, Any] | None:
+    """All that task.json beside weights (a checkpoint or its folder) says, or None where there is none.
 
     Raises:
         DataError: the file is damaged.
@@ -35,10 +36,16 @@ def read_task(weights: Path) -> Task | None:
     if not file.exists():
         return None
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        task = Task(content["task"], tuple(map(str, content.get("labels") or ())))
+        card = json.loads(file.read_text(encoding="utf-8"))
+        card |= {"task": card["task"], "labels": [str(label) for label in card.get("labels") or ()]}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{file} is damaged: {error!r}") from error
-    if task.task not in TASKS:
-        raise DataError(f"{file}: task is {task.task!r}, allowed is one of {', '.join(TASKS)}")
-    return task
+    if card["task"] not in TASKS:
+        raise DataError(f"{file}: task is {card['task']!r}, allowed is one of {', '.join(TASKS)}")
+    return card
+
+
+def read_task(weights: Path) -> Task | None:
+    """The task and the labels of read_card."""
+    card = read_card(weights)
+    return card and Task(card["task"], tuple(card["labels"]))

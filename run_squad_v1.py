@@ -1,0 +1,15 @@
+"""Answer SQuAD v1.1's questions: python run_squad_v1.py --help lists all keys."""
+
+from model_utils.config import run_main
+from model_utils.task_config import SquadConfig
+from src.finetuning import finetune
+from src.squad_task import SquadTask
+
+
+def main(config: SquadConfig) -> None:
+    """Train, evaluate and predict, as asked for."""
+    finetune(config, SquadTask)
+
+
+if __name__ == "__main__":
+    run_main(main, SquadConfig)

@@ -1,0 +1,15 @@
+"""Answer SQuAD v2.0's questions: python run_squad_v2.py --help lists all keys."""
+
+from model_utils.config import run_main
+from model_utils.task_config import SquadV2Config
+from src.finetuning import finetune
+from src.squad_task import SquadV2Task
+
+
+def main(config: SquadV2Config) -> None:
+    """Train, evaluate and predict, as asked for."""
+    finetune(config, SquadV2Task)
+
+
+if __name__ == "__main__":
+    run_main(main, SquadV2Config)

@@ -1,0 +1,357 @@
+"""SQuAD: questions whose answers are parts of a context -> rows of token ids, the windows.
+
+As google-research/albert's squad_utils: a row is [CLS] question [SEP] part of the context [SEP], with segment 1 from
+the context on. A context that does not fit is cut into overlapping parts, doc_stride tokens apart. Where a part does
+not hold the whole answer, training points at [CLS].
+
+google finds the tokens of an answer by a longest common subsequence of the context and its tokens, in as many steps as
+the product of their lengths; here the tokenizer says which characters each token comes from.
+"""
+
+import itertools
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from model_utils.errors import DataError
+from src.create_finetune_data import text_facts, token_columns
+from src.features import Features
+from src.records import Column, Ragged
+from src.text_tables import read_lines
+from src.tokenization import FullTokenizer
+
+_TARGETS = ("start_positions", "end_positions", "is_impossible")
+_SHOWN = 3  # of the answers that are left out
+_KINDS = {str: "a text", list: "a list", dict: "an object", int: "a whole number", bool: "true or false"}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A part of a context: its text, and the character that it starts at."""
+
+    text: str
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One question.
+
+    context: one object for all questions of a paragraph. answers: as people gave them; none where is_impossible, or
+    where the file does not tell. source: name of the file.
+    """
+
+    id: str
+    question: str
+    context: str
+    answers: tuple[Answer, ...] = ()
+    is_impossible: bool = False
+    source: str = ""
+
+
+# --- reading ---
+
+
+@dataclass(frozen=True)
+class _Node:
+    """A value in a JSON file, and where it stands."""
+
+    file: Path
+    place: str
+    value: Any
+
+    def member(self, key: str, kind: type) -> Any:
+        """A member of an object, of this kind and no other."""
+        if key not in self.value:
+            raise self.fault(key, "missing")
+        if type(self.value[key]) is not kind:
+            raise self.fault(key, f"{json.dumps(self.value[key])[:40]}, needed is {_KINDS[kind]}")
+        return self.value[key]
+
+    def text(self, key: str) -> str:
+        """A member that is a text and not empty."""
+        text = self.member(key, str)
+        if not text.strip():
+            raise self.fault(key, "empty")
+        return text
+
+    def objects(self, key: str) -> Iterator["_Node"]:
+        """The elements of a list of objects."""
+        for number, value in enumerate(self.member(key, list)):
+            node = _Node(self.file, f"{self.place}{key}[{number}].", value)
+            if type(value) is not dict:
+                raise self.fault(f"{key}[{number}]", f"{json.dumps(value)[:40]}, needed is an object")
+            yield node
+
+    def fault(self, key: str, found: str) -> DataError:
+        return DataError(f"{self.file} is not in SQuAD's form: {self.place}{key} is {found}")
+
+
+def read_squad(path: Path, version_2: bool, labelled: bool = True) -> list[Question]:
+    """The questions of a file in the form of SQuAD 1.1 or 2.0, or of CMRC 2018's trial data, in their order.
+
+    Args:
+        version_2: whether questions without an answer are allowed; they have no answers, and may say is_impossible.
+        labelled: every question must have its answers, or be without one by version_2. Otherwise answers are read where
+            there are any.
+
+    Raises:
+        DataError: the file cannot be read or is of another form, which names the place and what is missing there;
+            a context is empty, an id is there twice, a question lacks its answer, or there are no questions.
+    """
+    path = Path(path)
+    root = _Node(path, "", _load(path))
+    questions: list[Question] = []
+    for paragraph, keys in _paragraphs(root):
+        context = paragraph.text(keys["context"])
+        for node in paragraph.objects("qas"):
+            name, question = node.text(keys["id"]), node.member(keys["question"], str)
+            answers = _read_answers(node, context) if labelled or "answers" in node.value else ()
+            impossible = _is_impossible(node, answers, version_2) if labelled else False
+            questions.append(Question(name, question, context, answers, impossible, path.name))
+    if not questions:
+        raise DataError(f"{path} holds no questions")
+    _check_ids(path, questions)
+    return questions
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads("".join(read_lines(path)))
+    except ValueError as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{path} is not JSON: {error}") from None
+    document = {"data": document} if isinstance(document, list) else document
+    if not isinstance(document, dict):
+        raise DataError(f"{path} is not in SQuAD's form: it holds {_KINDS.get(type(document), 'a single value')}")
+    return document
+
+
+def _paragraphs(root: _Node) -> Iterator[tuple[_Node, dict[str, str]]]:
+    """Paragraphs with the names that their members have."""
+    for article in root.objects("data"):
+        if "context_text" in article.value:
+            yield article, {"context": "context_text", "id": "query_id", "question": "query_text"}
+        else:
+            for paragraph in article.objects("paragraphs"):
+                yield paragraph, {"context": "context", "id": "id", "question": "question"}
+
+
+def _read_answers(node: _Node, context: str) -> tuple[Answer, ...]:
+    texts = node.member("answers", list)
+    if texts and all(isinstance(text, str) for text in texts):  # CMRC 2018's trial data
+        return tuple(Answer(text, context.find(text)) for text in texts)
+    return tuple(
+        Answer(answer.member("text", str), answer.member("answer_start", int)) for answer in node.objects("answers")
+    )
+
+
+def _is_impossible(node: _Node, answers: Sequence[Answer], version_2: bool) -> bool:
+    impossible = node.member("is_impossible", bool) if "is_impossible" in node.value else not answers
+    if impossible == bool(answers):
+        raise node.fault("is_impossible", f"{json.dumps(impossible)} while there are {len(answers)} answers")
+    if impossible and not version_2:
+        raise DataError(
+            f"{node.file}: {node.place}answers is empty; questions without an answer are SQuAD 2.0's (run_squad_v2.py)"
+        )
+    return impossible
+
+
+def _check_ids(path: Path, questions: Sequence[Question]) -> None:
+    seen: set[str] = set()
+    for question in questions:
+        if question.id in seen:
+            raise DataError(f"{path}: two questions have the id {question.id!r}")
+        seen.add(question.id)
+
+
+# --- windows ---
+
+
+@dataclass(frozen=True)
+class SquadWindows:
+    """Which tokens of which contexts the rows hold, in the order of the rows.
+
+    questions: (rows,) number of the question.
+    firsts: (rows,) where in token_spans the row's part of the context begins. counts: (rows,) tokens of that part.
+    places: (rows,) where in the row it begins.
+    token_spans: (tokens of all contexts, 2) first character of each, and the one after its last.
+    """
+
+    questions: np.ndarray
+    firsts: np.ndarray
+    counts: np.ndarray
+    places: np.ndarray
+    token_spans: np.ndarray
+
+    @classmethod
+    def of(cls, array: Callable[[str], np.ndarray]) -> "SquadWindows":
+        """Those of features that were not made for training.
+
+        Args:
+            array: gives an array by its name: `features.arrays.__getitem__`, `records.array`.
+        """
+        return cls(*array("windows").T, array("token_spans"))
+
+    def max_context(self) -> np.ndarray:
+        """(rows, largest count) bool: no other row of the question has more of the token's surroundings.
+
+        Surroundings are the smaller one of the numbers of tokens before and after it; of equal rows the longer one
+        has more, then the first one (google's _check_is_max_context). False behind a row's tokens.
+        """
+        has_most = np.arange(max(1, self.counts.max(initial=0))) < self.counts[:, None]
+        bounds = np.flatnonzero(np.diff(self.questions, prepend=-1, append=-1))
+        for first, end in itertools.pairwise(bounds.tolist()):
+            if end - first > 1:
+                starts, counts = self.firsts[first:end], self.counts[first:end]
+                best = _best_windows(starts - starts[0], counts)
+                for row, start in enumerate((starts - starts[0]).tolist()):
+                    has_most[first + row, : counts[row]] = best[start : start + counts[row]] == row
+        return has_most
+
+
+def _best_windows(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """For every token of a context, the number of the window with the most context."""
+    tokens = np.arange(starts[-1] + counts[-1])[:, None]
+    before, after = tokens - starts, starts + counts - 1 - tokens
+    context = np.minimum(before, after)
+    return np.where(context < 0, -np.inf, context + 0.01 * counts).argmax(1)
+
+
+def squad_features(
+    questions: Sequence[Question],
+    tokenizer: FullTokenizer,
+    max_seq_length: int,
+    doc_stride: int,
+    max_query_length: int,
+    training: bool,
+    say: Callable[[str], object] = print,
+) -> Features:
+    """One row for each window of each question, in their order.
+
+    Args:
+        max_seq_length: tokens of a row, at least max_query_length + 4.
+        doc_stride: tokens from the beginning of a window to that of the next.
+        max_query_length: tokens of a question; the rest is cut off.
+        training: find the first answer. Questions whose first answer is not where answer_start says are left out.
+        say: told how many were left out, with a few of them.
+
+    Returns:
+        Columns input_ids, input_mask, segment_ids, p_mask (1 at question and [SEP], which cannot be an answer): int32,
+        per_token. For training start_positions, end_positions, is_impossible: int32, first and last token of the
+        answer and 0, or 0, 0, 1 where the row does not hold it; otherwise the arrays that SquadWindows reads.
+
+    Raises:
+        DataError: there are no questions, or none is left.
+    """
+    pieces: list[np.ndarray] = []
+    windows: list[tuple[int, int, int, int]] = []
+    positions: list[tuple[int, int, int]] = []
+    token_spans = [np.zeros((0, 2), np.int32)]
+    left_out: list[Question] = []
+    sep, tokens_before = np.array([tokenizer.sep_id], np.int32), 0
+    queries = tokenizer.encode_batch(question.question for question in questions)
+    asked = zip(range(len(questions)), questions, queries, strict=True)
+    for context, group in itertools.groupby(asked, key=lambda item: item[1].context):
+        tokens, offsets = tokenizer.tokenize_with_offsets(context)
+        ids = np.array(tokenizer.convert_tokens_to_ids(tokens), np.int32)
+        spans = np.array(offsets, np.int32).reshape(-1, 2)
+        for number, question, query in group:
+            answer = _answer_tokens(question, spans) if training and not question.is_impossible else None
+            if training and not question.is_impossible and answer is None:
+                left_out.append(question)
+                continue
+            head = np.array([tokenizer.cls_id, *query[:max_query_length], tokenizer.sep_id], np.int32)
+            room = max_seq_length - len(head) - 1
+            step = min(doc_stride, room)
+            for first in range(0, max(0, len(ids) - room) + step, step):
+                part = ids[first : first + room]
+                pieces += [head, part, sep]
+                windows.append((number, tokens_before + first, len(part), len(head)))
+                positions.append(_positions(answer, first, len(part), len(head)))
+        token_spans.append(spans)
+        tokens_before += len(spans)
+    if left_out:
+        say(_describe(left_out, len(questions)))
+    if not windows:
+        raise DataError("there are no questions to make features of")
+    _, _, counts, places = placed = np.array(windows, np.int32).T
+    columns, values = _token_columns(tokenizer, max_seq_length, np.concatenate(pieces), counts, places)
+    if not training:
+        return Features(columns, values, {"windows": placed.T, "token_spans": np.concatenate(token_spans)})
+    ones = np.ones(len(windows), np.int64)
+    for name, column in zip(_TARGETS, np.array(positions, np.int32).T, strict=True):
+        columns[name], values[name] = Column("int32", 0), Ragged(column, ones)
+    return Features(columns, values)
+
+
+def _token_columns(
+    tokenizer: FullTokenizer, width: int, input_ids: np.ndarray, counts: np.ndarray, places: np.ndarray
+) -> tuple[dict[str, Column], dict[str, Ragged]]:
+    """Columns and rows of input_ids and what follows from where the parts of the context (counts) begin (places)."""
+    one = np.ones_like(counts)
+    segments = np.repeat(np.tile(np.array([0, 1], np.int32), len(counts)), np.stack([places, counts + 1], 1).ravel())
+    parts = np.stack([one, places - 1, counts, one], 1).ravel()  # [CLS], question and [SEP], context, [SEP]
+    p_mask = np.repeat(np.tile(np.array([0, 1, 0, 1], np.int32), len(counts)), parts)
+    columns = token_columns(tokenizer, width) | {"p_mask": Column("int32", width, 1, True)}
+    values = (input_ids, np.ones_like(input_ids), segments, p_mask)
+    lengths = (places + counts + 1).astype(np.int64)
+    return columns, {name: Ragged(rows, lengths) for name, rows in zip(columns, values, strict=True)}
+
+
+def _answer_tokens(question: Question, spans: np.ndarray) -> tuple[int, int] | None:
+    """First and last token of the first answer; None where the context has another text there, or no token."""
+    answer = question.answers[0]
+    if not answer.text or not question.context.startswith(answer.text, answer.start):
+        return None
+    tokens = np.flatnonzero((spans[:, 0] < answer.start + len(answer.text)) & (spans[:, 1] > answer.start))
+    return (int(tokens[0]), int(tokens[-1])) if len(tokens) else None
+
+
+def _positions(answer: tuple[int, int] | None, first: int, count: int, place: int) -> tuple[int, int, int]:
+    """Values of _TARGETS for the part of a context of `count` tokens from `first` on, which begins at `place`."""
+    if answer is None or answer[0] < first or answer[1] >= first + count:
+        return 0, 0, 1
+    return answer[0] - first + place, answer[1] - first + place, 0
+
+
+def _describe(left_out: Sequence[Question], total: int) -> str:
+    shown = []
+    for question in left_out[:_SHOWN]:
+        answer = question.answers[0]
+        there = question.context[max(0, answer.start) : max(0, answer.start + len(answer.text))]
+        shown.append(f"{question.id} ({answer.text!r} at {answer.start}, where {there!r} stands)")
+    return (
+        f"{left_out[0].source}: {len(left_out):,} of {total:,} questions have an answer that does not lie where "
+        f"answer_start says and are left out: {', '.join(shown)}{', ...' if len(left_out) > _SHOWN else ''}"
+    )
+
+
+def squad_facts(
+    questions: Sequence[Question],
+    tokenizer: FullTokenizer,
+    max_seq_length: int,
+    doc_stride: int,
+    max_query_length: int,
+    training: bool,
+) -> dict[str, Any]:
+    """Everything that decides about squad_features of the same arguments."""
+    texts = (
+        (context, [(each.question, [(a.text, a.start) for a in each.answers], each.is_impossible) for each in group])
+        for context, group in itertools.groupby(questions, key=attrgetter("context"))
+    )
+    return text_facts(
+        {question.source for question in questions},
+        texts,
+        tokenizer,
+        max_seq_length=max_seq_length,
+        doc_stride=doc_stride,
+        max_query_length=max_query_length,
+        training=training,
+    )

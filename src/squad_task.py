@@ -1,0 +1,129 @@
+"""SQuAD v1.1 and v2.0: which span of a text answers a question, if any does."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mindspore import nn
+
+from model_utils.errors import ConfigError
+from model_utils.task_config import SquadConfig, SquadV2Config
+from src.albert_config import AlbertConfig
+from src.albert_for_finetune import AlbertForQuestionAnswering, AlbertForSpanSearch
+from src.create_finetune_data import sample
+from src.create_squad_data import Question, SquadWindows, read_squad, squad_facts, squad_features
+from src.finetune_eval_model import QuestionAnsweringScores, SpanSearchScores
+from src.finetuning import TRAIN, Judgement, Source
+from src.records import RecordSet
+from src.squad_metrics import score_answers, score_with_threshold
+from src.squad_postprocess import (
+    answer_texts,
+    beam_predictions,
+    independent_predictions,
+    no_answer_probabilities,
+    write_predictions,
+)
+from src.task_file import read_card
+from src.tokenization import FullTokenizer
+
+THRESHOLD = "null_threshold"  # probability of no answer above which there is none
+SUFFIXES = {"dev": "", "test": "_test"}  # of the names of prediction files
+
+
+class SquadTask:
+    """See src.finetuning.Task; SQuAD v1.1."""
+
+    kind = "squad"
+    lanes = 1
+    selection = "f1"
+    dev_splits = ("dev",)
+    test_splits = ("test",)
+    version_2 = False
+
+    def __init__(self, config: SquadConfig, tokenizer: FullTokenizer) -> None:
+        if config.max_query_length + 4 > config.max_seq_length:
+            raise ConfigError(
+                f"max_query_length is {config.max_query_length}, allowed is at most max_seq_length - 4 "
+                f"({config.max_seq_length - 4})"
+            )
+        self.config, self.tokenizer = config, tokenizer
+        self.questions: dict[str, list[Question]] = {}
+        kept = ("max_seq_length", "doc_stride", "max_query_length", "max_answer_length", "n_best_size", "language")
+        self.card: dict[str, Any] = {"task": "squad_v2" if self.version_2 else "squad_v1", "labels": []}
+        self.card |= {key: getattr(config, key) for key in kept}
+
+    def source(self, split: str) -> Source:
+        config = self.config
+        keys = {TRAIN: "train_json_path", "dev": "eval_json_path", "test": "predict_json_path"}
+        path = getattr(config, keys[split])
+        if not path:
+            raise ConfigError(f"--{keys[split]} is needed: questions in SQuAD's format")
+        questions = read_squad(Path(path), self.version_2, labelled=split != "test")
+        self.questions[split] = sample(questions, config.most_samples(split), config.seed)
+        lengths = (config.max_seq_length, config.doc_stride, config.max_query_length)
+        described = (self.questions[split], self.tokenizer, *lengths, split == TRAIN)
+        return Source(squad_facts(*described), partial(squad_features, *described))
+
+    def training_network(self, architecture: AlbertConfig, seed: int) -> nn.Cell:
+        return AlbertForQuestionAnswering(architecture, seed=seed)
+
+    def scores_network(self, architecture: AlbertConfig) -> nn.Cell:
+        return QuestionAnsweringScores(architecture)
+
+    def judge(self, split: str, records: RecordSet, outputs: dict[str, np.ndarray]) -> Judgement:
+        config, questions = self.config, self.questions[split]
+        windows = SquadWindows.of(records.array)
+        predictions = independent_predictions(questions, windows, outputs, config.n_best_size, config.max_answer_length)
+        metrics = {}
+        if split != "test":
+            metrics = score_answers(questions, answer_texts(questions, predictions), config.language)
+        write = partial(write_predictions, questions=questions, predictions=predictions, suffix=SUFFIXES[split])
+        return Judgement(metrics, write)
+
+    def baselines(self, train: RecordSet, dev: RecordSet) -> dict[str, float]:
+        """A span that is chosen without reading has no score worth the name."""
+        return {}
+
+
+class SquadV2Task(SquadTask):
+    """SQuAD v2.0: the threshold that suits the development set best is stored with the weights and used to predict."""
+
+    selection = "best_f1"
+    version_2 = True
+    config: SquadV2Config
+
+    def __init__(self, config: SquadV2Config, tokenizer: FullTokenizer) -> None:
+        super().__init__(config, tokenizer)
+        self.card |= {"start_n_top": config.start_n_top, "end_n_top": config.end_n_top, THRESHOLD: 1.0}
+        if not config.do_train and (known := read_card(Path(config.load_finetune_checkpoint_path))):
+            self.card[THRESHOLD] = known.get(THRESHOLD, 1.0)
+
+    def training_network(self, architecture: AlbertConfig, seed: int) -> nn.Cell:
+        return AlbertForSpanSearch(architecture, self.config.start_n_top, self.config.end_n_top, seed=seed)
+
+    def scores_network(self, architecture: AlbertConfig) -> nn.Cell:
+        return SpanSearchScores(architecture, self.config.start_n_top, self.config.end_n_top)
+
+    def judge(self, split: str, records: RecordSet, outputs: dict[str, np.ndarray]) -> Judgement:
+        config, questions = self.config, self.questions[split]
+        windows = SquadWindows.of(records.array)
+        predictions = beam_predictions(questions, windows, outputs, config.n_best_size, config.max_answer_length)
+        metrics, threshold = {}, self.card[THRESHOLD]
+        if split != "test":
+            answers = answer_texts(questions, predictions)
+            metrics = score_with_threshold(questions, answers, no_answer_probabilities(questions, predictions))
+            threshold = metrics["best_f1_thresh"]
+        write = partial(
+            write_predictions,
+            questions=questions,
+            predictions=predictions,
+            threshold=threshold,
+            suffix=SUFFIXES[split],
+        )
+        return Judgement(metrics, write, {THRESHOLD: threshold})
+
+    def baselines(self, train: RecordSet, dev: RecordSet) -> dict[str, float]:
+        """Never an answer."""
+        share = 100.0 * float(np.mean([question.is_impossible for question in self.questions["dev"]]))
+        return dict.fromkeys(("exact", "f1", "best_exact", "best_f1"), share)

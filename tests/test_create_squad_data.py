@@ -1,0 +1,403 @@
+"""SQuAD: files, windows, positions; google's own features as the measure."""
+
+import copy
+import json
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from model_utils.errors import DataError
+from src.create_squad_data import Answer, Question, SquadWindows, read_squad, squad_facts, squad_features
+from src.features import cached_features
+from src.tokenization import FullTokenizer
+
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+PAD, UNK, CLS, SEP, MASK = range(5)
+LETTERS = "abcdefghijklmnopqrst"
+A, B, C, D, E, F, G, H = range(5, 13)  # ids of the first letters
+SQUAD = {
+    "version": "1.1",
+    "data": [
+        {
+            "title": "Letters",
+            "paragraphs": [
+                {
+                    "context": "A b c d e",
+                    "qas": [
+                        {"id": "1", "question": "f g", "answers": [{"text": "c d", "answer_start": 4}]},
+                        {
+                            "id": "2",
+                            "question": "h",
+                            "answers": [{"text": "A", "answer_start": 0}, {"text": "A b", "answer_start": 0}],
+                        },
+                    ],
+                },
+                {
+                    "context": "f g",
+                    "qas": [{"id": "3", "question": "i", "answers": [{"text": "g", "answer_start": 2}]}],
+                },
+            ],
+        }
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory) -> FullTokenizer:
+    path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
+    path.write_text("\n".join([*SPECIALS, *LETTERS]))
+    return FullTokenizer(path)
+
+
+@pytest.fixture(scope="module")
+def english(shared) -> FullTokenizer:
+    return FullTokenizer(spm_model_file=shared / "data" / "vocab" / "30k-clean.model")
+
+
+@pytest.fixture(scope="module")
+def chinese(shared) -> FullTokenizer:
+    return FullTokenizer(shared / "data" / "vocab" / "vocab_zh.txt")
+
+
+def write(tmp_path, document, name="dev.json"):
+    path = tmp_path / name
+    path.write_text(document if isinstance(document, str) else json.dumps(document))
+    return path
+
+
+def first_question(document):
+    return document["data"][0]["paragraphs"][0]["qas"][0]
+
+
+def impossible(document, **changes):
+    """The document, its first question without an answer."""
+    document = copy.deepcopy(document)
+    question = first_question(document)
+    question |= {"answers": [], "is_impossible": True} | changes
+    return document
+
+
+def rows_of(features, name):
+    """Lists of one column; numbers where it has a single value in each row."""
+    values = features.values[name]
+    rows = [row.tolist() for row in np.split(values.values, np.cumsum(values.counts)[:-1])]
+    return rows if features.columns[name].per_token else [row[0] for row in rows]
+
+
+def targets_of(features):
+    columns = (rows_of(features, name) for name in ("start_positions", "end_positions", "is_impossible"))
+    return list(zip(*columns, strict=True))
+
+
+# --- reading ---
+
+
+def test_a_file_is_read_in_its_order(tmp_path):
+    questions = read_squad(write(tmp_path, SQUAD), version_2=False)
+    assert questions == [
+        Question("1", "f g", "A b c d e", (Answer("c d", 4),), False, "dev.json"),
+        Question("2", "h", "A b c d e", (Answer("A", 0), Answer("A b", 0)), False, "dev.json"),
+        Question("3", "i", "f g", (Answer("g", 2),), False, "dev.json"),
+    ]
+    assert questions[0].context is questions[1].context
+    assert read_squad(write(tmp_path, "\ufeff" + json.dumps(SQUAD)), version_2=True) == questions
+
+
+def test_version_2_has_questions_without_an_answer(tmp_path):
+    (question, other, _) = read_squad(write(tmp_path, impossible(SQUAD, plausible_answers=[])), version_2=True)
+    assert question.is_impossible and question.answers == () and not other.is_impossible
+    document = impossible(SQUAD)
+    del first_question(document)["is_impossible"]
+    assert read_squad(write(tmp_path, document), version_2=True)[0].is_impossible
+    with pytest.raises(DataError, match=r"paragraphs\[0\]\.qas\[0\]\.answers is empty.*run_squad_v2\.py"):
+        read_squad(write(tmp_path, document), version_2=False)
+
+
+def test_questions_to_predict_need_no_answers(tmp_path):
+    document = copy.deepcopy(SQUAD)
+    del first_question(document)["answers"]
+    questions = read_squad(write(tmp_path, document), version_2=False, labelled=False)
+    assert [len(question.answers) for question in questions] == [0, 2, 1]
+    assert not questions[0].is_impossible
+    with pytest.raises(DataError, match=r"data\[0\]\.paragraphs\[0\]\.qas\[0\]\.answers is missing"):
+        read_squad(write(tmp_path, document), version_2=True)
+
+
+def test_trial_data_of_cmrc_2018(tmp_path):
+    asked = [{"query_id": "T_0", "query_text": "是什么？", "answers": ["京城", "北京"]}]
+    document = [{"context_id": "T", "context_text": "这是北京城。", "title": "x", "qas": asked}]
+    (question,) = read_squad(write(tmp_path, document), version_2=False)
+    assert (question.id, question.question, question.context) == ("T_0", "是什么？", "这是北京城。")
+    assert question.answers == (Answer("京城", 3), Answer("北京", 2))
+    del asked[0]["query_id"]
+    with pytest.raises(DataError, match=r"data\[0\]\.qas\[0\]\.query_id is missing"):
+        read_squad(write(tmp_path, document), version_2=False)
+
+
+PARAGRAPH = ("data", 0, "paragraphs", 1)
+QUESTION = (*PARAGRAPH, "qas", 0)
+ANSWER = (*QUESTION, "answers", 0)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (("data",), None, "data is missing"),
+        (("data",), {}, r"data is \{\}, needed is a list"),
+        (("data", 0), "x", r'data\[0\] is "x", needed is an object'),
+        (("data", 0, "paragraphs"), None, r"data\[0\]\.paragraphs is missing"),
+        (PARAGRAPH, 7, r"data\[0\]\.paragraphs\[1\] is 7, needed is an object"),
+        ((*PARAGRAPH, "context"), None, r"data\[0\]\.paragraphs\[1\]\.context is missing"),
+        ((*PARAGRAPH, "context"), " \n", r"data\[0\]\.paragraphs\[1\]\.context is empty"),
+        ((*PARAGRAPH, "qas"), None, r"data\[0\]\.paragraphs\[1\]\.qas is missing"),
+        ((*QUESTION, "id"), None, r"data\[0\]\.paragraphs\[1\]\.qas\[0\]\.id is missing"),
+        ((*QUESTION, "id"), 12, r"qas\[0\]\.id is 12, needed is a text"),
+        ((*QUESTION, "question"), None, r"qas\[0\]\.question is missing"),
+        ((*QUESTION, "answers"), {"text": ["g"], "answer_start": [2]}, r"qas\[0\]\.answers is .*, needed is a list"),
+        ((*QUESTION, "is_impossible"), "no", r'qas\[0\]\.is_impossible is "no", needed is true or false'),
+        ((*QUESTION, "is_impossible"), True, r"qas\[0\]\.is_impossible is true while there are 1 answers"),
+        ((*ANSWER, "text"), None, r"qas\[0\]\.answers\[0\]\.text is missing"),
+        ((*ANSWER, "answer_start"), None, r"qas\[0\]\.answers\[0\]\.answer_start is missing"),
+        ((*ANSWER, "answer_start"), "2", r'answers\[0\]\.answer_start is "2", needed is a whole number'),
+        ((*ANSWER, "answer_start"), True, r"answers\[0\]\.answer_start is true, needed is a whole number"),
+    ],
+)
+def test_what_is_not_squad_is_named(tmp_path, place, value, message):
+    document = copy.deepcopy(SQUAD)
+    node = document
+    for key in place[:-1]:
+        node = node[key]
+    if value is None:
+        del node[place[-1]]
+    else:
+        node[place[-1]] = value
+    with pytest.raises(DataError, match=rf"dev\.json is not in SQuAD's form: .*{message}"):
+        read_squad(write(tmp_path, document), version_2=True)
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ('{"data": [', r"dev\.json is not JSON"),
+        ('"data"', "is not in SQuAD's form: it holds a text"),
+        ("7.5", "is not in SQuAD's form: it holds a single value"),
+        ('{"question": "x"}', "data is missing"),
+        ({"data": []}, "holds no questions"),
+        (SQUAD | {"data": SQUAD["data"] * 2}, "two questions have the id '1'"),
+    ],
+)
+def test_files_that_are_refused(tmp_path, document, message):
+    with pytest.raises(DataError, match=message):
+        read_squad(write(tmp_path, document), version_2=False)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(DataError, match=r"nowhere\.json cannot be read"):
+        read_squad(tmp_path / "nowhere.json", version_2=False)
+
+
+# --- windows ---
+
+
+def letters(count: int, answer: tuple[int, int] | None = None, question: str = "a b") -> Question:
+    """A context of so many letters, and the letters of the answer (the first one and the one after the last)."""
+    text = " ".join((LETTERS * count)[:count])
+    answers = (Answer(text[2 * answer[0] : 2 * answer[1] - 1], 2 * answer[0]),) if answer else ()
+    return Question(f"{count} {answer}", question, text, answers, answer is None)
+
+
+def test_a_context_that_fits(tokenizer):
+    features = squad_features([letters(4, (1, 3))], tokenizer, 16, 8, 4, training=True)
+    assert rows_of(features, "input_ids") == [[CLS, A, B, SEP, A, B, C, D, SEP]]
+    assert rows_of(features, "input_mask") == [[1] * 9]
+    assert rows_of(features, "segment_ids") == [[0, 0, 0, 0, 1, 1, 1, 1, 1]]
+    assert rows_of(features, "p_mask") == [[0, 1, 1, 1, 0, 0, 0, 0, 1]]
+    assert targets_of(features) == [(5, 6, 0)]
+    assert features.arrays == {}
+    padding = {name: column.padding for name, column in features.columns.items() if column.per_token}
+    assert padding == {"input_ids": PAD, "input_mask": 0, "segment_ids": 0, "p_mask": 1}
+    assert {values.values.dtype for values in features.values.values()} == {np.dtype(np.int32)}
+
+
+def test_a_long_context_becomes_windows(tokenizer):
+    features = squad_features([letters(8, (3, 5))], tokenizer, 9, 2, 2, training=True)
+    assert rows_of(features, "input_ids") == [
+        [CLS, A, B, SEP, A, B, C, D, SEP],
+        [CLS, A, B, SEP, C, D, E, F, SEP],
+        [CLS, A, B, SEP, E, F, G, H, SEP],
+    ]
+    assert targets_of(features) == [(0, 0, 1), (5, 6, 0), (0, 0, 1)]  # the answer is D, E
+
+
+def test_a_long_question_is_cut_and_leaves_room(tokenizer):
+    features = squad_features([letters(6, (0, 1), "c d e f")], tokenizer, 9, 3, 3, training=True)
+    assert rows_of(features, "input_ids") == [
+        [CLS, C, D, E, SEP, A, B, C, SEP],
+        [CLS, C, D, E, SEP, D, E, F, SEP],
+    ]
+    assert targets_of(features) == [(5, 5, 0), (0, 0, 1)]
+
+
+def test_unanswerable_questions_point_at_cls(tokenizer):
+    assert targets_of(squad_features([letters(4)], tokenizer, 16, 8, 4, training=True)) == [(0, 0, 1)]
+
+
+def test_an_answer_inside_words_takes_whole_tokens(tokenizer):
+    context = "[a] (b) c"
+    question = Question("1", "a", context, (Answer("b) ", 5),))
+    features = squad_features([question], tokenizer, 32, 8, 4, training=True)
+    ids = rows_of(features, "input_ids")[0]
+    start, end, _ = targets_of(features)[0]
+    assert ids[start : end + 1] == [B, UNK]
+
+
+def test_answers_that_lie_elsewhere_are_left_out_of_training(tokenizer):
+    context = "a b\u200b cd c"
+    answers = [("b", 1), ("c", -1), ("b", 99), ("", 6), ("\u200b", 3), ("c", 8), ("B", 2)]
+    questions = [
+        Question(f"q{number}", "d", context, (Answer(*answer), Answer("a", 0)), source="train.json")
+        for number, answer in enumerate(answers)
+    ]
+    said = []
+    features = squad_features(questions, tokenizer, 16, 8, 4, True, said.append)
+    assert targets_of(features) == [(6, 6, 0)]  # q5
+    assert len(said) == 1
+    assert said[0].startswith("train.json: 6 of 7 questions have an answer that does not lie where answer_start says")
+    assert "q0 ('b' at 1, where ' ' stands), q1 ('c' at -1, where '' stands), q2 ('b' at 99" in said[0]
+    assert said[0].endswith(", ...")
+    with pytest.raises(DataError, match="there are no questions"):
+        squad_features(questions[:2], tokenizer, 16, 8, 4, True, said.append)
+    evaluated = squad_features(questions, tokenizer, 16, 8, 4, False, said.append)
+    assert SquadWindows.of(evaluated.arrays.__getitem__).questions.tolist() == list(range(7))
+    assert len(said) == 2
+
+
+def test_no_questions_are_refused(tokenizer):
+    with pytest.raises(DataError, match="there are no questions"):
+        squad_features([], tokenizer, 16, 8, 4, training=False)
+
+
+def test_contexts_are_tokenized_once(tokenizer, tmp_path, monkeypatch):
+    seen = []
+    original = tokenizer.tokenize_with_offsets
+    monkeypatch.setattr(tokenizer, "tokenize_with_offsets", lambda text: seen.append(text) or original(text))
+    squad_features(read_squad(write(tmp_path, SQUAD), False), tokenizer, 16, 8, 4, training=True)
+    assert seen == ["A b c d e", "f g"]
+
+
+def test_windows_know_the_characters_of_their_tokens(tokenizer, tmp_path):
+    questions = [letters(8), letters(2), letters(2, question="c d e"), Question("x", "a", "Á  (ab) \u200b")]
+    features = squad_features(questions, tokenizer, 9, 2, 2, training=False)
+    records = cached_features(tmp_path, "squad", {}, lambda: features)
+    windows = SquadWindows.of(records.array)
+    assert "start_positions" not in records.columns
+    assert windows.questions.tolist() == [0, 0, 0, 1, 2, 3]
+    assert windows.counts.tolist() == [4, 4, 4, 2, 2, 4]
+    assert windows.places.tolist() == [4, 4, 4, 4, 4, 3]
+    spans = [windows.token_spans[first:][:count] for first, count in zip(windows.firsts, windows.counts, strict=True)]
+    texts = [
+        [questions[number].context[start:end] for start, end in rows.tolist()]
+        for number, rows in zip(windows.questions, spans, strict=True)
+    ]
+    assert texts == [
+        ["a", "b", "c", "d"],
+        ["c", "d", "e", "f"],
+        ["e", "f", "g", "h"],
+        *[["a", "b"]] * 2,
+        [*"Á(", "ab", ")"],
+    ]
+
+
+def plain_max_context(starts, counts, position):
+    """google's rule as its text says: the window with the largest smaller side, longer ones and then earlier first."""
+    scores = [
+        min(position - start, start + count - 1 - position) + 0.01 * count
+        if start <= position < start + count
+        else None
+        for start, count in zip(starts, counts, strict=True)
+    ]
+    return scores.index(max(score for score in scores if score is not None))
+
+
+@given(st.integers(1, 40), st.integers(1, 8), st.integers(1, 10))
+@example(310, 300, 200)  # the second window is so much shorter that the first has tokens nearer to its own end
+def test_every_token_has_one_window_of_most_context(tokenizer, length, room, stride):
+    questions = [letters(length, question="a"), letters(3, question="b"), letters(length, question="c")]
+    features = squad_features(questions, tokenizer, room + 4, stride, 1, training=False)
+    windows = SquadWindows.of(features.arrays.__getitem__)
+    most = windows.max_context()
+    for number, question in enumerate(questions):
+        (rows,) = np.nonzero(windows.questions == number)
+        starts, counts = windows.firsts[rows] - windows.firsts[rows[0]], windows.counts[rows]
+        tokens = len(question.context.split())
+        step = min(stride, room)
+        assert starts.tolist() == list(range(0, starts[-1] + 1, step)) and starts[-1] + counts[-1] == tokens
+        assert len(rows) == 1 or starts[-2] + room < tokens  # no window more than needed
+        for row, start, count in zip(rows, starts, counts, strict=True):
+            expected = [plain_max_context(starts, counts, start + at) == row - rows[0] for at in range(count)]
+            assert most[row, :count].tolist() == expected and not most[row, count:].any()
+
+
+# --- real data ---
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_windows_and_positions_are_googles(golden, shared, english, version):
+    """All 1,089 and all 1,274 windows: token ids, segments, mask, positions. None differs."""
+    path = golden / "squad_features" / f"squad_v{version}_dev.jsonl"
+    wanted = [json.loads(line) for line in path.read_text().splitlines()]
+    questions = read_squad(shared / "data" / f"squad_v{version}" / "dev.json", version == 2)
+    features = squad_features(questions, english, 384, 128, 64, True, pytest.fail)
+    for name in ("input_ids", "segment_ids", "p_mask"):
+        assert rows_of(features, name) == [row[name] for row in wanted]
+    expected = [(row["start_position"], row["end_position"], row["is_impossible"]) for row in wanted]
+    assert targets_of(features) == expected
+    windows = SquadWindows.of(squad_features(questions, english, 384, 128, 64, False).arrays.__getitem__)
+    assert [questions[number].id for number in windows.questions] == [row["id"] for row in wanted]
+
+
+def test_squadshifts_answers_lie_where_they_should(shared, english):
+    questions = read_squad(shared / "data" / "squad_v1" / "squadshifts_new_wiki_v1.0.json", version_2=False)
+    assert len(questions) == 7938 and max(len(question.answers) for question in questions) > 1
+    features = squad_features(questions[:500], english, 384, 128, 64, True, pytest.fail)
+    assert sum(not flag for _, _, flag in targets_of(features)) >= 500
+
+
+def test_chinese_answers_are_found_by_character(chinese):
+    """In the form of XQuAD's Chinese part."""
+    context = "沃尔特·惠特曼（Walt Whitman，1819年－1892年）生于长岛，1855年出版《草叶集》。"
+    answers = ["沃尔特·惠特曼", "1819年", "Walt Whitman", "长岛", "《草叶集》", "草叶集"]
+    questions = [
+        Question(str(number), "他是谁？", context, (Answer(text, context.index(text)),))
+        for number, text in enumerate(answers)
+    ]
+    features = squad_features(questions, chinese, 64, 32, 16, True, pytest.fail)
+    windows = SquadWindows.of(squad_features(questions, chinese, 64, 32, 16, False).arrays.__getitem__)
+    for row, (text, (start, end, impossible)) in enumerate(zip(answers, targets_of(features), strict=True)):
+        shift = windows.firsts[row] - windows.places[row]
+        first, last = windows.token_spans[start + shift, 0], windows.token_spans[end + shift, 1]
+        assert not impossible and context[first:last] == text
+    assert chinese.convert_ids_to_tokens(rows_of(features, "input_ids")[3][:7]) == [
+        "[CLS]", "他", "是", "谁", "？", "[SEP]", "沃",
+    ]  # fmt: skip
+
+
+# --- facts ---
+
+
+def test_facts_tell_everything_that_decides(tokenizer, tmp_path):
+    def facts(document=SQUAD, max_seq_length=16, doc_stride=8, max_query_length=4, training=True):
+        questions = read_squad(write(tmp_path, document), version_2=True)
+        return squad_facts(questions, tokenizer, max_seq_length, doc_stride, max_query_length, training)
+
+    first = facts()
+    assert json.loads(json.dumps(first)) == first == facts()
+    assert first["source"] == ["dev.json"] and first["vocab_sha256"] == tokenizer.sha256
+    moved, renamed = copy.deepcopy(SQUAD), copy.deepcopy(SQUAD)
+    first_question(moved)["answers"][0]["answer_start"] = 5
+    first_question(renamed)["question"] = "f"
+    others = [facts(document) for document in (moved, renamed, impossible(SQUAD))]
+    others += [facts(max_seq_length=15), facts(doc_stride=7), facts(max_query_length=3), facts(training=False)]
+    assert all(other != first for other in others)

@@ -1,0 +1,119 @@
+"""SQuAD end to end: both heads learn real questions by heart, and weights alone give the same answers again."""
+
+import json
+import os
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import run_squad_v1
+import run_squad_v2
+from model_utils.schema import load_config
+from model_utils.task_config import SquadConfig, SquadV2Config
+
+QUESTIONS = 24
+LONGEST_CONTEXT = 600  # characters
+MODEL = {
+    "embedding_size": 32,
+    "hidden_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 192,
+    "max_position_embeddings": 224,
+    "initializer_range": 0.1,
+    "classifier_dropout_prob": 0.0,
+}
+TASKS = {"squad_v1": (run_squad_v1, SquadConfig), "squad_v2": (run_squad_v2, SquadV2Config)}
+
+
+def short_questions(path: Path) -> dict[str, Any]:
+    """The first questions with short contexts: for v2 as many with an answer as without."""
+    chosen: dict[bool, list] = {True: [], False: []}
+    for article in json.loads(path.read_text())["data"]:
+        for paragraph in article["paragraphs"]:
+            for question in paragraph["qas"] if len(paragraph["context"]) < LONGEST_CONTEXT else ():
+                one = {"context": paragraph["context"], "qas": [{**question, "answers": question["answers"][:1]}]}
+                chosen[bool(question["answers"])].append(one)
+    part = QUESTIONS // 2 if chosen[False] else QUESTIONS
+    paragraphs = chosen[True][:part] + chosen[False][:part]
+    assert len(paragraphs) == QUESTIONS
+    return {"version": "test", "data": [{"title": "short", "paragraphs": paragraphs}]}
+
+
+def config_of(task: str, shared: Path, data: Path, **changes: Any) -> SquadConfig:
+    settings = {
+        "config_path": os.devnull,
+        "train_json_path": data,
+        "eval_json_path": data,
+        "spm_model_file": shared / "data/vocab/30k-clean.model",
+        "feature_dir": data.parent / "features",
+        "device_target": "CPU",
+        "max_seq_length": 224,
+        "max_query_length": 32,
+        "train_batch_size": 12,
+        "epoch_num": 60,
+        "eval_steps": 40,
+        "length_buckets": 1,
+        "warmup_ratio": 0.1,
+        "optimizer_cfg.AdamWeightDecay.warmup_steps": 0,
+        "optimizer_cfg.AdamWeightDecay.beta2": 0.98,
+        "optimizer_cfg.AdamWeightDecay.learning_rate": 0.002,
+        **{f"albert_cfg.{key}": value for key, value in MODEL.items()},
+        **changes,
+    }
+    return load_config(TASKS[task][1], [word for key, value in settings.items() for word in (f"--{key}", str(value))])
+
+
+@pytest.fixture(scope="module", params=TASKS)
+def run(request: pytest.FixtureRequest, shared: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """The task's name and the folder of its finished run, questions.json beside it."""
+    folder = tmp_path_factory.mktemp(request.param)
+    data = folder / "questions.json"
+    data.write_text(json.dumps(short_questions(shared / f"data/{request.param}/train.json")))
+    script: ModuleType = TASKS[request.param][0]
+    script.main(config_of(request.param, shared, data, save_finetune_checkpoint_path=folder / "run"))
+    return request.param, folder / "run"
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def test_the_training_questions_are_learnt(run: tuple[str, Path]) -> None:
+    task, folder = run
+    results = read(folder / "eval_results.json")
+    assert results["exact_match" if task == "squad_v1" else "best_exact"] >= 95.0
+
+
+def test_files_have_an_entry_for_every_question(run: tuple[str, Path]) -> None:
+    task, folder = run
+    (article,) = read(folder.parent / "questions.json")["data"]
+    wanted = {question["id"] for paragraph in article["paragraphs"] for question in paragraph["qas"]}
+    names = ["predictions.json", "nbest_predictions.json"] + ["null_odds.json"] * (task == "squad_v2")
+    assert all(read(folder / name).keys() == wanted for name in names)
+
+
+def test_weights_alone_answer_the_same(run: tuple[str, Path], shared: Path, tmp_path: Path) -> None:
+    """Without answers in the file; v2 takes the threshold that was best in training."""
+    task, folder = run
+    (article,) = read(folder.parent / "questions.json")["data"]
+    for paragraph in article["paragraphs"]:
+        paragraph["qas"] = [{"id": each["id"], "question": each["question"]} for each in paragraph["qas"]]
+    bare = tmp_path / "bare.json"
+    bare.write_text(json.dumps({"data": [article]}))
+    config = config_of(
+        task,
+        shared,
+        bare,
+        do_train=False,
+        do_eval=False,
+        do_predict=True,
+        predict_json_path=bare,
+        load_finetune_checkpoint_path=folder,
+        spm_model_file="",
+        output_path=tmp_path,
+    )
+    TASKS[task][0].main(config)
+    assert read(tmp_path / "predictions_test.json") == read(folder / "predictions.json")
