@@ -263,10 +263,12 @@ def squad_features(
         ids = np.array(tokenizer.convert_tokens_to_ids(tokens), np.int32)
         spans = np.array(offsets, np.int32).reshape(-1, 2)
         for number, question, query in group:
-            answer = _answer_tokens(question, spans) if training and not question.is_impossible else None
-            if training and not question.is_impossible and answer is None:
-                left_out.append(question)
-                continue
+            answer = None
+            if training and not question.is_impossible:
+                answer = _answer_tokens(question, spans)
+                if answer is None:
+                    left_out.append(question)
+                    continue
             head = np.array([tokenizer.cls_id, *query[:max_query_length], tokenizer.sep_id], np.int32)
             room = max_seq_length - len(head) - 1
             step = min(doc_stride, room)
