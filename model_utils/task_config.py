@@ -6,7 +6,9 @@ from model_utils.config import TrainingConfig
 from model_utils.errors import ConfigError
 from model_utils.schema import option
 from src.assessment_method import METHODS
+from src.entities import is_tag
 from src.glue import GLUE_TASKS
+from src.ner_data import FORMATS
 
 CUSTOM = "custom"
 
@@ -167,3 +169,30 @@ class SquadV2Config(SquadConfig):
 
     start_n_top: int = option(5, "starts that the search goes on with", minimum=1)
     end_n_top: int = option(5, "ends looked at for each start", minimum=1)
+
+
+@dataclass(frozen=True)
+class NerConfig(FinetuneConfig):
+    """Find names in texts, by a tag for each word: python run_ner.py."""
+
+    config_file = "task_ner_config.yaml"
+
+    train_file: str = option("", "tagged sentences; empty: train.* of data_dir")
+    dev_file: str = option("", "likewise; where there is none, dev_ratio of the training file")
+    test_file: str = option("", "likewise; tags are not needed")
+    data_format: str = option(
+        "auto",
+        "columns: a word and its tag a line; lines: words, TAB, tags; names: a table of texts and names in them",
+        choices=("auto", *FORMATS),
+    )
+    dev_ratio: float = option(0.1, "share split off for development", above=0, below=1)
+    text_column: str = option("review", "names: column of the text, its name or its number from 1")
+    name_column: str = option("dish_name", "names: column of a name that occurs in the text, or nothing")
+    name_label: str = option("DISH", "names: label of these names")
+    label_list: tuple[str, ...] = option((), "tags in their order; empty: those of the training sentences")
+
+    def validate(self) -> None:
+        super().validate()
+        wrong = [label for label in self.label_list if not is_tag(label)]
+        if wrong:
+            raise ConfigError(f"label_list holds {wrong[0]!r}, allowed are O, B-LABEL, I-LABEL, ...")

@@ -46,6 +46,7 @@ class ClassifierTask:
 
     kind = "classification"
     lanes = 1
+    scores_texts = False
 
     def __init__(self, config: ClassifierConfig, tokenizer: FullTokenizer) -> None:
         self.config, self.tokenizer = config, tokenizer

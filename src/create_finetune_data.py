@@ -127,23 +127,28 @@ def read_polarity_files(positive: Path, negative: Path) -> list[Example]:
     return examples
 
 
-def find_splits(folder: Path) -> dict[str, Path]:
-    """The tables train.*, dev.* (or valid, validation, val) and test.* of a folder, by split; those that are there.
+def find_splits(folder: Path, endings: Sequence[str] | None = SUFFIXES) -> dict[str, Path]:
+    """The files train.*, dev.* (or valid, validation, val) and test.* of a folder, by split; those that are there.
+
+    Args:
+        endings: of the files' names; None: any.
 
     Raises:
         DataError: there is no such folder, none of these files, or several for one split.
     """
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder")
+    files = [path for path in sorted(folder.iterdir()) if endings is None or path.suffix.lower() in endings]
     splits = {}
     for split, names in _SPLIT_NAMES.items():
-        found = [path for name in names for suffix in SUFFIXES if (path := folder / f"{name}{suffix}").exists()]
+        found = [path for path in files if path.is_file() and path.name.split(".")[0] in names]
         if len(found) > 1:
             raise DataError(f"{folder} holds several {split} files: {', '.join(path.name for path in found)}")
         if found:
             splits[split] = found[0]
     if not splits:
-        raise DataError(f"{folder} holds no train, dev or test file; allowed are the endings {', '.join(SUFFIXES)}")
+        allowed = "" if endings is None else f"; allowed are the endings {', '.join(endings)}"
+        raise DataError(f"{folder} holds no train, dev or test file{allowed}")
     return splits
 
 

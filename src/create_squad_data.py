@@ -210,13 +210,13 @@ class SquadWindows:
         for first, end in itertools.pairwise(bounds.tolist()):
             if end - first > 1:
                 starts, counts = self.firsts[first:end], self.counts[first:end]
-                best = _best_windows(starts - starts[0], counts)
+                best = best_windows(starts - starts[0], counts)
                 for row, start in enumerate((starts - starts[0]).tolist()):
                     has_most[first + row, : counts[row]] = best[start : start + counts[row]] == row
         return has_most
 
 
-def _best_windows(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+def best_windows(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """For every token of a context, the number of the window with the most context."""
     tokens = np.arange(starts[-1] + counts[-1])[:, None]
     before, after = tokens - starts, starts + counts - 1 - tokens

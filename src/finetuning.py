@@ -66,6 +66,7 @@ class Task(Protocol):
     kind: of its feature rows. lanes: texts side by side in a row, whose lengths count together (RACE: 4 choices).
     selection: the development metric that chooses the best checkpoint, the larger the better.
     dev_splits, test_splits: names; the first development split is the one that chooses.
+    scores_texts: whether judge compares with the texts themselves, so that ready features must be those of the texts.
     card: task.json: "task" and "labels" (src/task_file.py), and what else has to be known to use the weights.
     """
 
@@ -74,6 +75,7 @@ class Task(Protocol):
     selection: str
     dev_splits: tuple[str, ...]
     test_splits: tuple[str, ...]
+    scores_texts: bool
     card: dict[str, Any]
 
     def source(self, split: str) -> Source:
@@ -174,7 +176,8 @@ class Finetuning:
         config = self.config
         ready = {TRAIN: config.train_data_file_path, self.task.dev_splits[0]: config.eval_data_file_path}
         if (path := ready.get(split, "")) and path.endswith(SUFFIX):
-            self._records[split] = open_records(path, self.task.kind)
+            facts = self.task.source(split).facts if self.task.scores_texts else {}
+            self._records[split] = open_records(path, self.task.kind, **facts)
             return self._records[split]
         source, folder = self.task.source(split), Path(self.config.feature_dir)
         if self.device.rank:

@@ -29,6 +29,7 @@ class RaceTask:
     selection = "accuracy"
     dev_splits = ("dev",)
     test_splits = ("test",)
+    scores_texts = False
 
     def __init__(self, config: RaceConfig, tokenizer: FullTokenizer) -> None:
         if not config.data_dir:

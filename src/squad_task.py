@@ -39,6 +39,7 @@ class SquadTask:
     selection = "f1"
     dev_splits = ("dev",)
     test_splits = ("test",)
+    scores_texts = True
     version_2 = False
 
     def __init__(self, config: SquadConfig, tokenizer: FullTokenizer) -> None:

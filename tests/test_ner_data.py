@@ -1,0 +1,162 @@
+"""Sentences from columns, lines and names, and their rows: every word is learnt exactly once, at its first token."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model_utils.errors import DataError
+from src.entities import tag_names
+from src.ner_data import NameColumns, Sentence, ner_facts, ner_features, read_sentences, split_words, word_logits
+from src.tokenization import FullTokenizer, build_tokenizer
+
+NAMES = NameColumns()
+LETTERS = "abcdefghij"
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> FullTokenizer:
+    """WordPiece with letters: a word has as many tokens as letters."""
+    file = tmp_path_factory.mktemp("vocab") / "vocab.txt"
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{letter}" for letter in LETTERS)]
+    file.write_text("\n".join(tokens) + "\n")
+    return build_tokenizer(str(file), "", True)
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_bytes(text.encode())
+    return path
+
+
+def tagged(sentences: list[Sentence]) -> list[tuple[str, str]]:
+    return [(" ".join(sentence.words), " ".join(sentence.tags or ())) for sentence in sentences]
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+def test_columns(tmp_path: Path, line_end: str) -> None:
+    text = "\ufeff-DOCSTART- -X- O\n\nEU NNP B-ORG\nrejects VBZ O\n\n\nPeter\tNNP\tB-PER\n  \n. . O".replace(
+        "\n", line_end
+    )
+    sentences = read_sentences(write(tmp_path / "train.txt", text), "auto", NAMES)
+    assert tagged(sentences) == [("EU rejects", "B-ORG O"), ("Peter", "B-PER"), (".", "O")]
+    assert sentences[0].place(1) == f"{tmp_path / 'train.txt'}: line 4"
+
+
+def test_lines(tmp_path: Path) -> None:
+    text = "吴 重 阳 ，\tB-NAME M-NAME E-NAME O\n\n好\tO\n"
+    sentences = read_sentences(write(tmp_path / "train.char.bmes", text), "auto", NAMES)
+    assert tagged(sentences) == [("吴 重 阳 ，", "B-NAME M-NAME E-NAME O"), ("好", "O")]
+    assert sentences[0].place(2) == f"{tmp_path / 'train.char.bmes'}: line 1"
+
+
+def test_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (
+        "review,dish_name\n"
+        '"I like Chicken Rice, and chicken rice balls!","chicken rice"\n'
+        '"I like Chicken Rice, and chicken rice balls!",chicken rice balls\n'
+        "No dish here.,\n"
+        "Great prices!,rice\n"
+    )
+    sentences = read_sentences(write(tmp_path / "dishes.csv", text), "auto", NAMES)
+    assert tagged(sentences) == [
+        ("I like Chicken Rice , and chicken rice balls !", "O O B-DISH I-DISH O O B-DISH I-DISH I-DISH O"),
+        ("No dish here .", "O O O O"),
+    ]
+    assert "1 names do not occur in their texts, which are left out: line 5 ('rice')" in capsys.readouterr().out
+
+
+def test_what_is_to_be_predicted_needs_no_tags(tmp_path: Path) -> None:
+    bare = read_sentences(write(tmp_path / "a.txt", "EU\nrejects\n\nPeter\n"), "columns", NAMES, labelled=False)
+    assert [(one.words, one.tags) for one in bare] == [(("EU", "rejects"), None), (("Peter",), None)]
+    lines = read_sentences(write(tmp_path / "b.txt", "a b\nc\n"), "lines", NAMES, labelled=False)
+    assert [(one.words, one.tags) for one in lines] == [(("a", "b"), None), (("c",), None)]
+    # A last column that holds something else than tags is no label.
+    parts = read_sentences(write(tmp_path / "c.txt", "EU NNP\nrejects VBZ\n"), "columns", NAMES, labelled=False)
+    assert [(one.words, one.tags) for one in parts] == [(("EU", "rejects"), None)]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.txt", "EU B-ORG\nrejects\n", "line 2 has 1 column(s), expected are 2, as above"),
+        ("a.txt", "EU\nrejects\n", "line 1 has 1 column(s), expected are a word and its tag"),
+        ("a.txt", "EU B-ORG\n\nrejects VBZ\n", "line 3 has the tag 'VBZ', allowed are O, B-LABEL"),
+        ("a.bmes", "a b\tO\n", "line 1 has 2 words and 1 tags"),
+        ("a.bmes", "a b\tO O\nc d\n", "line 2 has 1 column(s), expected are words, TAB, their tags"),
+        ("a.txt", "\n \n", "holds no sentences"),
+        ("a.csv", "review,dish_name\n,rice\n", "line 2 is empty in column 'review'"),
+        ("a.csv", "text,dish_name\na,rice\n", "has no column 'review'"),
+    ],
+)
+def test_bad_files(tmp_path: Path, name: str, text: str, message: str) -> None:
+    with pytest.raises(DataError) as raised:
+        read_sentences(write(tmp_path / name, text), "auto", NAMES)
+    assert message in str(raised.value)
+    assert name in str(raised.value)
+
+
+def test_words() -> None:
+    text = "Don't pay $3,500.50 in 北京abc (well-known U.S. shop)!"
+    words = "Don 't pay $ 3,500.50 in 北 京 abc ( well-known U.S . shop ) !"
+    assert [text[start:end] for start, end in split_words(text)] == words.split()
+
+
+@given(
+    st.lists(st.lists(st.text("abcdefghij?", min_size=1, max_size=7), min_size=1, max_size=12), min_size=1, max_size=4),
+    st.integers(5, 20),
+)
+def test_every_word_is_learnt_once_at_its_first_token(
+    tokenizer: FullTokenizer, sentences: list[list[str]], length: int
+) -> None:
+    labels = ["O", "B-X"]
+    random = np.random.default_rng(0)
+    labelled = [Sentence(tuple(words), tuple(random.choice(labels, len(words)).tolist())) for words in sentences]
+    features = ner_features(labelled, labels, tokenizer, length)
+    counts = features.values["input_ids"].counts
+    assert counts.max() <= length
+    weights, targets = features.values["label_weights"].values, features.values["label_ids"].values
+    assert weights.sum() == sum(map(len, sentences))
+    # Logits that are right at the weighted tokens, and nowhere else, give all tags back.
+    logits = np.zeros((len(counts), length, 2), np.float32)
+    row = np.repeat(np.arange(len(counts)), counts)
+    column = np.concatenate([np.arange(count) for count in counts])
+    logits[row, column, targets] = weights
+    found = [[labels[index] for index in one.argmax(1)] for one in word_logits(features.arrays.__getitem__, logits)]
+    assert found == [list(sentence.tags) for sentence in labelled]
+    # And the token there is the word's first one.
+    first_tokens = tokenizer.encode_batch(word for words in sentences for word in words)
+    ids = np.split(features.values["input_ids"].values, np.cumsum(counts)[:-1])
+    assert [ids[row][position] for row, position in features.arrays["words"]] == [each[0] for each in first_tokens]
+
+
+def test_a_long_sentence_shows_every_word_its_surroundings(tokenizer: FullTokenizer) -> None:
+    features = ner_features([Sentence(("a",) * 40, ("O",) * 40)], ["O"], tokenizer, 18)
+    rows, positions = features.arrays["words"].T
+    before, after = positions - 1, features.values["input_ids"].counts[rows] - 2 - positions
+    inside = slice(8, -8)
+    assert np.minimum(before, after)[inside].min() >= 3  # a quarter of the 16 tokens that a window has
+
+
+def test_unknown_tag(tokenizer: FullTokenizer) -> None:
+    sentence = Sentence(("a", "b"), ("O", "B-Y"), Path("dev.txt"), 7, 1)
+    with pytest.raises(DataError, match=r"dev\.txt: line 8 has the tag 'B-Y', allowed are O, B-X"):
+        ner_features([sentence], ["O", "B-X"], tokenizer, 16)
+
+
+def test_facts_tell_tags_and_labels_apart(tokenizer: FullTokenizer) -> None:
+    first, second = Sentence(("a",), ("O",)), Sentence(("a",), ("B-X",))
+    labels = ["O", "B-X"]
+    kinds = [([first], labels, 16), ([second], labels, 16), ([first], labels[::-1], 16), ([first], labels, 17)]
+    facts = [str(ner_facts(sentences, names, tokenizer, length)) for sentences, names, length in kinds]
+    assert len(set(facts)) == len(kinds)
+
+
+@pytest.mark.parametrize(
+    ("file", "sentences", "labels"), [("conll2003/train.txt", 14_041, 9), ("resume_zh/train.char.bmes", 3_821, 33)]
+)
+def test_real_files(shared: Path, file: str, sentences: int, labels: int) -> None:
+    read = read_sentences(shared / "data/ner" / file, "auto", NAMES)
+    assert len(read) == sentences
+    assert len(tag_names(tag for sentence in read for tag in sentence.tags)) == labels

@@ -1,0 +1,115 @@
+"""Token classification end to end: a reduced model learns real sentences by heart, and weights alone find the same."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import run_ner
+from model_utils.errors import CheckpointError, ConfigError, DataError
+from model_utils.schema import load_config
+from model_utils.task_config import NerConfig
+from src.entities import entity_scores
+
+SENTENCES = 32
+MODEL = {
+    "embedding_size": 32,
+    "hidden_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 192,
+    "initializer_range": 0.1,
+    "classifier_dropout_prob": 0.0,
+}
+
+
+def config_of(shared: Path, folder: Path, **changes: Any) -> NerConfig:
+    settings = {
+        "config_path": os.devnull,
+        "data_dir": folder / "data",
+        "spm_model_file": shared / "data/vocab/30k-clean.model",
+        "feature_dir": folder / "features",
+        "device_target": "CPU",
+        "max_seq_length": 24,
+        "train_batch_size": 16,
+        "epoch_num": 60,
+        "eval_steps": 40,
+        "length_buckets": 1,
+        "warmup_ratio": 0.1,
+        "optimizer_cfg.AdamWeightDecay.warmup_steps": 0,
+        "optimizer_cfg.AdamWeightDecay.learning_rate": 0.002,
+        **{f"albert_cfg.{key}": value for key, value in MODEL.items()},
+        **changes,
+    }
+    return load_config(NerConfig, [word for key, value in settings.items() for word in (f"--{key}", str(value))])
+
+
+@pytest.fixture(scope="module")
+def run(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run in which training and development sentences are the same; its data lie beside it."""
+    folder = tmp_path_factory.mktemp("ner")
+    (folder / "data").mkdir()
+    sentences = (shared / "data/ner/conll2003/train.txt").read_text().split("\n\n")[:SENTENCES]
+    for name in ("train.txt", "dev.txt"):
+        (folder / "data" / name).write_text("\n\n".join(sentences) + "\n")
+    (folder / "data/test.txt").write_text("\n\n".join(sentences).replace(" B-MISC", " O") + "\n")
+    run_ner.main(config_of(shared, folder, save_finetune_checkpoint_path=folder / "run", do_predict=True))
+    return folder / "run"
+
+
+def read_predictions(path: Path) -> list[list[list[str]]]:
+    """For every sentence its rows."""
+    return [[line.split(" ") for line in block.splitlines()] for block in path.read_text().split("\n\n")]
+
+
+def test_the_training_sentences_are_learnt(run: Path) -> None:
+    results = json.loads((run / "eval_results.json").read_text())
+    assert results["f1"] >= 0.98
+    assert results["baselines"]["f1"] < 0.98
+    assert {name for name in results if name.startswith("f1_")} == {"f1_LOC", "f1_MISC", "f1_ORG", "f1_PER"}
+
+
+def test_the_prediction_files_give_the_scores(run: Path) -> None:
+    results = json.loads((run / "eval_results.json").read_text())
+    for split, prefix in (("dev", ""), ("test", "test_")):
+        sentences = read_predictions(run / f"predictions_{split}.txt")
+        assert len(sentences) == SENTENCES
+        gold, predicted = ([[row[column] for row in rows] for rows in sentences] for column in (1, 2))
+        scores = entity_scores(gold, predicted)
+        assert scores == pytest.approx({name: results[prefix + name] for name in scores})
+    assert results["test_f1_MISC"] == 0.0  # none is left there, and they are found
+
+
+def test_weights_alone_find_the_same(run: Path, shared: Path, tmp_path: Path) -> None:
+    """In words without tags."""
+    words = [[row[0] for row in rows] for rows in read_predictions(run / "predictions_dev.txt")]
+    bare = tmp_path / "bare.txt"
+    bare.write_text("\n\n".join("\n".join(sentence) for sentence in words))
+    task = {"do_train": False, "do_eval": False, "do_predict": True, "data_dir": "", "spm_model_file": ""}
+    where = {"test_file": bare, "output_path": tmp_path, "load_finetune_checkpoint_path": run}
+    run_ner.main(config_of(shared, tmp_path, **task, **where))
+    with_tags = read_predictions(run / "predictions_dev.txt")
+    assert read_predictions(tmp_path / "predictions_test.txt") == [[[row[0], row[2]] for row in s] for s in with_tags]
+
+
+def test_without_entities_there_is_nothing_to_learn(shared: Path, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for name in ("train.txt", "dev.txt"):
+        (tmp_path / "data" / name).write_text("a O\nb O\n")
+    with pytest.raises(DataError, match=r"train\.txt has no entities"):
+        run_ner.main(config_of(shared, tmp_path, save_finetune_checkpoint_path=tmp_path / "run"))
+
+
+def test_weights_of_other_labels_are_refused(run: Path, shared: Path, tmp_path: Path) -> None:
+    settings = {"do_train": False, "load_finetune_checkpoint_path": run, "label_list": "O,B-DISH,I-DISH"}
+    data = {"dev_file": tmp_path / "dev.txt", "data_dir": "", "spm_model_file": ""}
+    data["dev_file"].write_text("rice B-DISH\n")
+    with pytest.raises(CheckpointError, match="fine-tuned for another head: labels is"):
+        run_ner.main(config_of(shared, tmp_path, **settings, **data))
+
+
+def test_label_list_needs_tags(shared: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="label_list"):
+        config_of(shared, tmp_path, save_finetune_checkpoint_path=tmp_path / "run", label_list="O,PER")
