@@ -129,7 +129,7 @@ class SelfAttention(nn.Cell):
 
     def relative_embeddings(self, length: int) -> Tensor:
         """Embeddings of the clipped distances between all pairs of positions, (L, L, D)."""
-        position = ops.arange(length)
+        position = ops.range(0, length, 1)
         distance = position.reshape((1, -1)) - position.reshape((-1, 1))
         distance = ops.clamp(distance, -self.max_distance, self.max_distance)
         return ops.cast(ops.gather(self.relative_table, distance + self.max_distance, 0), self.compute_type)
