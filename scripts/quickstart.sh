@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# From an empty folder to a small ALBERT that fills in masks, in a few minutes on two cores: the English that every
-# Python carries -> vocabulary -> examples -> pre-training -> evaluation. The same command again takes up where it stopped.
+# From an empty folder to a small ALBERT that fills in masks and classifies, in a few minutes on two cores: the English
+# that every Python carries -> vocabulary -> examples -> pre-training -> evaluation -> fine-tuning, beside the same
+# training without pre-training. The same command again takes up where it stopped.
 # usage: bash scripts/quickstart.sh [FOLDER]     (default: output/quickstart in the project's root)
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/env.sh"
@@ -16,33 +17,57 @@ examples() { # NAME REPETITIONS: examples of FOLDER/text/NAME.txt in FOLDER/NAME
         --max_seq_length 64 --max_predictions_per_seq 10 --ngram 1
 }
 
-say "1/6 text"
+# Relative positions find the neighbouring words within a few hundred updates; absolute ones take thousands.
+shape=(--albert_network albert_tiny --albert_cfg.hidden_size 128 --albert_cfg.num_hidden_layers 2
+    --albert_cfg.num_attention_heads 4 --albert_cfg.intermediate_size 512 --albert_cfg.max_position_embeddings 64
+    --albert_cfg.use_relative_positions true --albert_cfg.max_relative_position 16)
+
+finetune() { # FOLDER ARGUMENTS...: learn which part of the standard library a docstring belongs to
+    python run_classifier.py --save_finetune_checkpoint_path "$@" --data_dir "$folder/parts" --text_a_column docstring \
+        --label_column part --feature_dir "$folder/features" --max_seq_length 64 --length_buckets 2 --epoch_num 4 \
+        --optimizer_cfg.AdamWeightDecay.learning_rate 5e-4
+}
+
+say "1/8 text"
 if ! [ -e "$folder/text/heldout.txt" ]; then python -m src.quickstart_corpus --output_dir "$folder/text"; fi
 
-say "2/6 vocabulary"
+say "2/8 vocabulary"
 if ! [ -e "$folder/train/vocabulary.model" ]; then
     python -m src.train_vocabulary --input_file "$folder/text/train.txt" --output_prefix "$folder/train/vocabulary" --vocab_size 2000
 fi
 
-say "3/6 examples"
+say "3/8 examples"
 examples train 10
 examples heldout 2
 
-say "4/6 pre-training"
-# Relative positions find the neighbouring words within a few hundred updates; absolute ones take thousands.
+say "4/8 pre-training"
 python run_pretrain.py --data_dir "$folder/train" --save_checkpoint_path "$folder/run" --train_steps 2000 --batch_size 32 \
-    --albert_network albert_tiny --albert_cfg.hidden_size 128 --albert_cfg.num_hidden_layers 2 \
-    --albert_cfg.num_attention_heads 4 --albert_cfg.intermediate_size 512 --albert_cfg.max_position_embeddings 64 \
-    --albert_cfg.use_relative_positions true --albert_cfg.max_relative_position 16 \
+    "${shape[@]}" \
     --optimizer_cfg.AdamWeightDecay.learning_rate 2e-3 --optimizer_cfg.AdamWeightDecay.warmup_steps 100 \
     --optimizer_cfg.AdamWeightDecay.beta2 0.98
 
-say "5/6 evaluation on text that was held out"
+say "5/8 evaluation on text that was held out"
 python pretrain_eval.py --load_checkpoint_path "$folder/run" --data_dir "$folder/heldout"
 
-say "6/6 three masked sentences"
+say "6/8 three masked sentences"
 python -m src.fill_mask --load_checkpoint_path "$folder/run" --text "Return a list of all the [MASK] in the file.
 Raise an error if the [MASK] does not exist.
 If the argument is not given, the default [MASK] is used."
+
+say "7/8 fine-tuning: which part of the standard library does a docstring belong to?"
+if ! [ -e "$folder/parts/dev.tsv" ]; then python -m src.quickstart_parts --output_dir "$folder/parts"; fi
+finetune "$folder/warm" --load_pretrain_checkpoint_path "$folder/run"
+
+say "8/8 the same without pre-training"
+finetune "$folder/cold" --spm_model_file "$folder/train/vocabulary.model" "${shape[@]}"
+
+say "accuracy on docstrings that were held out"
+python - "$folder" <<'END'
+import json, sys
+for name, start in ("warm", "pre-trained"), ("cold", "not pre-trained"):
+    with open(f"{sys.argv[1]}/{name}/eval_results.json", encoding="utf-8") as file:
+        results = json.load(file)
+    print(f"{start}: {results['accuracy']:.3f} (always the most frequent part: {results['baselines']['accuracy']:.3f})")
+END
 
 say "done in $((SECONDS / 60)) min $((SECONDS % 60)) s; the curves are in $folder/run/curves.png"
