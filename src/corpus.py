@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from model_utils.errors import DataError
+from src.utils import decode
 
 MAX_DOCUMENT_CHARACTERS = 1_000_000
 MAX_LINE_BYTES = 1 << 20
@@ -138,7 +139,7 @@ def _read_lines(path: Path) -> Iterator[str]:
         with path.open("rb") as file:
             while raw := file.readline(MAX_LINE_BYTES):
                 piece = raw[: _piece_length(raw)]
-                text = _decode(piece, path, position)
+                text = decode(piece, path, position)
                 yield (text.removeprefix("\ufeff") if position == 0 else text).strip()
                 position += len(piece)
                 if len(piece) < len(raw):
@@ -167,17 +168,6 @@ def _piece_length(raw: bytes) -> int:
     while end > len(raw) - 4 and raw[end] & 0xC0 == 0x80:  # a continuation byte: the character began before it
         end -= 1
     return end
-
-
-def _decode(raw: bytes, path: Path, position: int) -> str:
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        offset = position + error.start
-        raise DataError(
-            f"{path}: byte {raw[error.start]:#04x} at offset {offset} is not UTF-8 text; convert the file to UTF-8 "
-            f"(for instance with iconv) or leave it out"
-        ) from None
 
 
 # --- layouts: lines -> units, where an empty unit is a border between documents ---

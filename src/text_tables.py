@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from model_utils.errors import DataError
+from src.utils import decode
 
 Row = list[str | None]  # None: the value is no text, number or truth value
 NumberedRows = Iterator[tuple[int, Row]]
@@ -114,20 +115,10 @@ def read_lines(path: Path) -> Iterator[str]:
     try:
         with path.open("rb") as file:
             for raw in file:
-                yield _decode(raw, path, position).removeprefix("\ufeff" if position == 0 else "")
+                yield decode(raw, path, position).removeprefix("\ufeff" if position == 0 else "")
                 position += len(raw)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error
-
-
-def _decode(raw: bytes, path: Path, position: int) -> str:
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path}: byte {raw[error.start]:#04x} at offset {position + error.start} is not UTF-8 text; convert the "
-            "file to UTF-8 (for instance with iconv)"
-        ) from None
 
 
 # --- kinds of files: their rows, the header among them ---

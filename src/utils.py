@@ -1,10 +1,12 @@
-"""Writing files so that a reader, or the same run after a kill, never sees half of one."""
+"""Text from files, and writing files so that a reader, or the same run after a kill, never sees half of one."""
 
 import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from model_utils.errors import DataError
 
 
 def sync_to_disk(path: Path) -> None:
@@ -39,3 +41,18 @@ def write_json(path: Path, value: Any) -> None:
     """Write an indented JSON file atomically; not-a-number is refused, because JSON has no word for it."""
     text = json.dumps(value, indent=2, allow_nan=False) + "\n"
     write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def decode(raw: bytes, path: Path, position: int) -> str:
+    """UTF-8 text of a part of a file that begins at byte `position`.
+
+    Raises:
+        DataError: a byte is not UTF-8; names the file and the byte.
+    """
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}: byte {raw[error.start]:#04x} at offset {position + error.start} is not UTF-8 text; convert the "
+            "file to UTF-8 (for instance with iconv)"
+        ) from None
