@@ -17,7 +17,7 @@ from src.layers import ACTIVATIONS, CrossEntropy, Dense, LayerNorm
 def gather_positions(sequence: Tensor, positions: Tensor) -> Tensor:
     """Rows of sequence (B * L, H) at positions (B, P) of each example: (B * P, H)."""
     batch = positions.shape[0]
-    starts = ops.arange(batch).astype(ms.int32).reshape((-1, 1)) * (sequence.shape[0] // batch)
+    starts = ops.range(0, batch, 1).astype(ms.int32).reshape((-1, 1)) * (sequence.shape[0] // batch)
     return ops.gather(sequence, (positions + starts).reshape((-1,)), 0)
 
 

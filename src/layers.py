@@ -136,7 +136,7 @@ class CrossEntropy(nn.Cell):
 
     def bprop(self, logits: Tensor, labels: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor, Tensor]:
         gradient = self.softmax(logits) * dout.expand_dims(1)
-        rows = ops.arange(labels.shape[0]).astype(ms.int32)
+        rows = ops.range(0, labels.shape[0], 1).astype(ms.int32)
         gradient = self.scatter_add(gradient, ops.stack((rows, labels), 1), -dout)
         return gradient, ops.zeros_like(labels)
 
@@ -225,7 +225,7 @@ class Dropout(nn.Cell):
             return x
         rows, columns = x.shape
         start = mix_bits(key + self.site)
-        row_hash = mix_bits(ops.arange(rows).astype(ms.int32) + start).reshape((rows, 1))
-        column_hash = mix_bits(ops.arange(columns).astype(ms.int32) - start).reshape((1, columns))
+        row_hash = mix_bits(ops.range(0, rows, 1).astype(ms.int32) + start).reshape((rows, 1))
+        column_hash = mix_bits(ops.range(0, columns, 1).astype(ms.int32) - start).reshape((1, columns))
         kept = ops.cast(mix_bits(row_hash + column_hash) >= self.threshold, ms.float32)
         return x * (ops.stop_gradient(kept) * self.keep_scale)
