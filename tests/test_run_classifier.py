@@ -2,6 +2,9 @@
 
 import json
 import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,6 +16,8 @@ from model_utils.errors import CheckpointError, ConfigError
 from model_utils.schema import load_config
 from model_utils.task_config import ClassifierConfig
 from src.checkpoint import list_checkpoints
+from tests.conftest import ROOT
+from tests.finetune_arguments import arguments
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 GOOD, BAD, OTHER = "fine lovely great".split(), "dull awful poor".split(), "the film plot is was a very and".split()
@@ -52,26 +57,23 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def config_of(data: Path, run: Path | None, **changes: Any) -> ClassifierConfig:
+def words_of(data: Path, run: Path | None, **changes: Any) -> list[str]:
     settings = {
-        "config_path": os.devnull,
         "data_dir": data,
         "vocab_file_path": data / "vocab.txt",
         "feature_dir": data / "features",
-        "device_target": "CPU",
         "train_batch_size": 16,
         "epoch_num": 10,
         "length_buckets": 2,
         "max_seq_length": 32,
-        "warmup_ratio": 0.1,
-        "optimizer_cfg.AdamWeightDecay.warmup_steps": 0,
-        "optimizer_cfg.AdamWeightDecay.beta2": 0.98,
         "optimizer_cfg.AdamWeightDecay.learning_rate": 0.005,
         **({"save_finetune_checkpoint_path": run} if run else {}),
-        **{f"albert_cfg.{key}": value for key, value in MODEL.items()},
-        **changes,
     }
-    return load_config(ClassifierConfig, [word for key, value in settings.items() for word in (f"--{key}", str(value))])
+    return arguments(MODEL, settings | changes)
+
+
+def config_of(data: Path, run: Path | None, **changes: Any) -> ClassifierConfig:
+    return load_config(ClassifierConfig, words_of(data, run, **changes))
 
 
 @pytest.fixture(scope="module")
@@ -165,3 +167,30 @@ def test_contradictions_end_before_any_work(data: Path, tmp_path: Path, changes:
     with pytest.raises(ConfigError, match=sentence):
         run_classifier.main(config_of(data, tmp_path / "run", **changes))
     assert not list(tmp_path.iterdir())
+
+
+def test_two_processes_do_what_one_does(data: Path, tmp_path: Path) -> None:
+    """Equal global batches give equal losses, and every example of the sets is predicted once, by one of the two."""
+    common = {"train_steps": 12, "eval_steps": 6, "do_predict": True, "length_buckets": 1}
+    run_classifier.main(config_of(data, tmp_path / "one", **common))
+    settings = common | {"train_batch_size": 8, "distribute": True, "device_num": 2}
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port = free.getsockname()[1]
+    launch = [sys.executable, "-m", "mindspore.parallel.cluster.run", "--worker_num=2", "--local_worker_num=2"]
+    launch += [f"--master_port={port}", f"--log_dir={tmp_path / 'logs'}", "--join=True", ROOT / "run_classifier.py"]
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # where it looks for "python"
+    command = [*launch, *words_of(data, tmp_path / "two", **settings)]
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | {"PATH": path}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    logs = [
+        [json.loads(line) for line in (tmp_path / name / "train_log.jsonl").read_text().splitlines()]
+        for name in ("one", "two")
+    ]
+    losses = [[record["loss"] for record in log if "loss" in record] for log in logs]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    for split in ("dev", "test"):
+        name = f"predictions_{split}.tsv"
+        assert (tmp_path / "one" / name).read_text() == (tmp_path / "two" / name).read_text()

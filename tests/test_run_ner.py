@@ -1,7 +1,6 @@
 """Token classification end to end: a reduced model learns real sentences by heart, and weights alone find the same."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,38 +11,24 @@ from model_utils.errors import CheckpointError, ConfigError, DataError
 from model_utils.schema import load_config
 from model_utils.task_config import NerConfig
 from src.entities import entity_scores
+from tests.finetune_arguments import LEARNER, arguments
 
 SENTENCES = 32
-MODEL = {
-    "embedding_size": 32,
-    "hidden_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 192,
-    "initializer_range": 0.1,
-    "classifier_dropout_prob": 0.0,
-}
 
 
 def config_of(shared: Path, folder: Path, **changes: Any) -> NerConfig:
     settings = {
-        "config_path": os.devnull,
         "data_dir": folder / "data",
         "spm_model_file": shared / "data/vocab/30k-clean.model",
         "feature_dir": folder / "features",
-        "device_target": "CPU",
         "max_seq_length": 24,
         "train_batch_size": 16,
         "epoch_num": 60,
         "eval_steps": 40,
         "length_buckets": 1,
-        "warmup_ratio": 0.1,
-        "optimizer_cfg.AdamWeightDecay.warmup_steps": 0,
         "optimizer_cfg.AdamWeightDecay.learning_rate": 0.002,
-        **{f"albert_cfg.{key}": value for key, value in MODEL.items()},
-        **changes,
     }
-    return load_config(NerConfig, [word for key, value in settings.items() for word in (f"--{key}", str(value))])
+    return load_config(NerConfig, arguments(LEARNER, settings | changes))
 
 
 @pytest.fixture(scope="module")

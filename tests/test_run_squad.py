@@ -1,7 +1,6 @@
 """SQuAD end to end: both heads learn real questions by heart, and weights alone give the same answers again."""
 
 import json
-import os
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,19 +11,10 @@ import run_squad_v1
 import run_squad_v2
 from model_utils.schema import load_config
 from model_utils.task_config import SquadConfig, SquadV2Config
+from tests.finetune_arguments import LEARNER, arguments
 
 QUESTIONS = 24
 LONGEST_CONTEXT = 600  # characters
-MODEL = {
-    "embedding_size": 32,
-    "hidden_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 192,
-    "max_position_embeddings": 224,
-    "initializer_range": 0.1,
-    "classifier_dropout_prob": 0.0,
-}
 TASKS = {"squad_v1": (run_squad_v1, SquadConfig), "squad_v2": (run_squad_v2, SquadV2Config)}
 
 
@@ -44,26 +34,19 @@ def short_questions(path: Path) -> dict[str, Any]:
 
 def config_of(task: str, shared: Path, data: Path, **changes: Any) -> SquadConfig:
     settings = {
-        "config_path": os.devnull,
         "train_json_path": data,
         "eval_json_path": data,
         "spm_model_file": shared / "data/vocab/30k-clean.model",
         "feature_dir": data.parent / "features",
-        "device_target": "CPU",
         "max_seq_length": 224,
         "max_query_length": 32,
         "train_batch_size": 12,
         "epoch_num": 60,
         "eval_steps": 40,
         "length_buckets": 1,
-        "warmup_ratio": 0.1,
-        "optimizer_cfg.AdamWeightDecay.warmup_steps": 0,
-        "optimizer_cfg.AdamWeightDecay.beta2": 0.98,
         "optimizer_cfg.AdamWeightDecay.learning_rate": 0.002,
-        **{f"albert_cfg.{key}": value for key, value in MODEL.items()},
-        **changes,
     }
-    return load_config(TASKS[task][1], [word for key, value in settings.items() for word in (f"--{key}", str(value))])
+    return load_config(TASKS[task][1], arguments(LEARNER, settings | changes))
 
 
 @pytest.fixture(scope="module", params=TASKS)
