@@ -67,6 +67,7 @@ class Embeddings(nn.Cell):
         if self.absolute_positions:
             self.position_embeddings = _table(config.max_position_embeddings, size, "position_embeddings")
         self.segment_rows = RowSquareSum()
+        self.matmul = ops.MatMul()
         self.layer_norm = LayerNorm(size, config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob, site=1)
         self.type_vocab_size = config.type_vocab_size
@@ -76,7 +77,7 @@ class Embeddings(nn.Cell):
         batch, length = input_ids.shape
         words = ops.gather(self.word_embeddings, input_ids.reshape((-1,)), 0)  # N, E
         one_hot = ops.cast(ops.one_hot(segment_ids.reshape((-1,)), self.type_vocab_size), ms.float32)
-        total = words + self.segment_rows(ops.matmul(one_hot, self.token_type_embeddings))
+        total = words + self.segment_rows(self.matmul(one_hot, self.token_type_embeddings))
         if self.absolute_positions:
             total = total.reshape((batch, length, self.embedding_size)) + self.position_embeddings[:length]
             total = total.reshape((-1, self.embedding_size))
@@ -129,10 +130,11 @@ class SelfAttention(nn.Cell):
 
     def relative_embeddings(self, length: int) -> Tensor:
         """Embeddings of the clipped distances between all pairs of positions, (L, L, D)."""
-        position = ops.range(0, length, 1)
+        position = ops.cast(ops.range(0, length, 1), ms.float32)  # ONNX clips nothing but floats
         distance = position.reshape((1, -1)) - position.reshape((-1, 1))
         distance = ops.clamp(distance, -self.max_distance, self.max_distance)
-        return ops.cast(ops.gather(self.relative_table, distance + self.max_distance, 0), self.compute_type)
+        rows = ops.cast(distance + self.max_distance, ms.int32)
+        return ops.cast(ops.gather(self.relative_table, rows, 0), self.compute_type)
 
     def per_query(self, product: ops.Primitive, x: Tensor, table: Tensor, batch: int, length: int) -> Tensor:
         """Multiply each query position's rows of x (B, A, L, *) by that position's matrix of table (L, *, *)."""

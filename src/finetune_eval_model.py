@@ -9,7 +9,7 @@ import mindspore as ms
 from mindspore import Tensor, nn, ops
 
 from src.albert_config import AlbertConfig
-from src.albert_for_pre_training import gather_positions
+from src.albert_for_pre_training import PreTrainingScores, gather_positions
 from src.albert_model import AlbertModel, initialise_weights
 from src.layers import Dense, Dropout, LayerNorm, Softmax, sigmoid_tanh
 
@@ -49,6 +49,43 @@ class SequenceClassificationScores(nn.Cell):
         if self.has_hidden:
             pooled = self.hidden_dropout(sigmoid_tanh(self.classifier_hidden(pooled)), dropout_key)
         return self.classifier(pooled)
+
+
+class FillMaskScores(PreTrainingScores):
+    """Scores over the vocabulary for the positions asked for: mlm_logits (B, P, V).
+
+    Further input: masked_lm_positions (B, P) int32.
+    """
+
+    input_columns = (*TEXT_COLUMNS, "masked_lm_positions")
+    output_names = ("mlm_logits",)
+    per_token_outputs = ()
+
+    def construct(
+        self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor, positions: Tensor, dropout_key: Tensor
+    ) -> Tensor:
+        logits, _ = super().construct(input_ids, input_mask, segment_ids, positions, dropout_key)
+        return logits.reshape((*positions.shape, -1))
+
+
+class EncoderOutputs(nn.Cell):
+    """The backbone alone: sequence_output (B, L, H) and pooled_output (B, H)."""
+
+    input_columns = TEXT_COLUMNS
+    output_names = ("sequence_output", "pooled_output")
+    per_token_outputs = ("sequence_output",)
+
+    def __init__(self, config: AlbertConfig, unrolled: bool = False) -> None:
+        super().__init__()
+        self.albert = AlbertModel(config, unrolled)
+        self.hidden_size = config.hidden_size
+
+    def construct(
+        self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor, dropout_key: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        batch, length = input_ids.shape
+        sequence, pooled = self.albert(input_ids, input_mask, segment_ids, dropout_key)
+        return sequence.reshape((batch, length, self.hidden_size)), pooled
 
 
 class MultipleChoiceScores(nn.Cell):

@@ -65,7 +65,7 @@ ACTIVATIONS = {"gelu_new": GeluTanh, "gelu": GeluErf, "relu": nn.ReLU}
 
 
 class _Standardise(nn.Cell):
-    """(x - mean) / sqrt(var + eps) over the last axis, beside 1 / sqrt(var + eps), which the gradient needs again."""
+    """(x - mean) / sqrt(var + eps) over the last axis, beside sqrt(var + eps), which the gradient needs again."""
 
     def __init__(self, epsilon: float) -> None:
         super().__init__()
@@ -73,14 +73,14 @@ class _Standardise(nn.Cell):
 
     def construct(self, x: Tensor) -> tuple[Tensor, Tensor]:
         centred = x - _mean_last(x, -1)
-        inverse = ops.rsqrt(_mean_last(centred * centred, -1) + self.epsilon)
-        return centred * inverse, inverse
+        deviation = ops.sqrt(_mean_last(centred * centred, -1) + self.epsilon)
+        return centred / deviation, deviation
 
     def bprop(self, x: Tensor, out: tuple[Tensor, Tensor], dout: tuple[Tensor, Tensor]) -> tuple[Tensor]:
-        standard, inverse = out
+        standard, deviation = out
         gradient = dout[0]
         projection = _mean_last(gradient * standard, -1)
-        return (inverse * (gradient - _mean_last(gradient, -1) - standard * projection),)
+        return ((gradient - _mean_last(gradient, -1) - standard * projection) / deviation,)
 
 
 class LayerNorm(nn.Cell):

@@ -1,5 +1,7 @@
 """A network's outputs for all rows of a data set: every row once, whatever the batches and however many ranks."""
 
+from typing import Any
+
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
@@ -10,6 +12,36 @@ from src.ranks import sum_over_ranks
 FILL = -1e9  # of per-token outputs behind a row's own width
 
 
+class OutputTable:
+    """Outputs of a network by name, (rows, ...) float32, filled in batch by batch.
+
+    Args:
+        network: has output_names and per_token_outputs; those in the latter become (rows, width, ...), filled up with
+            FILL behind what is put in.
+        rows, width: rows in all, and columns of the widest batch.
+    """
+
+    def __init__(self, network: Any, rows: int, width: int) -> None:
+        self.network, self.rows, self.width = network, rows, width
+        self.values: dict[str, np.ndarray] = {}
+
+    def put(self, rows: np.ndarray, outputs: Any) -> None:
+        """Outputs of a batch, of which rows (B,) are the numbers; -1 marks one that only fills up."""
+        real = rows >= 0
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        for name, output in zip(self.network.output_names, outputs, strict=True):
+            value = output.asnumpy().astype(np.float32)
+            per_token = name in self.network.per_token_outputs
+            if name not in self.values:
+                shape = (self.width, *value.shape[2:]) if per_token else value.shape[1:]
+                self.values[name] = np.zeros((self.rows, *shape), np.float32)
+            if per_token:
+                self.values[name][rows[real], : value.shape[1]] = value[real]
+                self.values[name][rows[real], value.shape[1] :] = FILL
+            else:
+                self.values[name][rows[real]] = value[real]
+
+
 def predict_rows(network: nn.Cell, data: FeatureDataset) -> dict[str, np.ndarray]:
     """Outputs by name, (rows, ...) float32 in the order of the rows.
 
@@ -17,32 +49,16 @@ def predict_rows(network: nn.Cell, data: FeatureDataset) -> dict[str, np.ndarray
         network: one of src/finetune_eval_model.py: input_columns, output_names, per_token_outputs. Set to evaluation by
             this function.
         data: with Loading(evaluation=True); with several ranks each of them gets all outputs.
-
-    Returns:
-        Outputs of the network; those in per_token_outputs are (rows, widest batch, ...), filled up with FILL.
     """
     network.set_train(False)
     key = Tensor(0, ms.int32)  # dropout is off
-    outputs: dict[str, np.ndarray] = {}
+    outputs = OutputTable(network, data.num_rows, max(data.boundaries))
     seen = np.zeros(data.num_rows, np.float32)
-    width = max(data.boundaries)
     for batch in data.batches(0):
-        values = network(*(Tensor(batch[name]) for name in network.input_columns), key)
         rows = batch[ROW_NUMBERS]
-        real = rows >= 0
-        seen[rows[real]] += 1
-        for name, value in zip(network.output_names, values if isinstance(values, tuple) else (values,), strict=True):
-            value = value.asnumpy().astype(np.float32)
-            per_token = name in network.per_token_outputs
-            if name not in outputs:
-                shape = (width, *value.shape[2:]) if per_token else value.shape[1:]
-                outputs[name] = np.zeros((data.num_rows, *shape), np.float32)
-            if per_token:
-                outputs[name][rows[real], : value.shape[1]] = value[real]
-                outputs[name][rows[real], value.shape[1] :] = FILL
-            else:
-                outputs[name][rows[real]] = value[real]
+        seen[rows[rows >= 0]] += 1
+        outputs.put(rows, network(*(Tensor(batch[name]) for name in network.input_columns), key))
     size = data.loading.rank_size
     seen = sum_over_ranks(seen, size)
     assert (seen == 1).all(), f"{int((seen != 1).sum())} rows were not predicted exactly once"
-    return {name: sum_over_ranks(value, size) for name, value in outputs.items()}
+    return {name: sum_over_ranks(value, size) for name, value in outputs.values.items()}

@@ -1,0 +1,29 @@
+"""Write a trained model as a file that can be deployed: python export.py --help lists all keys."""
+
+from pathlib import Path
+
+from model_utils.config import run_main
+from model_utils.deploy_config import AIR, ExportConfig
+from model_utils.device import choose_target, setup_device
+from model_utils.errors import DeviceError
+from src.export import export_model, read_key
+from src.trained_model import load_trained
+
+
+def main(config: ExportConfig) -> None:
+    """Load the weights, write the files, check them."""
+    target = choose_target(config.device_target)
+    if config.file_format == AIR and target != "Ascend":
+        raise DeviceError(
+            f"AIR files are written on Ascend only, this is {target}; MINDIR and ONNX are written anywhere"
+        )
+    setup_device(target, config.device_id)
+    key = read_key(config.encrypt_key_file)
+    name = Path(config.export_file_name)
+    model = load_trained(Path(config.export_ckpt_file), config.export_embeddings)
+    export_model(model, name, config.file_format, key, config.export_batch_size, config.export_seq_length)
+    print(f"written: {name}.{config.file_format.lower()}, {name}.json and the vocabulary")
+
+
+if __name__ == "__main__":
+    run_main(main, ExportConfig)

@@ -1,0 +1,72 @@
+"""The configurations of export.py and predict.py; model_utils/config.py says how a configuration is made."""
+
+from dataclasses import dataclass
+
+from model_utils.config import DEVICE_TARGETS, Config, PretrainConfig
+from model_utils.errors import ConfigError
+from model_utils.schema import option
+from model_utils.task_config import ClassifierConfig, NerConfig, RaceConfig, SquadConfig, SquadV2Config
+
+MINDIR, AIR, ONNX = "MINDIR", "AIR", "ONNX"
+
+
+@dataclass(frozen=True)
+class ExportConfig(Config):
+    """Write a trained model as a file that can be deployed: python export.py.
+
+    What the file computes follows from the weights and what lies beside them. The yaml file of the task may be given as
+    --config_path; its keys for training mean nothing here.
+    """
+
+    config_file = "pretrain_config.yaml"
+    file_sharers = (ClassifierConfig, RaceConfig, SquadConfig, SquadV2Config, NerConfig, PretrainConfig)
+
+    export_ckpt_file: str = option("", "a checkpoint, or the folder of a run or a conversion", required=True)
+    export_file_name: str = option(
+        "", "NAME of what is written, DIR/NAME: NAME.mindir, NAME.json and the vocabulary", required=True
+    )
+    file_format: str = option(MINDIR, "AIR only on Ascend; ONNX with fixed shapes", choices=(MINDIR, AIR, ONNX))
+    export_embeddings: bool = option(False, "export the encoder alone, whatever the weights were trained for")
+    export_batch_size: int = option(1, "AIR, ONNX: rows of a batch", minimum=1)
+    export_seq_length: int = option(0, "AIR, ONNX: tokens of a row; 0: the task's max_seq_length", minimum=0)
+    encrypt_key_file: str = option(
+        "", "file of 16, 24 or 32 bytes: encrypt the MINDIR by AES-GCM", needs=("file_format", MINDIR)
+    )
+    device_target: str = option("auto", "the device; auto takes the best one that works", choices=DEVICE_TARGETS)
+    device_id: int = option(0, "number of the device, counted from 0", minimum=0)
+
+    def validate(self) -> None:
+        if self.file_format == MINDIR and (self.export_batch_size != 1 or self.export_seq_length):
+            raise ConfigError("export_batch_size and export_seq_length mean nothing for MINDIR, which takes any shape")
+
+
+@dataclass(frozen=True)
+class PredictConfig(Config):
+    """Answer raw text with a trained model: python predict.py."""
+
+    model: str = option("", "NAME.mindir, a checkpoint, or the folder of a run or a conversion", required=True)
+    input: str = option("", "file of records: .jsonl, .json, .tsv, .csv, or plain lines; -: standard input")
+    output: str = option("", "JSON lines, one for each record; -: standard output")
+    input_format: str = option(
+        "auto", "auto: by the file's ending, for - JSON lines", choices=("auto", "json_lines", "table", "text")
+    )
+    serve: str = option("", "HOST:PORT to answer requests on, with a page to try the model, in place of files")
+    batch_size: int = option(32, "rows of a batch", minimum=1)
+    top_k: int = option(5, "tokens for each mask, where masks are filled in", minimum=1)
+    embeddings: bool = option(False, "answer with the encoder's pooled output, whatever the weights were trained for")
+    encrypt_key_file: str = option("", "file of the key that the MINDIR was encrypted with")
+    device_target: str = option("auto", "the device; auto takes the best one that works", choices=DEVICE_TARGETS)
+    device_id: int = option(0, "number of the device, counted from 0", minimum=0)
+
+    def check_required(self) -> None:
+        super().check_required()
+        if self.serve and (self.input or self.output):
+            raise ConfigError("serve answers requests: input and output mean nothing beside it")
+        if not self.serve and not (self.input and self.output):
+            raise ConfigError("--input and --output are needed (- for standard input and output), or --serve HOST:PORT")
+        if self.model.endswith(".mindir") and self.embeddings:
+            raise ConfigError(
+                "embeddings is true, but a MINDIR computes what it was exported for (--export_embeddings)"
+            )
+        if not self.model.endswith(".mindir") and self.encrypt_key_file:
+            raise ConfigError("encrypt_key_file is given, but only a MINDIR can be encrypted")

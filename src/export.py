@@ -1,0 +1,232 @@
+"""Write a trained network as MINDIR, AIR or ONNX, with a description and the vocabulary, and prove that it computes the
+same.
+
+NAME.mindir (.air, .onnx)   the network, for any batch and length (AIR, ONNX: of fixed ones)
+NAME.model, NAME.vocab.txt  the vocabulary
+NAME.json                   inputs, outputs, task, labels, lengths, thresholds, architecture, and the sha256 of both
+"""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn
+
+from model_utils.deploy_config import MINDIR, ONNX
+from model_utils.errors import CheckpointError, ConfigError, DataError
+from src.race_data import NUM_CHOICES
+from src.records import sha256_of
+from src.trained_model import AnsweringNetwork, TrainedModel
+from src.utils import sync_to_disk, write_json
+
+FORMAT_VERSION = 1
+TOLERANCE = 1e-5  # of an output's largest entry, or of 1 where that is smaller
+KEY_BYTES = (16, 24, 32)
+ENCRYPTION = "AES-GCM"
+
+
+def read_key(file: str) -> bytes | None:
+    """The key in a file, or None for no file.
+
+    Raises:
+        ConfigError: it cannot be read or has another length.
+    """
+    if not file:
+        return None
+    try:
+        key = Path(file).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"encrypt_key_file {file} cannot be read: {error.strerror}") from error
+    if len(key) not in KEY_BYTES:
+        raise ConfigError(f"encrypt_key_file {file} has {len(key)} bytes, allowed are 16, 24 or 32 (no end of line)")
+    return key
+
+
+def export_model(
+    model: TrainedModel,
+    name: Path,
+    file_format: str,
+    key: bytes | None = None,
+    batch_size: int = 1,
+    length: int = 0,
+    say: Callable[[str], object] = print,
+) -> None:
+    """Write the files of a model; older ones of this name are replaced.
+
+    Args:
+        name: DIR/NAME. key: encrypt the MINDIR.
+        batch_size, length: of AIR and ONNX; length 0: the card's max_seq_length.
+
+    Raises:
+        CheckpointError: the file that was written computes something else; nothing is left behind.
+        DataError: MindSpore cannot write the network in this format, or what checks it is not installed.
+    """
+    name.parent.mkdir(parents=True, exist_ok=True)
+    fixed = None if file_format == MINDIR else (batch_size, length or model.card["max_seq_length"])
+    temporary = Path(tempfile.mkdtemp(prefix="unfinished-", dir=name.parent))
+    try:
+        file = _write(model, temporary / name.name, file_format, key, fixed)
+        if file_format != "AIR":  # which only its runtime can load
+            load = _load_onnx if file_format == ONNX else load_mindir
+            difference = check(model, load(file, key), fixed)
+            say(f"{name.name}{file.suffix}: largest difference from the checkpoint {difference:.1e}")
+        suffix = ".model" if model.tokenizer.is_sentencepiece else ".vocab.txt"
+        vocabulary = shutil.copyfile(model.tokenizer.file, temporary / f"{name.name}{suffix}")
+        description = temporary / f"{name.name}.json"
+        write_json(description, describe(model, file, vocabulary, file_format, key, fixed))
+        for path in (file, vocabulary, description):
+            sync_to_disk(path)
+            path.replace(name.parent / path.name)
+        sync_to_disk(name.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _write(model: TrainedModel, name: Path, file_format: str, key: bytes | None, fixed: tuple[int, int] | None) -> Path:
+    inputs = model.network.any_inputs() if fixed is None else [Tensor(one) for one in sample_inputs(model, *fixed)]
+    if fixed is not None:
+        model.network.set_inputs(*inputs)
+    encryption = {"enc_key": key, "enc_mode": ENCRYPTION} if key else {}
+    try:
+        ms.export(model.network, *inputs, file_name=str(name), file_format=file_format, **encryption)
+    except (RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise DataError(
+            f"MindSpore cannot write the network of {model.card['task']} as {file_format}: {reason}"
+        ) from error
+    return name.with_name(f"{name.name}.{file_format.lower()}")
+
+
+def load_mindir(file: Path, key: bytes | None = None) -> Callable[..., Any]:
+    """The graph in a MINDIR, to be called with tensors.
+
+    Raises:
+        DataError: it is damaged or no MINDIR, or encrypted with another key.
+    """
+    decryption = {"dec_key": key, "dec_mode": ENCRYPTION} if key else {}
+    try:
+        return nn.GraphCell(ms.load(str(file), **decryption))
+    except (RuntimeError, ValueError) as error:
+        hint = "its key may be another one" if key else "it may be damaged, or encrypted (encrypt_key_file)"
+        raise DataError(f"{file} cannot be loaded: {hint}") from error
+
+
+def _load_onnx(file: Path, _: bytes | None) -> Callable[..., Any]:
+    try:
+        import onnxruntime
+    except ImportError:
+        raise DataError(
+            "an ONNX file is checked with onnxruntime, which is not installed: pip install onnxruntime"
+        ) from None
+    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    names = [each.name for each in session.get_inputs()]
+
+    def run(*inputs: Tensor) -> tuple[Tensor, ...]:
+        return tuple(
+            Tensor(one) for one in session.run(None, dict(zip(names, map(Tensor.asnumpy, inputs), strict=True)))
+        )
+
+    return run
+
+
+def check(model: TrainedModel, exported: Callable[..., Any], fixed: tuple[int, int] | None) -> float:
+    """The largest difference between an exported network and its origin, over batches of several shapes.
+
+    Raises:
+        CheckpointError: it is above TOLERANCE.
+    """
+    longest = model.card["max_seq_length"]
+    shapes = [fixed] if fixed else [(1, min(9, longest)), (3, min(24, longest)), (2, longest)]
+    worst = 0.0
+    for batch, length in shapes:
+        inputs = [Tensor(one) for one in sample_inputs(model, batch, length)]
+        ours, theirs = _arrays(model.network(*inputs)), _arrays(exported(*inputs))
+        for name, one, other in zip(model.network.output_names, ours, theirs, strict=True):
+            difference = float(np.abs(one - other).max())
+            if one.shape != other.shape or not difference <= TOLERANCE * max(1.0, float(np.abs(one).max())):
+                raise CheckpointError(
+                    f"what was exported computes something else: {name} of a batch of {batch} x {length} differs by "
+                    f"{difference:.1e}; nothing was written"
+                )
+            worst = max(worst, difference)
+    return worst
+
+
+def _arrays(outputs: Any) -> list[np.ndarray]:
+    outputs = outputs if isinstance(outputs, tuple | list) else (outputs,)
+    return [output.asnumpy().astype(np.float64) for output in outputs]
+
+
+def sample_inputs(model: TrainedModel, batch: int, length: int) -> list[np.ndarray]:
+    """Random rows (batch, length) for each input, int32; all but the last one are padded."""
+    random = np.random.default_rng(length)
+    lengths = random.integers(max(1, length // 2), length + 1, batch)
+    lengths[-1] = length
+    mask = (np.arange(length) < lengths[:, None]).astype(np.int32)
+    ids = random.integers(0, model.architecture.vocab_size, (batch, length)).astype(np.int32) * mask
+    segments = (np.arange(length) > length // 3).astype(np.int32) * mask
+    columns = {"input_ids": ids, "input_mask": mask, "segment_ids": segments, "p_mask": 1 - mask}
+    if model.card["task"] == "multiple_choice":  # entry t * NUM_CHOICES + c is token t of choice c
+        columns = {name: column.repeat(NUM_CHOICES, 1) for name, column in columns.items()}
+    columns["masked_lm_positions"] = random.integers(0, length, (batch, 2)).astype(np.int32)
+    return [columns[name] for name in model.network.input_columns]
+
+
+def describe(
+    model: TrainedModel,
+    file: Path,
+    vocabulary: Path,
+    file_format: str,
+    key: bytes | None,
+    fixed: tuple[int, int] | None,
+) -> dict[str, Any]:
+    """The content of NAME.json."""
+    network: AnsweringNetwork = model.network
+    lanes = NUM_CHOICES if model.card["task"] == "multiple_choice" else 1
+    batch, length = (fixed[0], fixed[1] * lanes) if fixed else ("batch", f"{lanes} * length" if lanes > 1 else "length")
+    masks = 2 if fixed else "masks"
+    return model.card | {
+        "format_version": FORMAT_VERSION,
+        "file": file.name,
+        "file_format": file_format,
+        "sha256": sha256_of(file),
+        "encrypted": key is not None,
+        "inputs": [
+            {"name": name, "dtype": "int32", "shape": [batch, masks if name == "masked_lm_positions" else length]}
+            for name in network.input_columns
+        ],
+        "outputs": [{"name": name, "per_token": name in network.per_token_outputs} for name in network.output_names],
+        "vocabulary": {"file": vocabulary.name, "sha256": model.tokenizer.sha256, "size": model.tokenizer.vocab_size},
+        "do_lower_case": model.tokenizer.do_lower_case,
+        "architecture": {k: v for k, v in model.architecture.to_dict().items() if k != "compute_type"},
+        "mindspore": ms.__version__,
+    }
+
+
+def read_description(file: Path) -> dict[str, Any]:
+    """NAME.json beside NAME.mindir, whose sha256 it is compared with.
+
+    Raises:
+        DataError: it is missing, damaged, or does not belong to the file.
+    """
+    path = file.with_suffix(".json")
+    try:
+        described = json.loads(path.read_text(encoding="utf-8"))
+        version, sha256, needed = described["format_version"], described["sha256"], ("task", "labels", "vocabulary")
+        missing: Sequence[str] = [key for key in needed if key not in described]
+    except FileNotFoundError:
+        raise DataError(f"{path} is missing: it says what {file.name} computes, and was written beside it") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path} is damaged: {error!r}") from error
+    if version != FORMAT_VERSION or missing:
+        raise DataError(f"{path} has format_version {version!r}, known is {FORMAT_VERSION}; missing: {missing}")
+    if not file.is_file():
+        raise DataError(f"{file} is missing")
+    if sha256_of(file) != sha256:
+        raise DataError(f"{file} is damaged, or does not belong to {path.name}: its sha256 is another one")
+    return described
