@@ -20,7 +20,8 @@ def main(config: ExportConfig) -> None:
     setup_device(target, config.device_id)
     key = read_key(config.encrypt_key_file)
     name = Path(config.export_file_name)
-    model = load_trained(Path(config.export_ckpt_file), config.export_embeddings)
+    vocabulary = config.vocab_file_path, config.spm_model_file
+    model = load_trained(Path(config.export_ckpt_file), config.export_embeddings, *vocabulary)
     export_model(model, name, config.file_format, key, config.export_batch_size, config.export_seq_length)
     print(f"written: {name}.{config.file_format.lower()}, {name}.json and the vocabulary")
 

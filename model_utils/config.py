@@ -22,7 +22,6 @@ __all__ = [
     "CreateDataConfig",
     "DataError",
     "DeviceError",
-    "FillMaskConfig",
     "OptimizerConfig",
     "PretrainConfig",
     "PretrainEvalConfig",
@@ -257,32 +256,6 @@ class PretrainEvalConfig(ArchitectureMixin, Config):
         "", "type of the matrix products; empty: float32 on CPU, else float16", choices=("", *COMPUTE_TYPES)
     )
     output_path: str = option("", "folder for eval_results.json; empty: beside the checkpoint")
-
-    def validate(self) -> None:
-        self.check_architecture()
-
-
-@dataclass(frozen=True)
-class FillMaskConfig(ArchitectureMixin, Config):
-    """Fill in [MASK] with a pre-trained ALBERT: python -m src.fill_mask."""
-
-    config_file = "pretrain_config.yaml"
-    file_sharers = (PretrainConfig,)
-
-    albert_network: str = option(
-        "albert_base", "preset, where no albert_config.json lies beside the checkpoint", choices=tuple(PRESETS)
-    )
-    albert_cfg: AlbertOverrides = section(AlbertOverrides, "keys of the architecture that differ")
-    load_checkpoint_path: str = option("", "a checkpoint, or a run's folder", required=True)
-    text: str = option("", "one text a line, each with one [MASK] or more", required=True)
-    top_k: int = option(5, "tokens printed for each mask", minimum=1)
-    vocab_file: str = option("", "WordPiece vocabulary, if none lies beside the checkpoint")
-    spm_model_file: str = option("", "SentencePiece model, if none lies beside the checkpoint")
-    device_target: str = option("auto", "the device; auto takes the best one that works", choices=DEVICE_TARGETS)
-    device_id: int = option(0, "number of the device, counted from 0", minimum=0)
-    compute_type: str = option(
-        "", "type of the matrix products; empty: float32 on CPU, else float16", choices=("", *COMPUTE_TYPES)
-    )
 
     def validate(self) -> None:
         self.check_architecture()

@@ -29,6 +29,8 @@ class ExportConfig(Config):
     export_embeddings: bool = option(False, "export the encoder alone, whatever the weights were trained for")
     export_batch_size: int = option(1, "AIR, ONNX: rows of a batch", minimum=1)
     export_seq_length: int = option(0, "AIR, ONNX: tokens of a row; 0: the task's max_seq_length", minimum=0)
+    vocab_file_path: str = option("", "WordPiece vocabulary, if none lies beside the checkpoint")
+    spm_model_file: str = option("", "SentencePiece model, if none lies beside the checkpoint")
     encrypt_key_file: str = option(
         "", "file of 16, 24 or 32 bytes: encrypt the MINDIR by AES-GCM", needs=("file_format", MINDIR)
     )
@@ -54,6 +56,8 @@ class PredictConfig(Config):
     batch_size: int = option(32, "rows of a batch", minimum=1)
     top_k: int = option(5, "tokens for each mask, where masks are filled in", minimum=1)
     embeddings: bool = option(False, "answer with the encoder's pooled output, whatever the weights were trained for")
+    vocab_file_path: str = option("", "WordPiece vocabulary, if none lies beside the checkpoint")
+    spm_model_file: str = option("", "SentencePiece model, if none lies beside the checkpoint")
     encrypt_key_file: str = option("", "file of the key that the MINDIR was encrypted with")
     device_target: str = option("auto", "the device; auto takes the best one that works", choices=DEVICE_TARGETS)
     device_id: int = option(0, "number of the device, counted from 0", minimum=0)

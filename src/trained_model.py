@@ -79,12 +79,19 @@ class AnsweringNetwork(nn.Cell):
         return self.scores(input_ids, input_mask, segment_ids, further, self.no_dropout)
 
 
-def load_trained(weights: Path, embeddings: bool = False, say: Callable[[str], object] = print) -> TrainedModel:
+def load_trained(
+    weights: Path,
+    embeddings: bool = False,
+    vocab_file: str = "",
+    spm_model_file: str = "",
+    say: Callable[[str], object] = print,
+) -> TrainedModel:
     """The network that weights belong to, in float32.
 
     Args:
         weights: a checkpoint, or the folder of a run or a conversion.
         embeddings: the backbone alone, whatever the weights were trained for.
+        vocab_file, spm_model_file: the vocabulary, where none lies beside the weights.
 
     Raises:
         CheckpointError: there are no such weights, or they are of another architecture than the file beside them says.
@@ -94,18 +101,16 @@ def load_trained(weights: Path, embeddings: bool = False, say: Callable[[str], o
     file = find_config_file(weights)
     if file is None:
         folder = weights if weights.is_dir() else weights.parent
-        raise CheckpointError(
-            f"no albert_config.json lies beside the weights in {folder}: it says how they are to be used"
-        )
+        raise CheckpointError(f"no albert_config.json, which says how to use them, lies beside the weights in {folder}")
     architecture = replace(AlbertConfig.from_json(file), compute_type="float32")
-    tokenizer = load_tokenizer(weights)
+    tokenizer = load_tokenizer(weights, vocab_file, spm_model_file)
     if tokenizer.vocab_size != architecture.vocab_size:
         raise CheckpointError(
             f"{file} says vocab_size {architecture.vocab_size}, but the vocabulary {tokenizer.file.name} beside it has "
             f"{tokenizer.vocab_size} entries"
         )
     card = complete_card(None if embeddings else read_card(weights), architecture, embeddings)
-    scores, needed = _scores_network(card, architecture)
+    scores, needed = build_scores(card, architecture)
     load_backbone(scores, contents, say, needed)
     return TrainedModel(card, architecture, tokenizer, AnsweringNetwork(scores))
 
@@ -121,7 +126,7 @@ def complete_card(card: dict[str, Any] | None, architecture: AlbertConfig, embed
     return card
 
 
-def _scores_network(card: dict[str, Any], architecture: AlbertConfig) -> tuple[nn.Cell, tuple[str, ...]]:
+def build_scores(card: dict[str, Any], architecture: AlbertConfig) -> tuple[nn.Cell, tuple[str, ...]]:
     """The network of a card, and beginnings of the names of the parameters that it cannot do without."""
     labels = max(1, len(card["labels"]))
     everything = ("",)

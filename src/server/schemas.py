@@ -24,9 +24,10 @@ Offset = Annotated[int, Field(ge=0)]
 
 
 class Answer(BaseModel):
-    """What every answer may carry: the record's own id."""
+    """What every answer may carry: the record's own id, and that its text was too long and has been cut."""
 
     id: Identity = None
+    truncated: bool | None = None
 
 
 class ClassificationAnswer(Answer):

@@ -1,0 +1,144 @@
+"""Answers to raw text from a trained model, be it a checkpoint or an exported MINDIR: `Predictor.load(path)`."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from mindspore import Tensor
+
+from model_utils.errors import ConfigError, DataError
+from src.answers import ANSWERERS, Answerer, MaskAnswerer, Record
+from src.export import load_mindir, read_description
+from src.features import Features
+from src.length_buckets import WIDTH_STEP
+from src.prediction import OutputTable
+from src.records import Column
+from src.tokenization import FullTokenizer, build_tokenizer
+from src.trained_model import load_trained
+
+MINDIR_SUFFIX = ".mindir"
+_BATCHES_AT_ONCE = 8  # whose outputs are kept at the same time
+
+
+class ExportedNetwork:
+    """The graph of a MINDIR, with the names of its columns as src.trained_model.AnsweringNetwork has them."""
+
+    def __init__(self, graph: Callable[..., Any], described: dict[str, Any]) -> None:
+        self.graph = graph
+        self.input_columns = tuple(each["name"] for each in described["inputs"])
+        self.output_names = tuple(each["name"] for each in described["outputs"])
+        self.per_token_outputs = tuple(each["name"] for each in described["outputs"] if each["per_token"])
+
+    def __call__(self, *inputs: Tensor) -> Any:
+        return self.graph(*inputs)
+
+
+class Predictor:
+    """Answers records, JSON objects in the formats of docs/serving.md. Not thread-safe; any one thread may use it.
+
+    Args:
+        card: "task", "labels", "max_seq_length" and what else the task needs (src/trained_model.py).
+        network: takes batches of columns (B, *) int32; an AnsweringNetwork or an ExportedNetwork.
+        batch_size: rows that the network takes at once.
+        top_k: tokens for each mask, where masks are filled in.
+    """
+
+    def __init__(
+        self, card: dict[str, Any], tokenizer: FullTokenizer, network: Any, batch_size: int = 32, top_k: int = 5
+    ) -> None:
+        self.card = card
+        self._network, self._batch_size = network, batch_size
+        self._answerer: Answerer = ANSWERERS[card["task"]](card, tokenizer)
+        if isinstance(self._answerer, MaskAnswerer):
+            self._answerer.top_k = top_k
+
+    @classmethod
+    def load(
+        cls,
+        model: str | Path,
+        *,
+        key: bytes | None = None,
+        embeddings: bool = False,
+        vocab_file: str = "",
+        spm_model_file: str = "",
+        say: Callable[[str], object] = print,
+        **settings: Any,
+    ) -> Self:
+        """A predictor of NAME.mindir, or of a checkpoint or the folder of a run or a conversion.
+
+        Args:
+            key: of an encrypted MINDIR.
+            embeddings: of a checkpoint, the backbone alone.
+            vocab_file, spm_model_file: the vocabulary, where none lies beside a checkpoint.
+            say: told what of a checkpoint was loaded.
+            settings: batch_size, top_k.
+
+        Raises:
+            DataError, CheckpointError: a file is missing, damaged, or does not belong to the others.
+        """
+        model = Path(model)
+        if model.suffix != MINDIR_SUFFIX:
+            trained = load_trained(model, embeddings, vocab_file, spm_model_file, say)
+            return cls(trained.card, trained.tokenizer, trained.network, **settings)
+        card = read_description(model)
+        if card["encrypted"] != (key is not None):
+            needed = "encrypted: encrypt_key_file is needed" if card["encrypted"] else "not encrypted: no key is needed"
+            raise ConfigError(f"{model} is {needed}")
+        vocabulary = model.with_name(card["vocabulary"]["file"])
+        kind = (str(vocabulary), "") if vocabulary.suffix == ".txt" else ("", str(vocabulary))
+        tokenizer = build_tokenizer(*kind, card["do_lower_case"])
+        if tokenizer.sha256 != card["vocabulary"]["sha256"]:
+            raise DataError(f"{vocabulary} is not the vocabulary that {model.name} was exported with")
+        return cls(card, tokenizer, ExportedNetwork(load_mindir(model, key), card), **settings)
+
+    def predict(self, records: Sequence[Record]) -> list[Record]:
+        """One answer for each record, in their order.
+
+        A record that cannot be answered gets {"error": sentence}. An answer to a text that was cut has truncated: true.
+        """
+        answers: list[Record] = [{} for _ in records]
+        items: list[tuple[int, Any]] = []
+        for index, record in enumerate(records):
+            try:
+                items.append((index, self._answerer.read(record)))
+            except DataError as error:
+                answers[index] = {"error": str(error)}
+        at_once = self._batch_size * _BATCHES_AT_ONCE
+        for first in range(0, len(items), at_once):
+            part = items[first : first + at_once]
+            for (index, _), answer in zip(part, self._answer([item for _, item in part]), strict=True):
+                answers[index] = answer
+        return answers
+
+    def _answer(self, items: list[Any]) -> list[Record]:
+        features = self._answerer.features(items)
+        answers = self._answerer.answers(items, features, self._run(features))
+        truncated = features.arrays.get("truncated", np.zeros(len(items), bool))
+        return [answer | ({"truncated": True} if cut else {}) for answer, cut in zip(answers, truncated, strict=True)]
+
+    def _run(self, features: Features) -> dict[str, np.ndarray]:
+        """The network's outputs for all rows, batched by length."""
+        lengths = features.values["input_ids"].counts
+        step, lanes = WIDTH_STEP * self._answerer.lanes, self._answerer.lanes
+        longest = self.card["max_seq_length"] * lanes
+        widths = np.minimum(-(-np.maximum(lengths, self._answerer.shortest * lanes) // step) * step, longest)
+        outputs = OutputTable(self._network, len(lengths), int(widths.max()))
+        order = np.argsort(-lengths, kind="stable")
+        for first in range(0, len(order), self._batch_size):
+            rows = order[first : first + self._batch_size]
+            width = int(widths[rows[0]])
+            inputs = [_pad(features, name, rows, width) for name in self._network.input_columns]
+            outputs.put(rows, self._network(*map(Tensor, inputs)))
+        return outputs.values
+
+
+def _pad(features: Features, name: str, rows: np.ndarray, width: int) -> np.ndarray:
+    """Some rows of a column, (rows, width of the batch or of the column) int32."""
+    column: Column = features.columns[name]
+    ragged = features.values[name]
+    ends = np.cumsum(ragged.counts)
+    padded = np.full((len(rows), width if column.per_token else column.width), column.padding, np.int32)
+    for target, row in zip(padded, rows, strict=True):
+        target[: ragged.counts[row]] = ragged.values[ends[row] - ragged.counts[row] : ends[row]]
+    return padded

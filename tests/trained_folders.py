@@ -1,0 +1,57 @@
+"""Folders of small models with random weights, one for each task, as training leaves them."""
+
+from pathlib import Path
+from typing import Any
+
+from src.albert_config import AlbertConfig
+from src.checkpoint import save_checkpoint
+from src.saved_tokenizer import save_tokenizer
+from src.task_file import TASK_FILE, TASKS
+from src.tokenization import build_tokenizer
+from src.trained_model import build_scores, complete_card
+from src.utils import write_json
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz.,?"
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+LENGTHS = {"max_seq_length": 40, "max_qa_length": 16, "doc_stride": 12, "max_query_length": 12, "n_best_size": 4}
+TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+CARDS: dict[str, dict[str, Any]] = {
+    "classification": {"labels": ["bad", "good", "so so"], "classifier_hidden_size": 12},
+    "regression": {"labels": []},
+    "multiple_choice": {"labels": []},
+    "squad_v1": {"labels": []},
+    "squad_v2": {"labels": [], "start_n_top": 3, "end_n_top": 4, "null_threshold": 0.5},
+    "token_classification": {"labels": TAGS},
+    "fill_mask": {"labels": []},
+}
+ARCHITECTURE = AlbertConfig(
+    vocab_size=len(SPECIALS) + 2 * len(LETTERS),
+    embedding_size=16,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=48,
+    max_position_embeddings=40,
+    initializer_range=0.3,
+)
+
+
+def write_vocabulary(folder: Path) -> Path:
+    """A WordPiece vocabulary of letters, so that a word has as many tokens as letters."""
+    tokens = [*SPECIALS, *LETTERS, *(f"##{letter}" for letter in LETTERS)]
+    file = folder / "vocab.txt"
+    file.write_text("\n".join(tokens) + "\n")
+    return file
+
+
+def make_folder(folder: Path, task: str, architecture: AlbertConfig = ARCHITECTURE) -> Path:
+    """The folder itself, with checkpoint, albert_config.json, vocabulary and task.json."""
+    folder.mkdir(parents=True)
+    card = {"task": task, **CARDS[task], **LENGTHS}
+    scores, _ = build_scores(complete_card(card, architecture, False), architecture)
+    save_checkpoint(scores, folder, 1, {})
+    architecture.to_json(folder / "albert_config.json")
+    save_tokenizer(folder, build_tokenizer(str(write_vocabulary(folder)), "", True))
+    if task in TASKS:
+        write_json(folder / TASK_FILE, card)
+    return folder
