@@ -19,14 +19,12 @@ import run_pretrain
 from model_utils.config import PretrainConfig, PretrainEvalConfig, load_config
 from model_utils.device import setup_device
 from model_utils.errors import CheckpointError, ConfigError, DataError
-from src import fill_mask
 from src.albert_config import AlbertConfig
-from src.albert_for_pre_training import AlbertForPreTraining, PreTrainingScores
+from src.albert_for_pre_training import AlbertForPreTraining
 from src.checkpoint import find_checkpoint, list_checkpoints, load_backbone
 from src.pretraining import PretrainingData
 from src.pretraining_evaluation import evaluate, only_masked, unigram_baselines
 from src.run_folder import RunFolder
-from src.saved_tokenizer import load_tokenizer
 
 ROOT = Path(__file__).parents[1]
 WORDS = "the a cat dog house tree river sees likes finds hides big small red green old new walks runs to from".split()
@@ -322,36 +320,3 @@ def test_the_unigram_baseline_counts_unseen_tokens_once() -> None:
     lines = unigram_baselines(np.array([0.0, 3.0, 1.0]), np.array([5, 0, 2]))
     assert lines["mlm_loss"]["unigram"] == pytest.approx(-(3 * math.log(1 / 10) + math.log(3 / 10)) / 4)
     assert lines["mlm_accuracy"] == {"unigram": 0.0, "own unigram": 0.75}
-
-
-def test_masks_are_filled_in(finished: Path) -> None:
-    tokenizer = load_tokenizer(finished)
-    architecture = AlbertConfig.from_json(finished / "albert_config.json")
-    network = PreTrainingScores(architecture)
-    load_backbone(network, find_checkpoint(finished), lambda _: None, needed=("albert.", "mlm."))
-    texts = ["The [MASK] sees the cat .", "a [MASK] old dog runs [MASK] the river and hides ."]
-    answers = fill_mask.fill_mask(network, tokenizer, texts, 3, 40)
-    assert [len(answer) for answer in answers] == [1, 2]
-    for tokens in (tokens for answer in answers for tokens in answer):
-        probabilities = [token["probability"] for token in tokens]
-        assert len(tokens) == 3 and probabilities == sorted(probabilities, reverse=True) and sum(probabilities) < 1
-        assert all(token["token"] in tokenizer.vocab for token in tokens)
-    with pytest.raises(DataError, match=r"has no \[MASK\]"):
-        fill_mask.fill_mask(network, tokenizer, ["nothing"], 3, 40)
-    with pytest.raises(DataError, match="has 53 tokens, the network takes at most 40"):
-        fill_mask.fill_mask(network, tokenizer, ["[MASK] " + "cat " * 50], 3, 40)
-
-
-def test_a_mask_stands_where_the_text_has_it(finished: Path) -> None:
-    tokenizer = load_tokenizer(finished)
-    ids = fill_mask.encode_masked("The [MASK] sees [MASK].", tokenizer)
-    assert tokenizer.convert_ids_to_tokens(ids) == ["[CLS]", "the", "[MASK]", "sees", "[MASK]", ".", "[SEP]"]
-
-
-def test_after_a_mask_no_piece_becomes_the_start_of_a_word(shared: Path) -> None:
-    from src.tokenization import FullTokenizer
-
-    tokenizer = FullTokenizer(spm_model_file=shared / "data/vocab/30k-clean.model")
-    ids = fill_mask.encode_masked("The capital of [MASK], paris, is [MASK].", tokenizer)
-    tokens = "[CLS] ▁the ▁capital ▁of [MASK] , ▁paris , ▁is [MASK] . [SEP]".split()
-    assert tokenizer.convert_ids_to_tokens(ids) == tokens

@@ -1,0 +1,254 @@
+"""Exported files compute what the checkpoint computes, for every head; what is damaged or foreign is refused."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import export
+from model_utils.deploy_config import AIR, MINDIR, ONNX, ExportConfig
+from model_utils.errors import CheckpointError, ConfigError, DataError, DeviceError, UserError
+from model_utils.schema import load_config
+from src.export import check, export_model, load_mindir, read_key
+from src.predictor import Predictor
+from src.server.schemas import ANSWERS
+from src.trained_model import load_trained
+from tests.trained_folders import ARCHITECTURE, CARDS, make_folder
+
+TEXTS = ["a", "some words, and more.", "who is it? " * 9]
+RECORDS: dict[str, Callable[[str], dict[str, Any]]] = {
+    "classification": lambda text: {"text_a": text, "text_b": "another one"},
+    "regression": lambda text: {"text_a": text},
+    "multiple_choice": lambda text: {"article": text, "question": "why _ so", "options": ["a", "bc", "def", text]},
+    "squad_v1": lambda text: {"context": text, "question": "who is it?"},
+    "squad_v2": lambda text: {"context": text, "question": "who?"},
+    "token_classification": lambda text: {"text": text},
+    "fill_mask": lambda text: {"text": f"[MASK] {text[:12]} [MASK]"},
+    "embeddings": lambda text: {"text_a": text},
+}
+
+
+def quiet(_: str) -> None:
+    pass
+
+
+def exported(folder: Path, name: Path, **settings: Any) -> Path:
+    """NAME.mindir of a folder's weights."""
+    export_model(
+        load_trained(folder, settings.pop("embeddings", False), say=quiet), name, MINDIR, say=quiet, **settings
+    )
+    return name.with_name(f"{name.name}.mindir")
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_folder(tmp_path_factory.mktemp("classifier") / "run", "classification")
+
+
+@pytest.fixture(scope="module")
+def mindir(classifier: Path) -> Path:
+    return exported(classifier, classifier.parent / "out" / "model")
+
+
+@pytest.fixture
+def copy(mindir: Path, tmp_path: Path) -> Path:
+    """The exported files, to be damaged."""
+    for file in mindir.parent.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    return tmp_path / mindir.name
+
+
+@pytest.mark.parametrize("task", RECORDS)
+def test_the_mindir_answers_as_the_checkpoint(task: str, tmp_path: Path) -> None:
+    """Answers are in the promised form, the same from both, and do not depend on their company in a batch."""
+    is_embeddings = task == "embeddings"
+    folder = make_folder(tmp_path / "run", "classification" if is_embeddings else task)
+    file = exported(folder, tmp_path / "out" / task, embeddings=is_embeddings)
+    records = [RECORDS[task](text) for text in TEXTS]
+    from_mindir = Predictor.load(file)
+    ours = Predictor.load(folder, embeddings=is_embeddings, say=quiet)
+    answers = from_mindir.predict(records)
+    assert answers == ours.predict(records)
+    for record, answer in zip(records, answers, strict=True):
+        assert "error" not in answer
+        ANSWERS[task].model_validate(answer, extra="forbid")
+        assert_close(from_mindir.predict([record])[0], answer)
+    names = {path.name for path in file.parent.iterdir()}
+    assert names == {f"{task}.mindir", f"{task}.json", f"{task}.vocab.txt"}
+
+
+def assert_close(one: Any, other: Any) -> None:
+    """Equal texts, nearly equal numbers."""
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one:
+            assert_close(one[key], other[key])
+    elif isinstance(one, list):
+        assert len(one) == len(other)
+        for pair in zip(one, other, strict=True):
+            assert_close(*pair)
+    else:
+        assert one == pytest.approx(other, abs=1e-5) if isinstance(one, float) else one == other
+
+
+def test_a_deep_network_with_relative_positions(tmp_path: Path) -> None:
+    architecture = replace(ARCHITECTURE, use_relative_positions=True, num_hidden_layers=3, num_hidden_groups=3)
+    folder = make_folder(tmp_path / "run", "token_classification", architecture)
+    records = [{"text": text} for text in TEXTS]
+    answers = Predictor.load(exported(folder, tmp_path / "deep")).predict(records)
+    assert answers == Predictor.load(folder, say=quiet).predict(records)
+
+
+def test_the_description_says_what_the_file_needs(mindir: Path) -> None:
+    described = json.loads(mindir.with_suffix(".json").read_text())
+    assert described["task"] == "classification" and described["labels"] == CARDS["classification"]["labels"]
+    assert described["max_seq_length"] == 40 and described["do_lower_case"] is True
+    assert [each["name"] for each in described["inputs"]] == ["input_ids", "input_mask", "segment_ids"]
+    assert all(each["shape"] == ["batch", "length"] for each in described["inputs"])
+    assert described["architecture"]["hidden_size"] == 32
+
+
+def test_a_file_that_computes_something_else_is_not_left_behind(
+    classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = make_folder(tmp_path / "other", "regression")
+    monkeypatch.setattr("src.export.load_mindir", lambda *_: load_trained(other, say=quiet).network)
+    with pytest.raises(CheckpointError, match="what was exported computes something else: logits"):
+        exported(classifier, tmp_path / "out" / "model")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_differences_are_seen(classifier: Path) -> None:
+    model = load_trained(classifier, say=quiet)
+
+    def shifted(*inputs: Any) -> Any:
+        return model.network(*inputs) + 1e-3
+
+    with pytest.raises(CheckpointError, match=r"logits of a batch of 1 x 9 differs by 1\.0e-03"):
+        check(model, shifted, None)
+
+
+def test_air_needs_ascend(classifier: Path, tmp_path: Path) -> None:
+    config = ExportConfig(
+        export_ckpt_file=str(classifier),
+        export_file_name=str(tmp_path / "out" / "model"),
+        file_format=AIR,
+        device_target="CPU",
+    )
+    with pytest.raises(DeviceError, match="AIR files are written on Ascend only, this is CPU"):
+        export.main(config)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("task", CARDS)
+@pytest.mark.oracles
+def test_onnx(task: str, tmp_path: Path) -> None:
+    """ONNX Runtime computes the same: export_model compares, and ends with an error where it does not."""
+    folder = make_folder(tmp_path / "run", task)
+    export_model(load_trained(folder, say=quiet), tmp_path / "out" / task, ONNX, batch_size=2, length=24, say=quiet)
+    described = json.loads((tmp_path / "out" / f"{task}.json").read_text())
+    assert described["inputs"][0]["shape"] == [2, 96 if task == "multiple_choice" else 24]
+
+
+# --- encryption ---
+
+
+def test_an_encrypted_file_needs_its_key(classifier: Path, mindir: Path, tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(bytes(range(16)))
+    key = read_key(str(tmp_path / "key"))
+    file = exported(classifier, tmp_path / "secret", key=key)
+    records = [RECORDS["classification"](text) for text in TEXTS]
+    assert Predictor.load(file, key=key).predict(records) == Predictor.load(mindir).predict(records)
+    with pytest.raises(DataError, match=r"secret\.mindir cannot be loaded: its key may be another one"):
+        Predictor.load(file, key=bytes(16))
+    with pytest.raises(ConfigError, match="is encrypted: encrypt_key_file is needed"):
+        Predictor.load(file)
+    with pytest.raises(ConfigError, match="is not encrypted: no key is needed"):
+        Predictor.load(mindir, key=key)
+
+
+def test_a_key_has_one_of_three_lengths(tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(bytes(17))
+    with pytest.raises(ConfigError, match="key has 17 bytes, allowed are 16, 24 or 32"):
+        read_key(str(tmp_path / "key"))
+    with pytest.raises(ConfigError, match="nokey cannot be read"):
+        read_key(str(tmp_path / "nokey"))
+
+
+# --- bad input ---
+
+
+def damage(file: Path, change: str) -> None:
+    """Break one of the exported files."""
+    description = file.with_suffix(".json")
+    if change == "no description":
+        description.unlink()
+    elif change == "cut description":
+        description.write_text(description.read_text()[:100])
+    elif change == "later version":
+        description.write_text(description.read_text().replace('"format_version": 1', '"format_version": 2'))
+    elif change == "cut":
+        file.write_bytes(file.read_bytes()[:-1000])
+    elif change == "missing":
+        file.unlink()
+    else:
+        vocabulary = file.with_name("model.vocab.txt")
+        vocabulary.write_text(vocabulary.read_text() + "more\n")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ("no description", "model.json is missing: it says what model.mindir computes"),
+        ("cut description", "model.json is damaged"),
+        ("later version", "has format_version 2, known is 1"),
+        ("cut", "model.mindir is damaged, or does not belong to model.json"),
+        ("missing", "model.mindir is missing"),
+        ("other vocabulary", "is not the vocabulary that model.mindir was exported with"),
+    ],
+)
+def test_damaged_files_are_refused(copy: Path, change: str, sentence: str) -> None:
+    damage(copy, change)
+    with pytest.raises(UserError) as raised:
+        Predictor.load(copy)
+    assert sentence in str(raised.value)
+
+
+def test_a_file_that_is_no_mindir(tmp_path: Path) -> None:
+    (tmp_path / "x.mindir").write_bytes(np.random.default_rng(0).bytes(5000))
+    with pytest.raises(DataError, match="cannot be loaded: it may be damaged, or encrypted"):
+        load_mindir(tmp_path / "x.mindir")
+
+
+def test_weights_that_do_not_fit_what_lies_beside_them(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "run", "regression")
+    described = json.loads((folder / "albert_config.json").read_text())
+
+    def with_config(**changes: Any) -> None:
+        (folder / "albert_config.json").write_text(json.dumps(described | changes))
+
+    with_config(hidden_size=64)
+    with pytest.raises(CheckpointError, match="made for another architecture"):
+        load_trained(folder, say=quiet)
+    with_config(vocab_size=70)
+    with pytest.raises(CheckpointError, match=r"says vocab_size 70, but the vocabulary vocab\.txt beside it has 63"):
+        load_trained(folder, say=quiet)
+    (folder / "albert_config.json").unlink()
+    with pytest.raises(CheckpointError, match=r"no albert_config\.json, which says how to use them, lies beside"):
+        load_trained(folder, say=quiet)
+
+
+def test_a_tasks_yaml_may_be_given_but_its_keys_not_as_flags(tmp_path: Path) -> None:
+    root = Path(export.__file__).parent
+    needed = ["--export_ckpt_file", "run", "--export_file_name", "x"]
+    for name in ("classifier", "race", "squad_v1", "squad_v2", "ner"):
+        config = load_config(ExportConfig, ["--config_path", str(root / f"task_{name}_config.yaml"), *needed])
+        assert config.file_format == MINDIR and config.device_target == "auto"
+    with pytest.raises(ConfigError, match="--epoch_num is not a key"):
+        load_config(ExportConfig, [*needed, "--epoch_num", "3"])
+    with pytest.raises(ConfigError, match="mean nothing for MINDIR"):
+        load_config(ExportConfig, [*needed, "--export_seq_length", "64"])

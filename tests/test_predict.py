@@ -1,0 +1,226 @@
+"""Raw text in, answers out: order, numbers of bad lines, windows and cuts, files and standard streams."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import predict
+from model_utils.deploy_config import PredictConfig
+from model_utils.errors import ConfigError, DataError
+from model_utils.schema import load_config
+from src.fill_mask import encode_masked
+from src.predictor import Predictor
+from src.record_files import read_records, write_records
+from src.saved_tokenizer import load_tokenizer
+from tests.conftest import ROOT
+from tests.trained_folders import TAGS, make_folder
+
+
+def quiet(_: str) -> None:
+    pass
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_folder(tmp_path_factory.mktemp("classifier") / "run", "classification")
+
+
+@pytest.fixture(scope="module")
+def classify(classifier: Path) -> Predictor:
+    return Predictor.load(classifier, say=quiet, batch_size=4)
+
+
+def records_of(path: Path, content: bytes, input_format: str = "auto") -> list[tuple[int, Any]]:
+    """(line, record or error)."""
+    path.write_bytes(content)
+    return [(each.line, each.error or each.record) for each in read_records(str(path), input_format, "text_a")]
+
+
+# --- files ---
+
+
+def test_json_lines(tmp_path: Path) -> None:
+    content = (
+        b'\xef\xbb\xbf{"text_a": "x", "id": 1}\r\n\n{"text_a"\n[1]\n{"text_a": "\xff"}\n{"text_a": "\xe5\xa5\xbd"}'
+    )
+    found = records_of(tmp_path / "a.jsonl", content)
+    assert [line for line, _ in found] == [1, 3, 4, 5, 6]
+    assert found[0][1] == {"text_a": "x", "id": 1} and found[-1][1] == {"text_a": "好"}
+    assert "line 3 is not JSON" in found[1][1]
+    assert found[2][1] == "line 4 is not a JSON object" and found[3][1] == "line 5 is not UTF-8 text"
+
+
+def test_tables(tmp_path: Path) -> None:
+    found = records_of(tmp_path / "a.tsv", b"text_a\ttext_b\tid\none\t\t7\ntwo\n")
+    assert found[0] == (2, {"text_a": "one", "id": "7"})
+    assert found[1][0] == 3 and "line 3 has 1 column(s)" in found[1][1]
+    assert records_of(tmp_path / "a.csv", b'text_a,id\n"one, two",7\n') == [(2, {"text_a": "one, two", "id": "7"})]
+
+
+def test_plain_lines_keep_their_number(tmp_path: Path) -> None:
+    found = records_of(tmp_path / "a.txt", b"one\n\n two \r\n")
+    assert found == [(1, {"text_a": "one"}), (2, {"text_a": ""}), (3, {"text_a": " two "})]
+    assert records_of(tmp_path / "b.jsonl", b"{}\n", "text") == [(1, {"text_a": "{}"})]
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="nowhere cannot be read"):
+        list(read_records(str(tmp_path / "nowhere"), "auto", "text_a"))
+    with pytest.raises(DataError, match="a table is read from a file"):
+        list(read_records("-", "table", "text_a"))
+
+
+def test_half_an_output_is_never_seen(tmp_path: Path) -> None:
+    file = tmp_path / "out.jsonl"
+    file.write_text("old")
+    with pytest.raises(ValueError, match="not JSON compliant"), write_records(str(file)) as write:
+        write({"score": float("nan")})
+    assert file.read_text() == "old" and [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
+    with write_records(str(file)) as write:
+        write({"label": "好"})
+    assert file.read_text(encoding="utf-8") == '{"label": "好"}\n'
+
+
+# --- records ---
+
+
+def test_order_and_errors_in_their_places(classify: Predictor) -> None:
+    texts = [f"word number {'abcdefghij'[index % 10] * (1 + index % 7)}" for index in range(41)]
+    records: list[dict[str, Any]] = [{"text_a": text} for text in texts]
+    records[3], records[20], records[40] = {"text": "x"}, {"text_a": 5}, {"text_a": " \n"}
+    answers = classify.predict(records)
+    assert answers[3] == {"error": "text_a is missing; the record has text"}
+    assert answers[20] == {"error": "text_a is int, needed is a text"}
+    assert answers[40] == {"error": "text_a is blank, needed is a text"}
+    for index in (0, 19, 39):
+        alone = classify.predict([records[index]])[0]
+        assert alone["label"] == answers[index]["label"]
+        assert alone["probabilities"] == pytest.approx(answers[index]["probabilities"], abs=1e-5)
+    assert classify.predict([]) == []
+
+
+def test_what_is_cut_says_so(classify: Predictor) -> None:
+    short, long = classify.predict([{"text_a": "a" * 38}, {"text_a": "a" * 39}])
+    assert "truncated" not in short and long["truncated"] is True
+    assert long["probabilities"] == pytest.approx(short["probabilities"], abs=1e-5)
+
+
+def test_probabilities_are_of_all_labels(classify: Predictor) -> None:
+    (answer,) = classify.predict([{"text_a": "fine", "text_b": "words"}])
+    assert list(answer["probabilities"]) == ["bad", "good", "so so"]
+    assert sum(answer["probabilities"].values()) == pytest.approx(1.0, abs=1e-6)
+    assert answer["label"] == max(answer["probabilities"], key=answer["probabilities"].get)
+
+
+def test_choices_need_four_options(tmp_path: Path) -> None:
+    predictor = Predictor.load(make_folder(tmp_path / "run", "multiple_choice"), say=quiet)
+    good = {"article": "a b c", "question": "why", "options": ["a", "b", "c", "d"]}
+    answers = predictor.predict([good | {"options": ["a"]}, good, good | {"options": ["a", "b", "c", ""]}])
+    assert answers[0] == {"error": "options is no list of 4 texts"}
+    assert answers[1]["answer"] in "ABCD" and list(answers[1]["probabilities"]) == list("ABCD")
+    assert answers[2] == {"error": "an option is blank, needed is a text"}
+
+
+@pytest.mark.parametrize("task", ["squad_v1", "squad_v2"])
+def test_spans_are_parts_of_long_contexts(task: str, tmp_path: Path) -> None:
+    predictor = Predictor.load(make_folder(tmp_path / "run", task), say=quiet)
+    context = "  It is, by any word; a long “text” é of many windows. " * 4
+    (answer,) = predictor.predict([{"context": context, "question": "what is it?"}])
+    assert 1 <= len(answer["n_best"]) <= 4
+    assert sum(span["score"] for span in answer["n_best"]) == pytest.approx(1.0)
+    assert all(context[span["start"] : span["end"]] == span["answer"] for span in answer["n_best"])
+    scores = [span["score"] for span in answer["n_best"]]
+    assert scores == sorted(scores, reverse=True)
+    if task == "squad_v1":
+        assert answer["no_answer_probability"] is None and answer["answer"] == answer["n_best"][0]["answer"]
+    else:
+        assert (answer["answer"] == "") == (answer["no_answer_probability"] > 0.5)
+
+
+def test_entities_have_their_surface_text(tmp_path: Path) -> None:
+    predictor = Predictor.load(make_folder(tmp_path / "run", "token_classification"), say=quiet)
+    text = "Anna's  friend (of Lyon) came, with 3.5 others; " * 5  # several windows
+    entities = predictor.predict([{"text": text}])[0]["entities"]
+    assert entities and all(text[each["start"] : each["end"]] == each["text"] for each in entities)
+    assert {each["label"] for each in entities} <= {tag[2:] for tag in TAGS if tag != "O"}
+    tokens = ["Anna", "came", "to", "Lyon"]
+    answers = predictor.predict([{"tokens": tokens}, {"text": "Anna came to Lyon"}, {"tokens": []}])
+    assert answers[0] == answers[1]
+    assert answers[2] == {"error": "tokens is no list of texts"}
+
+
+def test_masks_are_filled_in(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "run", "fill_mask")
+    predictor = Predictor.load(folder, say=quiet, top_k=3)
+    texts = ["[MASK] ab", "a [MASK] c [MASK]", "none", "[MASK]" + "a" * 38]
+    answers = predictor.predict([{"text": text} for text in texts])
+    assert [len(answer.get("predictions", ())) for answer in answers] == [1, 2, 0, 0]
+    vocabulary = load_tokenizer(folder).vocab
+    for tokens in (tokens for answer in answers for tokens in answer.get("predictions", ())):
+        probabilities = [token["probability"] for token in tokens]
+        assert len(tokens) == 3 and probabilities == sorted(probabilities, reverse=True) and sum(probabilities) <= 1
+        assert all(token["token"] in vocabulary for token in tokens)
+    assert answers[2]["error"] == "the text 'none' has no [MASK] to fill in"
+    assert answers[3]["error"].endswith("has 41 tokens, the network takes at most 40")
+
+
+def test_a_mask_stands_where_the_text_has_it(classifier: Path) -> None:
+    tokenizer = load_tokenizer(classifier)
+    ids = encode_masked("A [MASK] bc [MASK].", tokenizer, 40)
+    assert tokenizer.convert_ids_to_tokens(ids) == "[CLS] a [MASK] b ##c [MASK] . [SEP]".split()
+
+
+def test_after_a_mask_no_piece_becomes_the_start_of_a_word(shared: Path) -> None:
+    from src.tokenization import FullTokenizer
+
+    tokenizer = FullTokenizer(spm_model_file=shared / "data/vocab/30k-clean.model")
+    ids = encode_masked("The capital of [MASK], paris, is [MASK].", tokenizer, 40)
+    tokens = "[CLS] ▁the ▁capital ▁of [MASK] , ▁paris , ▁is [MASK] . [SEP]".split()
+    assert tokenizer.convert_ids_to_tokens(ids) == tokens
+
+
+# --- the command ---
+
+
+def test_a_file_is_answered_line_by_line(classifier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    records = [{"id": "x", "text_a": "one", "author": "ann"}, {"text_a": ""}, {"text_a": "a" * 99}]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records) + "nonsense\n")
+    where = {"input": str(tmp_path / "in.jsonl"), "output": str(tmp_path / "out" / "answers.jsonl")}
+    predict.main(PredictConfig(model=str(classifier), device_target="CPU", **where))
+    answers = [json.loads(line) for line in (tmp_path / "out/answers.jsonl").read_text().splitlines()]
+    assert answers[0].items() >= records[0].items() and answers[0]["label"] in ("bad", "good", "so so")
+    assert answers[1] == {"id": None, "line": 2, "error": "text_a is blank, needed is a text"}
+    assert answers[2]["truncated"] is True
+    assert answers[3]["line"] == 4 and "is not JSON" in answers[3]["error"]
+    said = capsys.readouterr().err
+    assert "1 texts have more than 40 tokens and were cut" in said
+    assert "2 records could not be answered" in said
+
+
+def test_standard_input_and_output(classifier: Path) -> None:
+    command = [sys.executable, ROOT / "predict.py", "--model", classifier, "--input", "-", "--output", "-"]
+    done = subprocess.run(
+        [*command, "--input_format", "text"], input="one\ntwo\n", capture_output=True, text=True, check=True
+    )
+    assert [json.loads(line)["text_a"] for line in done.stdout.splitlines()] == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--model", "m"], "--input and --output are needed"),
+        (["--model", "m", "--serve", "8000", "--input", "x"], "input and output mean nothing beside it"),
+        (
+            ["--model", "m", "--input", "x", "--output", "-", "--encrypt_key_file", "k"],
+            "only a MINDIR can be encrypted",
+        ),
+        (["--model", "m.mindir", "--input", "x", "--output", "-", "--embeddings", "1"], "what it was exported for"),
+    ],
+)
+def test_flags_that_contradict_each_other(arguments: list[str], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        load_config(PredictConfig, arguments).check_required()
