@@ -1,0 +1,53 @@
+"""Every recipe is a complete configuration of its script, with the published figures."""
+
+import pytest
+
+from model_utils.schema import load_config
+from model_utils.task_config import ClassifierConfig, FinetuneConfig, RaceConfig, SquadConfig, SquadV2Config
+from tests.conftest import ROOT
+
+# Warm-up, learning rate, updates and global batch, length 512, as published by google-research/albert.
+GLUE = {
+    "sst-2": (1256, 1e-5, 20935, 32),
+    "mnli": (1000, 3e-5, 10000, 128),
+    "cola": (320, 1e-5, 5336, 16),
+    "qnli": (1986, 1e-5, 33112, 32),
+    "qqp": (1000, 5e-5, 14000, 128),
+    "rte": (200, 3e-5, 800, 32),
+    "sts-b": (214, 2e-5, 3598, 16),
+    "mrpc": (200, 2e-5, 800, 32),
+}
+
+
+def load(name: str, kind: type[FinetuneConfig]) -> FinetuneConfig:
+    return load_config(kind, ["--config_path", str(ROOT / "recipes" / f"{name}.yaml")])
+
+
+def figures(config: FinetuneConfig) -> tuple[int, float, int, int]:
+    optimizer = config.optimizer_cfg.AdamWeightDecay
+    batch = config.train_batch_size * config.accumulation_steps
+    return optimizer.warmup_steps, optimizer.learning_rate, config.train_steps, batch
+
+
+def test_nothing_else_lies_there() -> None:
+    assert {path.stem for path in (ROOT / "recipes").iterdir()} == {*GLUE, "race", "squad_v1", "squad_v2"}
+
+
+@pytest.mark.parametrize("task", GLUE)
+def test_glue(task: str) -> None:
+    config = load(task, ClassifierConfig)
+    assert config.task_name == task and config.max_seq_length == 512
+    assert figures(config) == GLUE[task]
+
+
+def test_race() -> None:
+    config = load("race", RaceConfig)
+    assert figures(config) == (1000, 1e-5, 12000, 32)
+    assert (config.max_seq_length, config.max_qa_length) == (512, 128)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("squad_v1", SquadConfig), ("squad_v2", SquadV2Config)])
+def test_squad(name: str, kind: type[FinetuneConfig]) -> None:
+    config = load(name, kind)
+    assert figures(config) == (0, 5e-5, 0, 48)
+    assert (config.warmup_ratio, config.epoch_num, config.max_seq_length) == (0.1, 2, 384)
