@@ -18,7 +18,7 @@ LONGEST_CONTEXT = 600  # characters
 TASKS = {"squad_v1": (run_squad_v1, SquadConfig), "squad_v2": (run_squad_v2, SquadV2Config)}
 
 
-def short_questions(path: Path) -> dict[str, Any]:
+def short_questions(path: Path, count: int = QUESTIONS) -> dict[str, Any]:
     """The first questions with short contexts: for v2 as many with an answer as without."""
     chosen: dict[bool, list] = {True: [], False: []}
     for article in json.loads(path.read_text())["data"]:
@@ -26,9 +26,9 @@ def short_questions(path: Path) -> dict[str, Any]:
             for question in paragraph["qas"] if len(paragraph["context"]) < LONGEST_CONTEXT else ():
                 one = {"context": paragraph["context"], "qas": [{**question, "answers": question["answers"][:1]}]}
                 chosen[bool(question["answers"])].append(one)
-    part = QUESTIONS // 2 if chosen[False] else QUESTIONS
+    part = count // 2 if chosen[False] else count
     paragraphs = chosen[True][:part] + chosen[False][:part]
-    assert len(paragraphs) == QUESTIONS
+    assert len(paragraphs) == count
     return {"version": "test", "data": [{"title": "short", "paragraphs": paragraphs}]}
 
 

@@ -1,0 +1,104 @@
+"""RACE end to end: a reduced model learns real questions by heart; levels, test set and weights of another head."""
+
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import run_race
+from model_utils.errors import CheckpointError
+from model_utils.schema import load_config
+from model_utils.task_config import RaceConfig
+from tests.finetune_arguments import LEARNER, arguments
+
+LONGEST_ARTICLE = 700  # characters
+PASSAGES = 2  # of each level
+
+
+def take_short_passages(archive: Path, count: int = PASSAGES) -> dict[str, list[dict[str, Any]]]:
+    """By level, the first short passages of RACE's training set."""
+    found: dict[str, list[dict[str, Any]]] = {"middle": [], "high": []}
+    with tarfile.open(archive) as files:
+        for member in files:
+            parts = Path(member.name).parts
+            if member.isfile() and "train" in parts and len(found[parts[-2]]) < count:
+                passage = json.load(files.extractfile(member))
+                if len(passage["article"]) < LONGEST_ARTICLE:
+                    found[parts[-2]].append(passage)
+            if all(len(passages) == count for passages in found.values()):
+                return found
+    raise AssertionError(f"{archive} has too few short passages")
+
+
+def config_of(shared: Path, folder: Path, **changes: Any) -> RaceConfig:
+    settings = {
+        "data_dir": folder / "RACE",
+        "spm_model_file": shared / "data/vocab/30k-clean.model",
+        "feature_dir": folder / "features",
+        "max_seq_length": 224,
+        "max_qa_length": 48,
+        "train_batch_size": 8,
+        "epoch_num": 40,
+        "eval_steps": 20,
+        "length_buckets": 1,
+        "optimizer_cfg.AdamWeightDecay.learning_rate": 0.002,
+    }
+    return load_config(RaceConfig, arguments(LEARNER, settings | changes))
+
+
+@pytest.fixture(scope="module")
+def run(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run; training, development and test set are the same questions."""
+    folder = tmp_path_factory.mktemp("race")
+    for level, passages in take_short_passages(shared / "data/race/RACE.tar.gz").items():
+        for split in ("train", "dev", "test"):
+            place = folder / "RACE" / split / level
+            place.mkdir(parents=True)
+            for number, passage in enumerate(passages):
+                (place / f"{number}.txt").write_text(json.dumps(passage))
+    run_race.main(config_of(shared, folder, save_finetune_checkpoint_path=folder / "run", do_predict=True))
+    return folder / "run"
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def right_answers(run: Path) -> dict[str, str]:
+    answers = {}
+    for level in ("middle", "high"):
+        for file in sorted((run.parent / "RACE/dev" / level).iterdir()):
+            letters = read(file)["answers"]
+            answers |= {f"{level}/{file.name}/{number}": letter for number, letter in enumerate(letters)}
+    return answers
+
+
+def test_the_training_questions_are_learnt(run: Path) -> None:
+    results = read(run / "eval_results.json")
+    assert results["accuracy"] == results["accuracy_middle"] == results["accuracy_high"] == 1.0
+    assert results["test_accuracy"] == 1.0
+    assert results["baselines"]["accuracy"] < 0.8
+
+
+def test_every_question_has_its_choice(run: Path) -> None:
+    for split in ("dev", "test"):
+        assert read(run / f"predictions_{split}.json") == right_answers(run)
+
+
+def test_one_level_alone(run: Path, shared: Path, tmp_path: Path) -> None:
+    where = {"load_finetune_checkpoint_path": run, "output_path": tmp_path, "spm_model_file": ""}
+    run_race.main(config_of(shared, run.parent, do_train=False, level="high", **where))
+    results = read(tmp_path / "eval_results.json")
+    assert results["accuracy"] == 1.0 and "accuracy_middle" not in results
+    assert len(read(tmp_path / "predictions_dev.json")) == sum(name.startswith("high") for name in right_answers(run))
+
+
+def test_weights_of_another_head_are_refused(run: Path, shared: Path, tmp_path: Path) -> None:
+    (tmp_path / "task.json").write_text('{"task": "classification", "labels": ["a", "b"]}')
+    for file in ("albert_config.json", "tokenizer_config.json", "30k-clean.model"):
+        (tmp_path / file).write_bytes((run / file).read_bytes())
+    where = {"load_finetune_checkpoint_path": tmp_path, "spm_model_file": "", "do_train": False}
+    with pytest.raises(CheckpointError, match="fine-tuned for another head: task is classification"):
+        run_race.main(config_of(shared, run.parent, **where))
