@@ -1,8 +1,9 @@
 """Raw text files -> documents, each a list of text units (a paragraph, or a sentence where the file has one a line).
 
-Three layouts are told apart by a file's first lines:
+Four layouts are told apart by a file's first lines:
 
 - WikiExtractor: `<doc ...>`, the title, text lines, `</doc>`. The title is dropped, articles without text are skipped.
+- JSON lines, as WikiExtractor --json writes them: an object with a member "text" is a document.
 - WikiText: paragraphs as lines, headings as ` = Title = `. A first-level heading begins a document, headings are
   dropped.
 - Plain text: each line is a unit and blank lines separate documents, as in google's BERT and ALBERT. Text with
@@ -14,6 +15,7 @@ Files are read in a stream: memory holds one document, and a document is cut at 
 
 import glob
 import itertools
+import json
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -90,6 +92,8 @@ def iter_documents(path: str | Path) -> Iterator[list[str]]:
     lines = itertools.chain(head, lines)
     if _DOC_START.match(first):
         yield from _collect(_wikiextractor_units(lines))
+    elif first.startswith("{") and _text_member(first) is not None:
+        yield from _collect(_json_units(lines, Path(path)))
     elif (heading := _HEADING.match(first)) and heading[1] == "=":
         yield from _collect(_wikitext_units(lines))
     elif _has_hard_line_breaks(head):
@@ -198,6 +202,28 @@ def _wikiextractor_units(lines: Iterable[str]) -> Iterator[str]:
             title_follows = False
         elif line:
             yield line
+
+
+def _json_units(lines: Iterable[str], path: Path) -> Iterator[str]:
+    for number, line in enumerate(lines, 1):
+        text = _text_member(line) if line else ""
+        if text is None:
+            raise DataError(
+                f'{path}: line {number} is no JSON object with a member "text", as the lines before it are, or has '
+                f"more than {MAX_LINE_BYTES:,} bytes"
+            )
+        yield from (unit.strip() for unit in text.split("\n") if unit.strip())
+        yield ""
+
+
+def _text_member(line: str) -> str | None:
+    """The text of a JSON object, None where there is none."""
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    text = value.get("text") if isinstance(value, dict) else None
+    return text if isinstance(text, str) else None
 
 
 def _wikitext_units(lines: Iterable[str]) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """Reading raw text: the layouts, the borders of documents, sentences, and what is refused."""
 
+import json
 import pydoc_data.topics
 import textwrap
 import tracemalloc
@@ -48,6 +49,22 @@ def test_wikiextractor_articles_lose_title_and_tags(tmp_path):
         ["A is a letter. B is another.", "History.", "They are old."],
         ["字是文字。"],
     ]
+
+
+def test_json_lines_are_documents(tmp_path):
+    lines = [{"id": "1", "title": "A", "text": "One.\nTwo words.\n\nThree."}, {"text": ""}, {"text": "好。"}]
+    path = tmp_path / "wiki_00"
+    path.write_text("\n".join(json.dumps(line) for line in lines) + "\n")
+    assert list(iter_documents(path)) == [["One.", "Two words.", "Three."], ["好。"]]
+    path.write_text(path.read_text() + '{"title": "no text"}\n')
+    with pytest.raises(DataError, match='line 4 is no JSON object with a member "text"'):
+        list(iter_documents(path))
+
+
+def test_a_text_that_begins_with_a_brace_is_text(tmp_path):
+    path = tmp_path / "text"
+    path.write_text("{Not JSON.\n\n{Nor this.\n")
+    assert list(iter_documents(path)) == [["{Not JSON."], ["{Nor this."]]
 
 
 def test_blank_lines_separate_documents(tmp_path):
