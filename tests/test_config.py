@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model_utils import config as configs
+from model_utils import deploy_config, task_config
 from model_utils.config import (
     ConfigError,
     CreateDataConfig,
@@ -29,7 +30,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 COMMANDS = [
     kind
-    for kind in vars(configs).values()
+    for module in (configs, deploy_config, task_config)
+    for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, Config) and "python " in (kind.__doc__ or "")
 ]
 OWN_FILE = [CreateDataConfig, PretrainConfig]

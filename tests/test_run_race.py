@@ -1,6 +1,7 @@
 """RACE end to end: a reduced model learns real questions by heart; levels, test set and weights of another head."""
 
 import json
+import shutil
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 import run_race
-from model_utils.errors import CheckpointError
+from model_utils.errors import CheckpointError, DataError
 from model_utils.schema import load_config
 from model_utils.task_config import RaceConfig
 from tests.finetune_arguments import LEARNER, arguments
@@ -17,19 +18,29 @@ LONGEST_ARTICLE = 700  # characters
 PASSAGES = 2  # of each level
 
 
-def take_short_passages(archive: Path, count: int = PASSAGES) -> dict[str, list[dict[str, Any]]]:
-    """By level, the first short passages of RACE's training set."""
+def take_short_passages(archive: Path, count: int, longest: int) -> dict[str, list[dict[str, Any]]]:
+    """By level, the first `count` passages of RACE's training set that have less than `longest` characters."""
     found: dict[str, list[dict[str, Any]]] = {"middle": [], "high": []}
     with tarfile.open(archive) as files:
         for member in files:
             parts = Path(member.name).parts
             if member.isfile() and "train" in parts and len(found[parts[-2]]) < count:
                 passage = json.load(files.extractfile(member))
-                if len(passage["article"]) < LONGEST_ARTICLE:
+                if len(passage["article"]) < longest:
                     found[parts[-2]].append(passage)
             if all(len(passages) == count for passages in found.values()):
                 return found
     raise AssertionError(f"{archive} has too few short passages")
+
+
+def write_race(folder: Path, passages: dict[str, list[dict[str, Any]]], splits: tuple[str, ...]) -> None:
+    """RACE's files; all splits have the same passages."""
+    for level, chosen in passages.items():
+        for split in splits:
+            place = folder / split / level
+            place.mkdir(parents=True)
+            for number, passage in enumerate(chosen):
+                (place / f"{number}.txt").write_text(json.dumps(passage))
 
 
 def config_of(shared: Path, folder: Path, **changes: Any) -> RaceConfig:
@@ -52,12 +63,8 @@ def config_of(shared: Path, folder: Path, **changes: Any) -> RaceConfig:
 def run(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished run; training, development and test set are the same questions."""
     folder = tmp_path_factory.mktemp("race")
-    for level, passages in take_short_passages(shared / "data/race/RACE.tar.gz").items():
-        for split in ("train", "dev", "test"):
-            place = folder / "RACE" / split / level
-            place.mkdir(parents=True)
-            for number, passage in enumerate(passages):
-                (place / f"{number}.txt").write_text(json.dumps(passage))
+    passages = take_short_passages(shared / "data/race/RACE.tar.gz", PASSAGES, LONGEST_ARTICLE)
+    write_race(folder / "RACE", passages, ("train", "dev", "test"))
     run_race.main(config_of(shared, folder, save_finetune_checkpoint_path=folder / "run", do_predict=True))
     return folder / "run"
 
@@ -102,3 +109,11 @@ def test_weights_of_another_head_are_refused(run: Path, shared: Path, tmp_path: 
     where = {"load_finetune_checkpoint_path": tmp_path, "spm_model_file": "", "do_train": False}
     with pytest.raises(CheckpointError, match="fine-tuned for another head: task is classification"):
         run_race.main(config_of(shared, run.parent, **where))
+
+
+def test_a_broken_passage_is_named_before_any_training(run: Path, shared: Path, tmp_path: Path) -> None:
+    shutil.copytree(run.parent / "RACE", tmp_path / "RACE")
+    (tmp_path / "RACE/dev/high/0.txt").write_text('{"article": "cut')
+    with pytest.raises(DataError, match=r"dev/high/0\.txt is not JSON"):
+        run_race.main(config_of(shared, tmp_path, save_finetune_checkpoint_path=tmp_path / "run"))
+    assert not (tmp_path / "run/train_log.jsonl").exists()
