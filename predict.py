@@ -9,6 +9,7 @@ from tqdm import tqdm
 from model_utils.config import run_main
 from model_utils.deploy_config import PredictConfig
 from model_utils.device import setup_device
+from model_utils.errors import ConfigError
 from src.export import read_key
 from src.predictor import Predictor
 from src.record_files import NumberedRecord, batched, read_records, write_records
@@ -50,6 +51,8 @@ def main(config: PredictConfig) -> None:
         batch_size=config.batch_size,
         top_k=config.top_k,
     )
+    if config.top_k != PredictConfig.top_k and predictor.card["task"] != "fill_mask":
+        raise ConfigError(f"top_k is {config.top_k}, but the model's task is {predictor.card['task']}, not fill_mask")
     if config.serve:
         serve(predictor, *address)
         return

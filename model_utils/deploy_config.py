@@ -68,9 +68,10 @@ class PredictConfig(Config):
             raise ConfigError("serve answers requests: input and output mean nothing beside it")
         if not self.serve and not (self.input and self.output):
             raise ConfigError("--input and --output are needed (- for standard input and output), or --serve HOST:PORT")
-        if self.model.endswith(".mindir") and self.embeddings:
+        own = [key for key in ("embeddings", "vocab_file_path", "spm_model_file") if getattr(self, key)]
+        if self.model.endswith(".mindir") and own:
             raise ConfigError(
-                "embeddings is true, but a MINDIR computes what it was exported for (--export_embeddings)"
+                f"{own[0]} is given, but what a MINDIR computes, with which vocabulary, its export decided"
             )
         if not self.model.endswith(".mindir") and self.encrypt_key_file:
             raise ConfigError("encrypt_key_file is given, but only a MINDIR can be encrypted")

@@ -218,7 +218,10 @@ def test_standard_input_and_output(classifier: Path) -> None:
             ["--model", "m", "--input", "x", "--output", "-", "--encrypt_key_file", "k"],
             "only a MINDIR can be encrypted",
         ),
-        (["--model", "m.mindir", "--input", "x", "--output", "-", "--embeddings", "1"], "what it was exported for"),
+        (
+            ["--model", "m.mindir", "--input", "x", "--output", "-", "--embeddings", "1"],
+            "embeddings is given, but what a MINDIR",
+        ),
     ],
 )
 def test_flags_that_contradict_each_other(arguments: list[str], sentence: str) -> None:

@@ -120,11 +120,14 @@ sys.exit(3)
 """
 
 
-def test_single_forwards_arguments_logs_and_returns_the_exit_code(ready_project: Path, tmp_path: Path) -> None:
-    (ready_project / "run_pretrain.py").write_text(ECHO)
+@pytest.mark.parametrize("name", ["pretrain", "classifier", "race", "squad_v1", "squad_v2", "ner"])
+def test_single_forwards_arguments_logs_and_returns_the_exit_code(
+    name: str, ready_project: Path, tmp_path: Path
+) -> None:
+    (ready_project / f"run_{name}.py").write_text(ECHO)
     elsewhere = tmp_path / "else where"
     elsewhere.mkdir()
-    done = bash("bash '../a project/scripts/run_pretrain_single.sh' --data_dir 'x  y' --seed=1 ''", elsewhere)
+    done = bash(f"bash '../a project/scripts/run_{name}_single.sh' --data_dir 'x  y' --seed=1 ''", elsewhere)
     assert done.returncode == 3, done.stderr
     first, *lines = done.stdout.splitlines()
     assert lines == [f"{elsewhere} ['--data_dir', 'x  y', '--seed=1', '']", "warning"]
