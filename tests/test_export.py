@@ -36,11 +36,9 @@ def quiet(_: str) -> None:
     pass
 
 
-def exported(folder: Path, name: Path, **settings: Any) -> Path:
+def exported(folder: Path, name: Path, embeddings: bool = False, **settings: Any) -> Path:
     """NAME.mindir of a folder's weights."""
-    export_model(
-        load_trained(folder, settings.pop("embeddings", False), say=quiet), name, MINDIR, say=quiet, **settings
-    )
+    export_model(load_trained(folder, embeddings, say=quiet), name, MINDIR, **settings)
     return name.with_name(f"{name.name}.mindir")
 
 
@@ -149,9 +147,9 @@ def test_air_needs_ascend(classifier: Path, tmp_path: Path) -> None:
 def test_onnx(task: str, tmp_path: Path) -> None:
     """ONNX Runtime computes the same: export_model compares, and ends with an error where it does not."""
     folder = make_folder(tmp_path / "run", task)
-    export_model(load_trained(folder, say=quiet), tmp_path / "out" / task, ONNX, batch_size=2, length=24, say=quiet)
+    export_model(load_trained(folder, say=quiet), tmp_path / "out" / task, ONNX, batch_size=2)
     described = json.loads((tmp_path / "out" / f"{task}.json").read_text())
-    assert described["inputs"][0]["shape"] == [2, 96 if task == "multiple_choice" else 24]
+    assert described["inputs"][0]["shape"] == [2, 160 if task == "multiple_choice" else 40]
 
 
 # --- encryption ---
