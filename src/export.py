@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import mindspore as ms
+import mindspore.onnx
 import numpy as np
 from mindspore import Tensor, nn
 
@@ -91,15 +92,22 @@ def _write(model: TrainedModel, name: Path, file_format: str, key: bytes | None,
     inputs = model.network.any_inputs() if fixed is None else [Tensor(one) for one in sample_inputs(model, *fixed)]
     if fixed is not None:
         model.network.set_inputs(*inputs)
-    encryption = {"enc_key": key, "enc_mode": ENCRYPTION} if key else {}
+    file = name.with_name(f"{name.name}.{file_format.lower()}")
+    network = model.network
     try:
-        ms.export(model.network, *inputs, file_name=str(name), file_format=file_format, **encryption)
+        if file_format == ONNX:
+            # Its output_names break graphs that end in a reshape; outputs keep their order.
+            ms.onnx.export(network, *inputs, file_name=str(name), input_names=list(network.input_columns))
+        else:
+            encryption = {"enc_key": key, "enc_mode": ENCRYPTION} if key else {}
+            ms.export(network, *inputs, file_name=str(name), file_format=file_format, **encryption)
     except (RuntimeError, TypeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise DataError(
             f"MindSpore cannot write the network of {model.card['task']} as {file_format}: {reason}"
         ) from error
-    return name.with_name(f"{name.name}.{file_format.lower()}")
+    file.chmod(0o644)  # MindSpore lets its owner alone read it
+    return file
 
 
 def load_mindir(file: Path, key: bytes | None = None) -> Callable[..., Any]:
