@@ -1,6 +1,7 @@
 """The configurations of export.py and predict.py; model_utils/config.py says how a configuration is made."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from model_utils.config import DEVICE_TARGETS, Config, PretrainConfig
 from model_utils.errors import ConfigError
@@ -38,6 +39,11 @@ class ExportConfig(Config):
     device_id: int = option(0, "number of the device, counted from 0", minimum=0)
 
     def validate(self) -> None:
+        name = Path(self.export_file_name)
+        if self.export_file_name and (not name.name or name.suffix in (".mindir", ".air", ".onnx", ".json")):
+            raise ConfigError(
+                f"export_file_name is {self.export_file_name}, needed is DIR/NAME or NAME: the endings are added to it"
+            )
         if self.file_format == MINDIR and (self.export_batch_size != 1 or self.export_seq_length):
             raise ConfigError("export_batch_size and export_seq_length mean nothing for MINDIR, which takes any shape")
 

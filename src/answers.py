@@ -21,6 +21,7 @@ from src.race_data import ANSWERS, NUM_CHOICES, encode_questions
 from src.records import Column, Ragged
 from src.squad_postprocess import Prediction, Span, beam_predictions, independent_predictions
 from src.tokenization import FullTokenizer
+from src.trained_model import shortest_row
 
 Record = dict[str, Any]
 Outputs = Mapping[str, np.ndarray]
@@ -133,7 +134,7 @@ class SpanAnswerer(_Task):
     def __init__(self, card: Mapping[str, Any], tokenizer: FullTokenizer) -> None:
         super().__init__(card, tokenizer)
         self.is_beam = card["task"] == "squad_v2"
-        self.shortest = max(card["start_n_top"], card["end_n_top"]) if self.is_beam else 1
+        self.shortest = shortest_row(card)
         self.threshold = card["null_threshold"] if self.is_beam else None
 
     def read(self, record: Record) -> tuple[str, str]:

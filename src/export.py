@@ -22,11 +22,13 @@ from model_utils.deploy_config import MINDIR, ONNX
 from model_utils.errors import CheckpointError, ConfigError, DataError
 from src.race_data import NUM_CHOICES
 from src.records import sha256_of
-from src.trained_model import AnsweringNetwork, TrainedModel
+from src.trained_model import AnsweringNetwork, TrainedModel, shortest_row
 from src.utils import sync_to_disk, write_json
 
 FORMAT_VERSION = 1
 TOLERANCE = 1e-5  # of an output's largest entry, or of 1 where that is smaller
+FORBIDDEN = 1e20  # what is larger is no score but forbids a token, and is measured by itself alone
+SHAPES = (1, 9), (3, 24)  # batches and lengths that a MINDIR is tried on, besides the longest
 KEY_BYTES = (16, 24, 32)
 ENCRYPTION = "AES-GCM"
 
@@ -65,11 +67,18 @@ def export_model(
 
     Raises:
         CheckpointError: the file that was written computes something else; nothing is left behind.
-        DataError: MindSpore cannot write the network in this format, or what checks it is not installed.
+        ConfigError: the network does not take rows of this length.
+        DataError: the folder cannot be written to, MindSpore cannot write the network in this format, or what checks
+            it is not installed.
     """
-    name.parent.mkdir(parents=True, exist_ok=True)
     fixed = None if file_format == MINDIR else (batch_size, length or model.card["max_seq_length"])
-    temporary = Path(tempfile.mkdtemp(prefix="unfinished-", dir=name.parent))
+    if fixed:
+        _check_length(model, fixed[1])
+    try:
+        name.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix="unfinished-", dir=name.parent))
+    except OSError as error:
+        raise DataError(f"the folder {name.parent} cannot be written to: {error.strerror}") from error
     try:
         file = _write(model, temporary / name.name, file_format, key, fixed)
         if file_format != "AIR":  # which only its runtime can load
@@ -86,6 +95,12 @@ def export_model(
         sync_to_disk(name.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _check_length(model: TrainedModel, length: int) -> None:
+    least, most = shortest_row(model.card), model.card["max_seq_length"]
+    if not least <= length <= most:
+        raise ConfigError(f"export_seq_length is {length}, allowed for this model are {least} to {most} tokens")
 
 
 def _write(model: TrainedModel, name: Path, file_format: str, key: bytes | None, fixed: tuple[int, int] | None) -> Path:
@@ -143,20 +158,30 @@ def _load_onnx(file: Path, _: bytes | None) -> Callable[..., Any]:
 
 
 def check(model: TrainedModel, exported: Callable[..., Any], fixed: tuple[int, int] | None) -> float:
-    """The largest difference between an exported network and its origin, over batches of several shapes.
+    """The largest difference of a score between an exported network and its origin, over batches of several shapes.
 
     Raises:
         CheckpointError: it is above TOLERANCE.
     """
-    longest = model.card["max_seq_length"]
-    shapes = [fixed] if fixed else [(1, min(9, longest)), (3, min(24, longest)), (2, longest)]
+    longest, least = model.card["max_seq_length"], 2 * shortest_row(model.card)  # sample rows are half full or more
+    shapes = (
+        [fixed] if fixed else [(rows, min(max(tokens, least), longest)) for rows, tokens in SHAPES] + [(2, longest)]
+    )
     worst = 0.0
     for batch, length in shapes:
         inputs = [Tensor(one) for one in sample_inputs(model, batch, length)]
         ours, theirs = _arrays(model.network(*inputs)), _arrays(exported(*inputs))
+        if [one.shape for one in ours] != [other.shape for other in theirs]:
+            raise CheckpointError(
+                f"what was exported computes something else: outputs of a batch of {batch} x {length} have the shapes "
+                f"{[other.shape for other in theirs]}, not {[one.shape for one in ours]}; nothing was written"
+            )
         for name, one, other in zip(model.network.output_names, ours, theirs, strict=True):
-            difference = float(np.abs(one - other).max())
-            if one.shape != other.shape or not difference <= TOLERANCE * max(1.0, float(np.abs(one).max())):
+            sizes, differences = np.abs(one), np.abs(one - other)
+            scores = sizes < FORBIDDEN
+            difference = float(differences.max(initial=0.0, where=scores))
+            largest = float(sizes.max(initial=1.0, where=scores))
+            if not (differences <= TOLERANCE * np.maximum(largest, sizes)).all():
                 raise CheckpointError(
                     f"what was exported computes something else: {name} of a batch of {batch} x {length} differs by "
                     f"{difference:.1e}; nothing was written"

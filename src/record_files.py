@@ -51,10 +51,10 @@ def read_records(file: str, input_format: str, text_key: str) -> Iterator[Number
     for line, raw in _raw_lines(file):
         try:
             text = decode(raw, Path(file), 0).removeprefix("\ufeff" if line == 1 else "")
-            record = json.loads(text) if input_format == JSON_LINES and text.strip() else text.rstrip("\r\n")
+            record = _parse(text) if input_format == JSON_LINES and text.strip() else text.rstrip("\r\n")
         except DataError:
             yield NumberedRecord(line, {}, f"line {line} is not UTF-8 text")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             yield NumberedRecord(line, {}, f"line {line} is not JSON: {error}")
         else:
             if input_format == TEXT:
@@ -63,6 +63,17 @@ def read_records(file: str, input_format: str, text_key: str) -> Iterator[Number
                 yield NumberedRecord(line, record)
             elif record:
                 yield NumberedRecord(line, {}, f"line {line} is not a JSON object")
+
+
+def _parse(text: str) -> Any:
+    """A JSON value that can be written again: Python also reads NaN, 1e999 and halves of surrogate pairs, which cannot.
+
+    Raises:
+        ValueError, RecursionError: it is none.
+    """
+    value = json.loads(text)
+    json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    return value
 
 
 def _raw_lines(file: str) -> Iterator[tuple[int, bytes]]:

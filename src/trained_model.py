@@ -4,7 +4,7 @@ Everything lies beside the weights: albert_config.json, task.json, the vocabular
 without task.json are those of pre-training, and fill in masks.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -124,6 +124,11 @@ def complete_card(card: dict[str, Any] | None, architecture: AlbertConfig, embed
     if "max_query_length" in card:
         card["max_query_length"] = min(card["max_query_length"], card["max_seq_length"] - 4)
     return card
+
+
+def shortest_row(card: Mapping[str, Any]) -> int:
+    """The tokens that a row must have: as many as the beam of a SQuAD v2.0 head takes."""
+    return max(card.get("start_n_top", 1), card.get("end_n_top", 1))
 
 
 def build_scores(card: dict[str, Any], architecture: AlbertConfig) -> tuple[nn.Cell, tuple[str, ...]]:

@@ -1,6 +1,7 @@
 """Exported files compute what the checkpoint computes, for every head; what is damaged or foreign is refused."""
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mindspore import Tensor
 
 import export
 from model_utils.deploy_config import AIR, MINDIR, ONNX, ExportConfig
@@ -115,7 +117,7 @@ def test_a_file_that_computes_something_else_is_not_left_behind(
 ) -> None:
     other = make_folder(tmp_path / "other", "regression")
     monkeypatch.setattr("src.export.load_mindir", lambda *_: load_trained(other, say=quiet).network)
-    with pytest.raises(CheckpointError, match="what was exported computes something else: logits"):
+    with pytest.raises(CheckpointError, match="what was exported computes something else: outputs"):
         exported(classifier, tmp_path / "out" / "model")
     assert list((tmp_path / "out").iterdir()) == []
 
@@ -128,6 +130,59 @@ def test_differences_are_seen(classifier: Path) -> None:
 
     with pytest.raises(CheckpointError, match=r"logits of a batch of 1 x 9 differs by 1\.0e-03"):
         check(model, shifted, None)
+
+
+def test_outputs_of_another_shape_are_seen(classifier: Path) -> None:
+    model = load_trained(classifier, say=quiet)
+    with pytest.raises(CheckpointError, match=r"have the shapes \[\(1, 2\)\], not \[\(1, 3\)\]"):
+        check(model, lambda *inputs: model.network(*inputs)[:, :2], None)
+    with pytest.raises(CheckpointError, match=r"have the shapes \[\(1, 3\), \(1, 3\)\], not \[\(1, 3\)\]"):
+        check(model, lambda *inputs: (model.network(*inputs),) * 2, None)
+
+
+def test_a_huge_entry_hides_no_difference(classifier: Path) -> None:
+    """The scores of forbidden tokens are -1e30; others are compared all the same."""
+    model = load_trained(classifier, say=quiet)
+    scores = np.array([[-1e30, 1.0, 1.0]])
+
+    def huge(*_: Any) -> Tensor:
+        return Tensor(scores)
+
+    huge.input_columns, huge.output_names = model.network.input_columns, model.network.output_names
+    with pytest.raises(CheckpointError, match="computes something else: logits"):
+        check(replace(model, network=huge), lambda *_: Tensor(np.add(scores, [[0, 0, 1e-3]])), None)
+    assert check(replace(model, network=huge), lambda *_: Tensor(np.add(scores, [[1e23, 0, 0]])), None) == 0.0
+
+
+def test_a_beam_wider_than_a_short_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CARDS, "squad_v2", CARDS["squad_v2"] | {"start_n_top": 12, "end_n_top": 15})
+    folder = make_folder(tmp_path / "run", "squad_v2")
+    records = [RECORDS["squad_v2"](text) for text in TEXTS]
+    answers = Predictor.load(exported(folder, tmp_path / "beam")).predict(records)
+    assert answers == Predictor.load(folder, say=quiet).predict(records)
+
+
+def test_places_that_cannot_be_written_to(classifier: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match=r"the folder .*file cannot be written to"):
+        exported(classifier, tmp_path / "file" / "model")
+    for name in (f"{tmp_path}/model.mindir", "."):
+        with pytest.raises(ConfigError, match=r"needed is DIR/NAME or NAME: the endings are added"):
+            ExportConfig(export_ckpt_file="run", export_file_name=name).validate()
+    ExportConfig(export_ckpt_file="run", export_file_name=f"{tmp_path}/model-1.0").validate()
+
+
+def test_rows_of_a_fixed_length_must_suit_the_model(classifier: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="export_seq_length is 41, allowed for this model are 1 to 40 tokens"):
+        export_model(load_trained(classifier, say=quiet), tmp_path / "out" / "model", ONNX, length=41)
+    assert not (tmp_path / "out").exists()
+
+
+def test_onnx_is_not_left_unchecked(classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(DataError, match="onnxruntime, which is not installed: pip install onnxruntime"):
+        export_model(load_trained(classifier, say=quiet), tmp_path / "out" / "model", ONNX)
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_air_needs_ascend(classifier: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,13 @@ def test_json_lines(tmp_path: Path) -> None:
     assert found[2][1] == "line 4 is not a JSON object" and found[3][1] == "line 5 is not UTF-8 text"
 
 
+@pytest.mark.parametrize("value", ["NaN", "1e999", r'"\ud800"', "[" * 100_000])
+def test_what_cannot_be_written_again_costs_its_own_line_only(value: str, tmp_path: Path) -> None:
+    content = f'{{"text_a": "x", "more": {value}}}\n{{"text_a": "y"}}\n'.encode()
+    found = records_of(tmp_path / "a.jsonl", content)
+    assert "line 1 is not JSON" in found[0][1] and found[1] == (2, {"text_a": "y"})
+
+
 def test_tables(tmp_path: Path) -> None:
     found = records_of(tmp_path / "a.tsv", b"text_a\ttext_b\tid\none\t\t7\ntwo\n")
     assert found[0] == (2, {"text_a": "one", "id": "7"})
@@ -101,6 +109,20 @@ def test_order_and_errors_in_their_places(classify: Predictor) -> None:
         assert alone["label"] == answers[index]["label"]
         assert alone["probabilities"] == pytest.approx(answers[index]["probabilities"], abs=1e-5)
     assert classify.predict([]) == []
+
+
+def test_another_thread_may_ask(classify: Predictor) -> None:
+    """As the server does."""
+    records = [{"text_a": "some words"}, {"text_a": "a"}]
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        assert thread.submit(classify.predict, records).result() == classify.predict(records)
+
+
+def test_text_of_which_nothing_is_left_harms_no_other(classify: Predictor) -> None:
+    """Control characters and such are dropped by the tokenizer."""
+    answers = classify.predict([{"text_a": "fine"}, {"text_a": "\x00\u200b\ufffd"}])
+    assert answers[0]["probabilities"] == pytest.approx(classify.predict([{"text_a": "fine"}])[0]["probabilities"])
+    assert "label" in answers[1]
 
 
 def test_what_is_cut_says_so(classify: Predictor) -> None:
