@@ -1,7 +1,6 @@
 """Batches: every row once, in an order of seed and epoch alone, for every rank, bucket and kind of file."""
 
 import json
-import struct
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ from model_utils.errors import DataError
 from src.records import Column, Ragged, RecordWriter, open_records, pack_rows
 from src.tfrecords import _checksums, check_tfrecord
 from tests.small_text import make_records, train_model, write_text
+from tests.tfrecord_files import crc32c, masked, tf_example, write_tfrecord
 
 COLUMNS = {
     "input_ids": Column("int32", 32, padding=7, per_token=True),
@@ -240,54 +240,6 @@ def test_a_schema_is_for_tfrecords(pretraining_folder):
 # --- google's TFRecords ---
 
 
-def field(number: int, content: bytes) -> bytes:
-    """A length-delimited protobuf field."""
-    return varint(number << 3 | 2) + varint(len(content)) + content
-
-
-def varint(value: int) -> bytes:
-    encoded = b""
-    while value > 127:
-        encoded += bytes([value & 127 | 128])
-        value >>= 7
-    return encoded + bytes([value])
-
-
-def example(columns: dict[str, np.ndarray]) -> bytes:
-    """A tf.train.Example."""
-    features = b""
-    for name, values in columns.items():
-        if values.dtype == np.float32:
-            feature = field(2, field(1, values.tobytes()))
-        else:
-            feature = field(3, field(1, b"".join(varint(int(value)) for value in values)))
-        features += field(1, field(1, name.encode()) + field(2, feature))
-    return field(1, features)
-
-
-def crc32c(data: bytes) -> int:
-    """Bit by bit, as the polynomial says."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
-
-
-def masked(crc: int) -> int:
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-
-
-def write_tfrecord(path: Path, records: list[bytes]) -> Path:
-    with path.open("wb") as file:
-        for record in records:
-            size = struct.pack("<Q", len(record))
-            file.write(size + struct.pack("<I", masked(crc32c(size))))
-            file.write(record + struct.pack("<I", masked(crc32c(record))))
-    return path
-
-
 def google_rows(count: int, first: int = 0) -> list[dict[str, np.ndarray]]:
     """Rows of length 12 with 3 predictions; the second token is 10 and the row's number."""
     rows = []
@@ -314,8 +266,8 @@ def google_rows(count: int, first: int = 0) -> list[dict[str, np.ndarray]]:
 @pytest.fixture(scope="module")
 def tfrecords(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("tfrecords")
-    write_tfrecord(folder / "a.tfrecord", [example(row) for row in google_rows(30)])
-    write_tfrecord(folder / "b.tfrecord", [example(row) for row in google_rows(11, first=30)])
+    write_tfrecord(folder / "a.tfrecord", [tf_example(row) for row in google_rows(30)])
+    write_tfrecord(folder / "b.tfrecord", [tf_example(row) for row in google_rows(11, first=30)])
     return folder
 
 
@@ -375,7 +327,7 @@ def test_a_schema_names_the_columns(tfrecords, tmp_path):
 
 def test_a_missing_column_is_named(tmp_path):
     rows = [{name: values for name, values in row.items() if name != "segment_ids"} for row in google_rows(3)]
-    write_tfrecord(tmp_path / "bad.tfrecord", [example(row) for row in rows])
+    write_tfrecord(tmp_path / "bad.tfrecord", [tf_example(row) for row in rows])
     with pytest.raises(DataError, match=r"bad\.tfrecord cannot be read: .*segment_ids"):
         create_pretrain_dataset(tmp_path, Loading(2))
 
