@@ -83,8 +83,13 @@ class SquadTask:
         return Judgement(metrics, write)
 
     def baselines(self, train: RecordSet, dev: RecordSet) -> dict[str, float]:
-        """A span that is chosen without reading has no score worth the name."""
-        return {}
+        """The beginning of every text, of as many words (Chinese: characters) as an answer may have tokens."""
+        questions, most, language = self.questions["dev"], self.config.max_answer_length, self.config.language
+        first = {
+            each.id: each.context[:most] if language == "zh" else " ".join(each.context.split()[:most])
+            for each in questions
+        }
+        return score_answers(questions, first, language)
 
 
 class SquadV2Task(SquadTask):

@@ -11,6 +11,8 @@ import run_squad_v1
 import run_squad_v2
 from model_utils.schema import load_config
 from model_utils.task_config import SquadConfig, SquadV2Config
+from src.create_squad_data import Answer, Question
+from src.squad_task import SquadTask, SquadV2Task
 from tests.finetune_arguments import LEARNER, arguments
 
 QUESTIONS = 24
@@ -100,3 +102,19 @@ def test_weights_alone_answer_the_same(run: tuple[str, Path], shared: Path, tmp_
     )
     TASKS[task][0].main(config)
     assert read(tmp_path / "predictions_test.json") == read(folder / "predictions.json")
+
+
+@pytest.mark.parametrize(
+    ("language", "context", "answer", "f1"),
+    [("en", "Countess Ada wrote", "Ada", 200 / 3), ("zh", "北京大学", "北", 200 / 3), ("en", "the cat", "cat", 100.0)],
+)
+def test_trivial_answers_of_v1_are_beginnings(language: str, context: str, answer: str, f1: float) -> None:
+    task = SquadTask(SquadConfig(max_answer_length=2, language=language), None)
+    task.questions["dev"] = [Question("1", "?", context, (Answer(answer, context.index(answer)),))]
+    assert task.baselines(None, None) == pytest.approx({"exact_match": 100.0 * (f1 == 100.0), "f1": f1})
+
+
+def test_trivial_answers_of_v2_are_none() -> None:
+    task = SquadV2Task(SquadV2Config(), None)
+    task.questions["dev"] = [Question(str(number), "?", "a", is_impossible=number < 1) for number in range(4)]
+    assert task.baselines(None, None) == dict.fromkeys(("exact", "f1", "best_exact", "best_f1"), 25.0)
