@@ -107,14 +107,16 @@ def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
     tokenizer = find_tokenizer(config)
     task = make_task(config, tokenizer)
     work = Finetuning(config, device, tokenizer, task)
-    if config.dry_run:
-        if not config.do_train:
-            raise ConfigError("dry_run is true, which means nothing while do_train is false")
-        work.rehearse()
-        return
     if not config.do_train:
+        if config.dry_run:
+            raise ConfigError("dry_run is true, which means nothing while do_train is false")
         weights = Path(config.load_finetune_checkpoint_path)
         work.measure(weights, Path(config.output_path or (weights if weights.is_dir() else weights.parent)))
+        return
+    for split in work.measured_splits:  # what is missing is missed before the training, not after it
+        work.records(split)
+    if config.dry_run:
+        work.rehearse()
         return
     root = Path(config.save_finetune_checkpoint_path)
     output = Path(config.output_path) if config.output_path else root
@@ -168,6 +170,11 @@ class Finetuning:
         """A line for the reader, from one rank."""
         if self.device.rank == 0:
             print(sentence, flush=True)
+
+    @property
+    def measured_splits(self) -> tuple[str, ...]:
+        """What is evaluated and predicted, as asked for."""
+        return self.task.dev_splits * self.config.do_eval + self.task.test_splits * self.config.do_predict
 
     def records(self, split: str) -> RecordSet:
         """The feature files of a split; rank 0 makes them, the others wait."""
@@ -280,10 +287,9 @@ class Finetuning:
         contents = find_checkpoint(weights, self.say)
         network = self.task.scores_network(self.architecture)
         load_backbone(network, contents, self.say, needed=("",))
-        wanted = [*(self.task.dev_splits * self.config.do_eval), *(self.task.test_splits * self.config.do_predict)]
         results: dict[str, float] = {}
         baselines: dict[str, float] = {}
-        for split in wanted:
+        for split in self.measured_splits:
             judgement = self.task.judge(split, self.records(split), predict_rows(network, self.dataset(split)))
             prefix = "" if split == self.task.dev_splits[0] else f"{split}_"
             results |= {prefix + name: value for name, value in judgement.metrics.items()}

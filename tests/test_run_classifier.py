@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import run_classifier
-from model_utils.errors import CheckpointError, ConfigError
+from model_utils.errors import CheckpointError, ConfigError, DataError
 from model_utils.schema import load_config
 from model_utils.task_config import ClassifierConfig
 from src.checkpoint import list_checkpoints
@@ -166,6 +166,12 @@ def test_weights_of_another_head_are_refused(data: Path, run: Path, tmp_path: Pa
 def test_contradictions_end_before_any_work(data: Path, tmp_path: Path, changes: dict, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         run_classifier.main(config_of(data, tmp_path / "run", **changes))
+    assert not list(tmp_path.iterdir())
+
+
+def test_texts_to_predict_are_missed_before_the_training(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"nothing\.tsv cannot be read: No such file"):
+        run_classifier.main(config_of(data, tmp_path / "run", do_predict=True, test_file=tmp_path / "nothing.tsv"))
     assert not list(tmp_path.iterdir())
 
 
