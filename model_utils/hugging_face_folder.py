@@ -12,14 +12,14 @@ from model_utils.errors import CheckpointError, ConfigError, DataError
 from model_utils.hf_names import ARCHITECTURES, HEAD_NAMES, TIED_COPIES, hugging_face_names
 from model_utils.own_checkpoint import has_initial_pooler
 from model_utils.portable_model import PortableModel, Vocabulary, account, check_shapes, settle_task
-from model_utils.tokenizer_json import extract_vocabulary
+from model_utils.tokenizer_json import build_tokenizer_json, extract_vocabulary
 from model_utils.torch_weights import SAFETENSORS, read_weights
 from src.albert_config import RUN_KEYS, AlbertConfig
 from src.task_file import LABELLED, Task
-from src.tokenization import FullTokenizer
+from src.tokenization import SENTENCEPIECE_SPECIALS, FullTokenizer
 from src.utils import write_json
 
-CONFIG, TOKENIZER_CONFIG = "config.json", "tokenizer_config.json"
+CONFIG, TOKENIZER_CONFIG, TOKENIZER = "config.json", "tokenizer_config.json", "tokenizer.json"
 BACKBONE = "albert."  # before the backbone's names, but in AlbertModel's own files
 POSITION_IDS = "albert.embeddings.position_ids"  # 0, 1, 2, ...: a constant that older files hold
 WITHOUT_POOLER = ("AlbertForMaskedLM", "AlbertForQuestionAnswering", "AlbertForTokenClassification")
@@ -105,8 +105,8 @@ def _read_vocabulary(folder: Path) -> Vocabulary | None:
     for name, is_sentencepiece in (("spiece.model", True), ("vocab.txt", False)):
         if (folder / name).is_file():
             return Vocabulary((folder / name).read_bytes(), name, is_sentencepiece, lower)
-    if (folder / "tokenizer.json").is_file():
-        content, is_sentencepiece = extract_vocabulary(folder / "tokenizer.json")
+    if (folder / TOKENIZER).is_file():
+        content, is_sentencepiece = extract_vocabulary(folder / TOKENIZER)
         return Vocabulary(content, "spiece.model" if is_sentencepiece else "vocab.txt", is_sentencepiece, lower)
     return None
 
@@ -192,10 +192,14 @@ def _write_vocabulary(model: PortableModel, folder: Path) -> FullTokenizer | Non
         return None
     name = "spiece.model" if vocabulary.is_sentencepiece else "vocab.txt"
     tokenizer = vocabulary.write(folder / name, model.config.vocab_size)
-    settings = {
-        "tokenizer_class": "AlbertTokenizer" if vocabulary.is_sentencepiece else "BertTokenizer",
+    kind: dict[str, Any] = {"tokenizer_class": "BertTokenizer"}
+    if vocabulary.is_sentencepiece:
+        build_tokenizer_json(vocabulary.content, vocabulary.do_lower_case).save(str(folder / TOKENIZER))
+        kind = {"tokenizer_class": "PreTrainedTokenizerFast", "keep_accents": False}
+        kind |= {f"{role}_token": token for role, token in SENTENCEPIECE_SPECIALS.items()}
+        kind |= {"bos_token": SENTENCEPIECE_SPECIALS["cls"], "eos_token": SENTENCEPIECE_SPECIALS["sep"]}
+    settings = kind | {
         "do_lower_case": vocabulary.do_lower_case,
-        **({"keep_accents": False} if vocabulary.is_sentencepiece else {}),
         "model_max_length": model.config.max_position_embeddings,
         "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
     }

@@ -1,6 +1,7 @@
-"""The vocabulary inside Hugging Face's tokenizer.json, as the file that it was made from.
+"""Hugging Face's tokenizer.json: the vocabulary inside, and one that cuts text as google's code does.
 
-transformers 5 saves nothing else; this project reads SentencePiece models and WordPiece vocabularies.
+transformers 5 saves nothing else. Its own AlbertTokenizer cuts text before each of a model's user-defined symbols (a
+full stop is one), keeps "2018," whole and turns '' into quotes, all of which google's tokenization does not.
 """
 
 import base64
@@ -9,8 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from model_utils.errors import DataError
+from src.tokenization import SENTENCEPIECE_SPECIALS, is_number_comma
+
+NEVER = -100.0  # added to a piece's score, so that others are always better
 
 
 def extract_vocabulary(file: Path) -> tuple[bytes, bool]:
@@ -58,3 +63,36 @@ def _sentencepiece(content: dict[str, Any]) -> bytes:
         if step["type"] == "Precompiled":
             proto.normalizer_spec.precompiled_charsmap = base64.b64decode(step["precompiled_charsmap"])
     return proto.SerializeToString()
+
+
+def build_tokenizer_json(model: bytes, do_lower_case: bool) -> Tokenizer:
+    """A tokenizer that gives a SentencePiece model's ids as src.tokenization does.
+
+    Exceptions: the names of special tokens in a text, which transformers takes for the tokens, and some numbers, since
+    pieces like "1," are never chosen here where google's code splits them afterwards.
+
+    Raises:
+        DataError: it is no Unigram model.
+    """
+    proto = ModelProto.FromString(model)
+    if proto.trainer_spec.model_type != proto.trainer_spec.UNIGRAM:
+        raise DataError("the SentencePiece model is no Unigram model, which transformers' ALBERT needs")
+    scores = [(each.piece, each.score + NEVER * is_number_comma(each.piece)) for each in proto.pieces]
+    tokenizer = Tokenizer(models.Unigram(scores, unk_id=proto.trainer_spec.unk_id))
+    spaces = [normalizers.Replace(Regex(r"[\s\x1c-\x1f]+"), " "), normalizers.Strip(left=False, right=True)]
+    lower = [normalizers.Lowercase()] if do_lower_case else []
+    characters = proto.normalizer_spec.precompiled_charsmap
+    precompiled = [normalizers.Precompiled(characters)] if characters else []
+    decompose = [normalizers.NFKD(), normalizers.StripAccents()]
+    tokenizer.normalizer = normalizers.Sequence([*spaces, *decompose, *lower, *precompiled, *spaces])
+    # The start of a text is a word's start; what follows a mask directly is not.
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme="first")
+    specials = SENTENCEPIECE_SPECIALS
+    tokenizer.add_special_tokens([AddedToken(name, lstrip=role == "mask") for role, name in specials.items()])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{specials['cls']}:0 $A:0 {specials['sep']}:0",
+        pair=f"{specials['cls']}:0 $A:0 {specials['sep']}:0 $B:1 {specials['sep']}:1",
+        special_tokens=[(specials[role], tokenizer.token_to_id(specials[role])) for role in ("cls", "sep")],
+    )
+    return tokenizer

@@ -64,7 +64,7 @@ class SentencePiece:
         self.unk_id = self.processor.unk_id()
         # encode() may give these ids where google's tokens have others: an unknown piece may read like a control
         # symbol, and google splits a piece like "▁2018,".
-        self._doubtful = {self.unk_id} | {index for index, token in enumerate(self.tokens) if _is_number_comma(token)}
+        self._doubtful = {self.unk_id} | {index for index, token in enumerate(self.tokens) if is_number_comma(token)}
 
     def preprocess(self, text: str) -> str:
         return preprocess_text(text, self.do_lower_case)
@@ -77,7 +77,7 @@ class SentencePiece:
         """
         pieces = []
         for piece in self.processor.encode(_LONE_SURROGATE.sub(_UNREADABLE, text), return_type=str):
-            if _is_number_comma(piece):
+            if is_number_comma(piece):
                 pieces += self.processor.encode(piece[:-1].replace(WORD_START, ""), return_type=str)
                 pieces.append(",")
             else:
@@ -114,7 +114,7 @@ class SentencePiece:
         """The pieces of tokenize(text) with their places in it."""
         result: list[tuple[str, int, int]] = []
         for piece, start, end in self._pieces_with_spans(text):
-            if _is_number_comma(piece):
+            if is_number_comma(piece):
                 number = self._pieces_with_spans(piece[:-1].replace(WORD_START, ""))
                 shift = end - 1 - max((last for _, _, last in number), default=0)
                 result += [(part, max(start, first + shift), max(start, last + shift)) for part, first, last in number]
@@ -266,7 +266,7 @@ def build_tokenizer(
     return tokenizer
 
 
-def _is_number_comma(piece: str) -> bool:
+def is_number_comma(piece: str) -> bool:
     return len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
 
 

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 from scipy.special import log_softmax
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
+from tokenizers import Tokenizer
 
 from model_utils import convert_ckpt, google_checkpoint
 from model_utils.convert_ckpt import GROUP_OF, ConvertConfig
@@ -20,7 +22,7 @@ from model_utils.hf_names import HEAD_NAMES, hugging_face_names
 from model_utils.own_checkpoint import write_own
 from model_utils.portable_model import PortableModel, weight_shapes
 from model_utils.tf_names import from_google, google_names, is_training_state
-from model_utils.tokenizer_json import extract_vocabulary
+from model_utils.tokenizer_json import build_tokenizer_json, extract_vocabulary
 from src import finetune_eval_model as heads
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import PreTrainingScores
@@ -335,7 +337,17 @@ def test_vocabulary_goes_along(tmp_path: Path, request: pytest.FixtureRequest, k
     assert (back / name).read_bytes() == file.read_bytes()
     settings = json.loads((back / "tokenizer_config.json").read_text())
     assert settings["do_lower_case"] is lower and settings["model_max_length"] == 20
-    assert settings["tokenizer_class"] == ("AlbertTokenizer" if name == "spiece.model" else "BertTokenizer")
+    assert settings["tokenizer_class"] == ("PreTrainedTokenizerFast" if name == "spiece.model" else "BertTokenizer")
+    if name == "spiece.model":
+        written = Tokenizer.from_file(str(back / "tokenizer.json"))
+        assert written.encode(text, add_special_tokens=False).ids == expected
+
+
+def test_other_kinds_of_sentencepiece_models_have_no_tokenizer_there(sentencepiece_model: Path) -> None:
+    proto = ModelProto.FromString(sentencepiece_model.read_bytes())
+    proto.trainer_spec.model_type = proto.trainer_spec.BPE
+    with pytest.raises(DataError, match="is no Unigram model, which transformers' ALBERT needs"):
+        build_tokenizer_json(proto.SerializeToString(), True)
 
 
 def test_vocabulary_of_another_size_is_refused(tmp_path: Path, sentencepiece_model: Path) -> None:

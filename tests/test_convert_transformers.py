@@ -13,6 +13,7 @@ from model_utils import convert_ckpt
 from model_utils.convert_ckpt import ConvertConfig
 from src import finetune_eval_model as heads
 from src.albert_config import AlbertConfig
+from src.fill_mask import encode_masked
 from src.saved_tokenizer import load_tokenizer
 from src.task_file import Task, read_task
 from tests.converted_outputs import computed, pre_training_outputs
@@ -220,9 +221,33 @@ def test_tokenizer_that_transformers_saved(
     lines = (shared / "golden/tokenization/sentencepiece_en.jsonl").read_text(encoding="utf-8").splitlines()
     for line in map(json.loads, lines):
         assert tokenizer.convert_tokens_to_ids(tokenizer.tokenize(line["text"])) == line["ids"], line["text"]
+
+
+def test_tokenizer_that_is_written(
+    torch: ModuleType, transformers: ModuleType, shared: Path, golden: Path, tmp_path: Path
+) -> None:
+    """transformers cuts text as google's code does, with the tokenizer.json beside the weights."""
+    settings = SMALL | {"vocab_size": 30000}
+    random_oracle(torch, transformers, "AlbertForPreTraining", **settings).save_pretrained(tmp_path / "hf")
+    (tmp_path / "hf/spiece.model").write_bytes((shared / "data/vocab/30k-clean.model").read_bytes())
+    ours = convert("hf", "mindspore", tmp_path / "hf", tmp_path / "ours")
+    tokenizer = load_tokenizer(ours)
     theirs = transformers.AutoTokenizer.from_pretrained(convert("mindspore", "hf", ours, tmp_path / "back"))
-    text = "The tokens of this sentence, and its lower case."
-    assert theirs(text)["input_ids"] == [2, *tokenizer.encode(text), 3]
+    lines = (golden / "tokenization/sentencepiece_en.jsonl").read_text(encoding="utf-8").splitlines()
+    texts = [text for text in (json.loads(line)["text"] for line in lines) if "[CLS]" not in text]
+    texts += ["It ended . \u200b", "\u200bb \ufeff c", "foo9, a12,3 b", "", "  x\t", "''q''", "a\u3000b\x85c\x1cd"]
+    for text in texts:
+        assert theirs(text)["input_ids"] == [2, *tokenizer.encode(text), 3], text
+    for text in ("the [MASK].", " a [MASK], b [MASK] [MASK]s", "x[MASK] ", "([MASK])"):
+        assert theirs(text)["input_ids"] == encode_masked(text, tokenizer, 64), text
+    pair = theirs("a b", "c")
+    assert pair["input_ids"] == [2, *tokenizer.encode("a b"), 3, *tokenizer.encode("c"), 3]
+    assert pair["token_type_ids"] == [0, 0, 0, 0, 1, 1] and theirs.pad_token_id == 0 and theirs.mask_token_id == 4
+
+    theirs.save_pretrained(tmp_path / "back")
+    (tmp_path / "back/spiece.model").unlink()
+    again = load_tokenizer(convert("hf", "mindspore", tmp_path / "back", tmp_path / "again"))
+    assert all(again.encode(text) == tokenizer.encode(text) for text in texts)
 
 
 def test_pytorch_file(torch: ModuleType, transformers: ModuleType, tmp_path: Path) -> None:
