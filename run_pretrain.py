@@ -16,9 +16,10 @@ from src.pretraining import (
     known_baselines,
 )
 from src.run_folder import RunFolder, check_run_folder
+from src.run_plan import plan_loss_scale, plan_run
 from src.saved_tokenizer import tokenizer_of_data
 from src.train_step import TrainStep
-from src.trainer import Trainer, plan_loss_scale, plan_run
+from src.trainer import Trainer
 
 RANK_SEEDS = 1_000_003  # between the dropout seeds of two ranks; more than a run has updates
 

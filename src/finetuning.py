@@ -26,11 +26,12 @@ from src.prediction import predict_rows
 from src.ranks import wait_for_all
 from src.records import SUFFIX, RecordSet, open_records
 from src.run_folder import RunFolder, check_run_folder
+from src.run_plan import Selection, plan_loss_scale, plan_run
 from src.saved_tokenizer import load_tokenizer, save_tokenizer
 from src.task_file import TASK_FILE, read_task
 from src.tokenization import FullTokenizer, build_tokenizer
 from src.train_step import TrainStep
-from src.trainer import Selection, Trainer, plan_loss_scale, plan_run
+from src.trainer import Trainer
 from src.utils import write_json
 
 EVAL_FILE = "eval_results.json"

@@ -22,12 +22,13 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, ops
 
-from model_utils.errors import CheckpointError, ConfigError, UserError
+from model_utils.errors import CheckpointError, UserError
 from src.checkpoint import mark_best, newest_checkpoint, prune_checkpoints, restore, save_checkpoint, state_of
 from src.meters import Speed, Stopwatch, Window
 from src.run_folder import RunFolder
 from src.run_log import EVAL_PREFIX, Baselines, RunLog
-from src.train_step import LossScale, TrainStep
+from src.run_plan import Plan, Selection
+from src.train_step import TrainStep
 
 Batch = dict[str, np.ndarray]
 
@@ -37,52 +38,6 @@ class Batches(Protocol):
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The micro-batches of one epoch from number `start` on, the same ones every time."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How long a run is: updates in all, and micro-batches of this rank in an epoch."""
-
-    train_steps: int
-    batches_per_epoch: int
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Which development metric chooses the best checkpoint, the larger the better.
-
-    patience: evaluations in a row without a better one that end the run; 0: none do.
-    """
-
-    metric: str
-    patience: int = 0
-
-
-def plan_run(config: Any, epochs: int, batch_size: int, batches_per_epoch: int) -> Plan:
-    """config.train_steps if it is above 0, else as many updates as the epochs hold.
-
-    Raises:
-        ConfigError: the data does not fill one update.
-    """
-    planned = config.train_steps
-    if planned <= 0:
-        planned = epochs * batches_per_epoch // config.accumulation_steps
-    if batches_per_epoch < 1 or planned < 1:
-        raise ConfigError(
-            f"the data gives {batches_per_epoch} batches of {batch_size} an epoch; {epochs} epochs with "
-            f"accumulation_steps {config.accumulation_steps} make no update: lower the batch size or "
-            "accumulation_steps, or give more data"
-        )
-    return Plan(planned, batches_per_epoch)
-
-
-def plan_loss_scale(config: Any, compute_type: str) -> LossScale:
-    """The loss scale as configured; off in float32, which needs none."""
-    if not config.enable_lossscale or compute_type == "float32":
-        return LossScale("off")
-    return LossScale(
-        config.loss_scale_mode, config.loss_scale_value, config.scale_factor, config.scale_window, config.min_loss_scale
-    )
 
 
 class StopSignals(AbstractContextManager):
@@ -129,7 +84,7 @@ class Trainer:
     Args:
         step: the training step; all its Parameters are saved.
         data: micro-batches of this rank.
-        plan: from plan_run.
+        plan: from src.run_plan.plan_run.
         config: the keys of PretrainConfig that concern the loop.
         folder: the open run folder.
         identity: facts of the data; a run is not resumed on other data.

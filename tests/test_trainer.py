@@ -18,8 +18,9 @@ from model_utils.config import PretrainConfig, load_config
 from model_utils.errors import CheckpointError, ConfigError, UserError
 from src.checkpoint import list_checkpoints
 from src.run_folder import RunFolder
+from src.run_plan import Plan, Selection, plan_run
 from src.train_step import LossScale
-from src.trainer import Plan, Selection, Trainer, plan_run
+from src.trainer import Trainer
 
 LENGTH, BATCH = 8, 4
 

@@ -1,0 +1,53 @@
+"""What is settled before a run: how long it is, its loss scale, and which checkpoint of it is the best."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from model_utils.errors import ConfigError
+from src.train_step import LossScale
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long a run is: updates in all, and micro-batches of this rank in an epoch."""
+
+    train_steps: int
+    batches_per_epoch: int
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which development metric chooses the best checkpoint, the larger the better.
+
+    patience: evaluations in a row without a better one that end the run; 0: none do.
+    """
+
+    metric: str
+    patience: int = 0
+
+
+def plan_run(config: Any, epochs: int, batch_size: int, batches_per_epoch: int) -> Plan:
+    """config.train_steps if it is above 0, else as many updates as the epochs hold.
+
+    Raises:
+        ConfigError: the data does not fill one update.
+    """
+    planned = config.train_steps
+    if planned <= 0:
+        planned = epochs * batches_per_epoch // config.accumulation_steps
+    if batches_per_epoch < 1 or planned < 1:
+        raise ConfigError(
+            f"the data gives {batches_per_epoch} batches of {batch_size} an epoch; {epochs} epochs with "
+            f"accumulation_steps {config.accumulation_steps} make no update: lower the batch size or "
+            "accumulation_steps, or give more data"
+        )
+    return Plan(planned, batches_per_epoch)
+
+
+def plan_loss_scale(config: Any, compute_type: str) -> LossScale:
+    """The loss scale as configured; off in float32, which needs none."""
+    if not config.enable_lossscale or compute_type == "float32":
+        return LossScale("off")
+    return LossScale(
+        config.loss_scale_mode, config.loss_scale_value, config.scale_factor, config.scale_window, config.min_loss_scale
+    )
