@@ -1,5 +1,6 @@
 """Benchmarks: the one who waits is stopped, what is compared is the same, and the count of operations is right."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import train_step
+from benchmarks import squad_features, train_step
 from benchmarks.train_step import Timing, TrainStepConfig, training_operations
 from benchmarks.turns import Contender
 from model_utils.config import PretrainConfig, load_config
@@ -62,6 +63,16 @@ def test_transformers_is_compared_on_the_cpu_only() -> None:
     with pytest.raises(ConfigError, match="--only ours"):
         TrainStepConfig(device_target="GPU")
     assert TrainStepConfig(device_target="GPU", only="ours").architecture().compute_type == "float16"
+
+
+def test_questions_of_a_file_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abc"]) + "\n")
+    questions = [{"id": name, "question": "a", "answers": [{"text": "b", "answer_start": 2}]} for name in ("1", "2")]
+    paragraph = {"context": "a b " + "c " * 70, "qas": questions}  # two windows of 68 tokens
+    (tmp_path / "q.json").write_text(json.dumps({"version": "2.0", "data": [{"title": "", "paragraphs": [paragraph]}]}))
+    words = ["--questions", str(tmp_path / "q.json"), "--vocab_file_path", str(tmp_path / "vocab.txt")]
+    squad_features.main(load_config(squad_features.SquadFeaturesConfig, [*words, "--max_seq_length", "68"]))
+    assert capsys.readouterr().out.startswith("2 questions, 4 windows, ")
 
 
 @pytest.mark.oracles
