@@ -9,6 +9,7 @@ from pathlib import Path
 from dataset import Loading
 from model_utils.config import PretrainEvalConfig, run_main
 from model_utils.device import setup_device
+from model_utils.files import write_json
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.checkpoint import find_checkpoint, load_backbone
 from src.pretraining import PretrainingData, build_architecture, trained_on
@@ -22,7 +23,6 @@ from src.pretraining_evaluation import (
     unigram_baselines,
 )
 from src.saved_tokenizer import load_tokenizer
-from src.utils import write_json
 
 RESULTS_FILE = "eval_results.json"
 

@@ -15,13 +15,13 @@ from pathlib import Path
 
 from model_utils.config import Config, run_main
 from model_utils.errors import CheckpointError, ConfigError
+from model_utils.files import sync_to_disk
 from model_utils.google_checkpoint import read_google
 from model_utils.hugging_face_folder import read_hugging_face, write_hugging_face
 from model_utils.own_checkpoint import read_own, write_own
 from model_utils.schema import option
 from src.albert_config import AlbertConfig
 from src.task_file import TASKS
-from src.utils import sync_to_disk
 
 READERS = {"tf": read_google, "hf": read_hugging_face, "mindspore": read_own}
 WRITERS = {"mindspore": write_own, "hf": write_hugging_face}

@@ -9,6 +9,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from model_utils.errors import CheckpointError, ConfigError, DataError
+from model_utils.files import write_json
 from model_utils.hf_names import ARCHITECTURES, HEAD_NAMES, TIED_COPIES, hugging_face_names
 from model_utils.own_checkpoint import has_initial_pooler
 from model_utils.portable_model import PortableModel, Vocabulary, account, check_shapes, settle_task
@@ -17,7 +18,6 @@ from model_utils.torch_weights import SAFETENSORS, read_weights
 from src.albert_config import RUN_KEYS, AlbertConfig
 from src.task_file import LABELLED, Task
 from src.tokenization import SENTENCEPIECE_SPECIALS, FullTokenizer
-from src.utils import write_json
 
 CONFIG, TOKENIZER_CONFIG, TOKENIZER = "config.json", "tokenizer_config.json", "tokenizer.json"
 BACKBONE = "albert."  # before the backbone's names, but in AlbertModel's own files

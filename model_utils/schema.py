@@ -20,7 +20,7 @@ from typing import Any, ClassVar, TypeVar
 import yaml
 
 from model_utils.errors import ConfigError
-from src.utils import write_atomically
+from model_utils.files import write_atomically
 
 ROOT = Path(__file__).resolve().parents[1]
 HELP = {"--help", "-h"}

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from model_utils.errors import CheckpointError, ConfigError
+from model_utils.files import write_json
 from model_utils.schema import Config, option, unknown_key
-from src.utils import write_json
 
 COMPUTE_TYPES = ("float32", "float16")
 CONFIG_FILES = ("albert_config.json", "config.json")  # the name google and this project use; Hugging Face's

@@ -21,8 +21,8 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindspore.train.checkpoint_pb2 import Checkpoint as CheckpointProto
 
 from model_utils.errors import CheckpointError
+from model_utils.files import write_atomically, write_json
 from src.layers import RowSquareSum
-from src.utils import write_atomically, write_json
 
 BACKBONE = "albert."
 LOOP_STATE = "loop_state"

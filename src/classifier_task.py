@@ -9,6 +9,7 @@ import numpy as np
 from mindspore import nn
 
 from model_utils.errors import ConfigError, DataError
+from model_utils.files import write_atomically
 from model_utils.task_config import ClassifierConfig
 from src.albert_config import AlbertConfig
 from src.albert_for_finetune import AlbertForRegression, AlbertForSequenceClassification
@@ -32,7 +33,6 @@ from src.glue import GLUE_TASKS, read_glue, write_submission
 from src.records import RecordSet, sha256_of
 from src.task_file import read_task
 from src.tokenization import FullTokenizer
-from src.utils import write_atomically
 
 LABELS = "labels"  # array of label ids or scores beside the rows of a split that has them
 

@@ -20,10 +20,10 @@ from mindspore import Tensor, nn
 
 from model_utils.deploy_config import MINDIR, ONNX
 from model_utils.errors import CheckpointError, ConfigError, DataError
+from model_utils.files import sync_to_disk, write_json
 from src.race_data import NUM_CHOICES
 from src.records import sha256_of
 from src.trained_model import AnsweringNetwork, TrainedModel, shortest_row
-from src.utils import sync_to_disk, write_json
 
 FORMAT_VERSION = 1
 TOLERANCE = 1e-5  # of an output's largest entry, or of 1 where that is smaller

@@ -16,6 +16,7 @@ from dataset import FeatureDataset, Loading
 from model_utils.config import ConfigError
 from model_utils.device import Device, setup_device
 from model_utils.errors import CheckpointError
+from model_utils.files import write_json
 from model_utils.task_config import FinetuneConfig
 from src.albert_config import AlbertConfig
 from src.checkpoint import copy_parameters, find_checkpoint, load_backbone
@@ -32,7 +33,6 @@ from src.task_file import TASK_FILE, read_task
 from src.tokenization import FullTokenizer, build_tokenizer
 from src.train_step import TrainStep
 from src.trainer import Trainer
-from src.utils import write_json
 
 EVAL_FILE = "eval_results.json"
 TRAIN = "train"

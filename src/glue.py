@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from model_utils.errors import DataError
+from model_utils.files import write_atomically
 from src.create_finetune_data import Example, TextColumns, read_examples, score_of
-from src.utils import write_atomically
 
 HIGHEST_SCORE = 5.0  # of STS-B; the lowest is 0
 _ENTAILMENT = ("entailment", "not_entailment")

@@ -9,6 +9,7 @@ import numpy as np
 from mindspore import nn
 
 from model_utils.errors import DataError
+from model_utils.files import write_atomically
 from model_utils.task_config import NerConfig
 from src.albert_config import AlbertConfig
 from src.albert_for_finetune import AlbertForTokenClassification
@@ -20,7 +21,6 @@ from src.ner_data import NameColumns, Sentence, ner_facts, ner_features, read_se
 from src.records import RecordSet
 from src.task_file import read_task
 from src.tokenization import FullTokenizer
-from src.utils import write_atomically
 
 
 class NerTask:

@@ -10,6 +10,7 @@ import numpy as np
 from dataset import FeatureDataset, Loading, TFRecordDataset, create_pretrain_dataset
 from model_utils.config import PretrainConfig, PretrainEvalConfig
 from model_utils.errors import ConfigError, DataError
+from model_utils.files import write_atomically
 from src.albert_config import PRESETS, RUN_KEYS, AlbertConfig, find_config_file
 from src.albert_for_pre_training import AlbertForPreTraining, initialise_output_bias
 from src.checkpoint import Contents, copy_parameters, find_checkpoint, load_backbone
@@ -17,7 +18,6 @@ from src.pretraining_evaluation import UNIGRAM_FILE, chance, evaluate, merge_bas
 from src.run_folder import RunFolder
 from src.saved_tokenizer import save_tokenizer
 from src.tokenization import FullTokenizer
-from src.utils import write_atomically
 
 Say = Callable[[str], object]
 IDENTITY = ("task", "max_seq_length", "max_predictions_per_seq", "vocab_sha256", "vocab_size", "rows", "files")

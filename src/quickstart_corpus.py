@@ -15,8 +15,8 @@ from pathlib import Path
 from pydoc_data.topics import topics
 
 from model_utils.config import run_main
+from model_utils.files import write_atomically
 from model_utils.schema import Config, option
-from src.utils import write_atomically
 
 HELD_OUT_SHARE = 0.06  # of the documents
 NOT_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idle_test", "turtledemo", "pydoc_data"}

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from model_utils.config import run_main
+from model_utils.files import write_atomically
 from model_utils.schema import Config, option
 from src.quickstart_corpus import documents, prose
-from src.utils import write_atomically
 
 DEV_SHARE = 0.15
 # Chapters of the library's reference manual, by the modules in them that have many docstrings.

@@ -8,6 +8,7 @@ import numpy as np
 from mindspore import nn
 
 from model_utils.errors import ConfigError
+from model_utils.files import write_json
 from model_utils.task_config import RaceConfig
 from src.albert_config import AlbertConfig
 from src.albert_for_finetune import AlbertForMultipleChoice
@@ -18,7 +19,6 @@ from src.finetuning import Judgement, Source
 from src.race_data import ANSWERS, LEVELS, NUM_CHOICES, race_facts, race_features, read_race
 from src.records import RecordSet
 from src.tokenization import FullTokenizer
-from src.utils import write_json
 
 
 class RaceTask:

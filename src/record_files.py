@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from model_utils.errors import DataError
+from model_utils.files import sync_to_disk
 from src.text_tables import read_table
-from src.utils import decode, sync_to_disk
+from src.utils import decode
 
 STANDARD = "-"
 JSON_LINES, TABLE, TEXT = "json_lines", "table", "text"

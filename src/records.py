@@ -27,7 +27,7 @@ from typing import Any, Self
 import numpy as np
 
 from model_utils.errors import DataError
-from src.utils import sync_to_disk, write_json
+from model_utils.files import sync_to_disk, write_json
 
 FORMAT_VERSION = 1
 SUFFIX = ".mindrecord"

@@ -18,8 +18,8 @@ import yaml
 
 from model_utils.config import write_config
 from model_utils.errors import CheckpointError, ConfigError, UserError
+from model_utils.files import write_json
 from src.checkpoint import list_checkpoints
-from src.utils import write_json
 
 CONFIG_FILE = "config.yaml"
 RESULTS_FILE = "train_results.json"

@@ -11,7 +11,7 @@ from typing import Any
 from tensorboardX import SummaryWriter
 from tqdm import tqdm
 
-from src.utils import write_atomically
+from model_utils.files import write_atomically
 
 LOG_FILE = "train_log.jsonl"
 CURVES_FILE = "curves.png"

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from model_utils.errors import DataError
+from model_utils.files import write_atomically, write_json
 from src.tokenization import FullTokenizer, build_tokenizer
-from src.utils import write_atomically, write_json
 
 TOKENIZER_FILE = "tokenizer_config.json"
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from scipy.special import expit
 
+from model_utils.files import write_json
 from src.create_squad_data import Question, SquadWindows
-from src.utils import write_json
 
 _WINDOWS_AT_ONCE = 64  # every span of these is scored at the same time
 

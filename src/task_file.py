@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from model_utils.errors import DataError
-from src.utils import write_json
+from model_utils.files import write_json
 
 TASK_FILE = "task.json"
 TASKS = ("classification", "regression", "multiple_choice", "squad_v1", "squad_v2", "token_classification")

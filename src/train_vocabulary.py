@@ -16,9 +16,9 @@ import tokenizers
 
 from model_utils.config import TrainVocabularyConfig, run_main
 from model_utils.errors import ConfigError
+from model_utils.files import write_atomically
 from src.corpus import MAX_LINE_BYTES, expand_glob, read_documents, split_sentences
 from src.tokenization import SENTENCEPIECE_SPECIALS, WORDPIECE_SPECIALS, FullTokenizer, preprocess_text
-from src.utils import write_atomically
 from src.wordpiece import split_words
 
 CHARACTER_COVERAGE = 0.99995

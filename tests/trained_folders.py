@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+from model_utils.files import write_json
 from src.albert_config import AlbertConfig
 from src.checkpoint import save_checkpoint
 from src.saved_tokenizer import save_tokenizer
 from src.task_file import TASK_FILE, TASKS
 from src.tokenization import build_tokenizer
 from src.trained_model import build_scores, complete_card
-from src.utils import write_json
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz.,?"
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
