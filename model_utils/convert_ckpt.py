@@ -6,7 +6,6 @@ The architecture is read from the file beside the weights. Every weight is accou
 of another size ends the conversion, and then nothing is written.
 """
 
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from model_utils.config import Config, run_main
 from model_utils.errors import CheckpointError, ConfigError
-from model_utils.files import sync_to_disk
+from model_utils.files import sync_to_disk, temporary_name
 from model_utils.google_checkpoint import read_google
 from model_utils.hugging_face_folder import read_hugging_face, write_hugging_face
 from model_utils.own_checkpoint import read_own, write_own
@@ -64,7 +63,7 @@ def check_output(path: Path) -> None:
 def new_folder(path: Path) -> Iterator[Path]:
     """A temporary folder that becomes `path` when everything in it is on the disk; after an error nothing is left."""
     path = path.resolve()
-    temporary = path.with_name(f"unfinished-{os.getpid()}-{path.name}")
+    temporary = temporary_name(path)
     temporary.mkdir(parents=True)
     try:
         yield temporary

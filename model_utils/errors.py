@@ -3,6 +3,9 @@
 The entry scripts print them without a traceback and exit with code 2 (model_utils.config.run_main).
 """
 
+import reprlib
+from typing import Any
+
 
 class UserError(Exception):
     """The run cannot go on for a reason that the user can mend."""
@@ -22,3 +25,12 @@ class CheckpointError(UserError, ValueError):
 
 class DeviceError(UserError, RuntimeError):
     """The device that was asked for is not there or does not work."""
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 2, 80, 80
+
+
+def shorten(value: Any) -> str:
+    """A value as an error sentence shows it: a wrong one can be of any size and depth."""
+    return _SHORT.repr(value)

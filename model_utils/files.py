@@ -1,10 +1,17 @@
 """Writing files so that a reader, or the same run after a kill, never sees half of one."""
 
+import contextlib
+import errno
 import json
 import os
-from collections.abc import Callable
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
+
+NAME_BYTES = 255  # of a file's name, on every file system in use
 
 
 def sync_to_disk(path: Path) -> None:
@@ -16,26 +23,97 @@ def sync_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
+def temporary_name(path: Path) -> Path:
+    """A name beside `path` that a killed process may leave behind; it ends as `path` does, cut in front if need be."""
+    start, end = f"unfinished-{os.getpid()}-", path.name
+    while len(os.fsencode(start + end)) > NAME_BYTES:
+        end = end[1:]
+    return path.with_name(start + end)
+
+
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file in the same folder, then give it its name.
 
     An older file of that name stays whole until the new one is on the disk. The temporary name ends as `path` does,
-    for writers that choose the format by it.
+    for writers that choose the format by it. A link keeps pointing where it did: its target is replaced. What is no
+    file but a device or a pipe gets the bytes and stays what it is.
 
     Raises:
-        OSError: what writing raised; the temporary file is gone then.
+        OSError: what writing raised, or `path` is a folder; the temporary file is gone then.
     """
-    temporary = path.with_name(f"unfinished-{os.getpid()}-{path.name}")
-    try:
-        write(temporary)
-        sync_to_disk(temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_to_disk(path.parent)
+    if not _takes_bytes(path):
+        with _replacing(path) as temporary:
+            write(temporary)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        filled = Path(folder, path.name)
+        write(filled)
+        with filled.open("rb") as source, _open_existing(path) as target:
+            shutil.copyfileobj(source, target)
+
+
+@contextlib.contextmanager
+def open_atomically(path: Path) -> Iterator[TextIO]:
+    """A stream of UTF-8 text that becomes `path` when the context ends without an error, as in write_atomically.
+
+    Raises:
+        OSError: as write_atomically.
+    """
+    if _takes_bytes(path):
+        with _closed_quietly_after_errors(os.fdopen(os.open(path, os.O_WRONLY), "w", encoding="utf-8")) as stream:
+            yield stream
+        return
+    with (
+        _replacing(path) as temporary,
+        _closed_quietly_after_errors(temporary.open("w", encoding="utf-8")) as stream,
+    ):
+        yield stream
 
 
 def write_json(path: Path, value: Any) -> None:
     """Write an indented JSON file atomically; not-a-number is refused, because JSON has no word for it."""
     text = json.dumps(value, indent=2, allow_nan=False) + "\n"
     write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def _takes_bytes(path: Path) -> bool:
+    """Whether `path` is there and is, behind any links, neither a file nor a folder."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return False
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    return not stat.S_ISREG(mode)
+
+
+def _open_existing(path: Path) -> Any:
+    return os.fdopen(os.open(path, os.O_WRONLY), "wb")
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A temporary name for the context to fill, renamed to `path` at its end and removed after an error."""
+    target = Path(os.path.realpath(path))
+    temporary = temporary_name(target.with_name(path.name))
+    try:
+        yield temporary
+        sync_to_disk(temporary)
+        temporary.replace(target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    sync_to_disk(target.parent)
+
+
+@contextlib.contextmanager
+def _closed_quietly_after_errors(stream: TextIO) -> Iterator[TextIO]:
+    """Closing writes what is buffered, and may fail itself: after an error of the context that one is raised."""
+    try:
+        yield stream
+    except BaseException:
+        with contextlib.suppress(OSError):
+            stream.close()
+        raise
+    stream.close()

@@ -1,0 +1,140 @@
+"""Small JSON files beside weights and features, checked against a schema; every error is a sentence.
+
+A schema is a pydantic model derived from `Schema`. A file may carry a `checksum` of its own content (write_checked):
+then values that somebody changed afterwards are noticed. Files without one are read as they are.
+"""
+
+import hashlib
+import json
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from model_utils.errors import DataError, UserError, shorten
+from model_utils.files import write_json
+
+CHECKSUM = "checksum"
+
+
+class Schema(BaseModel):
+    """What a file must hold: types are taken strictly; keys that the schema does not name are kept as they are."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, frozen=True, protected_namespaces=())
+
+
+SchemaType = TypeVar("SchemaType", bound=Schema)
+
+
+def parse_json(text: str | bytes) -> Any:
+    """A JSON value that can be written again: Python also reads NaN, 1e999 and halves of surrogate pairs, which cannot.
+
+    Raises:
+        ValueError: it is none, with the reason as a sentence.
+    """
+    try:
+        value = json.loads(text.decode("utf-8") if isinstance(text, bytes) else text)
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except RecursionError:
+        raise ValueError("its brackets are nested too deeply") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"byte {error.start} is not UTF-8 text") from None
+    except UnicodeEncodeError:
+        raise ValueError("a text in it holds half of a surrogate pair, which is no character") from None
+    return value
+
+
+def read_file(path: Path, error: type[UserError] = DataError) -> bytes:
+    """The content of a small file.
+
+    Raises:
+        error: it is missing, cannot be read, or is no file but a folder, a device or a pipe.
+    """
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise error(f"{path} is a folder, a device or a pipe, a file is needed")
+        return path.read_bytes()
+    except OSError as reason:
+        raise error(f"{path} cannot be read: {reason.strerror}") from reason
+    except ValueError as reason:  # a NUL in the name
+        raise error(f"{str(path)!r} cannot be the name of a file: {reason}") from reason
+
+
+def read_object(path: Path, error: type[UserError] = DataError) -> dict[str, Any]:
+    """The object in a JSON file, whatever its keys.
+
+    Raises:
+        error: the file is missing or damaged, or changed after write_checked wrote it.
+    """
+    content = read_file(path, error)
+    try:
+        value = parse_json(content)
+    except ValueError as reason:
+        raise error(f"{path} is damaged or not JSON: {reason}") from None
+    if not isinstance(value, dict):
+        raise error(f"{path} holds {shorten(value)}, needed is an object with keys")
+    return check_content(value, path, error)
+
+
+def read_json(path: Path, schema: type[SchemaType], error: type[UserError] = DataError) -> SchemaType:
+    """The object in a JSON file as its schema has it.
+
+    Raises:
+        error: as read_object, or a key is missing or holds what is not allowed.
+    """
+    return validated(read_object(path, error), schema, str(path), error)
+
+
+def validated(value: Any, schema: type[SchemaType], origin: str, error: type[UserError] = DataError) -> SchemaType:
+    """A value as its schema has it.
+
+    Args:
+        origin: the file, or its line, for the error.
+
+    Raises:
+        error: names the key, what it holds and what is allowed.
+    """
+    try:
+        # Through JSON's own rules: lists are tuples there, and a whole number is a number.
+        return schema.model_validate_json(json.dumps(value))
+    except ValidationError as reason:
+        _refuse(reason, origin, error)
+
+
+def _refuse(reason: ValidationError, origin: str, error: type[UserError]) -> NoReturn:
+    first = reason.errors(include_url=False, include_context=False)[0]
+    key = ".".join(map(str, first["loc"]))
+    if not key:
+        raise error(f"{origin}: {first['msg']}") from None
+    if first["type"] == "missing":
+        raise error(f"{origin}: {key} is missing") from None
+    allowed = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    raise error(f"{origin}: {key} is {shorten(first['input'])}, allowed is {allowed}") from None
+
+
+def checksum_of(content: Mapping[str, Any]) -> str:
+    """Hexadecimal sha256 of an object's values, however the file is laid out."""
+    values = {key: value for key, value in content.items() if key != CHECKSUM}
+    canonical = json.dumps(json.loads(json.dumps(values)), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def write_checked(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON object with a checksum of its content."""
+    write_json(path, {**content, CHECKSUM: checksum_of(content)})
+
+
+def check_content(content: dict[str, Any], path: Path, error: type[UserError] = DataError) -> dict[str, Any]:
+    """The object without its checksum.
+
+    Raises:
+        error: a checksum is there and another one than that of the values.
+    """
+    if CHECKSUM in content and content[CHECKSUM] != checksum_of(content):
+        raise error(
+            f"{path} was changed after it was written: its {CHECKSUM} is not that of its values; put the old values "
+            f"back, or, to change one on purpose, remove the key {CHECKSUM} as well"
+        )
+    return {key: value for key, value in content.items() if key != CHECKSUM}

@@ -1,0 +1,142 @@
+"""Atomic writing: what a reader may find under a name, whatever the name stands for."""
+
+import errno
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from model_utils.files import NAME_BYTES, open_atomically, temporary_name, write_atomically, write_json
+
+
+def write_stream(path: Path, text: str) -> None:
+    with open_atomically(path) as stream:
+        stream.write(text)
+
+
+def write_whole(path: Path, text: str) -> None:
+    write_atomically(path, lambda temporary: temporary.write_text(text))
+
+
+WRITERS = pytest.mark.parametrize("write", [write_stream, write_whole])
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.fixture
+def null_device(tmp_path: Path) -> Path:
+    """A device of the test's own that takes everything, as /dev/null does."""
+    device = tmp_path / "null"
+    try:
+        os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+        device.write_text("x")
+    except OSError:
+        pytest.skip("devices cannot be made or used here")
+    return device
+
+
+@WRITERS
+def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path, write) -> None:
+    write(tmp_path / "a", "one")
+    write(tmp_path / "a", "two")
+    assert (tmp_path / "a").read_text() == "two" and names(tmp_path) == {"a"}
+
+
+@WRITERS
+def test_a_device_stays_a_device(null_device: Path, write) -> None:
+    (link := null_device.with_name("link")).symlink_to(null_device)
+    for path in (null_device, link):
+        write(path, "text")
+    assert stat.S_ISCHR(null_device.stat().st_mode) and link.is_symlink()
+    assert names(null_device.parent) == {"null", "link"}
+
+
+@WRITERS
+def test_a_pipe_is_written_to(tmp_path: Path, write) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    found: list[str] = []
+    reader = threading.Thread(target=lambda: found.append(pipe.read_text()))
+    reader.start()
+    write(pipe, "through\n")
+    reader.join(10)
+    assert found == ["through\n"] and stat.S_ISFIFO(pipe.stat().st_mode) and names(tmp_path) == {"pipe"}
+
+
+@WRITERS
+def test_a_link_keeps_pointing_to_its_file(tmp_path: Path, write) -> None:
+    (tmp_path / "there").mkdir()
+    target, link, dangling = tmp_path / "there/file", tmp_path / "link.x", tmp_path / "dangling"
+    target.write_text("old")
+    link.symlink_to(target)
+    dangling.symlink_to("there/new")
+    write(link, "one")
+    write(dangling, "two")
+    assert link.is_symlink() and dangling.is_symlink()
+    assert target.read_text() == "one" and (tmp_path / "there/new").read_text() == "two"
+    assert names(tmp_path / "there") == {"file", "new"}
+
+
+@WRITERS
+@pytest.mark.parametrize("name", ["n" * NAME_BYTES, "号" * 85, "n" * 250 + ".json"])
+def test_the_longest_names_can_be_written(tmp_path: Path, write, name: str) -> None:
+    write(tmp_path / name, "text")
+    assert names(tmp_path) == {name}
+    assert temporary_name(tmp_path / name).name.endswith(name[-10:])
+
+
+@WRITERS
+def test_what_cannot_be_written_is_an_oserror(tmp_path: Path, write) -> None:
+    (tmp_path / "file").write_text("old")
+    (tmp_path / "loop").symlink_to("loop")
+    for path, number in (
+        (tmp_path, errno.EISDIR),
+        (tmp_path / "file/x", errno.ENOTDIR),
+        (tmp_path / "absent/x", errno.ENOENT),
+        (tmp_path / "loop", errno.ELOOP),
+        (tmp_path / ("n" * 256), errno.ENAMETOOLONG),
+    ):
+        with pytest.raises(OSError) as caught:  # noqa: PT011 - the number is compared
+            write(path, "text")
+        assert caught.value.errno == number
+    assert names(tmp_path) == {"file", "loop"} and (tmp_path / "file").read_text() == "old"
+
+
+class Broken(Exception):
+    """The error that a writer raises."""
+
+
+def begin_and_break(path: Path) -> None:
+    with open_atomically(path) as stream:
+        stream.write("buffered, so that closing writes")
+        raise Broken
+
+
+def test_cleaning_up_keeps_the_error(tmp_path: Path) -> None:
+    def make_a_folder(temporary: Path) -> None:
+        temporary.mkdir()  # which unlink cannot remove
+        raise Broken
+
+    with pytest.raises(Broken):
+        write_atomically(tmp_path / "a", make_a_folder)
+    full = tmp_path / "full"
+    try:
+        os.mknod(full, 0o666 | stat.S_IFCHR, os.makedev(1, 7))  # takes nothing, as /dev/full
+        full.open("wb").close()
+    except OSError:
+        pytest.skip("devices cannot be made or used here")
+    with pytest.raises(Broken):
+        begin_and_break(full)
+    with pytest.raises(OSError, match="No space left"):
+        write_json(full, {})
+
+
+def test_an_error_keeps_the_old_file(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("old")
+    with pytest.raises(Broken):
+        begin_and_break(tmp_path / "a")
+    assert (tmp_path / "a").read_text() == "old" and names(tmp_path) == {"a"}
