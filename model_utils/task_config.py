@@ -84,6 +84,12 @@ class FinetuneConfig(TrainingConfig):
                     f"warmup_ratio is {self.warmup_ratio:g} and {self.optimizer_cfg.optimizer}.warmup_steps is "
                     f"{chosen.warmup_steps}: one of them must be 0"
                 )
+            measured = "do_eval" if self.do_eval else "do_predict" if self.do_predict else ""
+            if measured and not self.enable_save_ckpt:
+                raise ConfigError(
+                    f"enable_save_ckpt is false, which leaves nothing for {measured} to measure: set "
+                    "enable_save_ckpt to true, or do_eval and do_predict to false"
+                )
             if not self.do_eval and (self.early_stopping or self.eval_steps):
                 raise ConfigError("early_stopping and eval_steps mean nothing while do_eval is false")
 

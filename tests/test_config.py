@@ -250,6 +250,15 @@ def test_keys_at_odds_with_each_other_are_refused(tmp_path: Path, words: list[st
     assert sentence in refusal(tmp_path, "", *words)
 
 
+def test_measuring_needs_checkpoints(tmp_path: Path) -> None:
+    kind = task_config.SquadConfig
+    words = ["--enable_save_ckpt=no", "--do_predict=yes"]
+    for more, key in (([], "do_eval"), (["--do_eval=no"], "do_predict")):
+        sentence = refusal(tmp_path, "", *words, *more, kind=kind)
+        assert f"enable_save_ckpt is false, which leaves nothing for {key} to measure" in sentence
+    assert not load(tmp_path, "", "--enable_save_ckpt=no", "--do_eval=no", kind=kind).enable_save_ckpt
+
+
 def test_more_predictions_than_tokens_are_refused(tmp_path: Path) -> None:
     sentence = refusal(tmp_path, "max_seq_length: 16", kind=CreateDataConfig)
     assert "max_predictions_per_seq is 20, allowed is less than max_seq_length (16)" in sentence
