@@ -37,7 +37,7 @@ class OptimizerSettings:
 
 
 class LearningRate(nn.Cell):
-    """Warm-up, then polynomial decay, over optimizer updates.
+    """Warm-up, then polynomial decay, over the updates of a run, skipped ones included: the run ends at the last rate.
 
     1. step < warmup_steps: learning_rate * step / warmup_steps.
     2. step <= train_steps: end + (learning_rate - end) * (1 - step / train_steps) ** power. As in google's code the
@@ -72,9 +72,10 @@ _fused_adam = ops.Adam()
 
 
 class Optimizer(nn.Cell):
-    """Applies one update to all parameters; its own Parameters are the moments and `global_step` (updates done).
+    """Applies one update to all parameters; its own Parameters are the moments and `global_step` (updates applied).
 
-    Inputs: a tuple of float32 gradients in the order of `parameters`. Output: the learning rate used, () float32.
+    Inputs: a tuple of float32 gradients in the order of `parameters`, and () int32 which update of the run this is,
+    counted from 1, skipped ones included. Output: the learning rate used, () float32.
     """
 
     def __init__(self, parameters: Sequence[Parameter], settings: OptimizerSettings, train_steps: int) -> None:
@@ -91,8 +92,8 @@ class Optimizer(nn.Cell):
         )
         self.adapted = tuple(not any(word in p.name for word in settings.decay_filter) for p in self.parameters)
 
-    def construct(self, gradients: tuple[Tensor, ...]) -> Tensor:
-        rate = self.learning_rate(self.global_step + 1)
+    def construct(self, gradients: tuple[Tensor, ...], step: Tensor) -> Tensor:
+        rate = self.learning_rate(step)
         for i in range(len(self.decayed)):
             self.update(i, rate, gradients[i])
         ops.assign_add(self.global_step, Tensor(1, ms.int32))

@@ -101,8 +101,11 @@ class TrainStep(nn.Cell):
 
     def dropout_key(self, micro: Tensor) -> Tensor:
         """A hash of seed, updates tried and micro-batch: () int32."""
-        tried = self.optimizer.global_step + self.skipped_steps
-        return mix_bits(mix_bits(tried + self.seed) + micro)
+        return mix_bits(mix_bits(self.updates_tried() + self.seed) + micro)
+
+    def updates_tried(self) -> Tensor:
+        """Updates before this one, applied or skipped: () int32."""
+        return self.optimizer.global_step + self.skipped_steps
 
     def average_over_ranks(self, tensor: Tensor) -> Tensor:
         if self.rank_size == 1:
@@ -149,7 +152,7 @@ class TrainStep(nn.Cell):
             clipped = ()
             for gradient in reduced:
                 clipped += (gradient * factor,)
-            rate = self.optimizer(clipped)
+            rate = self.optimizer(clipped, self.updates_tried() + 1)
         self.adjust_scale(finite)
         return norm, finite, rate, scale
 

@@ -93,9 +93,10 @@ class Explosive(ms.nn.Cell):
         return (ms.ops.reduce_sum(self.weight * slope) + ms.ops.reduce_sum(self.rows(self.table)) * 0.0,)
 
 
-def explosive_step(loss_scale: LossScale, clip_norm: float = 0.0) -> TrainStep:
+def explosive_step(loss_scale: LossScale, clip_norm: float = 0.0, train_steps: int = 1000) -> TrainStep:
     network = Explosive()
-    optimizer = GradientDescent(network.trainable_params(), dataclasses.replace(SETTINGS, learning_rate=0.5), 1000)
+    settings = dataclasses.replace(SETTINGS, learning_rate=0.5)
+    optimizer = GradientDescent(network.trainable_params(), settings, train_steps)
     return TrainStep(network, optimizer, loss_scale, clip_norm=clip_norm)
 
 
@@ -120,8 +121,15 @@ def test_fixed_loss_scale(mode: str) -> None:
         result = step.train([{"slope": np.array([slope, 0.5], np.float32)}])
         assert float(result["loss_scale"]) == (1024.0 if mode == "static" else 1.0)
     assert int(step.skipped_steps.value()) == 1
-    # Two updates of 0.5 * slope each, at rates 0.5 * (1 - 1/1000) and 0.5 * (1 - 2/1000).
-    np.testing.assert_allclose(step.network.weight.asnumpy(), [1 - 0.9985, 2 - 0.49925], atol=1e-6)
+    # Two updates of 0.5 * slope each, at rates 0.5 * (1 - 1/1000) and 0.5 * (1 - 3/1000).
+    np.testing.assert_allclose(step.network.weight.asnumpy(), [1 - 0.998, 2 - 0.499], atol=1e-6)
+
+
+def test_the_rate_reaches_its_end_although_updates_are_skipped() -> None:
+    step = explosive_step(LossScale("dynamic", 8.0), train_steps=6)
+    slopes = (1.0, np.inf, 1.0, np.nan, np.inf, 1.0)
+    rates = [float(step.train([{"slope": np.array([s, 0.5], np.float32)}])["learning_rate"]) for s in slopes]
+    np.testing.assert_allclose(rates, [0.5 * 5 / 6, 0, 0.5 * 3 / 6, 0, 0, 0], rtol=1e-6)
 
 
 def test_gradients_are_clipped_to_the_global_norm() -> None:
@@ -147,7 +155,7 @@ def test_adam_equals_its_formula() -> None:
     value, m, v = parameter.asnumpy().astype(np.float64), 0.0, 0.0
     for t in range(1, 5):
         gradient = np.array([0.1, -0.3, 2.0]) * t
-        optimizer((Tensor(gradient, ms.float32),))
+        optimizer((Tensor(gradient, ms.float32),), Tensor(t, ms.int32))
         m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
         corrected = m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.999**t)) + 1e-6)
         value = value - 0.01 * (1 - t / 100) * corrected
