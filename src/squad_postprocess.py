@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.special import expit
@@ -23,16 +24,16 @@ _WINDOWS_AT_ONCE = 64  # every span of these is scored at the same time
 class Span:
     """A possible answer: context[start:end].
 
-    probability: among the best ones of its question. start_log_prob, end_log_prob: scores of its two ends; those of
-    independent starts and ends are logits, under the same names as google's.
+    probability: among the best ones of its question. start_score, end_score: of its two ends, their sum ranks it. They
+    are logits of a network for version 1.1, and log-probabilities of one for version 2.0.
     """
 
     text: str
     start: int
     end: int
     probability: float
-    start_log_prob: float
-    end_log_prob: float
+    start_score: float
+    end_score: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +207,9 @@ def write_predictions(
     """Write the official files, each an object with an entry for every question id.
 
     predictions.json            the answer's text; empty: no answer
-    nbest_predictions.json      the best spans (as Span); one without text where no span is allowed
+    nbest_predictions.json      the best spans: text, start, end, probability, and the scores of both ends by google's
+                                names, start_logit and end_logit of version 1.1, start_log_prob and end_log_prob of 2.0;
+                                one without text where no span is allowed
     null_odds.json              the probability of no answer, where the network tells. Not log-odds as at google's: the
                                 official script takes the file (--na-prob-file), and what is above 1 there as no answer.
 
@@ -214,11 +217,18 @@ def write_predictions(
         threshold: probability of no answer above which there is none. suffix: of the names before ".json".
     """
     nothing = Span("", 0, 0, 1.0, 0.0, 0.0)
+    probabilities = no_answer_probabilities(questions, predictions)
+    scores = "log_prob" if probabilities else "logit"
     n_best = {
-        question.id: [asdict(span) for span in prediction.best or (nothing,)]
+        question.id: [_n_best_entry(span, scores) for span in prediction.best or (nothing,)]
         for question, prediction in zip(questions, predictions, strict=True)
     }
     write_json(folder / f"predictions{suffix}.json", answer_texts(questions, predictions, threshold))
     write_json(folder / f"nbest_predictions{suffix}.json", n_best)
-    if probabilities := no_answer_probabilities(questions, predictions):
+    if probabilities:
         write_json(folder / f"null_odds{suffix}.json", probabilities)
+
+
+def _n_best_entry(span: Span, scores: str) -> dict[str, Any]:
+    entry = asdict(span)
+    return entry | {f"{end}_{scores}": entry.pop(f"{end}_score") for end in ("start", "end")}

@@ -77,7 +77,7 @@ def best_plainly(questions, windows, candidates, n_best_size):
 
 def compare(predictions, expected, questions):
     for question, prediction, spans in zip(questions, predictions, expected, strict=True):
-        assert [(span.text, span.start_log_prob, span.end_log_prob) for span in prediction.best] == spans
+        assert [(span.text, span.start_score, span.end_score) for span in prediction.best] == spans
         weights = [math.exp(start + end) for _, start, end in spans]
         assert [span.probability for span in prediction.best] == pytest.approx([w / sum(weights) for w in weights])
         assert all(question.context[span.start : span.end] == span.text for span in prediction.best)
@@ -90,7 +90,7 @@ def test_the_best_span_of_all_windows(windows):
     start, end = {(0, 1): 3.0, (2, 0): 1.0}, {(0, 2): 2.0, (2, 1): 3.5}
     (long, short, cut) = independent_predictions(QUESTIONS, windows, logits(windows, start=start, end=end), 3, 4)
     assert (long.best[0].text, long.best[0].start, long.best[0].end) == ("b c", 2, 5)
-    assert (long.best[0].start_log_prob, long.best[0].end_log_prob) == (3.0, 2.0)
+    assert (long.best[0].start_score, long.best[0].end_score) == (3.0, 2.0)
     assert long.no_answer_probability is None and len(long.best) == 3
     assert short.best[0].text == "Ä" and cut.best[0].text == "d"  # all equal: the first window, start and end
 
@@ -222,11 +222,8 @@ def test_files_of_version_1(windows, tmp_path):
     assert set(files) == {"predictions.json", "nbest_predictions.json"}
     assert files["predictions.json"] == {"long": "a b", "short": "Ä", "cut": "d"}
     first, second = files["nbest_predictions.json"]["long"]
-    assert {key: first[key] for key in ("text", "start_log_prob", "end_log_prob")} == {
-        "text": "a b",
-        "start_log_prob": 0.0,
-        "end_log_prob": 1.0,
-    }
+    assert first.keys() == {"text", "start", "end", "probability", "start_logit", "end_logit"}
+    assert (first["text"], first["start_logit"], first["end_logit"]) == ("a b", 0.0, 1.0)
     assert first["probability"] + second["probability"] == pytest.approx(1)
 
 
@@ -246,6 +243,7 @@ def test_files_of_version_2(windows, tmp_path):
     assert odds == pytest.approx({"long": 0.5, "short": 1 / (1 + math.exp(-1)), "cut": 1 / (1 + math.e)})
     assert (texts["long"], texts["short"], texts["cut"]) == ("", "", n_best["cut"][0]["text"])
     assert n_best["long"][0]["text"] and [span["text"] for span in n_best["short"]] == [""]
+    assert n_best["long"][0].keys() == {"text", "start", "end", "probability", "start_log_prob", "end_log_prob"}
     assert answer_texts(QUESTIONS, predictions)["long"] == n_best["long"][0]["text"]
     assert answer_texts(QUESTIONS, predictions, odds["long"])["long"] == n_best["long"][0]["text"]  # above, not at
 
