@@ -166,9 +166,8 @@ class CustomTexts:
     def __init__(self, config: ClassifierConfig) -> None:
         self.config = config
         self.columns = TextColumns(config.text_a_column, config.text_b_column, config.label_column, config.column_names)
-        found = find_splits(Path(config.data_dir)) if config.data_dir else {}
         named = {TRAIN: config.train_file, "dev": config.dev_file, "test": config.test_file}
-        self.files = found | {split: Path(name) for split, name in named.items() if name}
+        self.files = find_splits(config.data_dir, named)
         self._training: Sequence[Example] | None = None
 
     def read(self, split: str) -> list[Example]:

@@ -10,7 +10,7 @@ import itertools
 import json
 import math
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -127,23 +127,31 @@ def read_polarity_files(positive: Path, negative: Path) -> list[Example]:
     return examples
 
 
-def find_splits(folder: Path, endings: Sequence[str] | None = SUFFIXES) -> dict[str, Path]:
-    """The files train.*, dev.* (or valid, validation, val) and test.* of a folder, by split; those that are there.
+def find_splits(data_dir: str, named: Mapping[str, str], endings: Sequence[str] | None = SUFFIXES) -> dict[str, Path]:
+    """The files of one's own texts by split: those that are named, and of the others those that are there.
 
     Args:
-        endings: of the files' names; None: any.
+        data_dir: a folder with train.*, dev.* (or valid, validation, val) and test.*; "" for none.
+        named: by split, the name of a file or "".
+        endings: of the files' names in data_dir; None: any.
 
     Raises:
-        DataError: there is no such folder, none of these files, or several for one split.
+        DataError: there is no such folder, none of these files, or several for a split that is not named.
     """
+    splits = {split: Path(name) for split, name in named.items() if name}
+    if not data_dir:
+        return splits
+    folder = Path(data_dir)
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder")
     files = [path for path in sorted(folder.iterdir()) if endings is None or path.suffix.lower() in endings]
-    splits = {}
     for split, names in _SPLIT_NAMES.items():
+        if split in splits:
+            continue
         found = [path for path in files if path.is_file() and path.name.split(".")[0] in names]
         if len(found) > 1:
-            raise DataError(f"{folder} holds several {split} files: {', '.join(path.name for path in found)}")
+            there = ", ".join(path.name for path in found)
+            raise DataError(f"{folder} holds several {split} files: {there}; name one with --{split}_file")
         if found:
             splits[split] = found[0]
     if not splits:

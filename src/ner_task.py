@@ -39,9 +39,8 @@ class NerTask:
 
     def __init__(self, config: NerConfig, tokenizer: FullTokenizer) -> None:
         self.config, self.tokenizer = config, tokenizer
-        found = find_splits(Path(config.data_dir), endings=None) if config.data_dir else {}
         named = {TRAIN: config.train_file, "dev": config.dev_file, "test": config.test_file}
-        self.files = found | {split: Path(name) for split, name in named.items() if name}
+        self.files = find_splits(config.data_dir, named, endings=None)
         self.sentences: dict[str, list[Sentence]] = {}
         self.labels = self._find_labels()
         self.card: dict[str, Any] = {

@@ -111,17 +111,20 @@ def test_files_of_positive_and_negative_texts(tmp_path):
 
 def test_splits_of_a_folder(tmp_path):
     files = {name: write(tmp_path / name, "a\n") for name in ("train.csv", "valid.jsonl", "labels.txt")}
-    assert find_splits(tmp_path) == {"train": files["train.csv"], "dev": files["valid.jsonl"]}
+    assert find_splits(str(tmp_path), {}) == {"train": files["train.csv"], "dev": files["valid.jsonl"]}
     write(tmp_path / "dev.tsv", "a\n")
-    with pytest.raises(DataError, match=r"several dev files: dev\.tsv, valid\.jsonl"):
-        find_splits(tmp_path)
+    with pytest.raises(DataError, match=r"several dev files: dev\.tsv, valid\.jsonl; name one with --dev_file"):
+        find_splits(str(tmp_path), {"dev": "", "test": "x.tsv"})
+    named = {"dev": str(tmp_path / "dev.tsv"), "test": ""}
+    assert find_splits(str(tmp_path), named) == {"train": files["train.csv"], "dev": tmp_path / "dev.tsv"}
+    assert find_splits("", named) == {"dev": tmp_path / "dev.tsv"}
 
 
 def test_folders_without_splits(tmp_path):
     with pytest.raises(DataError, match="holds no train, dev or test file"):
-        find_splits(tmp_path)
+        find_splits(str(tmp_path), {})
     with pytest.raises(DataError, match="is not a folder"):
-        find_splits(tmp_path / "nowhere")
+        find_splits(str(tmp_path / "nowhere"), {})
 
 
 def test_labels_are_sorted_and_at_least_two():
@@ -132,7 +135,7 @@ def test_labels_are_sorted_and_at_least_two():
 
 def test_real_chinese_files(shared):
     folder = shared / "data" / "zh" / "ChnSentiCorp"
-    splits = find_splits(folder)
+    splits = find_splits(str(folder), {})
     sizes = {split: len(read_examples(path, CHINESE, split != "test")) for split, path in splits.items()}
     assert sizes == {"train": 9600, "dev": 1200, "test": 1200}
     assert find_labels(read_examples(splits["train"], CHINESE)) == ["negative", "positive"]
