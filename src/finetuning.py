@@ -319,10 +319,10 @@ class Development:
         self.data = work.dataset(split)
         self.network = work.task.scores_network(work.architecture)
 
-    def __call__(self) -> dict[str, float]:
-        """Metrics by name."""
+    def __call__(self, before_batch: Callable[[], object]) -> dict[str, float]:
+        """Metrics by name; before_batch is called before each batch."""
         copy_parameters(self.training, self.network)
-        outputs = predict_rows(self.network, self.data)
+        outputs = predict_rows(self.network, self.data, before_batch)
         return self.task.judge(self.split, self.data.records, outputs).metrics
 
 

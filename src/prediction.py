@@ -1,5 +1,6 @@
 """A network's outputs for all rows of a data set: every row once, whatever the batches and however many ranks."""
 
+from collections.abc import Callable
 from typing import Any
 
 import mindspore as ms
@@ -42,19 +43,23 @@ class OutputTable:
                 self.values[name][rows[real]] = value[real]
 
 
-def predict_rows(network: nn.Cell, data: FeatureDataset) -> dict[str, np.ndarray]:
+def predict_rows(
+    network: nn.Cell, data: FeatureDataset, before_batch: Callable[[], object] = lambda: None
+) -> dict[str, np.ndarray]:
     """Outputs by name, (rows, ...) float32 in the order of the rows.
 
     Args:
         network: one of src/finetune_eval_model.py: input_columns, output_names, per_token_outputs. Set to evaluation by
             this function.
         data: with Loading(evaluation=True); with several ranks each of them gets all outputs.
+        before_batch: called before each batch, equally often on every rank.
     """
     network.set_train(False)
     key = Tensor(0, ms.int32)  # dropout is off
     outputs = OutputTable(network, data.num_rows, max(data.boundaries))
     seen = np.zeros(data.num_rows, np.float32)
     for batch in data.batches(0):
+        before_batch()
         rows = batch[ROW_NUMBERS]
         seen[rows[rows >= 0]] += 1
         outputs.put(rows, network(*(Tensor(batch[name]) for name in network.input_columns), key))

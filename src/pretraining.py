@@ -192,12 +192,16 @@ class HeldOutEvaluation:
         self.data.check_vocabulary(data.facts, data.data_dir)
         self.data.check_fits(architecture)
         self.batches = config.eval_batches or None
+        self.alone = config.distribute  # the other ranks do not evaluate and could not answer before_batch
         self.network = AlbertForPreTraining(architecture)
 
-    def __call__(self) -> dict[str, float]:
-        """Metrics by name."""
+    def __call__(self, before_batch: Callable[[], object]) -> dict[str, float]:
+        """Metrics by name; before_batch is called before each batch."""
         copy_parameters(self.training, self.network)
-        return evaluate(self.network, islice(self.data.batches(0), self.batches), self.vocab_size).metrics
+        batches = islice(self.data.batches(0), self.batches)
+        if self.alone:
+            return evaluate(self.network, batches, self.vocab_size).metrics
+        return evaluate(self.network, batches, self.vocab_size, before_batch).metrics
 
 
 def known_baselines(

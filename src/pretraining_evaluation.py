@@ -1,7 +1,7 @@
 """Held-out quality of a pre-trained ALBERT, beside chance and beside knowing nothing but word frequencies."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,12 +30,18 @@ class HeldOut:
     token_counts: np.ndarray
 
 
-def evaluate(network: AlbertForPreTraining, batches: Iterable[dict[str, np.ndarray]], vocab_size: int) -> HeldOut:
+def evaluate(
+    network: AlbertForPreTraining,
+    batches: Iterable[dict[str, np.ndarray]],
+    vocab_size: int,
+    before_batch: Callable[[], object] = lambda: None,
+) -> HeldOut:
     """Weighted means over all batches, summed in float64 on the host, so that they do not depend on the batch size.
 
     Args:
         network: set to evaluation by this function.
         batches: numpy columns; rows that only fill up the last batch have sequence weight 0.
+        before_batch: called before each batch.
 
     Raises:
         DataError: there are no examples with masked tokens.
@@ -46,6 +52,7 @@ def evaluate(network: AlbertForPreTraining, batches: Iterable[dict[str, np.ndarr
     weights = dict.fromkeys(_WEIGHTS_OF, 0.0)
     counts = np.zeros(vocab_size)
     for batch in batches:
+        before_batch()
         outputs = network(*(Tensor(batch[name]) for name in network.input_columns), key)
         for name, value in zip(network.metric_names, outputs, strict=True):
             sums[name] += float(value.asnumpy())

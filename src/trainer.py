@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol, Self
+from typing import Any, NoReturn, Protocol, Self
 
 import mindspore as ms
 import numpy as np
@@ -31,6 +31,7 @@ from src.run_plan import Plan, Selection
 from src.train_step import TrainStep
 
 Batch = dict[str, np.ndarray]
+Evaluate = Callable[[Callable[[], object]], dict[str, float]]
 
 
 class Batches(Protocol):
@@ -60,7 +61,7 @@ class StopSignals(AbstractContextManager):
         for each in self.before:
             signal.signal(each, signal.SIG_DFL)
         # Not print: a signal may arrive inside one, which cannot be entered twice.
-        os.write(2, b"asked to stop: finishing this update and saving; asking again ends the run at once\n")
+        os.write(2, b"asked to stop: finishing this batch and saving; asking again ends the run at once\n")
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self.before.items():
@@ -91,7 +92,7 @@ class Trainer:
         rank, rank_size: this process and how many there are; rank 0 writes and evaluates.
         initialise: sets the weights that the run starts with; called where there is no checkpoint to resume from.
         evaluate: development metrics by name; called on every rank that has it, every `eval_steps` updates and after
-            the last one.
+            the last one. It calls its argument before each of its batches, where a run that is asked to stop ends.
         selection: marks the checkpoint with the best development metrics (src/checkpoint.py), and may end the run.
         baselines: reference lines of the metrics.
     """
@@ -107,7 +108,7 @@ class Trainer:
         rank: int = 0,
         rank_size: int = 1,
         initialise: Callable[[], object] | None = None,
-        evaluate: Callable[[], dict[str, float]] | None = None,
+        evaluate: Evaluate | None = None,
         eval_steps: int = 0,
         selection: Selection | None = None,
         baselines: Baselines | None = None,
@@ -123,6 +124,8 @@ class Trainer:
         self.log: RunLog | None = None
         self.done = 0  # updates whose metrics were read
         self.skipped_steps = self.skipped_in_a_row = 0
+        self.evaluating = False  # saved with the state: a run that was stopped in an evaluation begins with it
+        self.signals = StopSignals()
         self.window = Window()
         self.latest = {"learning_rate": 0.0, "loss_scale": 1.0}
         self.written: list[int] = []
@@ -146,10 +149,13 @@ class Trainer:
         if self.writer:
             self.log = RunLog(self.folder.path, self.metric_names, self.plan.train_steps, self.done, self.baselines)
         try:
-            with StopSignals() as signals:
+            with self.signals:
+                if self.evaluating:
+                    self.record_if_due(self.done)
+                    self.after_update(self.done)
                 for step, micro_batches in self.updates():
                     self.train(step, micro_batches)
-                    self.after_update(step, signals)
+                    self.after_update(step)
                     if self.out_of_patience:
                         break
             return self.log.records[-1] if self.log and self.log.records else {}
@@ -212,7 +218,7 @@ class Trainer:
         restore(self.step, contents)
         self.done, self.written, self.latest = state["step"], state["written"], state["latest"]
         self.skipped_steps, self.skipped_in_a_row = state["skipped_steps"], state["skipped_in_a_row"]
-        self.best = state["best"]
+        self.best, self.evaluating = state["best"], state["evaluating"]
         self.window = Window(state["window"])
         self.mark_best()  # a kill may have come between the checkpoint and the mark
         self.say(f"resuming after step {self.done} from {contents.path}")
@@ -228,6 +234,7 @@ class Trainer:
             "skipped_in_a_row": self.skipped_in_a_row,
             "latest": self.latest,
             "best": self.best,
+            "evaluating": self.evaluating,
             "window": self.window.sums,
             "written": self.written,
             "identity": self.identity,
@@ -275,37 +282,47 @@ class Trainer:
                 self.compiled |= shapes
                 self.read()
 
-    def after_update(self, step: int, signals: StopSignals) -> None:
+    def after_update(self, step: int) -> None:
         """Read, evaluate, save and stop where this step is due for it."""
         config = self.config
         every = config.data_sink_steps if config.enable_data_sink else 1
-        stop = self.agreed(signals.received, step % every == 0)
         if self.evaluation_due(step):
             self.read()
+        stop = self.asked_to_stop() if self.rank_size == 1 or step % every == 0 else 0
         last = step == self.plan.train_steps or self.out_of_patience
+        if stop and not last:
+            self.read()
+            self.stop(stop)
         minutes = (time.monotonic() - self.saved_time) / 60
-        save = last or bool(stop) or (config.save_checkpoint_steps > 0 and step % config.save_checkpoint_steps == 0)
+        save = last or (config.save_checkpoint_steps > 0 and step % config.save_checkpoint_steps == 0)
         save = save or 0 < config.save_checkpoint_minutes <= minutes or self.best["step"] == step
         if save or step % every == 0:
             self.read()
         if save:
             self.save()
-        if stop and not last:
-            kept = (
-                "saved; the same command resumes it"
-                if config.enable_save_ckpt
-                else "not saved: enable_save_ckpt is false"
-            )
-            self.say(f"stopped after step {step}, {kept}")
-            raise SystemExit(128 + stop)
 
-    def agreed(self, received: int, together: bool) -> int:
-        """The signal to stop for, 0 for none; several ranks agree on it where all of them pass `together`."""
-        if self.rank_size == 1 or not together:
-            return received if self.rank_size == 1 else 0
+    def asked_to_stop(self) -> int:
+        """The signal to stop for, 0 for none; all ranks must ask at the same place, and get the same answer."""
+        received = self.signals.received
+        if self.rank_size == 1:
+            return received
         # The CPU's AllReduce knows sums of floats only.
         asked = float(ops.AllReduce()(Tensor([received], ms.float32)).asnumpy()[0])
         return (received or signal.SIGTERM) if asked else 0
+
+    def stop(self, number: int) -> NoReturn:
+        """Save and exit after the signal of this number."""
+        self.save()
+        place = "in the evaluation after" if self.evaluating else "after"
+        saved = self.config.enable_save_ckpt
+        kept = "saved; the same command resumes it" if saved else "not saved: enable_save_ckpt is false"
+        self.say(f"stopped {place} step {self.done}, {kept}")
+        raise SystemExit(128 + number)
+
+    def stop_if_asked(self) -> None:
+        """What an evaluation calls before each of its batches."""
+        if number := self.asked_to_stop():
+            self.stop(number)
 
     def read(self) -> None:
         """Wait for the updates under way and account for each in turn."""
@@ -340,9 +357,7 @@ class Trainer:
             self.skipped_in_a_row += 1
             self.stop_if_diverged(step, values)
         self.window.add({name: values[name] for name in (*self.metric_names, "grad_norm")})
-        due = self.evaluation_due(step)
-        if due or step % self.config.log_steps == 0 or step == self.plan.train_steps:
-            self.record(step, due)
+        self.record_if_due(step)
 
     def stop_if_diverged(self, step: int, values: dict[str, float]) -> None:
         """End the run when skipping updates cannot help any more; nothing is saved over the last good checkpoint.
@@ -383,15 +398,19 @@ class Trainer:
         else:
             self.best["worse_since"] += 1
 
-    def record(self, step: int, evaluation_due: bool) -> None:
-        """Close the window: one line of the log."""
+    def record_if_due(self, step: int) -> None:
+        """Evaluate, close the window and write a line of the log, where this step is due for it."""
+        self.evaluating = self.evaluation_due(step)
+        if not self.evaluating and step % self.config.log_steps and step != self.plan.train_steps:
+            return
+        development: dict[str, float] = {}
+        if self.evaluating:
+            with self.clock.paused():
+                development = self.evaluate(self.stop_if_asked)
+            self.judge(step, development)
+            self.evaluating = False
         means, self.window = self.window.means(), Window()
         recent, self.recent = self.recent, Speed()
-        development: dict[str, float] = {}
-        if evaluation_due:
-            with self.clock.paused():
-                development = self.evaluate()
-            self.judge(step, development)
         if not self.log:
             return
         left = self.plan.train_steps - step

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 
 import run_classifier
@@ -16,6 +18,7 @@ from model_utils.errors import CheckpointError, ConfigError, DataError
 from model_utils.schema import load_config
 from model_utils.task_config import ClassifierConfig
 from src.checkpoint import list_checkpoints
+from src.prediction import OutputTable
 from tests.conftest import ROOT
 from tests.finetune_arguments import arguments
 
@@ -133,6 +136,27 @@ def test_a_finished_run_is_not_trained_again(data: Path, run: Path, capsys: pyte
     before = list_checkpoints(run)
     run_classifier.main(config_of(data, run, do_predict=True))
     assert "nothing to train" in capsys.readouterr().out and list_checkpoints(run) == before
+
+
+def test_a_signal_ends_an_evaluation_between_two_batches(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of(data, tmp_path / "run", train_steps=2, eval_steps=1, eval_batch_size=16, length_buckets=1)
+    measured: list[int] = []
+
+    def put(table: OutputTable, rows: np.ndarray, outputs: Any) -> None:
+        measured.append(len(rows))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(OutputTable, "put", put)
+    with pytest.raises(SystemExit, match="143"):
+        run_classifier.main(config)
+    assert measured == [16] and not (tmp_path / "run" / "train_results.json").exists()
+    monkeypatch.undo()
+    run_classifier.main(config)
+    assert (
+        read(tmp_path / "run" / "best_checkpoint.json")["step"] == read(tmp_path / "run" / "eval_results.json")["step"]
+    )
 
 
 def test_warm_start_takes_the_backbone_and_several_seeds_are_summarised(

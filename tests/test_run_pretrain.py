@@ -285,7 +285,10 @@ def test_evaluation_drops_no_example_whatever_the_batch(data: Path, finished: Pa
     architecture = AlbertConfig.from_json(finished / "albert_config.json")
     network = AlbertForPreTraining(architecture)
     load_backbone(network, find_checkpoint(finished), lambda _: None, needed=("",))
-    again = evaluate(network, held_out(data, evaluated["examples"] - 3).batches(0), architecture.vocab_size)
+    asked: list[None] = []
+    batches = held_out(data, evaluated["examples"] - 3).batches(0)
+    again = evaluate(network, batches, architecture.vocab_size, before_batch=lambda: asked.append(None))
+    assert len(asked) == 2
     for name, value in again.metrics.items():
         assert evaluated[name] == pytest.approx(value, rel=1e-6), name
 

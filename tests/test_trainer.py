@@ -4,7 +4,7 @@ import json
 import math
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -218,7 +218,7 @@ def test_a_signal_saves_and_ends(
 
 
 def test_evaluation_joins_the_record_of_its_step(tmp_path: Path) -> None:
-    fit(make_config(tmp_path), evaluate=lambda: {"loss": 1.25, "f1": 0.5}, eval_steps=6)
+    fit(make_config(tmp_path), evaluate=lambda _: {"loss": 1.25, "f1": 0.5}, eval_steps=6)
     evaluated = {record["step"]: record.get("eval_loss") for record in log(tmp_path)}
     assert evaluated == {4: None, 6: 1.25, 8: None, 12: 1.25, 16: None, 18: 1.25, 20: 1.25}
 
@@ -227,7 +227,7 @@ def test_the_best_evaluation_is_marked_kept_and_ends_the_run_when_patience_is_ov
     scores = iter([0.2, 0.6, 0.6, 0.5, 0.9])
     fit(
         make_config(tmp_path, save_checkpoint_num=1, save_checkpoint_steps=0),
-        evaluate=lambda: {"f1": next(scores)},
+        evaluate=lambda _: {"f1": next(scores)},
         eval_steps=3,
         selection=Selection("f1", patience=2),
     )
@@ -235,6 +235,48 @@ def test_the_best_evaluation_is_marked_kept_and_ends_the_run_when_patience_is_ov
     assert best == {"checkpoint": "albert-6.ckpt", "step": 6, "f1": 0.6}
     assert [step for step, _ in list_checkpoints(tmp_path)] == [12, 6]
     assert log(tmp_path)[-1]["step"] == 12
+
+
+@pytest.mark.parametrize("step", [6, 20])
+def test_a_signal_in_an_evaluation_is_answered_before_its_next_batch(
+    tmp_path: Path, capsys: pytest.CaptureFixture, step: int
+) -> None:
+    """The evaluation is done again after resuming, and the log and the best checkpoint are those of a quiet run."""
+    batches: list[int] = []
+
+    class Evaluation:
+        def __init__(self, stop_at: int) -> None:
+            self.stop_at, self.network = stop_at, Step()
+
+        def __call__(self, before_batch: Callable[[], object]) -> dict[str, float]:
+            for number in range(3):
+                before_batch()
+                batches.append(number)
+                if number == 1 and int(self.network.tried.asnumpy()) == self.stop_at:
+                    os.kill(os.getpid(), signal.SIGTERM)
+            return {"f1": math.sin(int(self.network.tried.asnumpy()))}
+
+    def run(folder: Path, stop_at: int = 0) -> None:
+        evaluation = Evaluation(stop_at)
+        fit(
+            make_config(folder, save_checkpoint_num=1),
+            evaluation.network,
+            evaluate=evaluation,
+            eval_steps=6,
+            selection=Selection("f1"),
+        )
+
+    run(tmp_path / "quiet")
+    batches.clear()
+    with pytest.raises(SystemExit) as stop:
+        run(tmp_path / "stopped", step)
+    assert stop.value.code == 143 and f"stopped in the evaluation after step {step}, saved" in capsys.readouterr().out
+    assert batches[-2:] == [0, 1] and list_checkpoints(tmp_path / "stopped")[0][0] == step
+    run(tmp_path / "stopped")
+    assert len(batches) == 4 * 3 + 2
+    assert without_speed(log(tmp_path / "stopped")) == without_speed(log(tmp_path / "quiet"))
+    best = [(tmp_path / name / "best_checkpoint.json").read_text() for name in ("stopped", "quiet")]
+    assert best[0] == best[1] and json.loads(best[0])["step"] == 20
 
 
 def test_patience_survives_a_kill(tmp_path: Path) -> None:
@@ -250,8 +292,8 @@ def test_patience_survives_a_kill(tmp_path: Path) -> None:
     options = {"eval_steps": 4, "selection": Selection("f1", patience=2)}
     config = make_config(tmp_path, save_checkpoint_steps=9)
     with pytest.raises(KeyboardInterrupt):
-        fit(config, Killed(), evaluate=lambda: {"f1": next(scores)}, **options)
-    fit(config, evaluate=lambda: {"f1": 0.6}, **options)
+        fit(config, Killed(), evaluate=lambda _: {"f1": next(scores)}, **options)
+    fit(config, evaluate=lambda _: {"f1": 0.6}, **options)
     assert log(tmp_path)[-1]["step"] == 12
     assert json.loads((tmp_path / "best_checkpoint.json").read_text())["step"] == 4
 
