@@ -54,7 +54,7 @@ def main(config: PredictConfig) -> None:
     if config.top_k != PredictConfig.top_k and predictor.card["task"] != "fill_mask":
         raise ConfigError(f"top_k is {config.top_k}, but the model's task is {predictor.card['task']}, not fill_mask")
     if config.serve:
-        serve(predictor, *address)
+        serve(predictor, *address, allowed_hosts=config.allowed_hosts)
         return
     failed = truncated = 0
     text_key = TEXT_KEYS.get(predictor.card["task"], "text_a")

@@ -59,6 +59,9 @@ class PredictConfig(Config):
         "auto", "auto: by the file's ending, for - JSON lines", choices=("auto", "json_lines", "table", "text")
     )
     serve: str = option("", "HOST:PORT to answer requests on, with a page to try the model, in place of files")
+    allowed_hosts: tuple[str, ...] = option(
+        (), "names of the server that requests may use besides the address served; *: any name"
+    )
     batch_size: int = option(32, "rows of a batch", minimum=1)
     top_k: int = option(5, "tokens for each mask, where masks are filled in", minimum=1)
     embeddings: bool = option(False, "answer with the encoder's pooled output, whatever the weights were trained for")
@@ -72,6 +75,8 @@ class PredictConfig(Config):
         super().check_required()
         if self.serve and (self.input or self.output):
             raise ConfigError("serve answers requests: input and output mean nothing beside it")
+        if self.allowed_hosts and not self.serve:
+            raise ConfigError("allowed_hosts are the names of a server: they mean nothing without serve")
         if not self.serve and not (self.input and self.output):
             raise ConfigError("--input and --output are needed (- for standard input and output), or --serve HOST:PORT")
         own = [key for key in ("embeddings", "vocab_file_path", "spm_model_file") if getattr(self, key)]

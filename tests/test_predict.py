@@ -236,6 +236,7 @@ def test_standard_input_and_output(classifier: Path) -> None:
     [
         (["--model", "m"], "--input and --output are needed"),
         (["--model", "m", "--serve", "8000", "--input", "x"], "input and output mean nothing beside it"),
+        (["--model", "m", "--input", "x", "--output", "-", "--allowed_hosts", "a"], "mean nothing without serve"),
         (
             ["--model", "m", "--input", "x", "--output", "-", "--encrypt_key_file", "k"],
             "only a MINDIR can be encrypted",

@@ -1,12 +1,14 @@
 """The HTTP API around a scripted predictor: answers, micro-batching, limits, malformed requests, faults, shut-down."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from fastapi.testclient import TestClient
 
 from model_utils.errors import ConfigError
 from src.server import Limits, create_app, parse_address, serve
+from src.server.gates import hosts_of
 from src.server.schemas import ANSWERS
 from tests.scripted_predictor import SCRIPTS, ScriptedPredictor
 
@@ -116,7 +119,6 @@ def test_the_page_and_its_files_are_served_and_nothing_else() -> None:
         (b'{"records": [{"question": "q"}]}', 422, "records[0].context is missing"),
         (b'{"records": [{"context": "c", "question": 5}]}', 422, "records[0].question: input should be a valid string"),
         (b'{"records": [{"context": "c", "question": null}]}', 422, "records[0].question: input should be"),
-        (b'{"records": [{"context": "c", "question": " \\n"}]}', 422, "records[0].question is blank"),
         (b'{"records": [{"context": "c", "question": "\\ud800"}]}', 422, "records[0].question: "),
         (b'{"records": [{"context": "c", "question": "q", "x\\ud800": 1}]}', 422, "records[0]: input should be"),
         (b'{"records": [{"context": "c", "question": "q", "x y": 1}]}', 422, "records[0].'x y' is not known here"),
@@ -150,6 +152,15 @@ def test_another_method_is_refused() -> None:
     reply = client(ScriptedPredictor("fill_mask")).get("/predict")
     assert reply.status_code == 405 and reply.json() == {"error": "GET is not allowed for /predict"}
     assert reply.headers["allow"] == "POST"
+
+
+def test_a_blank_text_reaches_the_model_which_says_so_for_that_record_alone() -> None:
+    predictor = ScriptedPredictor(
+        "regression", lambda record: {"error": "blank"} if record["text_a"] == " " else {"score": 1.0}
+    )
+    reply = ask(client(predictor), {"text_a": " ", "id": 1}, {"text_a": "a"})
+    assert reply.status_code == 200
+    assert reply.json() == {"answers": [{"id": 1, "error": "blank"}, {"score": 1.0}]}
 
 
 def test_limits() -> None:
@@ -250,6 +261,23 @@ def test_a_full_queue_is_503_until_there_is_room() -> None:
     in_one_loop(create_app(predictor, Limits(waiting=3)), play)
 
 
+def test_a_request_that_takes_too_long_is_503_and_is_not_worked_on() -> None:
+    predictor = ScriptedPredictor("regression")
+
+    async def play(api: httpx2.AsyncClient) -> None:
+        first = await keep_busy(api, predictor)
+        late = await asyncio.gather(first, post(api, "never"))
+        for reply in late:
+            assert reply.status_code == 503 and reply.headers["retry-after"] == "10"
+            assert reply.json()["error"].startswith("the model did not answer within 0.2 seconds")
+        assert (await api.get("/health")).json()["waiting"] == 0
+        predictor.go.set()
+        assert scores([await post(api, "four")]) == [4]
+
+    in_one_loop(create_app(predictor, Limits(answer_time=0.2)), play)
+    assert [[record["text_a"] for record in call] for call in predictor.calls] == [["first"], ["four"]]
+
+
 def test_a_request_whose_client_is_gone_harms_no_other() -> None:
     predictor = ScriptedPredictor("regression")
 
@@ -343,50 +371,136 @@ def test_an_address_in_use_or_of_elsewhere_is_a_sentence() -> None:
             serve(ScriptedPredictor("fill_mask"), host, 0)
 
 
+@pytest.mark.parametrize(
+    ("names", "host", "allowed"),
+    [
+        (hosts_of("127.0.0.1", "127.0.0.1"), "localhost:80", True),
+        (hosts_of("::1", "::1"), "[::1]:8000", True),
+        (hosts_of("127.0.0.1", "127.0.0.1"), "evil.example:8000", False),
+        (hosts_of("127.0.0.1", "127.0.0.1"), "192.168.0.7", False),
+        (hosts_of("Box.Example", "192.168.0.7"), "box.example.:8000", True),
+        (hosts_of("0.0.0.0", "0.0.0.0"), "192.168.0.7:8000", True),
+        (hosts_of("::", "::"), "[fe80::1]", True),
+        (hosts_of("0.0.0.0", "0.0.0.0"), "evil.example", False),
+        (hosts_of("127.0.0.1", "127.0.0.1") | {"evil.example"}, "Evil.Example", True),
+        ({"*"}, "evil.example", True),
+        ({"a.example"}, "[]", False),
+        ({"a.example"}, "a.example:80:80", False),
+        ({"a.example"}, "", False),
+    ],
+)
+def test_only_allowed_hosts_are_answered(names: set[str], host: str, allowed: bool) -> None:
+    api = TestClient(create_app(ScriptedPredictor("fill_mask"), hosts=names))
+    reply = api.get("/health", headers={"Host": host})
+    assert reply.status_code == (200 if allowed else 421)
+    assert allowed or "names another host than this server's (--allowed_hosts" in reply.json()["error"]
+
+
 SERVER = """
-import os, signal
+import os, signal, time
 from src.server import Limits, serve
 from tests.scripted_predictor import ScriptedPredictor
 
 def respond(record):
     if record["text_a"] == "stop":
         os.kill(os.getpid(), signal.SIGTERM)
+    if record["text_a"] == "sleep":
+        time.sleep(3)
     return {"score": 1.0}
 
-serve(ScriptedPredictor("regression", respond), port=0, limits=Limits(body=100_000))
+limits = Limits(body=100_000, headers_time=1, body_time=1, answer_time=3, goodbye=1)
+serve(ScriptedPredictor("regression", respond), port=0, limits=limits)
 """
+HEAD = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
+WHOLE = b'{"records": [{"text_a": "a"}]}'
 
 
 @pytest.fixture
 def server() -> Any:
     """A server process and its address."""
-    process = subprocess.Popen([sys.executable, "-c", SERVER], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-c", SERVER]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     line = process.stdout.readline()
     assert line.startswith("serving regression on http://127.0.0.1:") and line.endswith("/ (Ctrl-C ends)\n")
     yield process, line.split()[3].rstrip("/")
     process.kill()
-    process.wait()
+    process.communicate()
 
 
 def ends_well(process: subprocess.Popen) -> bool:
-    output, _ = process.communicate(timeout=60)
-    return process.returncode == 0 and output == "stopped\n"
+    output, log = process.communicate(timeout=60)
+    print(log)
+    return process.returncode == 0 and output == "stopped\n" and "Traceback" not in log
+
+
+def connect(address: str, *parts: bytes) -> socket.socket:
+    """A connection over which this has been sent."""
+    connection = socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=20)
+    for part in parts:
+        connection.sendall(part)
+    return connection
+
+
+def read_all(connection: socket.socket) -> bytes:
+    """What comes until the server ends the connection."""
+    received = b""
+    with connection, contextlib.suppress(ConnectionError):
+        while part := connection.recv(1 << 20):
+            received += part
+    return received
+
+
+def test_connections_whose_clients_take_too_long_are_ended(server: Any) -> None:
+    process, address = server
+    start = time.monotonic()
+    idle = [connect(address) for _ in range(50)]
+    headers = connect(address, HEAD)
+    body = connect(address, HEAD + str(len(WHOLE)).encode() + b"\r\n\r\n", WHOLE[:10])
+    answered = connect(address, HEAD + str(len(WHOLE)).encode() + b"\r\n\r\n", WHOLE, b"GET /hea")
+    refused = connect(address, HEAD + b"99999999999\r\n\r\n")
+    reply = b""
+    while not reply.endswith(b"}"):  # at once; what comes of the body is taken for a while
+        reply += refused.recv(1 << 16)
+    assert reply.startswith(b"HTTP/1.1 413") and b'{"error":"the body has more than 100,000 bytes"}' in reply
+    greedy = connect(address)  # asks for 30 MB and takes nothing
+    greedy.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        for _ in range(4000):
+            greedy.send(b"GET /page/page.js HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    while time.monotonic() < start + 1.2:  # slowly, but without a pause
+        for connection in (headers, refused):
+            with contextlib.suppress(OSError):
+                connection.sendall(b"1")
+        time.sleep(0.1)
+    assert [read_all(connection) for connection in idle] == [b""] * 50
+    late = b'{"error": "the request did not arrive in time"}'
+    for reply in (read_all(headers), read_all(body)):
+        assert reply.startswith(b"HTTP/1.1 408 Request Timeout\r\n") and reply.endswith(late)
+    replies = read_all(answered)
+    assert replies.startswith(b"HTTP/1.1 200 OK\r\n") and replies.endswith(late)
+    assert read_all(refused) == b""
+    time.sleep(max(0, start + 5 - time.monotonic()))
+    greedy.settimeout(20)
+    assert len(read_all(greedy)) < 15_000_000
+    assert time.monotonic() < start + 12
+    assert httpx2.get(f"{address}/health").status_code == 200
+    os.kill(process.pid, signal.SIGTERM)
+    assert ends_well(process)
 
 
 def test_a_process_survives_bad_clients_and_finishes_what_runs_at_sigterm(server: Any) -> None:
     process, address = server
-    port = int(address.rpartition(":")[2])
-    head = b"POST /predict HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: "
-    whole = b'{"records": [{"text_a": "a"}]}'
     for request in (
         b"\x16\x03\x01 no http\r\n\r\n",  # TLS
-        head + b"-5\r\n\r\n",
-        head + b"50\r\n\r\n" + whole,  # less than was said
-        head + str(len(whole)).encode() + b"\r\n\r\n" + whole,  # goes before the answer comes
-        head + b"99999999999\r\n\r\n" + b" " * 100_000,
+        HEAD + b"-5\r\n\r\n",
+        HEAD + b"50\r\n\r\n" + WHOLE,  # less than was said
+        HEAD + str(len(WHOLE)).encode() + b"\r\n\r\n" + WHOLE,  # goes before the answer comes
+        HEAD + b"99999999999\r\n\r\n" + b" " * 100_000,
+        HEAD.replace(b"Content-Length: ", b"Transfer-Encoding: chunked\r\n\r\nno number\r\n"),
+        HEAD + b"99999999999\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nno number\r\n",
     ):
-        with socket.create_connection(("127.0.0.1", port)) as connection:
-            connection.sendall(request)
+        connect(address, request).close()
+    assert b'{"error": "this is no HTTP request"}' in read_all(connect(address, b"\x16\x03\x01 no http\r\n\r\n"))
     with httpx2.Client(base_url=address) as api:
         assert api.post("/predict", content=b" " * 200_000).status_code == 413
         assert api.get("/health").json()["status"] == "ok"
@@ -399,4 +513,18 @@ def test_ctrl_c_ends_the_process(server: Any) -> None:
     process, address = server
     assert httpx2.get(f"{address}/health").json() == {"status": "ok", "waiting": 0}
     os.kill(process.pid, signal.SIGINT)
+    assert ends_well(process)
+
+
+def test_what_runs_too_long_at_sigterm_is_503(server: Any) -> None:
+    process, address = server
+    sleeping = b'{"records": [{"text_a": "sleep"}]}'
+    running = connect(address, HEAD + str(len(sleeping)).encode() + b"\r\n\r\n" + sleeping)
+    half = [connect(address), connect(address, HEAD), connect(address, HEAD + b"50\r\n\r\n" + WHOLE)]
+    time.sleep(0.5)
+    os.kill(process.pid, signal.SIGTERM)
+    reply = read_all(running)
+    assert reply.startswith(b"HTTP/1.1 503") and reply.endswith(b'{"error":"the server is stopping"}')
+    for connection in half:
+        read_all(connection)
     assert ends_well(process)

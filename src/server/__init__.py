@@ -1,6 +1,7 @@
 """A model behind HTTP: a small API with micro-batching and a page to try it in a browser (docs/serving.md)."""
 
-from src.server.app import DEFAULT_LIMITS, Limits, create_app, parse_address, serve
+from src.server.app import create_app, parse_address, serve
 from src.server.batching import Predictor
+from src.server.limits import DEFAULT_LIMITS, Limits
 
 __all__ = ["DEFAULT_LIMITS", "Limits", "Predictor", "create_app", "parse_address", "serve"]

@@ -3,13 +3,14 @@
 Whatever arrives, the reply is JSON with an answer or {"error": sentence}, and the server lives on.
 """
 
+import asyncio
 import contextlib
 import ipaddress
 import re
 import signal
 import socket
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Collection
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,43 +20,34 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException as StarletteHTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from model_utils.errors import ConfigError
 from src.server.batching import MicroBatcher, PredictionError, Predictor, QueueFullError
+from src.server.connection import TimedConnection
+from src.server.gates import ANY_HOST, AllowedHosts, BodyLimit, Farewell, failure, hosts_of
+from src.server.limits import DEFAULT_LIMITS, Limits
 from src.server.schemas import Failure, reply_model, request_model, sentence
 
 PAGE = Path(__file__).parent / "page"
 LOOPBACK = "127.0.0.1"
 FAILURES = {
     400: "the body is no JSON",
+    408: "the request did not arrive in time",
     413: "the body is too large",
+    421: "the request names another host",
     422: "the records are not what the task needs",
     500: "the model failed on these records",
-    503: "too many records wait already",
+    503: "too many records wait already, the model takes too long, or the server is stopping",
 }
 # The page is all that a browser may load, and no other site may frame it.
 CONTENT_SECURITY_POLICY = "default-src 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What one server takes on."""
-
-    body: int = 1 << 20  # bytes of a request
-    records: int = 64  # of a request
-    characters: int = 20_000  # of each text
-    waiting: int = 256  # records in the queue; then 503
-    batch: int = 32  # records of one call of the predictor
-    window: float = 0.005  # seconds that a request waits for others to share a call with
-    goodbye: int = 10  # seconds that running requests have after SIGTERM or Ctrl-C
-
-
-DEFAULT_LIMITS = Limits()
-
-
-def create_app(predictor: Predictor, limits: Limits = DEFAULT_LIMITS) -> FastAPI:
+def create_app(predictor: Predictor, limits: Limits = DEFAULT_LIMITS, hosts: Collection[str] = (ANY_HOST,)) -> FastAPI:
     """The application, for any ASGI server.
+
+    Args:
+        hosts: that requests may name (AllowedHosts).
 
     Raises:
         ConfigError: the predictor's card names a task that is not known.
@@ -72,6 +64,8 @@ def create_app(predictor: Predictor, limits: Limits = DEFAULT_LIMITS) -> FastAPI
     # FastAPI's own pages of documentation load scripts from elsewhere; the description itself is /openapi.json.
     app = FastAPI(title=f"ALBERT: {card['task']}", docs_url=None, redoc_url=None, lifespan=lifespan)
     app.add_middleware(BodyLimit, limit=limits.body)
+    app.add_middleware(AllowedHosts, names=hosts)
+    app.add_middleware(Farewell)
     _answer_failures(app)
 
     @app.post(
@@ -83,7 +77,12 @@ def create_app(predictor: Predictor, limits: Limits = DEFAULT_LIMITS) -> FastAPI
         """Answer every record, in order; one that cannot be answered gets an `error`."""
         records = [record.model_dump(exclude_none=True) for record in request.records]
         names = [{"id": record.pop("id")} if "id" in record else {} for record in records]
-        answers = await batcher.answer(records)
+        try:
+            async with asyncio.timeout(limits.answer_time):
+                answers = await batcher.answer(records)
+        except TimeoutError:
+            late = f"the model did not answer within {limits.answer_time:g} seconds: try again later, or send less"
+            return failure(503, late, **{"Retry-After": "10"})
         return JSONResponse({"answers": [name | answer for name, answer in zip(names, answers, strict=True)]})
 
     @app.get("/model")
@@ -104,32 +103,8 @@ def create_app(predictor: Predictor, limits: Limits = DEFAULT_LIMITS) -> FastAPI
     return app
 
 
-class BodyLimit:
-    """ASGI middleware: a body of more than `limit` bytes is 413, whether its length was declared or not."""
-
-    def __init__(self, app: ASGIApp, limit: int) -> None:
-        self.app = app
-        self.limit = limit
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        size = 0
-
-        async def receive_within_limit() -> Message:
-            nonlocal size
-            message = await receive()
-            size += len(message.get("body", b""))
-            if size > self.limit:
-                raise HTTPException(413, f"the body has more than {self.limit:,} bytes")
-            return message
-
-        await self.app(scope, receive_within_limit, send)
-
-
 def _answer_failures(app: FastAPI) -> None:
     """Every failure is {"error": sentence}."""
-
-    def failure(code: int, text: str, **headers: str) -> JSONResponse:
-        return JSONResponse({"error": text}, code, headers)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
@@ -173,32 +148,47 @@ def parse_address(text: str) -> tuple[str, int]:
     return match[1] or match[2] or LOOPBACK, int(match[3])
 
 
-def serve(predictor: Predictor, host: str = LOOPBACK, port: int = 8000, limits: Limits = DEFAULT_LIMITS) -> None:
+def serve(
+    predictor: Predictor,
+    host: str = LOOPBACK,
+    port: int = 8000,
+    limits: Limits = DEFAULT_LIMITS,
+    allowed_hosts: Collection[str] = (),
+) -> None:
     """Answer requests until SIGTERM or Ctrl-C, then let those that run finish. To be called in the main thread.
 
     Args:
         predictor: the model; called from one other thread.
         host: name or address to bind to. port: 0 takes a free one, which is printed.
+        allowed_hosts: names that requests may name besides the served address; "*": any.
 
     Raises:
         ConfigError: the address cannot be bound to, or the card names a task that is not known.
     """
-    app = create_app(predictor, limits)
     with _listen(host, port) as listener:
         address, port = listener.getsockname()[:2]
+        app = create_app(predictor, limits, hosts_of(host, address) | {name.lower() for name in allowed_hosts})
         print(f"serving {predictor.card['task']} on http://{_in_url(address)}:{port}/ (Ctrl-C ends)", flush=True)
         if not ipaddress.ip_address(address).is_loopback:
             print("note: whoever reaches this address may use the model: there is no password", flush=True)
         config = uvicorn.Config(
-            app, log_level="warning", access_log=False, timeout_graceful_shutdown=limits.goodbye, server_header=False
+            app,
+            http=partial(TimedConnection, limits),
+            ws="none",
+            timeout_keep_alive=limits.headers_time + limits.body_time,  # later than TimedConnection's own
+            timeout_graceful_shutdown=limits.goodbye,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
         )
-        previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        server = uvicorn.Server(config)
+        # Having ended in good order, uvicorn raises the signal again, for whoever handled it before.
+        previous = {number: signal.signal(number, server.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
-            # Having ended in good order, uvicorn raises the signal again.
-            with contextlib.suppress(KeyboardInterrupt):
-                uvicorn.Server(config).run(sockets=[listener])
+            server.run(sockets=[listener])
         finally:
-            signal.signal(signal.SIGTERM, previous)
+            for number, handler in previous.items():
+                signal.signal(number, handler)
     print("stopped", flush=True)
 
 

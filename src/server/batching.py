@@ -1,6 +1,7 @@
 """Micro-batching: requests that arrive close together, or while the predictor is busy, share its next call."""
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +34,7 @@ class PredictionError(Exception):
     """The predictor raised an exception or broke its promise."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Request:
     records: list[Record]
     answers: asyncio.Future[list[Record]]
@@ -77,7 +78,12 @@ class MicroBatcher:
         self._queue.append(request)
         if self._worker is None or self._worker.done():
             self._worker = loop.create_task(self._work())
-        return await request.answers
+        try:
+            return await request.answers
+        except asyncio.CancelledError:  # nobody waits for it any more: if it is in the queue, it costs nothing
+            with contextlib.suppress(ValueError):
+                self._queue.remove(request)
+            raise
 
     def close(self) -> None:
         """Let the predictor's thread end."""

@@ -115,7 +115,7 @@ def request_model(card: dict[str, Any], max_records: int, max_characters: int) -
     Raises:
         ConfigError: the card names a task that this server does not know.
     """
-    text = Annotated[str, Field(pattern=r"\S", max_length=max_characters)]
+    text = Annotated[str, Field(max_length=max_characters)]
     count = len(card.get("labels") or "ABCD")
     needed, optional = (text, ...), (text | None, None)
     pair = {"text_a": needed, "text_b": optional}
@@ -153,8 +153,6 @@ def sentence(error: dict[str, Any]) -> str:
             return f"{place} is missing"
         case "extra_forbidden":
             return f"{place} is not known here; /openapi.json says what is"
-        case "string_pattern_mismatch":
-            return f"{place} is blank, needed is a text"
         case "string_too_long":
             return f"{place} has {len(error['input']):,} characters, allowed are {limits['max_length']:,}"
         case "too_long" | "too_short":

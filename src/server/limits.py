@@ -1,0 +1,22 @@
+"""What one server takes on: sizes, numbers and seconds."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Sizes and numbers bound the work, seconds the time that a client or the model may keep others waiting."""
+
+    body: int = 1 << 20  # bytes of a request
+    records: int = 64  # of a request
+    characters: int = 20_000  # of each text
+    waiting: int = 256  # records in the queue; then 503
+    batch: int = 32  # records of one call of the predictor
+    window: float = 0.005  # seconds that a request waits for others to share a call with
+    headers_time: float = 10  # seconds from connecting, or from the last answer, until a request's headers are there
+    body_time: float = 30  # seconds for the body behind them, and for taking the answer
+    answer_time: float = 60  # seconds until the model has answered; then 503
+    goodbye: int = 10  # seconds that running requests have after SIGTERM or Ctrl-C
+
+
+DEFAULT_LIMITS = Limits()
