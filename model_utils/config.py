@@ -186,7 +186,7 @@ class TrainingConfig(ArchitectureMixin, Config):
     save_checkpoint_num: int = option(
         2, "newest checkpoints that are kept", minimum=1, needs=("enable_save_ckpt", True)
     )
-    log_steps: int = option(50, "updates between lines of the log", minimum=1)
+    log_steps: int = option(50, "updates between lines of the log; the first ones come sooner", minimum=1)
     dry_run: bool = option(False, "everything up to one update, with estimates of time, memory and disk; keep nothing")
 
     def validate(self) -> None:

@@ -32,6 +32,7 @@ from src.train_step import TrainStep
 
 Batch = dict[str, np.ndarray]
 Evaluate = Callable[[Callable[[], object]], dict[str, float]]
+EARLY_STEPS = (1, 2, 5, 10)  # logged as well where log_steps is larger, so that the first lines come soon
 
 
 class Batches(Protocol):
@@ -273,6 +274,8 @@ class Trainer:
         new = not shapes <= self.compiled
         if new:
             self.read()
+            sizes = sorted({batch["input_mask"].shape for batch in micro_batches})
+            self.say(f"compiling for batches of {', '.join(f'{rows} x {width}' for rows, width in sizes)}")
         with self.clock.paused() if new else nullcontext():
             outputs = self.step.train(micro_batches)
             examples = sum(len(batch["input_mask"]) for batch in micro_batches)
@@ -401,7 +404,9 @@ class Trainer:
     def record_if_due(self, step: int) -> None:
         """Evaluate, close the window and write a line of the log, where this step is due for it."""
         self.evaluating = self.evaluation_due(step)
-        if not self.evaluating and step % self.config.log_steps and step != self.plan.train_steps:
+        every = self.config.log_steps
+        early = step < every and step in EARLY_STEPS
+        if not (self.evaluating or early or step % every == 0 or step == self.plan.train_steps):
             return
         development: dict[str, float] = {}
         if self.evaluating:

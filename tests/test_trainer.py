@@ -116,11 +116,11 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_log_has_every_key_of_every_due_step(undisturbed: Path) -> None:
     records = log(undisturbed)
-    assert [record["step"] for record in records] == [4, 8, 12, 16, 20]
+    assert [record["step"] for record in records] == [1, 2, 4, 8, 12, 16, 20]
     wanted = {"step", "epoch", "loss", "accuracy", "learning_rate", "loss_scale", "skipped_steps", "grad_norm", *SPEEDS}
     assert all(set(record) == wanted for record in records)
     assert records[-1]["epoch"] == 20 * 2 / 5 and records[-1]["eta_s"] == 0
-    assert records[1]["tokens_per_s"] / records[1]["examples_per_s"] == pytest.approx(6)  # real tokens, not padding
+    assert records[2]["tokens_per_s"] / records[2]["examples_per_s"] == pytest.approx(6)  # real tokens, not padding
     assert list((undisturbed / "tensorboard").glob("events*"))
     assert (undisturbed / "curves.png").read_bytes().startswith(b"\x89PNG")
 
@@ -129,7 +129,16 @@ def test_records_are_means_over_their_window(tmp_path: Path) -> None:
     every, fourth = make_config(tmp_path / "1", log_steps=1), make_config(tmp_path / "4")
     fit(every), fit(fourth)
     losses = [record["loss"] for record in log(tmp_path / "1")]
-    assert [r["loss"] for r in log(tmp_path / "4")] == [sum(losses[i : i + 4]) / 4 for i in range(0, 20, 4)]
+    windows = [(0, 1), (1, 2), (2, 4), (4, 8), (8, 12), (12, 16), (16, 20)]
+    assert [r["loss"] for r in log(tmp_path / "4")] == [sum(losses[a:b]) / (b - a) for a, b in windows]
+
+
+def test_the_first_lines_come_soon(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    fit(make_config(tmp_path, log_steps=50))
+    assert [record["step"] for record in log(tmp_path)] == [1, 2, 5, 10, 20]
+    said = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
+    assert said[0] == ["compiling", "for"] and said[1] == ["step", "1/20"]
+    assert said.count(["compiling", "for"]) == 1
 
 
 def test_micro_batches_come_once_each_across_epochs(tmp_path: Path) -> None:
@@ -220,7 +229,7 @@ def test_a_signal_saves_and_ends(
 def test_evaluation_joins_the_record_of_its_step(tmp_path: Path) -> None:
     fit(make_config(tmp_path), evaluate=lambda _: {"loss": 1.25, "f1": 0.5}, eval_steps=6)
     evaluated = {record["step"]: record.get("eval_loss") for record in log(tmp_path)}
-    assert evaluated == {4: None, 6: 1.25, 8: None, 12: 1.25, 16: None, 18: 1.25, 20: 1.25}
+    assert evaluated == {1: None, 2: None, 4: None, 6: 1.25, 8: None, 12: 1.25, 16: None, 18: 1.25, 20: 1.25}
 
 
 def test_the_best_evaluation_is_marked_kept_and_ends_the_run_when_patience_is_over(tmp_path: Path) -> None:
@@ -331,7 +340,7 @@ def test_a_run_is_not_resumed_on_other_data(tmp_path: Path) -> None:
 
 def test_no_checkpoint_where_none_is_wanted(tmp_path: Path) -> None:
     fit(make_config(tmp_path, enable_save_ckpt="false", save_checkpoint_steps=None, save_checkpoint_num=None))
-    assert list_checkpoints(tmp_path) == [] and len(log(tmp_path)) == 5
+    assert list_checkpoints(tmp_path) == [] and len(log(tmp_path)) == 7
 
 
 def test_saving_by_the_clock(tmp_path: Path) -> None:
