@@ -72,6 +72,7 @@ def build_trainer(config: PretrainConfig, device: Device, folder: RunFolder) -> 
         initialise=partial(initialise, network, data, config.load_checkpoint_path, say),
         evaluate=evaluation,
         eval_steps=config.eval_steps,
+        architecture=architecture.facts(),
         baselines=known_baselines(architecture.vocab_size, data, evaluation and evaluation.data),
     )
 

@@ -1,16 +1,17 @@
 """Read and write a model as Hugging Face's transformers keep it: config.json, weights, vocabulary."""
 
 import dataclasses
-import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 from safetensors.numpy import save_file
 
 from model_utils.errors import CheckpointError, ConfigError, DataError
 from model_utils.files import write_json
 from model_utils.hf_names import ARCHITECTURES, HEAD_NAMES, TIED_COPIES, hugging_face_names
+from model_utils.json_files import Schema, read_json, read_object
 from model_utils.own_checkpoint import has_initial_pooler
 from model_utils.portable_model import PortableModel, Vocabulary, account, check_shapes, settle_task
 from model_utils.tokenizer_json import build_tokenizer_json, extract_vocabulary
@@ -32,6 +33,15 @@ TOKENIZER_SETTINGS = {"keep_accents": False, "tokenize_chinese_chars": True}
 # --- reading ---
 
 
+class ConfigSchema(Schema):
+    """What config.json says beside the architecture, which src/albert_config.py reads."""
+
+    architectures: list[str] | None = None
+    hidden_act: str | None = None
+    problem_type: str | None = None
+    id2label: dict[Annotated[str, Field(pattern="^[0-9]{1,9}$")], str | int] | None = None
+
+
 def read_hugging_face(folder: Path, task: str = "", labels: tuple[str, ...] = ()) -> PortableModel:
     """The model in a folder with config.json and its weights; the vocabulary too, if it is there.
 
@@ -46,9 +56,9 @@ def read_hugging_face(folder: Path, task: str = "", labels: tuple[str, ...] = ()
     if not folder.is_dir():
         raise CheckpointError(f"{folder} is no folder: a Hugging Face model is one, with {CONFIG} and {SAFETENSORS}")
     config = AlbertConfig.from_json(folder / CONFIG)
-    stated = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    stated = read_json(folder / CONFIG, ConfigSchema, CheckpointError)
     # from_json may take the file for google's, whose gelu is another one.
-    config = dataclasses.replace(config, hidden_act=stated.get("hidden_act", config.hidden_act))
+    config = dataclasses.replace(config, hidden_act=stated.hidden_act or config.hidden_act)
     weights = read_weights(folder)
     if not any(name.startswith(BACKBONE) for name in weights):
         weights = {BACKBONE + name: value for name, value in weights.items()}
@@ -74,30 +84,22 @@ def _drop_copies(weights: dict[str, np.ndarray], folder: Path) -> None:
             del weights[copy]
 
 
-def _stated_task(stated: dict[str, Any], values: dict[str, np.ndarray], folder: Path) -> Task | None:
-    if stated.get("problem_type") == "multi_label_classification":
+def _stated_task(stated: ConfigSchema, values: dict[str, np.ndarray], folder: Path) -> Task | None:
+    if stated.problem_type == "multi_label_classification":
         raise CheckpointError(f"{folder}: problem_type is multi_label_classification; classes here exclude each other")
-    tasks = [TASKS[name] for name in stated.get("architectures") or () if name in TASKS]
+    tasks = [TASKS[name] for name in stated.architectures or () if name in TASKS]
     if not tasks:
         return None
     if tasks[0] == "classification" and len(values.get("classifier.bias", ())) == 1:
         return Task("regression")
-    labels = stated.get("id2label") or {}
-    try:
-        return Task(tasks[0], tuple(str(labels[key]) for key in sorted(labels, key=int)))
-    except (ValueError, TypeError) as error:
-        raise CheckpointError(
-            f"{folder / CONFIG}: id2label is {labels!r}, allowed are numbers with a name each"
-        ) from error
+    labels = stated.id2label or {}
+    return Task(tasks[0], tuple(str(labels[key]) for key in sorted(labels, key=int)))
 
 
 def _read_vocabulary(folder: Path) -> Vocabulary | None:
     settings: dict[str, Any] = {}
     if (folder / TOKENIZER_CONFIG).is_file():
-        try:
-            settings = dict(json.loads((folder / TOKENIZER_CONFIG).read_text(encoding="utf-8")))
-        except (ValueError, TypeError) as error:
-            raise DataError(f"{folder / TOKENIZER_CONFIG} is damaged: {error}") from error
+        settings = read_object(folder / TOKENIZER_CONFIG)
     for key, value in TOKENIZER_SETTINGS.items():
         if settings.get(key, value) != value:
             raise DataError(f"{folder / TOKENIZER_CONFIG}: {key} is {settings[key]}, the tokenization here has {value}")

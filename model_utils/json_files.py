@@ -9,14 +9,17 @@ import json
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Annotated, Any, NoReturn, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from model_utils.errors import DataError, UserError, shorten
 from model_utils.files import write_json
 
 CHECKSUM = "checksum"
+NESTING = 100  # brackets inside each other; Python's own limit depends on who calls
+TOO_DEEP = f"its brackets are nested too deeply, allowed are {NESTING} inside each other"
+FileBeside = Annotated[str, Field(pattern=r"^[^/\x00]*[^/.\x00][^/\x00]*$")]  # the name of a file in the same folder
 
 
 class Schema(BaseModel):
@@ -37,13 +40,28 @@ def parse_json(text: str | bytes) -> Any:
     try:
         value = json.loads(text.decode("utf-8") if isinstance(text, bytes) else text)
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+        _check_depth(value)
     except RecursionError:
-        raise ValueError("its brackets are nested too deeply") from None
+        raise ValueError(TOO_DEEP) from None
     except UnicodeDecodeError as error:
         raise ValueError(f"byte {error.start} is not UTF-8 text") from None
     except UnicodeEncodeError:
         raise ValueError("a text in it holds half of a surrogate pair, which is no character") from None
     return value
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(NESTING):
+        level = [
+            inner
+            for each in level
+            if isinstance(each, list | dict)
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not level:
+            return
+    raise ValueError(TOO_DEEP)
 
 
 def read_file(path: Path, error: type[UserError] = DataError) -> bytes:
@@ -68,6 +86,10 @@ def read_object(path: Path, error: type[UserError] = DataError) -> dict[str, Any
     Raises:
         error: the file is missing or damaged, or changed after write_checked wrote it.
     """
+    return _unchanged(_read_object(path, error), path, error)
+
+
+def _read_object(path: Path, error: type[UserError]) -> dict[str, Any]:
     content = read_file(path, error)
     try:
         value = parse_json(content)
@@ -75,7 +97,7 @@ def read_object(path: Path, error: type[UserError] = DataError) -> dict[str, Any
         raise error(f"{path} is damaged or not JSON: {reason}") from None
     if not isinstance(value, dict):
         raise error(f"{path} holds {shorten(value)}, needed is an object with keys")
-    return check_content(value, path, error)
+    return value
 
 
 def read_json(path: Path, schema: type[SchemaType], error: type[UserError] = DataError) -> SchemaType:
@@ -84,7 +106,9 @@ def read_json(path: Path, schema: type[SchemaType], error: type[UserError] = Dat
     Raises:
         error: as read_object, or a key is missing or holds what is not allowed.
     """
-    return validated(read_object(path, error), schema, str(path), error)
+    value = _read_object(path, error)
+    validated(value, schema, str(path), error)  # which says more than that something was changed
+    return validated(_unchanged(value, path, error), schema, str(path), error)
 
 
 def validated(value: Any, schema: type[SchemaType], origin: str, error: type[UserError] = DataError) -> SchemaType:
@@ -104,12 +128,14 @@ def validated(value: Any, schema: type[SchemaType], origin: str, error: type[Use
 
 
 def _refuse(reason: ValidationError, origin: str, error: type[UserError]) -> NoReturn:
-    first = reason.errors(include_url=False, include_context=False)[0]
+    first = reason.errors(include_url=False)[0]
     key = ".".join(map(str, first["loc"]))
     if not key:
         raise error(f"{origin}: {first['msg']}") from None
     if first["type"] == "missing":
         raise error(f"{origin}: {key} is missing") from None
+    if first["type"] == "string_pattern_mismatch":
+        raise error(f"{origin}: {key} is {shorten(first['input'])}, allowed is {first['ctx']['pattern']}") from None
     allowed = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     raise error(f"{origin}: {key} is {shorten(first['input'])}, allowed is {allowed}") from None
 
@@ -126,12 +152,8 @@ def write_checked(path: Path, content: Mapping[str, Any]) -> None:
     write_json(path, {**content, CHECKSUM: checksum_of(content)})
 
 
-def check_content(content: dict[str, Any], path: Path, error: type[UserError] = DataError) -> dict[str, Any]:
-    """The object without its checksum.
-
-    Raises:
-        error: a checksum is there and another one than that of the values.
-    """
+def _unchanged(content: dict[str, Any], path: Path, error: type[UserError]) -> dict[str, Any]:
+    """The object without its checksum, which is compared where there is one."""
     if CHECKSUM in content and content[CHECKSUM] != checksum_of(content):
         raise error(
             f"{path} was changed after it was written: its {CHECKSUM} is not that of its values; put the old values "

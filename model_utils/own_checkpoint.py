@@ -10,7 +10,7 @@ from model_utils.errors import CheckpointError
 from model_utils.portable_model import PortableModel, Vocabulary, account, check_shapes, settle_task, weight_shapes
 from src.albert_config import AlbertConfig, find_config_file
 from src.albert_model import initialise_weights
-from src.checkpoint import find_checkpoint, save_checkpoint
+from src.checkpoint import ARCHITECTURE, find_checkpoint, save_checkpoint
 from src.layers import Dense
 from src.saved_tokenizer import TOKENIZER_FILE, load_tokenizer, save_tokenizer
 from src.task_file import read_task, write_task
@@ -49,7 +49,7 @@ def write_own(model: PortableModel, folder: Path) -> None:
     if not any(name.startswith(POOLER) for name in values):
         print("the source has no pooler: it gets initial weights; nothing but a task that trains it should use it")
         values = values | initial_pooler(model.config)
-    save_checkpoint(_Weights(values), folder, 0, {})
+    save_checkpoint(_Weights(values), folder, 0, {ARCHITECTURE: model.config.facts()})
     model.config.to_json(folder / "albert_config.json")
     if model.task is not None:
         write_task(folder, model.task)

@@ -5,7 +5,6 @@ full stop is one), keeps "2018," whole and turns '' into quotes, all of which go
 """
 
 import base64
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from model_utils.errors import DataError
+from model_utils.json_files import read_object
 from src.tokenization import SENTENCEPIECE_SPECIALS, is_number_comma
 
 NEVER = -100.0  # added to a piece's score, so that others are always better
@@ -28,16 +28,16 @@ def extract_vocabulary(file: Path) -> tuple[bytes, bool]:
         DataError: the file is damaged, or its tokenizer is neither of the two.
     """
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = read_object(file)
         model = content["model"]
         if model["type"] == "Unigram":
             return _sentencepiece(content), True
         if model["type"] == "WordPiece":
             tokens = sorted(model["vocab"], key=model["vocab"].__getitem__)
             return "".join(f"{token}\n" for token in tokens).encode(), False
-    except OSError as error:
-        raise DataError(f"{file} cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except DataError:
+        raise
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise DataError(f"{file} is damaged or no tokenizer: {error!r}") from error
     raise DataError(f"{file} holds a {model['type']} tokenizer; ALBERT's are Unigram (SentencePiece) and WordPiece")
 

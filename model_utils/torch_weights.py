@@ -1,6 +1,5 @@
 """Read the weights of a Hugging Face folder as float32: safetensors, or PyTorch's own files if torch is there."""
 
-import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +8,7 @@ import numpy as np
 import safetensors
 
 from model_utils.errors import CheckpointError, ConfigError
+from model_utils.json_files import FileBeside, Schema, read_json
 
 SAFETENSORS, PYTORCH = "model.safetensors", "pytorch_model.bin"
 
@@ -30,12 +30,15 @@ def read_weights(folder: Path) -> dict[str, np.ndarray]:
     raise CheckpointError(f"{folder} holds neither {SAFETENSORS} nor {PYTORCH}, whole or in shards")
 
 
+class IndexSchema(Schema):
+    """Which file holds which weight."""
+
+    weight_map: dict[str, FileBeside]
+
+
 def _read_shards(index: Path, read: Callable[[Path], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    try:
-        places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        files = {name: index.parent / Path(name).name for name in sorted(set(places.values()))}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{index} is damaged: {error!r}") from error
+    places = read_json(index, IndexSchema, CheckpointError).weight_map
+    files = {name: index.parent / name for name in sorted(set(places.values()))}
     shards = {name: read(file) for name, file in files.items()}
     lost = [name for name, file in places.items() if name not in shards[file]]
     if lost:

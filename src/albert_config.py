@@ -1,13 +1,13 @@
 """ALBERT's architecture: its sizes, the published presets, and the json files that lie beside weights."""
 
 import dataclasses
-import json
 import typing
 from pathlib import Path
 from typing import Any, Self
 
 from model_utils.errors import CheckpointError, ConfigError
 from model_utils.files import write_json
+from model_utils.json_files import read_object
 from model_utils.schema import Config, option, unknown_key
 
 COMPUTE_TYPES = ("float32", "float16")
@@ -101,7 +101,7 @@ class AlbertConfig(Config):
         Raises:
             CheckpointError: the file is not there or not such a file, or it describes a network that is not built here.
         """
-        values = _read_json(Path(path))
+        values = read_object(Path(path), CheckpointError)
         known = {field.name for field in dataclasses.fields(cls)} - RUN_KEYS
         for key, value in values.items():
             # Hugging Face's files hold keys of text generation and more that transformers, too, passes over.
@@ -121,19 +121,11 @@ class AlbertConfig(Config):
 
     def to_json(self, path: str | Path) -> None:
         """Write all that the weights depend on, atomically; from_json reads it back."""
-        write_json(Path(path), {key: value for key, value in self.to_dict().items() if key not in RUN_KEYS})
+        write_json(Path(path), self.facts())
 
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise CheckpointError(f"{path} is not json: {error}") from error
-    if not isinstance(values, dict):
-        raise CheckpointError(f"{path} holds {type(values).__name__}, an object with an architecture is needed")
-    return values
+    def facts(self) -> dict[str, Any]:
+        """All that the weights depend on, as JSON values."""
+        return {key: value for key, value in self.to_dict().items() if key not in RUN_KEYS}
 
 
 def _presets() -> dict[str, AlbertConfig]:

@@ -12,22 +12,26 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import mindspore as ms
 import numpy as np
 from google.protobuf.message import DecodeError
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore.train.checkpoint_pb2 import Checkpoint as CheckpointProto
+from pydantic import Field
 
 from model_utils.errors import CheckpointError
 from model_utils.files import write_atomically, write_json
+from model_utils.json_files import Schema, parse_json, read_json
+from src.albert_config import AlbertConfig, find_config_file
 from src.layers import RowSquareSum
 
 BACKBONE = "albert."
 LOOP_STATE = "loop_state"
+ARCHITECTURE = "architecture"  # key of the loop's state: AlbertConfig.facts() of the weights
 BEST_FILE = "best_checkpoint.json"
-_NAME = re.compile(r"albert-(\d+)\.ckpt")
+_NAME = re.compile(r"^albert-([0-9]+)\.ckpt$")
 _TRAINING_STATE = re.compile(
     r"(adam_[mv]|lamb_[mv]|moment[12]?|moments)\..*|loss_scale|scale_sense|good_steps|"
     r"skipped_steps|global_step|learning_rate|beta[12]_power|epoch_num|step_num|loop_state"
@@ -35,6 +39,13 @@ _TRAINING_STATE = re.compile(
 _SCRATCH = re.compile(rf"accumulated(\..*|_metrics)|(.*\.)?{RowSquareSum.parameter_name}")
 _TRAILER = 17  # "crc_num" and the sum as 10 bytes, big end first
 _BLOCK = 1 << 24
+
+
+class BestSchema(Schema):
+    """What best_checkpoint.json says beside the metrics."""
+
+    checkpoint: Annotated[str, Field(pattern=_NAME.pattern)]
+    step: int = Field(ge=0)
 
 
 @dataclass(frozen=True)
@@ -111,11 +122,14 @@ def mark_best(folder: Path, step: int, metrics: dict[str, float]) -> None:
 
 
 def best_checkpoint(folder: Path) -> Path | None:
-    """The checkpoint that mark_best chose, or None where none was chosen."""
-    try:
-        return folder / json.loads((folder / BEST_FILE).read_text(encoding="utf-8"))["checkpoint"]
-    except FileNotFoundError:
+    """The checkpoint that mark_best chose, or None where none was chosen.
+
+    Raises:
+        CheckpointError: best_checkpoint.json is damaged.
+    """
+    if not os.path.lexists(folder / BEST_FILE):
         return None
+    return folder / read_json(folder / BEST_FILE, BestSchema, CheckpointError).checkpoint
 
 
 def verify(path: Path) -> bool:
@@ -187,9 +201,12 @@ def read_checkpoint(path: Path, only_weights: bool = False) -> Contents:
             kinds[name] = tuple(tensor.dims), tensor.tensor_type
         text = b"".join(parts.pop(LOOP_STATE, [])).decode("utf-32-le")  # MindSpore stores text as numpy's "U"
         values = {name: _to_array(b"".join(part), *kinds[name]) for name, part in parts.items()}
+        loop_state = parse_json(text) if text else {}
+        if not isinstance(loop_state, dict):
+            raise ValueError(f"its {LOOP_STATE} is no object")
     except (DecodeError, IndexError, ValueError, TypeError) as error:
         raise CheckpointError(f"{path} is damaged or no MindSpore checkpoint: {error}") from error
-    return Contents(path, values, json.loads(text) if text else {})
+    return Contents(path, values, loop_state)
 
 
 def _to_array(content: bytes, shape: tuple[int, ...], kind: str) -> np.ndarray:
@@ -242,8 +259,28 @@ def find_checkpoint(path: Path, say: Callable[[str], object] = print) -> Content
     """The weights of a file, or of a folder's best checkpoint where one was chosen, else of its newest good one.
 
     Raises:
-        CheckpointError: there is none, or the file or the best one is damaged.
+        CheckpointError: there is none, the file or the best one is damaged, or the albert_config.json beside them is
+            not the one that they were trained with.
     """
+    contents = _find(path, say)
+    _check_architecture(contents, find_config_file(path))
+    return contents
+
+
+def _check_architecture(contents: Contents, file: Path | None) -> None:
+    """Many a wrong value fits the weights' shapes: a checkpoint says what it was trained as (ARCHITECTURE)."""
+    if file is None:
+        return
+    beside = AlbertConfig.from_json(file).facts()
+    for key, trained in contents.loop_state.get(ARCHITECTURE, {}).items():
+        if key in beside and beside[key] != trained:
+            raise CheckpointError(
+                f"{file}: {key} is {beside[key]!r}, but {contents.path.name} was trained with {trained!r}; put that "
+                f"back, and to train on with another value give it on purpose, as --albert_cfg.{key}"
+            )
+
+
+def _find(path: Path, say: Callable[[str], object]) -> Contents:
     if not path.is_dir():
         return read_checkpoint(path, only_weights=True)
     best = best_checkpoint(path)

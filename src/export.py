@@ -6,12 +6,12 @@ NAME.model, NAME.vocab.txt  the vocabulary
 NAME.json                   inputs, outputs, task, labels, lengths, thresholds, architecture, and the sha256 of both
 """
 
-import json
+import os
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import mindspore as ms
 import mindspore.onnx
@@ -20,10 +20,12 @@ from mindspore import Tensor, nn
 
 from model_utils.deploy_config import MINDIR, ONNX
 from model_utils.errors import CheckpointError, ConfigError, DataError
-from model_utils.files import sync_to_disk, write_json
+from model_utils.files import sync_to_disk
+from model_utils.json_files import FileBeside, Schema, read_json, write_checked
 from src.race_data import NUM_CHOICES
 from src.records import sha256_of
-from src.trained_model import AnsweringNetwork, TrainedModel, shortest_row
+from src.task_file import CardSchema
+from src.trained_model import DEFAULTS, AnsweringNetwork, TrainedModel, shortest_row
 
 FORMAT_VERSION = 1
 TOLERANCE = 1e-5  # of an output's largest entry, or of 1 where that is smaller
@@ -31,6 +33,39 @@ FORBIDDEN = 1e20  # what is larger is no score but forbids a token, and is measu
 SHAPES = (1, 9), (3, 24)  # batches and lengths that a MINDIR is tried on, besides the longest
 KEY_BYTES = (16, 24, 32)
 ENCRYPTION = "AES-GCM"
+
+
+class InputSchema(Schema):
+    """A column that an exported graph takes."""
+
+    name: str
+
+
+class OutputSchema(Schema):
+    """A tensor that an exported graph gives."""
+
+    name: str
+    per_token: bool
+
+
+class VocabularySchema(Schema):
+    """The vocabulary beside an exported graph."""
+
+    file: FileBeside
+    sha256: str
+
+
+class DescriptionSchema(CardSchema):
+    """What NAME.json says: the card of the model (src/trained_model.py) with the files and the graph."""
+
+    task: Literal[tuple(DEFAULTS)]
+    format_version: Literal[FORMAT_VERSION]
+    sha256: str
+    encrypted: bool
+    inputs: tuple[InputSchema, ...]
+    outputs: tuple[OutputSchema, ...]
+    vocabulary: VocabularySchema
+    do_lower_case: bool
 
 
 def read_key(file: str) -> bytes | None:
@@ -88,7 +123,7 @@ def export_model(
         suffix = ".model" if model.tokenizer.is_sentencepiece else ".vocab.txt"
         vocabulary = shutil.copyfile(model.tokenizer.file, temporary / f"{name.name}{suffix}")
         description = temporary / f"{name.name}.json"
-        write_json(description, describe(model, file, vocabulary, file_format, key, fixed))
+        write_checked(description, describe(model, file, vocabulary, file_format, key, fixed))
         for path in (file, vocabulary, description):
             sync_to_disk(path)
             path.replace(name.parent / path.name)
@@ -248,18 +283,11 @@ def read_description(file: Path) -> dict[str, Any]:
         DataError: it is missing, damaged, or does not belong to the file.
     """
     path = file.with_suffix(".json")
-    try:
-        described = json.loads(path.read_text(encoding="utf-8"))
-        version, sha256, needed = described["format_version"], described["sha256"], ("task", "labels", "vocabulary")
-        missing: Sequence[str] = [key for key in needed if key not in described]
-    except FileNotFoundError:
-        raise DataError(f"{path} is missing: it says what {file.name} computes, and was written beside it") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path} is damaged: {error!r}") from error
-    if version != FORMAT_VERSION or missing:
-        raise DataError(f"{path} has format_version {version!r}, known is {FORMAT_VERSION}; missing: {missing}")
+    if not os.path.lexists(path):
+        raise DataError(f"{path} is missing: it says what {file.name} computes, and was written beside it")
+    described = read_json(path, DescriptionSchema)
     if not file.is_file():
         raise DataError(f"{file} is missing")
-    if sha256_of(file) != sha256:
+    if sha256_of(file) != described.sha256:
         raise DataError(f"{file} is damaged, or does not belong to {path.name}: its sha256 is another one")
-    return described
+    return described.model_dump(exclude_unset=True) | {"labels": list(described.labels or ())}

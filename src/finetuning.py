@@ -29,7 +29,7 @@ from src.records import SUFFIX, RecordSet, open_records
 from src.run_folder import RunFolder, check_run_folder
 from src.run_plan import Selection, plan_loss_scale, plan_run
 from src.saved_tokenizer import load_tokenizer, save_tokenizer
-from src.task_file import TASK_FILE, read_task
+from src.task_file import TASK_FILE, read_task, write_card
 from src.tokenization import FullTokenizer, build_tokenizer
 from src.train_step import TrainStep
 from src.trainer import Trainer
@@ -240,7 +240,7 @@ class Finetuning:
         )
         folder.beside(lambda path: self.architecture.to_json(path / "albert_config.json"))
         folder.beside(lambda path: save_tokenizer(path, self.tokenizer))
-        folder.beside(lambda path: write_json(path / TASK_FILE, task.card))
+        folder.beside(lambda path: write_card(path, task.card))
         split = task.dev_splits[0]
         return Trainer(
             step,
@@ -256,6 +256,7 @@ class Finetuning:
             eval_steps=config.eval_steps or max(1, batches // config.accumulation_steps),
             selection=Selection(task.selection, config.early_stopping) if config.do_eval else None,
             baselines={name: {"trivial": value} for name, value in self.baselines(split).items()},
+            architecture=self.architecture.facts(),
         )
 
     def initialise(self, network: nn.Cell) -> None:
@@ -300,7 +301,7 @@ class Finetuning:
                 judgement.write(output)
                 if split == self.task.dev_splits[0] and judgement.learnt:
                     self.task.card |= judgement.learnt
-                    write_json((weights if weights.is_dir() else weights.parent) / TASK_FILE, self.task.card)
+                    write_card(weights if weights.is_dir() else weights.parent, self.task.card)
         for name, value in results.items():
             beside = f" (trivial {baselines[name]:.4f})" if name in baselines else ""
             self.say(f"{name}: {value:.4f}{beside}")

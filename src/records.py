@@ -22,12 +22,14 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
+from pydantic import Field
 
 from model_utils.errors import DataError
-from model_utils.files import sync_to_disk, write_json
+from model_utils.files import sync_to_disk
+from model_utils.json_files import FileBeside, Schema, read_json, write_checked
 
 FORMAT_VERSION = 1
 SUFFIX = ".mindrecord"
@@ -53,6 +55,31 @@ class Column:
     width: int
     padding: int = 0
     per_token: bool = False
+
+
+class ColumnSchema(Schema):
+    """A Column in facts.json."""
+
+    dtype: Literal["int32", "float32"]
+    width: int = Field(ge=0)
+    padding: int = 0
+    per_token: bool = False
+
+
+class FactsSchema(Schema):
+    """What facts.json says of every set of feature files; each task adds what else made its own."""
+
+    format_version: int
+    task: str
+    rows: int = Field(ge=1)
+    columns: dict[str, ColumnSchema]
+    record_files: list[FileBeside] = Field(min_length=1)
+    files: dict[FileBeside, str]
+    max_seq_length: int = Field(512, ge=1)
+    vocab_size: int = Field(30000, ge=1)
+    vocab_file: FileBeside = ""
+    vocab_sha256: str = ""
+    do_lower_case: bool = True
 
 
 @dataclass(frozen=True)
@@ -238,7 +265,7 @@ class RecordWriter(contextlib.AbstractContextManager):
             file.chmod(0o644)
             sync_to_disk(file)
             file.replace(self.path.parent / file.name)
-        write_json(facts_of(self.path), facts)
+        write_checked(facts_of(self.path), facts)
 
     def _check_readable(self) -> None:
         """MindSpore reports success even for a file whose pages no longer fit into its header."""
@@ -399,12 +426,10 @@ def _first_difference(found: Mapping[str, Any], wanted: Mapping[str, Any], prefi
 
 
 def _read_facts(path: Path) -> dict[str, Any]:
-    try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
-    if not isinstance(facts, dict) or not {"format_version", "task", "files", "record_files", "rows"} <= set(facts):
-        raise DataError(f"{path} does not hold the facts of a set of feature files")
+    facts = read_json(path, FactsSchema).model_dump(exclude_unset=True)
+    name = path.name.removesuffix(".facts.json")
+    if lost := {*facts["record_files"], f"{name}.lengths.npy"} - set(facts["files"]):
+        raise DataError(f"{path}: files has no checksum of {min(lost)}")
     return facts
 
 

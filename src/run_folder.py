@@ -14,11 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-import yaml
-
 from model_utils.config import write_config
 from model_utils.errors import CheckpointError, ConfigError, UserError
 from model_utils.files import write_json
+from model_utils.schema import read_yaml
 from src.checkpoint import list_checkpoints
 
 CONFIG_FILE = "config.yaml"
@@ -49,7 +48,7 @@ def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
         if isinstance(value, dict):
             flat |= flatten(value, f"{prefix}{key}.")
         else:
-            flat[prefix + key] = list(value) if isinstance(value, tuple) else value
+            flat[f"{prefix}{key}"] = list(value) if isinstance(value, tuple) else value
     return flat
 
 
@@ -162,7 +161,7 @@ def check_run_folder(path: Path, config: Any) -> None:
                 "choose an empty folder, and name this one in load_checkpoint_path to start from its weights"
             )
         return
-    theirs, ours = flatten(yaml.safe_load(file.read_text(encoding="utf-8"))), flatten(config.to_dict())
+    theirs, ours = flatten(read_yaml(file)), flatten(config.to_dict())
     for key in [*ours, *(key for key in theirs if key not in ours)]:
         if key.rsplit(".", 1)[-1] in MAY_DIFFER:
             continue

@@ -3,15 +3,18 @@
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
 from tensorboardX import SummaryWriter
 from tqdm import tqdm
 
+from model_utils.errors import DataError
 from model_utils.files import write_atomically
+from model_utils.json_files import Schema, parse_json, read_file, validated
 
 LOG_FILE = "train_log.jsonl"
 CURVES_FILE = "curves.png"
@@ -20,17 +23,34 @@ EVAL_PREFIX = "eval_"
 Baselines = Mapping[str, Mapping[str, float]]  # metric -> name of a reference line -> its height
 
 
-def read_log(folder: Path, last_step: int) -> list[dict[str, Any]]:
-    """Records of train_log.jsonl up to last_step; what a killed run logged after its last checkpoint is left out."""
+class RecordSchema(Schema):
+    """A line of train_log.jsonl: numbers by name, null where there was nothing to report."""
+
+    __pydantic_extra__: dict[str, float | None] = Field(init=False)
+    step: int
+
+
+def read_log(folder: Path, last_step: int, say: Callable[[str], object]) -> list[dict[str, Any]]:
+    """Records of train_log.jsonl up to last_step; what a killed run logged after its last checkpoint is left out.
+
+    Damaged lines are reported through `say` and passed over; a kill may come in the middle of one.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
     records = []
     file = folder / LOG_FILE
-    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
+    for number, line in enumerate(read_file(file).splitlines() if os.path.lexists(file) else (), 1):
         try:
-            record = json.loads(line)
-        except json.JSONDecodeError:
-            break  # the kill came in the middle of this line
-        if record["step"] <= last_step:
-            records.append(record)
+            record = parse_json(line)
+            validated(record, RecordSchema, f"{file}: line {number}")
+        except DataError as error:
+            say(f"{error}; passed over")
+        except ValueError as error:
+            say(f"{file}: line {number} is damaged or not JSON: {error}; passed over")
+        else:
+            if record["step"] <= last_step:
+                records.append(record)
     return records
 
 
@@ -52,12 +72,12 @@ class RunLog:
         self.metric_names = tuple(metric_names)
         self.train_steps = train_steps
         self.baselines = baselines
-        self.records = read_log(folder, start_step)
+        self.bar = None
+        self.records = read_log(folder, start_step, self.say)
         text = "".join(json.dumps(record) + "\n" for record in self.records)
         write_atomically(folder / LOG_FILE, lambda temporary: temporary.write_text(text, encoding="utf-8"))
         self.file = (folder / LOG_FILE).open("a", encoding="utf-8")
         self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=start_step + 1)
-        self.bar = None
         if sys.stderr.isatty():
             self.bar = tqdm(total=train_steps, initial=start_step, unit="step", dynamic_ncols=True)
 

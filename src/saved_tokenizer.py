@@ -3,16 +3,33 @@
 tokenizer_config.json names the file, which kind it is, and whether text is lower-cased.
 """
 
-import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+
+from pydantic import model_validator
 
 from model_utils.errors import DataError
-from model_utils.files import write_atomically, write_json
+from model_utils.files import write_atomically
+from model_utils.json_files import FileBeside, Schema, read_json, write_checked
 from src.tokenization import FullTokenizer, build_tokenizer
 
 TOKENIZER_FILE = "tokenizer_config.json"
+
+
+class TokenizerSchema(Schema):
+    """What tokenizer_config.json says: one of the two files, which lies beside it."""
+
+    vocab_file: FileBeside | None = None
+    spm_model_file: FileBeside | None = None
+    do_lower_case: bool
+    vocab_sha256: str
+
+    @model_validator(mode="after")
+    def _one_file(self) -> Self:
+        if (self.vocab_file is None) == (self.spm_model_file is None):
+            raise ValueError("one of vocab_file and spm_model_file")
+        return self
 
 
 def save_tokenizer(folder: Path, tokenizer: FullTokenizer) -> None:
@@ -22,7 +39,7 @@ def save_tokenizer(folder: Path, tokenizer: FullTokenizer) -> None:
         write_atomically(copy, lambda temporary: shutil.copyfile(tokenizer.file, temporary))
     kind = "spm_model_file" if tokenizer.is_sentencepiece else "vocab_file"
     described = {kind: copy.name, "do_lower_case": tokenizer.do_lower_case, "vocab_sha256": tokenizer.sha256}
-    write_json(folder / TOKENIZER_FILE, described)
+    write_checked(folder / TOKENIZER_FILE, described)
 
 
 def load_tokenizer(weights: Path, vocab_file: str = "", spm_model_file: str = "") -> FullTokenizer:
@@ -44,15 +61,15 @@ def load_tokenizer(weights: Path, vocab_file: str = "", spm_model_file: str = ""
                 "with in spm_model_file (SentencePiece) or vocab_file (WordPiece)"
             )
         return build_tokenizer(vocab_file, spm_model_file, True)
-    described = json.loads(file.read_text(encoding="utf-8"))
-    beside = {kind: folder / described[kind] for kind in ("vocab_file", "spm_model_file") if kind in described}
-    given = {"vocab_file": vocab_file or None, "spm_model_file": spm_model_file or None}
-    chosen = given if vocab_file or spm_model_file else beside
-    tokenizer = build_tokenizer(chosen.get("vocab_file"), chosen.get("spm_model_file"), described["do_lower_case"])
-    if tokenizer.sha256 != described["vocab_sha256"]:
+    described = read_json(file, TokenizerSchema)
+    if not vocab_file and not spm_model_file:
+        vocab_file = str(folder / described.vocab_file) if described.vocab_file else ""
+        spm_model_file = str(folder / described.spm_model_file) if described.spm_model_file else ""
+    tokenizer = build_tokenizer(vocab_file, spm_model_file, described.do_lower_case)
+    if tokenizer.sha256 != described.vocab_sha256:
         raise DataError(
             f"the vocabulary {tokenizer.file} is not the one that the weights in {folder} were trained with: its "
-            f"sha256 is {tokenizer.sha256}, {TOKENIZER_FILE} says {described['vocab_sha256']}"
+            f"sha256 is {tokenizer.sha256}, {TOKENIZER_FILE} says {described.vocab_sha256}"
         )
     return tokenizer
 

@@ -1,12 +1,13 @@
 """task.json beside fine-tuned weights: what the head was trained for, and the names of its labels."""
 
-import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self
 
-from model_utils.errors import DataError
-from model_utils.files import write_json
+from pydantic import Field, model_validator
+
+from model_utils.json_files import Schema, read_json, write_checked
 
 TASK_FILE = "task.json"
 TASKS = ("classification", "regression", "multiple_choice", "squad_v1", "squad_v2", "token_classification")
@@ -21,28 +22,52 @@ class Task:
     labels: tuple[str, ...] = ()
 
 
-def write_task(folder: Path, task: Task) -> None:
+class CardSchema(Schema):
+    """What has to be known to use fine-tuned weights. Converted weights know no more than their task and labels."""
+
+    task: Literal[TASKS]
+    labels: tuple[str, ...] | None = None
+    max_seq_length: int = Field(512, ge=1)
+    classifier_hidden_size: int = Field(0, ge=0)
+    max_qa_length: int = Field(128, ge=1)
+    doc_stride: int = Field(128, ge=1)
+    max_query_length: int = Field(64, ge=1)
+    max_answer_length: int = Field(30, ge=1)
+    n_best_size: int = Field(20, ge=1)
+    start_n_top: int = Field(5, ge=1)
+    end_n_top: int = Field(5, ge=1)
+    null_threshold: float = 1.0
+
+    @model_validator(mode="after")
+    def _labels_fit(self) -> Self:
+        if self.task in LABELLED and not self.labels:
+            raise ValueError(f"labels with a name for each output of {self.task}")
+        if len(set(self.labels or ())) < len(self.labels or ()):
+            raise ValueError("labels that differ from each other")
+        return self
+
+
+def write_card(folder: Path, card: Mapping[str, Any]) -> None:
     """Write task.json."""
-    write_json(folder / TASK_FILE, asdict(task))
+    write_checked(folder / TASK_FILE, card)
+
+
+def write_task(folder: Path, task: Task) -> None:
+    """Write a task.json that says no more than the task and its labels."""
+    write_card(folder, asdict(task))
 
 
 def read_card(weights: Path) -> dict[str, Any] | None:
     """All that task.json beside weights (a checkpoint or its folder) says, or None where there is none.
 
     Raises:
-        DataError: the file is damaged.
+        DataError: the file is damaged, or was changed after it was written.
     """
     file = (weights if weights.is_dir() else weights.parent) / TASK_FILE
     if not file.exists():
         return None
-    try:
-        card = json.loads(file.read_text(encoding="utf-8"))
-        card |= {"task": card["task"], "labels": [str(label) for label in card.get("labels") or ()]}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{file} is damaged: {error!r}") from error
-    if card["task"] not in TASKS:
-        raise DataError(f"{file}: task is {card['task']!r}, allowed is one of {', '.join(TASKS)}")
-    return card
+    card = read_json(file, CardSchema)
+    return card.model_dump(exclude_unset=True) | {"labels": list(card.labels or ())}
 
 
 def read_task(weights: Path) -> Task | None:

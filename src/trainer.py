@@ -23,7 +23,15 @@ import numpy as np
 from mindspore import Tensor, ops
 
 from model_utils.errors import CheckpointError, UserError
-from src.checkpoint import mark_best, newest_checkpoint, prune_checkpoints, restore, save_checkpoint, state_of
+from src.checkpoint import (
+    ARCHITECTURE,
+    mark_best,
+    newest_checkpoint,
+    prune_checkpoints,
+    restore,
+    save_checkpoint,
+    state_of,
+)
 from src.meters import Speed, Stopwatch, Window
 from src.run_folder import RunFolder
 from src.run_log import EVAL_PREFIX, Baselines, RunLog
@@ -96,6 +104,7 @@ class Trainer:
             the last one. It calls its argument before each of its batches, where a run that is asked to stop ends.
         selection: marks the checkpoint with the best development metrics (src/checkpoint.py), and may end the run.
         baselines: reference lines of the metrics.
+        architecture: AlbertConfig.facts() of the network, kept in every checkpoint.
     """
 
     def __init__(
@@ -113,6 +122,7 @@ class Trainer:
         eval_steps: int = 0,
         selection: Selection | None = None,
         baselines: Baselines | None = None,
+        architecture: dict[str, Any] | None = None,
     ) -> None:
         self.step, self.data, self.plan, self.config, self.folder = step, data, plan, config, folder
         self.identity, self.rank_size = identity, rank_size
@@ -120,7 +130,7 @@ class Trainer:
         self.initialise = initialise
         self.evaluate, self.eval_steps, self.selection = evaluate, eval_steps, selection
         self.best: dict[str, Any] = {"step": 0, "metrics": {}, "worse_since": 0}
-        self.baselines = baselines or {}
+        self.baselines, self.architecture = baselines or {}, architecture or {}
         self.metric_names = tuple(step.network.metric_names)
         self.log: RunLog | None = None
         self.done = 0  # updates whose metrics were read
@@ -208,7 +218,7 @@ class Trainer:
                 self.initialise()
             return
         state = contents.loop_state
-        if not state:
+        if "identity" not in state:
             raise CheckpointError(f"{contents.path} holds weights but no state of a run; move it out of this folder")
         for key, value in self.identity.items():
             if state["identity"].get(key) != value:
@@ -239,6 +249,7 @@ class Trainer:
             "window": self.window.sums,
             "written": self.written,
             "identity": self.identity,
+            ARCHITECTURE: self.architecture,
             "config": self.config.to_dict(),
         }
 

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import mindspore as ms
@@ -13,6 +14,7 @@ from mindspore import Parameter, Tensor, nn
 
 from model_utils.errors import CheckpointError
 from src import checkpoint as ckpt
+from src.albert_config import AlbertConfig
 
 
 class State(nn.Cell):
@@ -159,6 +161,20 @@ def test_warm_start_takes_the_best_then_the_newest(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(CheckpointError, match="no readable checkpoint"):
         ckpt.find_checkpoint(tmp_path / "empty")
+
+
+def test_the_architecture_beside_weights_is_the_one_they_were_trained_with(tmp_path: Path) -> None:
+    trained = AlbertConfig(compute_type="float16")
+    ckpt.save_checkpoint(State(1), tmp_path, 1, {ckpt.ARCHITECTURE: trained.facts()})
+    for beside in (trained, replace(trained, compute_type="float32", recompute=True)):
+        beside.to_json(tmp_path / "albert_config.json")
+        assert ckpt.find_checkpoint(tmp_path).path.name == "albert-1.ckpt"
+    replace(trained, num_attention_heads=6).to_json(tmp_path / "albert_config.json")
+    for path in (tmp_path, tmp_path / "albert-1.ckpt"):
+        with pytest.raises(CheckpointError, match=r"num_attention_heads is 6, but albert-1\.ckpt was trained with 12"):
+            ckpt.find_checkpoint(path)
+    ckpt.save_checkpoint(State(1), tmp_path, 1, {})  # as earlier versions wrote them
+    assert ckpt.find_checkpoint(tmp_path).path.name == "albert-1.ckpt"
 
 
 def test_warm_start_prints_what_matched(saved: Path) -> None:

@@ -401,7 +401,7 @@ def state(folder: Path, **changed: Any) -> None:
 
 DAMAGES = {
     "no config": (lambda folder: (folder / "config.json").unlink(), r"config\.json cannot be read"),
-    "config no json": (lambda folder: (folder / "config.json").write_text("{"), r"config\.json is not json"),
+    "config no json": (lambda folder: (folder / "config.json").write_text("{"), r"config\.json is damaged or not JSON"),
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "holds neither model.safetensors nor"),
     "cut": (cut_weights, r"model\.safetensors is damaged or truncated"),
     "empty": (lambda folder: (folder / "model.safetensors").write_bytes(b""), "damaged or truncated"),
@@ -414,7 +414,7 @@ DAMAGES = {
     ),
     "more groups": (lambda folder: state(folder, num_hidden_groups=3), "missing albert.encoder.albert_layer_groups.2"),
     "two labels": (lambda folder: state(folder, id2label={"0": "a", "1": "b"}), "names 2 labels, the head has 3"),
-    "bad labels": (lambda folder: state(folder, id2label={"a": "b"}), "id2label is"),
+    "bad labels": (lambda folder: state(folder, id2label={"a": "b"}), r"id2label\.a.* allowed is \^\[0-9\]"),
     "other head": (lambda folder: state(folder, architectures=["AlbertForQuestionAnswering"]), "not for squad_v1"),
     "several labels": (lambda folder: state(folder, problem_type="multi_label_classification"), "exclude each other"),
 }

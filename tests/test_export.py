@@ -258,7 +258,7 @@ def damage(file: Path, change: str) -> None:
     [
         ("no description", "model.json is missing: it says what model.mindir computes"),
         ("cut description", "model.json is damaged"),
-        ("later version", "has format_version 2, known is 1"),
+        ("later version", "format_version is 2, allowed is 1"),
         ("cut", "model.mindir is damaged, or does not belong to model.json"),
         ("missing", "model.mindir is missing"),
         ("other vocabulary", "is not the vocabulary that model.mindir was exported with"),

@@ -1,0 +1,36 @@
+"""train_log.jsonl as a resumed run finds it."""
+
+from pathlib import Path
+
+import pytest
+
+from model_utils.errors import DataError
+from src.run_log import LOG_FILE, read_log
+
+
+def test_damaged_lines_are_reported_and_the_others_kept(tmp_path: Path) -> None:
+    lines = [
+        b'{"step": 1, "loss": 2.5}',
+        b'{"step": 2, "lo\xff',
+        b'{"step": 3, "loss": null}',
+        b"",
+        b'{"loss": 1}',
+        b'{"step": 4, "loss": "low"}',
+        b"[" * 1000,
+        b"5",
+        b'{"step": 5, "loss": 1}',
+        b'{"step": 9, "loss": 0.5}',
+        b'{"step": 6, "lo',
+    ]
+    (tmp_path / LOG_FILE).write_bytes(b"\n".join(lines))
+    said: list[str] = []
+    assert [record["step"] for record in read_log(tmp_path, 6, said.append)] == [1, 3, 5]
+    assert [int(sentence.split(": line ")[1].split()[0].rstrip(":")) for sentence in said] == [2, 4, 5, 6, 7, 8, 11]
+    assert all(sentence.endswith("; passed over") for sentence in said)
+
+
+def test_a_folder_in_its_place(tmp_path: Path) -> None:
+    assert read_log(tmp_path, 1, pytest.fail) == []
+    (tmp_path / LOG_FILE).mkdir()
+    with pytest.raises(DataError, match=r"train_log\.jsonl is a folder"):
+        read_log(tmp_path, 1, pytest.fail)
