@@ -58,6 +58,10 @@ class PredictConfig(Config):
     input_format: str = option(
         "auto", "auto: by the file's ending, for - JSON lines", choices=("auto", "json_lines", "table", "text")
     )
+    text_a_column: str = option(
+        "", "key or column of a record's (first) text; empty: the training data's, else text_a, or text"
+    )
+    text_b_column: str = option("", "likewise of its second text; every record must have it then")
     serve: str = option("", "HOST:PORT to answer requests on, with a page to try the model, in place of files")
     allowed_hosts: tuple[str, ...] = option(
         (), "names of the server that requests may use besides the address served; *: any name"
@@ -70,11 +74,15 @@ class PredictConfig(Config):
     encrypt_key_file: str = option("", "file of the key that the MINDIR was encrypted with")
     device_target: str = option("auto", "the device; auto takes the best one that works", choices=DEVICE_TARGETS)
     device_id: int = option(0, "number of the device, counted from 0", minimum=0)
+    dry_run: bool = option(
+        False, "load the model, read all records, answer some, estimate time, memory and disk; keep nothing"
+    )
 
     def check_required(self) -> None:
         super().check_required()
-        if self.serve and (self.input or self.output):
-            raise ConfigError("serve answers requests: input and output mean nothing beside it")
+        for_files = ("input", "output", "text_a_column", "text_b_column", "dry_run")
+        if self.serve and (given := [key for key in for_files if getattr(self, key)]):
+            raise ConfigError(f"serve answers requests: {given[0]} means nothing beside it")
         if self.allowed_hosts and not self.serve:
             raise ConfigError("allowed_hosts are the names of a server: they mean nothing without serve")
         if not self.serve and not (self.input and self.output):

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from scipy.special import softmax
 
-from model_utils.errors import DataError
+from model_utils.errors import ConfigError, DataError
 from src.create_finetune_data import encode_pairs, token_columns
 from src.create_squad_data import Question, SquadWindows, squad_features
 from src.entities import find_entities
@@ -20,6 +20,7 @@ from src.ner_data import Sentence, ner_features, split_words, word_logits
 from src.race_data import ANSWERS, NUM_CHOICES, encode_questions
 from src.records import Column, Ragged
 from src.squad_postprocess import Prediction, Span, beam_predictions, independent_predictions
+from src.task_file import TEXT_COLUMNS
 from src.tokenization import FullTokenizer
 from src.trained_model import shortest_row
 
@@ -50,17 +51,18 @@ class Answerer(Protocol):
         """One answer for each of the items, of the network's outputs for the rows."""
 
 
-def text_of(record: Record, key: str, needed: bool = True) -> str:
-    """A text of a record, "" for none that is not needed.
+def text_of(record: Record, *keys: str, needed: bool = True) -> str:
+    """A text of a record under the first of these keys that it has, "" for none that is not needed.
 
     Raises:
         DataError: it is missing, blank or no text.
     """
+    key = next((key for key in keys if key in record), keys[0])
     text = record.get(key)
     if text is None and not needed:
         return ""
     if text is None:
-        raise DataError(f"{key} is missing; the record has {', '.join(record) or 'nothing'}")
+        raise DataError(f"{' or '.join(keys)} is missing; the record has {', '.join(record) or 'nothing'}")
     if not isinstance(text, str):
         raise DataError(f"{key} is {type(text).__name__}, needed is a text")
     if needed and not text.strip():
@@ -69,18 +71,47 @@ def text_of(record: Record, key: str, needed: bool = True) -> str:
 
 
 class _Task:
+    """Args:
+        text_columns: keys of the first and the second text in records, which every record must have then; empty: the
+            names of the columns that the model was trained with, and where a record has none of them, those of `texts`.
+
+    Raises:
+        ConfigError: the task's records have no such text.
+    """
+
     lanes = 1
     shortest = 1
+    texts: tuple[str, ...] = ()  # keys of texts whose columns have names of their own in training
 
-    def __init__(self, card: Mapping[str, Any], tokenizer: FullTokenizer) -> None:
+    def __init__(
+        self, card: Mapping[str, Any], tokenizer: FullTokenizer, text_columns: tuple[str, str] = ("", "")
+    ) -> None:
         self.card, self.tokenizer, self.length = card, tokenizer, card["max_seq_length"]
+        for key, column in list(zip(("text_a_column", "text_b_column"), text_columns, strict=True))[len(self.texts) :]:
+            if column:
+                known = " and ".join(self.texts) or "texts with fixed names"
+                raise ConfigError(f"{key} is {column}, but records of the model's task, {card['task']}, have {known}")
+        self._given = dict(zip(self.texts, text_columns, strict=False))
+
+    def text(self, record: Record, key: str, needed: bool = True) -> str:
+        """One of `texts`, whatever its key in the record is.
+
+        Raises:
+            DataError: it is missing, blank or no text.
+        """
+        if self._given[key]:
+            return text_of(record, self._given[key])
+        trained = self.card.get(TEXT_COLUMNS, {}).get(key, key)
+        return text_of(record, *dict.fromkeys((trained, key)), needed=needed)
 
 
 class ClassificationAnswerer(_Task):
     """text_a, text_b -> label, probabilities."""
 
+    texts = ("text_a", "text_b")
+
     def read(self, record: Record) -> tuple[str, str]:
-        return text_of(record, "text_a"), text_of(record, "text_b", needed=False)
+        return self.text(record, "text_a"), self.text(record, "text_b", needed=False)
 
     def features(self, items: Sequence[tuple[str, str]]) -> Features:
         values, truncated = encode_pairs(*zip(*items, strict=True), self.tokenizer, self.length)
@@ -100,8 +131,10 @@ class RegressionAnswerer(ClassificationAnswerer):
 class EmbeddingsAnswerer(ClassificationAnswerer):
     """text_a -> pooled."""
 
+    texts = ("text_a",)
+
     def read(self, record: Record) -> tuple[str, str]:
-        return text_of(record, "text_a"), ""
+        return self.text(record, "text_a"), ""
 
     def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
         return [{"pooled": row.tolist()} for row in outputs["pooled_output"]]
@@ -131,8 +164,8 @@ class ChoiceAnswerer(_Task):
 class SpanAnswerer(_Task):
     """context, question -> answer, start, end, score, no_answer_probability, n_best; long contexts in windows."""
 
-    def __init__(self, card: Mapping[str, Any], tokenizer: FullTokenizer) -> None:
-        super().__init__(card, tokenizer)
+    def __init__(self, card: Mapping[str, Any], tokenizer: FullTokenizer, *text_columns: Any) -> None:
+        super().__init__(card, tokenizer, *text_columns)
         self.is_beam = card["task"] == "squad_v2"
         self.shortest = shortest_row(card)
         self.threshold = card["null_threshold"] if self.is_beam else None
@@ -166,9 +199,11 @@ class SpanAnswerer(_Task):
 class EntityAnswerer(_Task):
     """text or tokens -> entities; offsets of tokens count characters of them with single spaces between."""
 
+    texts = ("text",)
+
     def read(self, record: Record) -> tuple[str, list[tuple[int, int]]]:
         if "tokens" not in record:
-            text = text_of(record, "text")
+            text = self.text(record, "text")
             return text, split_words(text)
         tokens = record["tokens"]
         if not isinstance(tokens, list) or not tokens:
@@ -200,10 +235,11 @@ class EntityAnswerer(_Task):
 class MaskAnswerer(_Task):
     """text with [MASK] -> predictions, the likeliest tokens for each mask."""
 
+    texts = ("text",)
     top_k = 5
 
     def read(self, record: Record) -> tuple[list[int], list[int]]:
-        ids = encode_masked(text_of(record, "text"), self.tokenizer, self.length)
+        ids = encode_masked(self.text(record, "text"), self.tokenizer, self.length)
         return ids, [place for place, token in enumerate(ids) if token == self.tokenizer.mask_id]
 
     def features(self, items: Sequence[tuple[list[int], list[int]]]) -> Features:

@@ -31,7 +31,8 @@ from src.finetune_eval_model import SequenceClassificationScores
 from src.finetuning import TRAIN, Judgement, Source
 from src.glue import GLUE_TASKS, read_glue, write_submission
 from src.records import RecordSet, sha256_of
-from src.task_file import read_task
+from src.task_file import TEXT_COLUMNS, read_task
+from src.text_tables import read_table
 from src.tokenization import FullTokenizer
 
 LABELS = "labels"  # array of label ids or scores beside the rows of a split that has them
@@ -70,6 +71,7 @@ class ClassifierTask:
             "max_seq_length": config.max_seq_length,
             "task_name": config.task_name,
             "classifier_hidden_size": config.classifier_hidden_size,
+            TEXT_COLUMNS: self.examples.text_columns(),
         }
 
     def _find_labels(self) -> list[str]:
@@ -152,6 +154,11 @@ class GlueTexts:
             )
         self.dev_splits, self.test_splits = task.dev_splits or ("dev",), task.test_splits
 
+    def text_columns(self) -> dict[str, str]:
+        """The names of the texts' columns, by their keys in records."""
+        columns = GLUE_TASKS[self.config.task_name].columns
+        return {"text_a": columns.text_a} | ({"text_b": columns.text_b} if columns.text_b else {})
+
     def read(self, split: str) -> list[Example]:
         """The examples of a split."""
         return read_glue(self.config.task_name, Path(self.config.data_dir), split)
@@ -169,6 +176,15 @@ class CustomTexts:
         named = {TRAIN: config.train_file, "dev": config.dev_file, "test": config.test_file}
         self.files = find_splits(config.data_dir, named)
         self._training: Sequence[Example] | None = None
+
+    def text_columns(self) -> dict[str, str]:
+        """The names of the texts' columns in the training file, by their keys in records; none where it has none."""
+        config, file = self.config, self.files.get(TRAIN)
+        if not config.do_train or file is None or config.positive_file or config.train_data_file_path:
+            return {}
+        table = read_table(file, self.columns.names, self.columns.text_a)
+        wanted = {"text_a": self.columns.text_a, "text_b": self.columns.text_b}
+        return {key: table.name_of(column) for key, column in wanted.items() if column}
 
     def read(self, split: str) -> list[Example]:
         """The examples of a split.

@@ -245,7 +245,8 @@ def squad_features(
     Returns:
         Columns input_ids, input_mask, segment_ids, p_mask (1 at question and [SEP], which cannot be an answer): int32,
         per_token. For training start_positions, end_positions, is_impossible: int32, first and last token of the
-        answer and 0, or 0, 0, 1 where the row does not hold it; otherwise the arrays that SquadWindows reads.
+        answer and 0, or 0, 0, 1 where the row does not hold it; otherwise the arrays that SquadWindows reads, and
+        truncated (questions,) bool, whether a question was cut off.
 
     Raises:
         DataError: there are no questions, or none is left.
@@ -286,7 +287,12 @@ def squad_features(
     _, _, counts, places = placed = np.array(windows, np.int32).T
     columns, values = _token_columns(tokenizer, max_seq_length, np.concatenate(pieces), counts, places)
     if not training:
-        return Features(columns, values, {"windows": placed.T, "token_spans": np.concatenate(token_spans)})
+        truncated = np.array([len(query) > max_query_length for query in queries])
+        return Features(
+            columns,
+            values,
+            {"windows": placed.T, "token_spans": np.concatenate(token_spans), "truncated": truncated},
+        )
     ones = np.ones(len(windows), np.int64)
     for name, column in zip(_TARGETS, np.array(positions, np.int32).T, strict=True):
         columns[name], values[name] = Column("int32", 0), Ragged(column, ones)

@@ -80,8 +80,7 @@ def read_sentences(path: Path, data_format: str, names: NameColumns, labelled: b
         DataError: the file cannot be read, is of another form (names the line) or holds no sentences.
     """
     path = Path(path)
-    if data_format == "auto":
-        data_format = "names" if path.suffix.lower() in _TEXT_TABLES else _columns_or_lines(path)
+    data_format = find_format(path, data_format)
     if data_format == "names":
         sentences = _read_names(path, names, labelled)
     else:
@@ -96,6 +95,13 @@ def read_sentences(path: Path, data_format: str, names: NameColumns, labelled: b
             if not is_tag(tag):
                 raise DataError(f"{sentence.place(word)} has the tag {tag!r}, allowed are O, B-LABEL, I-LABEL, ...")
     return sentences
+
+
+def find_format(path: Path, data_format: str = "auto") -> str:
+    """The one of FORMATS that a file has, by its name and its lines where data_format does not say."""
+    if data_format != "auto":
+        return data_format
+    return "names" if path.suffix.lower() in _TEXT_TABLES else _columns_or_lines(path)
 
 
 def _columns_or_lines(path: Path) -> str:

@@ -17,9 +17,10 @@ from src.create_finetune_data import find_splits, sample, split_off
 from src.entities import OUTSIDE, entity_scores, tag_names
 from src.finetune_eval_model import TokenClassificationScores
 from src.finetuning import TRAIN, Judgement, Source
-from src.ner_data import NameColumns, Sentence, ner_facts, ner_features, read_sentences, word_logits
+from src.ner_data import NameColumns, Sentence, find_format, ner_facts, ner_features, read_sentences, word_logits
 from src.records import RecordSet
-from src.task_file import read_task
+from src.task_file import TEXT_COLUMNS, read_task
+from src.text_tables import read_table
 from src.tokenization import FullTokenizer
 
 
@@ -47,7 +48,15 @@ class NerTask:
             "task": "token_classification",
             "labels": self.labels,
             "max_seq_length": config.max_seq_length,
+            TEXT_COLUMNS: self._text_columns(),
         }
+
+    def _text_columns(self) -> dict[str, str]:
+        """The name of the text's column in training, where there are columns with names."""
+        file, config = self.files.get(TRAIN), self.config
+        if not config.do_train or file is None or find_format(file, config.data_format) != "names":
+            return {}
+        return {"text": read_table(file).name_of(config.text_column)}
 
     def _find_labels(self) -> list[str]:
         config = self.config

@@ -42,14 +42,24 @@ class Predictor:
         network: takes batches of columns (B, *) int32; an AnsweringNetwork or an ExportedNetwork.
         batch_size: rows that the network takes at once.
         top_k: tokens for each mask, where masks are filled in.
+        text_columns: keys of the first and the second text in records (src/answers.py); empty: as in training.
+
+    Raises:
+        ConfigError: the task has no such text.
     """
 
     def __init__(
-        self, card: dict[str, Any], tokenizer: FullTokenizer, network: Any, batch_size: int = 32, top_k: int = 5
+        self,
+        card: dict[str, Any],
+        tokenizer: FullTokenizer,
+        network: Any,
+        batch_size: int = 32,
+        top_k: int = 5,
+        text_columns: tuple[str, str] = ("", ""),
     ) -> None:
         self.card = card
         self._network, self._batch_size = network, batch_size
-        self._answerer: Answerer = ANSWERERS[card["task"]](card, tokenizer)
+        self._answerer: Answerer = ANSWERERS[card["task"]](card, tokenizer, text_columns)
         if isinstance(self._answerer, MaskAnswerer):
             self._answerer.top_k = top_k
 
@@ -72,7 +82,7 @@ class Predictor:
             embeddings: of a checkpoint, the backbone alone.
             vocab_file, spm_model_file: the vocabulary, where none lies beside a checkpoint.
             say: told what of a checkpoint was loaded.
-            settings: batch_size, top_k.
+            settings: batch_size, top_k, text_columns.
 
         Raises:
             DataError, CheckpointError: a file is missing, damaged, or does not belong to the others.

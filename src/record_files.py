@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from model_utils.errors import DataError
-from model_utils.files import sync_to_disk
+from model_utils.errors import ConfigError, DataError
+from model_utils.files import open_atomically
 from src.text_tables import read_table
 from src.utils import decode
 
@@ -96,6 +96,30 @@ def _read_table(path: Path) -> Iterator[NumberedRecord]:
             yield NumberedRecord(line, {name: field for name, field in zip(table.names, fields, strict=True) if field})
 
 
+def check_output(file: str, source: str) -> None:
+    """That answers to the records of `source` can be written to `file`; nothing is written.
+
+    Raises:
+        ConfigError: both are the same file.
+        DataError: the file cannot be written.
+    """
+    if file == STANDARD:
+        return
+    path = Path(file)
+    try:
+        if path.is_file() and os.path.isfile(source) and path.samefile(source):
+            raise ConfigError(f"the output {file} is the input: answers would take the place of the records")
+        if path.is_dir():
+            raise DataError(f"{file} is a folder, needed is the name of a file")
+        there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    except OSError as error:
+        raise DataError(f"{file} cannot be written: {error.strerror}") from error
+    if there != path and not there.is_dir():
+        raise DataError(f"{file} cannot be written: {there} is no folder")
+    if not os.access(there, os.W_OK):
+        raise DataError(f"{file} cannot be written: {there} is read-only")
+
+
 @contextlib.contextmanager
 def write_records(file: str) -> Iterator[Callable[[dict[str, Any]], object]]:
     """A function that writes a record as a line of JSON; a file gets its name when all are written.
@@ -105,24 +129,26 @@ def write_records(file: str) -> Iterator[Callable[[dict[str, Any]], object]]:
     """
 
     def writer(stream: TextIO) -> Callable[[dict[str, Any]], object]:
-        return lambda record: stream.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
+        return lambda record: stream.write(line_of(record))
 
-    if file == STANDARD:
-        yield writer(sys.stdout)
-        sys.stdout.flush()
-        return
-    path = Path(file)
-    temporary = path.with_name(f"unfinished-{os.getpid()}-{path.name}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w", encoding="utf-8") as stream:
-            yield writer(stream)
-        sync_to_disk(temporary)
-        temporary.replace(path)
+        if file == STANDARD:
+            yield writer(sys.stdout)
+            sys.stdout.flush()
+        else:
+            Path(file).parent.mkdir(parents=True, exist_ok=True)
+            with open_atomically(Path(file)) as stream:
+                yield writer(stream)
     except OSError as error:
-        raise DataError(f"{file} cannot be written: {error.strerror}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+        if file == STANDARD:  # or else Python tries once more when it ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        place = "standard output" if file == STANDARD else file
+        raise DataError(f"{place} cannot be written: {error.strerror}") from error
+
+
+def line_of(record: dict[str, Any]) -> str:
+    """A record as a line of a file."""
+    return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def batched(records: Iterator[NumberedRecord], size: int) -> Iterator[list[NumberedRecord]]:

@@ -11,6 +11,7 @@ from model_utils.json_files import Schema, read_json, write_checked
 
 TASK_FILE = "task.json"
 TASKS = ("classification", "regression", "multiple_choice", "squad_v1", "squad_v2", "token_classification")
+TEXT_COLUMNS = "text_columns"  # of a card: the names that texts had in the training data, by their keys in records
 LABELLED = ("classification", "token_classification")  # an output for each label
 
 

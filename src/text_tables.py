@@ -54,6 +54,10 @@ class Table:
             raise DataError(f"{self.path} has {self.names.count(column)} columns {column!r}; name one by its number")
         return self.names.index(column) if column in self.names else int(column) - 1
 
+    def name_of(self, column: str) -> str:
+        """The name of a column, given by its name or else its number; errors as those of `place`."""
+        return self.names[self.place(column)]
+
     def pick(self, line: int, row: Row, places: Sequence[int]) -> list[str]:
         """Some fields of a row.
 

@@ -1,6 +1,8 @@
 """Raw text in, answers out: order, numbers of bad lines, windows and cuts, files and standard streams."""
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -8,15 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi.testclient import TestClient
 
 import predict
 from model_utils.deploy_config import PredictConfig
 from model_utils.errors import ConfigError, DataError
 from model_utils.schema import load_config
+from src.file_answers import answer_records, joined
 from src.fill_mask import encode_masked
 from src.predictor import Predictor
-from src.record_files import read_records, write_records
+from src.record_files import NumberedRecord, check_output, read_records, write_records
 from src.saved_tokenizer import load_tokenizer
+from src.server import create_app
 from tests.conftest import ROOT
 from tests.trained_folders import TAGS, make_folder
 
@@ -93,6 +98,60 @@ def test_half_an_output_is_never_seen(tmp_path: Path) -> None:
     assert file.read_text(encoding="utf-8") == '{"label": "好"}\n'
 
 
+def test_an_output_that_is_no_file_stays_what_it_is(tmp_path: Path) -> None:
+    fifo, link, target = tmp_path / "fifo", tmp_path / "link", tmp_path / "target"
+    os.mkfifo(fifo)
+    link.symlink_to(target)
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        read = thread.submit(fifo.read_text)
+        for place in (fifo, link):
+            check_output(str(place), "-")
+            with write_records(str(place)) as write:
+                write({"label": "good"})
+        assert read.result() == target.read_text() == '{"label": "good"}\n'
+    assert fifo.is_fifo() and link.is_symlink()
+
+
+def test_an_output_that_cannot_be_is_refused_before_work(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "in.jsonl")
+    source = str(tmp_path / "in.jsonl")
+    for same in ("in.jsonl", "link"):
+        with pytest.raises(ConfigError, match=f"the output .*{same} is the input"):
+            check_output(str(tmp_path / same), source)
+    for name, sentence in (("", "is a folder"), ("in.jsonl/x", "in.jsonl is no folder"), ("x" * 300, "name too long")):
+        with pytest.raises(DataError, match=sentence):
+            check_output(str(tmp_path / name), source)
+    check_output(str(tmp_path / "new" / "out.jsonl"), str(tmp_path / "nowhere"))
+    assert not (tmp_path / "new").exists()
+
+
+def test_standard_output_that_is_closed_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        with (
+            pytest.raises(DataError, match="standard output cannot be written: Broken pipe"),
+            write_records("-") as write,
+        ):
+            write({"label": "good"})
+        monkeypatch.undo()
+
+
+@pytest.mark.parametrize(
+    ("record", "name"),
+    [
+        ({"text": "x"}, None),
+        ({"text": "x", "label": 1}, "prediction"),
+        ({"probabilities": 0, "prediction": 1, "prediction_2": 2}, "prediction_3"),
+    ],
+)
+def test_no_key_of_a_record_is_overwritten(record: dict[str, Any], name: str | None) -> None:
+    answer = {"label": "good", "probabilities": {"good": 1.0}}
+    assert joined(NumberedRecord(1, record), answer) == record | ({name: answer} if name else answer)
+
+
 # --- records ---
 
 
@@ -131,6 +190,39 @@ def test_what_is_cut_says_so(classify: Predictor) -> None:
     assert long["probabilities"] == pytest.approx(short["probabilities"], abs=1e-5)
 
 
+def test_texts_may_have_the_names_of_their_columns_in_training(classifier: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(classifier, tmp_path / "run")
+    card = json.loads((folder / "task.json").read_text())
+    (folder / "task.json").write_text(json.dumps(card | {"text_columns": {"text_a": "review", "text_b": "title"}}))
+    predictor = Predictor.load(folder, say=quiet)
+    pair = {"text_a": "fine", "text_b": "words"}
+    same = [{"review": "fine", "title": "words"}, {"review": "fine", "text_b": "words"}, pair | {"review": "fine"}]
+    assert predictor.predict(same) == predictor.predict([pair] * 3)
+    assert predictor.predict([{"review": "fine"}]) == predictor.predict([{"text_a": "fine"}])
+    assert predictor.predict([{"body": "fine"}]) == [{"error": "review or text_a is missing; the record has body"}]
+
+    named = Predictor.load(folder, say=quiet, text_columns=("body", "head"))
+    asked = [{"body": "fine", "head": "words"}, {"review": "fine", "head": "a"}, {"body": "fine", "title": "words"}]
+    answers = named.predict(asked)
+    assert answers[:1] == predictor.predict([pair])
+    assert answers[1:] == [
+        {"error": "body is missing; the record has review, head"},
+        {"error": "head is missing; the record has body, title"},
+    ]
+    for columns, sentence in (
+        (("", "head"), "text_b_column is head, but records of the model's task, embeddings, have text_a"),
+        (("body", "head"), "text_b_column is head"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            Predictor.load(folder, say=quiet, embeddings=True, text_columns=columns)
+
+
+def test_a_blank_record_is_an_error_for_itself_over_http(classify: Predictor) -> None:
+    reply = TestClient(create_app(classify)).post("/predict", json={"records": [{"text_a": " "}, {"text_a": "fine"}]})
+    blank, fine = reply.json()["answers"]
+    assert blank == {"error": "text_a is blank, needed is a text"} and "label" in fine
+
+
 def test_probabilities_are_of_all_labels(classify: Predictor) -> None:
     (answer,) = classify.predict([{"text_a": "fine", "text_b": "words"}])
     assert list(answer["probabilities"]) == ["bad", "good", "so so"]
@@ -157,6 +249,9 @@ def test_spans_are_parts_of_long_contexts(task: str, tmp_path: Path) -> None:
     assert all(context[span["start"] : span["end"]] == span["answer"] for span in answer["n_best"])
     scores = [span["score"] for span in answer["n_best"]]
     assert scores == sorted(scores, reverse=True)
+    fits, cut = predictor.predict([{"context": "it is", "question": "a" * length} for length in (12, 13)])
+    assert "truncated" not in answer and "truncated" not in fits and cut["truncated"] is True
+    assert cut["n_best"] == fits["n_best"]
     if task == "squad_v1":
         assert answer["no_answer_probability"] is None and answer["answer"] == answer["n_best"][0]["answer"]
     else:
@@ -212,15 +307,36 @@ def test_a_file_is_answered_line_by_line(classifier: Path, tmp_path: Path, capsy
     records = [{"id": "x", "text_a": "one", "author": "ann"}, {"text_a": ""}, {"text_a": "a" * 99}]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records) + "nonsense\n")
     where = {"input": str(tmp_path / "in.jsonl"), "output": str(tmp_path / "out" / "answers.jsonl")}
-    predict.main(PredictConfig(model=str(classifier), device_target="CPU", **where))
+    assert predict.main(PredictConfig(model=str(classifier), device_target="CPU", **where)) == 0
     answers = [json.loads(line) for line in (tmp_path / "out/answers.jsonl").read_text().splitlines()]
     assert answers[0].items() >= records[0].items() and answers[0]["label"] in ("bad", "good", "so so")
     assert answers[1] == {"id": None, "line": 2, "error": "text_a is blank, needed is a text"}
     assert answers[2]["truncated"] is True
     assert answers[3]["line"] == 4 and "is not JSON" in answers[3]["error"]
     said = capsys.readouterr().err
-    assert "1 texts have more than 40 tokens and were cut" in said
-    assert "2 records could not be answered" in said
+    assert "1 of 4 records have texts longer than the model takes, which were cut: max_seq_length 40" in said
+    assert "2 of 4 records could not be answered" in said
+
+
+def test_a_file_of_which_nothing_can_be_answered(classify: Predictor, tmp_path: Path) -> None:
+    failed = [NumberedRecord(1, {"text": "x"}), NumberedRecord(2, {}, "line 2 is not JSON")]
+    said: list[str] = []
+    assert answer_records(classify, iter(failed), str(tmp_path / "out"), said.append) == 1
+    assert said == ["2 of 2 records could not be answered: each has an error in its place"]
+    assert answer_records(classify, iter([]), str(tmp_path / "out"), said.append) == 0
+    own = NumberedRecord(1, {"text_a": "fine", "error": "an older one"})
+    assert answer_records(classify, iter([own, *failed]), str(tmp_path / "out"), said.append) == 0
+    assert said[1:] == ["2 of 3 records could not be answered: each has an error in its place"]
+
+
+def test_a_dry_run_keeps_nothing(classifier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [json.dumps({"text_a": "a" * (1 + number % 30)}) for number in range(200)]
+    (tmp_path / "in.jsonl").write_text("\n".join([*lines, "nonsense"]))
+    where = {"input": str(tmp_path / "in.jsonl"), "output": str(tmp_path / "new" / "out.jsonl")}
+    assert predict.main(PredictConfig(model=str(classifier), device_target="CPU", dry_run=True, **where)) == 0
+    said = capsys.readouterr().err
+    assert "dry run: 201 records, 1 of them unreadable. 64 were answered in" in said and "Nothing was kept." in said
+    assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
 
 
 def test_standard_input_and_output(classifier: Path) -> None:
@@ -235,7 +351,8 @@ def test_standard_input_and_output(classifier: Path) -> None:
     ("arguments", "sentence"),
     [
         (["--model", "m"], "--input and --output are needed"),
-        (["--model", "m", "--serve", "8000", "--input", "x"], "input and output mean nothing beside it"),
+        (["--model", "m", "--serve", "8000", "--input", "x"], "input means nothing beside it"),
+        (["--model", "m", "--serve", "8000", "--dry_run", "yes"], "dry_run means nothing beside it"),
         (["--model", "m", "--input", "x", "--output", "-", "--allowed_hosts", "a"], "mean nothing without serve"),
         (
             ["--model", "m", "--input", "x", "--output", "-", "--encrypt_key_file", "k"],

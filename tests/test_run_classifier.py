@@ -18,6 +18,7 @@ from model_utils.errors import CheckpointError, ConfigError, DataError
 from model_utils.schema import load_config
 from model_utils.task_config import ClassifierConfig
 from src.checkpoint import list_checkpoints
+from src.classifier_task import CustomTexts
 from src.prediction import OutputTable
 from tests.conftest import ROOT
 from tests.finetune_arguments import arguments
@@ -224,3 +225,19 @@ def test_two_processes_do_what_one_does(data: Path, tmp_path: Path) -> None:
     for split in ("dev", "test"):
         name = f"predictions_{split}.tsv"
         assert (tmp_path / "one" / name).read_text() == (tmp_path / "two" / name).read_text()
+
+
+def test_the_names_of_the_texts_columns_are_known(tmp_path: Path) -> None:
+    """task.json has them, for records to be read by (src/answers.py)."""
+    (tmp_path / "train.csv").write_text("review,title,label\nfine,a,good\n")
+    (tmp_path / "plain.tsv").write_text("good\tfine\ta\n")
+
+    def names(**settings: Any) -> dict[str, str]:
+        return CustomTexts(load_config(ClassifierConfig, arguments({}, settings))).text_columns()
+
+    assert names(train_file=tmp_path / "train.csv", text_a_column="1") == {"text_a": "review"}
+    both = {"text_a_column": "review", "text_b_column": 2}
+    assert names(train_file=tmp_path / "train.csv", **both) == {"text_a": "review", "text_b": "title"}
+    headless = {"column_names": "label,body,head", "text_a_column": "body"}
+    assert names(train_file=tmp_path / "plain.tsv", **headless) == {"text_a": "body"}
+    assert names(positive_file=tmp_path / "plain.tsv", negative_file=tmp_path / "plain.tsv") == {}

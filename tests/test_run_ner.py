@@ -11,6 +11,7 @@ from model_utils.errors import CheckpointError, ConfigError, DataError
 from model_utils.schema import load_config
 from model_utils.task_config import NerConfig
 from src.entities import entity_scores
+from src.ner_task import NerTask
 from tests.finetune_arguments import LEARNER, arguments
 
 SENTENCES = 32
@@ -98,3 +99,16 @@ def test_weights_of_other_labels_are_refused(run: Path, shared: Path, tmp_path: 
 def test_label_list_needs_tags(shared: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="label_list"):
         config_of(shared, tmp_path, save_finetune_checkpoint_path=tmp_path / "run", label_list="O,PER")
+
+
+def test_the_name_of_the_texts_column_is_known(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("id,review,dish_name\n1,a fine soup,soup\n2,a dull soup,soup\n")
+    (tmp_path / "train.txt").write_text("soup B-DISH\n")
+    for name, column, found in (
+        ("csv", "review", {"text": "review"}),
+        ("csv", 2, {"text": "review"}),
+        ("txt", "x", {}),
+    ):
+        settings = {"train_file": tmp_path / f"train.{name}", "text_column": column, "do_eval": False}
+        config = load_config(NerConfig, arguments({}, settings))
+        assert NerTask(config, None).card["text_columns"] == found
