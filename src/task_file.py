@@ -38,6 +38,7 @@ class CardSchema(Schema):
     start_n_top: int = Field(5, ge=1)
     end_n_top: int = Field(5, ge=1)
     null_threshold: float = 1.0
+    text_columns: dict[Literal["text_a", "text_b", "text"], str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _labels_fit(self) -> Self:
