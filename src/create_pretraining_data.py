@@ -29,6 +29,7 @@ from tqdm import tqdm
 from model_utils.config import CreateDataConfig, run_main
 from model_utils.errors import DataError, UserError
 from src.corpus import expand_glob, read_documents, split_sentences
+from src.coverage import Coverage
 from src.masking import Settings, Vocabulary
 from src.pretraining_instances import (
     MIN_DOCUMENT_TOKENS,
@@ -61,11 +62,13 @@ class UnitResult:
     """The rows of one unit of documents.
 
     token_counts: (V,) int64, how often each token is to be predicted in them.
+    coverage: how often each token of the unit is in one of them.
     text_bytes: size of the unit's text.
     """
 
     packed: PackedRows
     token_counts: np.ndarray
+    coverage: Coverage
     text_bytes: int
 
 
@@ -81,20 +84,23 @@ class UnitMaker:
         """All examples of a unit, its duplicates mixed; the same ones wherever and whenever it is called."""
         vocab_size = self.tokenizer.vocab_size
         documents = join_documents(self._encode(unit))
-        parts = []
+        parts, all_pairs = [], []
         for duplicate in range(self.dupe_factor):
             generator = np.random.default_rng([self.seed, number, duplicate])
             pairs = sample_pairs(documents, self.settings, Random(int(generator.integers(2**62))))
+            all_pairs += pairs
             if pairs:
                 parts.append(build_examples(documents, pairs, self.vocabulary, self.settings, generator))
+        coverage = Coverage.of(documents, all_pairs, self.dupe_factor)
         text_bytes = sum(len(text.encode()) for document in unit for text in document)
         if not parts:
-            return UnitResult(PackedRows([], np.zeros(0, np.int32)), np.zeros(vocab_size, np.int64), text_bytes)
+            nothing = PackedRows([], np.zeros(0, np.int32))
+            return UnitResult(nothing, np.zeros(vocab_size, np.int64), coverage, text_bytes)
         rows = concatenate(parts)
         packed = pack_rows(self.columns, rows)
         packed = packed.take(np.random.default_rng([self.seed, number]).permutation(len(packed.rows)))
         predicted = rows["masked_lm_ids"].values[rows["masked_lm_weights"].values > 0]
-        return UnitResult(packed, np.bincount(predicted, minlength=vocab_size), text_bytes)
+        return UnitResult(packed, np.bincount(predicted, minlength=vocab_size), coverage, text_bytes)
 
     def _encode(self, unit: list[Document]) -> list[list[list[int]]]:
         """Token ids of the sentences of each document."""
@@ -264,7 +270,7 @@ def main(config: CreateDataConfig) -> None:
     if config.dry_run:
         print(estimate(maker, units, source_bytes, workers))
         return
-    token_counts = np.zeros(tokenizer.vocab_size, np.int64)
+    token_counts, coverage = np.zeros(tokenizer.vocab_size, np.int64), Coverage.none()
     with (
         UnitMakers(maker, units, workers) as results,  # before the writer, which takes seconds to load MindSpore
         RecordWriter(path, maker.columns, facts, config.output_file_num) as writer,
@@ -274,6 +280,7 @@ def main(config: CreateDataConfig) -> None:
         for result in results:
             writer.write(result.packed)
             token_counts += result.token_counts
+            coverage += result.coverage
             bar.update(result.text_bytes)
         if not writer.rows:
             raise DataError(
@@ -283,6 +290,7 @@ def main(config: CreateDataConfig) -> None:
         writer.add_array("unigram", token_counts)
     seconds = time.monotonic() - start
     print(f"{path}: {writer.rows:,} examples in {seconds:.1f} s, {writer.rows / seconds:,.0f} a second")
+    print(f"coverage: {coverage}")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 Shape letters: B (examples), L (tokens of the longest of them).
 """
 
+import math
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from random import Random
@@ -16,6 +17,7 @@ from src.records import Column, Ragged
 SPECIAL_TOKENS = 3
 MIN_DOCUMENT_TOKENS = 16  # a shorter text makes no pair worth learning from
 _ATTEMPTS = 20
+_SHIFTS = (0, 1, -1, 2, -2, 3, -3, 4, -4)  # of a place that must not be a border between sentences
 
 
 def columns(settings: Settings, pad_id: int) -> dict[str, Column]:
@@ -42,10 +44,12 @@ class Documents:
 
     ids: (tokens,) int32.
     borders: for each document, the ascending positions in `ids` where a sentence begins, and its end.
+    left_out: documents that were too short.
     """
 
     ids: np.ndarray
     borders: list[list[int]]
+    left_out: int
 
 
 def join_documents(documents: list[list[list[int]]]) -> Documents:
@@ -62,7 +66,7 @@ def join_documents(documents: list[list[list[int]]]) -> Documents:
             for sentence in document:
                 ids.extend(sentence)
                 borders[-1].append(len(ids))
-    return Documents(np.array(ids, np.int32), borders)
+    return Documents(np.array(ids, np.int32), borders, len(documents) - len(borders))
 
 
 # --- pairs of segments ---
@@ -88,118 +92,148 @@ class Pair(NamedTuple):
 
 
 def sample_pairs(documents: Documents, settings: Settings, random: Random) -> list[Pair]:
-    """Pairs of segments from all documents; each token is in about one pair.
+    """Pairs of segments from all documents; each token, wherever in its document it stands, is in about one pair.
 
-    Nothing but what the segments say tells their order. A pair lies around a split, which is a border between
-    sentences, or in the middle of a long sentence a place inside it. How many tokens it has before and after is drawn
-    from a distribution that is symmetric whatever the text is. At a border, each segment begins or ends where a
-    sentence does, by the toss of a coin, and its other end is inside a sentence; at a split inside a sentence, all
-    ends are. The label is drawn after that. So lengths and cuts have the same distribution in both classes.
+    A document is divided into stretches, each of which becomes a pair (_sample_sizes). The label is drawn after the
+    pair was cut, and how it was cut says nothing about the order (_cut): lengths and the kinds of the segments' ends
+    have the same distribution in both classes.
     """
     max_tokens = settings.max_seq_length - SPECIAL_TOKENS
     pairs = []
     for number, borders in enumerate(documents.borders):
-        wanted = (borders[-1] - borders[0]) / (max_tokens * (1 - settings.short_seq_prob / 2))
-        count = max(1, int(wanted + random.random()))
-        for position in range(count):
-            target = max_tokens
-            if random.random() < settings.short_seq_prob:
-                target = random.randint(min(MIN_DOCUMENT_TOKENS, max_tokens), max_tokens)
-            split = _sample_split(borders, target, (position + random.random()) / count)
-            lengths = _sample_lengths(borders, split, target, random)
-            if lengths is None:
+        start = borders[0]
+        for size in _sample_sizes(borders[-1] - borders[0], max_tokens, settings.short_seq_prob, random):
+            segments = _cut(borders, start, size, random)
+            start += size
+            if segments is None:
                 continue
-            first = random.choice(_cuts_before(borders, split, lengths[0]))
-            second: Span | None = random.choice(_cuts_after(borders, split, lengths[1]))
             label = int(random.random() < 0.5)
             if settings.random_next_sentence:
-                # Where no other document has such a segment there is no pair of either label.
-                at_border = _is_border(borders, split)
-                other = _segment_of_another(documents, number, at_border, lengths[1], random)
-                second = other if label or other is None else second
-            if second is not None:
-                pairs.append(Pair(first, second, label))
+                segments = _with_another(documents, number, segments, label, random)
+            if segments is not None:
+                pairs.append(Pair(*segments, label))
     return pairs
 
 
-def _sample_split(borders: list[int], target: int, share: float) -> int:
-    """The border nearest to a place in the document, preferably one with half of the target on either side.
+def _sample_sizes(tokens: int, max_tokens: int, short_seq_prob: float, random: Random) -> list[int]:
+    """Sizes of the stretches that a document of this many tokens is divided into, in random order.
 
-    Where the nearest one is farther off than a quarter of the target, it is that place itself.
-
-    Args:
-        share: the place, from 0 (half of the target after the document's beginning) to 1 (half before its end).
+    They have max_tokens, but for a share of short_seq_prob, of any size below. The rest of the document is one of these
+    short ones; a document of up to max_tokens is a stretch by itself.
     """
-    begin, end = borders[0], borders[-1]
-    half = min(target, end - begin) // 2
-    place = begin + half + int((end - begin - 2 * half) * share)
-    low, high = place - half // 2, place + half // 2
-    left, right = bisect_left(borders, low), bisect_right(borders, high)
-    near = [border for border in borders[left:right] if begin < border < end]
-    inside = [border for border in near if begin + half <= border <= end - half]
-    return min(inside or near or [place], key=lambda border: abs(border - place))
+    least = min(MIN_DOCUMENT_TOKENS, max_tokens // 2)
+    count = math.ceil(tokens / (max_tokens * (1 - short_seq_prob / 2)))
+    short_share = (short_seq_prob * count - 1) / (count - 1) if count > 1 else 0.0
+    sizes = []
+    while tokens > max_tokens:
+        sizes.append(random.randint(least, max_tokens) if random.random() < short_share else max_tokens)
+        tokens -= sizes[-1]
+    if sizes and tokens < least:
+        tokens += sizes.pop()
+        if tokens > max_tokens:
+            sizes.append(least)
+            tokens -= least
+    sizes.append(tokens)
+    random.shuffle(sizes)
+    return sizes
 
 
-def _sample_lengths(borders: list[int], split: int, target: int, random: Random) -> tuple[int, int] | None:
-    """Tokens before and after a split, each order as likely as the other; None where no lengths are possible.
+def _cut(borders: list[int], start: int, size: int, random: Random) -> tuple[Span, Span] | None:
+    """Two segments in the order of the text from about the tokens [start, start + size) of a document.
 
-    Both sides must be able to have both lengths, each with exactly one end, or none, where a sentence ends.
+    One segment begins where a sentence does, the other ends where one does, and their other ends are inside sentences.
+    They meet at a border between sentences, or, by the toss of a coin, are exchanged in length and kind and lie at
+    the outer ends of the sentences that the stretch touches. Without a border in the middle of the stretch, or where
+    these sentences have more than twice its tokens, all ends are inside sentences. So nothing but what the segments
+    say tells their order.
+
+    Returns:
+        None where the sentences are too short for ends inside them.
     """
-    available = min(split - borders[0], borders[-1] - split) - 1
-    for total in range(min(target, 2 * available), 1, -1):
-        shorter = max(total - available, total // 8, 1)
-        for _ in range(min(_ATTEMPTS, total - 2 * shorter + 1)):
-            before = random.randint(shorter, total - shorter)
-            lengths = before, total - before
-            if all(_cuts_before(borders, split, size) and _cuts_after(borders, split, size) for size in lengths):
-                return lengths
+    window = _window(borders, start, size)
+    if window is None:
+        return None
+    start, end = window
+    margin = max(1, (end - start) // 8)
+    sentences = Span(borders[bisect_left(borders, start) - 1], borders[bisect_left(borders, end)])
+    inner = borders[bisect_left(borders, start + margin) : bisect_right(borders, end - margin)]
+    for _ in range(_ATTEMPTS if inner and sentences.end - sentences.start <= 2 * (end - start) else 0):
+        split = random.choice(inner)
+        first_end, second_start = sentences.start + end - split, sentences.end - (split - start)
+        if not _is_border(borders, first_end) and not _is_border(borders, second_start):
+            if random.random() < 0.5:
+                return Span(start, split), Span(split, end)
+            return Span(sentences.start, first_end), Span(second_start, sentences.end)
+    for _ in range(_ATTEMPTS):
+        split = random.randint(start + margin, end - margin)
+        if not _is_border(borders, split) and not _is_border(borders, start + end - split):
+            return Span(start, split), Span(split, end)
     return None
 
 
-def _cuts_before(borders: list[int], split: int, length: int) -> list[Span]:
-    """The segments of a length that may stand before a split; empty if one of them would not be cut as it must be.
+def _window(borders: list[int], start: int, size: int) -> Span | None:
+    """About the tokens [start, start + size), moved and shortened so that both ends are inside sentences."""
+    begin, end = borders[0] + 1, borders[-1] - 1
+    for tokens in range(min(size, end - begin), max(size // 2, 1), -1):
+        nearest = min(max(start, begin), end - tokens)
+        for shift in _SHIFTS:
+            place = nearest + shift
+            if (
+                begin <= place <= end - tokens
+                and not _is_border(borders, place)
+                and not _is_border(borders, place + tokens)
+            ):
+                return Span(place, place + tokens)
+    return None
 
-    At a border these are the last tokens before it, and the first ones of the sentences that these belong to.
+
+def _with_another(
+    documents: Documents, own: int, segments: tuple[Span, Span], label: int, random: Random
+) -> tuple[Span, Span] | None:
+    """Segments with one of them, either, from another document, if the label asks for it; None if none was found.
+
+    Where no other document has such a segment there is no pair of either label.
     """
-    start = borders[bisect_right(borders, split - length) - 1]
-    if start == split - length:
-        return []
-    last = Span(split - length, split)
-    if not _is_border(borders, split):
-        return [last]
-    return [] if _is_border(borders, start + length) else [last, Span(start, start + length)]
+    replaced = random.randrange(2)
+    other = _segment_of_another(documents, own, segments[replaced], random)
+    if other is None or not label:
+        return other and segments
+    return (other, segments[1]) if replaced == 0 else (segments[0], other)
 
 
-def _cuts_after(borders: list[int], split: int, length: int) -> list[Span]:
-    """The mirror image of _cuts_before."""
-    end = borders[bisect_left(borders, split + length)]
-    if end == split + length:
-        return []
-    first = Span(split, split + length)
-    if not _is_border(borders, split):
-        return [first]
-    return [] if _is_border(borders, end - length) else [first, Span(end - length, end)]
+def _segment_of_another(documents: Documents, own: int, model: Span, random: Random) -> Span | None:
+    """A segment as long as `model` and cut as it is, from another document of the unit; None if none was found.
+
+    Any token is about as likely to be in it as any other. Drawn within a document alone it would seldom hold the
+    document's beginning or end; drawn with as much room before and after as it is long, and moved inside, too often.
+    """
+    length = model.end - model.start
+    borders = documents.borders[own]
+    begins, ends = _is_border(borders, model.start), _is_border(borders, model.end)
+    for _ in range(_ATTEMPTS):
+        token = random.randrange(len(documents.ids))
+        number = bisect_right(documents.borders, token, key=lambda borders: borders[0]) - 1
+        borders = documents.borders[number]
+        room = borders[-1] - length
+        if number == own or room <= borders[0]:
+            continue
+        beyond = 3 * length // 4
+        start = min(max(random.randint(borders[0] - beyond, room + beyond), borders[0]), room)
+        if begins:
+            start = borders[bisect_right(borders, start) - 1]
+        elif ends:
+            start = borders[bisect_left(borders, start + length)] - length
+        if (
+            borders[0] <= start <= room
+            and _is_border(borders, start) == begins
+            and _is_border(borders, start + length) == ends
+        ):
+            return Span(start, start + length)
+    return None
 
 
 def _is_border(borders: list[int], position: int) -> bool:
     return borders[bisect_left(borders, position)] == position
-
-
-def _segment_of_another(documents: Documents, own: int, at_border: bool, length: int, random: Random) -> Span | None:
-    """A segment cut as those after a split are, from another document of the unit; None if none was found."""
-    if len(documents.borders) < 2:
-        return None
-    for _ in range(_ATTEMPTS):
-        number = random.randrange(len(documents.borders) - 1)
-        borders = documents.borders[number + (number >= own)]
-        if borders[-1] - borders[0] <= length:
-            continue
-        start = random.choice(borders[:-1]) if at_border else random.randrange(borders[0], borders[-1])
-        if start + length < borders[-1] and _is_border(borders, start) == at_border:
-            cuts = _cuts_after(borders, start, length)
-            if cuts:
-                return random.choice(cuts)
-    return None
 
 
 # --- examples ---
