@@ -6,7 +6,7 @@
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -166,21 +166,24 @@ class FeatureDataset:
         wanted = rows[rows >= 0].tolist()
         if not (rows[-1] >= 0).any():
             wanted.append(0)  # a rank with nothing left computes some row with weight 0
+        read = _iterate(lambda: self._read(wanted), self.records.folder)
+        for batch, batch_rows, width in zip(read, rows, widths, strict=True):
+            columns = _finish(batch, self.columns, int(width), batch_rows >= 0, self.weight_columns)
+            yield columns | {ROW_NUMBERS: batch_rows}
+
+    def _read(self, rows: list[int]) -> ds.Dataset:
+        """These rows in this order, some at a time, padded to the longest of them."""
         reader = ds.MindDataset(
             [str(file) for file in self.records.files],
             columns_list=list(self.columns),
-            sampler=ds.SubsetSampler(wanted),
+            sampler=ds.SubsetSampler(rows),
             num_parallel_workers=_workers(),
         )
         padding = {
             name: ([None if column.per_token else max(column.width, 1)], column.padding)
             for name, column in self.columns.items()
         }
-        reader = reader.padded_batch(self.loading.batch_size, pad_info=padding, num_parallel_workers=_workers())
-        read = _iterate(reader, self.records.folder)
-        for batch, batch_rows, width in zip(read, rows, widths, strict=True):
-            columns = _finish(batch, self.columns, int(width), batch_rows >= 0, self.weight_columns)
-            yield columns | {ROW_NUMBERS: batch_rows}
+        return reader.padded_batch(self.loading.batch_size, pad_info=padding, num_parallel_workers=_workers())
 
 
 def _workers() -> int:
@@ -188,11 +191,11 @@ def _workers() -> int:
     return min(2, os.cpu_count() or 1)
 
 
-def _iterate(reader: ds.Dataset, source: Path) -> Iterator[Batch]:
-    """What a pipeline reads, its errors as sentences."""
+def _iterate(pipeline: Callable[[], ds.Dataset], source: Path) -> Iterator[Batch]:
+    """What a pipeline reads; errors of making it (files that are gone by now) and of reading as sentences."""
     try:
-        yield from reader.create_dict_iterator(output_numpy=True, num_epochs=1)
-    except RuntimeError as error:
+        yield from pipeline().create_dict_iterator(output_numpy=True, num_epochs=1)
+    except (RuntimeError, ValueError) as error:
         raise DataError(f"{source} cannot be read: {mindspore_reason(error)}") from error
 
 
@@ -239,7 +242,7 @@ class TFRecordDataset:
         self.batches_per_epoch = loading.batches(self.num_rows)
         if loading.bucket_boundaries:
             raise DataError(f"{self.files[0]}: rows of a TFRecord are padded already; leave bucket_boundaries empty")
-        first = next(_iterate(self._read(None), self.files[0]))
+        first = next(_iterate(lambda: self._read(None), self.files[0]))
         length, predictions = len(first["input_ids"]), len(first["masked_lm_ids"])
         self.columns = {name: Column("int32", length, 0, True) for name in PRETRAIN_TOKEN_COLUMNS}
         self.columns |= {name: Column("int32", predictions) for name in PRETRAIN_PREDICTION_COLUMNS}
@@ -256,9 +259,12 @@ class TFRecordDataset:
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """As FeatureDataset.batches."""
         size, rank = self.loading.batch_size, self.loading.rank
-        reader = self._read(epoch if self.loading.shuffle else None).skip(start * self.loading.rows_at_once)
-        reader = reader.batch(self.loading.rows_at_once, drop_remainder=not self.loading.evaluation)
-        for batch in _iterate(reader, self.files[0].parent):
+        rows, drop = self.loading.rows_at_once, not self.loading.evaluation
+
+        def pipeline() -> ds.Dataset:
+            return self._read(epoch if self.loading.shuffle else None).skip(start * rows).batch(rows, drop)
+
+        for batch in _iterate(pipeline, self.files[0].parent):
             real = np.arange(rank * size, (rank + 1) * size) < len(batch[PRETRAIN_LABEL])
             first = rank * size if real.any() else 0
             own = {name: values[first : first + size] for name, values in batch.items()}

@@ -407,7 +407,7 @@ def sha256_of(path: Path) -> str:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def mindspore_reason(error: RuntimeError) -> str:
+def mindspore_reason(error: RuntimeError | ValueError) -> str:
     """The line that says what is wrong among the many of MindSpore's data errors."""
     reasons = [line.removeprefix("[ERROR] ") for line in str(error).splitlines() if line.startswith("[ERROR] ")]
     return reasons[0] if reasons else str(error)

@@ -1,6 +1,7 @@
 """Batches: every row once, in an order of seed and epoch alone, for every rank, bucket and kind of file."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,15 @@ def assert_same_batches(left, right) -> None:
         assert one.keys() == other.keys()
         for name in one:
             np.testing.assert_array_equal(one[name], other[name])
+
+
+def test_files_that_are_gone_at_the_next_epoch_are_named(folder, tmp_path):
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    batches = load(copy)
+    assert len(list(batches.batches(0))) == batches.batches_per_epoch
+    shutil.rmtree(copy)
+    with pytest.raises(DataError, match=r"copy cannot be read: .*rows\.mindrecord0.* does not exist"):
+        next(batches.batches(1))
 
 
 def test_columns_have_their_widths_types_and_padding(folder, lengths):
