@@ -31,6 +31,7 @@ CUDA_LIBRARIES = (
     "libnvrtc.so.11.2",
     "libnccl.so.2",
 )
+RANKS_FOLDER = "ALBERT_RANKS_FOLDER"  # in the environment of a process that scripts/launch.py started as one of several
 GPU_SETUP = "install it with `pip install -r requirements-gpu.txt` and run `. scripts/gpu_env.sh` before Python"
 
 
@@ -204,7 +205,7 @@ def setup_device(
 
     Args:
         device_id: number of the device, counted from 0; in distributed runs each process takes its own.
-        distribute: whether msrun started this process as one of device_num.
+        distribute: whether scripts/launch.py started this process as one of device_num.
 
     Raises:
         DeviceError: the device is not there, or the processes are not as many as device_num.
@@ -213,8 +214,10 @@ def setup_device(
 
     target = choose_target(device_target)
     if distribute:
-        if "MS_ROLE" not in os.environ:
-            raise DeviceError("distribute is true, but msrun did not start this process: use scripts/*_distribute.sh")
+        if RANKS_FOLDER not in os.environ:
+            raise DeviceError(
+                "distribute is true, but this process was not started as one of several: use scripts/*_distribute.sh"
+            )
         device_id = int(os.environ.get("DEVICE_ID", "0")) if target != "CPU" else 0
     available = {"GPU": len(nvidia_cards()), "CPU": 1}.get(target)
     if available is not None and device_id >= available:
@@ -237,7 +240,7 @@ def setup_device(
     communication.init()
     rank, rank_size = communication.get_rank(), communication.get_group_size()
     if rank_size != device_num:
-        raise DeviceError(f"device_num is {device_num}, but msrun started {rank_size} processes")
+        raise DeviceError(f"device_num is {device_num}, but {rank_size} processes were started")
     return Device(target, device_id, rank, rank_size)
 
 

@@ -38,7 +38,7 @@ run_single() { # NAME ARGUMENTS...: replaces this shell by run_NAME.py, whose ou
     exec python "$PROJECT/run_$1.py" "${@:2}" > >(trap '' INT TERM; exec tee "$log") 2>&1
 }
 
-run_distribute() { # NAME [--nproc N] ARGUMENTS...: run_NAME.py in one process a device, started by msrun
+run_distribute() { # NAME [--nproc N] ARGUMENTS...: run_NAME.py in one process a device
     local name=$1 nproc=${DEVICE_NUM:-} logs port
     shift
     prepare_environment requirements.txt
@@ -54,27 +54,6 @@ run_distribute() { # NAME [--nproc N] ARGUMENTS...: run_NAME.py in one process a
     logs="$PROJECT/output/logs/${name}_$(date +%Y%m%d_%H%M%S)_$$"
     mkdir -p "$logs"
     echo "logs: $logs"
-    port=$(python -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])')
     export GLOG_v="${GLOG_v:-3}" # errors only: its warnings at every start say nothing is wrong
-    # msrun answers Ctrl-C by killing the processes and SIGTERM by leaving them behind; they are to save and exit.
-    set -m
-    python -m mindspore.parallel.cluster.run --worker_num="$nproc" --local_worker_num="$nproc" --master_port="$port" \
-        --log_dir="$logs" --join=True --tail_worker_log=0 "$PROJECT/run_$name.py" --distribute true --device_num "$nproc" "$@" &
-    local msrun=$! code
-    set +m
-    trap 'stop_workers $msrun' INT TERM
-    while :; do
-        wait "$msrun" && code=0 || code=$?
-        kill -0 "$msrun" 2>/dev/null || break # wait also returns at a signal
-    done
-    exit "$code"
-}
-
-stop_workers() { # MSRUN_PROCESS: SIGTERM to the training processes that it started, not to its scheduler and log readers
-    local process
-    for process in $(cat /proc/"$1"/task/*/children); do
-        case $(readlink /proc/"$process"/exe) in
-        *python*) if tr '\0' '\n' </proc/"$process"/environ | grep -qx MS_ROLE=MS_WORKER; then kill -TERM "$process"; fi ;;
-        esac
-    done
+    exec python "$PROJECT/scripts/launch.py" "$nproc" "$logs" "$PROJECT/run_$name.py" --distribute true --device_num "$nproc" "$@"
 }

@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 
 from model_utils import device
-from model_utils.device import CUDA_LIBRARIES, Card, Device, check_product, choose_target, gpu_obstacle, setup_device
+from model_utils.device import (
+    CUDA_LIBRARIES,
+    RANKS_FOLDER,
+    Card,
+    Device,
+    check_product,
+    choose_target,
+    gpu_obstacle,
+    setup_device,
+)
 from model_utils.errors import DeviceError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -85,9 +94,9 @@ def test_a_device_number_that_is_not_there_is_refused(machine) -> None:
         setup_device("CPU", device_id=1)
 
 
-def test_distribute_without_msrun_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MS_ROLE", raising=False)
-    with pytest.raises(DeviceError, match="msrun did not start this process: use scripts/"):
+def test_distribute_without_its_launcher_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(RANKS_FOLDER, raising=False)
+    with pytest.raises(DeviceError, match="this process was not started as one of several: use scripts/"):
         setup_device("CPU", distribute=True, device_num=2)
 
 

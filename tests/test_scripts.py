@@ -1,6 +1,7 @@
 """The shell scripts, run in copies of the project: set-up, forwarded arguments, logs, signals, test results."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -179,6 +180,10 @@ print(f"rank {{device.rank}} of {{device.rank_size}}, sum {{total}}, name {{argu
 while not stopped and arguments.name == "wait":
     time.sleep(0.05)
 print(*stopped, flush=True)
+if stopped and device.rank == 0:
+    time.sleep(3)  # still writes, as no other does
+    print("written", flush=True)
+sys.exit(143 if stopped else 0)
 """
 
 
@@ -196,13 +201,69 @@ def test_distribute_starts_ranks_that_reduce_and_stop_together(ready_project: Pa
             assert process.poll() is None
             time.sleep(0.1)
         process.terminate()
-        process.stdout.read()
-        assert process.wait() == 0
+        assert "stopped\nwritten\n" in process.stdout.read()
+        assert process.wait() == 128 + signal.SIGTERM
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
     for rank in (0, 1):
         assert "stopped" in (logs / f"worker_{rank}.log").read_text().splitlines()
+
+
+RANK = """
+import os, signal, sys, time
+from pathlib import Path
+rank = int(os.environ["RANK_ID"])
+if os.environ["MS_ROLE"] == "MS_SCHED":
+    time.sleep(600)
+print("rank", rank, flush=True)
+if rank == 1:
+    {act}
+for _ in range(600):  # the others learn that rank 1 has ended
+    if Path(os.environ["ALBERT_RANKS_FOLDER"], "ended-1").exists():
+        time.sleep(0.5)
+        sys.exit({code})
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize(
+    ("act", "others", "code", "reason"),
+    [
+        ("print('error: no room', file=sys.stderr); print('late'); sys.exit(2)", 2, 2, "no room"),
+        ("raise ValueError('of no kind')", 1, 1, "ValueError: of no kind"),
+        (
+            "os.kill(os.getpid(), signal.SIGKILL)",
+            2,
+            137,
+            r"killed by SIGKILL \(as the system does when memory is used up\)",
+        ),
+        ("sys.exit(0)", 0, 0, ""),
+    ],
+)
+def test_distribute_ends_with_the_rank_that_failed_and_its_reason(
+    ready_project: Path, act: str, others: int, code: int, reason: str
+) -> None:
+    """Rank 0 is not killed but ends by itself, and its later failure is not the reason."""
+    (ready_project / "run_ner.py").write_text(
+        RANK.format(act=act, code=f"'error: rank 1 has ended' if {others} else 0")
+    )
+    done = bash("bash scripts/run_ner_distribute.sh --nproc 3", ready_project)
+    assert done.returncode == code, done.stderr
+    assert done.stdout.splitlines()[1] == "rank 0"
+    if reason:
+        last = done.stderr.splitlines()[-1]
+        assert re.fullmatch(rf"error: rank 1 failed: {reason} \(its output: .*/worker_1\.log\)", last)
+
+
+def test_distribute_kills_ranks_that_do_not_end(ready_project: Path) -> None:
+    launch = ready_project / "scripts/launch.py"
+    launch.write_text(launch.read_text().replace("GRACE = 60.0", "GRACE = 0.5"))
+    (ready_project / "run_ner.py").write_text(
+        "import os, time\nif os.environ['RANK_ID'] == '0': time.sleep(600)\n1 / 0\n"
+    )
+    done = bash("bash scripts/run_ner_distribute.sh --nproc 2", ready_project)
+    assert done.returncode == 1 and "rank 1 failed: ZeroDivisionError: division by zero" in done.stderr
 
 
 @pytest.mark.parametrize(
