@@ -15,6 +15,7 @@ from src.pretraining import (
     keep_beside,
     known_baselines,
 )
+from src.ranks import Ranks, ranks_of
 from src.run_folder import RunFolder, check_run_folder
 from src.run_plan import plan_loss_scale, plan_run
 from src.saved_tokenizer import tokenizer_of_data
@@ -27,25 +28,24 @@ RANK_SEEDS = 1_000_003  # between the dropout seeds of two ranks; more than a ru
 def main(config: PretrainConfig) -> None:
     """Train until the run in save_checkpoint_path is finished."""
     device = setup_device(config.device_target, config.device_id, config.distribute, config.device_num, config.seed)
-    folder = RunFolder(config.save_checkpoint_path, config, writer=device.rank == 0)
+    ranks = ranks_of(device)
+    folder = RunFolder(config.save_checkpoint_path, config, writer=ranks.writer)
     if config.dry_run:
         check_run_folder(folder.path, config)
-        build_trainer(config, device, folder).rehearse()
+        build_trainer(config, device, ranks, folder).rehearse()
         return
     with folder:
         if folder.finished:
             print(f"{folder.path} holds this run and it is finished: nothing to do")
         else:
-            folder.finish(build_trainer(config, device, folder).fit())
+            folder.finish(build_trainer(config, device, ranks, folder).fit())
 
 
-def build_trainer(config: PretrainConfig, device: Device, folder: RunFolder) -> Trainer:
+def build_trainer(config: PretrainConfig, device: Device, ranks: Ranks, folder: RunFolder) -> Trainer:
     """Data, model, optimizer, step and loop, checked against each other before any work."""
-    say = print if device.rank == 0 else lambda _: None
-    ranks = {"rank": device.rank, "rank_size": device.rank_size}
-    data = PretrainingData(
-        config.data_dir, config.schema_dir, Loading(config.batch_size, config.seed, config.do_shuffle, **ranks)
-    )
+    say = print if ranks.writer else lambda _: None
+    loading = Loading(config.batch_size, config.seed, config.do_shuffle, rank=ranks.rank, rank_size=ranks.size)
+    data = PretrainingData(config.data_dir, config.schema_dir, loading)
     plan = plan_run(config, config.epoch_size, config.batch_size, data.batches_per_epoch)
     tokenizer = tokenizer_of_data(config.data_dir, data.facts, config.vocab_file, config.spm_model_file)
     weights = str(folder.path) if folder.begun else config.load_checkpoint_path
@@ -56,11 +56,10 @@ def build_trainer(config: PretrainConfig, device: Device, folder: RunFolder) -> 
     settings = OptimizerSettings(**config.optimizer_cfg.settings())
     optimizer = build_optimizer(network.trainable_params(), settings, plan.train_steps)
     say(describe_decay_groups(optimizer))
-    scale, seed = plan_loss_scale(config, compute_type), config.seed + RANK_SEEDS * device.rank
-    step = TrainStep(network, optimizer, scale, config.accumulation_steps, config.clip_norm, device.rank_size, seed)
+    scale, seed = plan_loss_scale(config, compute_type), config.seed + RANK_SEEDS * ranks.rank
+    step = TrainStep(network, optimizer, scale, config.accumulation_steps, config.clip_norm, ranks, seed)
     keep_beside(folder, architecture, tokenizer, data, say)
-    measured = config.eval_steps and device.rank == 0
-    evaluation = HeldOutEvaluation(network, architecture, config, data) if measured else None
+    evaluation = HeldOutEvaluation(network, architecture, config, data, ranks) if config.eval_steps else None
     return Trainer(
         step,
         data,
@@ -68,7 +67,7 @@ def build_trainer(config: PretrainConfig, device: Device, folder: RunFolder) -> 
         config,
         folder,
         identity=data.identity,
-        **ranks,
+        ranks=ranks,
         initialise=partial(initialise, network, data, config.load_checkpoint_path, say),
         evaluate=evaluation,
         eval_steps=config.eval_steps,

@@ -24,7 +24,7 @@ from src.features import Features, cached_features
 from src.length_buckets import WIDTH_STEP, choose_boundaries
 from src.optimizer import OptimizerSettings, build_optimizer, describe_decay_groups
 from src.prediction import predict_rows
-from src.ranks import wait_for_all
+from src.ranks import ranks_of
 from src.records import SUFFIX, RecordSet, open_records
 from src.run_folder import RunFolder, check_run_folder
 from src.run_plan import Selection, plan_loss_scale, plan_run
@@ -127,7 +127,7 @@ def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
         work.train(root / several, seed)
         if config.do_eval or config.do_predict:
             results[str(seed)] = work.measure(root / several, output / several)
-    if config.num_seeds > 1 and device.rank == 0 and any(results.values()):
+    if config.num_seeds > 1 and work.ranks.writer and any(results.values()):
         write_json(output / EVAL_FILE, {"seeds": results, **summarise(list(results.values()), work.say)})
 
 
@@ -157,6 +157,7 @@ class Finetuning:
 
     def __init__(self, config: FinetuneConfig, device: Device, tokenizer: FullTokenizer, task: Task) -> None:
         self.config, self.device, self.tokenizer, self.task = config, device, tokenizer, task
+        self.ranks = ranks_of(device)
         compute_type = config.compute_type or device.compute_type
         self.architecture = config.albert_config(tokenizer.vocab_size, compute_type)
         positions = self.architecture.max_position_embeddings
@@ -169,7 +170,7 @@ class Finetuning:
 
     def say(self, sentence: str) -> None:
         """A line for the reader, from one rank."""
-        if self.device.rank == 0:
+        if self.ranks.writer:
             print(sentence, flush=True)
 
     @property
@@ -178,22 +179,34 @@ class Finetuning:
         return self.task.dev_splits * self.config.do_eval + self.task.test_splits * self.config.do_predict
 
     def records(self, split: str) -> RecordSet:
-        """The feature files of a split; rank 0 makes them, the others wait."""
-        if split in self._records:
-            return self._records[split]
+        """The feature files of a split, the same ones on every rank.
+
+        Raises:
+            DataError: the texts or the files are missing or wrong.
+            UserError: the ranks have other ones.
+        """
+        if split not in self._records:
+            records = self._open_records(split)
+            self.ranks.must_agree(records.facts["files"], f"the files of the {split} split")
+            self._records[split] = records
+        return self._records[split]
+
+    def _open_records(self, split: str) -> RecordSet:
+        """Rank 0 makes what is not there yet, the others wait."""
         config = self.config
         ready = {TRAIN: config.train_data_file_path, self.task.dev_splits[0]: config.eval_data_file_path}
         if (path := ready.get(split, "")) and path.endswith(SUFFIX):
             facts = self.task.source(split).facts if self.task.scores_texts else {}
-            self._records[split] = open_records(path, self.task.kind, **facts)
-            return self._records[split]
-        source, folder = self.task.source(split), Path(self.config.feature_dir)
-        if self.device.rank:
-            wait_for_all(self.device.rank_size)
-        self._records[split] = cached_features(folder, self.task.kind, source.facts, source.make)
-        if not self.device.rank:
-            wait_for_all(self.device.rank_size)
-        return self._records[split]
+            return open_records(path, self.task.kind, **facts)
+        source, folder = self.task.source(split), Path(config.feature_dir)
+        self.ranks.must_agree(dict(source.facts), f"the texts of the {split} split")
+        made = f"the features of the {split} split"
+        if not self.ranks.writer:
+            self.ranks.wait(made)
+        records = cached_features(folder, self.task.kind, source.facts, source.make)
+        if self.ranks.writer:
+            self.ranks.wait(made)
+        return records
 
     def baselines(self, split: str) -> dict[str, float]:
         """The trivial answer's metrics, where the labels are known."""
@@ -211,15 +224,15 @@ class Finetuning:
             seed,
             config.train_data_shuffle if training else config.eval_data_shuffle,
             evaluation=not training,
-            rank=self.device.rank,
-            rank_size=self.device.rank_size,
+            rank=self.ranks.rank,
+            rank_size=self.ranks.size,
             bucket_boundaries=tuple(min(width, config.max_seq_length * lanes) for width in widths),
         )
         return FeatureDataset(records, loading, weight_columns)
 
     def build(self, folder: RunFolder, config: FinetuneConfig) -> Trainer:
         """Data, model, optimizer, step and loop of one seed."""
-        task, device = self.task, self.device
+        task, ranks = self.task, self.ranks
         network = task.training_network(self.architecture, config.seed)
         data = self.dataset(TRAIN, network.weight_columns, config.seed)
         batches = data.batches_per_epoch
@@ -235,8 +248,8 @@ class Finetuning:
             plan_loss_scale(config, self.architecture.compute_type),
             config.accumulation_steps,
             config.clip_norm,
-            device.rank_size,
-            config.seed + RANK_SEEDS * device.rank,
+            ranks,
+            config.seed + RANK_SEEDS * ranks.rank,
         )
         folder.beside(lambda path: self.architecture.to_json(path / "albert_config.json"))
         folder.beside(lambda path: save_tokenizer(path, self.tokenizer))
@@ -249,8 +262,7 @@ class Finetuning:
             config,
             folder,
             identity={key: data.facts[key] for key in ("task", "rows", "files")},
-            rank=device.rank,
-            rank_size=device.rank_size,
+            ranks=ranks,
             initialise=lambda: self.initialise(network),
             evaluate=Development(self, network, split) if config.do_eval else None,
             eval_steps=config.eval_steps or max(1, batches // config.accumulation_steps),
@@ -269,34 +281,36 @@ class Finetuning:
 
     def rehearse(self) -> None:
         """One update, with estimates; nothing is kept but feature files."""
-        folder = RunFolder(self.config.save_finetune_checkpoint_path, self.config, writer=self.device.rank == 0)
+        folder = RunFolder(self.config.save_finetune_checkpoint_path, self.config, writer=self.ranks.writer)
         check_run_folder(folder.path, self.config)
         self.build(folder, self.config).rehearse()
 
     def train(self, path: Path, seed: int) -> None:
         """Fine-tune with one seed, or go on where an earlier attempt stopped."""
         config = replace(self.config, seed=seed, num_seeds=1)
-        with RunFolder(path, config, writer=self.device.rank == 0) as folder:
+        with RunFolder(path, config, writer=self.ranks.writer) as folder:
             if folder.finished:
                 self.say(f"{path} holds this run and it is finished: nothing to train")
             else:
                 folder.finish(self.build(folder, config).fit())
-        wait_for_all(self.device.rank_size)  # the last checkpoint is written
+        self.ranks.wait("the last checkpoint")
 
     def measure(self, weights: Path, output: Path) -> dict[str, float]:
         """Evaluate the development splits and predict the test splits, as asked for; all metrics by name."""
         check_task(weights, self.task.card)
         contents = find_checkpoint(weights, self.say)
+        self.ranks.must_agree({"checkpoint": contents.path.name}, "what they measure")
         network = self.task.scores_network(self.architecture)
         load_backbone(network, contents, self.say, needed=("",))
         results: dict[str, float] = {}
         baselines: dict[str, float] = {}
         for split in self.measured_splits:
-            judgement = self.task.judge(split, self.records(split), predict_rows(network, self.dataset(split)))
+            outputs = predict_rows(network, self.dataset(split), self.ranks)
+            judgement = self.task.judge(split, self.records(split), outputs)
             prefix = "" if split == self.task.dev_splits[0] else f"{split}_"
             results |= {prefix + name: value for name, value in judgement.metrics.items()}
             baselines |= {prefix + name: value for name, value in self.baselines(split).items()}
-            if self.device.rank == 0:
+            if self.ranks.writer:
                 output.mkdir(parents=True, exist_ok=True)
                 judgement.write(output)
                 if split == self.task.dev_splits[0] and judgement.learnt:
@@ -305,7 +319,7 @@ class Finetuning:
         for name, value in results.items():
             beside = f" (trivial {baselines[name]:.4f})" if name in baselines else ""
             self.say(f"{name}: {value:.4f}{beside}")
-        if self.device.rank == 0:
+        if self.ranks.writer:
             described = {"checkpoint": contents.path.name, "step": contents.loop_state.get("step")}
             write_json(output / EVAL_FILE, {**described, **results, "baselines": baselines})
             self.say(f"results and predictions are in {output}")
@@ -316,14 +330,14 @@ class Development:
     """Measures a network in training on a development split, in a network of its own without dropout."""
 
     def __init__(self, work: Finetuning, training: nn.Cell, split: str) -> None:
-        self.task, self.training, self.split = work.task, training, split
+        self.task, self.training, self.split, self.ranks = work.task, training, split, work.ranks
         self.data = work.dataset(split)
         self.network = work.task.scores_network(work.architecture)
 
     def __call__(self, before_batch: Callable[[], object]) -> dict[str, float]:
         """Metrics by name; before_batch is called before each batch."""
         copy_parameters(self.training, self.network)
-        outputs = predict_rows(self.network, self.data, before_batch)
+        outputs = predict_rows(self.network, self.data, self.ranks, before_batch)
         return self.task.judge(self.split, self.data.records, outputs).metrics
 
 

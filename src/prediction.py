@@ -8,7 +8,7 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from dataset import ROW_NUMBERS, FeatureDataset
-from src.ranks import sum_over_ranks
+from src.ranks import ALONE, Ranks
 
 FILL = -1e9  # of per-token outputs behind a row's own width
 
@@ -44,26 +44,35 @@ class OutputTable:
 
 
 def predict_rows(
-    network: nn.Cell, data: FeatureDataset, before_batch: Callable[[], object] = lambda: None
+    network: nn.Cell,
+    data: FeatureDataset,
+    ranks: Ranks = ALONE,
+    before_batch: Callable[[], object] = lambda: None,
 ) -> dict[str, np.ndarray]:
     """Outputs by name, (rows, ...) float32 in the order of the rows.
 
     Args:
         network: one of src/finetune_eval_model.py: input_columns, output_names, per_token_outputs. Set to evaluation by
             this function.
-        data: with Loading(evaluation=True); with several ranks each of them gets all outputs.
+        data: with Loading(evaluation=True).
+        ranks: those that share the rows; each of them gets all outputs.
         before_batch: called before each batch, equally often on every rank.
     """
     network.set_train(False)
     key = Tensor(0, ms.int32)  # dropout is off
     outputs = OutputTable(network, data.num_rows, max(data.boundaries))
-    seen = np.zeros(data.num_rows, np.float32)
+    predicted: list[np.ndarray] = []
     for batch in data.batches(0):
         before_batch()
         rows = batch[ROW_NUMBERS]
-        seen[rows[rows >= 0]] += 1
+        predicted.append(rows[rows >= 0])
         outputs.put(rows, network(*(Tensor(batch[name]) for name in network.input_columns), key))
-    size = data.loading.rank_size
-    seen = sum_over_ranks(seen, size)
+    own = np.concatenate(predicted)
+    share = own, {name: value[own] for name, value in outputs.values.items()}
+    shares = ranks.gather(share, "the outputs of an evaluation")
+    seen = np.bincount(np.concatenate([rows for rows, _ in shares]), minlength=data.num_rows)
     assert (seen == 1).all(), f"{int((seen != 1).sum())} rows were not predicted exactly once"
-    return {name: sum_over_ranks(value, size) for name, value in outputs.values.items()}
+    for rows, values in shares:
+        for name, value in values.items():
+            outputs.values[name][rows] = value
+    return outputs.values

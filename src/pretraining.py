@@ -1,7 +1,6 @@
 """What pre-training and its evaluation are built of: data checked against the model, first weights, evaluation."""
 
 from collections.abc import Callable, Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,8 @@ from src.albert_config import PRESETS, RUN_KEYS, AlbertConfig, find_config_file
 from src.albert_for_pre_training import AlbertForPreTraining, initialise_output_bias
 from src.checkpoint import Contents, copy_parameters, find_checkpoint, load_backbone
 from src.pretraining_evaluation import UNIGRAM_FILE, chance, evaluate, merge_baselines, unigram_baselines
-from src.run_folder import RunFolder
+from src.ranks import Ranks
+from src.run_folder import RunFolder, flatten
 from src.saved_tokenizer import save_tokenizer
 from src.tokenization import FullTokenizer
 
@@ -178,30 +178,46 @@ def trained_on(contents: Contents) -> dict[str, Any]:
 class HeldOutEvaluation:
     """Measures a network in training on config.eval_data_dir, in a network of its own without dropout.
 
+    Every rank measures its share; whatever their number, the same examples are measured.
+
     Raises:
+        UserError: the ranks have other held-out data.
         DataError: the held-out data does not fit the model or was made with another vocabulary than the training data.
     """
 
     def __init__(
-        self, network: AlbertForPreTraining, architecture: AlbertConfig, config: PretrainConfig, data: PretrainingData
+        self,
+        network: AlbertForPreTraining,
+        architecture: AlbertConfig,
+        config: PretrainConfig,
+        data: PretrainingData,
+        ranks: Ranks,
     ) -> None:
-        self.training, self.vocab_size = network, architecture.vocab_size
+        self.training, self.vocab_size, self.ranks = network, architecture.vocab_size, ranks
+        share = {"rank": ranks.rank, "rank_size": ranks.size}
         self.data = PretrainingData(
-            config.eval_data_dir, "", Loading(config.batch_size, shuffle=False, evaluation=True)
+            config.eval_data_dir, "", Loading(config.batch_size, shuffle=False, evaluation=True, **share)
         )
+        ranks.must_agree(flatten(self.data.identity), "what they evaluate on")
         self.data.check_vocabulary(data.facts, data.data_dir)
         self.data.check_fits(architecture)
-        self.batches = config.eval_batches or None
-        self.alone = config.distribute  # the other ranks do not evaluate and could not answer before_batch
+        self.batches = config.eval_batches
         self.network = AlbertForPreTraining(architecture)
 
     def __call__(self, before_batch: Callable[[], object]) -> dict[str, float]:
         """Metrics by name; before_batch is called before each batch."""
         copy_parameters(self.training, self.network)
-        batches = islice(self.data.batches(0), self.batches)
-        if self.alone:
-            return evaluate(self.network, batches, self.vocab_size).metrics
-        return evaluate(self.network, batches, self.vocab_size, before_batch).metrics
+        return evaluate(self.network, self.share(), self.vocab_size, self.ranks, before_batch).metrics
+
+    def share(self) -> Iterator[dict[str, np.ndarray]]:
+        """This rank's batches, as many as every other rank has; of those beyond eval_batches all weights are 0."""
+        rank, size = self.ranks.rank, self.ranks.size
+        for number, batch in enumerate(self.data.batches(0)):
+            first = number * size  # of the batches that all ranks measure at once
+            if first >= self.batches > 0:
+                return
+            real = not self.batches or first + rank < self.batches
+            yield batch | {name: batch[name] * np.float32(real) for name in self.network.weight_columns}
 
 
 def known_baselines(

@@ -11,6 +11,7 @@ from mindspore import Tensor
 
 from model_utils.errors import DataError
 from src.albert_for_pre_training import AlbertForPreTraining
+from src.ranks import ALONE, Ranks
 
 UNIGRAM_FILE = "unigram.npy"  # beside a checkpoint: token counts of its training data
 _WEIGHTS_OF = {"mlm": "masked_lm_weights", "sop": "sequence_weights"}
@@ -34,36 +35,43 @@ def evaluate(
     network: AlbertForPreTraining,
     batches: Iterable[dict[str, np.ndarray]],
     vocab_size: int,
+    ranks: Ranks = ALONE,
     before_batch: Callable[[], object] = lambda: None,
 ) -> HeldOut:
     """Weighted means over all batches, summed in float64 on the host, so that they do not depend on the batch size.
 
     Args:
         network: set to evaluation by this function.
-        batches: numpy columns; rows that only fill up the last batch have sequence weight 0.
-        before_batch: called before each batch.
+        batches: numpy columns; rows that only fill up the last batch have sequence weight 0. Those of this rank.
+        ranks: those that share the batches; each of them gets the metrics of all.
+        before_batch: called before each batch, equally often on every rank.
 
     Raises:
         DataError: there are no examples with masked tokens.
     """
     network.set_train(False)
     key = Tensor(0, ms.int32)  # dropout is off
-    sums = dict.fromkeys(network.metric_names, 0.0)
-    weights = dict.fromkeys(_WEIGHTS_OF, 0.0)
+    sums = np.zeros(len(network.metric_names))
+    weights = np.zeros(len(_WEIGHTS_OF))
     counts = np.zeros(vocab_size)
     for batch in batches:
         before_batch()
         outputs = network(*(Tensor(batch[name]) for name in network.input_columns), key)
-        for name, value in zip(network.metric_names, outputs, strict=True):
-            sums[name] += float(value.asnumpy())
-        for head, column in _WEIGHTS_OF.items():
-            weights[head] += float(batch[column].sum(dtype=np.float64))
+        sums += [float(value.asnumpy()) for value in outputs]
+        weights += [batch[column].sum(dtype=np.float64) for column in _WEIGHTS_OF.values()]
         counts += np.bincount(batch["masked_lm_ids"].ravel(), batch["masked_lm_weights"].ravel(), minlength=vocab_size)
-    if not all(weights.values()):
+    everything = ranks.sum(np.concatenate([sums, weights, counts]), "the sums of an evaluation")
+    sums, weights, counts = np.split(everything, [len(sums), len(sums) + len(weights)])
+    if not weights.all():
         raise DataError("the data has no example with a masked token to evaluate on")
-    metrics = {name: sums[name] / weights[name[:3]] for name in network.metric_names if name != "loss"}
-    metrics = {"loss": metrics["mlm_loss"] + metrics["sop_loss"], **metrics}
-    return HeldOut(metrics, round(weights["sop"]), round(weights["mlm"]), counts)
+    weight_of = dict(zip(_WEIGHTS_OF, weights, strict=True))
+    means = {
+        name: float(total / weight_of[name[:3]])
+        for name, total in zip(network.metric_names, sums, strict=True)
+        if name != "loss"
+    }
+    metrics = {"loss": means["mlm_loss"] + means["sop_loss"], **means}
+    return HeldOut(metrics, round(weight_of["sop"]), round(weight_of["mlm"]), counts)
 
 
 def only_masked(batches: Iterable[dict[str, np.ndarray]], mask_id: int) -> Iterator[dict[str, np.ndarray]]:

@@ -1,12 +1,13 @@
 """One training step for every task: accumulate, reduce, unscale, clip, update.
 
 The graph runs once per micro-batch; the call for the last one of an update also applies it. Weight columns are
-normalised over all micro-batches before the first call (`normalise_weights`), so losses, metrics and gradients of
-the micro-batches are simply added.
+normalised over all micro-batches of all ranks before the first call (`normalise_weights`), so losses, metrics and
+gradients of micro-batches and ranks are simply added.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import mindspore as ms
 import numpy as np
@@ -14,6 +15,7 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from src.layers import RowSquareSum, mix_bits
 from src.optimizer import Optimizer
+from src.ranks import ALONE, Ranks
 
 
 @dataclass(frozen=True)
@@ -32,17 +34,19 @@ class LossScale:
 
 
 def normalise_weights(
-    micro_batches: Sequence[dict[str, np.ndarray]], columns: Sequence[str]
+    micro_batches: Sequence[dict[str, np.ndarray]], columns: Sequence[str], ranks: Ranks = ALONE
 ) -> list[dict[str, np.ndarray]]:
-    """Divide each weight column by its sum over all micro-batches; a column of zeros stays zero.
+    """Divide each weight column by its sum over all micro-batches of all ranks; a column of zeros stays zero.
 
     Args:
         micro_batches: batches of one update on this device.
         columns: names of the weight columns (network.weight_columns), float32 of any shape.
+        ranks: those that make the update together; every one of them must call this.
     """
+    sums = [[batch[column].sum(dtype=np.float64) for column in columns] for batch in micro_batches]
+    totals = ranks.sum(np.sum(sums, axis=0), "the next update")
     normalised = [dict(batch) for batch in micro_batches]
-    for column in columns:
-        total = sum(float(batch[column].sum(dtype=np.float64)) for batch in micro_batches)
+    for column, total in zip(columns, totals, strict=True):
         for batch in normalised:
             batch[column] = (batch[column] / (total or 1.0)).astype(np.float32)
     return normalised
@@ -55,7 +59,7 @@ class TrainStep(nn.Cell):
         network: construct(*input_columns, dropout_key) -> (loss, ...), scalars that are weighted sums.
         accumulation_steps: micro-batches per update.
         clip_norm: global norm to which gradients are clipped before the update (google's 1.0); 0 switches it off.
-        rank_size: devices that train together; gradients and metrics are averaged over them once per update.
+        ranks: processes that train together; gradients and metrics are added up over them once per update.
         seed: of the dropout masks; ranks must differ.
     """
 
@@ -66,7 +70,7 @@ class TrainStep(nn.Cell):
         loss_scale: LossScale,
         accumulation_steps: int = 1,
         clip_norm: float = 1.0,
-        rank_size: int = 1,
+        ranks: Ranks = ALONE,
         seed: int = 0,
     ) -> None:
         super().__init__(auto_prefix=False)
@@ -75,7 +79,8 @@ class TrainStep(nn.Cell):
         self.optimizer = optimizer
         self.accumulation_steps = accumulation_steps
         self.clip_norm = clip_norm
-        self.rank_size = rank_size
+        self.ranks = ranks
+        self.rank_size = self.ranks.size
         self.seed = seed % 2**31
         self.weights = optimizer.parameters
         self.segment_table = [w.name for w in self.weights].index("albert.embeddings.token_type_embeddings")
@@ -90,8 +95,9 @@ class TrainStep(nn.Cell):
             self.sums = self.differentiated.clone(prefix="accumulated", init="zeros")
             zeros = np.zeros(len(network.metric_names), np.float32)
             self.metric_sums = Parameter(Tensor(zeros), name="accumulated_metrics", requires_grad=False)
-        if rank_size > 1:
+        if self.rank_size > 1:
             self.all_reduce = ops.AllReduce()
+        self.ready_graphs: set[tuple] = set()
         self.value_and_grad = ops.value_and_grad(self.scaled_loss, None, self.differentiated, has_aux=True)
 
     def scaled_loss(self, inputs: tuple[Tensor, ...], dropout_key: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
@@ -107,10 +113,10 @@ class TrainStep(nn.Cell):
         """Updates before this one, applied or skipped: () int32."""
         return self.optimizer.global_step + self.skipped_steps
 
-    def average_over_ranks(self, tensor: Tensor) -> Tensor:
+    def sum_over_ranks(self, tensor: Tensor) -> Tensor:
         if self.rank_size == 1:
             return tensor
-        return self.all_reduce(tensor) / self.rank_size
+        return self.all_reduce(tensor)
 
     def adjust_scale(self, finite: Tensor) -> None:
         """Count the update as good or skipped and move a dynamic scale."""
@@ -140,8 +146,8 @@ class TrainStep(nn.Cell):
         scale = self.loss_scale + 0.0
         reduced = ()
         for gradient in gradients[:-1]:
-            reduced += (self.average_over_ranks(gradient),)
-        row_squares = self.average_over_ranks(gradients[-1]) / self.rank_size
+            reduced += (self.sum_over_ranks(gradient),)
+        row_squares = self.sum_over_ranks(gradients[-1])
         norm = self.global_norm(reduced, row_squares) / scale
         finite = ops.isfinite(norm)
         factor = 1.0 / scale
@@ -161,7 +167,7 @@ class TrainStep(nn.Cell):
         key = self.dropout_key(micro)
         (_, metrics), gradients = self.value_and_grad(inputs, key, self.loss_scale)
         if self.accumulation_steps == 1:
-            return (self.average_over_ranks(metrics), *self.update(gradients))
+            return (self.sum_over_ranks(metrics), *self.update(gradients))
         if not last:
             for i in range(len(gradients)):
                 ops.assign_add(self.sums[i], gradients[i])
@@ -175,7 +181,7 @@ class TrainStep(nn.Cell):
         for total in self.sums:
             ops.assign(total, ops.zeros_like(total))
         ops.assign(self.metric_sums, ops.zeros_like(self.metric_sums))
-        return (self.average_over_ranks(metrics), *result)
+        return (self.sum_over_ranks(metrics), *result)
 
     def train(self, micro_batches: Sequence[dict[str, np.ndarray]]) -> dict[str, Tensor]:
         """One update from `accumulation_steps` micro-batches of numpy columns.
@@ -188,10 +194,27 @@ class TrainStep(nn.Cell):
         """
         if len(micro_batches) != self.accumulation_steps:
             raise ValueError(f"{len(micro_batches)} micro-batches given, an update takes {self.accumulation_steps}")
-        outputs = ()
-        for i, batch in enumerate(normalise_weights(micro_batches, self.network.weight_columns)):
-            columns = [Tensor(batch[name]) for name in self.network.input_columns]
-            outputs = self(i + 1 == self.accumulation_steps, Tensor(i, ms.int32), *columns)
+        if self.rank_size > 1:
+            self.compile_for(micro_batches)
+        outputs: tuple[Tensor, ...] = ()
+        for i, batch in enumerate(normalise_weights(micro_batches, self.network.weight_columns, self.ranks)):
+            if outputs and self.rank_size > 1 and i + 1 == self.accumulation_steps:
+                outputs[0].asnumpy()  # computed, so that the others wait for one micro-batch at most in the collective
+                self.ranks.wait("the end of an update")
+            outputs = self(*self.arguments(i, batch))
         metrics, norm, finite, rate, scale = outputs
         values = {name: metrics[i] for i, name in enumerate(self.network.metric_names)}
         return values | {"grad_norm": norm, "finite": finite, "learning_rate": rate, "loss_scale": scale}
+
+    def arguments(self, i: int, batch: dict[str, np.ndarray]) -> tuple[Any, ...]:
+        """What construct takes for micro-batch number i."""
+        columns = [Tensor(batch[name]) for name in self.network.input_columns]
+        return (i + 1 == self.accumulation_steps, Tensor(i, ms.int32), *columns)
+
+    def compile_for(self, micro_batches: Sequence[dict[str, np.ndarray]]) -> None:
+        """Compile what these shapes need, before the ranks meet: they take unequal times for it."""
+        for i, batch in enumerate(micro_batches):
+            graph = (i + 1 == self.accumulation_steps, *(batch[name].shape for name in self.network.input_columns))
+            if graph not in self.ready_graphs:
+                self.compile(*self.arguments(i, batch))
+                self.ready_graphs.add(graph)

@@ -11,16 +11,15 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, Protocol, Self
 
-import mindspore as ms
 import numpy as np
-from mindspore import Tensor, ops
+from mindspore import Tensor
 
 from model_utils.errors import CheckpointError, UserError
 from src.checkpoint import (
@@ -33,7 +32,8 @@ from src.checkpoint import (
     state_of,
 )
 from src.meters import Speed, Stopwatch, Window
-from src.run_folder import RunFolder
+from src.ranks import ALONE, Ranks
+from src.run_folder import RunFolder, flatten
 from src.run_log import EVAL_PREFIX, Baselines, RunLog
 from src.run_plan import Plan, Selection
 from src.train_step import TrainStep
@@ -98,10 +98,11 @@ class Trainer:
         config: the keys of PretrainConfig that concern the loop.
         folder: the open run folder.
         identity: facts of the data; a run is not resumed on other data.
-        rank, rank_size: this process and how many there are; rank 0 writes and evaluates.
+        ranks: the processes that train together; rank 0 writes.
         initialise: sets the weights that the run starts with; called where there is no checkpoint to resume from.
-        evaluate: development metrics by name; called on every rank that has it, every `eval_steps` updates and after
-            the last one. It calls its argument before each of its batches, where a run that is asked to stop ends.
+        evaluate: development metrics by name, the same on every rank; called every `eval_steps` updates and after the
+            last one. It calls its argument before each of its batches, where a run that is asked to stop ends; equally
+            often on every rank.
         selection: marks the checkpoint with the best development metrics (src/checkpoint.py), and may end the run.
         baselines: reference lines of the metrics.
         architecture: AlbertConfig.facts() of the network, kept in every checkpoint.
@@ -115,8 +116,7 @@ class Trainer:
         config: Any,
         folder: RunFolder,
         identity: dict[str, Any],
-        rank: int = 0,
-        rank_size: int = 1,
+        ranks: Ranks = ALONE,
         initialise: Callable[[], object] | None = None,
         evaluate: Evaluate | None = None,
         eval_steps: int = 0,
@@ -125,8 +125,9 @@ class Trainer:
         architecture: dict[str, Any] | None = None,
     ) -> None:
         self.step, self.data, self.plan, self.config, self.folder = step, data, plan, config, folder
-        self.identity, self.rank_size = identity, rank_size
-        self.writer = rank == 0
+        self.identity = identity
+        self.ranks = ranks
+        self.writer = self.ranks.writer
         self.initialise = initialise
         self.evaluate, self.eval_steps, self.selection = evaluate, eval_steps, selection
         self.best: dict[str, Any] = {"step": 0, "metrics": {}, "worse_since": 0}
@@ -152,15 +153,18 @@ class Trainer:
 
         Raises:
             SystemExit: after SIGTERM or SIGINT, the state saved; code 143 or 130.
-            UserError: training diverged, or the disk is full; the last good checkpoint is what remains.
+            UserError: training diverged, the disk is full, or another rank ended; the last good checkpoint is what
+                remains. Or the ranks do not agree on data, configuration and checkpoint.
             CheckpointError: the folder's checkpoint belongs to other data.
         """
         self.resume()
+        facts = flatten({"checkpoint": self.done, "data": self.identity, **self.config.to_dict()})
+        self.ranks.must_agree(facts, "what they train on")
         self.folder.begin(self.bytes_needed())
         if self.writer:
             self.log = RunLog(self.folder.path, self.metric_names, self.plan.train_steps, self.done, self.baselines)
         try:
-            with self.signals:
+            with closing(self.log) if self.log else nullcontext(), self.signals:
                 if self.evaluating:
                     self.record_if_due(self.done)
                     self.after_update(self.done)
@@ -175,9 +179,9 @@ class Trainer:
                 f"training stopped after {self.done} updates: {error}; the last checkpoint in {self.folder.path} is "
                 "whole and the same command resumes from it"
             ) from error
-        finally:
-            if self.log:
-                self.log.close()
+        except SystemExit:
+            self.ranks.wait("the end of the stopped run")  # which may still be writing on rank 0
+            raise
 
     def rehearse(self) -> str:
         """Train one update, once to compile and once to measure, and say what the run would take; nothing is kept."""
@@ -302,7 +306,7 @@ class Trainer:
         every = config.data_sink_steps if config.enable_data_sink else 1
         if self.evaluation_due(step):
             self.read()
-        stop = self.asked_to_stop() if self.rank_size == 1 or step % every == 0 else 0
+        stop = self.asked_to_stop()
         last = step == self.plan.train_steps or self.out_of_patience
         if stop and not last:
             self.read()
@@ -317,12 +321,7 @@ class Trainer:
 
     def asked_to_stop(self) -> int:
         """The signal to stop for, 0 for none; all ranks must ask at the same place, and get the same answer."""
-        received = self.signals.received
-        if self.rank_size == 1:
-            return received
-        # The CPU's AllReduce knows sums of floats only.
-        asked = float(ops.AllReduce()(Tensor([received], ms.float32)).asnumpy()[0])
-        return (received or signal.SIGTERM) if asked else 0
+        return max(self.ranks.gather(self.signals.received, "the question whether to stop"))
 
     def stop(self, number: int) -> NoReturn:
         """Save and exit after the signal of this number."""
@@ -438,8 +437,8 @@ class Trainer:
             **means,
             **self.latest,
             "skipped_steps": self.skipped_steps,
-            "examples_per_s": examples and examples * self.rank_size,
-            "tokens_per_s": tokens and tokens * self.rank_size,
+            "examples_per_s": examples and examples * self.ranks.size,
+            "tokens_per_s": tokens and tokens * self.ranks.size,
             "eta_s": rate and left / rate,
         }
         self.log.write(record | {EVAL_PREFIX + name: value for name, value in development.items()})

@@ -24,6 +24,7 @@ from src.albert_for_pre_training import AlbertForPreTraining
 from src.checkpoint import find_checkpoint, list_checkpoints, load_backbone
 from src.pretraining import PretrainingData
 from src.pretraining_evaluation import evaluate, only_masked, unigram_baselines
+from src.ranks import ALONE
 from src.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[1]
@@ -238,7 +239,7 @@ def test_a_warm_start_takes_weights_and_sizes_from_the_checkpoint(
         del words[place : place + 2]
     config = load_config(PretrainConfig, words)
     with RunFolder(config.save_checkpoint_path, config) as folder:
-        trainer = run_pretrain.build_trainer(config, setup_device("CPU"), folder)
+        trainer = run_pretrain.build_trainer(config, setup_device("CPU"), ALONE, folder)
         trainer.resume()
     saved = find_checkpoint(finished).values
     for name, parameter in trainer.step.network.parameters_dict().items():

@@ -1,0 +1,237 @@
+"""Ranks that meet: by files, with named time-outs; two of them pre-train as one, whoever of them is slow."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import run_classifier
+import run_pretrain
+from model_utils.errors import UserError
+from model_utils.schema import load_config
+from model_utils.task_config import ClassifierConfig
+from src.checkpoint import find_checkpoint
+from src.ranks import Ranks
+from tests.conftest import ROOT
+from tests.test_run_classifier import data as texts  # noqa: F401
+from tests.test_run_classifier import words_of as classifier_words
+from tests.test_run_pretrain import config_of, data, flags_of, log  # noqa: F401
+
+# --- meetings ---
+
+
+def together(folder: Path, size: int, act: Callable[[Ranks], Any]) -> list[Any]:
+    """What `act` returns in each of several ranks, which are threads here."""
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(lambda rank: act(Ranks(rank, size, folder, wait_minutes=0.5)), range(size)))
+
+
+def test_every_rank_learns_what_all_say_and_no_file_is_left_behind(tmp_path: Path) -> None:
+    def act(ranks: Ranks) -> list[list[int]]:
+        answers = []
+        for meeting in range(200):
+            if ranks.rank == meeting % 3:
+                time.sleep(0.001)
+            answers.append(ranks.gather((ranks.rank + 1) * meeting, "a meeting"))
+        return answers
+
+    for answers in together(tmp_path, 3, act):
+        assert answers == [[meeting, 2 * meeting, 3 * meeting] for meeting in range(200)]
+    assert {path.name for path in tmp_path.iterdir()} == {"0.200", "1.200", "2.200"}
+
+
+def test_a_sum_is_the_same_on_every_rank(tmp_path: Path) -> None:
+    terms = np.random.default_rng(0).standard_normal((3, 50))
+    sums = together(tmp_path, 3, lambda ranks: ranks.sum(terms[ranks.rank], "a sum"))
+    assert all((each == sums[0]).all() for each in sums)
+    np.testing.assert_allclose(sums[0], terms.sum(0), rtol=1e-12)
+    assert (Ranks().sum(terms[0], "a sum") == terms[0]).all()
+
+
+def test_who_waits_in_vain_says_for_whom_for_what_and_how_long(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"rank 1 has not come to the features within 0\.001 minutes"):
+        Ranks(0, 2, tmp_path, wait_minutes=0.001).wait("the features")
+    threading.Timer(0.2, (tmp_path / "ended-1").touch).start()
+    with pytest.raises(UserError, match="rank 1 has ended while this one waited for it at the features"):
+        Ranks(0, 2, tmp_path).wait("the features")
+
+
+def test_ranks_that_differ_are_named(tmp_path: Path) -> None:
+    def act(ranks: Ranks) -> str:
+        with pytest.raises(UserError) as error:
+            ranks.must_agree({"rows": 20, "seed": 1 + ranks.rank // 2}, "what they train on")
+        return str(error.value)
+
+    sentence = "the ranks differ in what they train on: seed is 1 on rank 0 and 2 on rank 2; they must read"
+    assert all(answer.startswith(sentence) for answer in together(tmp_path, 3, act))
+
+
+# --- two ranks pre-train ---
+
+DISTURBED = f"""
+import os, signal, sys, time
+sys.path.insert(0, {str(ROOT)!r})
+import run_pretrain
+from model_utils.config import PretrainConfig, run_main
+from src import pretraining, trainer
+
+rank, train = int(os.environ["RANK_ID"]), trainer.Trainer.train
+disturbed = sys.argv.pop(1)
+
+
+def delay(owner, name, seconds):  # the first call of a function
+    function = getattr(owner, name)
+
+    def slow(*arguments):
+        time.sleep(seconds)
+        setattr(owner, name, function)
+        return function(*arguments)
+
+    setattr(owner, name, slow)
+
+
+def train_and_be_stopped(self, step, micro_batches):
+    if step == 5 and rank == 0:
+        os.kill(os.getppid(), signal.SIGTERM)
+        time.sleep(1)
+    train(self, step, micro_batches)
+
+
+LONG = 33  # s; a CPU's collective ends the job after 30
+if disturbed in ("evaluation", "compilation", "checkpoint"):
+    trainer.Trainer.train = train_and_be_stopped
+    delay(trainer, "save_checkpoint", LONG if disturbed == "checkpoint" else 5)
+if disturbed == "evaluation" and rank == 1:
+    delay(pretraining, "evaluate", LONG)
+if disturbed == "compilation" and rank == 0:
+    delay(trainer.TrainStep, "compile_for", LONG)
+if disturbed == "data" and rank == 1:
+    place = sys.argv.index("--data_dir") + 1
+    sys.argv[place] = sys.argv[place].replace("train", "held_out")
+run_main(run_pretrain.main, PretrainConfig)
+"""
+LENGTH = {
+    "train_steps": 8,
+    "eval_steps": 4,
+    "eval_batches": 5,
+    "log_steps": 1,
+    "save_checkpoint_steps": 0,
+    "optimizer_cfg.AdamWeightDecay.warmup_steps": 2,
+    "albert_cfg.hidden_dropout_prob": 0,
+    "albert_cfg.attention_probs_dropout_prob": 0,
+}
+
+
+def start_two(folder: Path, script: str, words: list[str]) -> subprocess.CompletedProcess:
+    """Run a script of this text in two ranks."""
+    file, logs = folder / "script.py", folder / "logs"
+    file.write_text(script)
+    logs.mkdir(exist_ok=True)
+    command = [sys.executable, ROOT / "scripts/launch.py", "2", logs, file, *words]
+    command += ["--distribute", "true", "--device_num", "2"]
+    environment = os.environ | {"GLOG_v": "3"}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+
+@pytest.mark.parametrize(
+    ("slow", "saved"),
+    [
+        ("evaluation", {}),
+        pytest.param("compilation", {}, marks=pytest.mark.slow),
+        pytest.param("checkpoint", {"save_checkpoint_steps": 2}, marks=pytest.mark.slow),
+    ],
+)
+def test_two_ranks_train_as_one_with_two_micro_batches_however_slow_one_is(
+    data: Path,  # noqa: F811
+    tmp_path: Path,
+    slow: str,
+    saved: dict[str, int],
+) -> None:
+    """One rank takes 33 s for something; all are stopped while rank 0 saves for 5 s; resumed, the log is one rank's."""
+    run, alone = tmp_path / "run", tmp_path / "alone"
+    stopped = start_two(tmp_path, DISTURBED, [slow, *flags_of(data, run, **LENGTH | saved)])
+    assert stopped.returncode == 128 + signal.SIGTERM, stopped.stdout + stopped.stderr
+    assert "stopped after step 5, saved" in stopped.stdout and not list(run.glob("unfinished-*"))
+    finished = start_two(tmp_path, DISTURBED, ["", *flags_of(data, run, **LENGTH)])
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert "resuming after step 5" in finished.stdout
+    run_pretrain.main(config_of(data, alone, **LENGTH, accumulation_steps=2))
+    ours, theirs = log(run), log(alone)
+    assert [record["step"] for record in ours] == list(range(1, 9))
+    for our, their in zip(ours, theirs, strict=True):
+        assert our.keys() == their.keys()
+        del their["epoch"]  # of which the rows that fill no batch of both ranks are no part
+        for key, value in their.items():
+            assert our[key] == pytest.approx(value, rel=2e-5), (our["step"], key)
+    ours, theirs = find_checkpoint(run).values, find_checkpoint(alone).values
+    for name, value in theirs.items():
+        np.testing.assert_allclose(ours[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_a_rank_with_other_data_is_refused(data: Path, tmp_path: Path) -> None:  # noqa: F811
+    done = start_two(tmp_path, DISTURBED, ["data", *flags_of(data, tmp_path / "run", **LENGTH)])
+    assert done.returncode == 2, done.stdout + done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert re.match(
+        r"error: rank \d failed: the ranks differ in what they train on: data\.rows is \d+ on rank 0 and", last
+    )
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {".lock"}
+
+
+# --- two ranks fine-tune ---
+
+MAKERS = f"""
+import os, sys, time
+from pathlib import Path
+sys.path.insert(0, {str(ROOT)!r})
+import run_classifier
+from model_utils.config import run_main
+from model_utils.task_config import ClassifierConfig
+from src import finetuning
+
+cached_features, slow, makers = finetuning.cached_features, float(sys.argv.pop(1)), Path(sys.argv.pop(1))
+
+
+def watched(folder, task, facts, make):
+    def slowly():
+        time.sleep(slow)
+        with makers.open("a") as file:
+            file.write(os.environ["RANK_ID"])
+        return make()
+
+    return cached_features(folder, task, facts, slowly)
+
+
+finetuning.cached_features = watched
+run_main(run_classifier.main, ClassifierConfig)
+"""
+
+
+@pytest.mark.parametrize("slow", [1, pytest.param(33, marks=pytest.mark.slow)])
+def test_two_ranks_fine_tune_on_features_of_one_and_measure_as_one(
+    texts: Path,  # noqa: F811
+    tmp_path: Path,
+    slow: float,
+) -> None:
+    run, makers = tmp_path / "run", tmp_path / "makers"
+    changes = {"feature_dir": tmp_path / "features", "do_predict": True, "epoch_num": 4, "eval_batch_size": 7}
+    done = start_two(tmp_path, MAKERS, [str(slow), str(makers), *classifier_words(texts, run, **changes)])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert makers.read_text() == "000"  # train, dev, test
+    alone = {"do_train": False, "load_finetune_checkpoint_path": run, "output_path": tmp_path / "alone"}
+    run_classifier.main(load_config(ClassifierConfig, classifier_words(texts, None, **changes, **alone)))
+    ours, theirs = (json.loads((folder / "eval_results.json").read_text()) for folder in (run, tmp_path / "alone"))
+    assert ours["accuracy"] == theirs["accuracy"] and ours["step"] == theirs["step"]
+    for name in ("predictions_dev.tsv", "predictions_test.tsv"):
+        assert (run / name).read_text() == (tmp_path / "alone" / name).read_text()
