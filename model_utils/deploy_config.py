@@ -87,6 +87,11 @@ class PredictConfig(Config):
             raise ConfigError("allowed_hosts are the names of a server: they mean nothing without serve")
         if not self.serve and not (self.input and self.output):
             raise ConfigError("--input and --output are needed (- for standard input and output), or --serve HOST:PORT")
+        if self.model.lower().endswith((".onnx", ".air")):
+            raise ConfigError(
+                f"model is {self.model}: ONNX and AIR files are for runtimes of their own; allowed is NAME.mindir "
+                "(export.py --file_format MINDIR), a checkpoint, or the folder of a run or a conversion"
+            )
         own = [key for key in ("embeddings", "vocab_file_path", "spm_model_file") if getattr(self, key)]
         if self.model.endswith(".mindir") and own:
             raise ConfigError(

@@ -25,6 +25,7 @@ from model_utils.errors import CheckpointError
 from model_utils.files import write_atomically, write_json
 from model_utils.json_files import Schema, parse_json, read_json
 from src.albert_config import AlbertConfig, find_config_file
+from src.foreign_weights import refuse_foreign
 from src.layers import RowSquareSum
 
 BACKBONE = "albert."
@@ -204,6 +205,8 @@ def read_checkpoint(path: Path, only_weights: bool = False) -> Contents:
         loop_state = parse_json(text) if text else {}
         if not isinstance(loop_state, dict):
             raise ValueError(f"its {LOOP_STATE} is no object")
+    except CheckpointError:
+        raise
     except (DecodeError, IndexError, ValueError, TypeError) as error:
         raise CheckpointError(f"{path} is damaged or no MindSpore checkpoint: {error}") from error
     return Contents(path, values, loop_state)
@@ -259,8 +262,8 @@ def find_checkpoint(path: Path, say: Callable[[str], object] = print) -> Content
     """The weights of a file, or of a folder's best checkpoint where one was chosen, else of its newest good one.
 
     Raises:
-        CheckpointError: there is none, the file or the best one is damaged, or the albert_config.json beside them is
-            not the one that they were trained with.
+        CheckpointError: there is none, the file or the best one is damaged, the albert_config.json beside them is not
+            the one that they were trained with, or they are another program's.
     """
     contents = _find(path, say)
     _check_architecture(contents, find_config_file(path))
@@ -281,6 +284,7 @@ def _check_architecture(contents: Contents, file: Path | None) -> None:
 
 
 def _find(path: Path, say: Callable[[str], object]) -> Contents:
+    refuse_foreign(path)
     if not path.is_dir():
         return read_checkpoint(path, only_weights=True)
     best = best_checkpoint(path)

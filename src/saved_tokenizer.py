@@ -12,6 +12,7 @@ from pydantic import model_validator
 from model_utils.errors import DataError
 from model_utils.files import write_atomically
 from model_utils.json_files import FileBeside, Schema, read_json, write_checked
+from src.foreign_weights import refuse_foreign
 from src.tokenization import FullTokenizer, build_tokenizer
 
 TOKENIZER_FILE = "tokenizer_config.json"
@@ -51,7 +52,9 @@ def load_tokenizer(weights: Path, vocab_file: str = "", spm_model_file: str = ""
 
     Raises:
         DataError: none is there, it is not the one that the weights were trained with, or it is damaged.
+        CheckpointError: the weights are another program's.
     """
+    refuse_foreign(weights)
     folder = weights if weights.is_dir() else weights.parent
     file = folder / TOKENIZER_FILE
     if not file.exists():

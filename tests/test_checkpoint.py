@@ -15,6 +15,7 @@ from mindspore import Parameter, Tensor, nn
 from model_utils.errors import CheckpointError
 from src import checkpoint as ckpt
 from src.albert_config import AlbertConfig
+from src.saved_tokenizer import load_tokenizer
 
 
 class State(nn.Cell):
@@ -96,10 +97,35 @@ def test_truncation_is_noticed(saved: Path, left: float) -> None:
 def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
     for content in (b"not a checkpoint at all, but long enough to be one", os.urandom(5000)):
         (tmp_path / "x.ckpt").write_bytes(content)
-        with pytest.raises(CheckpointError, match=r"x\.ckpt"):
+        with pytest.raises(CheckpointError, match=r"x\.ckpt") as raised:
             ckpt.read_checkpoint(tmp_path / "x.ckpt")
+        assert str(raised.value).count("damaged") == 1
     with pytest.raises(CheckpointError, match="does not exist"):
         ckpt.read_checkpoint(tmp_path / "absent.ckpt")
+
+
+@pytest.mark.parametrize(
+    ("source", "files", "named", "given"),
+    [
+        ("hf", ["config.json", "model.safetensors", "tokenizer_config.json"], "", ""),
+        ("hf", ["config.json", "pytorch_model.bin.index.json"], "", ""),
+        ("hf", ["config.json", "model.safetensors"], "/model.safetensors", ""),
+        ("tf", ["albert_config.json", "model.ckpt-best.index", "model.ckpt-best.meta"], "", ""),
+        ("tf", ["model.ckpt-best.index"], "/model.ckpt-best", "/model.ckpt-best"),
+        ("tf", ["variables/variables.index", "saved_model.pb"], "", ""),
+    ],
+)
+def test_weights_of_other_programs_are_to_be_converted(
+    source: str, files: list[str], named: str, given: str, tmp_path: Path
+) -> None:
+    for name in files:
+        (tmp_path / "their model" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "their model" / name).write_text("{}")
+    command = f"model_utils.convert_ckpt --source {source} --target mindspore --input '{tmp_path}/their model{given}' "
+    for load in (ckpt.find_checkpoint, load_tokenizer):
+        with pytest.raises(CheckpointError, match="which must be converted first: python -m") as raised:
+            load(Path(f"{tmp_path}/their model{named}"))
+        assert command in str(raised.value)
 
 
 def test_newest_good_one_wins_by_number(tmp_path: Path) -> None:

@@ -194,6 +194,20 @@ def test_contradictions_end_before_any_work(data: Path, tmp_path: Path, changes:
     assert not list(tmp_path.iterdir())
 
 
+def test_weights_that_must_be_converted_end_it_with_the_command(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "hf").mkdir()
+    for name in ("config.json", "tokenizer_config.json", "model.safetensors"):
+        (tmp_path / "hf" / name).write_text("{}")
+    for vocabulary in ("", data / "vocab.txt"):
+        config = config_of(
+            data, tmp_path / "run", load_pretrain_checkpoint_path=tmp_path / "hf", vocab_file_path=vocabulary
+        )
+        with pytest.raises(
+            CheckpointError, match=r"convert_ckpt --source hf .* --input .*hf --output DIR; then name DIR"
+        ):
+            run_classifier.main(config)
+
+
 def test_texts_to_predict_are_missed_before_the_training(data: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nothing\.tsv cannot be read: No such file"):
         run_classifier.main(config_of(data, tmp_path / "run", do_predict=True, test_file=tmp_path / "nothing.tsv"))

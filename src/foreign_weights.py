@@ -1,0 +1,36 @@
+"""Weights of other programs, known by their files: they have to be converted before anything here can use them."""
+
+import shlex
+from pathlib import Path
+
+from model_utils.errors import CheckpointError
+from model_utils.torch_weights import PYTORCH, SAFETENSORS
+
+_HUGGING_FACE = {f"{name}{ending}" for name in (SAFETENSORS, PYTORCH) for ending in ("", ".index.json")}
+_GOOGLE = ("*.index", "variables/*.index")  # TensorFlow's checkpoints, by themselves and in a TF-Hub module
+
+
+def refuse_foreign(path: Path) -> None:
+    """Raise CheckpointError if a path names weights of google's or Hugging Face's, with the command that converts them.
+
+    Args:
+        path: a folder, a file in it, or the prefix of a TensorFlow checkpoint's files.
+    """
+    if (found := _find(path)) is None:
+        return
+    source, name, input_path = found
+    command = (
+        f"python -m model_utils.convert_ckpt --source {source} --target mindspore --input {input_path} --output DIR"
+    )
+    raise CheckpointError(f"{path} holds weights of {name}, which must be converted first: {command}; then name DIR")
+
+
+def _find(path: Path) -> tuple[str, str, str] | None:
+    """(--source, whose weights they are, --input) of the conversion, or None."""
+    folder = path if path.is_dir() else path.parent
+    if path.name in _HUGGING_FACE or (path.is_dir() and any((path / name).is_file() for name in _HUGGING_FACE)):
+        return "hf", "Hugging Face's transformers", shlex.quote(str(folder))
+    is_prefix = path.with_name(f"{path.name}.index").is_file()
+    if is_prefix or path.suffix == ".index" or (path.is_dir() and any(any(path.glob(name)) for name in _GOOGLE)):
+        return "tf", "TensorFlow", shlex.quote(str(path))
+    return None
