@@ -35,7 +35,13 @@ class FinetuneConfig(TrainingConfig):
     do_lower_case: bool = option(True, "lower-case the text, where no vocabulary lies beside the weights to say so")
     max_seq_length: int = option(128, "tokens of a row, special ones included", minimum=8)
     max_train_samples: int = option(0, "examples trained on, chosen by the seed; 0: all", minimum=0)
-    max_eval_samples: int = option(0, "examples measured, chosen by the seed; 0: all", minimum=0)
+    max_eval_samples: int = option(0, "development examples measured, chosen by the seed; 0: all", minimum=0)
+    max_predict_samples: int = option(
+        0,
+        "test examples predicted, likewise; GLUE's submission files need all",
+        minimum=0,
+        needs=("do_predict", True),
+    )
     train_data_shuffle: bool = option(True, "a new order of the examples in every epoch")
     eval_data_shuffle: bool = option(False, "measure in another order; the results are the same")
     train_data_file_path: str = option(
@@ -68,9 +74,9 @@ class FinetuneConfig(TrainingConfig):
         return self.load_pretrain_checkpoint_path if self.do_train else self.load_finetune_checkpoint_path
 
     def most_samples(self, split: str) -> int:
-        """Examples of a split that are used, 0 for all; test sets are never cut."""
+        """Examples of a split that are used, 0 for all."""
         if split.startswith("test"):
-            return 0
+            return self.max_predict_samples
         return self.max_train_samples if split == "train" else self.max_eval_samples
 
     def validate(self) -> None:
@@ -108,7 +114,11 @@ class ClassifierConfig(FinetuneConfig):
     config_file = "task_classifier_config.yaml"
 
     task_name: str = option("custom", "a task of GLUE, or custom for one's own files", choices=(*GLUE_TASKS, CUSTOM))
-    assessment_method: str = option("", "what is measured; empty: the task's official method", choices=("", *METHODS))
+    assessment_method: str = option(
+        "",
+        "what is measured; empty: the task's official method; f1 of two labels is that of the second in label_list",
+        choices=("", *METHODS),
+    )
     num_class: int = option(0, "number of classes, 1 for a regression; 0: as many as are found", minimum=0)
     classifier_hidden_size: int = option(
         0, "width of a layer between the encoder and the classifier; 0: none", minimum=0
@@ -131,7 +141,9 @@ class ClassifierConfig(FinetuneConfig):
     column_names: tuple[str, ...] = option(
         (), "names of the columns of files without a header", needs=("task_name", "custom")
     )
-    label_list: tuple[str, ...] = option((), "labels in their order; empty: those found", needs=("task_name", "custom"))
+    label_list: tuple[str, ...] = option(
+        (), "labels in their order; empty: those found, sorted", needs=("task_name", "custom")
+    )
 
     def validate(self) -> None:
         super().validate()

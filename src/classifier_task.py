@@ -1,15 +1,15 @@
 """Classification and regression of texts and pairs of texts: GLUE's tasks, and anyone's own."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from mindspore import nn
+from scipy.special import softmax
 
 from model_utils.errors import ConfigError, DataError
-from model_utils.files import write_atomically
 from model_utils.task_config import ClassifierConfig
 from src.albert_config import AlbertConfig
 from src.albert_for_finetune import AlbertForRegression, AlbertForSequenceClassification
@@ -30,6 +30,7 @@ from src.create_finetune_data import (
 from src.finetune_eval_model import SequenceClassificationScores
 from src.finetuning import TRAIN, Judgement, Source
 from src.glue import GLUE_TASKS, read_glue, write_submission
+from src.prediction_table import write_prediction_table
 from src.records import RecordSet, sha256_of
 from src.task_file import TEXT_COLUMNS, read_task
 from src.text_tables import read_table
@@ -53,6 +54,7 @@ class ClassifierTask:
         self.config, self.tokenizer = config, tokenizer
         self.glue = GLUE_TASKS.get(config.task_name)
         self.examples = GlueTexts(config) if self.glue else CustomTexts(config)
+        self.texts: dict[str, list[Example]] = {}  # of the rows of a split, unless its features were ready
         self.dev_splits, self.test_splits = self.examples.dev_splits, self.examples.test_splits
         self.regression = not self.glue.labels if self.glue else config.num_class == 1
         self.labels = [] if self.regression else self._find_labels()
@@ -101,6 +103,8 @@ class ClassifierTask:
             facts = {"source": Path(ready).name, "source_sha256": sha256_of(Path(ready))}
             return Source(facts, partial(read_tfrecord, Path(ready), schema))
         examples = sample(self.examples.read(split), config.most_samples(split), config.seed)
+        if split != TRAIN:
+            self.texts[split] = examples
         labels = None if self.regression else self.labels
         described = (examples, labels, self.tokenizer, config.max_seq_length)
         return Source(classification_facts(*described), partial(classification_features, *described))
@@ -114,22 +118,47 @@ class ClassifierTask:
     def scores_network(self, architecture: AlbertConfig) -> nn.Cell:
         return SequenceClassificationScores(architecture, max(1, len(self.labels)), self.config.classifier_hidden_size)
 
-    def judge(self, split: str, records: RecordSet, outputs: dict[str, np.ndarray]) -> Judgement:
+    def judge(
+        self, split: str, records: RecordSet, outputs: dict[str, np.ndarray], card: Mapping[str, Any]
+    ) -> Judgement:
         logits = outputs["logits"]
         predictions = logits[:, 0] if self.regression else logits.argmax(1)
-        metrics = {}
-        if "label_ids" in records.columns:
-            metrics = assess(self.method, predictions, records.array(LABELS), len(self.labels))
-        return Judgement(metrics, partial(self._write, split, predictions))
+        right = records.array(LABELS) if "label_ids" in records.columns else None
+        metrics = {} if right is None else assess(self.method, predictions, right, len(self.labels))
+        remarks = []
+        if "f1" in metrics:
+            remarks.append(describe_f1(self.labels))
+        if self._submission(split) and self.config.max_predict_samples:
+            remarks.append(f"{self._submission(split)} is not written: max_predict_samples leaves rows out")
+        return Judgement(metrics, partial(self._write, split, logits, right), tuple(remarks))
 
-    def _write(self, split: str, predictions: np.ndarray, folder: Path) -> None:
-        """predictions_SPLIT.tsv, and for a test split of GLUE the file that its server takes."""
-        answers = [f"{value:.4f}" if self.regression else self.labels[value] for value in predictions]
-        lines = ["index\tprediction", *(f"{index}\t{answer}" for index, answer in enumerate(answers))]
-        text = "\n".join(lines) + "\n"
-        file = folder / f"predictions_{split}.tsv"
-        write_atomically(file, lambda temporary: temporary.write_text(text, encoding="utf-8"))
-        if self.glue and split in self.glue.submissions:
+    def _submission(self, split: str) -> str:
+        """Name of the file that GLUE's server takes, "" for none."""
+        return self.glue.submissions.get(split, "") if self.glue else ""
+
+    def _write(self, split: str, logits: np.ndarray, right: np.ndarray | None, folder: Path) -> None:
+        """predictions_SPLIT.tsv, and for a test split of GLUE the file that its server takes.
+
+        Args:
+            right: (rows,) label ids or scores, if they are known.
+        """
+        names = np.array(self.labels)
+        predictions = logits[:, 0] if self.regression else logits.argmax(1)
+        columns: dict[str, Sequence[Any]] = {"index": range(len(logits))}
+        texts = self.texts.get(split, [])
+        if texts:
+            columns |= {"file": [each.file.name for each in texts], "line": [each.line for each in texts]}
+        if right is not None:
+            columns["label"] = right if self.regression else names[right]
+        columns["prediction"] = predictions if self.regression else names[predictions]
+        if not self.regression:
+            columns["probability"] = softmax(logits, 1).max(1)
+        if texts:
+            columns["text_a"] = [each.text_a for each in texts]
+        if any(each.text_b for each in texts):
+            columns["text_b"] = [each.text_b for each in texts]
+        write_prediction_table(folder, split, columns)
+        if self._submission(split) and not self.config.max_predict_samples:
             write_submission(folder, self.config.task_name, split, predictions)
 
     def baselines(self, train: RecordSet, dev: RecordSet) -> dict[str, float]:
@@ -137,6 +166,13 @@ class ClassifierTask:
         known, labels = train.array(LABELS), dev.array(LABELS)
         usual = known.mean() if self.regression else np.bincount(known).argmax()
         return assess(self.method, np.full_like(labels, usual), labels, len(self.labels))
+
+
+def describe_f1(labels: Sequence[str]) -> str:
+    """Which labels the figure f1 of src/assessment_method.py is of."""
+    if len(labels) == 2:
+        return f"f1 is that of the label {labels[1]!r}, the second of {', '.join(labels)} (label_list)"
+    return "f1 is the plain mean over all labels"
 
 
 class GlueTexts:

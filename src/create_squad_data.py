@@ -97,8 +97,8 @@ def read_squad(path: Path, version_2: bool, labelled: bool = True) -> list[Quest
 
     Args:
         version_2: whether questions without an answer are allowed; they have no answers, and may say is_impossible.
-        labelled: every question must have its answers, or be without one by version_2. Otherwise answers are read where
-            there are any.
+        labelled: every question must have its answers, or be without one by version_2. Otherwise answers and
+            is_impossible are read where they are; a question with neither is one of which the file does not tell.
 
     Raises:
         DataError: the file cannot be read or is of another form, which names the place and what is missing there;
@@ -112,7 +112,8 @@ def read_squad(path: Path, version_2: bool, labelled: bool = True) -> list[Quest
         for node in paragraph.objects("qas"):
             name, question = node.text(keys["id"]), node.member(keys["question"], str)
             answers = _read_answers(node, context) if labelled or "answers" in node.value else ()
-            impossible = _is_impossible(node, answers, version_2) if labelled else False
+            told = labelled or bool(answers) or (version_2 and node.value.get("is_impossible") is True)
+            impossible = told and _is_impossible(node, answers, version_2)
             questions.append(Question(name, question, context, answers, impossible, path.name))
     if not questions:
         raise DataError(f"{path} holds no questions")

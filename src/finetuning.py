@@ -29,7 +29,7 @@ from src.records import SUFFIX, RecordSet, open_records
 from src.run_folder import RunFolder, check_run_folder
 from src.run_plan import Selection, plan_loss_scale, plan_run
 from src.saved_tokenizer import load_tokenizer, save_tokenizer
-from src.task_file import TASK_FILE, read_task, write_card
+from src.task_file import TASK_FILE, folder_of, read_card, write_card
 from src.tokenization import FullTokenizer, build_tokenizer
 from src.train_step import TrainStep
 from src.trainer import Trainer
@@ -44,13 +44,23 @@ class Judgement:
     """What the outputs of a split amount to.
 
     metrics: official ones by name; empty where the split has no labels.
-    write: puts the predictions into a folder, in the task's official format.
-    learnt: what the development split says about using the weights, for their task.json.
+    write: puts the predictions into a folder: predictions_SPLIT.tsv, and what the task's official formats are.
+    remarks: sentences without which the metrics could be misread.
+    calibration: what the development split says about using the weights, where their task.json does not.
     """
 
     metrics: dict[str, float]
     write: Callable[[Path], object]
-    learnt: dict[str, Any] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
+    calibration: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Metrics of all splits by name, and the calibration of a Judgement."""
+
+    results: dict[str, float]
+    calibration: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -92,8 +102,14 @@ class Task(Protocol):
     def scores_network(self, architecture: AlbertConfig) -> nn.Cell:
         """Its counterpart of src/finetune_eval_model.py."""
 
-    def judge(self, split: str, records: RecordSet, outputs: dict[str, np.ndarray]) -> Judgement:
-        """From outputs of all rows to predictions and metrics."""
+    def judge(
+        self, split: str, records: RecordSet, outputs: dict[str, np.ndarray], card: Mapping[str, Any]
+    ) -> Judgement:
+        """From outputs of all rows to predictions and metrics.
+
+        Args:
+            card: task.json of the weights; it may lack what a development split calibrates.
+        """
 
     def baselines(self, train: RecordSet, dev: RecordSet) -> dict[str, float]:
         """Development metrics of the trivial answer, which is learnt from the training labels alone."""
@@ -112,7 +128,7 @@ def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
         if config.dry_run:
             raise ConfigError("dry_run is true, which means nothing while do_train is false")
         weights = Path(config.load_finetune_checkpoint_path)
-        work.measure(weights, Path(config.output_path or (weights if weights.is_dir() else weights.parent)))
+        work.measure(weights, Path(config.output_path or folder_of(weights)))
         return
     for split in work.measured_splits:  # what is missing is missed before the training, not after it
         work.records(split)
@@ -126,7 +142,7 @@ def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
         several = f"seed-{seed}" if config.num_seeds > 1 else ""
         work.train(root / several, seed)
         if config.do_eval or config.do_predict:
-            results[str(seed)] = work.measure(root / several, output / several)
+            results[str(seed)] = work.conclude(root / several, output / several)
     if config.num_seeds > 1 and work.ranks.writer and any(results.values()):
         write_json(output / EVAL_FILE, {"seeds": results, **summarise(list(results.values()), work.say)})
 
@@ -295,35 +311,64 @@ class Finetuning:
                 folder.finish(self.build(folder, config).fit())
         self.ranks.wait("the last checkpoint")
 
-    def measure(self, weights: Path, output: Path) -> dict[str, float]:
-        """Evaluate the development splits and predict the test splits, as asked for; all metrics by name."""
-        check_task(weights, self.task.card)
+    def conclude(self, run: Path, output: Path) -> dict[str, float]:
+        """Measure what was trained; the only place where what is found out so goes into the folder of the weights."""
+        measured = self.measure(run, output)
+        if measured.calibration and self.ranks.writer:
+            write_card(run, read_card(run) | measured.calibration)
+        return measured.results
+
+    def measure(self, weights: Path, output: Path) -> Measured:
+        """Evaluate the development splits and predict the test splits, as asked for; write into `output` alone."""
+        card = self.check_task(weights)
         contents = find_checkpoint(weights, self.say)
         self.ranks.must_agree({"checkpoint": contents.path.name}, "what they measure")
         network = self.task.scores_network(self.architecture)
         load_backbone(network, contents, self.say, needed=("",))
         results: dict[str, float] = {}
         baselines: dict[str, float] = {}
+        calibration: dict[str, Any] = {}
+        remarks: list[str] = []
         for split in self.measured_splits:
             outputs = predict_rows(network, self.dataset(split), self.ranks)
-            judgement = self.task.judge(split, self.records(split), outputs)
+            judgement = self.task.judge(split, self.records(split), outputs, card | calibration)
+            calibration |= judgement.calibration
+            remarks += [f"{split}: {remark}" for remark in judgement.remarks]
             prefix = "" if split == self.task.dev_splits[0] else f"{split}_"
             results |= {prefix + name: value for name, value in judgement.metrics.items()}
             baselines |= {prefix + name: value for name, value in self.baselines(split).items()}
             if self.ranks.writer:
                 output.mkdir(parents=True, exist_ok=True)
                 judgement.write(output)
-                if split == self.task.dev_splits[0] and judgement.learnt:
-                    self.task.card |= judgement.learnt
-                    write_card(weights if weights.is_dir() else weights.parent, self.task.card)
         for name, value in results.items():
             beside = f" (trivial {baselines[name]:.4f})" if name in baselines else ""
             self.say(f"{name}: {value:.4f}{beside}")
+        for remark in remarks:
+            self.say(remark)
         if self.ranks.writer:
             described = {"checkpoint": contents.path.name, "step": contents.loop_state.get("step")}
-            write_json(output / EVAL_FILE, {**described, **results, "baselines": baselines})
+            write_json(output / EVAL_FILE, {**described, **results, "baselines": baselines, "remarks": remarks})
             self.say(f"results and predictions are in {output}")
-        return results
+        return Measured(results, calibration)
+
+    def check_task(self, weights: Path) -> dict[str, Any]:
+        """task.json of weights, whose task and labels must be those at hand; what else differs is said.
+
+        Raises:
+            CheckpointError: they differ, or the weights are of no task.
+        """
+        theirs, ours = read_card(weights), self.task.card
+        if theirs is None:
+            raise CheckpointError(f"{weights} holds no fine-tuned weights: no {TASK_FILE} lies there")
+        for key, value in ours.items():
+            if theirs.get(key, value) == value:
+                continue
+            if key in ("task", "labels"):
+                raise CheckpointError(
+                    f"{weights} was fine-tuned for another head: {key} is {theirs[key]}, needed is {value}"
+                )
+            self.say(f"{key} is {value} here, and {theirs[key]} in the {TASK_FILE} of {weights}")
+        return theirs
 
 
 class Development:
@@ -338,18 +383,4 @@ class Development:
         """Metrics by name; before_batch is called before each batch."""
         copy_parameters(self.training, self.network)
         outputs = predict_rows(self.network, self.data, self.ranks, before_batch)
-        return self.task.judge(self.split, self.data.records, outputs).metrics
-
-
-def check_task(weights: Path, card: Mapping[str, Any]) -> None:
-    """Compare the task that weights were fine-tuned for with the one at hand.
-
-    Raises:
-        CheckpointError: they differ, or the weights are of no task.
-    """
-    theirs = read_task(weights)
-    if theirs is None:
-        raise CheckpointError(f"{weights} holds no fine-tuned weights: no {TASK_FILE} lies there")
-    for key, value in (("task", theirs.task), ("labels", list(theirs.labels))):
-        if value != card[key]:
-            raise CheckpointError(f"{weights} was fine-tuned for another head: {key} is {value}, needed is {card[key]}")
+        return self.task.judge(self.split, self.data.records, outputs, self.task.card).metrics

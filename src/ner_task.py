@@ -1,12 +1,15 @@
 """Token classification: which words of a text are names, and of what."""
 
+import itertools
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from mindspore import nn
+from scipy.special import softmax
 
 from model_utils.errors import DataError
 from model_utils.files import write_atomically
@@ -18,6 +21,7 @@ from src.entities import OUTSIDE, entity_scores, tag_names
 from src.finetune_eval_model import TokenClassificationScores
 from src.finetuning import TRAIN, Judgement, Source
 from src.ner_data import NameColumns, Sentence, find_format, ner_facts, ner_features, read_sentences, word_logits
+from src.prediction_table import write_prediction_table
 from src.records import RecordSet
 from src.task_file import TEXT_COLUMNS, read_task
 from src.text_tables import read_table
@@ -104,13 +108,17 @@ class NerTask:
     def scores_network(self, architecture: AlbertConfig) -> nn.Cell:
         return TokenClassificationScores(architecture, len(self.labels))
 
-    def judge(self, split: str, records: RecordSet, outputs: dict[str, np.ndarray]) -> Judgement:
+    def judge(
+        self, split: str, records: RecordSet, outputs: dict[str, np.ndarray], card: Mapping[str, Any]
+    ) -> Judgement:
         sentences = self.used(split)
         names = np.array(self.labels)
-        tags = [names[logits.argmax(1)].tolist() for logits in word_logits(records.array, outputs["logits"])]
+        probabilities = [softmax(logits, 1) for logits in word_logits(records.array, outputs["logits"])]
+        tags = [names[words.argmax(1)].tolist() for words in probabilities]
         gold = [sentence.tags for sentence in sentences]
         metrics = entity_scores(gold, tags) if all(one is not None for one in gold) else {}
-        return Judgement(metrics, partial(_write, split, sentences, tags))
+        sure = [words.max(1) for words in probabilities]
+        return Judgement(metrics, partial(_write, split, sentences, tags, sure))
 
     def baselines(self, train: RecordSet, dev: RecordSet) -> dict[str, float]:
         """For every word the tag that it has most often in training; O for unseen words."""
@@ -124,11 +132,28 @@ class NerTask:
         return entity_scores([sentence.tags for sentence in sentences], guessed)
 
 
-def _write(split: str, sentences: list[Sentence], tags: list[list[str]], folder: Path) -> None:
-    """predictions_SPLIT.txt as conlleval reads it: a word a line, its tag if it is known, the predicted tag."""
+def _write(split: str, sentences: list[Sentence], tags: list[list[str]], sure: list[np.ndarray], folder: Path) -> None:
+    """predictions_SPLIT.txt as conlleval reads it: a word a line, its tag if it is known, the predicted tag; and
+    predictions_SPLIT.tsv with the place of every word and the probability of its tag.
+
+    Args:
+        tags, sure: for every sentence the predicted tags and their probabilities.
+    """
     blocks = []
     for sentence, predicted in zip(sentences, tags, strict=True):
         columns = [sentence.words, *([sentence.tags] if sentence.tags else []), predicted]
         blocks.append("".join(" ".join(row) + "\n" for row in zip(*columns, strict=True)))
     text = "\n".join(blocks)
     write_atomically(folder / f"predictions_{split}.txt", lambda file: file.write_text(text, encoding="utf-8"))
+    words = [(number, each, word) for number, each in enumerate(sentences) for word in range(len(each.words))]
+    table = {
+        "index": [number for number, _, _ in words],
+        "file": [each.file.name for _, each, _ in words],
+        "line": [each.line + word * each.lines_a_word for _, each, word in words],
+        "word": [each.words[word] for _, each, word in words],
+    }
+    if all(sentence.tags for sentence in sentences):
+        table["label"] = [each.tags[word] for _, each, word in words]
+    table["prediction"] = list(itertools.chain.from_iterable(tags))
+    table["probability"] = np.concatenate(sure)
+    write_prediction_table(folder, split, table)

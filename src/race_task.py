@@ -1,11 +1,13 @@
 """RACE: which of four choices answers a question on an article."""
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from mindspore import nn
+from scipy.special import softmax
 
 from model_utils.errors import ConfigError
 from model_utils.files import write_json
@@ -15,8 +17,9 @@ from src.albert_for_finetune import AlbertForMultipleChoice
 from src.assessment_method import assess
 from src.create_finetune_data import sample
 from src.finetune_eval_model import MultipleChoiceScores
-from src.finetuning import Judgement, Source
-from src.race_data import ANSWERS, LEVELS, NUM_CHOICES, race_facts, race_features, read_race
+from src.finetuning import TRAIN, Judgement, Source
+from src.prediction_table import write_prediction_table
+from src.race_data import ANSWERS, LEVELS, NUM_CHOICES, Question, race_facts, race_features, read_race
 from src.records import RecordSet
 from src.tokenization import FullTokenizer
 
@@ -40,6 +43,7 @@ class RaceTask:
                 f"({config.max_seq_length - 3})"
             )
         self.config, self.tokenizer = config, tokenizer
+        self.questions: dict[str, list[Question]] = {}  # of the rows of a split, unless its features were ready
         lengths = {"max_seq_length": config.max_seq_length, "max_qa_length": config.max_qa_length}
         self.card: dict[str, Any] = {"task": "multiple_choice", "labels": [], **lengths}
 
@@ -47,6 +51,8 @@ class RaceTask:
         config = self.config
         questions = read_race(Path(config.data_dir), split, config.level)
         questions = sample(questions, config.most_samples(split), config.seed)
+        if split != TRAIN:
+            self.questions[split] = questions
         described = (questions, self.tokenizer, config.max_seq_length, config.max_qa_length)
         return Source(race_facts(*described), partial(race_features, *described))
 
@@ -56,7 +62,9 @@ class RaceTask:
     def scores_network(self, architecture: AlbertConfig) -> nn.Cell:
         return MultipleChoiceScores(architecture, NUM_CHOICES)
 
-    def judge(self, split: str, records: RecordSet, outputs: dict[str, np.ndarray]) -> Judgement:
+    def judge(
+        self, split: str, records: RecordSet, outputs: dict[str, np.ndarray], card: Mapping[str, Any]
+    ) -> Judgement:
         choices = outputs["logits"].argmax(1)
         right, levels = records.array("labels"), records.array("levels")
         metrics = assess("accuracy", choices, right)
@@ -64,10 +72,23 @@ class RaceTask:
             of_level = levels == number
             if of_level.any() and not of_level.all():
                 metrics |= {f"accuracy_{level}": assess("accuracy", choices[of_level], right[of_level])["accuracy"]}
-        answers = {
-            str(key): ANSWERS[choice] for key, choice in zip(records.array("question_ids"), choices, strict=True)
+        names = np.array(list(ANSWERS))
+        columns = {
+            "id": records.array("question_ids").tolist(),
+            "label": names[right].tolist(),
+            "prediction": names[choices].tolist(),
+            "probability": softmax(outputs["logits"], 1).max(1),
         }
-        return Judgement(metrics, lambda folder: write_json(folder / f"predictions_{split}.json", answers))
+        return Judgement(metrics, partial(self._write, split, columns))
+
+    def _write(self, split: str, columns: dict[str, Sequence[Any]], folder: Path) -> None:
+        """predictions_SPLIT.json, letters by question id, and predictions_SPLIT.tsv with the texts beside them."""
+        answers = dict(zip(columns["id"], columns["prediction"], strict=True))
+        write_json(folder / f"predictions_{split}.json", answers)
+        if questions := self.questions.get(split):
+            options = {letter: [each.options[place] for each in questions] for place, letter in enumerate(ANSWERS)}
+            columns = columns | {"question": [each.question for each in questions]} | options
+        write_prediction_table(folder, split, columns)
 
     def baselines(self, train: RecordSet, dev: RecordSet) -> dict[str, float]:
         """The choice that is most often right in training, always."""

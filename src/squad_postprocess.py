@@ -17,6 +17,7 @@ from scipy.special import expit
 from model_utils.files import write_json
 from src.create_squad_data import Question, SquadWindows
 
+ANSWER_ALWAYS = 1.0  # as threshold
 _WINDOWS_AT_ONCE = 64  # every span of these is scored at the same time
 
 
@@ -232,3 +233,31 @@ def write_predictions(
 def _n_best_entry(span: Span, scores: str) -> dict[str, Any]:
     entry = asdict(span)
     return entry | {f"{end}_{scores}": entry.pop(f"{end}_score") for end in ("start", "end")}
+
+
+def prediction_columns(
+    questions: Sequence[Question], predictions: Sequence[Prediction], threshold: float | None = None
+) -> dict[str, list[Any]]:
+    """Columns of a table with a row for each question.
+
+    id, question
+    label                   the answers as people gave them; empty: none
+    prediction              as in predictions.json
+    probability             of the prediction: among the spans of the question, or of no answer
+    no_answer_probability   where the network tells
+
+    Args:
+        threshold: probability of no answer above which there is none.
+    """
+    chosen = [prediction.choose(threshold) for prediction in predictions]
+    absent = [prediction.no_answer_probability for prediction in predictions]
+    pairs = list(zip(chosen, absent, strict=True))
+    columns = {
+        "id": [question.id for question in questions],
+        "label": [" | ".join(dict.fromkeys(answer.text for answer in each.answers)) for each in questions],
+        "prediction": [span.text if span else "" for span in chosen],
+        "probability": [span.probability if span else 1.0 if odds is None else odds for span, odds in pairs],
+    }
+    if None not in absent:
+        columns["no_answer_probability"] = absent
+    return columns | {"question": [question.question for question in questions]}

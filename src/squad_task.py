@@ -1,5 +1,6 @@
 """SQuAD v1.1 and v2.0: which span of a text answers a question, if any does."""
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,16 +16,19 @@ from src.create_finetune_data import sample
 from src.create_squad_data import Question, SquadWindows, read_squad, squad_facts, squad_features
 from src.finetune_eval_model import QuestionAnsweringScores, SpanSearchScores
 from src.finetuning import TRAIN, Judgement, Source
+from src.prediction_table import write_prediction_table
 from src.records import RecordSet
 from src.squad_metrics import score_answers, score_with_threshold
 from src.squad_postprocess import (
+    ANSWER_ALWAYS,
+    Prediction,
     answer_texts,
     beam_predictions,
     independent_predictions,
     no_answer_probabilities,
+    prediction_columns,
     write_predictions,
 )
-from src.task_file import read_card
 from src.tokenization import FullTokenizer
 
 THRESHOLD = "null_threshold"  # probability of no answer above which there is none
@@ -72,15 +76,21 @@ class SquadTask:
     def scores_network(self, architecture: AlbertConfig) -> nn.Cell:
         return QuestionAnsweringScores(architecture)
 
-    def judge(self, split: str, records: RecordSet, outputs: dict[str, np.ndarray]) -> Judgement:
+    def judge(
+        self, split: str, records: RecordSet, outputs: dict[str, np.ndarray], card: Mapping[str, Any]
+    ) -> Judgement:
         config, questions = self.config, self.questions[split]
         windows = SquadWindows.of(records.array)
         predictions = independent_predictions(questions, windows, outputs, config.n_best_size, config.max_answer_length)
         metrics = {}
-        if split != "test":
+        if are_labelled(questions):
             metrics = score_answers(questions, answer_texts(questions, predictions), config.language)
-        write = partial(write_predictions, questions=questions, predictions=predictions, suffix=SUFFIXES[split])
-        return Judgement(metrics, write)
+        return Judgement(metrics, partial(self._write, split, predictions, None), remarks_on_labels(questions))
+
+    def _write(self, split: str, predictions: list[Prediction], threshold: float | None, folder: Path) -> None:
+        questions = self.questions[split]
+        write_predictions(folder, questions, predictions, threshold, SUFFIXES[split])
+        write_prediction_table(folder, split, prediction_columns(questions, predictions, threshold))
 
     def baselines(self, train: RecordSet, dev: RecordSet) -> dict[str, float]:
         """The beginning of every text, of as many words (Chinese: characters) as an answer may have tokens."""
@@ -93,7 +103,11 @@ class SquadTask:
 
 
 class SquadV2Task(SquadTask):
-    """SQuAD v2.0: the threshold that suits the development set best is stored with the weights and used to predict."""
+    """SQuAD v2.0: the threshold that suits the development set best is stored with the weights and used from then on.
+
+    exact and f1, of all questions, of those with an answer (HasAns_) and of those without (NoAns_), are figures of what
+    is written, as google's evaluate_v2 has them; best_exact and best_f1 those of the thresholds best for them.
+    """
 
     selection = "best_f1"
     version_2 = True
@@ -101,9 +115,7 @@ class SquadV2Task(SquadTask):
 
     def __init__(self, config: SquadV2Config, tokenizer: FullTokenizer) -> None:
         super().__init__(config, tokenizer)
-        self.card |= {"start_n_top": config.start_n_top, "end_n_top": config.end_n_top, THRESHOLD: 1.0}
-        if not config.do_train and (known := read_card(Path(config.load_finetune_checkpoint_path))):
-            self.card[THRESHOLD] = known.get(THRESHOLD, 1.0)
+        self.card |= {"start_n_top": config.start_n_top, "end_n_top": config.end_n_top}
 
     def training_network(self, architecture: AlbertConfig, seed: int) -> nn.Cell:
         return AlbertForSpanSearch(architecture, self.config.start_n_top, self.config.end_n_top, seed=seed)
@@ -111,25 +123,43 @@ class SquadV2Task(SquadTask):
     def scores_network(self, architecture: AlbertConfig) -> nn.Cell:
         return SpanSearchScores(architecture, self.config.start_n_top, self.config.end_n_top)
 
-    def judge(self, split: str, records: RecordSet, outputs: dict[str, np.ndarray]) -> Judgement:
+    def judge(
+        self, split: str, records: RecordSet, outputs: dict[str, np.ndarray], card: Mapping[str, Any]
+    ) -> Judgement:
         config, questions = self.config, self.questions[split]
         windows = SquadWindows.of(records.array)
         predictions = beam_predictions(questions, windows, outputs, config.n_best_size, config.max_answer_length)
-        metrics, threshold = {}, self.card[THRESHOLD]
-        if split != "test":
-            answers = answer_texts(questions, predictions)
-            metrics = score_with_threshold(questions, answers, no_answer_probabilities(questions, predictions))
-            threshold = metrics["best_f1_thresh"]
-        write = partial(
-            write_predictions,
-            questions=questions,
-            predictions=predictions,
-            threshold=threshold,
-            suffix=SUFFIXES[split],
-        )
-        return Judgement(metrics, write, {THRESHOLD: threshold})
+        best: dict[str, float] = {}
+        if are_labelled(questions):
+            answers, absent = answer_texts(questions, predictions), no_answer_probabilities(questions, predictions)
+            figures = score_with_threshold(questions, answers, absent)
+            best = {name: value for name, value in figures.items() if name.startswith("best_")}
+        calibration = {THRESHOLD: best["best_f1_thresh"]} if THRESHOLD not in card and split == "dev" else {}
+        threshold = ({THRESHOLD: ANSWER_ALWAYS} | card | calibration)[THRESHOLD]
+        written = answer_texts(questions, predictions, threshold)
+        metrics = score_with_threshold(questions, written) | best | {THRESHOLD: threshold} if best else {}
+        origin = "stored with the weights" if THRESHOLD in card else f"as no {THRESHOLD} is stored with the weights"
+        origin = "which gives these very questions the best f1" if calibration else origin
+        remarks = [*remarks_on_labels(questions)]
+        remarks.append(f"an answer is empty where no_answer_probability is above {threshold:g}, {origin}")
+        if not any(written.values()):
+            remarks.append(f"no question is answered: none has a no_answer_probability of {threshold:g} or less")
+        return Judgement(metrics, partial(self._write, split, predictions, threshold), tuple(remarks), calibration)
 
     def baselines(self, train: RecordSet, dev: RecordSet) -> dict[str, float]:
         """Never an answer."""
         share = 100.0 * float(np.mean([question.is_impossible for question in self.questions["dev"]]))
         return dict.fromkeys(("exact", "f1", "best_exact", "best_f1"), share)
+
+
+def are_labelled(questions: Sequence[Question]) -> bool:
+    """Whether the file said of every question what is right."""
+    return all(question.answers or question.is_impossible for question in questions)
+
+
+def remarks_on_labels(questions: Sequence[Question]) -> tuple[str, ...]:
+    """A sentence where some questions have answers and others do not, so that there are no figures."""
+    without = sum(not (question.answers or question.is_impossible) for question in questions)
+    if without in (0, len(questions)):
+        return ()
+    return (f"{without:,} of {len(questions):,} questions do not say their answers: there are no figures",)

@@ -49,6 +49,11 @@ class CardSchema(Schema):
         return self
 
 
+def folder_of(weights: Path) -> Path:
+    """The folder that a checkpoint lies in, or the folder itself."""
+    return weights if weights.is_dir() else weights.parent
+
+
 def write_card(folder: Path, card: Mapping[str, Any]) -> None:
     """Write task.json."""
     write_checked(folder / TASK_FILE, card)
@@ -65,7 +70,7 @@ def read_card(weights: Path) -> dict[str, Any] | None:
     Raises:
         DataError: the file is damaged, or was changed after it was written.
     """
-    file = (weights if weights.is_dir() else weights.parent) / TASK_FILE
+    file = folder_of(weights) / TASK_FILE
     if not file.exists():
         return None
     card = read_json(file, CardSchema)

@@ -26,6 +26,7 @@ from src.finetune_eval_model import (
 )
 from src.race_data import NUM_CHOICES
 from src.saved_tokenizer import load_tokenizer
+from src.squad_postprocess import ANSWER_ALWAYS
 from src.task_file import read_card
 from src.tokenization import FullTokenizer
 
@@ -37,7 +38,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "regression": {"max_seq_length": 512, "classifier_hidden_size": 0},
     "multiple_choice": {"max_seq_length": 512, "max_qa_length": 128},
     "squad_v1": {"max_seq_length": 384, **_LENGTHS},
-    "squad_v2": {"max_seq_length": 384, **_LENGTHS, "start_n_top": 5, "end_n_top": 5, "null_threshold": 1.0},
+    "squad_v2": {"max_seq_length": 384, **_LENGTHS, "start_n_top": 5, "end_n_top": 5, "null_threshold": ANSWER_ALWAYS},
     "token_classification": {"max_seq_length": 512},
     FILL_MASK: {"max_seq_length": 512},
     EMBEDDINGS: {"max_seq_length": 512},

@@ -125,6 +125,16 @@ def test_questions_to_predict_need_no_answers(tmp_path):
         read_squad(write(tmp_path, document), version_2=True)
 
 
+def test_questions_to_predict_may_say_that_they_have_no_answer(tmp_path):
+    told, untold = impossible(SQUAD), impossible(SQUAD, is_impossible=False)
+    for document, version_2, expected in ((told, True, True), (told, False, False), (untold, True, False)):
+        question = read_squad(write(tmp_path, document), version_2, labelled=False)[0]
+        assert question.is_impossible == expected and question.answers == ()
+    contradiction = write(tmp_path, impossible(SQUAD, answers=first_question(SQUAD)["answers"]))
+    with pytest.raises(DataError, match="is_impossible is true while there are 1 answers"):
+        read_squad(contradiction, version_2=True, labelled=False)
+
+
 def test_trial_data_of_cmrc_2018(tmp_path):
     asked = [{"query_id": "T_0", "query_text": "是什么？", "answers": ["京城", "北京"]}]
     document = [{"context_id": "T", "context_text": "这是北京城。", "title": "x", "qas": asked}]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,14 @@ import run_classifier
 from model_utils.errors import CheckpointError, ConfigError, DataError
 from model_utils.schema import load_config
 from model_utils.task_config import ClassifierConfig
+from src.assessment_method import assess
 from src.checkpoint import list_checkpoints
-from src.classifier_task import CustomTexts
+from src.classifier_task import ClassifierTask, CustomTexts
 from src.prediction import OutputTable
+from src.text_tables import read_table
 from tests.conftest import ROOT
 from tests.finetune_arguments import arguments
+from tests.folder_state import folder_state
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 GOOD, BAD, OTHER = "fine lovely great".split(), "dull awful poor".split(), "the film plot is was a very and".split()
@@ -92,8 +96,14 @@ def read(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
+def read_columns(path: Path) -> dict[str, list[str]]:
+    """The columns of a table by name."""
+    table = read_table(path)
+    return dict(zip(table.names, map(list, zip(*(row for _, row in table.rows), strict=True)), strict=True))
+
+
 def answers(path: Path) -> list[str]:
-    return [line.split("\t")[1] for line in path.read_text().splitlines()[1:]]
+    return read_columns(path)["prediction"]
 
 
 def test_it_learns_and_every_example_is_measured_and_predicted(run: Path, tmp_path: Path) -> None:
@@ -115,8 +125,19 @@ def test_the_best_checkpoint_is_the_one_that_is_measured(run: Path) -> None:
     assert results["accuracy"] == pytest.approx(evaluated[best["step"]])
 
 
-def test_weights_alone_give_the_same_results(data: Path, run: Path, tmp_path: Path) -> None:
+def test_predictions_say_which_row_what_is_right_and_how_sure_they_are(data: Path, run: Path) -> None:
+    dev, test = (read_columns(run / f"predictions_{split}.tsv") for split in ("dev", "test"))
+    assert list(dev) == ["index", "file", "line", "label", "prediction", "probability", "text_a"]
+    assert list(test) == ["index", "file", "line", "prediction", "probability", "text_a"]
+    rows = [f"{text}\t{label}" for text, label in zip(dev["text_a"], dev["label"], strict=True)]
+    assert [(data / "dev.tsv").read_text().splitlines()[int(line) - 1] for line in dev["line"]] == rows
+    assert set(dev["file"]) == {"dev.tsv"} and dev["index"] == [str(number) for number in range(45)]
+    assert all(0.5 <= float(share) <= 1 for share in dev["probability"])
+
+
+def test_weights_alone_give_the_same_results_and_stay_as_they_are(data: Path, run: Path, tmp_path: Path) -> None:
     """The vocabulary, the sizes and the labels lie beside them; other batches change nothing."""
+    before = folder_state(run)
     config = config_of(
         data,
         None,
@@ -127,10 +148,20 @@ def test_weights_alone_give_the_same_results(data: Path, run: Path, tmp_path: Pa
         eval_batch_size=7,
         length_buckets=1,
         eval_data_shuffle=True,
+        assessment_method="f1",
+        do_predict=True,
+        max_predict_samples=5,
     )
     run_classifier.main(config)
-    assert read(tmp_path / "eval_results.json")["accuracy"] == read(run / "eval_results.json")["accuracy"]
-    assert (tmp_path / "predictions_dev.tsv").read_text() == (run / "predictions_dev.tsv").read_text()
+    results = read(tmp_path / "eval_results.json")
+    assert results["accuracy"] == read(run / "eval_results.json")["accuracy"]
+    assert results["remarks"] == ["dev: f1 is that of the label 'good', the second of bad, good (label_list)"]
+    here, there = (read_columns(folder / "predictions_dev.tsv") for folder in (tmp_path, run))
+    sure, as_sure = (list(map(float, columns.pop("probability"))) for columns in (here, there))
+    assert here == there and sure == pytest.approx(as_sure, abs=1e-5)
+    few, all_of_them = (read_columns(folder / "predictions_test.tsv") for folder in (tmp_path, run))
+    assert len(few["line"]) == 5 and set(few["line"]) < set(all_of_them["line"])
+    assert folder_state(run) == before
 
 
 def test_a_finished_run_is_not_trained_again(data: Path, run: Path, capsys: pytest.CaptureFixture) -> None:
@@ -170,6 +201,21 @@ def test_warm_start_takes_the_backbone_and_several_seeds_are_summarised(
     scores = [results["seeds"][seed]["accuracy"] for seed in ("3", "4")]
     assert results["mean"]["accuracy"] == pytest.approx(sum(scores) / 2) and min(scores) >= 0.9
     assert (tmp_path / "seed-4" / "best_checkpoint.json").exists()
+
+
+def test_figures_of_a_regression_can_be_computed_from_its_predictions(data: Path, tmp_path: Path) -> None:
+    """Scores as close to each other as float32 allows."""
+    task = ClassifierTask(config_of(data, tmp_path / "run", num_class=1), tokenizer=None)
+    scores = np.nextafter(np.float32(0.7), np.float32([0, 0.7, 1]))
+    right = np.float32([3, 1, 2])
+    records = SimpleNamespace(columns={"label_ids": None}, array=lambda _: right)
+    judgement = task.judge("dev", records, {"logits": scores[:, None]}, {})
+    judgement.write(tmp_path)
+    columns = read_columns(tmp_path / "predictions_dev.tsv")
+    assert list(columns) == ["index", "label", "prediction"]
+    again = [np.array(list(map(float, columns[name]))) for name in ("prediction", "label")]
+    assert assess("spearman_correlation", *again) == pytest.approx(judgement.metrics)
+    assert judgement.metrics["spearman_correlation"] == pytest.approx(-0.5)
 
 
 def test_weights_of_another_head_are_refused(data: Path, run: Path, tmp_path: Path) -> None:
@@ -238,7 +284,7 @@ def test_two_processes_do_what_one_does(data: Path, tmp_path: Path) -> None:
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     for split in ("dev", "test"):
         name = f"predictions_{split}.tsv"
-        assert (tmp_path / "one" / name).read_text() == (tmp_path / "two" / name).read_text()
+        assert answers(tmp_path / "one" / name) == answers(tmp_path / "two" / name)
 
 
 def test_the_names_of_the_texts_columns_are_known(tmp_path: Path) -> None:

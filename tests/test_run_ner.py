@@ -12,6 +12,7 @@ from model_utils.schema import load_config
 from model_utils.task_config import NerConfig
 from src.entities import entity_scores
 from src.ner_task import NerTask
+from src.text_tables import read_table
 from tests.finetune_arguments import LEARNER, arguments
 
 SENTENCES = 32
@@ -66,6 +67,17 @@ def test_the_prediction_files_give_the_scores(run: Path) -> None:
         scores = entity_scores(gold, predicted)
         assert scores == pytest.approx({name: results[prefix + name] for name in scores})
     assert results["test_f1_MISC"] == 0.0  # none is left there, and they are found
+
+
+def test_every_word_has_its_place_and_how_sure_its_tag_is(run: Path) -> None:
+    table = read_table(run / "predictions_dev.tsv")
+    rows = [dict(zip(table.names, row, strict=True)) for _, row in table.rows]
+    columns = [[row[name] for name in ("word", "label", "prediction")] for row in rows]
+    assert columns == [row for sentence in read_predictions(run / "predictions_dev.txt") for row in sentence]
+    lines = (run.parent / "data/dev.txt").read_text().splitlines()
+    assert [lines[int(row["line"]) - 1].split(" ")[0] for row in rows] == [row["word"] for row in rows]
+    assert rows[0]["index"] == "0" and rows[-1]["index"] == str(SENTENCES - 1)
+    assert all(0.1 <= float(row["probability"]) <= 1 for row in rows)
 
 
 def test_weights_alone_find_the_same(run: Path, shared: Path, tmp_path: Path) -> None:

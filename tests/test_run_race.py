@@ -12,6 +12,7 @@ import run_race
 from model_utils.errors import CheckpointError, DataError
 from model_utils.schema import load_config
 from model_utils.task_config import RaceConfig
+from src.text_tables import read_table
 from tests.finetune_arguments import LEARNER, arguments
 
 LONGEST_ARTICLE = 700  # characters
@@ -92,6 +93,12 @@ def test_the_training_questions_are_learnt(run: Path) -> None:
 def test_every_question_has_its_choice(run: Path) -> None:
     for split in ("dev", "test"):
         assert read(run / f"predictions_{split}.json") == right_answers(run)
+        table = read_table(run / f"predictions_{split}.tsv")
+        rows = [dict(zip(table.names, row, strict=True)) for _, row in table.rows]
+        assert {row["id"]: row["prediction"] for row in rows} == {row["id"]: row["label"] for row in rows}
+        first = read(run.parent / "RACE" / split / rows[0]["id"].rsplit("/", 1)[0])
+        assert [rows[0][name] for name in ("question", *"ABCD")] == [first["questions"][0], *first["options"][0]]
+        assert all(0.25 <= float(row["probability"]) <= 1 for row in rows)
 
 
 def test_one_level_alone(run: Path, shared: Path, tmp_path: Path) -> None:

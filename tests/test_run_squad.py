@@ -2,18 +2,24 @@
 
 import json
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy.special import logit
 
 import run_squad_v1
 import run_squad_v2
 from model_utils.schema import load_config
 from model_utils.task_config import SquadConfig, SquadV2Config
-from src.create_squad_data import Answer, Question
+from src.create_squad_data import Answer, Question, read_squad
+from src.finetuning import Judgement
+from src.squad_metrics import score_answers, score_with_threshold
 from src.squad_task import SquadTask, SquadV2Task
+from src.text_tables import read_table
 from tests.finetune_arguments import LEARNER, arguments
+from tests.folder_state import folder_state
 
 QUESTIONS = 24
 LONGEST_CONTEXT = 600  # characters
@@ -80,6 +86,84 @@ def test_files_have_an_entry_for_every_question(run: tuple[str, Path]) -> None:
     assert all(read(folder / name).keys() == wanted for name in names)
 
 
+def official_figures(task: str, data: Path, folder: Path, suffix: str = "") -> dict[str, float]:
+    """What the official script prints of files that were written: tests/test_squad_metrics.py holds its arithmetic."""
+    questions = read_squad(data, task == "squad_v2")
+    written = read(folder / f"predictions{suffix}.json")
+    if task == "squad_v1":
+        return score_answers(questions, written)
+    found = {key: spans[0]["text"] for key, spans in read(folder / f"nbest_predictions{suffix}.json").items()}
+    at_any = score_with_threshold(questions, found, read(folder / f"null_odds{suffix}.json"))
+    best = {name: value for name, value in at_any.items() if name.startswith("best_")}
+    return score_with_threshold(questions, written) | best
+
+
+def test_figures_are_those_of_the_files_that_are_written(run: tuple[str, Path]) -> None:
+    task, folder = run
+    results = read(folder / "eval_results.json")
+    figures = official_figures(task, folder.parent / "questions.json", folder)
+    assert figures == {name: results[name] for name in figures}
+    if task == "squad_v2":
+        threshold = read(folder / "task.json")["null_threshold"]
+        assert results["f1"] == results["best_f1"] and results["null_threshold"] == threshold < 1
+        assert any(f"is above {threshold:g}, which gives these very questions" in each for each in results["remarks"])
+
+
+def test_predictions_say_what_is_right_and_how_sure_they_are(run: tuple[str, Path]) -> None:
+    task, folder = run
+    table = read_table(folder / "predictions_dev.tsv")
+    rows = [dict(zip(table.names, row, strict=True)) for _, row in table.rows]
+    assert {row["id"]: row["prediction"] for row in rows} == read(folder / "predictions.json")
+    right = {
+        each.id: each.answers[0].text if each.answers else ""
+        for each in read_squad(folder.parent / "questions.json", True)
+    }
+    assert {row["id"]: row["label"] for row in rows} == right
+    n_best = read(folder / "nbest_predictions.json")
+    for row in rows:
+        sure = n_best[row["id"]][0]["probability"] if row["prediction"] else float(row["no_answer_probability"])
+        assert float(row["probability"]) == sure
+    assert ("no_answer_probability" in table.names) == (task == "squad_v2")
+
+
+def test_evaluation_of_other_questions_leaves_the_model_alone(
+    run: tuple[str, Path], shared: Path, tmp_path: Path
+) -> None:
+    """With lengths and a test set of its own, which is measured because it has answers; v2 keeps its threshold."""
+    task, folder = run
+    few = tmp_path / "few.json"
+    (article,) = read(folder.parent / "questions.json")["data"]
+    few.write_text(json.dumps({"data": [article | {"paragraphs": article["paragraphs"][-3:]}]}))
+    before = folder_state(folder)
+    config = config_of(
+        task,
+        shared,
+        few,
+        do_train=False,
+        do_predict=True,
+        predict_json_path=folder.parent / "questions.json",
+        load_finetune_checkpoint_path=folder,
+        max_predict_samples=20,
+        max_query_length=28,
+        spm_model_file="",
+        output_path=tmp_path,
+    )
+    TASKS[task][0].main(config)
+    assert folder_state(folder) == before
+    results = read(tmp_path / "eval_results.json")
+    figures = official_figures(task, few, tmp_path)
+    assert figures == {name: results[name] for name in figures}
+    predicted = read(tmp_path / "predictions_test.json")
+    assert len(predicted) == 20
+    sampled = tmp_path / "sampled.json"
+    article["paragraphs"] = [each for each in article["paragraphs"] if each["qas"][0]["id"] in predicted]
+    sampled.write_text(json.dumps({"data": [article]}))
+    figures = official_figures(task, sampled, tmp_path, "_test")
+    assert figures == {name: results[f"test_{name}"] for name in figures}
+    if task == "squad_v2":
+        assert results["test_null_threshold"] == read(folder / "task.json")["null_threshold"]
+
+
 def test_weights_alone_answer_the_same(run: tuple[str, Path], shared: Path, tmp_path: Path) -> None:
     """Without answers in the file; v2 takes the threshold that was best in training."""
     task, folder = run
@@ -102,6 +186,7 @@ def test_weights_alone_answer_the_same(run: tuple[str, Path], shared: Path, tmp_
     )
     TASKS[task][0].main(config)
     assert read(tmp_path / "predictions_test.json") == read(folder / "predictions.json")
+    assert not any(name.startswith("test_") for name in read(tmp_path / "eval_results.json"))
 
 
 @pytest.mark.parametrize(
@@ -118,3 +203,51 @@ def test_trivial_answers_of_v2_are_none() -> None:
     task = SquadV2Task(SquadV2Config(), None)
     task.questions["dev"] = [Question(str(number), "?", "a", is_impossible=number < 1) for number in range(4)]
     assert task.baselines(None, None) == dict.fromkeys(("exact", "f1", "best_exact", "best_f1"), 25.0)
+
+
+# --- judging, of four questions in "x", which no network answers rightly ---
+
+SURE = (0.5, 0.6, 0.7, 0.8)  # no_answer_probability
+
+
+def judge(split: str, card: dict[str, Any], questions: list[Question]) -> Judgement:
+    rows = len(questions)
+    task = SquadV2Task(SquadV2Config(), None)
+    task.questions[split] = questions
+    arrays = {"windows": np.int32([[row, row, 1, 2] for row in range(rows)]), "token_spans": np.int32([[0, 1]] * rows)}
+    outputs = {name: np.full((rows, 1), 2.0) for name in ("start_top_index", "end_top_index")}
+    outputs |= {name: np.zeros((rows, 1)) for name in ("start_top_log_probs", "end_top_log_probs")}
+    outputs["cls_logits"] = logit(SURE[:rows])
+    return task.judge(split, SimpleNamespace(array=arrays.__getitem__), outputs, card)
+
+
+def four_questions(told: bool = True) -> list[Question]:
+    """The last one has an answer; the others have none, or do not tell."""
+    return [Question(str(row), "?", "x", () if row < 3 else (Answer("b", 0),), told and row < 3) for row in range(4)]
+
+
+def test_a_threshold_at_which_nothing_is_answered_is_named() -> None:
+    judgement = judge("dev", {}, four_questions())
+    assert judgement.calibration == {"null_threshold": 0.0}
+    assert {judgement.metrics[name] for name in ("exact", "f1", "best_exact", "best_f1")} == {75.0}
+    assert judgement.remarks == (
+        "an answer is empty where no_answer_probability is above 0, which gives these very questions the best f1",
+        "no question is answered: none has a no_answer_probability of 0 or less",
+    )
+
+
+def test_a_stored_threshold_is_used_and_only_development_questions_make_one(tmp_path: Path) -> None:
+    stored = judge("dev", {"null_threshold": 0.65}, four_questions())
+    assert stored.calibration == {} and stored.metrics["exact"] == 25.0 and stored.metrics["best_exact"] == 75.0
+    assert stored.remarks == ("an answer is empty where no_answer_probability is above 0.65, stored with the weights",)
+    stored.write(tmp_path)
+    assert list(read(tmp_path / "predictions.json").values()) == ["x", "x", "", ""]
+    test = judge("test", {}, four_questions())
+    assert test.calibration == {} and (test.metrics["null_threshold"], test.metrics["exact"]) == (1.0, 0.0)
+    assert "as no null_threshold is stored" in test.remarks[0]
+
+
+def test_figures_need_the_answers_of_all_questions() -> None:
+    judgement = judge("test", {"null_threshold": 0.65}, four_questions(told=False))
+    assert judgement.metrics == {}
+    assert judgement.remarks[0] == "3 of 4 questions do not say their answers: there are no figures"

@@ -1,0 +1,30 @@
+"""predictions_SPLIT.tsv: for every prediction which row it belongs to, what is right, how sure it is, and the texts."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from model_utils.files import write_atomically
+
+_ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
+
+
+def write_prediction_table(folder: Path, split: str, columns: Mapping[str, Iterable[Any]]) -> None:
+    r"""Write the columns under their names, tabs between them.
+
+    Tabs, line ends and backslashes in a field become \t, \n, \r and \\. Numbers are written as Python's own, whose text
+    gives exactly the same number again, so that figures can be computed from the file.
+
+    Args:
+        columns: by name, all of the same length.
+    """
+    rows = zip(*columns.values(), strict=True)
+    text = "".join("\t".join(map(_field, row)) + "\n" for row in (tuple(columns), *rows))
+    file = folder / f"predictions_{split}.tsv"
+    write_atomically(file, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def _field(value: Any) -> str:
+    return str(value.item() if isinstance(value, np.generic) else value).translate(_ESCAPES)
