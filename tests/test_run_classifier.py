@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -265,16 +264,10 @@ def test_two_processes_do_what_one_does(data: Path, tmp_path: Path) -> None:
     common = {"train_steps": 12, "eval_steps": 6, "do_predict": True, "length_buckets": 1}
     run_classifier.main(config_of(data, tmp_path / "one", **common))
     settings = common | {"train_batch_size": 8, "distribute": True, "device_num": 2}
-    with socket.socket() as free:
-        free.bind(("", 0))
-        port = free.getsockname()[1]
-    launch = [sys.executable, "-m", "mindspore.parallel.cluster.run", "--worker_num=2", "--local_worker_num=2"]
-    launch += [f"--master_port={port}", f"--log_dir={tmp_path / 'logs'}", "--join=True", ROOT / "run_classifier.py"]
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # where it looks for "python"
+    (tmp_path / "logs").mkdir()
+    launch = [sys.executable, ROOT / "scripts/launch.py", "2", tmp_path / "logs", ROOT / "run_classifier.py"]
     command = [*launch, *words_of(data, tmp_path / "two", **settings)]
-    done = subprocess.run(
-        command, cwd=ROOT, env=os.environ | {"PATH": path}, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     logs = [
         [json.loads(line) for line in (tmp_path / name / "train_log.jsonl").read_text().splitlines()]
