@@ -220,7 +220,11 @@ def _to_array(content: bytes, shape: tuple[int, ...], kind: str) -> np.ndarray:
 
 def newest_checkpoint(folder: Path, say: Callable[[str], object], only_weights: bool = False) -> Contents | None:
     """The newest checkpoint that is whole, or None; damaged ones are reported through `say` and passed over."""
-    for _, path in list_checkpoints(folder):
+    return _first_whole([path for _, path in list_checkpoints(folder)], say, only_weights)
+
+
+def _first_whole(paths: Iterable[Path], say: Callable[[str], object], only_weights: bool) -> Contents | None:
+    for path in paths:
         try:
             if not verify(path):
                 raise CheckpointError(f"{path} is damaged: its end with the checksum is missing")
@@ -259,11 +263,11 @@ def copy_parameters(source: nn.Cell, target: nn.Cell) -> None:
 
 
 def find_checkpoint(path: Path, say: Callable[[str], object] = print) -> Contents:
-    """The weights of a file, or of a folder's best checkpoint where one was chosen, else of its newest good one.
+    """The weights of a file, or of a folder: of its best checkpoint where one was chosen, else of its newest good one.
 
     Raises:
-        CheckpointError: there is none, the file or the best one is damaged, the albert_config.json beside them is not
-            the one that they were trained with, or they are another program's.
+        CheckpointError: there is none that is whole, the albert_config.json beside them is not the one that they were
+            trained with, or they are another program's.
     """
     contents = _find(path, say)
     _check_architecture(contents, find_config_file(path))
@@ -287,10 +291,12 @@ def _find(path: Path, say: Callable[[str], object]) -> Contents:
     refuse_foreign(path)
     if not path.is_dir():
         return read_checkpoint(path, only_weights=True)
-    best = best_checkpoint(path)
-    contents = read_checkpoint(best, True) if best else newest_checkpoint(path, say, True)
+    best, newest = best_checkpoint(path), [file for _, file in list_checkpoints(path)]
+    contents = _first_whole(dict.fromkeys([best, *newest] if best else newest), say, only_weights=True)
     if contents is None:
         raise CheckpointError(f"{path} holds no readable checkpoint; expected albert-<step>.ckpt")
+    if best and contents.path != best:
+        say(f"{contents.path} stands in for {best.name}, which was chosen as the best one")
     return contents
 
 

@@ -189,6 +189,19 @@ def test_warm_start_takes_the_best_then_the_newest(tmp_path: Path) -> None:
         ckpt.find_checkpoint(tmp_path / "empty")
 
 
+def test_the_newest_stands_in_for_a_damaged_best_one(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        ckpt.save_checkpoint(State(step), tmp_path, step, {})
+    ckpt.mark_best(tmp_path, 3, {"accuracy": 0.9})
+    content = (tmp_path / "albert-3.ckpt").read_bytes()
+    for damaged in (content[:-40], content[:30] + b"x" + content[31:], b""):
+        (tmp_path / "albert-3.ckpt").write_bytes(damaged)
+        said: list[str] = []
+        assert ckpt.find_checkpoint(tmp_path, said.append).path.name == "albert-2.ckpt"
+        assert len(said) == 2 and "albert-3.ckpt is" in said[0]
+        assert "albert-2.ckpt stands in for albert-3.ckpt, which was chosen as the best one" in said[1]
+
+
 def test_the_architecture_beside_weights_is_the_one_they_were_trained_with(tmp_path: Path) -> None:
     trained = AlbertConfig(compute_type="float16")
     ckpt.save_checkpoint(State(1), tmp_path, 1, {ckpt.ARCHITECTURE: trained.facts()})
