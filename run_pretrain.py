@@ -17,7 +17,7 @@ from src.pretraining import (
 )
 from src.ranks import Ranks, ranks_of
 from src.run_folder import RunFolder, check_run_folder
-from src.run_plan import plan_loss_scale, plan_run
+from src.run_plan import plan_precision, plan_run
 from src.saved_tokenizer import tokenizer_of_data
 from src.train_step import TrainStep
 from src.trainer import Trainer
@@ -49,15 +49,15 @@ def build_trainer(config: PretrainConfig, device: Device, ranks: Ranks, folder: 
     plan = plan_run(config, config.epoch_size, config.batch_size, data.batches_per_epoch)
     tokenizer = tokenizer_of_data(config.data_dir, data.facts, config.vocab_file, config.spm_model_file)
     weights = str(folder.path) if folder.begun else config.load_checkpoint_path
-    compute_type = config.compute_type or device.compute_type
-    architecture = build_architecture(config, data, tokenizer, compute_type, weights, say)
+    precision = plan_precision(config, device)
+    architecture = build_architecture(config, data, tokenizer, precision.compute_type, weights, say)
     network = AlbertForPreTraining(architecture, seed=config.seed)
 
     settings = OptimizerSettings(**config.optimizer_cfg.settings())
     optimizer = build_optimizer(network.trainable_params(), settings, plan.train_steps)
     say(describe_decay_groups(optimizer))
-    scale, seed = plan_loss_scale(config, compute_type), config.seed + RANK_SEEDS * ranks.rank
-    step = TrainStep(network, optimizer, scale, config.accumulation_steps, config.clip_norm, ranks, seed)
+    seed = config.seed + RANK_SEEDS * ranks.rank
+    step = TrainStep(network, optimizer, precision.scaling, config.accumulation_steps, config.clip_norm, ranks, seed)
     keep_beside(folder, architecture, tokenizer, data, say)
     evaluation = HeldOutEvaluation(network, architecture, config, data, ranks) if config.eval_steps else None
     return Trainer(
@@ -66,8 +66,9 @@ def build_trainer(config: PretrainConfig, device: Device, ranks: Ranks, folder: 
         plan,
         config,
         folder,
-        identity=data.identity,
-        ranks=ranks,
+        data.identity,
+        precision,
+        ranks,
         initialise=partial(initialise, network, data, config.load_checkpoint_path, say),
         evaluate=evaluation,
         eval_steps=config.eval_steps,

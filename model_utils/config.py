@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any, NoReturn, TypeVar
 
 from model_utils.errors import CheckpointError, ConfigError, DataError, DeviceError, UserError
-from model_utils.schema import Config, load_config, option, section, write_config
+from model_utils.schema import ANY, SAME_PLACE, Config, load_config, option, section, write_config
 from src.albert_config import COMPUTE_TYPES, PRESETS, AlbertConfig, AlbertOverrides, resolve_albert_config
 
 __all__ = [
@@ -107,9 +107,11 @@ class OptimizerConfig(Config):
     """Which optimizer, and the settings of each; only the chosen one's are used."""
 
     optimizer: str = option("AdamWeightDecay", "the optimizer", choices=("AdamWeightDecay", "Lamb", "Adam"))
-    AdamWeightDecay: DecayedAdamConfig = section(DecayedAdamConfig, "Adam with decoupled weight decay, as google's")
-    Lamb: DecayedAdamConfig = section(DecayedAdamConfig, "LAMB, for large batches")
-    Adam: AdamConfig = section(AdamConfig, "Adam without weight decay")
+    AdamWeightDecay: DecayedAdamConfig = section(
+        DecayedAdamConfig, "Adam with decoupled weight decay, as google's", used_if=("optimizer", "AdamWeightDecay")
+    )
+    Lamb: DecayedAdamConfig = section(DecayedAdamConfig, "LAMB, for large batches", used_if=("optimizer", "Lamb"))
+    Adam: AdamConfig = section(AdamConfig, "Adam without weight decay", used_if=("optimizer", "Adam"))
 
     def settings(self) -> dict[str, Any]:
         """The chosen optimizer's `name` and settings; Adam's weight_decay is 0."""
@@ -152,12 +154,19 @@ class TrainingConfig(ArchitectureMixin, Config):
     seed: int = option(12345, "seed of weights, order and dropout", minimum=0)
 
     # On which device, in which numbers.
-    device_target: str = option("auto", "the device; auto takes the best one that works", choices=DEVICE_TARGETS)
-    device_id: int = option(0, "number of the device, counted from 0", minimum=0, needs=("distribute", False))
+    device_target: str = option(
+        "auto", "the device; auto takes the best one that works", choices=DEVICE_TARGETS, on_resume=ANY
+    )
+    device_id: int = option(
+        0, "number of the device, counted from 0", minimum=0, needs=("distribute", False), on_resume=ANY
+    )
     distribute: bool = option(False, "several devices, one process each: scripts/run_*_distribute.sh")
     device_num: int = option(1, "number of devices in use", minimum=1, needs=("distribute", True))
     compute_type: str = option(
-        "", "type of the matrix products; empty: float32 on CPU, else float16", choices=("", *COMPUTE_TYPES)
+        "",
+        "type of the matrix products; empty: float32 on CPU, else float16",
+        choices=("", *COMPUTE_TYPES),
+        on_resume=ANY,
     )
     enable_lossscale: bool = option(True, "scale the loss against float16 underflow; changes nothing in float32")
     loss_scale_mode: str = option(
@@ -170,24 +179,44 @@ class TrainingConfig(ArchitectureMixin, Config):
     )
     min_loss_scale: float = option(1.0, "floor of the scale", above=0, needs=("loss_scale_mode", "dynamic"))
     max_skipped_steps: int = option(
-        20, "skipped updates in a row at the floor that end the run", minimum=1, needs=("enable_lossscale", True)
+        20,
+        "skipped updates in a row at the floor that end the run",
+        minimum=1,
+        needs=("enable_lossscale", True),
+        on_resume=ANY,
     )
-    enable_data_sink: bool = option(False, "read losses from the device only every data_sink_steps updates")
-    data_sink_steps: int = option(1, "updates queued on the device", minimum=1, needs=("enable_data_sink", True))
+    enable_data_sink: bool = option(
+        False, "read losses from the device only every data_sink_steps updates", on_resume=ANY
+    )
+    data_sink_steps: int = option(
+        1, "updates queued on the device", minimum=1, needs=("enable_data_sink", True), on_resume=ANY
+    )
 
     # What is written.
-    enable_save_ckpt: bool = option(True, "write checkpoints")
+    enable_save_ckpt: bool = option(True, "write checkpoints", on_resume=ANY)
     save_checkpoint_steps: int = option(
-        1000, "updates between checkpoints; 0: only by time and at the end", minimum=0, needs=("enable_save_ckpt", True)
+        1000,
+        "updates between checkpoints; 0: only by time and at the end",
+        minimum=0,
+        needs=("enable_save_ckpt", True),
+        on_resume=ANY,
     )
     save_checkpoint_minutes: float = option(
-        10.0, "minutes between checkpoints; 0: only by steps", minimum=0, needs=("enable_save_ckpt", True)
+        10.0,
+        "minutes between checkpoints; 0: only by steps",
+        minimum=0,
+        needs=("enable_save_ckpt", True),
+        on_resume=ANY,
     )
     save_checkpoint_num: int = option(
-        2, "newest checkpoints that are kept", minimum=1, needs=("enable_save_ckpt", True)
+        2, "newest checkpoints that are kept", minimum=1, needs=("enable_save_ckpt", True), on_resume=ANY
     )
-    log_steps: int = option(50, "updates between lines of the log; the first ones come sooner", minimum=1)
-    dry_run: bool = option(False, "everything up to one update, with estimates of time, memory and disk; keep nothing")
+    log_steps: int = option(
+        50, "updates between lines of the log; the first ones come sooner", minimum=1, on_resume=ANY
+    )
+    dry_run: bool = option(
+        False, "everything up to one update, with estimates of time, memory and disk; keep nothing", on_resume=ANY
+    )
 
     def validate(self) -> None:
         self.check_architecture()
@@ -204,13 +233,19 @@ class PretrainConfig(TrainingConfig):
 
     config_file = "pretrain_config.yaml"
 
-    load_checkpoint_path: str = option("", "warm start: a checkpoint or a run's folder whose weights are loaded")
+    load_checkpoint_path: str = option(
+        "", "warm start: a checkpoint or a run's folder whose weights are loaded", on_resume=SAME_PLACE
+    )
 
     # On which data.
-    data_dir: str = option("", "folder with one set of MindRecord files, or google's *.tfrecord", required=True)
-    schema_dir: str = option("", "schema.json of google's *.tfrecord files, or its folder")
-    vocab_file: str = option("", "WordPiece vocabulary, if it is not where the data's facts say")
-    spm_model_file: str = option("", "SentencePiece model, if it is not where the data's facts say")
+    data_dir: str = option(
+        "", "folder with one set of MindRecord files, or google's *.tfrecord", required=True, on_resume=SAME_PLACE
+    )
+    schema_dir: str = option("", "schema.json of google's *.tfrecord files, or its folder", on_resume=SAME_PLACE)
+    vocab_file: str = option("", "WordPiece vocabulary, if it is not where the data's facts say", on_resume=SAME_PLACE)
+    spm_model_file: str = option(
+        "", "SentencePiece model, if it is not where the data's facts say", on_resume=SAME_PLACE
+    )
     do_shuffle: bool = option(True, "a new order of the examples in every epoch")
 
     # How long, with what batch.
@@ -219,10 +254,10 @@ class PretrainConfig(TrainingConfig):
     batch_size: int = option(32, "examples of a device and micro-batch", minimum=1)
 
     # What is written and measured.
-    save_checkpoint_path: str = option("", "the run's folder: checkpoints, log, curves", required=True)
-    eval_steps: int = option(0, "updates between evaluations; 0: none", minimum=0)
-    eval_data_dir: str = option("", "held-out examples, as data_dir")
-    eval_batches: int = option(0, "batches of an evaluation; 0: all", minimum=0)
+    save_checkpoint_path: str = option("", "the run's folder: checkpoints, log, curves", required=True, on_resume=ANY)
+    eval_steps: int = option(0, "updates between evaluations; 0: none", minimum=0, on_resume=ANY)
+    eval_data_dir: str = option("", "held-out examples, as data_dir", on_resume=ANY)
+    eval_batches: int = option(0, "batches of an evaluation; 0: all", minimum=0, on_resume=ANY)
 
     def validate(self) -> None:
         super().validate()

@@ -25,6 +25,7 @@ from model_utils.files import write_atomically
 ROOT = Path(__file__).resolve().parents[1]
 HELP = {"--help", "-h"}
 BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+SAME, SAME_PLACE, ANY = "same", "same place", "any"  # on_resume of an option
 TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
@@ -39,6 +40,7 @@ def option(
     below: float | None = None,
     needs: tuple[str, Any] | None = None,
     required: bool = False,
+    on_resume: str = SAME,
 ) -> Any:
     """A dataclass field with its meaning for --help and the values it may take.
 
@@ -47,15 +49,22 @@ def option(
         above, below: bounds that are themselves not allowed.
         needs: (another key of the same class, value): elsewhere this option means nothing and must keep its default.
         required: the entry scripts refuse to start while it is empty (Config.check_required).
+        on_resume: what an unfinished run that goes on must find here: SAME, where an update or the choice of the best
+            checkpoint depends on it; SAME_PLACE for a path, which may be spelt in another way; ANY where neither does,
+            or where the run compares what the key comes to (src/trainer.py).
     """
     bounds = {"choices": tuple(choices), "minimum": minimum, "maximum": maximum, "above": above, "below": below}
-    metadata = {"meaning": meaning, "needs": needs, "required": required, **bounds}
+    metadata = {"meaning": meaning, "needs": needs, "required": required, "on_resume": on_resume, **bounds}
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def section(kind: type, meaning: str) -> Any:
-    """A dataclass field that holds a nested configuration."""
-    return dataclasses.field(default_factory=kind, metadata={"meaning": meaning})
+def section(kind: type, meaning: str, used_if: tuple[str, Any] | None = None) -> Any:
+    """A dataclass field that holds a nested configuration.
+
+    Args:
+        used_if: (another key of the same class, value): elsewhere nothing depends on this section.
+    """
+    return dataclasses.field(default_factory=kind, metadata={"meaning": meaning, "used_if": used_if})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,6 +113,21 @@ class Config:
                 result[key] = value.to_dict()
             elif value is not None:
                 result[key] = list(value) if isinstance(value, tuple) else value
+        return result
+
+    def binding(self, prefix: str = "") -> dict[str, Any]:
+        """What an unfinished run must be resumed with, by dotted key; as to_dict, but paths are real ones."""
+        result: dict[str, Any] = {}
+        for key, kind, metadata in fields_of(type(self)):
+            value = getattr(self, key)
+            if is_section(kind):
+                used_if = metadata["used_if"]
+                if used_if is None or getattr(self, used_if[0]) == used_if[1]:
+                    result |= value.binding(f"{prefix}{key}.")
+            elif metadata["on_resume"] != ANY and value is not None:
+                place = metadata["on_resume"] == SAME_PLACE and value
+                value = os.path.realpath(value) if place else value
+                result[prefix + key] = list(value) if isinstance(value, tuple) else value
         return result
 
 

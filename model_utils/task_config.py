@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from model_utils.config import TrainingConfig
 from model_utils.errors import ConfigError
-from model_utils.schema import option
+from model_utils.schema import ANY, SAME_PLACE, option
 from src.assessment_method import METHODS
 from src.entities import is_tag
 from src.glue import GLUE_TASKS
@@ -20,18 +20,22 @@ class FinetuneConfig(TrainingConfig):
     # What is done, from which weights.
     do_train: bool = option(True, "fine-tune")
     do_eval: bool = option(True, "measure the development set with the best checkpoint, and write its predictions")
-    do_predict: bool = option(False, "write predictions of the test set, measured too where it has labels")
+    do_predict: bool = option(
+        False, "write predictions of the test set, measured too where it has labels", on_resume=ANY
+    )
     load_pretrain_checkpoint_path: str = option(
-        "", "pre-trained weights to start from, a checkpoint or a run's folder; empty: a cold start"
+        "",
+        "pre-trained weights to start from, a checkpoint or a run's folder; empty: a cold start",
+        on_resume=SAME_PLACE,
     )
     load_finetune_checkpoint_path: str = option(
         "", "fine-tuned weights for do_eval and do_predict", needs=("do_train", False)
     )
 
     # On which texts.
-    data_dir: str = option("", "folder with the task's files")
-    vocab_file_path: str = option("", "WordPiece vocabulary, if none lies beside the weights")
-    spm_model_file: str = option("", "SentencePiece model, if none lies beside the weights")
+    data_dir: str = option("", "folder with the task's files", on_resume=SAME_PLACE)
+    vocab_file_path: str = option("", "WordPiece vocabulary, if none lies beside the weights", on_resume=SAME_PLACE)
+    spm_model_file: str = option("", "SentencePiece model, if none lies beside the weights", on_resume=SAME_PLACE)
     do_lower_case: bool = option(True, "lower-case the text, where no vocabulary lies beside the weights to say so")
     max_seq_length: int = option(128, "tokens of a row, special ones included", minimum=8)
     max_train_samples: int = option(0, "examples trained on, chosen by the seed; 0: all", minimum=0)
@@ -41,21 +45,26 @@ class FinetuneConfig(TrainingConfig):
         "test examples predicted, likewise; GLUE's submission files need all",
         minimum=0,
         needs=("do_predict", True),
+        on_resume=ANY,
     )
     train_data_shuffle: bool = option(True, "a new order of the examples in every epoch")
-    eval_data_shuffle: bool = option(False, "measure in another order; the results are the same")
+    eval_data_shuffle: bool = option(False, "measure in another order; the results are the same", on_resume=ANY)
     train_data_file_path: str = option(
-        "", "training features that are ready, in place of texts: DIR/NAME.mindrecord; classifier: *.tfrecord too"
+        "",
+        "training features that are ready, in place of texts: DIR/NAME.mindrecord; classifier: *.tfrecord too",
+        on_resume=SAME_PLACE,
     )
-    eval_data_file_path: str = option("", "development features, likewise")
-    schema_file_path: str = option("", "schema.json of *.tfrecord features")
-    feature_dir: str = option("output/features", "where feature files are kept, named by a hash of what made them")
+    eval_data_file_path: str = option("", "development features, likewise", on_resume=SAME_PLACE)
+    schema_file_path: str = option("", "schema.json of *.tfrecord features", on_resume=SAME_PLACE)
+    feature_dir: str = option(
+        "output/features", "where feature files are kept, named by a hash of what made them", on_resume=ANY
+    )
 
     # How long, with what batch.
     epoch_num: int = option(3, "epochs", minimum=1)
     train_steps: int = option(0, "updates; above 0 it wins over epoch_num", minimum=-1)
     train_batch_size: int = option(32, "examples of a device and micro-batch", minimum=1)
-    eval_batch_size: int = option(32, "examples of a batch of an evaluation", minimum=1)
+    eval_batch_size: int = option(32, "examples of a batch of an evaluation", minimum=1, on_resume=ANY)
     length_buckets: int = option(4, "widths of batches; each is compiled once", minimum=1)
     warmup_ratio: float = option(
         0.0, "share of the updates over which the rate grows; 0: the optimizer's warmup_steps", minimum=0, below=1
@@ -63,8 +72,10 @@ class FinetuneConfig(TrainingConfig):
     num_seeds: int = option(1, "runs with seed, seed + 1, ...; their mean is reported", minimum=1)
 
     # What is written and measured.
-    save_finetune_checkpoint_path: str = option("", "the run's folder: checkpoints, log, curves")
-    output_path: str = option("", "folder for results and predictions; empty: the run's or the checkpoint's folder")
+    save_finetune_checkpoint_path: str = option("", "the run's folder: checkpoints, log, curves", on_resume=ANY)
+    output_path: str = option(
+        "", "folder for results and predictions; empty: the run's or the checkpoint's folder", on_resume=ANY
+    )
     eval_steps: int = option(0, "updates between evaluations while training; 0: one each epoch", minimum=0)
     early_stopping: int = option(0, "evaluations in a row without a better one that end the run; 0: none", minimum=0)
 
@@ -126,14 +137,24 @@ class ClassifierConfig(FinetuneConfig):
 
     # custom: the files, and where in them the texts are.
     train_file: str = option(
-        "", "tsv, csv, jsonl, xls or xlsx; empty: train.* of data_dir", needs=("task_name", "custom")
+        "",
+        "tsv, csv, jsonl, xls or xlsx; empty: train.* of data_dir",
+        needs=("task_name", "custom"),
+        on_resume=SAME_PLACE,
     )
     dev_file: str = option(
-        "", "likewise; where there is none, dev_ratio of the training file", needs=("task_name", "custom")
+        "",
+        "likewise; where there is none, dev_ratio of the training file",
+        needs=("task_name", "custom"),
+        on_resume=SAME_PLACE,
     )
-    test_file: str = option("", "likewise; labels are not needed", needs=("task_name", "custom"))
-    positive_file: str = option("", "one text a line, in place of train_file", needs=("task_name", "custom"))
-    negative_file: str = option("", "one text a line, beside positive_file", needs=("task_name", "custom"))
+    test_file: str = option("", "likewise; labels are not needed", needs=("task_name", "custom"), on_resume=ANY)
+    positive_file: str = option(
+        "", "one text a line, in place of train_file", needs=("task_name", "custom"), on_resume=SAME_PLACE
+    )
+    negative_file: str = option(
+        "", "one text a line, beside positive_file", needs=("task_name", "custom"), on_resume=SAME_PLACE
+    )
     dev_ratio: float = option(0.1, "share split off for development", above=0, below=1, needs=("task_name", "custom"))
     text_a_column: str = option("text_a", "name of the column, or its number from 1", needs=("task_name", "custom"))
     text_b_column: str = option("", "likewise; empty: single texts", needs=("task_name", "custom"))
@@ -167,9 +188,9 @@ class SquadConfig(FinetuneConfig):
 
     config_file = "task_squad_v1_config.yaml"
 
-    train_json_path: str = option("", "training questions in SQuAD's format")
-    eval_json_path: str = option("", "development questions")
-    predict_json_path: str = option("", "questions to predict, answers not needed")
+    train_json_path: str = option("", "training questions in SQuAD's format", on_resume=SAME_PLACE)
+    eval_json_path: str = option("", "development questions", on_resume=SAME_PLACE)
+    predict_json_path: str = option("", "questions to predict, answers not needed", on_resume=ANY)
     language: str = option(
         "en", "how answers are compared: by words of English or by characters of Chinese", choices=("en", "zh")
     )
@@ -195,9 +216,9 @@ class NerConfig(FinetuneConfig):
 
     config_file = "task_ner_config.yaml"
 
-    train_file: str = option("", "tagged sentences; empty: train.* of data_dir")
-    dev_file: str = option("", "likewise; where there is none, dev_ratio of the training file")
-    test_file: str = option("", "likewise; tags are not needed")
+    train_file: str = option("", "tagged sentences; empty: train.* of data_dir", on_resume=SAME_PLACE)
+    dev_file: str = option("", "likewise; where there is none, dev_ratio of the training file", on_resume=SAME_PLACE)
+    test_file: str = option("", "likewise; tags are not needed", on_resume=ANY)
     data_format: str = option(
         "auto",
         "columns: a word and its tag a line; lines: words, TAB, tags; names: a table of texts and names in them",

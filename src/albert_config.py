@@ -8,7 +8,7 @@ from typing import Any, Self
 from model_utils.errors import CheckpointError, ConfigError
 from model_utils.files import write_json
 from model_utils.json_files import read_object
-from model_utils.schema import Config, option, unknown_key
+from model_utils.schema import ANY, Config, option, unknown_key
 
 COMPUTE_TYPES = ("float32", "float16")
 CONFIG_FILES = ("albert_config.json", "config.json")  # the name google and this project use; Hugging Face's
@@ -70,7 +70,7 @@ class AlbertConfig(Config):
         64, "distance beyond which relative positions are alike", minimum=1, needs=("use_relative_positions", True)
     )
     compute_type: str = option("float32", "type of the matrix products", choices=COMPUTE_TYPES)
-    recompute: bool = option(False, "compute activations again for the gradient: less memory, more time")
+    recompute: bool = option(False, "compute activations again for the gradient: less memory, more time", on_resume=ANY)
 
     def validate(self) -> None:
         if self.hidden_size % self.num_attention_heads:

@@ -27,7 +27,7 @@ from src.prediction import predict_rows
 from src.ranks import ranks_of
 from src.records import SUFFIX, RecordSet, open_records
 from src.run_folder import RunFolder, check_run_folder
-from src.run_plan import Selection, plan_loss_scale, plan_run
+from src.run_plan import Selection, plan_precision, plan_run
 from src.saved_tokenizer import load_tokenizer, save_tokenizer
 from src.task_file import TASK_FILE, folder_of, read_card, write_card
 from src.tokenization import FullTokenizer, build_tokenizer
@@ -36,6 +36,7 @@ from src.trainer import Trainer
 
 EVAL_FILE = "eval_results.json"
 TRAIN = "train"
+STORAGE_FACTS = ("format_version", "source", "columns", "record_files", "files")  # names of files, and what follows
 RANK_SEEDS = 1_000_003  # between the dropout seeds of two ranks; more than a run has updates
 
 
@@ -174,8 +175,8 @@ class Finetuning:
     def __init__(self, config: FinetuneConfig, device: Device, tokenizer: FullTokenizer, task: Task) -> None:
         self.config, self.device, self.tokenizer, self.task = config, device, tokenizer, task
         self.ranks = ranks_of(device)
-        compute_type = config.compute_type or device.compute_type
-        self.architecture = config.albert_config(tokenizer.vocab_size, compute_type)
+        self.precision = plan_precision(config, device)
+        self.architecture = config.albert_config(tokenizer.vocab_size, self.precision.compute_type)
         positions = self.architecture.max_position_embeddings
         if config.max_seq_length > positions and not self.architecture.use_relative_positions:
             raise ConfigError(
@@ -261,7 +262,7 @@ class Finetuning:
         step = TrainStep(
             network,
             optimizer,
-            plan_loss_scale(config, self.architecture.compute_type),
+            self.precision.scaling,
             config.accumulation_steps,
             config.clip_norm,
             ranks,
@@ -277,8 +278,9 @@ class Finetuning:
             plan,
             config,
             folder,
-            identity={key: data.facts[key] for key in ("task", "rows", "files")},
-            ranks=ranks,
+            self.identity(),
+            self.precision,
+            ranks,
             initialise=lambda: self.initialise(network),
             evaluate=Development(self, network, split) if config.do_eval else None,
             eval_steps=config.eval_steps or max(1, batches // config.accumulation_steps),
@@ -286,6 +288,16 @@ class Finetuning:
             baselines={name: {"trivial": value} for name, value in self.baselines(split).items()},
             architecture=self.architecture.facts(),
         )
+
+    def identity(self) -> dict[str, Any]:
+        """The facts by which a run knows its texts again, wherever their features lie: those that it learns from, and
+        those that choose its best checkpoint.
+        """
+        splits = (TRAIN, self.task.dev_splits[0]) if self.config.do_eval else (TRAIN,)
+        facts = {split: self.records(split).facts for split in splits}
+        return {
+            f"{split} {key}": each[key] for split, each in facts.items() for key in each if key not in STORAGE_FACTS
+        }
 
     def initialise(self, network: nn.Cell) -> None:
         """The warm start, if there is one."""

@@ -14,31 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-from model_utils.config import write_config
+from model_utils.config import Config, load_config, write_config
 from model_utils.errors import CheckpointError, ConfigError, UserError
 from model_utils.files import write_json
-from model_utils.schema import read_yaml
 from src.checkpoint import list_checkpoints
 
 CONFIG_FILE = "config.yaml"
 RESULTS_FILE = "train_results.json"
-
-# What an unfinished run may be resumed with although it differs: nothing here changes an update. Everything else does,
-# train_steps included, because the learning rate's decay ends there.
-MAY_DIFFER = frozenset(
-    {
-        "device_id",
-        "save_checkpoint_path",
-        "save_checkpoint_steps",
-        "save_checkpoint_minutes",
-        "save_checkpoint_num",
-        "log_steps",
-        "eval_steps",
-        "eval_batches",
-        "eval_data_dir",
-        "dry_run",
-    }
-)
 
 
 def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -57,7 +39,7 @@ class RunFolder:
 
     Args:
         path: the folder; made if it is not there.
-        config: the merged configuration, with to_dict().
+        config: the merged configuration; its options say what of it must stay the same (on_resume).
         writer: whether this process writes (rank 0); the others neither lock nor write.
 
     Attributes:
@@ -70,7 +52,7 @@ class RunFolder:
         UserError: another process is running in it, or it cannot be written.
     """
 
-    def __init__(self, path: str | Path, config: Any, writer: bool = True) -> None:
+    def __init__(self, path: str | Path, config: Config, writer: bool = True) -> None:
         self.path = Path(path)
         self.config = config
         self.writer = writer
@@ -143,7 +125,7 @@ class RunFolder:
             write_json(self.path / RESULTS_FILE, results)
 
 
-def check_run_folder(path: Path, config: Any) -> None:
+def check_run_folder(path: Path, config: Config) -> None:
     """Nothing is written: whether a run of this configuration may start or go on in the folder.
 
     Raises:
@@ -161,10 +143,12 @@ def check_run_folder(path: Path, config: Any) -> None:
                 "choose an empty folder, and name this one in load_checkpoint_path to start from its weights"
             )
         return
-    theirs, ours = flatten(read_yaml(file)), flatten(config.to_dict())
+    try:
+        theirs = load_config(type(config), ["--config_path", str(file)]).binding()
+    except ConfigError as error:
+        raise ConfigError(f"{path} holds a run that cannot be resumed here: {error}; choose another folder") from error
+    ours = config.binding()
     for key in [*ours, *(key for key in theirs if key not in ours)]:
-        if key.rsplit(".", 1)[-1] in MAY_DIFFER:
-            continue
         left, right = theirs.get(key, "(absent)"), ours.get(key, "(absent)")
         if left != right:
             raise ConfigError(

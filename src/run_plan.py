@@ -1,8 +1,9 @@
-"""What is settled before a run: how long it is, its loss scale, and which checkpoint of it is the best."""
+"""What is settled before a run: how long it is, in what numbers it computes, which checkpoint of it is the best."""
 
 from dataclasses import dataclass
 from typing import Any
 
+from model_utils.device import Device
 from model_utils.errors import ConfigError
 from src.train_step import LossScale
 
@@ -13,6 +14,26 @@ class Plan:
 
     train_steps: int
     batches_per_epoch: int
+
+
+@dataclass(frozen=True)
+class Precision:
+    """In what numbers a run computes: what the configuration says, and where it leaves that open the device.
+
+    compute_type: of the matrix products, float32 or float16.
+    """
+
+    device_target: str
+    compute_type: str
+    scaling: LossScale
+
+    def facts(self) -> dict[str, str]:
+        """By which a run that is resumed notices a change."""
+        return {
+            "device_target": self.device_target,
+            "compute_type": self.compute_type,
+            "loss_scale_mode": self.scaling.mode,
+        }
 
 
 @dataclass(frozen=True)
@@ -44,10 +65,12 @@ def plan_run(config: Any, epochs: int, batch_size: int, batches_per_epoch: int) 
     return Plan(planned, batches_per_epoch)
 
 
-def plan_loss_scale(config: Any, compute_type: str) -> LossScale:
-    """The loss scale as configured; off in float32, which needs none."""
+def plan_precision(config: Any, device: Device) -> Precision:
+    """The compute type as configured, else the device's; the loss scale, which is off in float32: it needs none."""
+    compute_type = config.compute_type or device.compute_type
     if not config.enable_lossscale or compute_type == "float32":
-        return LossScale("off")
-    return LossScale(
+        return Precision(device.target, compute_type, LossScale("off"))
+    scaling = LossScale(
         config.loss_scale_mode, config.loss_scale_value, config.scale_factor, config.scale_window, config.min_loss_scale
     )
+    return Precision(device.target, compute_type, scaling)

@@ -32,6 +32,11 @@ class LossScale:
     window: int = 1000
     minimum: float = 1.0
 
+    @property
+    def start(self) -> float:
+        """The scale of the first update."""
+        return 1.0 if self.mode == "off" else self.value
+
 
 def normalise_weights(
     micro_batches: Sequence[dict[str, np.ndarray]], columns: Sequence[str], ranks: Ranks = ALONE
@@ -87,8 +92,7 @@ class TrainStep(nn.Cell):
         counters = [p for p in network.get_parameters() if p.name.endswith(RowSquareSum.parameter_name)]
         self.differentiated = ParameterTuple([*self.weights, *counters])
         self.scaling = loss_scale
-        start = loss_scale.value if loss_scale.mode != "off" else 1.0
-        self.loss_scale = Parameter(Tensor(start, ms.float32), name="loss_scale", requires_grad=False)
+        self.loss_scale = Parameter(Tensor(loss_scale.start, ms.float32), name="loss_scale", requires_grad=False)
         self.good_steps = Parameter(Tensor(0, ms.int32), name="good_steps", requires_grad=False)
         self.skipped_steps = Parameter(Tensor(0, ms.int32), name="skipped_steps", requires_grad=False)
         if accumulation_steps > 1:
@@ -99,6 +103,11 @@ class TrainStep(nn.Cell):
             self.all_reduce = ops.AllReduce()
         self.ready_graphs: set[tuple] = set()
         self.value_and_grad = ops.value_and_grad(self.scaled_loss, None, self.differentiated, has_aux=True)
+
+    def restart_scaling(self) -> None:
+        """Set the scale as at the beginning of a run."""
+        ops.assign(self.loss_scale, Tensor(self.scaling.start, ms.float32))
+        ops.assign(self.good_steps, Tensor(0, ms.int32))
 
     def scaled_loss(self, inputs: tuple[Tensor, ...], dropout_key: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         """The loss times the scale, to differentiate, and the metrics as one tensor."""

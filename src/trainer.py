@@ -21,7 +21,7 @@ from typing import Any, NoReturn, Protocol, Self
 import numpy as np
 from mindspore import Tensor
 
-from model_utils.errors import CheckpointError, UserError
+from model_utils.errors import CheckpointError, ConfigError, UserError
 from src.checkpoint import (
     ARCHITECTURE,
     mark_best,
@@ -35,7 +35,7 @@ from src.meters import Speed, Stopwatch, Window
 from src.ranks import ALONE, Ranks
 from src.run_folder import RunFolder, flatten
 from src.run_log import EVAL_PREFIX, Baselines, RunLog
-from src.run_plan import Plan, Selection
+from src.run_plan import Plan, Precision, Selection
 from src.train_step import TrainStep
 
 Batch = dict[str, np.ndarray]
@@ -98,6 +98,7 @@ class Trainer:
         config: the keys of PretrainConfig that concern the loop.
         folder: the open run folder.
         identity: facts of the data; a run is not resumed on other data.
+        precision: in what numbers it computes; a resumed run changes it only where the configuration says so.
         ranks: the processes that train together; rank 0 writes.
         initialise: sets the weights that the run starts with; called where there is no checkpoint to resume from.
         evaluate: development metrics by name, the same on every rank; called every `eval_steps` updates and after the
@@ -116,6 +117,7 @@ class Trainer:
         config: Any,
         folder: RunFolder,
         identity: dict[str, Any],
+        precision: Precision,
         ranks: Ranks = ALONE,
         initialise: Callable[[], object] | None = None,
         evaluate: Evaluate | None = None,
@@ -125,8 +127,7 @@ class Trainer:
         architecture: dict[str, Any] | None = None,
     ) -> None:
         self.step, self.data, self.plan, self.config, self.folder = step, data, plan, config, folder
-        self.identity = identity
-        self.ranks = ranks
+        self.identity, self.precision, self.ranks = identity, precision, ranks
         self.writer = self.ranks.writer
         self.initialise = initialise
         self.evaluate, self.eval_steps, self.selection = evaluate, eval_steps, selection
@@ -156,9 +157,11 @@ class Trainer:
             UserError: training diverged, the disk is full, or another rank ended; the last good checkpoint is what
                 remains. Or the ranks do not agree on data, configuration and checkpoint.
             CheckpointError: the folder's checkpoint belongs to other data.
+            ConfigError: it was trained in another precision, and the configuration does not ask for this one.
         """
         self.resume()
-        facts = flatten({"checkpoint": self.done, "data": self.identity, **self.config.to_dict()})
+        facts = {"checkpoint": self.done, "data": self.identity, **self.precision.facts()}
+        facts = flatten({**self.config.to_dict(), **facts})
         self.ranks.must_agree(facts, "what they train on")
         self.folder.begin(self.bytes_needed())
         if self.writer:
@@ -222,21 +225,43 @@ class Trainer:
                 self.initialise()
             return
         state = contents.loop_state
-        if "identity" not in state:
-            raise CheckpointError(f"{contents.path} holds weights but no state of a run; move it out of this folder")
+        if missing := sorted(self.state().keys() - state):
+            raise CheckpointError(
+                f"{contents.path} holds weights but no whole state of a run: {', '.join(missing)} are missing; move it "
+                "out of this folder"
+            )
         for key, value in self.identity.items():
             if state["identity"].get(key) != value:
                 raise CheckpointError(
                     f"{contents.path} was trained on other data: {key} was {state['identity'].get(key)!r} and is now "
                     f"{value!r}; choose another folder, or name this one in load_checkpoint_path to start from it"
                 )
+        changes = self.precision_changes(state["precision"], contents.path)
         restore(self.step, contents)
+        if "loss_scale_mode" in changes:
+            self.step.restart_scaling()
         self.done, self.written, self.latest = state["step"], state["written"], state["latest"]
         self.skipped_steps, self.skipped_in_a_row = state["skipped_steps"], state["skipped_in_a_row"]
         self.best, self.evaluating = state["best"], state["evaluating"]
         self.window = Window(state["window"])
         self.mark_best()  # a kill may have come between the checkpoint and the mark
-        self.say(f"resuming after step {self.done} from {contents.path}")
+        changed = f"; from here {', '.join(changes.values())}" if changes else ""
+        self.say(f"resuming after step {self.done} from {contents.path}{changed}")
+
+    def precision_changes(self, before: dict[str, str], path: Path) -> dict[str, str]:
+        """What differs from the precision before, by key in words.
+
+        Raises:
+            ConfigError: matrix products would change their type although the configuration does not name one.
+        """
+        now = self.precision.facts()
+        left, right = before["compute_type"], now["compute_type"]
+        if left != right and not self.config.compute_type:
+            raise ConfigError(
+                f"{path} was trained in {left} on {before['device_target']}; here compute_type is empty, which means "
+                f"{right} on {now['device_target']}: give compute_type {left} to go on so, or {right} to change it"
+            )
+        return {key: f"{key} {now[key]} instead of {before[key]}" for key in now if now[key] != before[key]}
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds beside the Parameters."""
@@ -253,6 +278,7 @@ class Trainer:
             "window": self.window.sums,
             "written": self.written,
             "identity": self.identity,
+            "precision": self.precision.facts(),
             ARCHITECTURE: self.architecture,
             "config": self.config.to_dict(),
         }

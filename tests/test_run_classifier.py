@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -169,10 +170,13 @@ def test_a_finished_run_is_not_trained_again(data: Path, run: Path, capsys: pyte
     assert "nothing to train" in capsys.readouterr().out and list_checkpoints(run) == before
 
 
-def test_a_signal_ends_an_evaluation_between_two_batches(
+def test_a_signal_ends_an_evaluation_between_two_batches_and_the_same_texts_resume_the_run(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = config_of(data, tmp_path / "run", train_steps=2, eval_steps=1, eval_batch_size=16, length_buckets=1)
+    """Wherever their features lie and however they are measured; other development texts choose another checkpoint."""
+    texts = shutil.copytree(data, tmp_path / "texts", ignore=shutil.ignore_patterns("features"))
+    settings = {"train_steps": 2, "eval_steps": 1, "length_buckets": 1}
+    config = config_of(texts, tmp_path / "run", eval_batch_size=16, **settings)
     measured: list[int] = []
 
     def put(table: OutputTable, rows: np.ndarray, outputs: Any) -> None:
@@ -184,10 +188,15 @@ def test_a_signal_ends_an_evaluation_between_two_batches(
         run_classifier.main(config)
     assert measured == [16] and not (tmp_path / "run" / "train_results.json").exists()
     monkeypatch.undo()
-    run_classifier.main(config)
-    assert (
-        read(tmp_path / "run" / "best_checkpoint.json")["step"] == read(tmp_path / "run" / "eval_results.json")["step"]
-    )
+    settings |= {"eval_batch_size": 20, "output_path": tmp_path / "results", "feature_dir": tmp_path / "features"}
+    again = config_of(texts / ".." / "texts", tmp_path / "run", **settings)
+    write_table(texts / "dev.tsv", 45, 9)
+    with pytest.raises(CheckpointError, match="trained on other data: dev texts_sha256 was"):
+        run_classifier.main(again)
+    write_table(texts / "dev.tsv", 45, 2)
+    run_classifier.main(again)
+    best, results = read(tmp_path / "run" / "best_checkpoint.json"), read(tmp_path / "results" / "eval_results.json")
+    assert best["step"] == results["step"] and best["accuracy"] == pytest.approx(results["accuracy"])
 
 
 def test_warm_start_takes_the_backbone_and_several_seeds_are_summarised(

@@ -1,16 +1,21 @@
 """A run's folder: one configuration, one live process, resumed until finished."""
 
+import copy
+import functools
 import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from model_utils.config import PretrainConfig, load_config
 from model_utils.errors import CheckpointError, ConfigError, UserError
+from model_utils.schema import Config, leaves_of
+from model_utils.task_config import ClassifierConfig, NerConfig, RaceConfig, SquadConfig, SquadV2Config
 from src.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[1]
@@ -55,7 +60,13 @@ def test_the_same_configuration_goes_on(tmp_path: Path) -> None:
     [
         (["--train_steps", "200"], "train_steps is 100 there and 200 here"),
         (["--seed", "77"], "seed is .* there and 77 here"),
-        (["--optimizer_cfg.Lamb.learning_rate", "0.125"], r"optimizer_cfg\.Lamb\.learning_rate is .* there and 0\.125"),
+        (
+            ["--optimizer_cfg.AdamWeightDecay.learning_rate", "0.125"],
+            r"AdamWeightDecay\.learning_rate is .* and 0\.125",
+        ),
+        (["--optimizer_cfg.optimizer", "Lamb"], r"optimizer_cfg\.optimizer is 'AdamWeightDecay' there and 'Lamb' here"),
+        (["--albert_cfg.hidden_size", "120"], r"albert_cfg\.hidden_size is '\(absent\)' there and 120 here"),
+        (["--data_dir", "/elsewhere"], "data_dir is '' there and '/elsewhere' here"),
     ],
 )
 def test_another_configuration_is_an_error(tmp_path: Path, words: list[str], sentence: str) -> None:
@@ -64,6 +75,76 @@ def test_another_configuration_is_an_error(tmp_path: Path, words: list[str], sen
     with pytest.raises(ConfigError, match=sentence), RunFolder(tmp_path, make_config(*words)):
         pytest.fail("opened")
     assert (tmp_path / "config.yaml").read_bytes() == before
+
+
+# What an unfinished run may go on with although it differs; all else changes an update or which checkpoint is the best.
+FREE = """
+    albert_cfg.recompute device_target device_id compute_type max_skipped_steps enable_data_sink data_sink_steps
+    enable_save_ckpt save_checkpoint_steps save_checkpoint_minutes save_checkpoint_num log_steps dry_run
+""".split()
+FREE_IN_PRETRAINING = "save_checkpoint_path eval_steps eval_data_dir eval_batches".split()
+FREE_IN_FINETUNING = """
+    save_finetune_checkpoint_path output_path feature_dir do_predict max_predict_samples test_file predict_json_path
+    eval_batch_size eval_data_shuffle
+""".split()
+
+
+@pytest.mark.parametrize("kind", [PretrainConfig, ClassifierConfig, RaceConfig, SquadConfig, SquadV2Config, NerConfig])
+def test_every_key_that_an_update_or_a_choice_depends_on_binds_a_run(kind: type[Config]) -> None:
+    free = set(FREE + (FREE_IN_PRETRAINING if kind is PretrainConfig else FREE_IN_FINETUNING))
+    config = load_config(kind, ["--config_path", os.devnull, "--optimizer_cfg.optimizer", "Lamb"])
+    for key, _, _ in leaves_of(kind):
+        changed = copy.deepcopy(config)
+        *sections, name = key.split(".")
+        owner = functools.reduce(getattr, sections, changed)
+        object.__setattr__(owner, name, another(getattr(owner, name)))  # past the checks of what belongs together
+        unused = key.startswith(("optimizer_cfg.AdamWeightDecay.", "optimizer_cfg.Adam."))
+        assert (changed.binding() == config.binding()) == (key in free or unused), key
+
+
+def another(value: Any) -> Any:
+    match value:
+        case bool():
+            return not value
+        case str() | tuple():
+            return value + type(value)("x")
+        case _:
+            return (value or 0) + 1
+
+
+def test_the_same_place_may_be_spelt_in_another_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    begin(tmp_path / "run", "--data_dir", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    for spelling in ("data", "./data/", f"{tmp_path}/run/../data", "link"):
+        begin(tmp_path / "run", "--data_dir", spelling)
+
+
+def test_a_moved_folder_is_still_that_run(tmp_path: Path) -> None:
+    begin(tmp_path / "old", "--save_checkpoint_path", str(tmp_path / "old"))
+    (tmp_path / "old").rename(tmp_path / "new")
+    begin(tmp_path / "new", "--save_checkpoint_path", str(tmp_path / "new"))
+    words = ["--config_path", os.devnull, "--save_finetune_checkpoint_path"]
+    with RunFolder(tmp_path / "tuned", load_config(NerConfig, [*words, str(tmp_path / "tuned")])) as run:
+        run.begin(1)
+    (tmp_path / "tuned").rename(tmp_path / "moved")
+    with RunFolder(tmp_path / "moved", load_config(NerConfig, [*words, str(tmp_path / "moved")])) as run:
+        assert run.begun
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("train_file: x.tsv", "cannot be resumed here: .*train_file is not a key"),
+        ("seed: [", "cannot be resumed here: .*is not yaml"),
+        ("seed: x", "cannot be resumed here: .*seed is 'x'"),
+    ],
+)
+def test_another_kind_of_run_and_a_damaged_configuration_are_refused(tmp_path: Path, text: str, sentence: str) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=sentence), RunFolder(tmp_path, make_config()):
+        pytest.fail("opened")
 
 
 def test_checkpoints_without_a_configuration_are_no_run(tmp_path: Path) -> None:

@@ -112,6 +112,9 @@ def test_dynamic_loss_scale_skips_shrinks_grows_and_has_a_floor() -> None:
     assert finite == [True, False, False, False, False, True, True, True]
     assert scales == [8.0, 8.0, 4.0, 2.0, 2.0, 2.0, 2.0, 4.0]
     assert int(step.skipped_steps.value()) == 4 and int(step.optimizer.global_step.value()) == 4
+    step.train([{"slope": np.array([1.0, 0.5], np.float32)}])
+    step.restart_scaling()
+    assert float(step.loss_scale.value()) == 8.0 and int(step.good_steps.value()) == 0
 
 
 @pytest.mark.parametrize("mode", ["off", "static"])

@@ -15,14 +15,16 @@ import pytest
 from mindspore import Parameter, Tensor, nn
 
 from model_utils.config import PretrainConfig, load_config
+from model_utils.device import Device
 from model_utils.errors import CheckpointError, ConfigError, UserError
 from src.checkpoint import list_checkpoints
 from src.run_folder import RunFolder
-from src.run_plan import Plan, Selection, plan_run
+from src.run_plan import Plan, Precision, Selection, plan_precision, plan_run
 from src.train_step import LossScale
 from src.trainer import Trainer
 
 LENGTH, BATCH = 8, 4
+FLOAT32 = Precision("CPU", "float32", LossScale("off"))
 
 
 class Rows:
@@ -46,11 +48,15 @@ class Step(nn.Cell):
     def __init__(self, failing: Any = (), scaling: str = "dynamic") -> None:
         super().__init__()
         self.scaling = LossScale(scaling)
+        self.restarts = 0
         self.weight = Parameter(Tensor(0.5, ms.float32), name="albert.weight")
         self.tried = Parameter(Tensor(0, ms.int32), name="global_step")
         self.scale = Parameter(Tensor(8.0, ms.float32), name="loss_scale")
         self.failing = failing
         self.seen: list[float] = []
+
+    def restart_scaling(self) -> None:
+        self.restarts += 1
 
     def train(self, micro_batches: list[dict[str, np.ndarray]]) -> dict[str, Tensor]:
         tried = int(self.tried.asnumpy()) + 1
@@ -91,9 +97,10 @@ def make_config(folder: Path, **changes: Any) -> PretrainConfig:
 def fit(config: PretrainConfig, step: Step | None = None, **arguments: Any) -> dict[str, Any]:
     data = arguments.pop("data", Rows())
     identity = arguments.pop("identity", {"rows": 20})
+    precision = arguments.pop("precision", FLOAT32)
     with RunFolder(config.save_checkpoint_path, config) as folder:
         plan = Plan(config.train_steps, data.per_epoch)
-        return Trainer(step or Step(), data, plan, config, folder, identity, **arguments).fit()
+        return Trainer(step or Step(), data, plan, config, folder, identity, precision, **arguments).fit()
 
 
 def log(folder: Path) -> list[dict[str, Any]]:
@@ -201,7 +208,7 @@ def test_data_sink_waits_for_the_device_only_every_data_sink_steps(tmp_path: Pat
             super().read()
 
     with RunFolder(tmp_path, config) as folder:
-        Counting(Step(), Rows(), Plan(20, 5), config, folder, {}).fit()
+        Counting(Step(), Rows(), Plan(20, 5), config, folder, {}, FLOAT32).fit()
     assert [count for count in reads if count] == [1, 4, 5, 5, 5]  # the first one compiles
 
 
@@ -338,6 +345,25 @@ def test_a_run_is_not_resumed_on_other_data(tmp_path: Path) -> None:
         fit(config, identity={"rows": 21})
 
 
+def test_a_run_does_not_change_its_precision_in_silence(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Begun on a CPU, found again where there is a GPU; compute_type is empty unless a test names it."""
+    unset, folder = make_config(tmp_path / "run", save_checkpoint_steps=20), tmp_path / "run"
+    on_cpu, on_gpu = plan_precision(unset, Device("CPU")), plan_precision(unset, Device("GPU"))
+    assert on_cpu == FLOAT32 and on_gpu == Precision("GPU", "float16", LossScale("dynamic"))
+    fit(unset, precision=on_cpu)
+    with pytest.raises(ConfigError, match=r"trained in float32 on CPU; .* empty, which means float16 on GPU: give"):
+        fit(unset, precision=on_gpu)
+    step, chosen = Step(), make_config(folder, compute_type="float16")
+    fit(chosen, step, precision=plan_precision(chosen, Device("GPU")))
+    said = (
+        "device_target GPU instead of CPU, compute_type float16 instead of float32, loss_scale_mode dynamic instead of"
+    )
+    assert said in capsys.readouterr().out and step.restarts == 1
+    step, chosen = Step(), make_config(folder, compute_type="float32")
+    fit(chosen, step, precision=plan_precision(chosen, Device("GPU")))
+    assert "; from here device_target GPU instead of CPU\n" in capsys.readouterr().out and step.restarts == 0
+
+
 def test_no_checkpoint_where_none_is_wanted(tmp_path: Path) -> None:
     fit(make_config(tmp_path, enable_save_ckpt="false", save_checkpoint_steps=None, save_checkpoint_num=None))
     assert list_checkpoints(tmp_path) == [] and len(log(tmp_path)) == 7
@@ -359,7 +385,7 @@ def test_a_full_disk_is_refused_before_work(tmp_path: Path, monkeypatch: pytest.
 
 def test_rehearsal_keeps_nothing(tmp_path: Path) -> None:
     config = make_config(tmp_path / "run")
-    trainer = Trainer(Step(), Rows(), Plan(20, 5), config, RunFolder(tmp_path / "run", config), {})
+    trainer = Trainer(Step(), Rows(), Plan(20, 5), config, RunFolder(tmp_path / "run", config), {}, FLOAT32)
     sentence = trainer.rehearse()
     assert "20 updates take about 0:00:0" in sentence and "at most 3 at a time" in sentence
     assert list(tmp_path.iterdir()) == []
