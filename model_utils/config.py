@@ -44,7 +44,9 @@ class CreateDataConfig(Config):
 
     input_file: str = option("", "text files: names or glob patterns with commas between them", required=True)
     output_file: str = option("", "what is written: DIR/NAME.mindrecord", required=True)
-    output_file_num: int = option(1, "files that the examples are spread over", minimum=1, maximum=1000)
+    output_file_num: int = option(
+        0, "files that the examples are dealt out to; 0: one, and another whenever it is full", minimum=0, maximum=1000
+    )
     vocab_file: str = option("", "WordPiece vocabulary, one token a line")
     spm_model_file: str = option("", "SentencePiece model")
     do_lower_case: bool = option(True, "lower-case the text; must agree with the vocabulary")
