@@ -28,7 +28,7 @@ import numpy as np
 from pydantic import Field
 
 from model_utils.errors import DataError
-from model_utils.files import sync_to_disk
+from model_utils.files import open_file, sync_to_disk
 from model_utils.json_files import FileBeside, Schema, read_json, write_checked
 from src.mindrecord_file import FORBIDDEN, MindRecordFile, too_many
 
@@ -409,7 +409,7 @@ def sha256_of(path: Path) -> str:
         DataError: it cannot be read.
     """
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error
