@@ -13,13 +13,13 @@ import numpy as np
 from mindspore import nn
 
 from dataset import FeatureDataset, Loading
-from model_utils.config import ConfigError, check_output_folder
+from model_utils.config import ConfigError
 from model_utils.device import Device, setup_device
 from model_utils.errors import CheckpointError
 from model_utils.files import write_json
 from model_utils.task_config import FinetuneConfig
-from src.albert_config import AlbertConfig, check_memory
-from src.checkpoint import copy_parameters, find_checkpoint, load_backbone
+from src.albert_config import AlbertConfig
+from src.checkpoint import Contents, copy_parameters, find_checkpoint, load_backbone
 from src.features import Features, cached_features
 from src.length_buckets import WIDTH_STEP, choose_boundaries
 from src.optimizer import OptimizerSettings, build_optimizer, describe_decay_groups
@@ -78,7 +78,6 @@ class Task(Protocol):
     kind: of its feature rows. lanes: texts side by side in a row, whose lengths count together (RACE: 4 choices).
     selection: the development metric that chooses the best checkpoint, the larger the better.
     dev_splits, test_splits: names; the first development split is the one that chooses.
-    pairs: whether rows are two texts, told apart as segments 0 and 1.
     scores_texts: whether judge compares with the texts themselves, so that ready features must be those of the texts.
     card: task.json: "task" and "labels" (src/task_file.py), and what else has to be known to use the weights.
     """
@@ -88,7 +87,6 @@ class Task(Protocol):
     selection: str
     dev_splits: tuple[str, ...]
     test_splits: tuple[str, ...]
-    pairs: bool
     scores_texts: bool
     card: dict[str, Any]
 
@@ -123,7 +121,6 @@ MakeTask = Callable[[FinetuneConfig, FullTokenizer], Task]
 
 def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
     """Do what do_train, do_eval and do_predict ask for, once for each seed."""
-    check_outputs(config)
     device = setup_device(config.device_target, config.device_id, config.distribute, config.device_num, config.seed)
     tokenizer = find_tokenizer(config)
     task = make_task(config, tokenizer)
@@ -144,22 +141,11 @@ def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
     results: dict[str, dict[str, float]] = {}
     for seed in range(config.seed, config.seed + config.num_seeds):
         several = f"seed-{seed}" if config.num_seeds > 1 else ""
-        work.train(root / several, seed)
+        development = work.train(root / several, seed)
         if config.do_eval or config.do_predict:
-            results[str(seed)] = work.conclude(root / several, output / several)
+            results[str(seed)] = work.conclude(root / several, output / several, development)
     if config.num_seeds > 1 and work.ranks.writer and any(results.values()):
         write_json(output / EVAL_FILE, {"seeds": results, **summarise(list(results.values()), work.say)})
-
-
-def check_outputs(config: FinetuneConfig) -> None:
-    """Raise ConfigError if what the work would end with could not be written."""
-    if config.do_train:
-        check_output_folder(Path(config.save_finetune_checkpoint_path), "save_finetune_checkpoint_path")
-    if config.output_path:
-        check_output_folder(Path(config.output_path), "output_path")
-    elif not config.do_train:
-        weights = Path(config.load_finetune_checkpoint_path)
-        check_output_folder(weights if weights.is_dir() else weights.parent, "without output_path the results' folder")
 
 
 def find_tokenizer(config: FinetuneConfig) -> FullTokenizer:
@@ -196,11 +182,6 @@ class Finetuning:
             raise ConfigError(
                 f"max_seq_length is {config.max_seq_length}, allowed is at most the model's max_position_embeddings "
                 f"({positions})"
-            )
-        if task.pairs and self.architecture.type_vocab_size < 2:
-            raise ConfigError(
-                "type_vocab_size is 1, but the rows of this task are pairs of texts, whose second is segment 1: needed "
-                "is a model with type_vocab_size 2"
             )
         self._records: dict[str, RecordSet] = {}
 
@@ -266,12 +247,11 @@ class Finetuning:
         )
         return FeatureDataset(records, loading, weight_columns)
 
-    def build(self, folder: RunFolder, config: FinetuneConfig) -> Trainer:
-        """Data, model, optimizer, step and loop of one seed."""
+    def build(self, folder: RunFolder, config: FinetuneConfig) -> tuple[Trainer, "Development | None"]:
+        """Data, model, optimizer, step and loop of one seed, and what measures it on its way."""
         task, ranks = self.task, self.ranks
         network = task.training_network(self.architecture, config.seed)
         data = self.dataset(TRAIN, network.weight_columns, config.seed)
-        check_memory(self.architecture, config.train_batch_size * data.boundaries[-1])
         batches = data.batches_per_epoch
         plan = plan_run(config, config.epoch_num, config.train_batch_size, batches)
         settings = config.optimizer_cfg.settings()
@@ -292,7 +272,9 @@ class Finetuning:
         folder.beside(lambda path: save_tokenizer(path, self.tokenizer))
         folder.beside(lambda path: write_card(path, task.card))
         split = task.dev_splits[0]
-        return Trainer(
+        development = Development(self, network, split) if config.do_eval else None
+        selection = Selection(task.selection, config.early_stopping, development.keep) if development else None
+        trainer = Trainer(
             step,
             data,
             plan,
@@ -302,12 +284,13 @@ class Finetuning:
             self.precision,
             ranks,
             initialise=lambda: self.initialise(network),
-            evaluate=Development(self, network, split) if config.do_eval else None,
+            evaluate=development,
             eval_steps=config.eval_steps or max(1, batches // config.accumulation_steps),
-            selection=Selection(task.selection, config.early_stopping) if config.do_eval else None,
+            selection=selection,
             baselines={name: {"trivial": value} for name, value in self.baselines(split).items()},
             architecture=self.architecture.facts(),
         )
+        return trainer, development
 
     def identity(self) -> dict[str, Any]:
         """The facts by which a run knows its texts again, wherever their features lie: those that it learns from, and
@@ -331,39 +314,52 @@ class Finetuning:
         """One update, with estimates; nothing is kept but feature files."""
         folder = RunFolder(self.config.save_finetune_checkpoint_path, self.config, writer=self.ranks.writer)
         check_run_folder(folder.path, self.config)
-        self.build(folder, self.config).rehearse()
+        trainer, _ = self.build(folder, self.config)
+        trainer.rehearse()
 
-    def train(self, path: Path, seed: int) -> None:
-        """Fine-tune with one seed, or go on where an earlier attempt stopped."""
+    def train(self, path: Path, seed: int) -> "Development | None":
+        """Fine-tune with one seed, or go on where an earlier attempt stopped; what was measured on the way."""
         config = replace(self.config, seed=seed, num_seeds=1)
+        development = None
         with RunFolder(path, config, writer=self.ranks.writer) as folder:
             if folder.finished:
                 self.say(f"{path} holds this run and it is finished: nothing to train")
             else:
-                folder.finish(self.build(folder, config).fit())
+                trainer, development = self.build(folder, config)
+                folder.finish(trainer.fit())
         self.ranks.wait("the last checkpoint")
+        return development
 
-    def conclude(self, run: Path, output: Path) -> dict[str, float]:
+    def conclude(self, run: Path, output: Path, development: "Development | None") -> dict[str, float]:
         """Measure what was trained; the only place where what is found out so goes into the folder of the weights."""
-        measured = self.measure(run, output)
+        measured = self.measure(run, output, development)
         if measured.calibration and self.ranks.writer:
             write_card(run, read_card(run) | measured.calibration)
         return measured.results
 
-    def measure(self, weights: Path, output: Path) -> Measured:
-        """Evaluate the development splits and predict the test splits, as asked for; write into `output` alone."""
+    def measure(self, weights: Path, output: Path, development: "Development | None" = None) -> Measured:
+        """Evaluate the development splits and predict the test splits, as asked for; write into `output` alone.
+
+        Args:
+            development: of the training that ended with these weights; what it found for them is not measured again.
+        """
         card = self.check_task(weights)
         contents = find_checkpoint(weights, self.say)
         self.ranks.must_agree({"checkpoint": contents.path.name}, "what they measure")
-        network = self.task.scores_network(self.architecture)
-        load_backbone(network, contents, self.say, needed=("",))
+        step = contents.loop_state.get("step")
+        known = development.kept.get(step) if development and card == self.task.card else None
+        network: nn.Cell | None = None
         results: dict[str, float] = {}
         baselines: dict[str, float] = {}
         calibration: dict[str, Any] = {}
         remarks: list[str] = []
         for split in self.measured_splits:
-            outputs = predict_rows(network, self.dataset(split), self.ranks)
-            judgement = self.task.judge(split, self.records(split), outputs, card | calibration)
+            if known and split == self.task.dev_splits[0]:
+                judgement = known
+            else:
+                network = network or self.scores_of(contents)
+                outputs = predict_rows(network, self.dataset(split), self.ranks)
+                judgement = self.task.judge(split, self.records(split), outputs, card | calibration)
             calibration |= judgement.calibration
             remarks += [f"{split}: {remark}" for remark in judgement.remarks]
             prefix = "" if split == self.task.dev_splits[0] else f"{split}_"
@@ -378,10 +374,16 @@ class Finetuning:
         for remark in remarks:
             self.say(remark)
         if self.ranks.writer:
-            described = {"checkpoint": contents.path.name, "step": contents.loop_state.get("step")}
+            described = {"checkpoint": contents.path.name, "step": step}
             write_json(output / EVAL_FILE, {**described, **results, "baselines": baselines, "remarks": remarks})
             self.say(f"results and predictions are in {output}")
         return Measured(results, calibration)
+
+    def scores_of(self, contents: Contents) -> nn.Cell:
+        """The task's network without losses, with these weights."""
+        network = self.task.scores_network(self.architecture)
+        load_backbone(network, contents, self.say, needed=("",))
+        return network
 
     def check_task(self, weights: Path) -> dict[str, Any]:
         """task.json of weights, whose task and labels must be those at hand; what else differs is said.
@@ -404,15 +406,26 @@ class Finetuning:
 
 
 class Development:
-    """Measures a network in training on a development split, in a network of its own without dropout."""
+    """Measures a network in training on a development split, in a network of its own without dropout.
+
+    kept: the judgement of the best evaluation so far, by its step.
+    """
 
     def __init__(self, work: Finetuning, training: nn.Cell, split: str) -> None:
         self.task, self.training, self.split, self.ranks = work.task, training, split, work.ranks
         self.data = work.dataset(split)
         self.network = work.task.scores_network(work.architecture)
+        self.latest: Judgement | None = None
+        self.kept: dict[int, Judgement] = {}
 
     def __call__(self, before_batch: Callable[[], object]) -> dict[str, float]:
         """Metrics by name; before_batch is called before each batch."""
         copy_parameters(self.training, self.network)
         outputs = predict_rows(self.network, self.data, self.ranks, before_batch)
-        return self.task.judge(self.split, self.data.records, outputs, self.task.card).metrics
+        self.latest = self.task.judge(self.split, self.data.records, outputs, self.task.card)
+        return self.latest.metrics
+
+    def keep(self, step: int) -> None:
+        """The latest evaluation, made after this step, is the best so far."""
+        assert self.latest is not None
+        self.kept = {step: self.latest}

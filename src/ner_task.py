@@ -37,7 +37,6 @@ class NerTask:
 
     kind = "token_classification"
     lanes = 1
-    pairs = False
     selection = "f1"
     dev_splits = ("dev",)
     test_splits = ("test",)

@@ -2,7 +2,7 @@
 
 A set lies in one folder:
 
-NAME.mindrecord, NAME.mindrecord.db   the rows, without padding; of N > 1 files NAME.mindrecord0 ... N-1 and their .db
+NAME.mindrecord, NAME.mindrecord.db   the rows, without padding; with N > 1 files NAME.mindrecord0 ... N-1 and their .db
 NAME.lengths.npy                      (rows,) int32, tokens of every row, in the order of reading
 NAME.SUFFIX.npy, other files          whatever else the maker of the set puts beside it
 NAME.facts.json                       what made the set, and the sha256 of every file; its presence means complete
@@ -28,12 +28,15 @@ import numpy as np
 from pydantic import Field
 
 from model_utils.errors import DataError
-from model_utils.files import open_file, sync_to_disk
+from model_utils.files import sync_to_disk
 from model_utils.json_files import FileBeside, Schema, read_json, write_checked
-from src.mindrecord_file import FORBIDDEN, MindRecordFile, too_many
 
 FORMAT_VERSION = 1
 SUFFIX = ".mindrecord"
+# With MindSpore's own sizes (pages of 32 MiB, a header of 16 MiB) every file takes at least 50 MB. A header of this
+# size has room for about 10 GB of pages.
+PAGE_BYTES = 1 << 20
+HEADER_BYTES = 1 << 21
 INDEX_BYTES = 64  # of each row in the .db, which is written last
 SPARE_BYTES = 16 << 20  # MindSpore crashes when a disk is full; it stops by itself only at 10 MB before that
 
@@ -135,25 +138,26 @@ class RecordWriter(contextlib.AbstractContextManager):
         path: DIR/NAME.mindrecord.
         columns: see pack_rows.
         facts: what made the set, as JSON values.
-        file_num: files that the rows are dealt out to, one after the other; 0: a file is begun when one is full.
+        file_num: files that the rows are dealt out to, one after the other.
 
     Attributes:
         rows: how many were written.
 
     Raises:
         DataError: the folder cannot be written, the disk is full, another process is writing the same set, or there
-            are fewer rows than files or more than they take.
+            are fewer rows than files.
     """
 
     def __init__(
-        self, path: str | Path, columns: Mapping[str, Column], facts: Mapping[str, Any], file_num: int = 0
+        self, path: str | Path, columns: Mapping[str, Column], facts: Mapping[str, Any], file_num: int = 1
     ) -> None:
         self.path = check_record_path(path)
-        self.columns, self.facts, self.file_num = dict(columns), dict(facts), file_num
+        self.columns, self.facts = dict(columns), dict(facts)
+        self.file_names = [self.path.name] if file_num == 1 else [f"{self.path.name}{i}" for i in range(file_num)]
         self.rows = 0
         self._lengths: list[np.ndarray] = []
         self._arrays: dict[str, np.ndarray] = {}
-        self._files: list[MindRecordFile] = []
+        self._writers: list[Any] = []
         self._folder = self.path.parent / f"unfinished-{self.path.stem}"
         self._lock: int | None = None
 
@@ -177,7 +181,7 @@ class RecordWriter(contextlib.AbstractContextManager):
         self._lock = lock
         for leftover in self._folder.iterdir():
             leftover.unlink()
-        self._files = [self._open(self._name(number, self.file_num)) for number in range(self.file_num or 1)]
+        self._writers = [self._open(name) for name in self.file_names]
 
     def _clean(self) -> None:
         if self._lock is not None:
@@ -190,10 +194,11 @@ class RecordWriter(contextlib.AbstractContextManager):
             needed = sum(map(len, packed.rows)) + (self.rows + len(packed.rows)) * INDEX_BYTES + SPARE_BYTES
             if shutil.disk_usage(self._folder).free < needed:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            if self.file_num:
-                self._deal(packed.rows)
-            else:
-                self._append(packed.rows)
+            for number, writer in enumerate(self._writers):
+                share = packed.rows[(number - self.rows) % len(self._writers) :: len(self._writers)]
+                if share:
+                    # What FileWriter.write_raw_data calls when it has packed the rows.
+                    writer._writer._writer.write_raw_data({}, share, True, False)
         self._lengths.append(packed.lengths)
         self.rows += len(packed.rows)
 
@@ -221,46 +226,29 @@ class RecordWriter(contextlib.AbstractContextManager):
         finally:
             self._clean()
 
-    def _name(self, number: int, files: int) -> str:
-        return self.path.name if files <= 1 else f"{self.path.name}{number}"
+    def _open(self, name: str) -> Any:
+        from mindspore.mindrecord import FileWriter
 
-    def _open(self, name: str) -> MindRecordFile:
-        return MindRecordFile(self._folder / name, {name: column.dtype for name, column in self.columns.items()})
-
-    def _deal(self, rows: list[bytes]) -> None:
-        """One row to each file in turn."""
-        for number, file in enumerate(self._files):
-            share = rows[(number - self.rows) % self.file_num :: self.file_num]
-            if file.fitting(share) < len(share):
-                raise too_many(self.path, self.file_num, self.file_num + 1)
-            file.write(share)
-
-    def _append(self, rows: list[bytes]) -> None:
-        """All rows to the last file while it takes them, then to the next one."""
-        while True:
-            fitting = self._files[-1].fitting(rows)
-            self._files[-1].write(rows[:fitting])
-            rows = rows[fitting:]
-            if not rows:
-                return
-            self._files[-1].commit()
-            self._files.append(self._open(self._name(len(self._files), 2)))
+        writer = FileWriter(str(self._folder / name))
+        writer.set_page_size(PAGE_BYTES)
+        writer.set_header_size(HEADER_BYTES)
+        writer.add_schema({key: {"type": column.dtype, "shape": [-1]} for key, column in self.columns.items()})
+        writer._writer.open(writer._paths, False)
+        writer._writer.set_shard_header(writer._header)
+        return writer
 
     def _finish(self) -> None:
-        if self.rows < len(self._files):
+        if self.rows < len(self.file_names):
             raise DataError(
-                f"{self.path}: {self.rows} examples cannot fill {len(self._files)} files; "
+                f"{self.path}: {self.rows} examples cannot fill {len(self.file_names)} files; "
                 "give more text or a smaller output_file_num"
             )
-        for file in self._files if self.file_num else self._files[-1:]:
-            file.commit()
-        file_names = [self._name(number, len(self._files)) for number in range(len(self._files))]
-        if self._files[0].path.name != file_names[0]:  # begun as the only one
-            self._files[0].rename(file_names[0])
+        for writer in self._writers:
+            writer.commit()
         self._check_readable()
         lengths = np.concatenate(self._lengths)
-        dealt = self.file_num or 1
-        in_reading_order = np.concatenate([lengths[number::dealt] for number in range(dealt)])
+        file_num = len(self.file_names)
+        in_reading_order = np.concatenate([lengths[number::file_num] for number in range(file_num)])
         for suffix, array in {"lengths": in_reading_order, **self._arrays}.items():
             np.save(self._folder / f"{self.path.stem}.{suffix}.npy", array)
         files = sorted(self._folder.iterdir())
@@ -269,7 +257,7 @@ class RecordWriter(contextlib.AbstractContextManager):
             **self.facts,
             "rows": self.rows,
             "columns": {name: asdict(column) for name, column in sorted(self.columns.items())},
-            "record_files": file_names,
+            "record_files": self.file_names,
             "files": {file.name: sha256_of(file) for file in files},
         }
         facts_of(self.path).unlink(missing_ok=True)
@@ -280,13 +268,21 @@ class RecordWriter(contextlib.AbstractContextManager):
         write_checked(facts_of(self.path), facts)
 
     def _check_readable(self) -> None:
-        """MindSpore reports success for some files that it cannot read."""
+        """MindSpore reports success even for a file whose pages no longer fit into its header."""
         from mindspore.dataset import MindDataset
 
-        files = [str(file.path) for file in self._files]
-        found = MindDataset(files, shuffle=False).get_dataset_size()
+        files = [str(self._folder / name) for name in self.file_names]
+        try:
+            found = MindDataset(files, shuffle=False).get_dataset_size()
+        except RuntimeError:
+            found = 0
         if found != self.rows:
-            raise RuntimeError(f"{found} of {self.rows} rows can be read back")
+            raise self._too_many()
+
+    def _too_many(self) -> DataError:
+        return DataError(
+            f"{self.path}: the examples do not fit into {len(self.file_names)} file(s); give a larger output_file_num"
+        )
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -298,6 +294,8 @@ class RecordWriter(contextlib.AbstractContextManager):
             reason = "the disk is full" if full else f"{error.filename or self._folder}: {error.strerror}"
         except RuntimeError as error:
             reason = mindspore_reason(error)
+            if "header is too big" in reason:
+                raise self._too_many() from error
         else:
             return
         raise DataError(f"{self.path} cannot be written: {reason}; nothing was kept")
@@ -383,17 +381,11 @@ def check_record_path(path: str | Path) -> Path:
     """The path of a set to be written.
 
     Raises:
-        DataError: the name does not end with .mindrecord, is that of a folder, or has a character that MindSpore does
-            not allow.
+        DataError: the name does not end with .mindrecord, or is that of a folder.
     """
     path = Path(path)
     if path.suffix != SUFFIX or path.is_dir():
         raise DataError(f"the output file is {str(path)!r}, allowed is DIR/NAME{SUFFIX}")
-    if forbidden := sorted(set(path.name) & set(FORBIDDEN)):
-        raise DataError(
-            f"the output file is {str(path)!r}; MindRecord files are not allowed to have {' '.join(forbidden)} in "
-            "their name"
-        )
     return path
 
 
@@ -409,7 +401,7 @@ def sha256_of(path: Path) -> str:
         DataError: it cannot be read.
     """
     try:
-        with open_file(path) as file:
+        with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error

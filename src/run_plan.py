@@ -1,6 +1,8 @@
 """What is settled before a run: how long it is, in what numbers it computes, which checkpoint of it is the best."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from model_utils.device import Device
@@ -35,16 +37,37 @@ class Precision:
             "loss_scale_mode": self.scaling.mode,
         }
 
+    def changes_since(self, before: Mapping[str, str], path: Path, named: bool) -> dict[str, str]:
+        """What differs from the facts before, by key in words.
+
+        Args:
+            before: facts() of the run that the checkpoint `path` belongs to.
+            named: whether the configuration names its compute_type.
+
+        Raises:
+            ConfigError: the compute_type would change although the configuration does not name one.
+        """
+        now = self.facts()
+        left, right = before["compute_type"], now["compute_type"]
+        if left != right and not named:
+            raise ConfigError(
+                f"{path} was trained in {left} on {before['device_target']}; here compute_type is empty, which means "
+                f"{right} on {now['device_target']}: give compute_type {left} to go on so, or {right} to change it"
+            )
+        return {key: f"{key} {now[key]} instead of {before[key]}" for key in now if now[key] != before[key]}
+
 
 @dataclass(frozen=True)
 class Selection:
     """Which development metric chooses the best checkpoint, the larger the better.
 
     patience: evaluations in a row without a better one that end the run; 0: none do.
+    chosen: called with the step of every evaluation that is the best so far, right after it.
     """
 
     metric: str
     patience: int = 0
+    chosen: Callable[[int], object] = lambda step: None
 
 
 def plan_run(config: Any, epochs: int, batch_size: int, batches_per_epoch: int) -> Plan:

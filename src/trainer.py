@@ -21,7 +21,7 @@ from typing import Any, NoReturn, Protocol, Self
 import numpy as np
 from mindspore import Tensor
 
-from model_utils.errors import CheckpointError, ConfigError, UserError
+from model_utils.errors import CheckpointError, UserError
 from src.checkpoint import (
     ARCHITECTURE,
     mark_best,
@@ -236,7 +236,7 @@ class Trainer:
                     f"{contents.path} was trained on other data: {key} was {state['identity'].get(key)!r} and is now "
                     f"{value!r}; choose another folder, or name this one in load_checkpoint_path to start from it"
                 )
-        changes = self.precision_changes(state["precision"], contents.path)
+        changes = self.precision.changes_since(state["precision"], contents.path, named=bool(self.config.compute_type))
         restore(self.step, contents)
         if "loss_scale_mode" in changes:
             self.step.restart_scaling()
@@ -247,21 +247,6 @@ class Trainer:
         self.mark_best()  # a kill may have come between the checkpoint and the mark
         changed = f"; from here {', '.join(changes.values())}" if changes else ""
         self.say(f"resuming after step {self.done} from {contents.path}{changed}")
-
-    def precision_changes(self, before: dict[str, str], path: Path) -> dict[str, str]:
-        """What differs from the precision before, by key in words.
-
-        Raises:
-            ConfigError: matrix products would change their type although the configuration does not name one.
-        """
-        now = self.precision.facts()
-        left, right = before["compute_type"], now["compute_type"]
-        if left != right and not self.config.compute_type:
-            raise ConfigError(
-                f"{path} was trained in {left} on {before['device_target']}; here compute_type is empty, which means "
-                f"{right} on {now['device_target']}: give compute_type {left} to go on so, or {right} to change it"
-            )
-        return {key: f"{key} {now[key]} instead of {before[key]}" for key in now if now[key] != before[key]}
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds beside the Parameters."""
@@ -434,6 +419,7 @@ class Trainer:
         name = self.selection.metric
         if metrics[name] > self.best["metrics"].get(name, -math.inf):
             self.best = {"step": step, "metrics": metrics, "worse_since": 0}
+            self.selection.chosen(step)
         else:
             self.best["worse_since"] += 1
 

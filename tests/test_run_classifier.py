@@ -200,10 +200,16 @@ def test_a_signal_ends_an_evaluation_between_two_batches_and_the_same_texts_resu
 
 
 def test_warm_start_takes_the_backbone_and_several_seeds_are_summarised(
-    data: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+    data: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = config_of(data, tmp_path, load_pretrain_checkpoint_path=run, num_seeds=2, train_steps=1, seed=3)
+    """Each seed's only checkpoint is measured once, while training."""
+    config = config_of(
+        data, tmp_path, load_pretrain_checkpoint_path=run, num_seeds=2, train_steps=1, seed=3, eval_batch_size=45
+    )
+    put, batches = OutputTable.put, []
+    monkeypatch.setattr(OutputTable, "put", lambda *given: (batches.append(given), put(*given)))
     run_classifier.main(config)
+    assert len(batches) == 2
     assert " 0 missing" in capsys.readouterr().out
     results = read(tmp_path / "eval_results.json")
     scores = [results["seeds"][seed]["accuracy"] for seed in ("3", "4")]
