@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from model_utils.config import run_main
+from model_utils.config import check_output_folder, run_main
 from model_utils.deploy_config import AIR, ExportConfig
 from model_utils.device import choose_target, setup_device
 from model_utils.errors import DeviceError
@@ -20,6 +20,7 @@ def main(config: ExportConfig) -> None:
     setup_device(target, config.device_id)
     key = read_key(config.encrypt_key_file)
     name = Path(config.export_file_name)
+    check_output_folder(name.parent, "export_file_name's folder")
     vocabulary = config.vocab_file_path, config.spm_model_file
     model = load_trained(Path(config.export_ckpt_file), config.export_embeddings, *vocabulary)
     export_model(model, name, config.file_format, key, config.export_batch_size, config.export_seq_length)

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 from dataset import Loading
-from model_utils.config import PretrainEvalConfig, run_main
+from model_utils.config import PretrainEvalConfig, check_output_folder, run_main
 from model_utils.device import setup_device
 from model_utils.files import write_json
 from src.albert_for_pre_training import AlbertForPreTraining
@@ -32,6 +32,8 @@ def main(config: PretrainEvalConfig) -> None:
     device = setup_device(config.device_target, config.device_id)
     weights = Path(config.load_checkpoint_path)
     folder = weights if weights.is_dir() else weights.parent
+    output = Path(config.output_path) if config.output_path else folder
+    check_output_folder(output, "output_path" if config.output_path else "without output_path the results' folder")
     data = PretrainingData(
         config.data_dir, config.schema_dir, Loading(config.batch_size, shuffle=False, evaluation=True)
     )
@@ -60,7 +62,6 @@ def main(config: PretrainEvalConfig) -> None:
         **held_out.metrics,
         "baselines": baselines,
     }
-    output = Path(config.output_path) if config.output_path else folder
     output.mkdir(parents=True, exist_ok=True)
     write_json(output / RESULTS_FILE, results)
     print(f"written to {output / RESULTS_FILE}")

@@ -5,6 +5,7 @@ from functools import partial
 from dataset import Loading
 from model_utils.config import PretrainConfig, run_main
 from model_utils.device import Device, setup_device
+from src.albert_config import check_memory
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.optimizer import OptimizerSettings, build_optimizer, describe_decay_groups
 from src.pretraining import (
@@ -51,6 +52,7 @@ def build_trainer(config: PretrainConfig, device: Device, ranks: Ranks, folder: 
     weights = str(folder.path) if folder.begun else config.load_checkpoint_path
     precision = plan_precision(config, device)
     architecture = build_architecture(config, data, tokenizer, precision.compute_type, weights, say)
+    check_memory(architecture, config.batch_size * data.facts["max_seq_length"])
     network = AlbertForPreTraining(architecture, seed=config.seed)
 
     settings = OptimizerSettings(**config.optimizer_cfg.settings())

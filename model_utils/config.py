@@ -5,13 +5,16 @@ Config with a `config_file`, and the yaml file of that name in the project's roo
 """
 
 import errno
+import os
 import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from model_utils.errors import CheckpointError, ConfigError, DataError, DeviceError, UserError
+from model_utils.files import check_writable
 from model_utils.schema import ANY, SAME_PLACE, Config, load_config, option, section, write_config
 from src.albert_config import COMPUTE_TYPES, PRESETS, AlbertConfig, AlbertOverrides, resolve_albert_config
 
@@ -33,6 +36,21 @@ __all__ = [
 ]
 
 DEVICE_TARGETS = ("auto", "CPU", "GPU", "Ascend")
+# What can be wrong with a file that the user named; other system errors keep their traceback.
+MENDABLE = {
+    getattr(errno, name)
+    for name in """EACCES EBUSY EEXIST EFBIG EIO EISDIR ELOOP EMFILE ENAMETOOLONG ENFILE ENODEV ENOENT
+    ENOTDIR ENOTEMPTY ENXIO EPERM EROFS ESTALE ETXTBSY EXDEV""".split()
+}
+# Upper bounds: what no run needs, so that a slip of the hand ends in a sentence and not in a machine that stands still.
+UPDATES = 100_000_000
+EPOCHS = 1_000_000
+ROWS = 65_536  # of a batch of one device
+MICRO_BATCHES = 4096  # of an update; their rows wait in memory
+DEVICES = 4096
+SEED = 2**32 - 1  # the largest that MindSpore and numpy take
+LOSS_SCALE = 2.0**32
+MINUTES = 60 * 24 * 366
 Settings = TypeVar("Settings", bound=Config)
 
 
@@ -44,7 +62,9 @@ class CreateDataConfig(Config):
 
     input_file: str = option("", "text files: names or glob patterns with commas between them", required=True)
     output_file: str = option("", "what is written: DIR/NAME.mindrecord", required=True)
-    output_file_num: int = option(1, "files that the examples are spread over", minimum=1, maximum=1000)
+    output_file_num: int = option(
+        0, "files that the examples are dealt out to; 0: one, and another whenever it is full", minimum=0, maximum=1000
+    )
     vocab_file: str = option("", "WordPiece vocabulary, one token a line")
     spm_model_file: str = option("", "SentencePiece model")
     do_lower_case: bool = option(True, "lower-case the text; must agree with the vocabulary")
@@ -76,13 +96,15 @@ class CreateDataConfig(Config):
 class AdamConfig(Config):
     """Adam; its settings are those of every optimizer here."""
 
-    learning_rate: float = option(1e-3, "rate at the end of the warm-up", above=0)
-    end_learning_rate: float = option(0.0, "rate at the end of the run", minimum=0)
-    power: float = option(1.0, "power of the polynomial decay; 1 is a straight line", above=0)
-    warmup_steps: int = option(500, "updates over which the rate grows from 0; less than the run has", minimum=0)
+    learning_rate: float = option(1e-3, "rate at the end of the warm-up", above=0, maximum=100)
+    end_learning_rate: float = option(0.0, "rate at the end of the run", minimum=0, maximum=100)
+    power: float = option(1.0, "power of the polynomial decay; 1 is a straight line", above=0, maximum=100)
+    warmup_steps: int = option(
+        500, "updates over which the rate grows from 0; less than the run has", minimum=0, maximum=UPDATES
+    )
     beta1: float = option(0.9, "decay of the first moment", minimum=0, below=1)
     beta2: float = option(0.999, "decay of the second moment", minimum=0, below=1)
-    eps: float = option(1e-6, "added to the root of the second moment", above=0)
+    eps: float = option(1e-6, "added to the root of the second moment", above=0, maximum=1)
 
     def validate(self) -> None:
         if self.end_learning_rate > self.learning_rate:
@@ -96,7 +118,9 @@ class AdamConfig(Config):
 class DecayedAdamConfig(AdamConfig):
     """AdamWeightDecay or LAMB."""
 
-    weight_decay: float = option(0.01, "share of a weight subtracted at an update, times the rate", minimum=0)
+    weight_decay: float = option(
+        0.01, "share of a weight subtracted at an update, times the rate", minimum=0, maximum=100
+    )
     decay_filter: tuple[str, ...] = option(
         ("gamma", "beta", "bias"), "parameters without decay: words that their names contain"
     )
@@ -148,20 +172,25 @@ class TrainingConfig(ArchitectureMixin, Config):
     # What is trained, with what optimizer.
     albert_network: str = option("albert_base", "preset of sizes; _v1 has dropout 0.1", choices=tuple(PRESETS))
     albert_cfg: AlbertOverrides = section(AlbertOverrides, "keys of the architecture that differ from the preset")
-    accumulation_steps: int = option(1, "micro-batches added up to one update", minimum=1)
+    accumulation_steps: int = option(1, "micro-batches added up to one update", minimum=1, maximum=MICRO_BATCHES)
     optimizer_cfg: OptimizerConfig = section(OptimizerConfig, "the optimizer")
-    clip_norm: float = option(1.0, "global norm that gradients are cut to; 0 leaves them alone", minimum=0)
-    seed: int = option(12345, "seed of weights, order and dropout", minimum=0)
+    clip_norm: float = option(1.0, "global norm that gradients are cut to; 0 leaves them alone", minimum=0, maximum=1e6)
+    seed: int = option(12345, "seed of weights, order and dropout", minimum=0, maximum=SEED)
 
     # On which device, in which numbers.
     device_target: str = option(
         "auto", "the device; auto takes the best one that works", choices=DEVICE_TARGETS, on_resume=ANY
     )
     device_id: int = option(
-        0, "number of the device, counted from 0", minimum=0, needs=("distribute", False), on_resume=ANY
+        0,
+        "number of the device, counted from 0",
+        minimum=0,
+        needs=("distribute", False),
+        on_resume=ANY,
+        maximum=DEVICES - 1,
     )
     distribute: bool = option(False, "several devices, one process each: scripts/run_*_distribute.sh")
-    device_num: int = option(1, "number of devices in use", minimum=1, needs=("distribute", True))
+    device_num: int = option(1, "number of devices in use", minimum=1, needs=("distribute", True), maximum=DEVICES)
     compute_type: str = option(
         "",
         "type of the matrix products; empty: float32 on CPU, else float16",
@@ -172,24 +201,31 @@ class TrainingConfig(ArchitectureMixin, Config):
     loss_scale_mode: str = option(
         "dynamic", "dynamic adapts the scale", choices=("dynamic", "static"), needs=("enable_lossscale", True)
     )
-    loss_scale_value: float = option(65536.0, "first or static scale", minimum=1, needs=("enable_lossscale", True))
-    scale_factor: float = option(2.0, "what the scale is changed by", above=1, needs=("loss_scale_mode", "dynamic"))
-    scale_window: int = option(
-        1000, "good updates before the scale grows", minimum=1, needs=("loss_scale_mode", "dynamic")
+    loss_scale_value: float = option(
+        65536.0, "first or static scale", minimum=1, needs=("enable_lossscale", True), maximum=LOSS_SCALE
     )
-    min_loss_scale: float = option(1.0, "floor of the scale", above=0, needs=("loss_scale_mode", "dynamic"))
+    scale_factor: float = option(
+        2.0, "what the scale is changed by", above=1, needs=("loss_scale_mode", "dynamic"), maximum=2**16
+    )
+    scale_window: int = option(
+        1000, "good updates before the scale grows", minimum=1, needs=("loss_scale_mode", "dynamic"), maximum=UPDATES
+    )
+    min_loss_scale: float = option(
+        1.0, "floor of the scale", above=0, needs=("loss_scale_mode", "dynamic"), maximum=LOSS_SCALE
+    )
     max_skipped_steps: int = option(
         20,
         "skipped updates in a row at the floor that end the run",
         minimum=1,
         needs=("enable_lossscale", True),
         on_resume=ANY,
+        maximum=UPDATES,
     )
     enable_data_sink: bool = option(
         False, "read losses from the device only every data_sink_steps updates", on_resume=ANY
     )
     data_sink_steps: int = option(
-        1, "updates queued on the device", minimum=1, needs=("enable_data_sink", True), on_resume=ANY
+        1, "updates queued on the device", minimum=1, needs=("enable_data_sink", True), on_resume=ANY, maximum=1000
     )
 
     # What is written.
@@ -200,6 +236,7 @@ class TrainingConfig(ArchitectureMixin, Config):
         minimum=0,
         needs=("enable_save_ckpt", True),
         on_resume=ANY,
+        maximum=UPDATES,
     )
     save_checkpoint_minutes: float = option(
         10.0,
@@ -207,12 +244,13 @@ class TrainingConfig(ArchitectureMixin, Config):
         minimum=0,
         needs=("enable_save_ckpt", True),
         on_resume=ANY,
+        maximum=MINUTES,
     )
     save_checkpoint_num: int = option(
-        2, "newest checkpoints that are kept", minimum=1, needs=("enable_save_ckpt", True), on_resume=ANY
+        2, "newest checkpoints that are kept", minimum=1, needs=("enable_save_ckpt", True), on_resume=ANY, maximum=1000
     )
     log_steps: int = option(
-        50, "updates between lines of the log; the first ones come sooner", minimum=1, on_resume=ANY
+        50, "updates between lines of the log; the first ones come sooner", minimum=1, on_resume=ANY, maximum=UPDATES
     )
     dry_run: bool = option(
         False, "everything up to one update, with estimates of time, memory and disk; keep nothing", on_resume=ANY
@@ -249,15 +287,15 @@ class PretrainConfig(TrainingConfig):
     do_shuffle: bool = option(True, "a new order of the examples in every epoch")
 
     # How long, with what batch.
-    train_steps: int = option(10000, "updates; 0 or -1: as many as epoch_size epochs have", minimum=-1)
-    epoch_size: int = option(1, "epochs, where train_steps does not say the length", minimum=1)
-    batch_size: int = option(32, "examples of a device and micro-batch", minimum=1)
+    train_steps: int = option(10000, "updates; 0 or -1: as many as epoch_size epochs have", minimum=-1, maximum=UPDATES)
+    epoch_size: int = option(1, "epochs, where train_steps does not say the length", minimum=1, maximum=EPOCHS)
+    batch_size: int = option(32, "examples of a device and micro-batch", minimum=1, maximum=ROWS)
 
     # What is written and measured.
     save_checkpoint_path: str = option("", "the run's folder: checkpoints, log, curves", required=True, on_resume=ANY)
-    eval_steps: int = option(0, "updates between evaluations; 0: none", minimum=0, on_resume=ANY)
+    eval_steps: int = option(0, "updates between evaluations; 0: none", minimum=0, on_resume=ANY, maximum=UPDATES)
     eval_data_dir: str = option("", "held-out examples, as data_dir", on_resume=ANY)
-    eval_batches: int = option(0, "batches of an evaluation; 0: all", minimum=0, on_resume=ANY)
+    eval_batches: int = option(0, "batches of an evaluation; 0: all", minimum=0, on_resume=ANY, maximum=UPDATES)
 
     def validate(self) -> None:
         super().validate()
@@ -282,11 +320,11 @@ class PretrainEvalConfig(ArchitectureMixin, Config):
     load_checkpoint_path: str = option("", "a checkpoint, or a run's folder", required=True)
     data_dir: str = option("", "folder with held-out MindRecord files, or google's *.tfrecord", required=True)
     schema_dir: str = option("", "schema.json of google's *.tfrecord files, or its folder")
-    batch_size: int = option(32, "examples of a batch", minimum=1)
-    eval_batches: int = option(0, "batches that are measured; 0: all", minimum=0)
+    batch_size: int = option(32, "examples of a batch", minimum=1, maximum=ROWS)
+    eval_batches: int = option(0, "batches that are measured; 0: all", minimum=0, maximum=UPDATES)
     only_masked: bool = option(False, "measure only tokens hidden by [MASK], not those left in place or replaced")
     device_target: str = option("auto", "the device; auto takes the best one that works", choices=DEVICE_TARGETS)
-    device_id: int = option(0, "number of the device, counted from 0", minimum=0)
+    device_id: int = option(0, "number of the device, counted from 0", minimum=0, maximum=DEVICES - 1)
     compute_type: str = option(
         "", "type of the matrix products; empty: float32 on CPU, else float16", choices=("", *COMPUTE_TYPES)
     )
@@ -327,9 +365,26 @@ def run_main(main: Callable[[Settings], int | None], kind: type[Settings]) -> No
     except KeyboardInterrupt:
         print("stopped by Ctrl-C", file=sys.stderr)
         code = 128 + signal.SIGINT
+    except BrokenPipeError:  # `| head`: what else is written would fail again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print("error: nobody reads the output any more", file=sys.stderr)
+        code = 2
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            print(f"error: the disk is full: {error.filename or error}", file=sys.stderr)
+        elif error.errno in MENDABLE and error.filename:
+            print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        else:
             raise
-        print(f"error: the disk is full: {error.filename or error}", file=sys.stderr)
         code = 2
     sys.exit(code or 0)
+
+
+def check_output_folder(folder: Path, key: str) -> None:
+    """Before work starts: raise ConfigError if results could not be written into a folder."""
+    try:
+        check_writable(folder)
+    except OSError as error:
+        raise ConfigError(
+            f"{key} is {folder}, but nothing can be written there: {error.filename}: {error.strerror}"
+        ) from error

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from model_utils.config import DEVICE_TARGETS, Config, PretrainConfig
+from model_utils.config import DEVICE_TARGETS, DEVICES, ROWS, Config, PretrainConfig
 from model_utils.errors import ConfigError
 from model_utils.schema import option
 from model_utils.task_config import ClassifierConfig, NerConfig, RaceConfig, SquadConfig, SquadV2Config
+from src.albert_config import LENGTH
 
 MINDIR, AIR, ONNX = "MINDIR", "AIR", "ONNX"
 
@@ -28,15 +29,17 @@ class ExportConfig(Config):
     )
     file_format: str = option(MINDIR, "AIR only on Ascend; ONNX with fixed shapes", choices=(MINDIR, AIR, ONNX))
     export_embeddings: bool = option(False, "export the encoder alone, whatever the weights were trained for")
-    export_batch_size: int = option(1, "AIR, ONNX: rows of a batch", minimum=1)
-    export_seq_length: int = option(0, "AIR, ONNX: tokens of a row; 0: the task's max_seq_length", minimum=0)
+    export_batch_size: int = option(1, "AIR, ONNX: rows of a batch", minimum=1, maximum=ROWS)
+    export_seq_length: int = option(
+        0, "AIR, ONNX: tokens of a row; 0: the task's max_seq_length", minimum=0, maximum=LENGTH
+    )
     vocab_file_path: str = option("", "WordPiece vocabulary, if none lies beside the checkpoint")
     spm_model_file: str = option("", "SentencePiece model, if none lies beside the checkpoint")
     encrypt_key_file: str = option(
         "", "file of 16, 24 or 32 bytes: encrypt the MINDIR by AES-GCM", needs=("file_format", MINDIR)
     )
     device_target: str = option("auto", "the device; auto takes the best one that works", choices=DEVICE_TARGETS)
-    device_id: int = option(0, "number of the device, counted from 0", minimum=0)
+    device_id: int = option(0, "number of the device, counted from 0", minimum=0, maximum=DEVICES - 1)
 
     def validate(self) -> None:
         name = Path(self.export_file_name)
@@ -66,14 +69,14 @@ class PredictConfig(Config):
     allowed_hosts: tuple[str, ...] = option(
         (), "names of the server that requests may use besides the address served; *: any name"
     )
-    batch_size: int = option(32, "rows of a batch", minimum=1)
-    top_k: int = option(5, "tokens for each mask, where masks are filled in", minimum=1)
+    batch_size: int = option(32, "rows of a batch", minimum=1, maximum=ROWS)
+    top_k: int = option(5, "tokens for each mask, where masks are filled in", minimum=1, maximum=1000)
     embeddings: bool = option(False, "answer with the encoder's pooled output, whatever the weights were trained for")
     vocab_file_path: str = option("", "WordPiece vocabulary, if none lies beside the checkpoint")
     spm_model_file: str = option("", "SentencePiece model, if none lies beside the checkpoint")
     encrypt_key_file: str = option("", "file of the key that the MINDIR was encrypted with")
     device_target: str = option("auto", "the device; auto takes the best one that works", choices=DEVICE_TARGETS)
-    device_id: int = option(0, "number of the device, counted from 0", minimum=0)
+    device_id: int = option(0, "number of the device, counted from 0", minimum=0, maximum=DEVICES - 1)
     dry_run: bool = option(
         False, "load the model, read all records, answer some, estimate time, memory and disk; keep nothing"
     )

@@ -9,9 +9,47 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 NAME_BYTES = 255  # of a file's name, on every file system in use
+PATH_BYTES = 4096  # of a path with its end mark, on Linux
+
+
+def open_file(path: Path) -> BinaryIO:
+    """A file opened for reading bytes.
+
+    Raises:
+        OSError: it cannot be read, or is a folder, a device, or a pipe, which would be waited for.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except ValueError as error:  # a NUL in the name
+        raise OSError(errno.EINVAL, str(error), str(path)) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is a folder, a device or a pipe, and no file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def check_writable(folder: Path) -> None:
+    """Before work starts: raise the error that making files in a folder would end with; nothing is made.
+
+    Raises:
+        OSError: the folder, or the nearest one above it that is there, cannot be written to, or is no folder, or a name
+            is too long.
+    """
+    whole = folder.absolute()
+    long = [part for part in whole.parts if len(os.fsencode(part)) > NAME_BYTES]
+    if long or len(os.fsencode(whole)) + NAME_BYTES >= PATH_BYTES:
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), str(folder))
+    there = whole
+    while not os.path.lexists(there):
+        there = there.parent
+    if not stat.S_ISDIR(there.stat().st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(there))
+    if not os.access(there, os.W_OK | os.X_OK, effective_ids=True):
+        number = errno.EROFS if os.statvfs(there).f_flag & os.ST_RDONLY else errno.EACCES
+        raise OSError(number, os.strerror(number), str(there))
 
 
 def sync_to_disk(path: Path) -> None:

@@ -6,7 +6,6 @@ then values that somebody changed afterwards are noticed. Files without one are 
 
 import hashlib
 import json
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
@@ -14,7 +13,7 @@ from typing import Annotated, Any, NoReturn, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from model_utils.errors import DataError, UserError, shorten
-from model_utils.files import write_json
+from model_utils.files import open_file, write_json
 
 CHECKSUM = "checksum"
 NESTING = 100  # brackets inside each other; Python's own limit depends on who calls
@@ -31,22 +30,34 @@ class Schema(BaseModel):
 SchemaType = TypeVar("SchemaType", bound=Schema)
 
 
+class UnwritableError(ValueError):
+    """What is wrong with `value`, which was read from JSON and cannot be written as JSON."""
+
+    def __init__(self, reason: str, value: Any) -> None:
+        super().__init__(reason)
+        self.value = value
+
+
 def parse_json(text: str | bytes) -> Any:
     """A JSON value that can be written again: Python also reads NaN, 1e999 and halves of surrogate pairs, which cannot.
 
     Raises:
-        ValueError: it is none, with the reason as a sentence.
+        UnwritableError: it could be read but not be written again.
+        ValueError: it is no JSON value. Both say the reason.
     """
     try:
         value = json.loads(text.decode("utf-8") if isinstance(text, bytes) else text)
-        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
-        _check_depth(value)
     except RecursionError:
         raise ValueError(TOO_DEEP) from None
     except UnicodeDecodeError as error:
         raise ValueError(f"byte {error.start} is not UTF-8 text") from None
+    try:
+        _check_depth(value)
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError:
-        raise ValueError("a text in it holds half of a surrogate pair, which is no character") from None
+        raise UnwritableError("a text in it holds half of a surrogate pair, which is no character", value) from None
+    except ValueError as error:
+        raise UnwritableError(str(error), value) from None
     return value
 
 
@@ -71,13 +82,10 @@ def read_file(path: Path, error: type[UserError] = DataError) -> bytes:
         error: it is missing, cannot be read, or is no file but a folder, a device or a pipe.
     """
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise error(f"{path} is a folder, a device or a pipe, a file is needed")
-        return path.read_bytes()
+        with open_file(path) as file:
+            return file.read()
     except OSError as reason:
         raise error(f"{path} cannot be read: {reason.strerror}") from reason
-    except ValueError as reason:  # a NUL in the name
-        raise error(f"{str(path)!r} cannot be the name of a file: {reason}") from reason
 
 
 def read_object(path: Path, error: type[UserError] = DataError) -> dict[str, Any]:

@@ -19,8 +19,9 @@ from typing import Any, ClassVar, TypeVar
 
 import yaml
 
-from model_utils.errors import ConfigError
+from model_utils.errors import ConfigError, shorten
 from model_utils.files import write_atomically
+from model_utils.json_files import NESTING, read_file
 
 ROOT = Path(__file__).resolve().parents[1]
 HELP = {"--help", "-h"}
@@ -174,9 +175,10 @@ def describe_allowed(kind: Any, metadata: Mapping[str, Any]) -> str:
     if metadata.get("choices"):
         return "one of " + ", ".join(map(show, metadata["choices"]))
     inner = _without_none(kind)
-    text = "texts with commas between them" if inner == tuple[str, ...] else TYPE_NAMES[inner]
+    text = "texts with commas between them, each once" if inner == tuple[str, ...] else TYPE_NAMES[inner]
     words = {"minimum": "at least", "above": "above", "maximum": "at most", "below": "below"}
-    bounds = [f"{word} {metadata[name]:g}" for name, word in words.items() if metadata.get(name) is not None]
+    limits = [(word, metadata[name]) for name, word in words.items() if metadata.get(name) is not None]
+    bounds = [f"{word} {limit:g}" if isinstance(limit, float) else f"{word} {limit}" for word, limit in limits]
     return text + (" " + " and ".join(bounds) if bounds else "")
 
 
@@ -197,7 +199,7 @@ def convert(value: Any, kind: Any, metadata: Mapping[str, Any], key: str, origin
         _check_bounds(converted, metadata)
     except (ValueError, OverflowError):
         place = f"{origin}: " if origin else ""
-        raise ConfigError(f"{place}{key} is {value!r}, allowed is {describe_allowed(kind, metadata)}") from None
+        raise ConfigError(f"{place}{key} is {shorten(value)}, allowed is {describe_allowed(kind, metadata)}") from None
     return converted
 
 
@@ -218,7 +220,7 @@ def _to_type(value: Any, kind: Any) -> Any:
     if kind is str:
         if not isinstance(value, str | os.PathLike):
             raise ValueError(value)
-        return os.fspath(value)
+        return _characters(os.fspath(value))
     if (
         isinstance(value, bool)
         or not isinstance(value, str | int | float)
@@ -238,7 +240,17 @@ def _to_texts(value: Any) -> tuple[str, ...]:
         value = [word for word in value if word]
     if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
         raise ValueError(value)
-    return tuple(value)
+    if len(set(value)) < len(value):
+        raise ValueError(value)
+    return tuple(map(_characters, value))
+
+
+def _characters(text: str) -> str:
+    """The text itself, if it can be a part of a name and be written as UTF-8."""
+    if "\0" in text:
+        raise ValueError(text)
+    text.encode()  # fails for bytes of the command line that are not UTF-8
+    return text
 
 
 def _check_bounds(value: Any, metadata: Mapping[str, Any]) -> None:
@@ -258,17 +270,48 @@ def _check_bounds(value: Any, metadata: Mapping[str, Any]) -> None:
 # --- yaml ---
 
 
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """Refuses a key given twice, of which yaml would silently keep the last."""
+class _CheckedLoader(yaml.SafeLoader):
+    """Refuses what yaml allows and no configuration needs: a key given twice, of which it would silently keep the last,
+    keys that are no text or number, and nesting so deep, or endless, that reading it takes all memory or time.
+    """
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._open: list[str | None] = []  # anchors of the nodes around the present one
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event = self.peek_event()
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.AliasEvent) and event.anchor in self._open:
+            raise ConfigError(f"line {line}: *{event.anchor} stands inside of what it names")
+        if len(self._open) == NESTING:
+            raise ConfigError(f"line {line}: more than {NESTING} lists or mappings inside each other")
+        self._open.append(getattr(event, "anchor", None))
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._open.pop()
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise ConfigError(f"line {line}: a list or mapping stands where a key is expected")
             key = self.construct_object(key_node, deep=True)
             if key in seen:
-                raise ConfigError(f"line {key_node.start_mark.line + 1}: the key {key} is given twice")
+                raise ConfigError(f"line {line}: the key {key} is given twice")
             seen.add(key)
         return super().construct_mapping(node, deep)
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, OverflowError) as error:  # `!!int abc`, the 31st of February
+            if isinstance(error, ConfigError):
+                raise
+            value = shorten(getattr(node, "value", ""))
+            raise ConfigError(f"line {node.start_mark.line + 1}: {value} is no {node.tag.rpartition(':')[2]}") from None
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
@@ -277,11 +320,9 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     Raises:
         ConfigError: the file is missing, not yaml, not a mapping, or gives a key twice.
     """
+    raw = read_file(Path(path), ConfigError)
     try:
-        text = Path(path).read_text(encoding="utf-8")
-        content = yaml.load(text, _UniqueKeyLoader)
-    except OSError as error:
-        raise ConfigError(f"the configuration {path} cannot be read: {error.strerror}") from error
+        content = yaml.load(raw.decode("utf-8"), _CheckedLoader)
     except UnicodeDecodeError as error:
         raise ConfigError(f"the configuration {path} is not UTF-8 text: byte {error.start}") from error
     except yaml.YAMLError as error:
@@ -322,7 +363,7 @@ def _flatten(tree: Mapping[Any, Any], kind: type, origin: str, prefix: str = "")
         elif isinstance(value, Mapping):
             flat |= _flatten(value, known[key], origin, f"{name}.")
         else:
-            raise ConfigError(f"{origin}: {name} is {value!r}, allowed is a mapping of keys")
+            raise ConfigError(f"{origin}: {name} is {shorten(value)}, allowed is a mapping of keys")
     return flat
 
 
@@ -363,7 +404,7 @@ def _build(kind: type[ConfigType], flat: Mapping[str, Any]) -> ConfigType:
 
 def _read_file(kind: type[Config], path: str) -> dict[str, Any]:
     """The checked values of a yaml file under dotted keys; those of classes that share the file are left out."""
-    tree = read_yaml(path)
+    tree = {} if path == os.devnull else read_yaml(path)
     values: dict[str, Any] = {}
     for owner in reversed((kind, *kind.file_sharers)):
         own = {key for key, _, _ in fields_of(owner)}

@@ -2,15 +2,20 @@
 
 from dataclasses import dataclass
 
-from model_utils.config import TrainingConfig
+from model_utils.config import EPOCHS, ROWS, UPDATES, TrainingConfig
 from model_utils.errors import ConfigError
 from model_utils.schema import ANY, SAME_PLACE, option
+from src.albert_config import LENGTH, WIDTH
 from src.assessment_method import METHODS
 from src.entities import is_tag
 from src.glue import GLUE_TASKS
 from src.ner_data import FORMATS
+from src.task_file import BEAM
 
 CUSTOM = "custom"
+TFRECORD = ".tfrecord"
+SAMPLES = 2**31 - 1
+LABELS = 100_000
 
 
 @dataclass(frozen=True)
@@ -37,13 +42,16 @@ class FinetuneConfig(TrainingConfig):
     vocab_file_path: str = option("", "WordPiece vocabulary, if none lies beside the weights", on_resume=SAME_PLACE)
     spm_model_file: str = option("", "SentencePiece model, if none lies beside the weights", on_resume=SAME_PLACE)
     do_lower_case: bool = option(True, "lower-case the text, where no vocabulary lies beside the weights to say so")
-    max_seq_length: int = option(128, "tokens of a row, special ones included", minimum=8)
-    max_train_samples: int = option(0, "examples trained on, chosen by the seed; 0: all", minimum=0)
-    max_eval_samples: int = option(0, "development examples measured, chosen by the seed; 0: all", minimum=0)
+    max_seq_length: int = option(128, "tokens of a row, special ones included", minimum=8, maximum=LENGTH)
+    max_train_samples: int = option(0, "examples trained on, chosen by the seed; 0: all", minimum=0, maximum=SAMPLES)
+    max_eval_samples: int = option(
+        0, "development examples measured, chosen by the seed; 0: all", minimum=0, maximum=SAMPLES
+    )
     max_predict_samples: int = option(
         0,
         "test examples predicted, likewise; GLUE's submission files need all",
         minimum=0,
+        maximum=SAMPLES,
         needs=("do_predict", True),
         on_resume=ANY,
     )
@@ -61,23 +69,27 @@ class FinetuneConfig(TrainingConfig):
     )
 
     # How long, with what batch.
-    epoch_num: int = option(3, "epochs", minimum=1)
-    train_steps: int = option(0, "updates; above 0 it wins over epoch_num", minimum=-1)
-    train_batch_size: int = option(32, "examples of a device and micro-batch", minimum=1)
-    eval_batch_size: int = option(32, "examples of a batch of an evaluation", minimum=1, on_resume=ANY)
-    length_buckets: int = option(4, "widths of batches; each is compiled once", minimum=1)
+    epoch_num: int = option(3, "epochs", minimum=1, maximum=EPOCHS)
+    train_steps: int = option(0, "updates; above 0 it wins over epoch_num", minimum=-1, maximum=UPDATES)
+    train_batch_size: int = option(32, "examples of a device and micro-batch", minimum=1, maximum=ROWS)
+    eval_batch_size: int = option(32, "examples of a batch of an evaluation", minimum=1, on_resume=ANY, maximum=ROWS)
+    length_buckets: int = option(4, "widths of batches; each is compiled once", minimum=1, maximum=64)
     warmup_ratio: float = option(
         0.0, "share of the updates over which the rate grows; 0: the optimizer's warmup_steps", minimum=0, below=1
     )
-    num_seeds: int = option(1, "runs with seed, seed + 1, ...; their mean is reported", minimum=1)
+    num_seeds: int = option(1, "runs with seed, seed + 1, ...; their mean is reported", minimum=1, maximum=1000)
 
     # What is written and measured.
     save_finetune_checkpoint_path: str = option("", "the run's folder: checkpoints, log, curves", on_resume=ANY)
     output_path: str = option(
         "", "folder for results and predictions; empty: the run's or the checkpoint's folder", on_resume=ANY
     )
-    eval_steps: int = option(0, "updates between evaluations while training; 0: one each epoch", minimum=0)
-    early_stopping: int = option(0, "evaluations in a row without a better one that end the run; 0: none", minimum=0)
+    eval_steps: int = option(
+        0, "updates between evaluations while training; 0: one each epoch", minimum=0, maximum=UPDATES
+    )
+    early_stopping: int = option(
+        0, "evaluations in a row without a better one that end the run; 0: none", minimum=0, maximum=UPDATES
+    )
 
     @property
     def load_checkpoint_path(self) -> str:
@@ -130,9 +142,11 @@ class ClassifierConfig(FinetuneConfig):
         "what is measured; empty: the task's official method; f1 of two labels is that of the second in label_list",
         choices=("", *METHODS),
     )
-    num_class: int = option(0, "number of classes, 1 for a regression; 0: as many as are found", minimum=0)
+    num_class: int = option(
+        0, "number of classes, 1 for a regression; 0: as many as are found", minimum=0, maximum=LABELS
+    )
     classifier_hidden_size: int = option(
-        0, "width of a layer between the encoder and the classifier; 0: none", minimum=0
+        0, "width of a layer between the encoder and the classifier; 0: none", minimum=0, maximum=WIDTH
     )
 
     # custom: the files, and where in them the texts are.
@@ -168,6 +182,13 @@ class ClassifierConfig(FinetuneConfig):
 
     def validate(self) -> None:
         super().validate()
+        if self.schema_file_path and not any(
+            path.endswith(TFRECORD) for path in (self.train_data_file_path, self.eval_data_file_path)
+        ):
+            raise ConfigError(
+                f"schema_file_path is {self.schema_file_path}, but neither train_data_file_path nor "
+                f"eval_data_file_path names a *{TFRECORD} file"
+            )
         if bool(self.positive_file) != bool(self.negative_file) or (self.positive_file and self.train_file):
             raise ConfigError("positive_file and negative_file belong together and stand in place of train_file")
 
@@ -179,7 +200,7 @@ class RaceConfig(FinetuneConfig):
     config_file = "task_race_config.yaml"
 
     level: str = option("all", "which examinations are trained on and measured", choices=("middle", "high", "all"))
-    max_qa_length: int = option(128, "tokens of question and choice together", minimum=1)
+    max_qa_length: int = option(128, "tokens of question and choice together", minimum=1, maximum=LENGTH)
 
 
 @dataclass(frozen=True)
@@ -194,10 +215,12 @@ class SquadConfig(FinetuneConfig):
     language: str = option(
         "en", "how answers are compared: by words of English or by characters of Chinese", choices=("en", "zh")
     )
-    doc_stride: int = option(128, "tokens between the beginnings of two windows of a long text", minimum=1)
-    max_query_length: int = option(64, "tokens of a question", minimum=1)
-    max_answer_length: int = option(30, "tokens of an answer", minimum=1)
-    n_best_size: int = option(20, "answers kept for each question", minimum=1)
+    doc_stride: int = option(
+        128, "tokens between the beginnings of two windows of a long text", minimum=1, maximum=LENGTH
+    )
+    max_query_length: int = option(64, "tokens of a question", minimum=1, maximum=LENGTH)
+    max_answer_length: int = option(30, "tokens of an answer", minimum=1, maximum=LENGTH)
+    n_best_size: int = option(20, "answers kept for each question", minimum=1, maximum=BEAM)
 
 
 @dataclass(frozen=True)
@@ -206,8 +229,8 @@ class SquadV2Config(SquadConfig):
 
     config_file = "task_squad_v2_config.yaml"
 
-    start_n_top: int = option(5, "starts that the search goes on with", minimum=1)
-    end_n_top: int = option(5, "ends looked at for each start", minimum=1)
+    start_n_top: int = option(5, "starts that the search goes on with", minimum=1, maximum=BEAM)
+    end_n_top: int = option(5, "ends looked at for each start", minimum=1, maximum=BEAM)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """ALBERT's architecture: its sizes, the published presets, and the json files that lie beside weights."""
 
 import dataclasses
+import os
 import typing
 from pathlib import Path
 from typing import Any, Self
@@ -10,6 +11,8 @@ from model_utils.files import write_json
 from model_utils.json_files import read_object
 from model_utils.schema import ANY, Config, option, unknown_key
 
+LENGTH = 65_536  # tokens of a row, at most
+WIDTH = 65_536  # of a layer, at most
 COMPUTE_TYPES = ("float32", "float16")
 CONFIG_FILES = ("albert_config.json", "config.json")  # the name google and this project use; Hugging Face's
 
@@ -40,14 +43,16 @@ UNUSED_KEYS = frozenset(
 class AlbertConfig(Config):
     """The sizes and choices that make one ALBERT; the defaults are ALBERT-base v2 (Lan et al. 2020, table 1)."""
 
-    vocab_size: int = option(30000, "tokens of the vocabulary", minimum=6)
-    embedding_size: int = option(128, "size of token, segment and position embeddings", minimum=1)
-    hidden_size: int = option(768, "size of the encoder's states", minimum=1)
-    num_hidden_layers: int = option(12, "layers that the text passes", minimum=1)
-    num_hidden_groups: int = option(1, "groups of consecutive layers; layers of a group share weights", minimum=1)
-    num_attention_heads: int = option(12, "attention heads of a layer", minimum=1)
-    intermediate_size: int = option(3072, "size inside the feed-forward blocks", minimum=1)
-    inner_group_num: int = option(1, "blocks of attention and feed-forward in one layer", minimum=1)
+    vocab_size: int = option(30000, "tokens of the vocabulary", minimum=6, maximum=10_000_000)
+    embedding_size: int = option(128, "size of token, segment and position embeddings", minimum=1, maximum=WIDTH)
+    hidden_size: int = option(768, "size of the encoder's states", minimum=1, maximum=WIDTH)
+    num_hidden_layers: int = option(12, "layers that the text passes", minimum=1, maximum=1024)
+    num_hidden_groups: int = option(
+        1, "groups of consecutive layers; layers of a group share weights", minimum=1, maximum=1024
+    )
+    num_attention_heads: int = option(12, "attention heads of a layer", minimum=1, maximum=1024)
+    intermediate_size: int = option(3072, "size inside the feed-forward blocks", minimum=1, maximum=4 * WIDTH)
+    inner_group_num: int = option(1, "blocks of attention and feed-forward in one layer", minimum=1, maximum=64)
     hidden_act: str = option(
         "gelu_new",
         "activation; gelu_new is GELU through tanh, as in google's code, gelu the exact one",
@@ -56,10 +61,10 @@ class AlbertConfig(Config):
     hidden_dropout_prob: float = option(0.0, "dropout of embeddings and of each block's output", minimum=0, below=1)
     attention_probs_dropout_prob: float = option(0.0, "dropout of attention weights", minimum=0, below=1)
     classifier_dropout_prob: float = option(0.1, "dropout before the output layer of a task", minimum=0, below=1)
-    max_position_embeddings: int = option(512, "longest sequence", minimum=1)
-    type_vocab_size: int = option(2, "segments told apart", minimum=1)
-    initializer_range: float = option(0.02, "standard deviation of new weights", above=0)
-    layer_norm_eps: float = option(1e-12, "LayerNorm's epsilon", above=0)
+    max_position_embeddings: int = option(512, "longest sequence", minimum=1, maximum=LENGTH)
+    type_vocab_size: int = option(2, "segments told apart", minimum=1, maximum=1024)
+    initializer_range: float = option(0.02, "standard deviation of new weights", above=0, maximum=10)
+    layer_norm_eps: float = option(1e-12, "LayerNorm's epsilon", above=0, maximum=1)
     share_parameters: str = option(
         "all",
         "what the layers of a group share: all, the attention blocks, the feed-forward blocks (ffn) or none",
@@ -67,7 +72,11 @@ class AlbertConfig(Config):
     )
     use_relative_positions: bool = option(False, "NEZHA's relative positions in the attention and no absolute ones")
     max_relative_position: int = option(
-        64, "distance beyond which relative positions are alike", minimum=1, needs=("use_relative_positions", True)
+        64,
+        "distance beyond which relative positions are alike",
+        minimum=1,
+        needs=("use_relative_positions", True),
+        maximum=LENGTH,
     )
     compute_type: str = option("float32", "type of the matrix products", choices=COMPUTE_TYPES)
     recompute: bool = option(False, "compute activations again for the gradient: less memory, more time", on_resume=ANY)
@@ -171,6 +180,29 @@ AlbertOverrides = dataclasses.make_dataclass(
 )
 
 
+def check_memory(config: AlbertConfig, tokens: int = 0) -> None:
+    """Refuse sizes that cannot fit, whatever else is in memory.
+
+    Args:
+        tokens: of a training batch; each layer keeps a state of theirs for the gradient.
+
+    Raises:
+        ConfigError: the machine has less memory than weights, or these states, take in float32.
+    """
+    blocks = config.num_hidden_layers if config.share_parameters == "none" else config.num_hidden_groups
+    blocks *= config.inner_group_num
+    weights = config.vocab_size * config.embedding_size
+    weights += blocks * config.hidden_size * (4 * config.hidden_size + 2 * config.intermediate_size)
+    states = 0 if config.recompute else tokens * config.num_hidden_layers * config.hidden_size
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for what, entries in ((f"the model's {weights:,} weights", weights), (f"a batch of {tokens:,} tokens", states)):
+        if 4 * entries > memory:
+            raise ConfigError(
+                f"{what} would take {4 * entries / 1e9:,.0f} GB or more, but this machine's memory has "
+                f"{memory / 1e9:,.0f} GB: choose a smaller network or batch"
+            )
+
+
 def find_config_file(weights: str | Path) -> Path | None:
     """The json with the architecture beside a checkpoint (a file or its folder), or None where there is none."""
     folder = Path(weights) if Path(weights).is_dir() else Path(weights).parent
@@ -203,6 +235,8 @@ def resolve_albert_config(
             "make the data with the vocabulary that the model was trained with"
         )
     try:
-        return dataclasses.replace(base, **given | {"vocab_size": vocab_size, "compute_type": compute_type})
+        merged = dataclasses.replace(base, **given | {"vocab_size": vocab_size, "compute_type": compute_type})
     except ConfigError as error:
         raise ConfigError(f"albert_cfg on top of {file or albert_network}: {error}") from None
+    check_memory(merged)
+    return merged

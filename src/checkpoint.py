@@ -22,7 +22,7 @@ from mindspore.train.checkpoint_pb2 import Checkpoint as CheckpointProto
 from pydantic import Field
 
 from model_utils.errors import CheckpointError
-from model_utils.files import write_atomically, write_json
+from model_utils.files import open_file, write_atomically, write_json
 from model_utils.json_files import Schema, parse_json, read_json
 from src.albert_config import AlbertConfig, find_config_file
 from src.foreign_weights import refuse_foreign
@@ -140,7 +140,7 @@ def verify(path: Path) -> bool:
         CheckpointError: it cannot be read, is empty, or the checksum differs.
     """
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             size = os.fstat(file.fileno()).st_size
             if size == 0:
                 raise CheckpointError(f"{path} is empty")

@@ -56,6 +56,7 @@ class ClassifierTask:
         self.examples = GlueTexts(config) if self.glue else CustomTexts(config)
         self.texts: dict[str, list[Example]] = {}  # of the rows of a split, unless its features were ready
         self.dev_splits, self.test_splits = self.examples.dev_splits, self.examples.test_splits
+        self.pairs = bool(self.examples.columns.text_b)
         self.regression = not self.glue.labels if self.glue else config.num_class == 1
         self.labels = [] if self.regression else self._find_labels()
         usual = "spearman_correlation" if self.regression else "accuracy"
@@ -189,6 +190,7 @@ class GlueTexts:
                 "load_finetune_checkpoint_path to a model of mnli"
             )
         self.dev_splits, self.test_splits = task.dev_splits or ("dev",), task.test_splits
+        self.columns = task.columns
 
     def text_columns(self) -> dict[str, str]:
         """The names of the texts' columns, by their keys in records."""

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from model_utils.errors import DataError
+from model_utils.errors import DataError, shorten
 from src.features import Features
 from src.records import Column, Ragged, mindspore_reason
 from src.text_tables import SUFFIXES, Table, read_lines, read_table
@@ -25,6 +25,7 @@ from src.tfrecords import check_tfrecord
 from src.tokenization import FullTokenizer
 
 TOKEN_COLUMNS = ("input_ids", "input_mask", "segment_ids")
+LARGEST_SCORE = 1e6  # of a regression: squares of errors are summed in float32
 NEGATIVE, POSITIVE = "negative", "positive"
 _SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "valid", "validation", "val"), "test": ("test",)}
 _RECORDS_AT_ONCE = 4096
@@ -293,14 +294,17 @@ def score_of(example: Example) -> float:
     """The label of an example of a regression task.
 
     Raises:
-        DataError: it is not a number.
+        DataError: it is no number, or too large a one.
     """
     try:
         score = float(example.label or "")
     except ValueError:
         score = math.nan
-    if not math.isfinite(score):
-        raise DataError(f"{example.place} has the label {example.label!r}, allowed are numbers")
+    if not abs(score) <= LARGEST_SCORE:
+        raise DataError(
+            f"{example.place} has the label {shorten(example.label)}, allowed are numbers from {-LARGEST_SCORE:g} to "
+            f"{LARGEST_SCORE:g}"
+        )
     return score
 
 

@@ -31,6 +31,7 @@ from model_utils.errors import DataError, UserError
 from src.corpus import expand_glob, read_documents, split_sentences
 from src.coverage import Coverage
 from src.masking import Settings, Vocabulary
+from src.mindrecord_file import HEADER_BYTES, files_needed
 from src.pretraining_instances import (
     MIN_DOCUMENT_TOKENS,
     build_examples,
@@ -40,7 +41,6 @@ from src.pretraining_instances import (
     sample_pairs,
 )
 from src.records import (
-    HEADER_BYTES,
     PackedRows,
     RecordWriter,
     check_record_path,
@@ -70,6 +70,11 @@ class UnitResult:
     token_counts: np.ndarray
     coverage: Coverage
     text_bytes: int
+
+    @property
+    def row_bytes(self) -> int:
+        """Size of the rows."""
+        return sum(map(len, self.packed.rows))
 
 
 class UnitMaker:
@@ -227,23 +232,29 @@ def gather_facts(
     }
 
 
-def estimate(maker: UnitMaker, units: Iterator[list[Document]], source_bytes: int, workers: int) -> str:
-    """Make the examples of one unit, and say what all the text would take; nothing is kept."""
+def estimate(
+    maker: UnitMaker, units: Iterator[list[Document]], source_bytes: int, workers: int, path: Path, file_num: int
+) -> str:
+    """Make the examples of one unit, and say what all the text would take; nothing is kept.
+
+    Raises:
+        DataError: the examples will not fit into the files asked for.
+    """
     start = time.monotonic()
     result = maker.make(0, next(units))
     seconds = time.monotonic() - start
     if not result.packed.rows:
         return f"dry run: the first {result.text_bytes:,} bytes of text give no example. Nothing was kept."
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "sample.mindrecord"
-        with RecordWriter(path, maker.columns, {"task": TASK}) as writer:
+        with RecordWriter(Path(folder) / "sample.mindrecord", maker.columns, {"task": TASK}) as writer:
             writer.write(result.packed)
         size = sum(file.stat().st_size for file in Path(folder).iterdir()) - HEADER_BYTES
     share = source_bytes / result.text_bytes
+    files = files_needed(path, result.row_bytes * share, file_num)
     return (
-        f"dry run: about {len(result.packed.rows) * share:,.0f} examples, {size * share / 1e6 + 1:,.0f} MB on disk and "
-        f"{timedelta(seconds=round(seconds * share / workers))} with {workers} process(es), judged by the first "
-        f"{result.text_bytes:,} of {source_bytes:,} bytes of text. Nothing was kept."
+        f"dry run: about {len(result.packed.rows) * share:,.0f} examples, {size * share / 1e6 + files:,.0f} MB on disk "
+        f"in {files} file(s) and {timedelta(seconds=round(seconds * share / workers))} with {workers} process(es), "
+        f"judged by the first {result.text_bytes:,} of {source_bytes:,} bytes of text. Nothing was kept."
     )
 
 
@@ -268,7 +279,7 @@ def main(config: CreateDataConfig) -> None:
     workers = config.num_workers or len(os.sched_getaffinity(0))
     source_bytes = sum(file.stat().st_size for file in files)
     if config.dry_run:
-        print(estimate(maker, units, source_bytes, workers))
+        print(estimate(maker, units, source_bytes, workers, path, config.output_file_num))
         return
     token_counts, coverage = np.zeros(tokenizer.vocab_size, np.int64), Coverage.none()
     with (
@@ -278,6 +289,8 @@ def main(config: CreateDataConfig) -> None:
     ):
         writer.add_file(tokenizer.file)
         for result in results:
+            if not writer.rows:  # before hours of work
+                files_needed(path, result.row_bytes * source_bytes / max(1, result.text_bytes), config.output_file_num)
             writer.write(result.packed)
             token_counts += result.token_counts
             coverage += result.coverage

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from model_utils.errors import DataError
+from model_utils.json_files import parse_json
 from src.create_finetune_data import text_facts, token_columns
 from src.features import Features
 from src.records import Column, Ragged
@@ -123,7 +124,7 @@ def read_squad(path: Path, version_2: bool, labelled: bool = True) -> list[Quest
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        document = json.loads("".join(read_lines(path)))
+        document = parse_json("".join(read_lines(path)))
     except ValueError as error:
         if isinstance(error, DataError):
             raise

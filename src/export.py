@@ -20,7 +20,7 @@ from mindspore import Tensor, nn
 
 from model_utils.deploy_config import MINDIR, ONNX
 from model_utils.errors import CheckpointError, ConfigError, DataError
-from model_utils.files import sync_to_disk
+from model_utils.files import open_file, sync_to_disk
 from model_utils.json_files import FileBeside, Schema, read_json, write_checked
 from src.race_data import NUM_CHOICES
 from src.records import sha256_of
@@ -77,7 +77,8 @@ def read_key(file: str) -> bytes | None:
     if not file:
         return None
     try:
-        key = Path(file).read_bytes()
+        with open_file(Path(file)) as stream:
+            key = stream.read(max(KEY_BYTES) + 1)
     except OSError as error:
         raise ConfigError(f"encrypt_key_file {file} cannot be read: {error.strerror}") from error
     if len(key) not in KEY_BYTES:

@@ -13,12 +13,12 @@ import numpy as np
 from mindspore import nn
 
 from dataset import FeatureDataset, Loading
-from model_utils.config import ConfigError
+from model_utils.config import ConfigError, check_output_folder
 from model_utils.device import Device, setup_device
 from model_utils.errors import CheckpointError
 from model_utils.files import write_json
 from model_utils.task_config import FinetuneConfig
-from src.albert_config import AlbertConfig
+from src.albert_config import AlbertConfig, check_memory
 from src.checkpoint import Contents, copy_parameters, find_checkpoint, load_backbone
 from src.features import Features, cached_features
 from src.length_buckets import WIDTH_STEP, choose_boundaries
@@ -78,6 +78,7 @@ class Task(Protocol):
     kind: of its feature rows. lanes: texts side by side in a row, whose lengths count together (RACE: 4 choices).
     selection: the development metric that chooses the best checkpoint, the larger the better.
     dev_splits, test_splits: names; the first development split is the one that chooses.
+    pairs: whether rows are two texts, told apart as segments 0 and 1.
     scores_texts: whether judge compares with the texts themselves, so that ready features must be those of the texts.
     card: task.json: "task" and "labels" (src/task_file.py), and what else has to be known to use the weights.
     """
@@ -87,6 +88,7 @@ class Task(Protocol):
     selection: str
     dev_splits: tuple[str, ...]
     test_splits: tuple[str, ...]
+    pairs: bool
     scores_texts: bool
     card: dict[str, Any]
 
@@ -121,6 +123,7 @@ MakeTask = Callable[[FinetuneConfig, FullTokenizer], Task]
 
 def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
     """Do what do_train, do_eval and do_predict ask for, once for each seed."""
+    check_outputs(config)
     device = setup_device(config.device_target, config.device_id, config.distribute, config.device_num, config.seed)
     tokenizer = find_tokenizer(config)
     task = make_task(config, tokenizer)
@@ -146,6 +149,17 @@ def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
             results[str(seed)] = work.conclude(root / several, output / several, development)
     if config.num_seeds > 1 and work.ranks.writer and any(results.values()):
         write_json(output / EVAL_FILE, {"seeds": results, **summarise(list(results.values()), work.say)})
+
+
+def check_outputs(config: FinetuneConfig) -> None:
+    """Raise ConfigError if what the work would end with could not be written."""
+    if config.do_train:
+        check_output_folder(Path(config.save_finetune_checkpoint_path), "save_finetune_checkpoint_path")
+    if config.output_path:
+        check_output_folder(Path(config.output_path), "output_path")
+    elif not config.do_train:
+        weights = Path(config.load_finetune_checkpoint_path)
+        check_output_folder(weights if weights.is_dir() else weights.parent, "without output_path the results' folder")
 
 
 def find_tokenizer(config: FinetuneConfig) -> FullTokenizer:
@@ -182,6 +196,11 @@ class Finetuning:
             raise ConfigError(
                 f"max_seq_length is {config.max_seq_length}, allowed is at most the model's max_position_embeddings "
                 f"({positions})"
+            )
+        if task.pairs and self.architecture.type_vocab_size < 2:
+            raise ConfigError(
+                "type_vocab_size is 1, but the rows of this task are pairs of texts, whose second is segment 1: needed "
+                "is a model with type_vocab_size 2"
             )
         self._records: dict[str, RecordSet] = {}
 
@@ -252,6 +271,7 @@ class Finetuning:
         task, ranks = self.task, self.ranks
         network = task.training_network(self.architecture, config.seed)
         data = self.dataset(TRAIN, network.weight_columns, config.seed)
+        check_memory(self.architecture, config.train_batch_size * data.boundaries[-1])
         batches = data.batches_per_epoch
         plan = plan_run(config, config.epoch_num, config.train_batch_size, batches)
         settings = config.optimizer_cfg.settings()

@@ -37,6 +37,7 @@ class NerTask:
 
     kind = "token_classification"
     lanes = 1
+    pairs = False
     selection = "f1"
     dev_splits = ("dev",)
     test_splits = ("test",)

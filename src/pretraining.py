@@ -67,13 +67,18 @@ class PretrainingData:
         """Compare lengths and vocabulary with the model's; ids of TFRecords are looked at when they are read.
 
         Raises:
-            DataError: the examples are longer than the model's positions.
+            DataError: the examples are longer than the model's positions, or have more segments.
         """
         length, positions = self.facts["max_seq_length"], architecture.max_position_embeddings
         if length > positions and not architecture.use_relative_positions:
             raise DataError(
                 f"{self.data_dir}: the examples have max_seq_length {length}, the model has max_position_embeddings "
                 f"{positions}"
+            )
+        if architecture.type_vocab_size < 2:
+            raise DataError(
+                f"{self.data_dir}: the examples are pairs of texts, whose second is segment 1, but the model has "
+                "type_vocab_size 1: needed is 2"
             )
         self._vocab_size = architecture.vocab_size
 

@@ -6,7 +6,6 @@ space. Of question and option the last max_qa_length tokens stay, of the article
 """
 
 import itertools
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
@@ -15,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from model_utils.errors import DataError
+from model_utils.errors import DataError, shorten
+from model_utils.json_files import parse_json
 from src.create_finetune_data import TOKEN_COLUMNS, labelled_features, text_facts, token_columns
 from src.features import Features
 from src.records import Ragged
@@ -73,7 +73,7 @@ def read_race(data_dir: Path, split: str, level: str = "all") -> list[Question]:
 def _read_passage(file: Path, level: int) -> list[Question]:
     text = "".join(read_lines(file))
     try:
-        passage = json.loads(text)
+        passage = parse_json(text)
     except ValueError as error:
         raise DataError(f"{file} is not JSON: {error}") from None
     missing = [key for key in _KEYS if key not in passage] if isinstance(passage, dict) else list(_KEYS)
@@ -90,9 +90,11 @@ def _read_passage(file: Path, level: int) -> list[Question]:
         if not isinstance(question, str):
             raise DataError(f"{file}: question {number} (from 0) is no text")
         if not isinstance(choices, list) or len(choices) != NUM_CHOICES or not all(isinstance(c, str) for c in choices):
-            raise DataError(f"{file}: question {number} (from 0) has the options {choices!r}, allowed are four texts")
+            raise DataError(
+                f"{file}: question {number} (from 0) has the options {shorten(choices)}, allowed are four texts"
+            )
         if answer not in tuple(ANSWERS):
-            raise DataError(f"{file}: question {number} (from 0) has the answer {answer!r}, allowed are A to D")
+            raise DataError(f"{file}: question {number} (from 0) has the answer {shorten(answer)}, allowed are A to D")
         name = f"{LEVELS[level]}/{file.name}/{number}"
         found.append(Question(name, level, article, question, tuple(choices), ANSWERS.index(answer)))
     return found

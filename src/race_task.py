@@ -29,6 +29,7 @@ class RaceTask:
 
     kind = "race"
     lanes = NUM_CHOICES
+    pairs = True
     selection = "accuracy"
     dev_splits = ("dev",)
     test_splits = ("test",)

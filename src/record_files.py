@@ -12,6 +12,7 @@ from typing import Any, TextIO
 
 from model_utils.errors import ConfigError, DataError
 from model_utils.files import open_atomically
+from model_utils.json_files import UnwritableError, parse_json
 from src.text_tables import read_table
 from src.utils import decode
 
@@ -52,10 +53,12 @@ def read_records(file: str, input_format: str, text_key: str) -> Iterator[Number
     for line, raw in _raw_lines(file):
         try:
             text = decode(raw, Path(file), 0).removeprefix("\ufeff" if line == 1 else "")
-            record = _parse(text) if input_format == JSON_LINES and text.strip() else text.rstrip("\r\n")
+            record = parse_json(text) if input_format == JSON_LINES and text.strip() else text.rstrip("\r\n")
         except DataError:
             yield NumberedRecord(line, {}, f"line {line} is not UTF-8 text")
-        except (ValueError, RecursionError) as error:
+        except UnwritableError as error:
+            yield NumberedRecord(line, _only_id(error.value), f"line {line} is not JSON: {error}")
+        except ValueError as error:
             yield NumberedRecord(line, {}, f"line {line} is not JSON: {error}")
         else:
             if input_format == TEXT:
@@ -66,15 +69,14 @@ def read_records(file: str, input_format: str, text_key: str) -> Iterator[Number
                 yield NumberedRecord(line, {}, f"line {line} is not a JSON object")
 
 
-def _parse(text: str) -> Any:
-    """A JSON value that can be written again: Python also reads NaN, 1e999 and halves of surrogate pairs, which cannot.
-
-    Raises:
-        ValueError, RecursionError: it is none.
-    """
-    value = json.loads(text)
-    json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
-    return value
+def _only_id(value: Any) -> dict[str, Any]:
+    """The id of a record that cannot be written otherwise, if the id can."""
+    if not isinstance(value, dict) or "id" not in value:
+        return {}
+    try:
+        return {"id": parse_json(json.dumps(value["id"]))}
+    except ValueError:
+        return {}
 
 
 def _raw_lines(file: str) -> Iterator[tuple[int, bytes]]:

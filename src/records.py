@@ -2,7 +2,7 @@
 
 A set lies in one folder:
 
-NAME.mindrecord, NAME.mindrecord.db   the rows, without padding; with N > 1 files NAME.mindrecord0 ... N-1 and their .db
+NAME.mindrecord, NAME.mindrecord.db   the rows, without padding; of N > 1 files NAME.mindrecord0 ... N-1 and their .db
 NAME.lengths.npy                      (rows,) int32, tokens of every row, in the order of reading
 NAME.SUFFIX.npy, other files          whatever else the maker of the set puts beside it
 NAME.facts.json                       what made the set, and the sha256 of every file; its presence means complete
@@ -28,15 +28,12 @@ import numpy as np
 from pydantic import Field
 
 from model_utils.errors import DataError
-from model_utils.files import sync_to_disk
+from model_utils.files import open_file, sync_to_disk
 from model_utils.json_files import FileBeside, Schema, read_json, write_checked
+from src.mindrecord_file import FORBIDDEN, MindRecordFile, too_many
 
 FORMAT_VERSION = 1
 SUFFIX = ".mindrecord"
-# With MindSpore's own sizes (pages of 32 MiB, a header of 16 MiB) every file takes at least 50 MB. A header of this
-# size has room for about 10 GB of pages.
-PAGE_BYTES = 1 << 20
-HEADER_BYTES = 1 << 21
 INDEX_BYTES = 64  # of each row in the .db, which is written last
 SPARE_BYTES = 16 << 20  # MindSpore crashes when a disk is full; it stops by itself only at 10 MB before that
 
@@ -138,26 +135,25 @@ class RecordWriter(contextlib.AbstractContextManager):
         path: DIR/NAME.mindrecord.
         columns: see pack_rows.
         facts: what made the set, as JSON values.
-        file_num: files that the rows are dealt out to, one after the other.
+        file_num: files that the rows are dealt out to, one after the other; 0: a file is begun when one is full.
 
     Attributes:
         rows: how many were written.
 
     Raises:
         DataError: the folder cannot be written, the disk is full, another process is writing the same set, or there
-            are fewer rows than files.
+            are fewer rows than files or more than they take.
     """
 
     def __init__(
-        self, path: str | Path, columns: Mapping[str, Column], facts: Mapping[str, Any], file_num: int = 1
+        self, path: str | Path, columns: Mapping[str, Column], facts: Mapping[str, Any], file_num: int = 0
     ) -> None:
         self.path = check_record_path(path)
-        self.columns, self.facts = dict(columns), dict(facts)
-        self.file_names = [self.path.name] if file_num == 1 else [f"{self.path.name}{i}" for i in range(file_num)]
+        self.columns, self.facts, self.file_num = dict(columns), dict(facts), file_num
         self.rows = 0
         self._lengths: list[np.ndarray] = []
         self._arrays: dict[str, np.ndarray] = {}
-        self._writers: list[Any] = []
+        self._files: list[MindRecordFile] = []
         self._folder = self.path.parent / f"unfinished-{self.path.stem}"
         self._lock: int | None = None
 
@@ -181,7 +177,7 @@ class RecordWriter(contextlib.AbstractContextManager):
         self._lock = lock
         for leftover in self._folder.iterdir():
             leftover.unlink()
-        self._writers = [self._open(name) for name in self.file_names]
+        self._files = [self._open(self._name(number, self.file_num)) for number in range(self.file_num or 1)]
 
     def _clean(self) -> None:
         if self._lock is not None:
@@ -194,11 +190,10 @@ class RecordWriter(contextlib.AbstractContextManager):
             needed = sum(map(len, packed.rows)) + (self.rows + len(packed.rows)) * INDEX_BYTES + SPARE_BYTES
             if shutil.disk_usage(self._folder).free < needed:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            for number, writer in enumerate(self._writers):
-                share = packed.rows[(number - self.rows) % len(self._writers) :: len(self._writers)]
-                if share:
-                    # What FileWriter.write_raw_data calls when it has packed the rows.
-                    writer._writer._writer.write_raw_data({}, share, True, False)
+            if self.file_num:
+                self._deal(packed.rows)
+            else:
+                self._append(packed.rows)
         self._lengths.append(packed.lengths)
         self.rows += len(packed.rows)
 
@@ -226,29 +221,46 @@ class RecordWriter(contextlib.AbstractContextManager):
         finally:
             self._clean()
 
-    def _open(self, name: str) -> Any:
-        from mindspore.mindrecord import FileWriter
+    def _name(self, number: int, files: int) -> str:
+        return self.path.name if files <= 1 else f"{self.path.name}{number}"
 
-        writer = FileWriter(str(self._folder / name))
-        writer.set_page_size(PAGE_BYTES)
-        writer.set_header_size(HEADER_BYTES)
-        writer.add_schema({key: {"type": column.dtype, "shape": [-1]} for key, column in self.columns.items()})
-        writer._writer.open(writer._paths, False)
-        writer._writer.set_shard_header(writer._header)
-        return writer
+    def _open(self, name: str) -> MindRecordFile:
+        return MindRecordFile(self._folder / name, {name: column.dtype for name, column in self.columns.items()})
+
+    def _deal(self, rows: list[bytes]) -> None:
+        """One row to each file in turn."""
+        for number, file in enumerate(self._files):
+            share = rows[(number - self.rows) % self.file_num :: self.file_num]
+            if file.fitting(share) < len(share):
+                raise too_many(self.path, self.file_num, self.file_num + 1)
+            file.write(share)
+
+    def _append(self, rows: list[bytes]) -> None:
+        """All rows to the last file while it takes them, then to the next one."""
+        while True:
+            fitting = self._files[-1].fitting(rows)
+            self._files[-1].write(rows[:fitting])
+            rows = rows[fitting:]
+            if not rows:
+                return
+            self._files[-1].commit()
+            self._files.append(self._open(self._name(len(self._files), 2)))
 
     def _finish(self) -> None:
-        if self.rows < len(self.file_names):
+        if self.rows < len(self._files):
             raise DataError(
-                f"{self.path}: {self.rows} examples cannot fill {len(self.file_names)} files; "
+                f"{self.path}: {self.rows} examples cannot fill {len(self._files)} files; "
                 "give more text or a smaller output_file_num"
             )
-        for writer in self._writers:
-            writer.commit()
+        for file in self._files if self.file_num else self._files[-1:]:
+            file.commit()
+        file_names = [self._name(number, len(self._files)) for number in range(len(self._files))]
+        if self._files[0].path.name != file_names[0]:  # begun as the only one
+            self._files[0].rename(file_names[0])
         self._check_readable()
         lengths = np.concatenate(self._lengths)
-        file_num = len(self.file_names)
-        in_reading_order = np.concatenate([lengths[number::file_num] for number in range(file_num)])
+        dealt = self.file_num or 1
+        in_reading_order = np.concatenate([lengths[number::dealt] for number in range(dealt)])
         for suffix, array in {"lengths": in_reading_order, **self._arrays}.items():
             np.save(self._folder / f"{self.path.stem}.{suffix}.npy", array)
         files = sorted(self._folder.iterdir())
@@ -257,7 +269,7 @@ class RecordWriter(contextlib.AbstractContextManager):
             **self.facts,
             "rows": self.rows,
             "columns": {name: asdict(column) for name, column in sorted(self.columns.items())},
-            "record_files": self.file_names,
+            "record_files": file_names,
             "files": {file.name: sha256_of(file) for file in files},
         }
         facts_of(self.path).unlink(missing_ok=True)
@@ -268,21 +280,13 @@ class RecordWriter(contextlib.AbstractContextManager):
         write_checked(facts_of(self.path), facts)
 
     def _check_readable(self) -> None:
-        """MindSpore reports success even for a file whose pages no longer fit into its header."""
+        """MindSpore reports success for some files that it cannot read."""
         from mindspore.dataset import MindDataset
 
-        files = [str(self._folder / name) for name in self.file_names]
-        try:
-            found = MindDataset(files, shuffle=False).get_dataset_size()
-        except RuntimeError:
-            found = 0
+        files = [str(file.path) for file in self._files]
+        found = MindDataset(files, shuffle=False).get_dataset_size()
         if found != self.rows:
-            raise self._too_many()
-
-    def _too_many(self) -> DataError:
-        return DataError(
-            f"{self.path}: the examples do not fit into {len(self.file_names)} file(s); give a larger output_file_num"
-        )
+            raise RuntimeError(f"{found} of {self.rows} rows can be read back")
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -294,8 +298,6 @@ class RecordWriter(contextlib.AbstractContextManager):
             reason = "the disk is full" if full else f"{error.filename or self._folder}: {error.strerror}"
         except RuntimeError as error:
             reason = mindspore_reason(error)
-            if "header is too big" in reason:
-                raise self._too_many() from error
         else:
             return
         raise DataError(f"{self.path} cannot be written: {reason}; nothing was kept")
@@ -381,11 +383,17 @@ def check_record_path(path: str | Path) -> Path:
     """The path of a set to be written.
 
     Raises:
-        DataError: the name does not end with .mindrecord, or is that of a folder.
+        DataError: the name does not end with .mindrecord, is that of a folder, or has a character that MindSpore does
+            not allow.
     """
     path = Path(path)
     if path.suffix != SUFFIX or path.is_dir():
         raise DataError(f"the output file is {str(path)!r}, allowed is DIR/NAME{SUFFIX}")
+    if forbidden := sorted(set(path.name) & set(FORBIDDEN)):
+        raise DataError(
+            f"the output file is {str(path)!r}; MindRecord files are not allowed to have {' '.join(forbidden)} in "
+            "their name"
+        )
     return path
 
 
@@ -401,7 +409,7 @@ def sha256_of(path: Path) -> str:
         DataError: it cannot be read.
     """
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-from model_utils.config import Config, load_config, write_config
+from model_utils.config import Config, check_output_folder, load_config, write_config
 from model_utils.errors import CheckpointError, ConfigError, UserError
 from model_utils.files import write_json
 from src.checkpoint import list_checkpoints
@@ -131,10 +131,9 @@ def check_run_folder(path: Path, config: Config) -> None:
     Raises:
         ConfigError, CheckpointError: as RunFolder.
     """
+    check_output_folder(path, "the run's folder")
     if not path.exists():
         return
-    if not path.is_dir():
-        raise ConfigError(f"save_checkpoint_path: {path} is a file, a folder is needed")
     file = path / CONFIG_FILE
     if not file.exists():
         if list_checkpoints(path) or (path / "train_log.jsonl").exists():

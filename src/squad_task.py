@@ -40,6 +40,7 @@ class SquadTask:
 
     kind = "squad"
     lanes = 1
+    pairs = True
     selection = "f1"
     dev_splits = ("dev",)
     test_splits = ("test",)

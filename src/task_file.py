@@ -8,8 +8,10 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from model_utils.json_files import Schema, read_json, write_checked
+from src.albert_config import LENGTH, WIDTH
 
 TASK_FILE = "task.json"
+BEAM = 1000  # answers of a question that are kept or looked at, at most
 TASKS = ("classification", "regression", "multiple_choice", "squad_v1", "squad_v2", "token_classification")
 TEXT_COLUMNS = "text_columns"  # of a card: the names that texts had in the training data, by their keys in records
 LABELLED = ("classification", "token_classification")  # an output for each label
@@ -28,15 +30,15 @@ class CardSchema(Schema):
 
     task: Literal[TASKS]
     labels: tuple[str, ...] | None = None
-    max_seq_length: int = Field(512, ge=1)
-    classifier_hidden_size: int = Field(0, ge=0)
-    max_qa_length: int = Field(128, ge=1)
-    doc_stride: int = Field(128, ge=1)
-    max_query_length: int = Field(64, ge=1)
-    max_answer_length: int = Field(30, ge=1)
-    n_best_size: int = Field(20, ge=1)
-    start_n_top: int = Field(5, ge=1)
-    end_n_top: int = Field(5, ge=1)
+    max_seq_length: int = Field(512, ge=8, le=LENGTH)
+    classifier_hidden_size: int = Field(0, ge=0, le=WIDTH)
+    max_qa_length: int = Field(128, ge=1, le=LENGTH)
+    doc_stride: int = Field(128, ge=1, le=LENGTH)
+    max_query_length: int = Field(64, ge=1, le=LENGTH)
+    max_answer_length: int = Field(30, ge=1, le=LENGTH)
+    n_best_size: int = Field(20, ge=1, le=BEAM)
+    start_n_top: int = Field(5, ge=1, le=BEAM)
+    end_n_top: int = Field(5, ge=1, le=BEAM)
     null_threshold: float = 1.0
     text_columns: dict[Literal["text_a", "text_b", "text"], str] = Field(default_factory=dict)
 

@@ -13,13 +13,14 @@ import contextlib
 import csv
 import io
 import itertools
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from model_utils.errors import DataError
+from model_utils.files import open_file
+from model_utils.json_files import parse_json
 from src.utils import decode
 
 Row = list[str | None]  # None: the value is no text, number or truth value
@@ -117,7 +118,7 @@ def read_lines(path: Path) -> Iterator[str]:
     """
     position = 0
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             for raw in file:
                 yield decode(raw, path, position).removeprefix("\ufeff" if position == 0 else "")
                 position += len(raw)
@@ -152,7 +153,7 @@ def _read_json_lines(path: Path) -> NumberedRows:
         if not text.strip():
             continue
         try:
-            values = json.loads(text)
+            values = parse_json(text)
         except ValueError as error:
             raise DataError(f"{path}: line {line} is not JSON: {error}") from None
         if not isinstance(values, dict):
@@ -167,6 +168,7 @@ def _read_xlsx(path: Path) -> NumberedRows:
     import openpyxl
 
     with _workbook_errors(path):
+        open_file(path).close()
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
         sheet = book.worksheets[0]
         sheet.reset_dimensions()  # some writers note fewer cells than there are
@@ -179,6 +181,7 @@ def _read_xls(path: Path) -> NumberedRows:
     import xlrd
 
     with _workbook_errors(path):
+        open_file(path).close()
         sheet = xlrd.open_workbook(path, logfile=io.StringIO()).sheet_by_index(0)
     yield from _filled_rows(path, sheet.get_rows())
 
@@ -202,8 +205,8 @@ def _workbook_errors(path: Path) -> Iterator[None]:
     """The many kinds of errors that a damaged workbook gives, as sentences."""
     try:
         yield
-    except FileNotFoundError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
     except Exception as error:
         raise DataError(f"{path} is not an Excel workbook, or is damaged or locked: {error}") from error
 

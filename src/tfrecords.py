@@ -4,12 +4,15 @@ A record is its length (uint64), a checksum of that, its bytes and their checksu
 does not look at the checksums.
 """
 
+import os
 import struct
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
 from model_utils.errors import DataError
+from model_utils.files import open_file
 
 _HEADER, _FOOTER = 12, 4
 _RECORDS_AT_ONCE = 4096
@@ -25,10 +28,10 @@ def check_tfrecord(path: Path) -> int:
         DataError: the file is not a TFRecord, cut off, damaged or empty.
     """
     count = 0
-    size = path.stat().st_size
     parts: list[bytes] = []
     checksums: list[int] = []
-    with path.open("rb") as file:
+    with _opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
         while header := file.read(_HEADER):
             length, header_checksum = struct.unpack("<QI", header) if len(header) == _HEADER else (size, 0)
             if length > size - file.tell() - _FOOTER:
@@ -44,6 +47,13 @@ def check_tfrecord(path: Path) -> int:
     if not count:
         raise DataError(f"{path} holds no records")
     return count
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return open_file(path)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _damage(path: Path, record: int) -> DataError:

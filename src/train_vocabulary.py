@@ -14,7 +14,7 @@ from pathlib import Path
 import sentencepiece
 import tokenizers
 
-from model_utils.config import TrainVocabularyConfig, run_main
+from model_utils.config import TrainVocabularyConfig, check_output_folder, run_main
 from model_utils.errors import ConfigError
 from model_utils.files import write_atomically
 from src.corpus import MAX_LINE_BYTES, expand_glob, read_documents, split_sentences
@@ -40,6 +40,7 @@ def main(config: TrainVocabularyConfig) -> None:
         raise ConfigError(
             f"{targets[-1]} exists already; give another --output_prefix, or delete it if no model needs it"
         )
+    check_output_folder(targets[-1].parent, "output_prefix's folder")
     paths = expand_glob(config.input_file)
     print(f"training a {config.kind} vocabulary of {config.vocab_size} entries on {len(paths)} file(s)", flush=True)
     contents = train(paths, config)

@@ -13,7 +13,7 @@ import mindspore as ms
 from mindspore import Tensor, nn
 
 from model_utils.errors import CheckpointError
-from src.albert_config import AlbertConfig, find_config_file
+from src.albert_config import AlbertConfig, check_memory, find_config_file
 from src.checkpoint import BACKBONE, find_checkpoint, load_backbone
 from src.finetune_eval_model import (
     EncoderOutputs,
@@ -104,6 +104,7 @@ def load_trained(
         folder = weights if weights.is_dir() else weights.parent
         raise CheckpointError(f"no albert_config.json, which says how to use them, lies beside the weights in {folder}")
     architecture = replace(AlbertConfig.from_json(file), compute_type="float32")
+    check_memory(architecture)
     tokenizer = load_tokenizer(weights, vocab_file, spm_model_file)
     if tokenizer.vocab_size != architecture.vocab_size:
         raise CheckpointError(

@@ -2,8 +2,14 @@
 
 import dataclasses
 import json
+import os
+import re
+import shutil
 import subprocess
 import sys
+import tempfile
+import time
+import typing
 from pathlib import Path
 
 import pytest
@@ -18,13 +24,15 @@ from model_utils.config import (
     CreateDataConfig,
     PretrainConfig,
     PretrainEvalConfig,
+    TrainVocabularyConfig,
     UserError,
+    check_output_folder,
     load_config,
     write_config,
 )
 from model_utils.errors import CheckpointError
 from model_utils.schema import Config, leaves_of, option
-from src.albert_config import PRESETS, AlbertConfig, find_config_file, resolve_albert_config
+from src.albert_config import PRESETS, AlbertConfig, check_memory, find_config_file, resolve_albert_config
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -96,7 +104,9 @@ def test_help_lists_every_key_with_type_default_and_meaning(kind: type[Config], 
         assert "; default " in lines[at + 2]
     if kind is PretrainConfig:
         at = lines.index("--optimizer_cfg.Lamb.learning_rate")
-        assert lines[at + 2].strip() == "a number above 0; default 0.00176"  # the yaml's, not the class's
+        assert (
+            lines[at + 2].strip() == "a number above 0 and at most 100; default 0.00176"
+        )  # the yaml's, not the class's
 
 
 def test_configuration_costs_no_mindspore_import() -> None:
@@ -274,12 +284,81 @@ def test_evaluation_reads_the_training_file_but_not_its_mistakes(tmp_path: Path)
     assert "--train_steps is not a key" in refusal(tmp_path, "", "--train_steps=3", kind=PretrainEvalConfig)
 
 
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("? [a, b]\n: c", "line 1: a list or mapping stands where a key is expected"),
+        ("seed: !!int abc", "line 1: 'abc' is no int"),
+        ("seed: !!float [1]", "is not yaml"),
+        ("data_dir: 2024-02-31", "line 1: '2024-02-31' is no timestamp"),
+        ("seed: " + "9" * 5000, "line 1: '9999"),
+        ("data_dir: " + "[" * 20_000, "line 1: more than 100 lists or mappings inside each other"),
+        ("data_dir: " + "{a: " * 20_000, "line 1: more than 100 lists or mappings inside each other"),
+        ("- " * 20_000, "line 1: more than 100 lists or mappings inside each other"),
+        ("data_dir: &a [*a]", r"line 1: \*a stands inside of what it names"),
+        ("albert_cfg: &a {seed: *a}", r"line 1: \*a stands inside of what it names"),
+        ('data_dir: "a\\0b"', r"data_dir is 'a\\x00b', allowed is text"),
+        ('data_dir: "\\uD800"', "allowed is text"),
+        ("a: &a [x, x, x, x]\nb: &b [*a, *a, *a, *a]\nseed: [*b, *b, *b, *b]", "allowed is a whole number"),
+    ],
+)
+def test_yaml_that_no_configuration_needs_is_a_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+    started = time.monotonic()
+    with pytest.raises(ConfigError, match=sentence) as caught:
+        load(tmp_path, text)
+    assert len(str(caught.value)) < 400 and time.monotonic() - started < 5
+
+
+def test_numbers_have_upper_bounds() -> None:
+    unbounded = [
+        f"{kind.__name__}.{key}"
+        for kind in (*(set(COMMANDS) - {CreateDataConfig, TrainVocabularyConfig}), AlbertConfig)
+        for key, field_kind, metadata in leaves_of(kind)
+        if {int, float} & {field_kind, *typing.get_args(field_kind)}
+        and metadata["maximum"] is None
+        and metadata["below"] is None
+    ]
+    assert unbounded == []
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--seed", str(2**32)], "seed is '4294967296', allowed is a whole number at least 0 and at most 4294967295"),
+        (["--accumulation_steps", "1000000"], "allowed is a whole number at least 1 and at most 4096"),
+        (["--optimizer_cfg.Lamb.decay_filter", "bias,bias"], "allowed is texts with commas between them, each once"),
+        (
+            """--albert_cfg.hidden_size 65536 --albert_cfg.intermediate_size 262144 --albert_cfg.num_hidden_layers 1000
+            --albert_cfg.num_attention_heads 64 --albert_cfg.share_parameters none""".split(),
+            "weights would take .* GB or more, but this machine's memory has",
+        ),
+    ],
+)
+def test_what_no_run_can_need_is_refused(tmp_path: Path, words: list[str], sentence: str) -> None:
+    assert re.search(sentence, refusal(tmp_path, "", *words))
+
+
+def test_a_batch_larger_than_the_memory_is_refused() -> None:
+    check_memory(PRESETS["albert_base"], 32 * 512)
+    with pytest.raises(ConfigError, match=r"a batch of 33,554,432 tokens would take 1,237 GB or more"):
+        check_memory(PRESETS["albert_base"], 2**25)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--label_list", "pos,pos,neg"], "label_list is 'pos,pos,neg', allowed is texts with commas between them"),
+        (["--schema_file_path", "schema.json"], "neither train_data_file_path nor eval_data_file_path names"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(tmp_path: Path, words: list[str], sentence: str) -> None:
+    assert sentence in refusal(tmp_path, "", *words, kind=task_config.ClassifierConfig)
+
+
 # --- round trips ---
 
 
-@given(
-    text=st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\x00")), rate=st.floats(1e-300, 1e300)
-)
+@given(text=st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\x00")), rate=st.floats(1e-300, 1e6))
 def test_a_written_configuration_reads_back_identical(
     tmp_path_factory: pytest.TempPathFactory, text: str, rate: float
 ) -> None:
@@ -368,6 +447,10 @@ NEEDED = ("--data_dir=x", "--save_checkpoint_path=y")
         ("raise DataError('no text in x')", NEEDED, 2, "error: no text in x"),
         ("raise DeviceError('no card')", NEEDED, 2, "error: no card"),
         ("raise OSError(errno.ENOSPC, 'full', 'a/b')", NEEDED, 2, "error: the disk is full: a/b"),
+        ("raise OSError(errno.EACCES, 'Permission denied', 'a/b')", NEEDED, 2, "error: a/b: Permission denied"),
+        ("open('n' * 300)", NEEDED, 2, "error: nnn"),
+        ("open(__file__ + '/x')", NEEDED, 2, "error: "),
+        ("open('.', 'w')", NEEDED, 2, "error: .: Is a directory"),
         ("raise KeyboardInterrupt", NEEDED, 130, "stopped by Ctrl-C"),
     ],
 )
@@ -382,6 +465,47 @@ def test_errors_of_the_user_are_one_sentence_and_code_2(
 def test_errors_of_the_program_keep_their_traceback(tmp_path: Path) -> None:
     done = run_main(tmp_path, "raise OSError(errno.EIO, 'broken')", *NEEDED)
     assert done.returncode == 1 and "Traceback" in done.stderr
+
+
+def test_output_that_nobody_reads_is_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(
+        f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom model_utils.config import *\n"
+        "def main(config):\n    print('x' * 1000000, flush=True)\nrun_main(main, PretrainConfig)\n"
+    )
+    command = f"{sys.executable} program.py {' '.join(NEEDED)} | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout == "2\n" and done.stderr == "error: nobody reads the output any more\n"
+
+
+def test_a_folder_for_results_is_tried_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    (tmp_path / "loop").symlink_to("loop")
+    deep = Path(*["d" * 200] * 21)
+    check_output_folder(tmp_path / "new/folder", "key")
+    check_output_folder(Path("new"), "key")
+    for folder, reason in (
+        (tmp_path / "file", "Not a directory"),
+        (tmp_path / "file/x/y", "Not a directory"),
+        (tmp_path / "dangling/x", "No such file"),
+        (tmp_path / "loop", "Too many levels"),
+        (tmp_path / ("n" * 256), "File name too long"),
+        (deep, "File name too long"),
+    ):
+        with pytest.raises(ConfigError, match=f"key is .*, but nothing can be written there: .*{reason}"):
+            check_output_folder(folder, "key")
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "dangling", "loop"}
+
+
+def test_a_folder_without_permission(request: pytest.FixtureRequest) -> None:
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    request.addfinalizer(lambda: shutil.rmtree(folder))
+    folder.chmod(0o555)
+    if os.geteuid() == 0:
+        request.addfinalizer(lambda: os.seteuid(0))
+        os.seteuid(65534)  # the superuser may write anywhere
+    with pytest.raises(ConfigError, match="Permission denied"):
+        check_output_folder(folder / "results", "key")
 
 
 def test_every_user_error_is_one() -> None:
@@ -464,7 +588,9 @@ def test_foreign_architectures_are_refused(tmp_path: Path, changes: dict[str, ob
     assert sentence in str(caught.value) and "albert_config.json" in str(caught.value)
 
 
-@pytest.mark.parametrize(("content", "sentence"), [("{", "is not json"), ("[]", "holds list"), ("{}", "does not say")])
+@pytest.mark.parametrize(
+    ("content", "sentence"), [("{", "is damaged or not JSON"), ("[]", r"holds \[\]"), ("{}", "does not say")]
+)
 def test_files_that_hold_no_architecture_are_refused(tmp_path: Path, content: str, sentence: str) -> None:
     (tmp_path / "config.json").write_text(content)
     with pytest.raises(CheckpointError, match=sentence):

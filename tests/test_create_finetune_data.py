@@ -247,6 +247,7 @@ def test_unlabelled_rows(tokenizer):
         ([example("a", label="x"), example("b", line=7)], ["x"], r"f\.tsv: line 7 has no label"),
         ([example("a", label="good", line=7)], None, r"f\.tsv: line 7 has the label 'good', allowed are numbers"),
         ([example("a", label="inf")], None, "allowed are numbers"),
+        ([example("a", label="1e300")], None, r"has the label '1e300', allowed are numbers from -1e\+06 to 1e\+06"),
     ],
 )
 def test_labels_that_are_refused(tokenizer, examples, labels, message):

@@ -3,6 +3,7 @@
 import itertools
 import json
 import multiprocessing
+import re
 from pathlib import Path
 from random import Random
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from model_utils.errors import DataError, UserError
-from src import create_pretraining_data
+from src import create_pretraining_data, mindrecord_file
 from src.create_pretraining_data import UnitMaker, UnitMakers, describe_vocabulary, group_documents
 from src.masking import Settings
 from src.pretraining_instances import build_examples, join_documents, sample_pairs
@@ -132,8 +133,29 @@ def test_other_text_of_the_same_name_and_size_is_refused(made, text_and_model, t
 
 def test_dry_run_estimates_and_keeps_nothing(text_and_model, tmp_path, capsys):
     make_records(tmp_path / "new" / "pre.mindrecord", *text_and_model, dry_run=True)
-    assert "Nothing was kept" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert re.search(r"MB on disk in 1 file\(s\) and 0:00:\d\d with 1 process", said) and "Nothing was kept" in said
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_number_of_files_follows_from_the_size_and_too_few_are_refused_at_the_start(
+    text_and_model, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(create_pretraining_data, "UNIT_CHARACTERS", 20_000)
+    monkeypatch.setattr(mindrecord_file, "HEADER_BYTES", 1 << 14)
+    monkeypatch.setattr(mindrecord_file, "PAGE_BYTES", 1 << 15)
+    for dry_run in (True, False):
+        with pytest.raises(
+            DataError, match=r"do not fit into 1 file\(s\) of 1 MB; give output_file_num 0, or at least 3"
+        ):
+            make_records(
+                tmp_path / "one" / "pre.mindrecord", *text_and_model, output_file_num=1, dupe_factor=1, dry_run=dry_run
+            )
+    assert not list(tmp_path.glob("*/*"))
+    make_records(tmp_path / "new" / "pre.mindrecord", *text_and_model, dupe_factor=1, dry_run=True)
+    files = int(re.search(r"in (\d+) file", capsys.readouterr().out)[1])
+    made = make_records(tmp_path / "new" / "pre.mindrecord", *text_and_model, dupe_factor=1)
+    assert abs(len(open_records(made, "pretrain").files) - files) <= 1 and files > 2
 
 
 def test_several_files_and_short_sequences(text_and_model, tmp_path):

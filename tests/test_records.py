@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,8 @@ from hypothesis import strategies as st
 from mindspore.mindrecord import FileWriter
 
 from model_utils.errors import DataError
-from src import records
+from src import mindrecord_file, records
+from src.mindrecord_file import files_needed
 from src.records import Column, PackedRows, Ragged, RecordWriter, is_complete, open_records, pack_rows
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -245,19 +247,67 @@ def test_fewer_rows_than_files_are_an_error(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("at_once", [3000, 100])  # MindSpore itself notices only the first
-def test_rows_beyond_the_header_are_an_error(tmp_path, monkeypatch, at_once):
-    monkeypatch.setattr(records, "PAGE_BYTES", 1 << 15)
-    monkeypatch.setattr(records, "HEADER_BYTES", 1 << 14)
-    columns = {"tokens": Column("int32", 1000, per_token=True), "label": Column("int32", 0)}
-    rows = {
-        "tokens": Ragged(np.random.default_rng(0).integers(2**30, size=3_000_000, dtype=np.int32), np.full(3000, 1000)),
-        "label": Ragged(np.zeros(3000, np.int32), np.ones(3000, int)),
-    }
-    packed = pack_rows(columns, rows)
-    with pytest.raises(DataError, match=r"do not fit into 1 file\(s\); give a larger output_file_num"):
-        write_packed(tmp_path / "set.mindrecord", columns, packed, 1, at_once)
+@pytest.fixture
+def small_files(monkeypatch) -> None:
+    """Files that take 1 MiB of rows."""
+    monkeypatch.setattr(mindrecord_file, "PAGE_BYTES", 1 << 15)
+    monkeypatch.setattr(mindrecord_file, "HEADER_BYTES", 1 << 14)
+    assert mindrecord_file.capacity() == 1 << 20
+
+
+def random_rows(count: int, size: int) -> tuple[dict[str, Column], PackedRows]:
+    columns = {"tokens": Column("int32", size, per_token=True), "label": Column("int32", 0)}
+    tokens = np.random.default_rng(0).integers(2**30, size=count * size, dtype=np.int32)
+    label = Ragged(np.arange(count, dtype=np.int32), np.ones(count, int))
+    return columns, pack_rows(columns, {"tokens": Ragged(tokens, np.full(count, size)), "label": label})
+
+
+@pytest.mark.parametrize(("at_once", "size"), [(3000, 1000), (100, 1000), (20_000, 2), (500, 5000)])
+def test_a_full_file_is_followed_by_another(tmp_path, small_files, at_once, size):
+    count = 3_000_000 // size
+    columns, packed = random_rows(min(count, 60_000), size)
+    write_packed(tmp_path / "set.mindrecord", columns, packed, 0, at_once)
+    found = open_records(tmp_path, "test")
+    number = len(found.files)
+    assert 1 < number < 16 and [file.name for file in found.files] == [f"set.mindrecord{i}" for i in range(number)]
+    assert max(file.stat().st_size for file in found.files) < 3 << 20
+    assert found.lengths.tolist() == packed.lengths.tolist()
+    assert [int(row["label"][0]) for row in read(found.files)] == list(range(len(packed.rows)))
+
+
+@pytest.mark.parametrize("file_num", [1, 2])
+def test_more_rows_than_the_files_asked_for_take_are_an_error_at_once(tmp_path, small_files, file_num):
+    columns, packed = random_rows(3000, 1000)
+    writer = RecordWriter(tmp_path / "set.mindrecord", columns, FACTS, file_num)
+    sentence = rf"do not fit into {file_num} file\(s\) of 1 MB; give output_file_num 0, or at least {file_num + 1}"
+
+    def write_all() -> None:
+        with writer:
+            for start in range(0, 3000, 100):
+                writer.write(packed.take(np.arange(start, start + 100)))
+
+    with pytest.raises(DataError, match=sentence):
+        write_all()
+    assert writer.rows == {1: 200, 2: 500}[file_num]  # of 4,020 bytes each
     assert list(tmp_path.iterdir()) == []
+
+
+def test_how_many_files_are_needed(small_files, tmp_path):
+    assert [files_needed(tmp_path, size, 0) for size in (1, 1 << 20, (1 << 20) + 1)] == [1, 1, 2]
+    assert files_needed(tmp_path, 1, 5) == 5
+    with pytest.raises(DataError, match=r"do not fit into 2 file.* or at least 3"):
+        files_needed(tmp_path, 2.5 * (1 << 20), 2)
+
+
+@pytest.mark.parametrize("character", mindrecord_file.FORBIDDEN.replace("/", ""))
+def test_characters_that_mindspore_refuses_are_named_at_once(tmp_path, character):
+    with pytest.raises(DataError, match=f"not allowed to have {re.escape(character)} in their name"):
+        RecordWriter(tmp_path / f"a{character}b.mindrecord", COLUMNS, FACTS)
+
+
+def test_other_characters_are_a_name(tmp_path):
+    path = write(tmp_path / "a *&;'", [3, 4], name="[a] $#{中}")
+    assert_same_rows(read(open_records(path, "test").files), row_dicts([3, 4]))
 
 
 def test_a_full_disk_is_a_sentence_and_leaves_nothing(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """Tables: every kind of file gives the same rows, with their line numbers, and what is wrong is named by its line."""
 
+import os
 import struct
 
 import openpyxl
@@ -183,3 +184,18 @@ def test_missing_files(tmp_path, name):
 
 def test_lines_keep_their_ends(tmp_path):
     assert list(read_lines(write(tmp_path, "a.txt", "\ufeffa\r\n\nb"))) == ["a\r\n", "\n", "b"]
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.jsonl", "a.csv", "a.xlsx", "a.xls"])
+def test_a_pipe_is_not_waited_for(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(DataError, match="it is a folder, a device or a pipe, and no file"):
+        rows_of(tmp_path / name)
+
+
+@pytest.mark.parametrize("value", ["NaN", '"\\ud800"', "[" * 1000 + "]" * 1000])
+def test_json_that_cannot_be_written_again_is_refused_with_its_line(tmp_path, value):
+    with pytest.raises(DataError, match="line 2 is not JSON"):
+        rows_of(
+            write(tmp_path, "a.jsonl", '{"text": "x", "label": 1}\n{"text": "x", "label": 1, "more": ' + value + "}\n")
+        )
