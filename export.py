@@ -6,7 +6,7 @@ from model_utils.config import check_output_folder, run_main
 from model_utils.deploy_config import AIR, ExportConfig
 from model_utils.device import choose_target, setup_device
 from model_utils.errors import DeviceError
-from src.export import export_model, read_key
+from src.export import export_model, read_key, rehearse_export
 from src.trained_model import load_trained
 
 
@@ -23,7 +23,11 @@ def main(config: ExportConfig) -> None:
     check_output_folder(name.parent, "export_file_name's folder")
     vocabulary = config.vocab_file_path, config.spm_model_file
     model = load_trained(Path(config.export_ckpt_file), config.export_embeddings, *vocabulary)
-    export_model(model, name, config.file_format, key, config.export_batch_size, config.export_seq_length)
+    shape = config.export_batch_size, config.export_seq_length
+    if config.dry_run:
+        rehearse_export(model, name, config.file_format, *shape)
+        return
+    export_model(model, name, config.file_format, key, *shape)
     print(f"written: {name}.{config.file_format.lower()}, {name}.json and the vocabulary")
 
 

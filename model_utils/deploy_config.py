@@ -40,6 +40,7 @@ class ExportConfig(Config):
     )
     device_target: str = option("auto", "the device; auto takes the best one that works", choices=DEVICE_TARGETS)
     device_id: int = option(0, "number of the device, counted from 0", minimum=0, maximum=DEVICES - 1)
+    dry_run: bool = option(False, "load the weights, compute one batch, estimate time, memory and disk; write nothing")
 
     def validate(self) -> None:
         name = Path(self.export_file_name)

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
+_LOCK = ".lock"
 NAME_BYTES = 255  # of a file's name, on every file system in use
 PATH_BYTES = 4096  # of a path with its end mark, on Linux
 
@@ -106,6 +108,26 @@ def open_atomically(path: Path) -> Iterator[TextIO]:
         _closed_quietly_after_errors(temporary.open("w", encoding="utf-8")) as stream,
     ):
         yield stream
+
+
+@contextlib.contextmanager
+def scratch_folder(parent: Path, purpose: str) -> Iterator[Path]:
+    """A folder in `parent` to write into, gone at the end; those that killed processes of this purpose left go, too.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    for leftover in parent.glob(f"unfinished-{purpose}-*/{_LOCK}"):
+        with contextlib.suppress(OSError), leftover.open("r+") as lock:  # an error: its process lives
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(leftover.parent)
+    folder = Path(tempfile.mkdtemp(prefix=f"unfinished-{purpose}-", dir=parent))
+    try:
+        with (folder / _LOCK).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # until the process ends, however it ends
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def write_json(path: Path, value: Any) -> None:

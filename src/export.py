@@ -6,11 +6,16 @@ NAME.model, NAME.vocab.txt  the vocabulary
 NAME.json                   inputs, outputs, task, labels, lengths, thresholds, architecture, and the sha256 of both
 """
 
+import contextlib
+import importlib
 import os
+import resource
 import shutil
-import tempfile
+import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 import mindspore as ms
@@ -18,9 +23,9 @@ import mindspore.onnx
 import numpy as np
 from mindspore import Tensor, nn
 
-from model_utils.deploy_config import MINDIR, ONNX
+from model_utils.deploy_config import AIR, MINDIR, ONNX
 from model_utils.errors import CheckpointError, ConfigError, DataError
-from model_utils.files import open_file, sync_to_disk
+from model_utils.files import open_file, scratch_folder, sync_to_disk
 from model_utils.json_files import FileBeside, Schema, read_json, write_checked
 from src.race_data import NUM_CHOICES
 from src.records import sha256_of
@@ -107,17 +112,15 @@ def export_model(
         DataError: the folder cannot be written to, MindSpore cannot write the network in this format, or what checks
             it is not installed.
     """
-    fixed = None if file_format == MINDIR else (batch_size, length or model.card["max_seq_length"])
-    if fixed:
-        _check_length(model, fixed[1])
-    try:
-        name.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix="unfinished-", dir=name.parent))
-    except OSError as error:
-        raise DataError(f"the folder {name.parent} cannot be written to: {error.strerror}") from error
-    try:
+    fixed = _settle(model, name, file_format, batch_size, length)
+    with contextlib.ExitStack() as at_end:
+        try:
+            name.parent.mkdir(parents=True, exist_ok=True)
+            temporary = at_end.enter_context(scratch_folder(name.parent, "export"))
+        except OSError as error:
+            raise DataError(f"the folder {name.parent} cannot be written to: {error.strerror}") from error
         file = _write(model, temporary / name.name, file_format, key, fixed)
-        if file_format != "AIR":  # which only its runtime can load
+        if file_format != AIR:  # which only its runtime can load
             load = _load_onnx if file_format == ONNX else load_mindir
             difference = check(model, load(file, key), fixed)
             say(f"{name.name}{file.suffix}: largest difference from the checkpoint {difference:.1e}")
@@ -129,8 +132,50 @@ def export_model(
             sync_to_disk(path)
             path.replace(name.parent / path.name)
         sync_to_disk(name.parent)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def rehearse_export(
+    model: TrainedModel,
+    name: Path,
+    file_format: str,
+    batch_size: int = 1,
+    length: int = 0,
+    say: Callable[[str], object] = print,
+) -> None:
+    """Compute one batch, and say what export_model, which has the same arguments and errors, would take."""
+    fixed = _settle(model, name, file_format, batch_size, length)
+    inputs = [Tensor(one) for one in sample_inputs(model, *(fixed or (2, model.card["max_seq_length"])))]
+    seconds, before = [], _peak_memory()
+    for _ in range(2):
+        start = time.monotonic()
+        _arrays(model.network(*inputs))
+        seconds.append(time.monotonic() - start)
+    first, usual = seconds
+    weights = sum(parameter.nbytes for parameter in model.network.get_parameters())
+    size = weights + model.tokenizer.file.stat().st_size
+    # Compiled to be written, to be compared with and as it was written; both then compute this batch and smaller ones.
+    duration = 3 * (first - usual) + 4 * usual
+    memory = _peak_memory()
+    say(
+        f"dry run: a batch takes {usual:.2f} s (the first {first:.1f} s, with compilation); writing and checking "
+        f"{name}.{file_format.lower()} takes about {timedelta(seconds=round(duration))}. Memory at its peak: about "
+        f"{(2 * memory - before) / 1e9:.2f} GB. The files take about {size / 1e6:.1f} MB. Nothing was written."
+    )
+
+
+def _peak_memory() -> int:
+    """Bytes that this process has had in memory at most."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _settle(model: TrainedModel, name: Path, file_format: str, batch_size: int, length: int) -> tuple[int, int] | None:
+    """The fixed shape of a file, None for any; everything is checked that can be checked before work."""
+    fixed = None if file_format == MINDIR else (batch_size, length or model.card["max_seq_length"])
+    if fixed:
+        _check_length(model, fixed[1])
+    if file_format == ONNX:
+        _onnxruntime()
+    return fixed
 
 
 def _check_length(model: TrainedModel, length: int) -> None:
@@ -175,14 +220,17 @@ def load_mindir(file: Path, key: bytes | None = None) -> Callable[..., Any]:
         raise DataError(f"{file} cannot be loaded: {hint}") from error
 
 
-def _load_onnx(file: Path, _: bytes | None) -> Callable[..., Any]:
+def _onnxruntime() -> ModuleType:
     try:
-        import onnxruntime
+        return importlib.import_module("onnxruntime")
     except ImportError:
         raise DataError(
             "an ONNX file is checked with onnxruntime, which is not installed: pip install onnxruntime"
         ) from None
-    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+
+
+def _load_onnx(file: Path, _: bytes | None) -> Callable[..., Any]:
+    session = _onnxruntime().InferenceSession(str(file), providers=["CPUExecutionProvider"])
     names = [each.name for each in session.get_inputs()]
 
     def run(*inputs: Tensor) -> tuple[Tensor, ...]:

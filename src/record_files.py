@@ -1,6 +1,7 @@
 """Files of records to be answered, and of their answers: JSON lines, tables, plain lines."""
 
 import contextlib
+import errno
 import itertools
 import json
 import os
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from model_utils.errors import ConfigError, DataError
-from model_utils.files import open_atomically
+from model_utils.files import check_writable, open_atomically
 from model_utils.json_files import UnwritableError, parse_json
 from src.text_tables import read_table
 from src.utils import decode
@@ -113,13 +114,14 @@ def check_output(file: str, source: str) -> None:
             raise ConfigError(f"the output {file} is the input: answers would take the place of the records")
         if path.is_dir():
             raise DataError(f"{file} is a folder, needed is the name of a file")
-        there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+        if not path.exists():
+            check_writable(path)
+        elif path.is_file():
+            check_writable(path.parent)
+        elif not os.access(path, os.W_OK):
+            raise DataError(f"{file} cannot be written: {os.strerror(errno.EACCES)}")
     except OSError as error:
-        raise DataError(f"{file} cannot be written: {error.strerror}") from error
-    if there != path and not there.is_dir():
-        raise DataError(f"{file} cannot be written: {there} is no folder")
-    if not os.access(there, os.W_OK):
-        raise DataError(f"{file} cannot be written: {there} is read-only")
+        raise DataError(f"{file} cannot be written: {error.filename}: {error.strerror}") from error
 
 
 @contextlib.contextmanager

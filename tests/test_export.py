@@ -115,7 +115,10 @@ def test_the_description_says_what_the_file_needs(mindir: Path) -> None:
 def test_a_file_that_computes_something_else_is_not_left_behind(
     classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Nor what a killed export has left."""
     other = make_folder(tmp_path / "other", "regression")
+    (tmp_path / "out" / "unfinished-export-killed").mkdir(parents=True)
+    (tmp_path / "out" / "unfinished-export-killed" / ".lock").touch()
     monkeypatch.setattr("src.export.load_mindir", lambda *_: load_trained(other, say=quiet).network)
     with pytest.raises(CheckpointError, match="what was exported computes something else: outputs"):
         exported(classifier, tmp_path / "out" / "model")
@@ -182,7 +185,7 @@ def test_onnx_is_not_left_unchecked(classifier: Path, tmp_path: Path, monkeypatc
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(DataError, match="onnxruntime, which is not installed: pip install onnxruntime"):
         export_model(load_trained(classifier, say=quiet), tmp_path / "out" / "model", ONNX)
-    assert list((tmp_path / "out").iterdir()) == []
+    assert not (tmp_path / "out").exists()
 
 
 def test_air_needs_ascend(classifier: Path, tmp_path: Path) -> None:
@@ -195,6 +198,16 @@ def test_air_needs_ascend(classifier: Path, tmp_path: Path) -> None:
     with pytest.raises(DeviceError, match="AIR files are written on Ascend only, this is CPU"):
         export.main(config)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_writes_nothing(classifier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = {"export_ckpt_file": str(classifier), "device_target": "CPU", "dry_run": True}
+    export.main(ExportConfig(export_file_name=str(tmp_path / "out" / "model"), **settings))
+    said = capsys.readouterr().out
+    assert "dry run: a batch takes" in said and "Nothing was written." in said
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ConfigError, match=r"nothing can be written there: /proc/version: Not a directory"):
+        export.main(ExportConfig(export_file_name="/proc/version/model", **settings))
 
 
 @pytest.mark.parametrize("task", CARDS)

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from model_utils.files import NAME_BYTES, open_atomically, temporary_name, write_atomically, write_json
+from model_utils.files import (
+    NAME_BYTES,
+    open_atomically,
+    scratch_folder,
+    temporary_name,
+    write_atomically,
+    write_json,
+)
 
 
 def write_stream(path: Path, text: str) -> None:
@@ -140,3 +147,16 @@ def test_an_error_keeps_the_old_file(tmp_path: Path) -> None:
     with pytest.raises(Broken):
         begin_and_break(tmp_path / "a")
     assert (tmp_path / "a").read_text() == "old" and names(tmp_path) == {"a"}
+
+
+def test_a_scratch_folder_takes_those_of_killed_processes_with_it(tmp_path: Path) -> None:
+    killed, other = tmp_path / "unfinished-export-killed", tmp_path / "unfinished-else-killed"
+    for folder in (killed, other):
+        folder.mkdir()
+        (folder / ".lock").touch()
+    with scratch_folder(tmp_path, "export") as first:
+        assert not killed.exists() and other.is_dir()
+        (first / "file").touch()
+        with scratch_folder(tmp_path, "export") as second:
+            assert (first / "file").exists() and second != first
+    assert list(tmp_path.iterdir()) == [other]

@@ -129,7 +129,11 @@ def test_an_output_that_cannot_be_is_refused_before_work(tmp_path: Path) -> None
     for same in ("in.jsonl", "link"):
         with pytest.raises(ConfigError, match=f"the output .*{same} is the input"):
             check_output(str(tmp_path / same), source)
-    for name, sentence in (("", "is a folder"), ("in.jsonl/x", "in.jsonl is no folder"), ("x" * 300, "name too long")):
+    for name, sentence in (
+        ("", "is a folder"),
+        ("in.jsonl/x", "in.jsonl: Not a directory"),
+        ("x" * 300, "name too long"),
+    ):
         with pytest.raises(DataError, match=sentence):
             check_output(str(tmp_path / name), source)
     check_output(str(tmp_path / "new" / "out.jsonl"), str(tmp_path / "nowhere"))
