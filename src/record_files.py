@@ -114,8 +114,8 @@ def check_output(file: str, source: str) -> None:
             raise ConfigError(f"the output {file} is the input: answers would take the place of the records")
         if path.is_dir():
             raise DataError(f"{file} is a folder, needed is the name of a file")
-        if not path.exists():
-            check_writable(path)
+        if not path.exists():  # a link's target, too, may be new
+            check_writable(Path(os.path.realpath(path)))
         elif path.is_file():
             check_writable(path.parent)
         elif not os.access(path, os.W_OK):
