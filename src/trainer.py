@@ -10,6 +10,7 @@ import resource
 import signal
 import tempfile
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
@@ -160,9 +161,7 @@ class Trainer:
             ConfigError: it was trained in another precision, and the configuration does not ask for this one.
         """
         self.resume()
-        facts = {"checkpoint": self.done, "data": self.identity, **self.precision.facts()}
-        facts = flatten({**self.config.to_dict(), **facts})
-        self.ranks.must_agree(facts, "what they train on")
+        self.check_ranks()
         self.folder.begin(self.bytes_needed())
         if self.writer:
             self.log = RunLog(self.folder.path, self.metric_names, self.plan.train_steps, self.done, self.baselines)
@@ -247,6 +246,21 @@ class Trainer:
         self.mark_best()  # a kill may have come between the checkpoint and the mark
         changed = f"; from here {', '.join(changes.values())}" if changes else ""
         self.say(f"resuming after step {self.done} from {contents.path}{changed}")
+
+    def check_ranks(self) -> None:
+        """Compare with the other ranks what would make them train apart without an error.
+
+        Raises:
+            UserError: they differ; names the first thing that does.
+        """
+        if self.ranks.size == 1:
+            return
+        weights = 0
+        for parameter in state_of(self.step).values():
+            weights = zlib.crc32(parameter.asnumpy().tobytes(), weights)
+        settled = {**self.config.to_dict(), **self.precision.facts(), "step": self.done}
+        facts = {"data": self.identity, **settled, "checksum of the weights": weights}
+        self.ranks.must_agree(flatten(facts), "what they train on")
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds beside the Parameters."""

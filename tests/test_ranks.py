@@ -201,12 +201,12 @@ from model_utils.config import run_main
 from model_utils.task_config import ClassifierConfig
 from src import finetuning
 
-cached_features, slow, makers = finetuning.cached_features, float(sys.argv.pop(1)), Path(sys.argv.pop(1))
+cached_features, makers = finetuning.cached_features, Path(sys.argv.pop(1))
 
 
 def watched(folder, task, facts, make):
     def slowly():
-        time.sleep(slow)
+        time.sleep(33)
         with makers.open("a") as file:
             file.write(os.environ["RANK_ID"])
         return make()
@@ -219,15 +219,11 @@ run_main(run_classifier.main, ClassifierConfig)
 """
 
 
-@pytest.mark.parametrize("slow", [1, pytest.param(33, marks=pytest.mark.slow)])
-def test_two_ranks_fine_tune_on_features_of_one_and_measure_as_one(
-    texts: Path,  # noqa: F811
-    tmp_path: Path,
-    slow: float,
-) -> None:
+@pytest.mark.slow
+def test_two_ranks_fine_tune_on_features_of_one_however_slow_it_is(texts: Path, tmp_path: Path) -> None:  # noqa: F811
     run, makers = tmp_path / "run", tmp_path / "makers"
     changes = {"feature_dir": tmp_path / "features", "do_predict": True, "epoch_num": 4, "eval_batch_size": 7}
-    done = start_two(tmp_path, MAKERS, [str(slow), str(makers), *classifier_words(texts, run, **changes)])
+    done = start_two(tmp_path, MAKERS, [str(makers), *classifier_words(texts, run, **changes)])
     assert done.returncode == 0, done.stdout + done.stderr
     assert makers.read_text() == "000"  # train, dev, test
     alone = {"do_train": False, "load_finetune_checkpoint_path": run, "output_path": tmp_path / "alone"}

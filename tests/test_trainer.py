@@ -3,8 +3,10 @@
 import json
 import math
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +20,7 @@ from model_utils.config import PretrainConfig, load_config
 from model_utils.device import Device
 from model_utils.errors import CheckpointError, ConfigError, UserError
 from src.checkpoint import list_checkpoints
+from src.ranks import Ranks
 from src.run_folder import RunFolder
 from src.run_plan import Plan, Precision, Selection, plan_precision, plan_run
 from src.train_step import LossScale
@@ -362,6 +365,32 @@ def test_a_run_does_not_change_its_precision_in_silence(tmp_path: Path, capsys: 
     step, chosen = Step(), make_config(folder, compute_type="float32")
     fit(chosen, step, precision=plan_precision(chosen, Device("GPU")))
     assert "; from here device_target GPU instead of CPU\n" in capsys.readouterr().out and step.restarts == 0
+
+
+@pytest.mark.parametrize(
+    ("differing", "sentence"),
+    [
+        ({"identity": {"rows": 21}}, r"data\.rows is 20 on rank 0 and 21 on rank 1"),
+        ({"seed": 2}, "seed is 1 on rank 0 and 2 on rank 1"),
+        ({"weight": 0.25}, "checksum of the weights is [0-9]+ on rank 0 and [0-9]+ on rank 1"),
+        ({}, ""),
+    ],
+)
+def test_ranks_that_would_train_apart_are_refused(tmp_path: Path, differing: dict[str, Any], sentence: str) -> None:
+    def check(rank: int) -> str:
+        given = {"identity": {"rows": 20}, "seed": 1, "weight": 0.5} | (differing if rank else {})
+        config, step = make_config(tmp_path / "run", seed=given["seed"]), Step()
+        step.weight.set_data(Tensor(given["weight"], ms.float32))
+        folder, ranks = RunFolder(tmp_path / "run", config), Ranks(rank, 2, tmp_path, wait_minutes=0.5)
+        try:
+            Trainer(step, Rows(), Plan(20, 5), config, folder, given["identity"], FLOAT32, ranks).check_ranks()
+        except UserError as error:
+            return str(error)
+        return ""
+
+    with ThreadPoolExecutor(2) as pool:
+        for said in pool.map(check, range(2)):
+            assert re.match(f"the ranks differ in what they train on: {sentence};", said) if sentence else not said
 
 
 def test_no_checkpoint_where_none_is_wanted(tmp_path: Path) -> None:
