@@ -17,10 +17,11 @@ from model_utils.portable_model import PortableModel, Vocabulary, account, check
 from model_utils.tokenizer_json import build_tokenizer_json, extract_vocabulary
 from model_utils.torch_weights import SAFETENSORS, read_weights
 from src.albert_config import RUN_KEYS, AlbertConfig
-from src.task_file import LABELLED, Task
+from src.task_file import LABELLED, SettingsSchema, Task
 from src.tokenization import SENTENCEPIECE_SPECIALS, FullTokenizer
 
 CONFIG, TOKENIZER_CONFIG, TOKENIZER = "config.json", "tokenizer_config.json", "tokenizer.json"
+OURS = "albert_mindspore"  # key of what task.json says beside task and labels; transformers keeps it unused
 BACKBONE = "albert."  # before the backbone's names, but in AlbertModel's own files
 POSITION_IDS = "albert.embeddings.position_ids"  # 0, 1, 2, ...: a constant that older files hold
 WITHOUT_POOLER = ("AlbertForMaskedLM", "AlbertForQuestionAnswering", "AlbertForTokenClassification")
@@ -40,6 +41,7 @@ class ConfigSchema(Schema):
     hidden_act: str | None = None
     problem_type: str | None = None
     id2label: dict[Annotated[str, Field(pattern="^[0-9]{1,9}$")], str | int] | None = None
+    albert_mindspore: SettingsSchema = SettingsSchema()
 
 
 def read_hugging_face(folder: Path, task: str = "", labels: tuple[str, ...] = ()) -> PortableModel:
@@ -90,10 +92,11 @@ def _stated_task(stated: ConfigSchema, values: dict[str, np.ndarray], folder: Pa
     tasks = [TASKS[name] for name in stated.architectures or () if name in TASKS]
     if not tasks:
         return None
+    settings = stated.albert_mindspore.model_dump(exclude_unset=True)
     if tasks[0] == "classification" and len(values.get("classifier.bias", ())) == 1:
-        return Task("regression")
+        return Task("regression", (), settings)
     labels = stated.id2label or {}
-    return Task(tasks[0], tuple(str(labels[key]) for key in sorted(labels, key=int)))
+    return Task(tasks[0], tuple(str(labels[key]) for key in sorted(labels, key=int)), settings)
 
 
 def _read_vocabulary(folder: Path) -> Vocabulary | None:
@@ -179,12 +182,13 @@ def _architecture(model: PortableModel) -> str:
 def _describe_task(task: Task | None) -> dict[str, Any]:
     if task is None:
         return {}
+    described: dict[str, Any] = {OURS: dict(task.settings)} if task.settings else {}
     if task.task == "regression":
-        return {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}, "problem_type": "regression"}
+        described |= {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}, "problem_type": "regression"}
     if task.task in LABELLED:
         numbers = {label: number for number, label in enumerate(task.labels)}
-        return {"id2label": {str(number): label for label, number in numbers.items()}, "label2id": numbers}
-    return {}
+        described |= {"id2label": {str(number): label for label, number in numbers.items()}, "label2id": numbers}
+    return described
 
 
 def _write_vocabulary(model: PortableModel, folder: Path) -> FullTokenizer | None:

@@ -173,6 +173,7 @@ def settle_task(
     allowed, outputs = HEAD_TASKS[heads[0]], len(values[heads[0]])
     if heads[0] == "classifier.bias":
         allowed = allowed[1:3] if outputs == 1 else LABELLED
+    settings = stated.settings if stated else {}
     task = stated.task if stated else asked or (allowed[0] if len(allowed) == 1 else "")
     if not task:
         print(f"{origin} does not say whether its head is for {' or '.join(allowed)}; --task would")
@@ -186,12 +187,12 @@ def settle_task(
     if task not in LABELLED:
         if labels:
             raise ConfigError(f"--labels means nothing for {task}")
-        return Task(task)
+        return Task(task, (), settings)
     names = labels or (stated.labels if stated else ()) or tuple(f"LABEL_{i}" for i in range(outputs))
     if len(names) != outputs:
         source = "--labels has" if labels else f"{origin} names"
         raise ConfigError(f"{source} {len(names)} labels, the head has {outputs} outputs: {listed(names)}")
-    return Task(task, names)
+    return Task(task, names, settings)
 
 
 def listed(names: Iterable[str]) -> str:

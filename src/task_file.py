@@ -1,7 +1,7 @@
 """task.json beside fine-tuned weights: what the head was trained for, and the names of its labels."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -19,17 +19,19 @@ LABELLED = ("classification", "token_classification")  # an output for each labe
 
 @dataclass(frozen=True)
 class Task:
-    """A task of TASKS, and the labels in the order of the outputs; () where the outputs are no labels."""
+    """A task of TASKS, and what task.json says about it.
+
+    labels: in the order of the outputs; () where the outputs are no labels. settings: all the rest (SettingsSchema).
+    """
 
     task: str
     labels: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-class CardSchema(Schema):
-    """What has to be known to use fine-tuned weights. Converted weights know no more than their task and labels."""
+class SettingsSchema(Schema):
+    """How fine-tuned weights are used: as in their training. Weights of other projects know nothing of it."""
 
-    task: Literal[TASKS]
-    labels: tuple[str, ...] | None = None
     max_seq_length: int = Field(512, ge=8, le=LENGTH)
     classifier_hidden_size: int = Field(0, ge=0, le=WIDTH)
     max_qa_length: int = Field(128, ge=1, le=LENGTH)
@@ -41,6 +43,13 @@ class CardSchema(Schema):
     end_n_top: int = Field(5, ge=1, le=BEAM)
     null_threshold: float = 1.0
     text_columns: dict[Literal["text_a", "text_b", "text"], str] = Field(default_factory=dict)
+
+
+class CardSchema(SettingsSchema):
+    """What has to be known to use fine-tuned weights."""
+
+    task: Literal[TASKS]
+    labels: tuple[str, ...] | None = None
 
     @model_validator(mode="after")
     def _labels_fit(self) -> Self:
@@ -62,8 +71,8 @@ def write_card(folder: Path, card: Mapping[str, Any]) -> None:
 
 
 def write_task(folder: Path, task: Task) -> None:
-    """Write a task.json that says no more than the task and its labels."""
-    write_card(folder, asdict(task))
+    """Write task.json."""
+    write_card(folder, {"task": task.task, "labels": task.labels, **task.settings})
 
 
 def read_card(weights: Path) -> dict[str, Any] | None:
@@ -80,6 +89,6 @@ def read_card(weights: Path) -> dict[str, Any] | None:
 
 
 def read_task(weights: Path) -> Task | None:
-    """The task and the labels of read_card."""
+    """What read_card gives, as a Task."""
     card = read_card(weights)
-    return card and Task(card["task"], tuple(card["labels"]))
+    return card and Task(card.pop("task"), tuple(card.pop("labels")), card)

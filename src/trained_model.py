@@ -32,7 +32,7 @@ from src.tokenization import FullTokenizer
 
 FILL_MASK, EMBEDDINGS = "fill_mask", "embeddings"
 _LENGTHS = {"doc_stride": 128, "max_query_length": 64, "max_answer_length": 30, "n_best_size": 20}
-# What task.json may leave out: converted weights know no more than their task and labels.
+# What task.json may leave out: that of weights which others trained does.
 DEFAULTS: dict[str, dict[str, Any]] = {
     "classification": {"max_seq_length": 512, "classifier_hidden_size": 0},
     "regression": {"max_seq_length": 512, "classifier_hidden_size": 0},

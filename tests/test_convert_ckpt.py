@@ -27,12 +27,14 @@ from src import finetune_eval_model as heads
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import PreTrainingScores
 from src.checkpoint import find_checkpoint, load_backbone
+from src.predictor import Predictor
 from src.saved_tokenizer import load_tokenizer
-from src.task_file import Task, read_task
+from src.task_file import TASKS, Task, read_task
 from src.tokenization import FullTokenizer
 from tests import google_figures
 from tests.converted_outputs import computed, pre_training_outputs
 from tests.small_text import train_model, write_text
+from tests.trained_folders import make_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 GOOGLE_TASKS = {
@@ -101,6 +103,10 @@ def convert(source: str, target: str, given: Path, output: Path, **settings: Any
     """The command's own main."""
     convert_ckpt.main(ConvertConfig(source=source, target=target, input=str(given), output=str(output), **settings))
     return output
+
+
+def read_json_file(file: Path) -> Any:
+    return json.loads(file.read_text())
 
 
 def assert_same_bits(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
@@ -206,6 +212,28 @@ def test_there_and_back_again(tmp_path: Path, case: str, config: AlbertConfig) -
     stated = json.loads((back / "config.json").read_text())
     assert AlbertConfig.from_json(back / "config.json") == config
     assert {key: stated.get(key) for key in described} == described
+
+
+ASKED = {
+    "classification": {"text_a": "a film, so long that it is cut. good"},
+    "squad_v1": {
+        "context": "the lake of geneva lies in the west of the country, where it is deep",
+        "question": "where",
+    },
+}
+
+
+@pytest.mark.parametrize("task", [task for task in TASKS if task != "squad_v2"])
+def test_how_a_model_is_used_goes_there_and_back(tmp_path: Path, task: str) -> None:
+    """task.json says lengths, strides, columns: without them the same weights answer otherwise."""
+    settings = {"max_seq_length": 24, "doc_stride": 3, "classifier_hidden_size": 0, "text_columns": {"text": "review"}}
+    ours = make_folder(tmp_path / "ours", task, **settings, language="zh")
+    there = convert("mindspore", "hf", ours, tmp_path / "hf")
+    back = convert("hf", "mindspore", there, tmp_path / "back")
+    assert read_json_file(back / "task.json") == read_json_file(ours / "task.json")
+    if task in ASKED:
+        first, second = (Predictor.load(folder).predict([ASKED[task]]) for folder in (ours, back))
+        assert first == second
 
 
 def test_published_file_with_pooler_beside_masked_tokens_keeps_it(tmp_path: Path) -> None:
@@ -415,6 +443,10 @@ DAMAGES = {
     "more groups": (lambda folder: state(folder, num_hidden_groups=3), "missing albert.encoder.albert_layer_groups.2"),
     "two labels": (lambda folder: state(folder, id2label={"0": "a", "1": "b"}), "names 2 labels, the head has 3"),
     "bad labels": (lambda folder: state(folder, id2label={"a": "b"}), r"id2label\.a.* allowed is \^\[0-9\]"),
+    "no length": (
+        lambda folder: state(folder, albert_mindspore={"max_seq_length": "long"}),
+        r"albert_mindspore\.max_seq_length is 'long', allowed is a valid integer",
+    ),
     "other head": (lambda folder: state(folder, architectures=["AlbertForQuestionAnswering"]), "not for squad_v1"),
     "several labels": (lambda folder: state(folder, problem_type="multi_label_classification"), "exclude each other"),
 }

@@ -17,6 +17,7 @@ from src.fill_mask import encode_masked
 from src.saved_tokenizer import load_tokenizer
 from src.task_file import Task, read_task
 from tests.converted_outputs import computed, pre_training_outputs
+from tests.trained_folders import make_folder
 
 pytestmark = pytest.mark.oracles
 ROWS, LENGTH = 2, 13
@@ -176,6 +177,16 @@ def test_heads(torch: ModuleType, transformers: ModuleType, tmp_path: Path, arch
         right = ask(torch, model, their_columns)
         for name, value in zip(network.output_names, found, strict=True):
             assert_close(value, right[name], name)
+
+
+def test_how_a_model_is_used_survives_transformers(transformers: ModuleType, tmp_path: Path) -> None:
+    ours = make_folder(tmp_path / "ours", "squad_v1", max_seq_length=24, doc_stride=3)
+    there = convert("mindspore", "hf", ours, tmp_path / "hf")
+    model = transformers.AlbertForQuestionAnswering.from_pretrained(there)
+    transformers.AutoTokenizer.from_pretrained(there).save_pretrained(tmp_path / "saved")
+    model.save_pretrained(tmp_path / "saved")
+    back = convert("hf", "mindspore", tmp_path / "saved", tmp_path / "back")
+    assert json.loads((back / "task.json").read_text()) == json.loads((ours / "task.json").read_text())
 
 
 def test_regression(torch: ModuleType, transformers: ModuleType, tmp_path: Path) -> None:

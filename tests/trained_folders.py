@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from model_utils.files import write_json
 from src.albert_config import AlbertConfig
 from src.checkpoint import save_checkpoint
 from src.saved_tokenizer import save_tokenizer
-from src.task_file import TASK_FILE, TASKS
+from src.task_file import TASKS, write_card
 from src.tokenization import build_tokenizer
 from src.trained_model import build_scores, complete_card
 
@@ -44,14 +43,14 @@ def write_vocabulary(folder: Path) -> Path:
     return file
 
 
-def make_folder(folder: Path, task: str, architecture: AlbertConfig = ARCHITECTURE) -> Path:
-    """The folder itself, with checkpoint, albert_config.json, vocabulary and task.json."""
+def make_folder(folder: Path, task: str, architecture: AlbertConfig = ARCHITECTURE, **settings: Any) -> Path:
+    """The folder itself, with checkpoint, albert_config.json, vocabulary, and a task.json with these settings."""
     folder.mkdir(parents=True)
-    card = {"task": task, **CARDS[task], **LENGTHS}
+    card = {"task": task, **CARDS[task], **LENGTHS, **settings}
     scores, _ = build_scores(complete_card(card, architecture, False), architecture)
     save_checkpoint(scores, folder, 1, {})
     architecture.to_json(folder / "albert_config.json")
     save_tokenizer(folder, build_tokenizer(str(write_vocabulary(folder)), "", True))
     if task in TASKS:
-        write_json(folder / TASK_FILE, card)
+        write_card(folder, card)
     return folder
