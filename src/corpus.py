@@ -10,7 +10,8 @@ Four layouts are told apart by a file's first lines:
   hard line breaks (books) is recognised by its even right margin: its lines are joined into paragraphs, a blank line
   ends a paragraph and two or more end a document.
 
-Files are read in a stream: memory holds one document, and a document is cut at MAX_DOCUMENT_CHARACTERS.
+Files are read in a stream: memory holds one document, and a document ends after the paragraph with which it has more
+than MAX_DOCUMENT_CHARACTERS. A paragraph of more than MAX_PARAGRAPH_CHARACTERS ends with a sentence.
 """
 
 import glob
@@ -24,6 +25,7 @@ from model_utils.errors import DataError
 from src.utils import decode
 
 MAX_DOCUMENT_CHARACTERS = 1_000_000
+MAX_PARAGRAPH_CHARACTERS = 10_000  # of text with hard line breaks, which may have no blank line anywhere
 MAX_LINE_BYTES = 1 << 20
 SNIFFED_CHARACTERS = 100_000  # enough of a book to get past its title page and table of contents
 
@@ -238,18 +240,26 @@ def _wikitext_units(lines: Iterable[str]) -> Iterator[str]:
 def _book_units(lines: Iterable[str]) -> Iterator[str]:
     for has_text, group in itertools.groupby(lines, key=bool):
         if has_text:
-            yield _join_lines(group)
+            yield from _join_lines(group)
         elif len(list(itertools.islice(group, 2))) == 2:
             yield ""
 
 
-def _join_lines(lines: Iterable[str]) -> str:
-    """One paragraph from its lines; Chinese and Japanese are joined without a space."""
+def _join_lines(lines: Iterable[str]) -> Iterator[str]:
+    """One paragraph from its lines; Chinese and Japanese are joined without a space.
+
+    What is longer than MAX_PARAGRAPH_CHARACTERS is cut after its last whole sentence, or where it has none at the line.
+    """
     text = ""
     for line in lines:
         glue = "" if not text or (_IS_CJK.match(text[-1]) and _IS_CJK.match(line[0])) else " "
         text += glue + line
-    return text
+        if len(text) > MAX_PARAGRAPH_CHARACTERS:
+            *whole, rest = split_sentences(text)
+            yield text.removesuffix(rest).strip() if whole else text
+            text = rest if whole else ""
+    if text:
+        yield text
 
 
 def _has_hard_line_breaks(lines: list[str]) -> bool:

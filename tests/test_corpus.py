@@ -145,17 +145,41 @@ def test_long_lines_come_in_pieces(tmp_path, monkeypatch, text):
     assert {word for piece in document for word in piece.split()} >= set(text.split()) or " " not in text
 
 
-def test_memory_does_not_grow_with_the_file(tmp_path):
-    def peak(copies: int) -> int:
-        path = write(tmp_path, WIKI * copies, f"{copies}.txt")
-        tracemalloc.start()
-        count = sum(1 for _ in iter_documents(path))
-        size = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert count == 2 * copies
-        return size
+def peak_memory(path, documents: int | None = None) -> int:
+    """Bytes that reading takes."""
+    tracemalloc.start()
+    count = sum(1 for _ in iter_documents(path))
+    size = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert documents in (None, count)
+    return size
 
-    assert peak(20_000) < 1.2 * peak(2_000)
+
+def test_memory_does_not_grow_with_the_file(tmp_path):
+    small, large = (
+        peak_memory(write(tmp_path, WIKI * copies, f"{copies}.txt"), 2 * copies) for copies in (2_000, 20_000)
+    )
+    assert large < 1.2 * small
+
+
+def wrapped_text(characters: int, stop: str) -> str:
+    """Lines of even width without a blank one."""
+    words = " ".join(f"Word{number}{stop * (number % 12 == 0)}" for number in range(characters // 9))
+    return "\n".join(textwrap.wrap(words, 70))
+
+
+@pytest.mark.parametrize("stop", [".", ""])
+def test_broken_lines_without_blank_ones_are_cut_after_sentences(tmp_path, stop):
+    text = wrapped_text(3_000_000, stop)
+    path = write(tmp_path, text)
+    documents = list(iter_documents(path))
+    assert [word for document in documents for unit in document for word in unit.split()] == text.split()
+    units = [unit for document in documents for unit in document]
+    assert max(map(len, units)) < corpus.MAX_PARAGRAPH_CHARACTERS + 200
+    assert min(map(len, units[:-1])) > corpus.MAX_PARAGRAPH_CHARACTERS - 200
+    assert all(unit.endswith(stop) for unit in units[:-1])
+    assert max(sum(map(len, document)) for document in documents) < corpus.MAX_DOCUMENT_CHARACTERS + 20_000
+    assert peak_memory(path) < 5_000_000
 
 
 # --- files ---
