@@ -159,7 +159,7 @@ def check_outputs(config: FinetuneConfig) -> None:
         check_output_folder(Path(config.output_path), "output_path")
     elif not config.do_train:
         weights = Path(config.load_finetune_checkpoint_path)
-        check_output_folder(weights if weights.is_dir() else weights.parent, "without output_path the results' folder")
+        check_output_folder(folder_of(weights), "without output_path the results' folder")
 
 
 def find_tokenizer(config: FinetuneConfig) -> FullTokenizer:

@@ -33,6 +33,7 @@ from src.task_file import TASKS, Task, read_task
 from src.tokenization import FullTokenizer
 from tests import google_figures
 from tests.converted_outputs import computed, pre_training_outputs
+from tests.folder_state import folder_state
 from tests.small_text import train_model, write_text
 from tests.trained_folders import make_folder
 
@@ -228,7 +229,9 @@ def test_how_a_model_is_used_goes_there_and_back(tmp_path: Path, task: str) -> N
     """task.json says lengths, strides, columns: without them the same weights answer otherwise."""
     settings = {"max_seq_length": 24, "doc_stride": 3, "classifier_hidden_size": 0, "text_columns": {"text": "review"}}
     ours = make_folder(tmp_path / "ours", task, **settings, language="zh")
+    before = folder_state(ours)
     there = convert("mindspore", "hf", ours, tmp_path / "hf")
+    assert folder_state(ours) == before
     back = convert("hf", "mindspore", there, tmp_path / "back")
     assert read_json_file(back / "task.json") == read_json_file(ours / "task.json")
     if task in ASKED:

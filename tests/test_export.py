@@ -19,6 +19,7 @@ from src.export import check, export_model, load_mindir, read_key
 from src.predictor import Predictor
 from src.server.schemas import ANSWERS
 from src.trained_model import load_trained
+from tests.folder_state import folder_state
 from tests.trained_folders import ARCHITECTURE, CARDS, make_folder
 
 TEXTS = ["a", "some words, and more.", "who is it? " * 9]
@@ -67,6 +68,7 @@ def test_the_mindir_answers_as_the_checkpoint(task: str, tmp_path: Path) -> None
     """Answers are in the promised form, the same from both, and do not depend on their company in a batch."""
     is_embeddings = task == "embeddings"
     folder = make_folder(tmp_path / "run", "classification" if is_embeddings else task)
+    before = folder_state(folder)
     file = exported(folder, tmp_path / "out" / task, embeddings=is_embeddings)
     records = [RECORDS[task](text) for text in TEXTS]
     from_mindir = Predictor.load(file)
@@ -79,6 +81,7 @@ def test_the_mindir_answers_as_the_checkpoint(task: str, tmp_path: Path) -> None
         assert_close(from_mindir.predict([record])[0], answer)
     names = {path.name for path in file.parent.iterdir()}
     assert names == {f"{task}.mindir", f"{task}.json", f"{task}.vocab.txt"}
+    assert folder_state(folder) == before
 
 
 def assert_close(one: Any, other: Any) -> None:

@@ -232,6 +232,17 @@ def test_figures_of_a_regression_can_be_computed_from_its_predictions(data: Path
     assert judgement.metrics["spearman_correlation"] == pytest.approx(-0.5)
 
 
+@pytest.mark.parametrize("cap", [0, 2])
+def test_a_capped_test_set_is_no_submission(data: Path, tmp_path: Path, cap: int) -> None:
+    settings = {"task_name": "sst-2", "do_predict": True, "max_predict_samples": cap}
+    task = ClassifierTask(config_of(data, tmp_path / "run", **settings), tokenizer=None)
+    judgement = task.judge("test", SimpleNamespace(columns={}), {"logits": np.float32([[1, 0], [0, 3]])}, {})
+    judgement.write(tmp_path)
+    assert answers(tmp_path / "predictions_test.tsv") == ["0", "1"]
+    assert (tmp_path / "SST-2.tsv").exists() == (not cap)
+    assert judgement.remarks == (("SST-2.tsv is not written: max_predict_samples leaves rows out",) if cap else ())
+
+
 def test_weights_of_another_head_are_refused(data: Path, run: Path, tmp_path: Path) -> None:
     config = config_of(
         data, None, do_train=False, load_finetune_checkpoint_path=run, label_list="bad,good,great", output_path=tmp_path

@@ -14,6 +14,7 @@ from src.entities import entity_scores
 from src.ner_task import NerTask
 from src.text_tables import read_table
 from tests.finetune_arguments import LEARNER, arguments
+from tests.folder_state import folder_state
 
 SENTENCES = 32
 
@@ -87,7 +88,9 @@ def test_weights_alone_find_the_same(run: Path, shared: Path, tmp_path: Path) ->
     bare.write_text("\n\n".join("\n".join(sentence) for sentence in words))
     task = {"do_train": False, "do_eval": False, "do_predict": True, "data_dir": "", "spm_model_file": ""}
     where = {"test_file": bare, "output_path": tmp_path, "load_finetune_checkpoint_path": run}
+    before = folder_state(run)
     run_ner.main(config_of(shared, tmp_path, **task, **where))
+    assert folder_state(run) == before
     with_tags = read_predictions(run / "predictions_dev.txt")
     assert read_predictions(tmp_path / "predictions_test.txt") == [[[row[0], row[2]] for row in s] for s in with_tags]
 

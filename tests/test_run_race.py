@@ -14,6 +14,7 @@ from model_utils.schema import load_config
 from model_utils.task_config import RaceConfig
 from src.text_tables import read_table
 from tests.finetune_arguments import LEARNER, arguments
+from tests.folder_state import folder_state
 
 LONGEST_ARTICLE = 700  # characters
 PASSAGES = 2  # of each level
@@ -103,7 +104,9 @@ def test_every_question_has_its_choice(run: Path) -> None:
 
 def test_one_level_alone(run: Path, shared: Path, tmp_path: Path) -> None:
     where = {"load_finetune_checkpoint_path": run, "output_path": tmp_path, "spm_model_file": ""}
+    before = folder_state(run)
     run_race.main(config_of(shared, run.parent, do_train=False, level="high", **where))
+    assert folder_state(run) == before
     results = read(tmp_path / "eval_results.json")
     assert results["accuracy"] == 1.0 and "accuracy_middle" not in results
     assert len(read(tmp_path / "predictions_dev.json")) == sum(name.startswith("high") for name in right_answers(run))
