@@ -32,6 +32,7 @@ CUDA_LIBRARIES = (
     "libnccl.so.2",
 )
 RANKS_FOLDER = "ALBERT_RANKS_FOLDER"  # in the environment of a process that scripts/launch.py started as one of several
+CALL_DEPTH = 10_000  # of graphs: a loop over all tensors nests several calls a tensor, beyond MindSpore's 1,000 at 200
 GPU_SETUP = "install it with `pip install -r requirements-gpu.txt` and run `. scripts/gpu_env.sh` before Python"
 
 
@@ -224,6 +225,7 @@ def setup_device(
         allowed = "0" if available == 1 else f"0 to {available - 1}"
         raise DeviceError(f"device_id is {device_id}, but {target} has {available} device(s): allowed is {allowed}")
     ms.set_context(mode=ms.GRAPH_MODE)
+    ms.set_recursion_limit(CALL_DEPTH)
     in_use = ms.get_context("device_target"), ms.get_context("device_id")
     try:
         ms.set_device(target, device_id)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor
 
+from model_utils.device import setup_device
 from model_utils.errors import ConfigError
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.layers import RowSquareSum
@@ -60,6 +61,16 @@ def test_micro_batches_equal_one_batch() -> None:
     np.testing.assert_allclose(losses, micro_losses, rtol=1e-6)
     for name, value in weights.items():
         np.testing.assert_allclose(value, micro_weights[name], atol=1e-6, err_msg=name)
+
+
+@pytest.mark.slow
+def test_a_model_of_many_tensors_compiles() -> None:
+    """As albert_base has with share_parameters none."""
+    setup_device("CPU")
+    network = AlbertForPreTraining(dataclasses.replace(TINY, num_hidden_layers=12, share_parameters="none"))
+    optimizer = build_optimizer(network.trainable_params(), SETTINGS, 10)
+    assert len(optimizer.parameters) > 200
+    assert np.isfinite(float(TrainStep(network, optimizer, LossScale()).train([batch()])["loss"]))
 
 
 def test_wrong_number_of_micro_batches() -> None:
