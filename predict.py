@@ -22,9 +22,9 @@ def note(sentence: str) -> None:
 def main(config: PredictConfig) -> int:
     """Load the model, then answer a file or serve; 1 if no record could be answered."""
     if config.serve:
-        from src.server import parse_address, serve
+        from src.server import parse_address, parse_hosts, serve
 
-        address = parse_address(config.serve)
+        address, hosts = parse_address(config.serve), parse_hosts(config.allowed_hosts)
     else:
         check_output(config.output, config.input)
     setup_device(config.device_target, config.device_id)
@@ -43,7 +43,7 @@ def main(config: PredictConfig) -> int:
     if config.top_k != PredictConfig.top_k and task != "fill_mask":
         raise ConfigError(f"top_k is {config.top_k}, but the model's task is {task}, not fill_mask")
     if config.serve:
-        serve(predictor, *address, allowed_hosts=config.allowed_hosts)
+        serve(predictor, *address, allowed_hosts=hosts)
         return 0
     text_key = config.text_a_column or TEXT_KEYS.get(task, "text_a")
     records = read_records(config.input, config.input_format, text_key)

@@ -19,7 +19,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from model_utils.errors import ConfigError
-from src.server import Limits, create_app, parse_address, serve
+from src.server import Limits, create_app, parse_address, parse_hosts, serve
 from src.server.gates import hosts_of
 from src.server.schemas import ANSWERS
 from tests.scripted_predictor import SCRIPTS, ScriptedPredictor
@@ -396,6 +396,13 @@ def test_only_allowed_hosts_are_answered(names: set[str], host: str, allowed: bo
     assert allowed or "names another host than this server's (--allowed_hosts" in reply.json()["error"]
 
 
+def test_names_of_hosts() -> None:
+    assert parse_hosts(("Box.Example", "::1", "10.0.0.1", "*")) == {"box.example", "::1", "10.0.0.1", "*"}
+    for name in ("http://box", "box:80", "[::1]", "*.example", "a b", ""):
+        with pytest.raises(ConfigError, match=r"allowed_hosts holds .*, allowed are names and addresses"):
+            parse_hosts([name])
+
+
 SERVER = """
 import os, signal, time
 from src.server import Limits, serve
@@ -500,7 +507,9 @@ def test_a_process_survives_bad_clients_and_finishes_what_runs_at_sigterm(server
         HEAD + b"99999999999\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nno number\r\n",
     ):
         connect(address, request).close()
-    assert b'{"error": "this is no HTTP request"}' in read_all(connect(address, b"\x16\x03\x01 no http\r\n\r\n"))
+    assert b'{"error": "this is no HTTP request, or its headers are too long"}' in read_all(
+        connect(address, b"\x16\x03\x01 no http\r\n\r\n")
+    )
     with httpx2.Client(base_url=address) as api:
         assert api.post("/predict", content=b" " * 200_000).status_code == 413
         assert api.get("/health").json()["status"] == "ok"

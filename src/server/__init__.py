@@ -2,6 +2,7 @@
 
 from src.server.app import create_app, parse_address, serve
 from src.server.batching import Predictor
+from src.server.gates import parse_hosts
 from src.server.limits import DEFAULT_LIMITS, Limits
 
-__all__ = ["DEFAULT_LIMITS", "Limits", "Predictor", "create_app", "parse_address", "serve"]
+__all__ = ["DEFAULT_LIMITS", "Limits", "Predictor", "create_app", "parse_address", "parse_hosts", "serve"]

@@ -160,14 +160,14 @@ def serve(
     Args:
         predictor: the model; called from one other thread.
         host: name or address to bind to. port: 0 takes a free one, which is printed.
-        allowed_hosts: names that requests may name besides the served address; "*": any.
+        allowed_hosts: that requests may name besides the served address, from parse_hosts.
 
     Raises:
         ConfigError: the address cannot be bound to, or the card names a task that is not known.
     """
     with _listen(host, port) as listener:
         address, port = listener.getsockname()[:2]
-        app = create_app(predictor, limits, hosts_of(host, address) | {name.lower() for name in allowed_hosts})
+        app = create_app(predictor, limits, hosts_of(host, address).union(allowed_hosts))
         print(f"serving {predictor.card['task']} on http://{_in_url(address)}:{port}/ (Ctrl-C ends)", flush=True)
         if not ipaddress.ip_address(address).is_loopback:
             print("note: whoever reaches this address may use the model: there is no password", flush=True)

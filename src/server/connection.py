@@ -41,7 +41,7 @@ class TimedConnection(H11Protocol):
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(400, "this is no HTTP request")
+        self._refuse(400, "this is no HTTP request, or its headers are too long")
         self.transport.close()
 
     def _watch(self) -> None:

@@ -11,6 +11,8 @@ from fastapi.responses import JSONResponse
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from model_utils.errors import ConfigError
+
 ANY_HOST = "*"
 _UNSPECIFIED = {"0.0.0.0", "::"}  # served on every address of the machine
 _HOST = re.compile(r"(?:\[([^\[\]]*)\]|([^\[\]:]*?)\.?)(?::\d*)?")
@@ -29,6 +31,20 @@ def hosts_of(host: str, address: str) -> frozenset[str]:
     elif ipaddress.ip_address(address).is_loopback:
         names |= {"localhost", "127.0.0.1", "::1"}
     return frozenset(names)
+
+
+def parse_hosts(names: Collection[str]) -> frozenset[str]:
+    """Names or addresses of hosts, in lower case, to be allowed beside those of hosts_of; "*": any.
+
+    Raises:
+        ConfigError: one of them is no name, for instance because it has a scheme or a port.
+    """
+    for name in names:
+        if name != ANY_HOST and not _is_address(name) and re.search(r"[\s:/\[\]*]|^$", name):
+            raise ConfigError(
+                f"allowed_hosts holds {name!r}, allowed are names and addresses without scheme and port, or {ANY_HOST}"
+            )
+    return frozenset(name.lower() for name in names)
 
 
 class AllowedHosts:
