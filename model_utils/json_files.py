@@ -139,7 +139,7 @@ def _refuse(reason: ValidationError, origin: str, error: type[UserError]) -> NoR
     first = reason.errors(include_url=False)[0]
     key = ".".join(map(str, first["loc"]))
     if not key:
-        raise error(f"{origin}: {first['msg']}") from None
+        raise error(f"{origin}: needed is {first['msg'].removeprefix('Value error, ')}") from None
     if first["type"] == "missing":
         raise error(f"{origin}: {key} is missing") from None
     if first["type"] == "string_pattern_mismatch":

@@ -300,7 +300,7 @@ class _CheckedLoader(yaml.SafeLoader):
                 raise ConfigError(f"line {line}: a list or mapping stands where a key is expected")
             key = self.construct_object(key_node, deep=True)
             if key in seen:
-                raise ConfigError(f"line {line}: the key {key} is given twice")
+                raise ConfigError(f"line {line}: the key {str(key)[:200]} is given twice")
             seen.add(key)
         return super().construct_mapping(node, deep)
 
@@ -326,7 +326,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ConfigError(f"the configuration {path} is not UTF-8 text: byte {error.start}") from error
     except yaml.YAMLError as error:
-        raise ConfigError(f"the configuration {path} is not yaml: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"the configuration {path} is not yaml: {' '.join(str(error).split())[:300]}") from error
     except ConfigError as error:
         raise ConfigError(f"{path}, {error}") from None
     if content is None:
@@ -369,9 +369,10 @@ def _flatten(tree: Mapping[Any, Any], kind: type, origin: str, prefix: str = "")
 
 def unknown_key(key: str, known: Sequence[str], origin: str) -> str:
     """The sentence for a key that does not exist, with the nearest one that does."""
-    nearest = difflib.get_close_matches(key, known, 1, cutoff=0.5)
-    advice = f"did you mean {nearest[0]}?" if nearest else f"known are {', '.join(known)}"
-    return f"{origin}: {key} is not a key; {advice}"
+    nearest = difflib.get_close_matches(key[:200], known, 1, cutoff=0.5)
+    more = f" and {len(known) - 20} more, which --help lists" if len(known) > 20 else ""
+    advice = f"did you mean {nearest[0]}?" if nearest else f"known are {', '.join(known[:20])}{more}"
+    return f"{origin}: {key[:200]} is not a key; {advice}"
 
 
 def _parse_arguments(arguments: Sequence[str]) -> dict[str, str]:
@@ -381,11 +382,11 @@ def _parse_arguments(arguments: Sequence[str]) -> dict[str, str]:
     while words:
         word = words.pop(0)
         if not word.startswith("--") or word == "--":
-            raise ConfigError(f"command line: {word!r} stands where an option (--key value) is expected")
+            raise ConfigError(f"command line: {shorten(word)} stands where an option (--key value) is expected")
         key, equals, value = word[2:].partition("=")
         if not equals:
             if not words or words[0].startswith("--"):
-                raise ConfigError(f"command line: --{key} needs a value")
+                raise ConfigError(f"command line: --{key[:200]} needs a value")
             value = words.pop(0)
         values[key] = value
     return values

@@ -17,7 +17,7 @@ for word in "$@"; do
 done
 prepare_environment "${requirements[@]}"
 cd "$PROJECT" || exit 2
-[ ${#chosen[@]} -gt 0 ] || chosen=(tests/test_*.py)
+[ ${#chosen[@]} -gt 0 ] || chosen=(tests/test_*.py tests/*/test_*.py)
 
 reports=$(mktemp -d)
 trap 'rm -rf "$reports"' EXIT

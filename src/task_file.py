@@ -54,7 +54,7 @@ class CardSchema(SettingsSchema):
     @model_validator(mode="after")
     def _labels_fit(self) -> Self:
         if self.task in LABELLED and not self.labels:
-            raise ValueError(f"labels with a name for each output of {self.task}")
+            raise ValueError(f"a name in labels for each output of {self.task}")
         if len(set(self.labels or ())) < len(self.labels or ()):
             raise ValueError("labels that differ from each other")
         return self

@@ -16,6 +16,7 @@ from pathlib import Path
 import sentencepiece
 
 from model_utils.errors import DataError
+from model_utils.files import open_file
 from src.tracked_text import CharacterTable, Offset, TrackedText
 from src.wordpiece import WordPiece
 
@@ -275,7 +276,8 @@ def is_number_comma(piece: str) -> bool:
 
 def _read(file: Path) -> bytes:
     try:
-        content = file.read_bytes()
+        with open_file(file) as stream:
+            content = stream.read()
     except OSError as error:
         raise DataError(f"the vocabulary {file} cannot be read: {error.strerror}") from error
     if not content:

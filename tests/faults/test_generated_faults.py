@@ -1,0 +1,348 @@
+"""Generated faults: whatever stands in a configuration, a small file, a record, a table or a checkpoint, the answer is
+a result or a sentence, soon, and memory does not grow.
+
+Nothing is compiled: a network that gives zeros stands in for the real one.
+"""
+
+import contextlib
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import strategies as st
+from mindspore import Tensor
+
+from model_utils import config as configs
+from model_utils import deploy_config, task_config
+from model_utils.config import PretrainConfig, load_config, write_config
+from model_utils.errors import DataError
+from model_utils.hugging_face_folder import read_hugging_face
+from model_utils.schema import Config, leaves_of
+from model_utils.tokenizer_json import extract_vocabulary
+from model_utils.torch_weights import read_weights
+from src.checkpoint import best_checkpoint, find_checkpoint, load_backbone, newest_checkpoint, read_checkpoint
+from src.create_finetune_data import TextColumns, classification_features, read_examples
+from src.create_squad_data import read_squad
+from src.features import cached_features
+from src.file_answers import answer_records
+from src.finetune_eval_model import SpanSearchScores
+from src.ner_data import NameColumns, read_sentences
+from src.predictor import Predictor
+from src.race_data import read_race
+from src.record_files import read_records
+from src.records import open_records
+from src.run_folder import check_run_folder
+from src.run_log import read_log
+from src.saved_tokenizer import load_tokenizer
+from src.task_file import read_card
+from src.tokenization import build_tokenizer
+from src.trained_model import build_scores, complete_card
+from tests.faults.cases import COUNTS, NUMBERS, OTHER_KINDS, SCALARS, TEXTS, VALUES, damaged, explore, put
+from tests.trained_folders import ARCHITECTURE, CARDS, LENGTHS, make_folder, write_vocabulary
+
+COMMANDS = [
+    kind
+    for module in (configs, deploy_config, task_config)
+    for kind in vars(module).values()
+    if isinstance(kind, type) and issubclass(kind, Config) and "python " in (kind.__doc__ or "")
+]
+
+
+def encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+# --- configurations ---
+
+
+@st.composite
+def configurations(draw: Any) -> tuple[type[Config], bytes, list[str]]:
+    """A command, the content of its yaml file, and words of the command line."""
+    kind = draw(st.sampled_from(COMMANDS))
+    known = st.sampled_from([key for key, _, _ in leaves_of(kind)])
+    keys = st.one_of(known, known, known, known, TEXTS)
+    tree = draw(st.dictionaries(keys, VALUES, max_size=3))
+    content = encoded(yaml.safe_dump(tree))
+    if draw(st.booleans()):
+        lines = draw(st.lists(st.tuples(keys, TEXTS), max_size=3))
+        content = encoded("".join(f"{key}: {value}\n" for key, value in lines))
+    if draw(st.booleans()):
+        content = draw(damaged(content))
+    given = draw(st.lists(st.tuples(keys, st.one_of(SCALARS.map(str), TEXTS)), max_size=4))
+    words = [
+        word for key, value in given for word in ([f"--{key}={value}"] if draw(st.booleans()) else [f"--{key}", value])
+    ]
+    return kind, content, words
+
+
+@COUNTS
+def test_configurations(tmp_path: Path, count: int) -> None:
+    def check(case: tuple[type[Config], bytes, list[str]]) -> None:
+        kind, content, words = case
+        put(tmp_path / "run.yaml", content)
+        config = load_config(kind, ["--config_path", str(tmp_path / "run.yaml"), *words])
+        config.check_required()
+        write_config(config, tmp_path / "written.yaml")
+        assert load_config(kind, ["--config_path", str(tmp_path / "written.yaml")]) == config
+
+    explore(count, configurations(), check)
+
+
+# --- small files ---
+
+
+def quiet(_: str) -> None:
+    """Says nothing."""
+
+
+def make_features(folder: Path) -> Path:
+    """facts.json of a set of feature files."""
+    folder.mkdir()
+    tokenizer = build_tokenizer(write_vocabulary(folder), "", True)
+    table = folder / "train.tsv"
+    table.write_text("text_a\tlabel\n" + "a b\tx\nc\ty\n" * 3)
+    examples = read_examples(table, TextColumns())
+    cached_features(
+        folder, "classification", {}, lambda: classification_features(examples, ["x", "y"], tokenizer, 16, quiet)
+    )
+    return next(folder.glob("*.facts.json"))
+
+
+def describe(run: Path, exported: Path) -> dict[str, Any]:
+    """What an export of the folder would say."""
+    tokenizer = load_tokenizer(run)
+    exported.with_name("model.vocab.txt").write_bytes(tokenizer.file.read_bytes())
+    card = {**complete_card(read_card(run), ARCHITECTURE, False), "format_version": 1, "encrypted": False}
+    return card | {
+        "sha256": hashlib.sha256(exported.read_bytes()).hexdigest(),
+        "inputs": [{"name": name, "dtype": "int32"} for name in SpanSearchScores.input_columns],
+        "outputs": [{"name": name, "per_token": False} for name in SpanSearchScores.output_names],
+        "vocabulary": {"file": "model.vocab.txt", "sha256": tokenizer.sha256, "size": tokenizer.vocab_size},
+        "do_lower_case": True,
+        "architecture": ARCHITECTURE.facts(),
+    }
+
+
+def write_small_files(folder: Path) -> dict[Path, Any]:
+    """Whole files by path, and what reads each of them."""
+    make_folder(folder / "run", "squad_v2")
+    make_folder(folder / "tags", "token_classification")
+    ready = make_features(folder / "features")
+    exported, run = folder / "model.mindir", folder / "run"
+    exported.write_bytes(b"graph")
+    (folder / "model.json").write_text(json.dumps(describe(run, exported)))
+    (run / "best_checkpoint.json").write_text('{"checkpoint": "albert-1.ckpt", "step": 1, "accuracy": 0.5}')
+    (run / "train_log.jsonl").write_text('{"step": 1, "loss": 2.5}\n{"step": 2, "loss": null, "lr": 1e-5}\n')
+    config = PretrainConfig(data_dir="data", save_checkpoint_path=str(folder / "begun"))
+    write_config(config, folder / "begun/config.yaml")
+    theirs = folder / "theirs"
+    theirs.mkdir()
+    (theirs / "config.json").write_text(
+        json.dumps(ARCHITECTURE.facts() | {"architectures": ["AlbertForMaskedLM"], "id2label": {"0": "a"}})
+    )
+    (theirs / "tokenizer_config.json").write_text('{"do_lower_case": true, "keep_accents": false}')
+    (theirs / "tokenizer.json").write_text('{"model": {"type": "WordPiece", "vocab": {"[PAD]": 0, "a": 1}}}')
+    (theirs / "model.safetensors.index.json").write_text('{"weight_map": {"albert.pooler.weight": "a.safetensors"}}')
+
+    def answer(folder: Path) -> None:
+        Predictor(complete_card(read_card(folder), ARCHITECTURE, False), load_tokenizer(run), None)
+
+    return {
+        run / "tokenizer_config.json": lambda: load_tokenizer(run),
+        run / "task.json": lambda: answer(run),
+        folder / "tags/task.json": lambda: answer(folder / "tags"),
+        run / "albert_config.json": lambda: find_checkpoint(run, quiet),
+        run / "best_checkpoint.json": lambda: best_checkpoint(run),
+        run / "train_log.jsonl": lambda: read_log(run, 5, quiet),
+        folder / "begun/config.yaml": lambda: check_run_folder(folder / "begun", config),
+        folder / "model.json": lambda: Predictor.load(exported),
+        ready: lambda: open_records(ready.parent, "classification").columns,
+        theirs / "config.json": lambda: read_hugging_face(theirs),
+        theirs / "tokenizer_config.json": lambda: read_hugging_face(theirs),
+        theirs / "tokenizer.json": lambda: extract_vocabulary(theirs / "tokenizer.json"),
+        theirs / "model.safetensors.index.json": lambda: read_weights(theirs),
+    }
+
+
+@st.composite
+def damaged_files(draw: Any, whole: list[bytes]) -> tuple[int, bytes | str]:
+    """Which of the files is damaged, and what stands in its place: bytes or a word of OTHER_KINDS."""
+    number = draw(st.integers(0, len(whole) - 1))
+    content, how = whole[number], draw(st.sampled_from(["bytes", "value", "value", "value", "other"]))
+    if how == "other":
+        return number, draw(st.sampled_from([*OTHER_KINDS, b"", b"{}", b"[]", b"null", b"\xff", b"[" * 1000]))
+    if how == "bytes" or not content.startswith(b"{"):
+        return number, draw(damaged(content))
+    tree = json.loads(content.splitlines()[0] if b"}\n{" in content else content)
+    tree.pop("checksum", None)
+    node = tree
+    while True:
+        key = draw(st.sampled_from(sorted(node)))
+        if not isinstance(node[key], dict) or not node[key] or draw(st.booleans()):
+            break
+        node = node[key]
+    if draw(st.integers(0, 3)):
+        node[key] = draw(VALUES)
+    else:
+        del node[key]
+    return number, encoded(json.dumps(tree))
+
+
+@COUNTS
+def test_small_files(tmp_path: Path, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("src.predictor.load_mindir", lambda *_: None)
+    readers = write_small_files(tmp_path)
+    files = list(readers)
+    whole = [file.read_bytes() for file in files]
+
+    def check(case: tuple[int, bytes | str]) -> None:
+        number, content = case
+        put(files[number], content)
+        try:
+            readers[files[number]]()
+        finally:
+            put(files[number], whole[number])
+
+    explore(count, damaged_files(whole), check)
+
+
+# --- records ---
+
+
+class Zeros:
+    """A network of a task's columns and outputs, without parameters."""
+
+    def __init__(self, card: dict[str, Any]) -> None:
+        scores, _ = build_scores(card, ARCHITECTURE)
+        self.card, self.input_columns, self.output_names = card, scores.input_columns, scores.output_names
+        self.per_token_outputs = scores.per_token_outputs
+
+    def __call__(self, *columns: Tensor) -> Any:
+        (rows, length), further = columns[0].shape, columns[-1].shape[1]
+        starts = self.card.get("start_n_top", 1)
+        shapes = {
+            "logits": (rows, {"multiple_choice": 4}.get(self.card["task"], max(1, len(self.card["labels"])))),
+            "mlm_logits": (rows, further, ARCHITECTURE.vocab_size),
+            "start_logits": (rows, length),
+            "end_logits": (rows, length),
+            "start_top_log_probs": (rows, starts),
+            "start_top_index": (rows, starts),
+            "end_top_log_probs": (rows, starts * self.card.get("end_n_top", 1)),
+            "end_top_index": (rows, starts * self.card.get("end_n_top", 1)),
+            "cls_logits": (rows,),
+        }
+        if self.card["task"] == "token_classification":
+            shapes["logits"] = (rows, length, len(self.card["labels"]))
+        outputs = tuple(Tensor(np.zeros(shapes[name], np.float32)) for name in self.output_names)
+        return outputs if len(outputs) > 1 else outputs[0]
+
+
+KEYS = """id text text_a text_b tokens context question article options label prediction error line""".split()
+
+
+@st.composite
+def record_files(draw: Any) -> tuple[str, str, bytes]:
+    """A task, the ending of a file, and its content."""
+    task, suffix = draw(st.sampled_from(list(CARDS))), draw(st.sampled_from([".jsonl", ".tsv", ".csv", ".txt"]))
+    text = st.one_of(TEXTS, st.sampled_from(["a [MASK] b", "who was it?", "b" * 200, "[MASK]" * 50, "a\u0301\u200b中"]))
+    value = st.one_of(text, st.lists(text, min_size=4, max_size=4), VALUES)
+    records = draw(st.lists(st.dictionaries(st.one_of(st.sampled_from(KEYS), TEXTS), value, max_size=6), max_size=4))
+    whole = draw(st.fixed_dictionaries(dict.fromkeys(KEYS[1:4], text) | {"context": text, "question": text}))
+    content = encoded("\n".join(map(json.dumps, [whole, *records])))
+    if suffix != ".jsonl":
+        rows = [KEYS[:4], *([str(cell) for cell in record.values()] for record in records)]
+        content = encoded("\n".join(("," if suffix == ".csv" else "\t").join(row) for row in rows))
+    return task, suffix, draw(damaged(content)) if draw(st.booleans()) else content
+
+
+@COUNTS
+def test_records(tmp_path: Path, count: int) -> None:
+    tokenizer = build_tokenizer(write_vocabulary(tmp_path), "", True)
+    cards = {task: complete_card({"task": task, **CARDS[task], **LENGTHS}, ARCHITECTURE, False) for task in CARDS}
+    predictors = {task: Predictor(card, tokenizer, Zeros(card)) for task, card in cards.items()}
+
+    def check(case: tuple[str, str, bytes]) -> None:
+        task, suffix, content = case
+        file, output = tmp_path / f"in{suffix}", tmp_path / "out.jsonl"
+        put(file, content)
+        answer_records(predictors[task], read_records(str(file), "auto", "text_a"), str(output), quiet)
+        for line in output.read_text(encoding="utf-8").split("\n")[:-1]:
+            assert isinstance(json.loads(line), dict)
+
+    explore(count, record_files(), check)
+
+
+# --- tables and texts of training ---
+
+
+def read_labelled(path: Path, tokenizer: Any) -> None:
+    examples = read_examples(path, TextColumns("text_a", "text_b", "label"))
+    classification_features(examples, None, tokenizer, 16, quiet)
+
+
+@st.composite
+def text_files(draw: Any) -> tuple[str, bytes | str]:
+    """The ending of a file of texts, and its content."""
+    suffix = draw(st.sampled_from([".tsv", ".csv", ".jsonl", ".xlsx", ".xls", ".txt", ".json"]))
+    if draw(st.integers(0, 9)) == 0:
+        return suffix, draw(st.sampled_from(OTHER_KINDS))
+    cells = st.one_of(TEXTS, NUMBERS.map(str), st.sampled_from(["B-PER", "O", "a b", "1.5", "1e300"]))
+    rows = [["text_a", "text_b", "label"], *draw(st.lists(st.lists(cells, min_size=3, max_size=3), max_size=4))]
+    content = encoded("\n".join(("," if suffix == ".csv" else "\t").join(row) for row in rows))
+    if suffix in (".jsonl", ".json"):
+        content = encoded("\n".join(json.dumps(dict(zip(rows[0], row, strict=True))) for row in rows[1:]))
+    if draw(st.booleans()):
+        squad = {"data": [{"paragraphs": [{"context": "a b", "qas": [{"id": "1", "question": "a", "answers": []}]}]}]}
+        race = {"article": "a", "questions": ["b"], "options": [["a", "b", "c", "d"]], "answers": ["A"]}
+        tree = draw(st.sampled_from([squad, race]))
+        tree = {key: draw(VALUES) if draw(st.integers(0, 2)) == 0 else value for key, value in tree.items()}
+        content = encoded(json.dumps(tree))
+    return suffix, draw(damaged(content)) if draw(st.booleans()) else content
+
+
+@COUNTS
+def test_training_texts(tmp_path: Path, count: int) -> None:
+    tokenizer = build_tokenizer(write_vocabulary(tmp_path), "", True)
+    (tmp_path / "dev/high").mkdir(parents=True)
+
+    def check(case: tuple[str, bytes | str]) -> None:
+        suffix, content = case
+        file, passage = tmp_path / f"train{suffix}", tmp_path / "dev/high/1.txt"
+        put(file, content)
+        put(passage, content)
+        for read in (
+            lambda: read_labelled(file, tokenizer),
+            lambda: read_sentences(file, "auto", NameColumns("text_a", "label")),
+            lambda: read_squad(file, version_2=True),
+            lambda: read_race(tmp_path, "dev", "high"),
+        ):
+            with contextlib.suppress(DataError):
+                read()
+        put(file, "absent")
+
+    explore(count, text_files(), check)
+
+
+# --- checkpoints ---
+
+
+@COUNTS
+def test_checkpoints(tmp_path: Path, count: int) -> None:
+    run = make_folder(tmp_path / "run", "classification")
+    file = run / "albert-1.ckpt"
+    whole = file.read_bytes()
+    card = complete_card(read_card(run), ARCHITECTURE, False)
+    scores, needed = build_scores(card, ARCHITECTURE)
+    # Without its last 17 bytes a file has no checksum, and its contents have to be made sense of.
+    contents = st.one_of(damaged(whole), damaged(whole[:-17]), damaged(whole[:3000]), st.sampled_from(OTHER_KINDS))
+
+    def check(content: bytes | str) -> None:
+        put(file, content)
+        assert content == whole or newest_checkpoint(run, quiet) is None
+        load_backbone(scores, read_checkpoint(file, only_weights=True), quiet, needed)
+
+    explore(count, contents, check)
