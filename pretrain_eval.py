@@ -19,6 +19,7 @@ from src.pretraining_evaluation import (
     merge_baselines,
     only_masked,
     read_counts,
+    rehearse,
     table,
     unigram_baselines,
 )
@@ -47,6 +48,10 @@ def main(config: PretrainEvalConfig) -> None:
     batches = islice(data.batches(0), config.eval_batches or None)
     if config.only_masked:
         batches = only_masked(batches, load_tokenizer(weights).mask_id)
+    if config.dry_run:
+        number = min(data.batches_per_epoch, config.eval_batches or data.batches_per_epoch)
+        print(rehearse(network, batches, number, architecture.vocab_size))
+        return
     held_out = evaluate(network, batches, architecture.vocab_size)
     unigram = unigram_baselines(held_out.token_counts, read_counts(folder, architecture.vocab_size))
     baselines = merge_baselines(chance(architecture.vocab_size), unigram)

@@ -48,6 +48,11 @@ EPOCHS = 1_000_000
 ROWS = 65_536  # of a batch of one device
 MICRO_BATCHES = 4096  # of an update; their rows wait in memory
 DEVICES = 4096
+TOKENS = 16_384  # of an example: MindRecord's pages are to hold several of them
+PASSES = 100  # over the text; a unit of it waits in memory with all of them
+PROCESSES = 1024
+ENTRIES = 1_000_000  # of a vocabulary
+SENTENCES = 10_000_000  # that a vocabulary is trained on, for about 20 GB
 SEED = 2**32 - 1  # the largest that MindSpore and numpy take
 LOSS_SCALE = 2.0**32
 MINUTES = 60 * 24 * 366
@@ -72,15 +77,18 @@ class CreateDataConfig(Config):
     do_permutation: bool = option(False, "shuffle some n-grams instead of masking them, as google's option")
     favor_shorter_ngram: bool = option(True, "p(n) of masked n-grams is proportional to 1/n; false turns it around")
     random_next_sentence: bool = option(False, "NSP instead of SOP: second segments from other documents")
-    max_seq_length: int = option(128, "tokens of an example, [CLS] and [SEP] included", minimum=8)
-    ngram: int = option(3, "longest n-gram of words that is masked as one", minimum=1)
-    max_predictions_per_seq: int = option(20, "masked tokens of an example at most", minimum=1)
-    random_seed: int = option(12345, "seed of everything random", minimum=0)
-    dupe_factor: int = option(5, "times that the text is used, with other masks each time", minimum=1)
+    max_seq_length: int = option(128, "tokens of an example, [CLS] and [SEP] included", minimum=8, maximum=TOKENS)
+    ngram: int = option(3, "longest n-gram of words that is masked as one", minimum=1, maximum=100)
+    max_predictions_per_seq: int = option(20, "masked tokens of an example at most", minimum=1, maximum=TOKENS)
+    random_seed: int = option(12345, "seed of everything random", minimum=0, maximum=SEED)
+    dupe_factor: int = option(5, "times that the text is used, with other masks each time", minimum=1, maximum=PASSES)
     masked_lm_prob: float = option(0.15, "share of tokens that is masked", above=0, below=1)
     short_seq_prob: float = option(0.1, "share of examples that is made shorter than the maximum", minimum=0, maximum=1)
     num_workers: int = option(
-        0, "processes; 0 for as many as there are cores. The output does not depend on it", minimum=0
+        0,
+        "processes; 0 for as many as there are cores. The output does not depend on it",
+        minimum=0,
+        maximum=PROCESSES,
     )
     dry_run: bool = option(False, "check everything, make a few examples, estimate time and disk; keep nothing")
 
@@ -329,6 +337,7 @@ class PretrainEvalConfig(ArchitectureMixin, Config):
         "", "type of the matrix products; empty: float32 on CPU, else float16", choices=("", *COMPUTE_TYPES)
     )
     output_path: str = option("", "folder for eval_results.json; empty: beside the checkpoint")
+    dry_run: bool = option(False, "measure one batch, estimate time and memory; keep nothing")
 
     def validate(self) -> None:
         self.check_architecture()
@@ -342,15 +351,17 @@ class TrainVocabularyConfig(Config):
     output_prefix: str = option(
         "", "PREFIX.model and PREFIX.vocab (sentencepiece) or PREFIX.vocab.txt (wordpiece) are written", required=True
     )
-    vocab_size: int = option(30000, "entries, special tokens included", minimum=16)
+    vocab_size: int = option(30000, "entries, special tokens included", minimum=16, maximum=ENTRIES)
     kind: str = option("sentencepiece", "as ALBERT's, or as Chinese BERT's", choices=("sentencepiece", "wordpiece"))
     do_lower_case: bool = option(True, "lower-case the text; use the vocabulary with the same setting")
     max_sentences: int = option(
         1_000_000,
         "sentences that are used, for about 2 GB of memory; of a larger text, as many at random",
         minimum=1,
+        maximum=SENTENCES,
         needs=("kind", "sentencepiece"),
     )
+    dry_run: bool = option(False, "train on a few sentences, estimate time, memory and disk; keep nothing")
 
 
 def run_main(main: Callable[[Settings], int | None], kind: type[Settings]) -> NoReturn:

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from model_utils.errors import DataError
+from model_utils.files import open_file
 from src.utils import decode
 
 MAX_DOCUMENT_CHARACTERS = 1_000_000
@@ -50,7 +51,7 @@ def expand_glob(pattern: str) -> list[Path]:
     A folder stands for all files below it. Files and folders whose name begins with a dot are left out.
 
     Raises:
-        DataError: a part of the pattern matches no file, or all files are empty.
+        DataError: a part of the pattern matches no file or no regular one, or all files are empty.
     """
     if not pattern.strip(", "):
         raise DataError("the pattern of input files is empty; give a path or a glob pattern in quotes")
@@ -130,7 +131,12 @@ def _match(pattern: str) -> list[Path]:
     candidates = [literal] if literal.exists() else [Path(name) for name in glob.glob(pattern, recursive=True)]
     files = []
     for path in candidates:
-        files += [path] if path.is_file() else [child for child in path.rglob("*") if _is_visible(child, path)]
+        if path.is_dir():
+            files += [child for child in path.rglob("*") if _is_visible(child, path)]
+        elif path.exists() and not path.is_file():
+            raise DataError(f"{path} is a device or a pipe; the text is read several times: write it to a file")
+        else:
+            files.append(path)
     return files
 
 
@@ -142,7 +148,7 @@ def _read_lines(path: Path) -> Iterator[str]:
     """Decoded lines without line ends and outer white space; a line over MAX_LINE_BYTES comes in pieces."""
     position = 0
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             while raw := file.readline(MAX_LINE_BYTES):
                 piece = raw[: _piece_length(raw)]
                 text = decode(piece, path, position)

@@ -26,7 +26,7 @@ from typing import Any, Self
 import numpy as np
 from tqdm import tqdm
 
-from model_utils.config import CreateDataConfig, run_main
+from model_utils.config import CreateDataConfig, check_output_folder, run_main
 from model_utils.errors import DataError, UserError
 from src.corpus import expand_glob, read_documents, split_sentences
 from src.coverage import Coverage
@@ -266,6 +266,7 @@ def main(config: CreateDataConfig) -> None:
     """
     start = time.monotonic()
     path = check_record_path(config.output_file)
+    check_output_folder(path.parent, "output_file's folder")
     files = expand_glob(config.input_file)
     tokenizer = build_tokenizer(config.vocab_file, config.spm_model_file, config.do_lower_case)
     settings = Settings(**{field.name: getattr(config, field.name) for field in fields(Settings)})

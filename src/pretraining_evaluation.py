@@ -1,8 +1,12 @@
 """Held-out quality of a pre-trained ALBERT, beside chance and beside knowing nothing but word frequencies."""
 
 import math
+import resource
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
+from itertools import islice
 from pathlib import Path
 
 import mindspore as ms
@@ -72,6 +76,28 @@ def evaluate(
     }
     metrics = {"loss": means["mlm_loss"] + means["sop_loss"], **means}
     return HeldOut(metrics, round(weight_of["sop"]), round(weight_of["mlm"]), counts)
+
+
+def rehearse(
+    network: AlbertForPreTraining, batches: Iterable[dict[str, np.ndarray]], number: int, vocab_size: int
+) -> str:
+    """Measure the first batch, once to compile and once for the time, and say what all `number` of them would take.
+
+    Raises:
+        DataError: as evaluate.
+    """
+    first = list(islice(batches, 1))
+    seconds = []
+    for _ in range(2):
+        start = time.monotonic()
+        evaluate(network, first, vocab_size)
+        seconds.append(time.monotonic() - start)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return (
+        f"dry run: a batch takes {seconds[1]:.2f} s (the first {seconds[0]:.1f} s, with compilation); {number:,} "
+        f"batches take about {timedelta(seconds=round(seconds[1] * number))}. Host memory at its peak: "
+        f"{memory / 1e9:.2f} GB; on disk a file of some kilobytes. Nothing was kept."
+    )
 
 
 def only_masked(batches: Iterable[dict[str, np.ndarray]], mask_id: int) -> Iterator[dict[str, np.ndarray]]:

@@ -5,10 +5,14 @@ goes through the same preprocessing as when it is tokenized.
 """
 
 import io
+import itertools
 import random
 import re
+import resource
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import timedelta
 from pathlib import Path
 
 import sentencepiece
@@ -23,7 +27,11 @@ from src.wordpiece import split_words
 
 CHARACTER_COVERAGE = 0.99995
 OWN_PIECES = ("(", ")", '"', "-", ".", "–", "£", "€")  # characters that ALBERT never joins to others
+SAMPLE = 20_000  # sentences of a dry run
 SEED = 12345  # of the choice among more than max_sentences sentences
+
+Reader = Callable[[], Iterable[str]]
+Trainer = Callable[..., tuple[bytes, ...]]
 
 
 def main(config: TrainVocabularyConfig) -> None:
@@ -33,7 +41,7 @@ def main(config: TrainVocabularyConfig) -> None:
         ConfigError: the size does not suit the text, or the files exist.
         DataError: the text cannot be read.
     """
-    train = {"sentencepiece": train_sentencepiece, "wordpiece": train_wordpiece}[config.kind]
+    train: Trainer = {"sentencepiece": train_sentencepiece, "wordpiece": train_wordpiece}[config.kind]
     suffixes = {"sentencepiece": (".vocab", ".model"), "wordpiece": (".vocab.txt",)}[config.kind]
     targets = [Path(config.output_prefix + suffix) for suffix in suffixes]
     if targets[-1].exists():
@@ -43,7 +51,10 @@ def main(config: TrainVocabularyConfig) -> None:
     check_output_folder(targets[-1].parent, "output_prefix's folder")
     paths = expand_glob(config.input_file)
     print(f"training a {config.kind} vocabulary of {config.vocab_size} entries on {len(paths)} file(s)", flush=True)
-    contents = train(paths, config)
+    if config.dry_run:
+        print(rehearse(train, paths, config))
+        return
+    contents = train(lambda: _read_sentences(paths), config)
     targets[-1].parent.mkdir(parents=True, exist_ok=True)
     for target, content in zip(targets, contents, strict=True):
         write_atomically(target, lambda temporary, content=content: temporary.write_bytes(content))
@@ -52,14 +63,47 @@ def main(config: TrainVocabularyConfig) -> None:
     print(f"wrote {tokenizer.file}: {tokenizer.vocab_size} entries, sha256 {tokenizer.sha256}")
 
 
-def train_sentencepiece(paths: Sequence[Path], config: TrainVocabularyConfig) -> tuple[bytes, bytes]:
+def rehearse(train: Trainer, paths: Sequence[Path], config: TrainVocabularyConfig) -> str:
+    """Train on the first SAMPLE sentences and say what all the text would take; nothing is kept.
+
+    Raises:
+        ConfigError: the sample is the whole text, and the size does not suit it.
+    """
+    start, before = time.monotonic(), _peak_memory()
+    sample = list(itertools.islice(_read_sentences(paths), SAMPLE))
+    read = time.monotonic() - start
+    contents = train(lambda: sample, config, exact=len(sample) < SAMPLE)
+    trained = time.monotonic() - start - read
+    text, sample_bytes = sum(path.stat().st_size for path in paths), sum(len(sentence.encode()) for sentence in sample)
+    total = len(sample) if len(sample) < SAMPLE else round(len(sample) * text / sample_bytes)
+    used = min(total, config.max_sentences) if config.kind == "sentencepiece" else total
+    seconds = read * total / len(sample) + trained * used / len(sample)
+    memory = before + (_peak_memory() - before) * used / len(sample)
+    size = sum(map(len, contents)) / contents[0].count(b"\n") * config.vocab_size
+    return (
+        f"dry run: about {total:,} sentences, of which {used:,} are used: about {timedelta(seconds=round(seconds))}, "
+        f"{memory / 1e9:.1f} GB of memory and {size / 1e6:.1f} MB on disk, judged by the first {len(sample):,}. "
+        "Nothing was kept."
+    )
+
+
+def _peak_memory() -> int:
+    """Bytes that this process has held at most."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def train_sentencepiece(read: Reader, config: TrainVocabularyConfig, exact: bool = True) -> tuple[bytes, bytes]:
     """Train as google trained 30k-clean.model.
+
+    Args:
+        read: gives the sentences of the text.
+        exact: False takes fewer entries where the text gives no more.
 
     Returns:
         the listing (piece, tab and score a line) and the model.
     """
     # The library would choose itself, and with another seed in every process.
-    sentences = _choose(_read_sentences(paths), config.max_sentences)
+    sentences = _choose(read(), config.max_sentences)
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -67,6 +111,7 @@ def train_sentencepiece(paths: Sequence[Path], config: TrainVocabularyConfig) ->
             model_writer=model,
             model_type="unigram",
             vocab_size=config.vocab_size,
+            hard_vocab_limit=exact,
             pad_id=0,
             unk_id=1,
             bos_id=-1,
@@ -85,14 +130,18 @@ def train_sentencepiece(paths: Sequence[Path], config: TrainVocabularyConfig) ->
     return listing.encode(), model.getvalue()
 
 
-def train_wordpiece(paths: Sequence[Path], config: TrainVocabularyConfig) -> tuple[bytes]:
+def train_wordpiece(read: Reader, config: TrainVocabularyConfig, exact: bool = True) -> tuple[bytes]:
     """Train a WordPiece vocabulary: special tokens, characters, characters inside words, longer pieces.
+
+    Args:
+        read: gives the sentences of the text, each time anew.
+        exact: False takes fewer entries where the text gives no more.
 
     Returns:
         the vocabulary, one entry a line.
     """
     specials = [WORDPIECE_SPECIALS[name] for name in ("pad", "unk", "cls", "sep", "mask")]
-    alphabet, inner = _choose_alphabet(_read_sentences(paths), config, config.vocab_size - len(specials))
+    alphabet, inner = _choose_alphabet(read(), config, config.vocab_size - len(specials))
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=WORDPIECE_SPECIALS["unk"]))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     trainer = tokenizers.trainers.WordPieceTrainer(
@@ -104,10 +153,10 @@ def train_wordpiece(paths: Sequence[Path], config: TrainVocabularyConfig) -> tup
         limit_alphabet=len(alphabet),
         show_progress=False,
     )
-    words = (" ".join(split_words(sentence, config.do_lower_case)) for sentence in _read_sentences(paths))
+    words = (" ".join(split_words(sentence, config.do_lower_case)) for sentence in read())
     tokenizer.train_from_iterator(words, trainer)
     entries = sorted(tokenizer.get_vocab().items(), key=lambda entry: entry[1])
-    if len(entries) != config.vocab_size:
+    if exact and len(entries) != config.vocab_size:
         raise ConfigError(
             f"vocab_size is {config.vocab_size}, but this text gives {len(entries)} entries; set it to that"
         )

@@ -1,6 +1,7 @@
 """Reading raw text: the layouts, the borders of documents, sentences, and what is refused."""
 
 import json
+import os
 import pydoc_data.topics
 import textwrap
 import tracemalloc
@@ -204,6 +205,17 @@ def test_missing_and_empty_input(tmp_path, monkeypatch, pattern, message):
     write(tmp_path, "", "empty.txt")
     with pytest.raises(DataError, match=message):
         expand_glob(pattern)
+
+
+def test_pipes_and_devices_are_no_text(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for pattern in (tmp_path / "pipe", f"{tmp_path}/p*", "/dev/null"):
+        with pytest.raises(DataError, match=r"is a device or a pipe; the text is read several times"):
+            expand_glob(str(pattern))
+    with pytest.raises(DataError, match="no file matches"):
+        expand_glob(str(tmp_path))
+    with pytest.raises(DataError, match=r"pipe cannot be read: it is a folder, a device or a pipe"):
+        list(iter_documents(tmp_path / "pipe"))
 
 
 def test_files_without_text(tmp_path):

@@ -3,6 +3,7 @@
 import itertools
 import json
 import multiprocessing
+import os
 import re
 from pathlib import Path
 from random import Random
@@ -10,7 +11,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from model_utils.errors import DataError, UserError
+from model_utils.config import CreateDataConfig
+from model_utils.errors import ConfigError, DataError, UserError
 from src import create_pretraining_data, mindrecord_file
 from src.create_pretraining_data import UnitMaker, UnitMakers, describe_vocabulary, group_documents
 from src.masking import Settings
@@ -186,6 +188,30 @@ def test_bad_input_is_a_sentence_and_leaves_nothing(text_and_model, tmp_path, co
     with pytest.raises(DataError, match=sentence):
         make_records(tmp_path / "out" / "pre.mindrecord", text, text_and_model[1])
     assert not list((tmp_path / "out").glob("*"))
+
+
+def test_a_pipe_is_no_vocabulary(text_and_model, tmp_path):
+    os.mkfifo(tmp_path / "pipe.model")
+    with pytest.raises(
+        DataError, match=r"the vocabulary .*pipe\.model cannot be read: it is a folder, a device or a pipe"
+    ):
+        make_records(tmp_path / "pre.mindrecord", text_and_model[0], tmp_path / "pipe.model")
+
+
+@pytest.mark.parametrize(
+    ("key", "most"),
+    [
+        ("dupe_factor", 100),
+        ("max_seq_length", 16_384),
+        ("max_predictions_per_seq", 16_384),
+        ("ngram", 100),
+        ("num_workers", 1024),
+        ("random_seed", 2**32 - 1),
+    ],
+)
+def test_numbers_have_upper_bounds(key, most):
+    with pytest.raises(ConfigError, match=rf"{key} is {most + 1}, allowed is .* at most "):
+        CreateDataConfig(**{key: most + 1})
 
 
 def test_chinese_words_are_characters(tmp_path):

@@ -250,16 +250,21 @@ def test_a_warm_start_takes_weights_and_sizes_from_the_checkpoint(
     assert "0 missing" in said and "hidden_size 32 instead of 768" in said
 
 
-@pytest.fixture(scope="module")
-def evaluated(data: Path, finished: Path) -> dict[str, Any]:
+def measure(data: Path, finished: Path, **changes: Any) -> None:
     flags = {
         "config_path": os.devnull,
         "load_checkpoint_path": finished,
         "data_dir": data / "held_out",
         "batch_size": 8,
         "device_target": "CPU",
+        **changes,
     }
     pretrain_eval.main(load_config(PretrainEvalConfig, words_of(flags)))
+
+
+@pytest.fixture(scope="module")
+def evaluated(data: Path, finished: Path) -> dict[str, Any]:
+    measure(data, finished)
     return json.loads((finished / "eval_results.json").read_text())
 
 
@@ -270,6 +275,18 @@ def held_out_columns(data: Path) -> dict[str, np.ndarray]:
 
 def held_out(data: Path, batch_size: int) -> PretrainingData:
     return PretrainingData(str(data / "held_out"), "", run_pretrain.Loading(batch_size, shuffle=False, evaluation=True))
+
+
+def test_evaluation_can_be_rehearsed(
+    data: Path, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    batches = held_out(data, 8).batches_per_epoch
+    assert batches > 3
+    for eval_batches, measured in ((0, batches), (3, 3)):
+        measure(data, finished, output_path=tmp_path / "new", eval_batches=eval_batches, dry_run=True)
+        said = capsys.readouterr().out
+        assert f"compilation); {measured} batches take about 0:00:" in said and "Nothing was kept." in said
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_evaluation_is_that_of_training(finished: Path, evaluated: dict[str, Any]) -> None:
