@@ -7,6 +7,7 @@ import re
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -296,6 +297,39 @@ def test_a_signal_in_an_evaluation_is_answered_before_its_next_batch(
     assert without_speed(log(tmp_path / "stopped")) == without_speed(log(tmp_path / "quiet"))
     best = [(tmp_path / name / "best_checkpoint.json").read_text() for name in ("stopped", "quiet")]
     assert best[0] == best[1] and json.loads(best[0])["step"] == 20
+
+
+def test_all_ranks_leave_an_evaluation_together(tmp_path: Path) -> None:
+    """Two ranks, threads here; the signal reaches one of them, and the other measures no batch more."""
+
+    class Signals(nullcontext):
+        received = 0
+
+    def act(rank: int) -> tuple[str, int]:
+        config, ranks = make_config(tmp_path / "run"), Ranks(rank, 2, tmp_path, wait_minutes=0.5)
+        signals, batches = Signals(), 0
+
+        def evaluate(before_batch: Callable[[], object]) -> dict[str, float]:
+            nonlocal batches
+            for _ in range(3):
+                before_batch()
+                batches += 1
+                signals.received = signal.SIGTERM * (rank == 1 and batches == 2)
+            return {"f1": 0.5}
+
+        with RunFolder(config.save_checkpoint_path, config, writer=ranks.writer) as folder:
+            options = {"evaluate": evaluate, "eval_steps": 3}
+            trainer = Trainer(Step(), Rows(), Plan(20, 5), config, folder, {}, FLOAT32, ranks, **options)
+            trainer.signals = signals
+            try:
+                trainer.fit()
+            except SystemExit as stop:
+                return str(stop.code), batches
+        return "finished", batches
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(act, range(2))) == [("143", 2), ("143", 2)]
+    assert [step for step, _ in list_checkpoints(tmp_path / "run")] == [3]
 
 
 def test_patience_survives_a_kill(tmp_path: Path) -> None:
