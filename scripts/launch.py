@@ -20,6 +20,7 @@ from types import FrameType
 
 GRACE = 60.0  # s that ranks have to end after one that failed; longer than a CPU's collective waits for it
 START = 600  # s that they have to find each other, as msrun gives them
+SCHEDULER = [sys.executable, "-P", "-c", "from mindspore import communication; communication.init()"]
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 STOPPED = tuple(128 + number for number in SIGNALS)  # exit codes of a rank that saved because it was asked to stop
 
@@ -61,17 +62,15 @@ class Job:
         }
         for rank in range(self.size):
             numbers = {"MS_NODE_ID": rank, "RANK_ID": rank, "DEVICE_ID": rank}
-            self._start(self.log_of(rank), {**common, **numbers, "MS_ROLE": "MS_WORKER"})
-        self._start(self.logs / "scheduler.log", {**common, "RANK_ID": 0, "MS_ROLE": "MS_SCHED"})
+            self._start(self.log_of(rank), {**common, **numbers, "MS_ROLE": "MS_WORKER"}, self.command)
+        self._start(self.logs / "scheduler.log", {**common, "MS_ROLE": "MS_SCHED"}, SCHEDULER)
 
-    def _start(self, path: Path, environment: dict[str, object]) -> None:
+    def _start(self, path: Path, environment: dict[str, object], command: list[str]) -> None:
         variables = os.environ | {key: str(value) for key, value in environment.items()}
         with path.open("wb") as log:
             # In sessions of their own: a terminal's Ctrl-C reaches them through this process alone.
             self.processes.append(
-                subprocess.Popen(
-                    self.command, env=variables, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-                )
+                subprocess.Popen(command, env=variables, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
             )
 
     def ask_to_stop(self, number: int, _: FrameType | None = None) -> None:

@@ -214,8 +214,6 @@ RANK = """
 import os, signal, sys, time
 from pathlib import Path
 rank = int(os.environ["RANK_ID"])
-if os.environ["MS_ROLE"] == "MS_SCHED":
-    time.sleep(600)
 print("rank", rank, flush=True)
 if rank == 1:
     {act}
