@@ -22,6 +22,7 @@ from src.predictor import Predictor
 from src.record_files import NumberedRecord, check_output, read_records, write_records
 from src.saved_tokenizer import load_tokenizer
 from src.server import create_app
+from src.task_file import read_card, write_card
 from tests.conftest import ROOT
 from tests.trained_folders import TAGS, make_folder
 
@@ -206,8 +207,7 @@ def test_what_is_cut_says_so(classify: Predictor) -> None:
 
 def test_texts_may_have_the_names_of_their_columns_in_training(classifier: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(classifier, tmp_path / "run")
-    card = json.loads((folder / "task.json").read_text())
-    (folder / "task.json").write_text(json.dumps(card | {"text_columns": {"text_a": "review", "text_b": "title"}}))
+    write_card(folder, read_card(folder) | {"text_columns": {"text_a": "review", "text_b": "title"}})
     predictor = Predictor.load(folder, say=quiet)
     pair = {"text_a": "fine", "text_b": "words"}
     same = [{"review": "fine", "title": "words"}, {"review": "fine", "text_b": "words"}, pair | {"review": "fine"}]
