@@ -53,7 +53,7 @@ def expand_glob(pattern: str) -> list[Path]:
     Raises:
         DataError: a part of the pattern matches no file or no regular one, or all files are empty.
     """
-    if not pattern.strip(", "):
+    if not pattern.replace(",", "").strip():
         raise DataError("the pattern of input files is empty; give a path or a glob pattern in quotes")
     names = [pattern] if _match(pattern) else [name.strip() for name in pattern.split(",") if name.strip()]
     files: set[Path] = set()

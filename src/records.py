@@ -34,6 +34,7 @@ from src.mindrecord_file import FORBIDDEN, MindRecordFile, too_many
 
 FORMAT_VERSION = 1
 SUFFIX = ".mindrecord"
+INDEX_PATH_BYTES = 512  # of the path to a .db, by SQLite
 INDEX_BYTES = 64  # of each row in the .db, which is written last
 SPARE_BYTES = 16 << 20  # MindSpore crashes when a disk is full; it stops by itself only at 10 MB before that
 
@@ -154,7 +155,7 @@ class RecordWriter(contextlib.AbstractContextManager):
         self._lengths: list[np.ndarray] = []
         self._arrays: dict[str, np.ndarray] = {}
         self._files: list[MindRecordFile] = []
-        self._folder = self.path.parent / f"unfinished-{self.path.stem}"
+        self._folder = unfinished_folder(self.path)
         self._lock: int | None = None
 
     def __enter__(self) -> Self:
@@ -383,18 +384,29 @@ def check_record_path(path: str | Path) -> Path:
     """The path of a set to be written.
 
     Raises:
-        DataError: the name does not end with .mindrecord, is that of a folder, or has a character that MindSpore does
-            not allow.
+        DataError: the name does not end with .mindrecord, is that of a folder or device, or has a character that
+            MindSpore does not allow; or the path is too long.
     """
     path = Path(path)
-    if path.suffix != SUFFIX or path.is_dir():
-        raise DataError(f"the output file is {str(path)!r}, allowed is DIR/NAME{SUFFIX}")
+    if path.suffix != SUFFIX or (path.exists() and not path.is_file()):
+        raise DataError(f"the output file is {str(path)!r}, allowed is DIR/NAME{SUFFIX}, where no folder or device is")
+    size = len(os.fsencode(unfinished_folder(path).absolute() / f"{path.name}999.db-journal"))
+    if size > INDEX_PATH_BYTES:
+        raise DataError(
+            f"the output file is {str(path)!r}; with the folder that it is made in, the path has {size} bytes, allowed "
+            f"are {INDEX_PATH_BYTES}"
+        )
     if forbidden := sorted(set(path.name) & set(FORBIDDEN)):
         raise DataError(
             f"the output file is {str(path)!r}; MindRecord files are not allowed to have {' '.join(forbidden)} in "
             "their name"
         )
     return path
+
+
+def unfinished_folder(path: Path) -> Path:
+    """Where the files of a set lie until they are complete."""
+    return path.with_name(f"unfinished-{path.stem}")
 
 
 def facts_of(path: Path) -> Path:

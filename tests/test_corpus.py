@@ -198,7 +198,8 @@ def test_patterns_folders_and_lists(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("pattern", "message"), [("nothing*", "no file matches"), ("", "is empty"), ("empty.txt", "all are empty")]
+    ("pattern", "message"),
+    [("nothing*", "no file matches"), ("", "is empty"), (" ,\n", "is empty"), ("empty.txt", "all are empty")],
 )
 def test_missing_and_empty_input(tmp_path, monkeypatch, pattern, message):
     monkeypatch.chdir(tmp_path)

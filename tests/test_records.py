@@ -299,6 +299,16 @@ def test_how_many_files_are_needed(small_files, tmp_path):
         files_needed(tmp_path, 2.5 * (1 << 20), 2)
 
 
+def test_what_cannot_be_a_file_is_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe.mindrecord")
+    with pytest.raises(DataError, match="where no folder or device is"):
+        RecordWriter(tmp_path / "pipe.mindrecord", COLUMNS, FACTS)
+    longest = (512 - len(str(tmp_path)) - len("/unfinished-/.mindrecord999.db-journal")) // 2
+    with pytest.raises(DataError, match=r"the path has 51\d bytes, allowed are 512"):
+        RecordWriter(tmp_path / f"{'n' * (longest + 1)}.mindrecord", COLUMNS, FACTS)
+    assert open_records(write(tmp_path, [3, 4, 5], name="n" * longest, file_num=2), "test").num_rows == 3
+
+
 @pytest.mark.parametrize("character", mindrecord_file.FORBIDDEN.replace("/", ""))
 def test_characters_that_mindspore_refuses_are_named_at_once(tmp_path, character):
     with pytest.raises(DataError, match=f"not allowed to have {re.escape(character)} in their name"):
