@@ -257,11 +257,24 @@ def test_weights_of_another_head_are_refused(data: Path, run: Path, tmp_path: Pa
         ({"max_seq_length": 64}, "max_seq_length is 64, allowed is at most the model's max_position_embeddings"),
         ({"num_class": 3}, "num_class is 3, but there are 2 labels"),
         ({"assessment_method": "spearman_correlation"}, "belongs to regressions"),
+        (
+            {"albert_cfg.type_vocab_size": 1, "text_b_column": "label"},
+            "type_vocab_size is 1, but the rows of this task",
+        ),
+        ({"output_path": __file__}, "output_path is .*test_run_classifier.py, but nothing can be written there"),
+        ({"output_path": f"{__file__}/x", "dry_run": True}, "output_path is .*: Not a directory"),
     ],
 )
 def test_contradictions_end_before_any_work(data: Path, tmp_path: Path, changes: dict, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         run_classifier.main(config_of(data, tmp_path / "run", **changes))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_run_that_could_not_be_saved_ends_before_any_work(data: Path, tmp_path: Path, dry_run: bool) -> None:
+    with pytest.raises(ConfigError, match=r"save_finetune_checkpoint_path is .*vocab\.txt.*: Not a directory"):
+        run_classifier.main(config_of(data, data / "vocab.txt", dry_run=dry_run, feature_dir=tmp_path / "features"))
     assert not list(tmp_path.iterdir())
 
 

@@ -196,6 +196,7 @@ def test_another_configuration_is_refused(data: Path, finished: Path) -> None:
     [
         ({"optimizer_cfg.AdamWeightDecay.warmup_steps": 200}, "warmup_steps is 200, the run has 200 updates"),
         ({"albert_cfg.max_position_embeddings": 16}, "max_seq_length 32, the model has max_position_embeddings 16"),
+        ({"albert_cfg.type_vocab_size": 1}, "segment 1, but the model has type_vocab_size 1"),
         ({"albert_cfg.vocab_size": 300}, "vocab_size is 300, but the vocabulary of the data has 208 tokens"),
         ({"batch_size": 5000}, "make no update: lower the batch size"),
         ({"data_dir": "/nowhere"}, "/nowhere is not a folder"),
@@ -207,6 +208,13 @@ def test_bad_input_is_refused_before_work(data: Path, tmp_path: Path, changes: d
     with pytest.raises((ConfigError, DataError, CheckpointError), match=sentence):
         run_pretrain.main(config_of(data, tmp_path / "run", **changes))
     assert {path.name for path in (tmp_path / "run").iterdir()} == {".lock"}
+
+
+def test_a_run_that_could_not_be_saved_is_refused_by_a_dry_run(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file/run", tmp_path / ("n" * 256)):
+        with pytest.raises(ConfigError, match="but nothing can be written there"):
+            run_pretrain.main(config_of(data, path, dry_run=True))
 
 
 def test_another_vocabulary_is_refused(data: Path, tmp_path: Path) -> None:
