@@ -16,13 +16,13 @@ than MAX_DOCUMENT_CHARACTERS. A paragraph of more than MAX_PARAGRAPH_CHARACTERS 
 
 import glob
 import itertools
-import json
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from model_utils.errors import DataError
 from model_utils.files import open_file
+from model_utils.json_files import parse_json
 from src.utils import decode
 
 MAX_DOCUMENT_CHARACTERS = 1_000_000
@@ -227,7 +227,7 @@ def _json_units(lines: Iterable[str], path: Path) -> Iterator[str]:
 def _text_member(line: str) -> str | None:
     """The text of a JSON object, None where there is none."""
     try:
-        value = json.loads(line)
+        value = parse_json(line)
     except ValueError:
         return None
     text = value.get("text") if isinstance(value, dict) else None

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from fastapi.testclient import TestClient
 from hypothesis import strategies as st
 from mindspore import Tensor
 
@@ -25,6 +26,7 @@ from model_utils.schema import Config, leaves_of
 from model_utils.tokenizer_json import extract_vocabulary
 from model_utils.torch_weights import read_weights
 from src.checkpoint import best_checkpoint, find_checkpoint, load_backbone, newest_checkpoint, read_checkpoint
+from src.corpus import iter_documents
 from src.create_finetune_data import TextColumns, classification_features, read_examples
 from src.create_squad_data import read_squad
 from src.features import cached_features
@@ -38,7 +40,9 @@ from src.records import open_records
 from src.run_folder import check_run_folder
 from src.run_log import read_log
 from src.saved_tokenizer import load_tokenizer
+from src.server import Limits, create_app
 from src.task_file import read_card
+from src.tfrecords import check_tfrecord
 from src.tokenization import build_tokenizer
 from src.trained_model import build_scores, complete_card
 from tests.faults.cases import COUNTS, NUMBERS, OTHER_KINDS, SCALARS, TEXTS, VALUES, damaged, explore, put
@@ -264,6 +268,7 @@ def test_records(tmp_path: Path, count: int) -> None:
     tokenizer = build_tokenizer(write_vocabulary(tmp_path), "", True)
     cards = {task: complete_card({"task": task, **CARDS[task], **LENGTHS}, ARCHITECTURE, False) for task in CARDS}
     predictors = {task: Predictor(card, tokenizer, Zeros(card)) for task, card in cards.items()}
+    servers = {task: TestClient(create_app(predictor, Limits())) for task, predictor in predictors.items()}
 
     def check(case: tuple[str, str, bytes]) -> None:
         task, suffix, content = case
@@ -273,7 +278,14 @@ def test_records(tmp_path: Path, count: int) -> None:
         for line in output.read_text(encoding="utf-8").split("\n")[:-1]:
             assert isinstance(json.loads(line), dict)
 
+    def ask(case: tuple[str, str, bytes]) -> None:
+        task, _, content = case
+        body = b'{"records": [' + b",".join(content.splitlines()) + b"]}"
+        reply = servers[task].post("/predict", content=body, headers={"content-type": "application/json"})
+        assert reply.status_code < 500 and isinstance(json.loads(reply.content), dict)
+
     explore(count, record_files(), check)
+    explore(count, record_files(), ask)
 
 
 # --- tables and texts of training ---
@@ -319,6 +331,10 @@ def test_training_texts(tmp_path: Path, count: int) -> None:
             lambda: read_sentences(file, "auto", NameColumns("text_a", "label")),
             lambda: read_squad(file, version_2=True),
             lambda: read_race(tmp_path, "dev", "high"),
+            lambda: build_tokenizer(str(file), "", True),
+            lambda: build_tokenizer("", str(file), True),
+            lambda: [tokenizer.encode(unit) for units in iter_documents(file) for unit in units],
+            lambda: check_tfrecord(file),
         ):
             with contextlib.suppress(DataError):
                 read()
