@@ -53,17 +53,15 @@ class _Labelled(nn.Cell):
 class AlbertForSequenceClassification(_Labelled):
     """Classes of texts; google's classifier_utils."""
 
-    def __init__(
-        self, config: AlbertConfig, num_labels: int, hidden_size: int = 0, unrolled: bool = False, seed: int = 0
-    ) -> None:
-        super().__init__(SequenceClassificationScores(config, num_labels, hidden_size, unrolled, seed))
+    def __init__(self, config: AlbertConfig, num_labels: int, hidden_size: int = 0, seed: int = 0) -> None:
+        super().__init__(SequenceClassificationScores(config, num_labels, hidden_size, seed))
 
 
 class AlbertForMultipleChoice(_Labelled):
     """The right one of C choices; google's race_utils."""
 
-    def __init__(self, config: AlbertConfig, num_choices: int, unrolled: bool = False, seed: int = 0) -> None:
-        super().__init__(MultipleChoiceScores(config, num_choices, unrolled, seed))
+    def __init__(self, config: AlbertConfig, num_choices: int, seed: int = 0) -> None:
+        super().__init__(MultipleChoiceScores(config, num_choices, seed))
 
 
 class AlbertForTokenClassification(_Labelled):
@@ -72,8 +70,8 @@ class AlbertForTokenClassification(_Labelled):
     input_columns = (*TEXT_COLUMNS, "label_ids", "label_weights")
     weight_columns = ("label_weights",)
 
-    def __init__(self, config: AlbertConfig, num_labels: int, unrolled: bool = False, seed: int = 0) -> None:
-        super().__init__(TokenClassificationScores(config, num_labels, unrolled, seed))
+    def __init__(self, config: AlbertConfig, num_labels: int, seed: int = 0) -> None:
+        super().__init__(TokenClassificationScores(config, num_labels, seed))
 
 
 class AlbertForRegression(nn.Cell):
@@ -83,9 +81,9 @@ class AlbertForRegression(nn.Cell):
     weight_columns = (EXAMPLE_WEIGHTS,)
     metric_names = ("loss",)
 
-    def __init__(self, config: AlbertConfig, hidden_size: int = 0, unrolled: bool = False, seed: int = 0) -> None:
+    def __init__(self, config: AlbertConfig, hidden_size: int = 0, seed: int = 0) -> None:
         super().__init__(auto_prefix=False)
-        self.scores = SequenceClassificationScores(config, 1, hidden_size, unrolled, seed)
+        self.scores = SequenceClassificationScores(config, 1, hidden_size, seed)
 
     def construct(
         self,
@@ -110,9 +108,9 @@ class AlbertForQuestionAnswering(nn.Cell):
     weight_columns = (EXAMPLE_WEIGHTS,)
     metric_names = ("loss", "accuracy")
 
-    def __init__(self, config: AlbertConfig, unrolled: bool = False, seed: int = 0) -> None:
+    def __init__(self, config: AlbertConfig, seed: int = 0) -> None:
         super().__init__(auto_prefix=False)
-        self.scores = QuestionAnsweringScores(config, unrolled, seed)
+        self.scores = QuestionAnsweringScores(config, seed)
         self.cross_entropy = CrossEntropy()
 
     def construct(
@@ -148,11 +146,9 @@ class AlbertForSpanSearch(nn.Cell):
     weight_columns = (EXAMPLE_WEIGHTS,)
     metric_names = ("loss", "accuracy")
 
-    def __init__(
-        self, config: AlbertConfig, start_n_top: int, end_n_top: int, unrolled: bool = False, seed: int = 0
-    ) -> None:
+    def __init__(self, config: AlbertConfig, start_n_top: int, end_n_top: int, seed: int = 0) -> None:
         super().__init__(auto_prefix=False)
-        self.scores = SpanSearchScores(config, start_n_top, end_n_top, unrolled, seed)
+        self.scores = SpanSearchScores(config, start_n_top, end_n_top, seed)
         self.cross_entropy = CrossEntropy()
 
     def construct(

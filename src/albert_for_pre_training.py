@@ -11,7 +11,7 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from src.albert_config import AlbertConfig
 from src.albert_model import AlbertModel, compute_dtype, initialise_weights
-from src.layers import ACTIVATIONS, CrossEntropy, Dense, LayerNorm
+from src.layers import ACTIVATIONS, AddBias, CrossEntropy, Dense, LayerNorm
 
 
 def gather_positions(sequence: Tensor, positions: Tensor) -> Tensor:
@@ -32,12 +32,12 @@ class MaskedTokenHead(nn.Cell):
         self.layer_norm = LayerNorm(config.embedding_size, config.layer_norm_eps)
         self.bias = Parameter(Tensor(np.zeros(config.vocab_size, np.float32)), name="bias")
         self.matmul = ops.MatMul(transpose_b=True)
-        self.bias_add = ops.BiasAdd()
+        self.add_bias = AddBias()
 
     def construct(self, rows: Tensor, word_embeddings: Tensor) -> Tensor:
         rows = self.layer_norm(self.activation(self.dense(rows)))
         logits = self.matmul(ops.cast(rows, self.compute_type), ops.cast(word_embeddings, self.compute_type))
-        return self.bias_add(ops.cast(logits, ms.float32), self.bias)
+        return self.add_bias(ops.cast(logits, ms.float32), self.bias)
 
 
 class PreTrainingScores(nn.Cell):
@@ -46,9 +46,9 @@ class PreTrainingScores(nn.Cell):
     Class 0 of the sentence-order head is "in order".
     """
 
-    def __init__(self, config: AlbertConfig, unrolled: bool = False, seed: int = 0) -> None:
+    def __init__(self, config: AlbertConfig, seed: int = 0) -> None:
         super().__init__()
-        self.albert = AlbertModel(config, unrolled)
+        self.albert = AlbertModel(config)
         self.mlm = MaskedTokenHead(config)
         self.sop = Dense(config.hidden_size, 2)
         initialise_weights(self, config.initializer_range, seed)
@@ -86,9 +86,9 @@ class AlbertForPreTraining(nn.Cell):
     weight_columns = ("masked_lm_weights", "sequence_weights")
     metric_names = ("loss", "mlm_loss", "sop_loss", "mlm_accuracy", "sop_accuracy")
 
-    def __init__(self, config: AlbertConfig, unrolled: bool = False, seed: int = 0) -> None:
+    def __init__(self, config: AlbertConfig, seed: int = 0) -> None:
         super().__init__(auto_prefix=False)
-        self.scores = PreTrainingScores(config, unrolled, seed)
+        self.scores = PreTrainingScores(config, seed)
         self.cross_entropy = CrossEntropy()
 
     def construct(

@@ -13,7 +13,17 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from src.albert_config import AlbertConfig
-from src.layers import ACTIVATIONS, Dense, Dropout, LayerNorm, RowSquareSum, Softmax, sigmoid_tanh
+from src.layers import (
+    ACTIVATIONS,
+    Dense,
+    Dropout,
+    LayerNorm,
+    RowSquareSum,
+    Softmax,
+    Spread,
+    SwapMiddleAxes,
+    sigmoid_tanh,
+)
 
 MASKED_SCORE = -10000.0  # google's additive mask: exp(-10000) is 0 in float32 and the sum stays finite in float16
 LAYER_KEY_STEP = 1000003  # distance between the dropout keys of two layers
@@ -67,6 +77,7 @@ class Embeddings(nn.Cell):
         if self.absolute_positions:
             self.position_embeddings = _table(config.max_position_embeddings, size, "position_embeddings")
         self.segment_rows = RowSquareSum()
+        self.spread = Spread()
         self.matmul = ops.MatMul()
         self.layer_norm = LayerNorm(size, config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob, site=1)
@@ -79,8 +90,8 @@ class Embeddings(nn.Cell):
         one_hot = ops.cast(ops.one_hot(segment_ids.reshape((-1,)), self.type_vocab_size), ms.float32)
         total = words + self.segment_rows(self.matmul(one_hot, self.token_type_embeddings))
         if self.absolute_positions:
-            total = total.reshape((batch, length, self.embedding_size)) + self.position_embeddings[:length]
-            total = total.reshape((-1, self.embedding_size))
+            positions = self.spread(self.position_embeddings[:length], (batch, length, self.embedding_size))
+            total = total + positions.reshape((-1, self.embedding_size))
         return self.dropout(self.layer_norm(total), dropout_key)
 
 
@@ -114,6 +125,8 @@ class SelfAttention(nn.Cell):
         self.output = Dense(hidden, hidden, self.compute_type)
         self.layer_norm = LayerNorm(hidden, config.layer_norm_eps)
         self.softmax = Softmax()
+        self.swap = SwapMiddleAxes()
+        self.spread = Spread()
         self.scores = ops.BatchMatMul(transpose_b=True)
         self.context = ops.BatchMatMul()
         self.probability_dropout = Dropout(config.attention_probs_dropout_prob, site)
@@ -126,7 +139,7 @@ class SelfAttention(nn.Cell):
     def split_heads(self, x: Tensor, batch: int, length: int) -> Tensor:
         """(N, H) -> (B, A, L, D) in the compute type."""
         x = ops.cast(x, self.compute_type).reshape((batch, length, self.heads, self.head_size))
-        return x.transpose((0, 2, 1, 3))
+        return self.swap(x)
 
     def relative_embeddings(self, length: int) -> Tensor:
         """Embeddings of the clipped distances between all pairs of positions, (L, L, D)."""
@@ -138,8 +151,10 @@ class SelfAttention(nn.Cell):
 
     def per_query(self, product: ops.Primitive, x: Tensor, table: Tensor, batch: int, length: int) -> Tensor:
         """Multiply each query position's rows of x (B, A, L, *) by that position's matrix of table (L, *, *)."""
-        rows = x.transpose((2, 0, 1, 3)).reshape((length, batch * self.heads, -1))
-        return product(rows, table).reshape((length, batch, self.heads, -1)).transpose((1, 2, 0, 3))
+        rows = self.swap(x.reshape((1, batch * self.heads, length, -1)))
+        products = product(rows.reshape((length, batch * self.heads, -1)), table)
+        products = self.swap(products.reshape((1, length, batch * self.heads, -1)))
+        return products.reshape((batch, self.heads, length, -1))
 
     def construct(self, x: Tensor, score_mask: Tensor, dropout_key: Tensor) -> Tensor:
         batch, _, _, length = score_mask.shape
@@ -150,13 +165,13 @@ class SelfAttention(nn.Cell):
         if self.relative:
             table = self.relative_embeddings(length)
             scores = scores + ops.cast(self.per_query(self.scores, query, table, batch, length), ms.float32)
-        probabilities = self.softmax(scores + score_mask)
+        probabilities = self.softmax(scores + self.spread(score_mask, scores.shape))
         flat = self.probability_dropout(probabilities.reshape((-1, length)), dropout_key)
         probabilities = ops.cast(flat.reshape((batch, self.heads, length, length)), self.compute_type)
         context = self.context(probabilities, value)  # B, A, L, D
         if self.relative:
             context = context + self.per_query(self.context, probabilities, table, batch, length)
-        context = context.transpose((0, 2, 1, 3)).reshape((batch * length, self.heads * self.head_size))
+        context = self.swap(context).reshape((batch * length, self.heads * self.head_size))
         return self.layer_norm(x + self.output_dropout(self.output(context), dropout_key))
 
 
@@ -176,40 +191,35 @@ class FeedForward(nn.Cell):
         return self.layer_norm(x + self.dropout(output, dropout_key))
 
 
-def sharing_plan(config: AlbertConfig) -> list[tuple[int, int, int]]:
-    """Which parameters each layer uses, as runs of consecutive equal layers: (attention set, feed-forward set, layers).
+def sharing_plan(config: AlbertConfig) -> list[tuple[int, int]]:
+    """Which parameters each layer uses: (attention set, feed-forward set).
 
     Layer i belongs to group i * groups // layers, as in google's code. share_parameters says what a group shares:
     all, the attention alone, the feed-forward network alone, or nothing (paper section 4.4, table 4).
     """
-    runs: list[tuple[int, int, int]] = []
+    plan = []
     for layer in range(config.num_hidden_layers):
         group = layer * config.num_hidden_groups // config.num_hidden_layers
         attention = group if config.share_parameters in ("all", "attention") else layer
         feed_forward = group if config.share_parameters in ("all", "ffn") else layer
-        if runs and runs[-1][:2] == (attention, feed_forward):
-            runs[-1] = (attention, feed_forward, runs[-1][2] + 1)
-        else:
-            runs.append((attention, feed_forward, 1))
-    return runs
+        plan.append((attention, feed_forward))
+    return plan
 
 
 class Encoder(nn.Cell):
     """num_hidden_layers layers over few sets of parameters: (N, E) -> (N, H).
 
-    Args:
-        unrolled: layers one after the other in the graph, for export; otherwise equal layers are iterations of a
-            `while`, which compiles in half the time. Both compute the same.
+    The layers stand one after the other in the graph. As iterations of a `while` they would compile in two thirds of
+    the time, but its gradient never gives back some memory of each call, and a MINDIR with it serves one shape only.
     """
 
-    def __init__(self, config: AlbertConfig, unrolled: bool) -> None:
+    def __init__(self, config: AlbertConfig) -> None:
         super().__init__()
-        self.runs = sharing_plan(config)
+        self.layers = sharing_plan(config)
         self.inner = config.inner_group_num
-        self.unrolled = unrolled
         self.embedding_hidden_mapping = Dense(config.embedding_size, config.hidden_size, compute_dtype(config))
-        attention_sets = 1 + max(run[0] for run in self.runs)
-        feed_forward_sets = 1 + max(run[1] for run in self.runs)
+        attention_sets = 1 + max(attention for attention, _ in self.layers)
+        feed_forward_sets = 1 + max(feed_forward for _, feed_forward in self.layers)
         # Sites 2 to 4 belong to the first inner layer, 5 to 7 to the second, and so on.
         self.attentions = nn.CellList(
             [SelfAttention(config, 2 + 3 * (i % self.inner)) for i in range(attention_sets * self.inner)]
@@ -231,17 +241,9 @@ class Encoder(nn.Cell):
     def construct(self, embeddings: Tensor, score_mask: Tensor, dropout_key: Tensor) -> Tensor:
         x = self.embedding_hidden_mapping(embeddings)
         key = dropout_key
-        for attention, feed_forward, count in self.runs:
-            if self.unrolled or count == 1:
-                for _ in range(count):
-                    x = self.layer(attention, feed_forward, x, score_mask, key)
-                    key = key + LAYER_KEY_STEP
-            else:
-                done = ops.zeros((), ms.int32)
-                while done < count:
-                    x = self.layer(attention, feed_forward, x, score_mask, key)
-                    key = key + LAYER_KEY_STEP
-                    done = done + 1
+        for attention, feed_forward in self.layers:
+            x = self.layer(attention, feed_forward, x, score_mask, key)
+            key = key + LAYER_KEY_STEP
         return x
 
 
@@ -257,10 +259,10 @@ class AlbertModel(nn.Cell):
         token's row through a dense layer and tanh.
     """
 
-    def __init__(self, config: AlbertConfig, unrolled: bool = False) -> None:
+    def __init__(self, config: AlbertConfig) -> None:
         super().__init__()
         self.embeddings = Embeddings(config)
-        self.encoder = Encoder(config, unrolled)
+        self.encoder = Encoder(config)
         self.pooler = Dense(config.hidden_size, config.hidden_size, compute_dtype(config))
 
     def construct(

@@ -30,11 +30,9 @@ class SequenceClassificationScores(nn.Cell):
     output_names = ("logits",)
     per_token_outputs = ()
 
-    def __init__(
-        self, config: AlbertConfig, num_labels: int, hidden_size: int = 0, unrolled: bool = False, seed: int = 0
-    ) -> None:
+    def __init__(self, config: AlbertConfig, num_labels: int, hidden_size: int = 0, seed: int = 0) -> None:
         super().__init__()
-        self.albert = AlbertModel(config, unrolled)
+        self.albert = AlbertModel(config)
         self.dropout = Dropout(config.classifier_dropout_prob, DROPOUT_SITE)
         self.has_hidden = hidden_size > 0
         if self.has_hidden:
@@ -75,9 +73,9 @@ class EncoderOutputs(nn.Cell):
     output_names = ("sequence_output", "pooled_output")
     per_token_outputs = ("sequence_output",)
 
-    def __init__(self, config: AlbertConfig, unrolled: bool = False) -> None:
+    def __init__(self, config: AlbertConfig) -> None:
         super().__init__()
-        self.albert = AlbertModel(config, unrolled)
+        self.albert = AlbertModel(config)
         self.hidden_size = config.hidden_size
 
     def construct(
@@ -101,9 +99,9 @@ class MultipleChoiceScores(nn.Cell):
     output_names = ("logits",)
     per_token_outputs = ()
 
-    def __init__(self, config: AlbertConfig, num_choices: int, unrolled: bool = False, seed: int = 0) -> None:
+    def __init__(self, config: AlbertConfig, num_choices: int, seed: int = 0) -> None:
         super().__init__()
-        self.albert = AlbertModel(config, unrolled)
+        self.albert = AlbertModel(config)
         self.num_choices = num_choices
         self.dropout = Dropout(config.classifier_dropout_prob, DROPOUT_SITE)
         self.classifier = Dense(config.hidden_size, 1)
@@ -131,9 +129,9 @@ class TokenClassificationScores(nn.Cell):
     output_names = ("logits",)
     per_token_outputs = ("logits",)
 
-    def __init__(self, config: AlbertConfig, num_labels: int, unrolled: bool = False, seed: int = 0) -> None:
+    def __init__(self, config: AlbertConfig, num_labels: int, seed: int = 0) -> None:
         super().__init__()
-        self.albert = AlbertModel(config, unrolled)
+        self.albert = AlbertModel(config)
         self.num_labels = num_labels
         self.dropout = Dropout(config.classifier_dropout_prob, DROPOUT_SITE)
         self.classifier = Dense(config.hidden_size, num_labels)
@@ -152,9 +150,9 @@ class QuestionAnsweringScores(nn.Cell):
     output_names = ("start_logits", "end_logits")
     per_token_outputs = output_names
 
-    def __init__(self, config: AlbertConfig, unrolled: bool = False, seed: int = 0) -> None:
+    def __init__(self, config: AlbertConfig, seed: int = 0) -> None:
         super().__init__()
-        self.albert = AlbertModel(config, unrolled)
+        self.albert = AlbertModel(config)
         self.qa_outputs = Dense(config.hidden_size, 2)
         initialise_weights(self, config.initializer_range, seed)
 
@@ -181,12 +179,10 @@ class SpanSearchScores(nn.Cell):
     output_names = ("start_top_log_probs", "start_top_index", "end_top_log_probs", "end_top_index", "cls_logits")
     per_token_outputs = ()
 
-    def __init__(
-        self, config: AlbertConfig, start_n_top: int, end_n_top: int, unrolled: bool = False, seed: int = 0
-    ) -> None:
+    def __init__(self, config: AlbertConfig, start_n_top: int, end_n_top: int, seed: int = 0) -> None:
         super().__init__()
         hidden = config.hidden_size
-        self.albert = AlbertModel(config, unrolled)
+        self.albert = AlbertModel(config)
         self.hidden_size, self.start_n_top, self.end_n_top = hidden, start_n_top, end_n_top
         self.start_logits = Dense(hidden, 1)
         self.end_hidden = Dense(2 * hidden, hidden)

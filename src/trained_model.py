@@ -140,17 +140,17 @@ def build_scores(card: dict[str, Any], architecture: AlbertConfig) -> tuple[nn.C
     match card["task"]:
         case "classification" | "regression":
             hidden = card["classifier_hidden_size"]
-            return SequenceClassificationScores(architecture, labels, hidden, unrolled=True), everything
+            return SequenceClassificationScores(architecture, labels, hidden), everything
         case "multiple_choice":
-            return MultipleChoiceScores(architecture, NUM_CHOICES, unrolled=True), everything
+            return MultipleChoiceScores(architecture, NUM_CHOICES), everything
         case "squad_v1":
-            return QuestionAnsweringScores(architecture, unrolled=True), everything
+            return QuestionAnsweringScores(architecture), everything
         case "squad_v2":
             beams = card["start_n_top"], card["end_n_top"]
-            return SpanSearchScores(architecture, *beams, unrolled=True), everything
+            return SpanSearchScores(architecture, *beams), everything
         case "token_classification":
-            return TokenClassificationScores(architecture, labels, unrolled=True), everything
+            return TokenClassificationScores(architecture, labels), everything
         case "embeddings":
-            return EncoderOutputs(architecture, unrolled=True), (BACKBONE,)
+            return EncoderOutputs(architecture), (BACKBONE,)
         case _:
-            return FillMaskScores(architecture, unrolled=True), (BACKBONE, "mlm.")
+            return FillMaskScores(architecture), (BACKBONE, "mlm.")

@@ -43,9 +43,9 @@ def batch(config: AlbertConfig = TINY, rows: int = 3, length: int = 12) -> dict[
     }
 
 
-def loss_and_gradients(config: AlbertConfig, unrolled: bool = False) -> tuple[float, dict[str, np.ndarray]]:
+def loss_and_gradients(config: AlbertConfig) -> tuple[float, dict[str, np.ndarray]]:
     """Loss and gradients of a freshly drawn network on `batch`, in training mode."""
-    network = AlbertForPreTraining(config, unrolled, seed=1).set_train(True)
+    network = AlbertForPreTraining(config, seed=1).set_train(True)
     inputs = [Tensor(batch(config)[name]) for name in network.input_columns]
     parameters = ms.ParameterTuple(network.trainable_params())
     outputs, gradients = ops.value_and_grad(network, None, parameters, has_aux=True)(*inputs, KEY)
@@ -82,36 +82,24 @@ def test_truncated_normal_has_the_width_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "groups", "runs"),
+    ("share", "groups", "layers"),
     [
-        ("all", 1, [(0, 0, 4)]),
-        ("all", 2, [(0, 0, 2), (1, 1, 2)]),
-        ("all", 3, [(0, 0, 2), (1, 1, 1), (2, 2, 1)]),
-        ("attention", 1, [(0, 0, 1), (0, 1, 1), (0, 2, 1), (0, 3, 1)]),
-        ("ffn", 1, [(0, 0, 1), (1, 0, 1), (2, 0, 1), (3, 0, 1)]),
-        ("none", 1, [(0, 0, 1), (1, 1, 1), (2, 2, 1), (3, 3, 1)]),
+        ("all", 1, [(0, 0)] * 4),
+        ("all", 2, [(0, 0), (0, 0), (1, 1), (1, 1)]),
+        ("all", 3, [(0, 0), (0, 0), (1, 1), (2, 2)]),
+        ("attention", 1, [(0, 0), (0, 1), (0, 2), (0, 3)]),
+        ("ffn", 1, [(0, 0), (1, 0), (2, 0), (3, 0)]),
+        ("none", 1, [(0, 0), (1, 1), (2, 2), (3, 3)]),
     ],
 )
-def test_sharing_plan(share: str, groups: int, runs: list[tuple[int, int, int]]) -> None:
-    assert sharing_plan(dataclasses.replace(TINY, share_parameters=share, num_hidden_groups=groups)) == runs
+def test_sharing_plan(share: str, groups: int, layers: list[tuple[int, int]]) -> None:
+    assert sharing_plan(dataclasses.replace(TINY, share_parameters=share, num_hidden_groups=groups)) == layers
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"num_hidden_groups": 2, "inner_group_num": 2, "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3},
-        {"use_relative_positions": True, "max_relative_position": 4},
-    ],
-    ids=["groups and dropout", "relative positions"],
-)
-def test_while_and_unrolled_compute_the_same(changes: dict) -> None:
-    config = dataclasses.replace(TINY, **changes)
-    loss, gradients = loss_and_gradients(config)
-    unrolled_loss, unrolled_gradients = loss_and_gradients(config, unrolled=True)
-    assert loss == pytest.approx(unrolled_loss, rel=1e-6)
-    for name, value in gradients.items():
-        np.testing.assert_allclose(value, unrolled_gradients[name], atol=2e-6, err_msg=name)
-    assert ("albert.embeddings.position_embeddings" in gradients) != config.use_relative_positions
+def test_relative_positions_replace_absolute_ones() -> None:
+    _, gradients = loss_and_gradients(dataclasses.replace(TINY, use_relative_positions=True, max_relative_position=4))
+    assert "albert.embeddings.position_embeddings" not in gradients
+    assert all(np.isfinite(value).all() for value in gradients.values())
 
 
 def test_recompute_changes_no_gradient() -> None:
