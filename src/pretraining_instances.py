@@ -16,6 +16,7 @@ from src.records import Column, Ragged
 
 SPECIAL_TOKENS = 3
 MIN_DOCUMENT_TOKENS = 16  # a shorter text makes no pair worth learning from
+NEARLY = 4  # tokens by which two lengths may differ and tell no order; with 8 the longer ones of some texts do
 _ATTEMPTS = 20
 _SHIFTS = (0, 1, -1, 2, -2, 3, -3, 4, -4)  # of a place that must not be a border between sentences
 
@@ -95,15 +96,19 @@ def sample_pairs(documents: Documents, settings: Settings, random: Random) -> li
     """Pairs of segments from all documents; each token, wherever in its document it stands, is in about one pair.
 
     A document is divided into stretches, each of which becomes a pair (_sample_sizes). The label is drawn after the
-    pair was cut, and how it was cut says nothing about the order (_cut): lengths and the kinds of the segments' ends
-    have the same distribution in both classes.
+    pair was cut, and how it was cut says nothing about the order (_cut_whole, _cut): lengths and the kinds of the
+    segments' ends have the same distribution in both classes.
     """
     max_tokens = settings.max_seq_length - SPECIAL_TOKENS
     pairs = []
     for number, borders in enumerate(documents.borders):
         start = borders[0]
-        for size in _sample_sizes(borders[-1] - borders[0], max_tokens, settings.short_seq_prob, random):
-            segments = _cut(borders, start, size, random)
+        sizes = _sample_sizes(borders[-1] - borders[0], max_tokens, settings.short_seq_prob, random)
+        for size in sizes:
+            segments = None
+            if len(sizes) == 1 and not settings.random_next_sentence:  # segments to exchange must have an open end
+                segments = _cut_whole(borders, random)
+            segments = segments or _cut(borders, start, size, random)
             start += size
             if segments is None:
                 continue
@@ -169,6 +174,25 @@ def _cut(borders: list[int], start: int, size: int, random: Random) -> tuple[Spa
         if not _is_border(borders, split) and not _is_border(borders, start + end - split):
             return Span(start, split), Span(split, end)
     return None
+
+
+def _cut_whole(borders: list[int], random: Random) -> tuple[Span, Span] | None:
+    """Two segments of whole sentences that make up a document; None where lengths would tell their order.
+
+    There must be a border, perhaps the same, that splits it into nearly these lengths in the other order; each of the
+    two is as likely as the other.
+    """
+    begin, end = borders[0], borders[-1]
+    margin = max(1, (end - begin) // 8)
+    inner = borders[bisect_left(borders, begin + margin) : bisect_right(borders, end - margin)]
+    chosen = []
+    for split in inner:
+        mirrored = begin + end - split
+        chosen += [split] * (bisect_right(inner, mirrored + NEARLY) - bisect_left(inner, mirrored - NEARLY))
+    if not chosen:
+        return None
+    split = random.choice(chosen)
+    return Span(begin, split), Span(split, end)
 
 
 def _window(borders: list[int], start: int, size: int) -> Span | None:
