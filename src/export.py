@@ -335,6 +335,8 @@ def read_description(file: Path) -> dict[str, Any]:
     if not os.path.lexists(path):
         raise DataError(f"{path} is missing: it says what {file.name} computes, and was written beside it")
     described = read_json(path, DescriptionSchema)
+    if missing := DEFAULTS[described.task].keys() - described.model_fields_set:
+        raise DataError(f"{path}: {min(missing)} is missing")
     if not file.is_file():
         raise DataError(f"{file} is missing")
     if sha256_of(file) != described.sha256:

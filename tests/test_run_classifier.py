@@ -271,6 +271,23 @@ def test_contradictions_end_before_any_work(data: Path, tmp_path: Path, changes:
     assert not list(tmp_path.iterdir())
 
 
+def test_values_that_fit_the_weights_and_are_not_theirs_are_noticed(data: Path, run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    config = config_of(data, None, do_train=False, load_finetune_checkpoint_path=tmp_path / "run", output_path=tmp_path)
+    changes = {
+        "albert_config.json": ("num_attention_heads", 2, r"num_attention_heads is 2, but albert-.* was trained with 4"),
+        "task.json": ("max_seq_length", 16, r"task\.json was changed after it was written"),
+        "tokenizer_config.json": ("do_lower_case", False, r"tokenizer_config\.json was changed after it was written"),
+    }
+    for name, (key, value, sentence) in changes.items():
+        file = tmp_path / "run" / name
+        whole = file.read_text()
+        file.write_text(json.dumps(json.loads(whole) | {key: value}))
+        with pytest.raises((CheckpointError, DataError), match=sentence):
+            run_classifier.main(config)
+        file.write_text(whole)
+
+
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_a_run_that_could_not_be_saved_ends_before_any_work(data: Path, tmp_path: Path, dry_run: bool) -> None:
     with pytest.raises(ConfigError, match=r"save_finetune_checkpoint_path is .*vocab\.txt.*: Not a directory"):
