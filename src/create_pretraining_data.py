@@ -27,7 +27,7 @@ import numpy as np
 from tqdm import tqdm
 
 from model_utils.config import CreateDataConfig, check_output_folder, run_main
-from model_utils.errors import DataError, UserError
+from model_utils.errors import ConfigError, DataError, UserError
 from src.corpus import expand_glob, read_documents, split_sentences
 from src.coverage import Coverage
 from src.masking import Settings, Vocabulary
@@ -52,6 +52,7 @@ from src.records import (
 from src.tokenization import FullTokenizer, build_tokenizer
 
 TASK = "pretrain"
+PROCESSES_PER_CORE = 4
 UNIT_CHARACTERS = 200_000  # about 400 examples of 128 English tokens, times dupe_factor
 
 Document = list[str]
@@ -232,6 +233,21 @@ def gather_facts(
     }
 
 
+def number_of_workers(wanted: int) -> int:
+    """Processes that make examples: `wanted`, or for 0 one for each core.
+
+    Raises:
+        ConfigError: they are many more than the cores, and each takes some 200 MB of memory.
+    """
+    cores = len(os.sched_getaffinity(0))
+    if wanted > PROCESSES_PER_CORE * cores:
+        raise ConfigError(
+            f"num_workers is {wanted}, allowed on the {cores} core(s) of this machine is at most "
+            f"{PROCESSES_PER_CORE * cores}"
+        )
+    return wanted or cores
+
+
 def estimate(
     maker: UnitMaker, units: Iterator[list[Document]], source_bytes: int, workers: int, path: Path, file_num: int
 ) -> str:
@@ -267,6 +283,7 @@ def main(config: CreateDataConfig) -> None:
     start = time.monotonic()
     path = check_record_path(config.output_file)
     check_output_folder(path.parent, "output_file's folder")
+    workers = number_of_workers(config.num_workers)
     files = expand_glob(config.input_file)
     tokenizer = build_tokenizer(config.vocab_file, config.spm_model_file, config.do_lower_case)
     settings = Settings(**{field.name: getattr(config, field.name) for field in fields(Settings)})
@@ -277,7 +294,6 @@ def main(config: CreateDataConfig) -> None:
         return
     maker = UnitMaker(tokenizer, settings, config.random_seed, config.dupe_factor)
     units = group_documents(read_documents(files))
-    workers = config.num_workers or len(os.sched_getaffinity(0))
     source_bytes = sum(file.stat().st_size for file in files)
     if config.dry_run:
         print(estimate(maker, units, source_bytes, workers, path, config.output_file_num))

@@ -214,6 +214,13 @@ def test_numbers_have_upper_bounds(key, most):
         CreateDataConfig(**{key: most + 1})
 
 
+def test_processes_are_not_many_more_than_cores(text_and_model, tmp_path, monkeypatch):
+    monkeypatch.setattr(create_pretraining_data.os, "sched_getaffinity", lambda _: {0, 1})
+    assert create_pretraining_data.number_of_workers(0) == 2
+    with pytest.raises(ConfigError, match=r"num_workers is 9, allowed on the 2 core\(s\) of this machine is at most 8"):
+        make_records(tmp_path / "pre.mindrecord", *text_and_model, num_workers=9)
+
+
 def test_chinese_words_are_characters(tmp_path):
     text = "天地玄黄，宇宙洪荒。日月盈昃，辰宿列张。寒来暑往，秋收冬藏。闰余成岁，律吕调阳。"
     file = tmp_path / "vocab.txt"
