@@ -13,12 +13,15 @@ from typing import Annotated, Any, NoReturn, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from model_utils.errors import DataError, UserError, shorten
-from model_utils.files import open_file, write_json
+from model_utils.files import NAME_BYTES, open_file, write_json
 
 CHECKSUM = "checksum"
 NESTING = 100  # brackets inside each other; Python's own limit depends on who calls
 TOO_DEEP = f"its brackets are nested too deeply, allowed are {NESTING} inside each other"
-FileBeside = Annotated[str, Field(pattern=r"^[^/\x00]*[^/.\x00][^/\x00]*$")]  # the name of a file in the same folder
+FileBeside = Annotated[
+    str, Field(pattern=r"^[^/\x00]*[^/.\x00][^/\x00]*$", max_length=NAME_BYTES)
+]  # in the same folder
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 class Schema(BaseModel):
@@ -137,14 +140,16 @@ def validated(value: Any, schema: type[SchemaType], origin: str, error: type[Use
 
 def _refuse(reason: ValidationError, origin: str, error: type[UserError]) -> NoReturn:
     first = reason.errors(include_url=False)[0]
-    key = ".".join(map(str, first["loc"]))
+    key = ".".join(map(str, first["loc"]))[:200]
     if not key:
         raise error(f"{origin}: needed is {first['msg'].removeprefix('Value error, ')}") from None
     if first["type"] == "missing":
         raise error(f"{origin}: {key} is missing") from None
     if first["type"] == "string_pattern_mismatch":
         raise error(f"{origin}: {key} is {shorten(first['input'])}, allowed is {first['ctx']['pattern']}") from None
-    allowed = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    allowed = (
+        first["msg"].removeprefix("Value error, ").removeprefix("Input should be ").removeprefix("String should have ")
+    )
     raise error(f"{origin}: {key} is {shorten(first['input'])}, allowed is {allowed}") from None
 
 

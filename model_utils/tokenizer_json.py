@@ -11,7 +11,7 @@ from typing import Any
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from model_utils.errors import DataError
+from model_utils.errors import DataError, shorten
 from model_utils.json_files import read_object
 from src.tokenization import SENTENCEPIECE_SPECIALS, is_number_comma
 
@@ -38,8 +38,10 @@ def extract_vocabulary(file: Path) -> tuple[bytes, bool]:
     except DataError:
         raise
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-        raise DataError(f"{file} is damaged or no tokenizer: {error!r}") from error
-    raise DataError(f"{file} holds a {model['type']} tokenizer; ALBERT's are Unigram (SentencePiece) and WordPiece")
+        raise DataError(f"{file} is damaged or no tokenizer: {shorten(error)}") from error
+    raise DataError(
+        f"{file} holds a tokenizer of type {shorten(model['type'])}; ALBERT's are Unigram (SentencePiece) and WordPiece"
+    )
 
 
 def _sentencepiece(content: dict[str, Any]) -> bytes:

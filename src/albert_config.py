@@ -6,7 +6,7 @@ import typing
 from pathlib import Path
 from typing import Any, Self
 
-from model_utils.errors import CheckpointError, ConfigError
+from model_utils.errors import CheckpointError, ConfigError, shorten
 from model_utils.files import write_json
 from model_utils.json_files import read_object
 from model_utils.schema import ANY, Config, option, unknown_key
@@ -117,7 +117,7 @@ class AlbertConfig(Config):
             if key not in known | UNUSED_KEYS | set(FIXED_KEYS) and "model_type" not in values:
                 raise CheckpointError(unknown_key(key, sorted(known), str(path)))
             if FIXED_KEYS.get(key, value) != value:
-                raise CheckpointError(f"{path}: {key} is {value!r}, only {FIXED_KEYS[key]!r} can be built here")
+                raise CheckpointError(f"{path}: {key} is {shorten(value)}, only {FIXED_KEYS[key]!r} can be built here")
         missing = [key for key in REQUIRED_KEYS if key not in values]
         if missing:
             raise CheckpointError(f"{path} does not say {', '.join(missing)}: it describes no ALBERT")

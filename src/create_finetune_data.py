@@ -320,7 +320,7 @@ def _targets(examples: Sequence[Example], labels: Sequence[str] | None) -> np.nd
     ids = {label: index for index, label in enumerate(labels)}
     for example in examples:
         if example.label not in ids:
-            raise DataError(f"{example.place} has the label {example.label!r}, allowed are {', '.join(labels)}")
+            raise DataError(f"{example.place} has the label {shorten(example.label)}, allowed are {', '.join(labels)}")
     return np.array([ids[example.label] for example in examples], np.int32)
 
 

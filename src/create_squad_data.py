@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from model_utils.errors import DataError
+from model_utils.errors import DataError, shorten
 from model_utils.json_files import parse_json
 from src.create_finetune_data import text_facts, token_columns
 from src.features import Features
@@ -169,7 +169,7 @@ def _check_ids(path: Path, questions: Sequence[Question]) -> None:
     seen: set[str] = set()
     for question in questions:
         if question.id in seen:
-            raise DataError(f"{path}: two questions have the id {question.id!r}")
+            raise DataError(f"{path}: two questions have the id {shorten(question.id)}")
         seen.add(question.id)
 
 

@@ -26,7 +26,7 @@ from mindspore import Tensor, nn
 from model_utils.deploy_config import AIR, MINDIR, ONNX
 from model_utils.errors import CheckpointError, ConfigError, DataError
 from model_utils.files import open_file, scratch_folder, sync_to_disk
-from model_utils.json_files import FileBeside, Schema, read_json, write_checked
+from model_utils.json_files import FileBeside, Schema, Sha256, read_json, write_checked
 from src.race_data import NUM_CHOICES
 from src.records import sha256_of
 from src.task_file import CardSchema
@@ -57,7 +57,7 @@ class VocabularySchema(Schema):
     """The vocabulary beside an exported graph."""
 
     file: FileBeside
-    sha256: str
+    sha256: Sha256
 
 
 class DescriptionSchema(CardSchema):
@@ -65,7 +65,7 @@ class DescriptionSchema(CardSchema):
 
     task: Literal[tuple(DEFAULTS)]
     format_version: Literal[FORMAT_VERSION]
-    sha256: str
+    sha256: Sha256
     encrypted: bool
     inputs: tuple[InputSchema, ...]
     outputs: tuple[OutputSchema, ...]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from model_utils.errors import DataError
+from model_utils.errors import DataError, shorten
 from src.create_finetune_data import text_facts, token_columns
 from src.create_squad_data import best_windows
 from src.entities import OUTSIDE, is_tag
@@ -93,7 +93,9 @@ def read_sentences(path: Path, data_format: str, names: NameColumns, labelled: b
     for sentence in sentences:
         for word, tag in enumerate(sentence.tags):
             if not is_tag(tag):
-                raise DataError(f"{sentence.place(word)} has the tag {tag!r}, allowed are O, B-LABEL, I-LABEL, ...")
+                raise DataError(
+                    f"{sentence.place(word)} has the tag {shorten(tag)}, allowed are O, B-LABEL, I-LABEL, ..."
+                )
     return sentences
 
 
@@ -247,7 +249,7 @@ def _targets(sentences: Sequence[Sentence], labels: Sequence[str]) -> np.ndarray
     for sentence in sentences:
         for word, tag in enumerate(sentence.tags):
             if tag not in ids:
-                raise DataError(f"{sentence.place(word)} has the tag {tag!r}, allowed are {', '.join(labels)}")
+                raise DataError(f"{sentence.place(word)} has the tag {shorten(tag)}, allowed are {', '.join(labels)}")
     return np.array([ids[tag] for sentence in sentences for tag in sentence.tags], np.int32)
 
 

@@ -27,9 +27,9 @@ from typing import Any, Literal, Self
 import numpy as np
 from pydantic import Field
 
-from model_utils.errors import DataError
+from model_utils.errors import DataError, shorten
 from model_utils.files import open_file, sync_to_disk
-from model_utils.json_files import FileBeside, Schema, read_json, write_checked
+from model_utils.json_files import FileBeside, Schema, Sha256, read_json, write_checked
 from src.mindrecord_file import FORBIDDEN, MindRecordFile, too_many
 
 FORMAT_VERSION = 1
@@ -72,7 +72,7 @@ class FactsSchema(Schema):
     rows: int = Field(ge=1)
     columns: dict[str, ColumnSchema]
     record_files: list[FileBeside] = Field(min_length=1)
-    files: dict[FileBeside, str]
+    files: dict[FileBeside, Sha256]
     max_seq_length: int = Field(512, ge=1)
     vocab_size: int = Field(30000, ge=1)
     vocab_file: FileBeside = ""
@@ -349,7 +349,7 @@ def open_records(location: str | Path, task: str, **expected: Any) -> RecordSet:
     facts = _read_facts(path)
     for name, value in {"format_version": FORMAT_VERSION, "task": task, **expected}.items():
         if value is not None and facts.get(name) != value:
-            raise DataError(f"{path}: the files were made with {name} {facts.get(name)!r}, needed is {value!r}")
+            raise DataError(f"{path}: the files were made with {name} {shorten(facts.get(name))}, needed is {value!r}")
     for name, checksum in facts["files"].items():
         file = path.with_name(name)
         if not file.exists():
@@ -441,7 +441,7 @@ def _first_difference(found: Mapping[str, Any], wanted: Mapping[str, Any], prefi
             if difference := _first_difference(other, value, f"{prefix}{name}."):
                 return difference
         elif other != value:
-            return f"with {prefix}{name} {other!r}, asked for is {value!r}"
+            return f"with {prefix}{name} {shorten(other)}, asked for is {value!r}"
     return ""
 
 

@@ -11,7 +11,7 @@ from pydantic import model_validator
 
 from model_utils.errors import DataError
 from model_utils.files import write_atomically
-from model_utils.json_files import FileBeside, Schema, read_json, write_checked
+from model_utils.json_files import FileBeside, Schema, Sha256, read_json, write_checked
 from src.foreign_weights import refuse_foreign
 from src.tokenization import FullTokenizer, build_tokenizer
 
@@ -24,7 +24,7 @@ class TokenizerSchema(Schema):
     vocab_file: FileBeside | None = None
     spm_model_file: FileBeside | None = None
     do_lower_case: bool
-    vocab_sha256: str
+    vocab_sha256: Sha256
 
     @model_validator(mode="after")
     def _one_file(self) -> Self:

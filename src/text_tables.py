@@ -18,11 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from model_utils.errors import DataError
+from model_utils.errors import DataError, shorten
 from model_utils.files import open_file
 from model_utils.json_files import parse_json
 from src.utils import decode
 
+MOST_NAMES = 20  # of columns in an error sentence
 Row = list[str | None]  # None: the value is no text, number or truth value
 NumberedRows = Iterator[tuple[int, Row]]
 
@@ -49,8 +50,8 @@ class Table:
             DataError: there is none, or there are several of this name.
         """
         if not self.has(column):
-            there = ", ".join(map(repr, self.names))
-            raise DataError(f"{self.path} has no column {column!r}, it has {len(self.names)}: {there}")
+            there = ", ".join(map(shorten, self.names[:MOST_NAMES]))
+            raise DataError(f"{self.path} has no column {shorten(column)}, it has {len(self.names)}: {there}")
         if self.names.count(column) > 1:
             raise DataError(f"{self.path} has {self.names.count(column)} columns {column!r}; name one by its number")
         return self.names.index(column) if column in self.names else int(column) - 1
@@ -68,12 +69,12 @@ class Table:
         while len(row) > len(self.names) and not row[-1]:
             row.pop()
         if len(row) != len(self.names):
-            expected = f"{len(self.names)} ({', '.join(self.names)})"
+            expected = f"{len(self.names)} ({', '.join(self.names)[:500]})"
             raise DataError(f"{self.path}: line {line} has {len(row)} column(s), expected are {expected}")
         fields = [row[place] for place in places]
         for place, field in zip(places, fields, strict=True):
             if field is None:
-                raise DataError(f"{self.path}: line {line} has no text or number as {self.names[place]!r}")
+                raise DataError(f"{self.path}: line {line} has no text or number as {shorten(self.names[place])}")
         return fields
 
     def select(self, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
