@@ -17,7 +17,9 @@ for word in "$@"; do
 done
 prepare_environment "${requirements[@]}"
 cd "$PROJECT" || exit 2
+shopt -s nullglob
 [ ${#chosen[@]} -gt 0 ] || chosen=(tests/test_*.py tests/*/test_*.py)
+shopt -u nullglob
 
 reports=$(mktemp -d)
 trap 'rm -rf "$reports"' EXIT
