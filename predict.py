@@ -35,7 +35,7 @@ def main(config: PredictConfig) -> int:
         vocab_file=config.vocab_file_path,
         spm_model_file=config.spm_model_file,
         say=note,
-        batch_size=config.batch_size,
+        batch_tokens=config.batch_tokens,
         top_k=config.top_k,
         text_columns=(config.text_a_column, config.text_b_column),
     )

@@ -70,7 +70,12 @@ class PredictConfig(Config):
     allowed_hosts: tuple[str, ...] = option(
         (), "names of the server that requests may use besides the address served; *: any name"
     )
-    batch_size: int = option(32, "rows of a batch", minimum=1, maximum=ROWS)
+    batch_tokens: int = option(
+        0,
+        "tokens of a batch, padding included, at least one row; 0: as many as take about 1 GB beside the weights",
+        minimum=0,
+        maximum=2**24,
+    )
     top_k: int = option(5, "tokens for each mask, where masks are filled in", minimum=1, maximum=1000)
     embeddings: bool = option(False, "answer with the encoder's pooled output, whatever the weights were trained for")
     vocab_file_path: str = option("", "WordPiece vocabulary, if none lies beside the checkpoint")

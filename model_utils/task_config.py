@@ -72,7 +72,13 @@ class FinetuneConfig(TrainingConfig):
     epoch_num: int = option(3, "epochs", minimum=1, maximum=EPOCHS)
     train_steps: int = option(0, "updates; above 0 it wins over epoch_num", minimum=-1, maximum=UPDATES)
     train_batch_size: int = option(32, "examples of a device and micro-batch", minimum=1, maximum=ROWS)
-    eval_batch_size: int = option(32, "examples of a batch of an evaluation", minimum=1, on_resume=ANY, maximum=ROWS)
+    eval_batch_size: int = option(
+        32,
+        "examples of a batch of an evaluation; fewer where they would take more than 1 GB beside the weights",
+        minimum=1,
+        on_resume=ANY,
+        maximum=ROWS,
+    )
     length_buckets: int = option(4, "widths of batches; each is compiled once", minimum=1, maximum=64)
     warmup_ratio: float = option(
         0.0, "share of the updates over which the rate grows; 0: the optimizer's warmup_steps", minimum=0, below=1

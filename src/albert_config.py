@@ -110,11 +110,15 @@ class AlbertConfig(Config):
         Raises:
             CheckpointError: the file is not there or not such a file, or it describes a network that is not built here.
         """
-        values = read_object(Path(path), CheckpointError)
+        return cls.from_values(read_object(Path(path), CheckpointError), path)
+
+    @classmethod
+    def from_values(cls, values: dict[str, Any], path: str | Path) -> Self:
+        """Of what such a file holds; `path` is where it stands, for the errors of from_json."""
         known = {field.name for field in dataclasses.fields(cls)} - RUN_KEYS
         for key, value in values.items():
             # Hugging Face's files hold keys of text generation and more that transformers, too, passes over.
-            if key not in known | UNUSED_KEYS | set(FIXED_KEYS) and "model_type" not in values:
+            if key not in known | RUN_KEYS | UNUSED_KEYS | set(FIXED_KEYS) and "model_type" not in values:
                 raise CheckpointError(unknown_key(key, sorted(known), str(path)))
             if FIXED_KEYS.get(key, value) != value:
                 raise CheckpointError(f"{path}: {key} is {shorten(value)}, only {FIXED_KEYS[key]!r} can be built here")
@@ -122,7 +126,7 @@ class AlbertConfig(Config):
         if missing:
             raise CheckpointError(f"{path} does not say {', '.join(missing)}: it describes no ALBERT")
         if values.get("hidden_act") == "gelu" and not {"model_type", "share_parameters"} & set(values):
-            values["hidden_act"] = "gelu_new"
+            values = values | {"hidden_act": "gelu_new"}
         try:
             return cls(**{key: value for key, value in values.items() if key in known})
         except ConfigError as error:

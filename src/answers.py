@@ -25,17 +25,19 @@ from src.tokenization import FullTokenizer
 from src.trained_model import shortest_row
 
 Record = dict[str, Any]
-Outputs = Mapping[str, np.ndarray]
+Outputs = Mapping[str, Any]  # as src.prediction.OutputTable has them
 
 
 class Answerer(Protocol):
     """What a task knows about records.
 
-    lanes: texts side by side in a row. shortest: tokens that every row must have.
+    lanes: texts side by side in a row. shortest: tokens that every row must have. ignored_outputs: of the network, that
+    answers do not depend on.
     """
 
     lanes: int
     shortest: int
+    ignored_outputs: tuple[str, ...]
 
     def read(self, record: Record) -> Any:
         """What is needed of a record.
@@ -81,6 +83,7 @@ class _Task:
 
     lanes = 1
     shortest = 1
+    ignored_outputs: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()  # keys of texts whose columns have names of their own in training
 
     def __init__(
@@ -130,6 +133,8 @@ class RegressionAnswerer(ClassificationAnswerer):
 
 class EmbeddingsAnswerer(ClassificationAnswerer):
     """text_a -> pooled."""
+
+    ignored_outputs = ("sequence_output",)
 
     texts = ("text_a",)
 

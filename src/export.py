@@ -71,6 +71,7 @@ class DescriptionSchema(CardSchema):
     outputs: tuple[OutputSchema, ...]
     vocabulary: VocabularySchema
     do_lower_case: bool
+    architecture: dict[str, Any]
 
 
 def read_key(file: str) -> bytes | None:
@@ -320,7 +321,7 @@ def describe(
         "outputs": [{"name": name, "per_token": name in network.per_token_outputs} for name in network.output_names],
         "vocabulary": {"file": vocabulary.name, "sha256": model.tokenizer.sha256, "size": model.tokenizer.vocab_size},
         "do_lower_case": model.tokenizer.do_lower_case,
-        "architecture": {k: v for k, v in model.architecture.to_dict().items() if k != "compute_type"},
+        "architecture": model.architecture.facts(),
         "mindspore": ms.__version__,
     }
 

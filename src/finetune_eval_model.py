@@ -11,7 +11,7 @@ from mindspore import Tensor, nn, ops
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import PreTrainingScores, gather_positions
 from src.albert_model import AlbertModel, initialise_weights
-from src.layers import Dense, Dropout, LayerNorm, Softmax, sigmoid_tanh
+from src.layers import AddBias, Dense, Dropout, LayerNorm, Softmax, Spread, sigmoid_tanh
 
 TEXT_COLUMNS = ("input_ids", "input_mask", "segment_ids")
 FORBIDDEN = 1e30  # subtracted from the scores of tokens that cannot be an answer (google's p_mask)
@@ -192,13 +192,15 @@ class SpanSearchScores(nn.Cell):
         self.answer_dropout = Dropout(config.classifier_dropout_prob, DROPOUT_SITE)
         self.answer_logits = Dense(hidden, 1, has_bias=False)
         self.softmax = Softmax()
+        self.add_bias = AddBias()
+        self.spread = Spread()
         self.matmul = ops.MatMul(transpose_b=True)
         self.batch_matmul = ops.BatchMatMul()
         self.top = ops.TopK(sorted=True)
         initialise_weights(self, config.initializer_range, seed)
 
     def mask(self, logits: Tensor, p_mask: Tensor) -> Tensor:
-        """Put tokens that cannot be an answer out of reach."""
+        """Put tokens that cannot be an answer out of reach; both of one shape."""
         return logits * (1.0 - p_mask) - FORBIDDEN * p_mask
 
     def starts(self, sequence: Tensor, p_mask: Tensor) -> Tensor:
@@ -211,13 +213,16 @@ class SpanSearchScores(nn.Cell):
         The dense layer on [token, start] is the sum of its parts, so that no (B, K, L, 2H) tensor is made.
         """
         batch, length = p_mask.shape
+        starts = features.shape[0] // batch
+        joined = (batch, starts, length, self.hidden_size)
         weight = self.end_hidden.weight
-        of_token = self.matmul(sequence, weight[:, : self.hidden_size]) + self.end_hidden.bias
+        of_token = self.add_bias(self.matmul(sequence, weight[:, : self.hidden_size]), self.end_hidden.bias)
+        of_token = self.spread(of_token.reshape((batch, 1, length, self.hidden_size)), joined)
         of_start = self.matmul(features, weight[:, self.hidden_size :])
-        joined = of_token.reshape((batch, 1, length, -1)) + of_start.reshape((batch, -1, 1, self.hidden_size))
-        rows = self.end_layer_norm(sigmoid_tanh(joined.reshape((-1, self.hidden_size))))
-        logits = self.end_logits(rows).reshape((batch, -1, length))
-        return self.mask(logits, p_mask.expand_dims(1))
+        of_start = self.spread(of_start.reshape((batch, starts, 1, self.hidden_size)), joined)
+        rows = self.end_layer_norm(sigmoid_tanh((of_token + of_start).reshape((-1, self.hidden_size))))
+        logits = self.end_logits(rows).reshape((batch, starts, length))
+        return self.mask(logits, self.spread(p_mask.expand_dims(1), logits.shape))
 
     def answerable(self, sequence: Tensor, start_logits: Tensor, dropout_key: Tensor) -> Tensor:
         """cls_logits (B,) from the first token and the mean token under the start distribution."""

@@ -23,7 +23,7 @@ from src.checkpoint import Contents, copy_parameters, find_checkpoint, load_back
 from src.features import Features, cached_features
 from src.length_buckets import WIDTH_STEP, choose_boundaries
 from src.optimizer import OptimizerSettings, build_optimizer, describe_decay_groups
-from src.prediction import predict_rows
+from src.prediction import predict_rows, rows_in_memory
 from src.ranks import ranks_of
 from src.records import SUFFIX, RecordSet, open_records
 from src.run_folder import RunFolder, check_run_folder
@@ -255,8 +255,10 @@ class Finetuning:
         config, records, training = self.config, self.records(split), split == TRAIN
         lanes = self.task.lanes
         widths = choose_boundaries(records.lengths, config.length_buckets, WIDTH_STEP * lanes)
+        starts = self.task.card.get("start_n_top", 0)
+        most = max(1, rows_in_memory(self.architecture, int(widths[-1]) // lanes, starts) // lanes)
         loading = Loading(
-            config.train_batch_size if training else config.eval_batch_size,
+            config.train_batch_size if training else min(config.eval_batch_size, most),
             seed,
             config.train_data_shuffle if training else config.eval_data_shuffle,
             evaluation=not training,

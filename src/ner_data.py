@@ -253,14 +253,15 @@ def _targets(sentences: Sequence[Sentence], labels: Sequence[str]) -> np.ndarray
     return np.array([ids[tag] for sentence in sentences for tag in sentence.tags], np.int32)
 
 
-def word_logits(array: Callable[[str], np.ndarray], logits: np.ndarray) -> list[np.ndarray]:
-    """(words, C) for each sentence, of a network's outputs (rows, L, C).
+def word_logits(array: Callable[[str], np.ndarray], logits: Ragged) -> list[np.ndarray]:
+    """(words, C) for each sentence, of a network's outputs for all tokens, (tokens, C).
 
     Args:
         array: gives an array of ner_features by its name: `features.arrays.__getitem__`, `records.array`.
     """
     rows, positions = array("words").T
-    return np.split(logits[rows, positions], np.cumsum(array("sentence_words"))[:-1])
+    first = np.cumsum(logits.counts) - logits.counts
+    return np.split(logits.values[first[rows] + positions], np.cumsum(array("sentence_words"))[:-1])
 
 
 def ner_facts(

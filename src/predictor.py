@@ -8,17 +8,18 @@ import numpy as np
 from mindspore import Tensor
 
 from model_utils.errors import ConfigError, DataError
+from src.albert_config import AlbertConfig
 from src.answers import ANSWERERS, Answerer, MaskAnswerer, Record
 from src.export import load_mindir, read_description
 from src.features import Features
 from src.length_buckets import WIDTH_STEP
-from src.prediction import OutputTable
+from src.prediction import OutputTable, rows_in_memory
 from src.records import Column
 from src.tokenization import FullTokenizer, build_tokenizer
 from src.trained_model import load_trained
 
 MINDIR_SUFFIX = ".mindir"
-_BATCHES_AT_ONCE = 8  # whose outputs are kept at the same time
+_RECORDS_AT_ONCE = 256  # whose rows and outputs are kept at the same time
 
 
 class ExportedNetwork:
@@ -40,7 +41,9 @@ class Predictor:
     Args:
         card: "task", "labels", "max_seq_length" and what else the task needs (src/trained_model.py).
         network: takes batches of columns (B, *) int32; an AnsweringNetwork or an ExportedNetwork.
-        batch_size: rows that the network takes at once.
+        architecture: of the network.
+        batch_tokens: that the network takes at once, padding included, at least one row of them; 0: as many as keep its
+            memory within bounds (src.prediction.rows_in_memory).
         top_k: tokens for each mask, where masks are filled in.
         text_columns: keys of the first and the second text in records (src/answers.py); empty: as in training.
 
@@ -53,12 +56,13 @@ class Predictor:
         card: dict[str, Any],
         tokenizer: FullTokenizer,
         network: Any,
-        batch_size: int = 32,
+        architecture: AlbertConfig,
+        batch_tokens: int = 0,
         top_k: int = 5,
         text_columns: tuple[str, str] = ("", ""),
     ) -> None:
         self.card = card
-        self._network, self._batch_size = network, batch_size
+        self._network, self._architecture, self._batch_tokens = network, architecture, batch_tokens
         self._answerer: Answerer = ANSWERERS[card["task"]](card, tokenizer, text_columns)
         if isinstance(self._answerer, MaskAnswerer):
             self._answerer.top_k = top_k
@@ -82,7 +86,7 @@ class Predictor:
             embeddings: of a checkpoint, the backbone alone.
             vocab_file, spm_model_file: the vocabulary, where none lies beside a checkpoint.
             say: told what of a checkpoint was loaded.
-            settings: batch_size, top_k, text_columns.
+            settings: batch_tokens, top_k, text_columns.
 
         Raises:
             DataError, CheckpointError: a file is missing, damaged, or does not belong to the others.
@@ -90,7 +94,7 @@ class Predictor:
         model = Path(model)
         if model.suffix != MINDIR_SUFFIX:
             trained = load_trained(model, embeddings, vocab_file, spm_model_file, say)
-            return cls(trained.card, trained.tokenizer, trained.network, **settings)
+            return cls(trained.card, trained.tokenizer, trained.network, trained.architecture, **settings)
         card = read_description(model)
         if card["encrypted"] != (key is not None):
             needed = "encrypted: encrypt_key_file is needed" if card["encrypted"] else "not encrypted: no key is needed"
@@ -100,7 +104,8 @@ class Predictor:
         tokenizer = build_tokenizer(*kind, card["do_lower_case"])
         if tokenizer.sha256 != card["vocabulary"]["sha256"]:
             raise DataError(f"{vocabulary} is not the vocabulary that {model.name} was exported with")
-        return cls(card, tokenizer, ExportedNetwork(load_mindir(model, key), card), **settings)
+        architecture = AlbertConfig.from_values(card["architecture"], model.with_suffix(".json"))
+        return cls(card, tokenizer, ExportedNetwork(load_mindir(model, key), card), architecture, **settings)
 
     def predict(self, records: Sequence[Record]) -> list[Record]:
         """One answer for each record, in their order.
@@ -114,9 +119,8 @@ class Predictor:
                 items.append((index, self._answerer.read(record)))
             except DataError as error:
                 answers[index] = {"error": str(error)}
-        at_once = self._batch_size * _BATCHES_AT_ONCE
-        for first in range(0, len(items), at_once):
-            part = items[first : first + at_once]
+        for first in range(0, len(items), _RECORDS_AT_ONCE):
+            part = items[first : first + _RECORDS_AT_ONCE]
             for (index, _), answer in zip(part, self._answer([item for _, item in part]), strict=True):
                 answers[index] = answer
         return answers
@@ -127,20 +131,27 @@ class Predictor:
         truncated = features.arrays.get("truncated", np.zeros(len(items), bool))
         return [answer | ({"truncated": True} if cut else {}) for answer, cut in zip(answers, truncated, strict=True)]
 
-    def _run(self, features: Features) -> dict[str, np.ndarray]:
+    def _run(self, features: Features) -> dict[str, Any]:
         """The network's outputs for all rows, batched by length."""
         lengths = features.values["input_ids"].counts
         step, lanes = WIDTH_STEP * self._answerer.lanes, self._answerer.lanes
         longest = self.card["max_seq_length"] * lanes
         widths = np.minimum(-(-np.maximum(lengths, self._answerer.shortest * lanes) // step) * step, longest)
-        outputs = OutputTable(self._network, len(lengths), int(widths.max()))
+        outputs = OutputTable(self._network, lengths, self._answerer.ignored_outputs)
         order = np.argsort(-lengths, kind="stable")
-        for first in range(0, len(order), self._batch_size):
-            rows = order[first : first + self._batch_size]
-            width = int(widths[rows[0]])
+        while len(order):
+            width = int(widths[order[0]])
+            rows, order = np.split(order, [self._rows_at_once(width)])
             inputs = [_pad(features, name, rows, width) for name in self._network.input_columns]
             outputs.put(rows, self._network(*map(Tensor, inputs)))
         return outputs.values
+
+    def _rows_at_once(self, width: int) -> int:
+        """Rows of a batch of this width, which is that of all texts side by side."""
+        if self._batch_tokens:
+            return max(1, self._batch_tokens // width)
+        lanes = self._answerer.lanes
+        return max(1, rows_in_memory(self._architecture, width // lanes, self.card.get("start_n_top", 0)) // lanes)
 
 
 def _pad(features: Features, name: str, rows: np.ndarray, width: int) -> np.ndarray:

@@ -16,6 +16,7 @@ from scipy.special import expit
 
 from model_utils.files import write_json
 from src.create_squad_data import Question, SquadWindows
+from src.records import Ragged
 
 ANSWER_ALWAYS = 1.0  # as threshold
 _WINDOWS_AT_ONCE = 64  # every span of these is scored at the same time
@@ -61,7 +62,7 @@ class Prediction:
 def independent_predictions(
     questions: Sequence[Question],
     windows: SquadWindows,
-    outputs: Mapping[str, np.ndarray],
+    outputs: Mapping[str, Ragged],
     n_best_size: int,
     max_answer_length: int,
 ) -> list[Prediction]:
@@ -72,7 +73,7 @@ def independent_predictions(
 
     Args:
         questions: the windows' own.
-        outputs: start_logits, end_logits (rows, width of the widest row or more).
+        outputs: start_logits, end_logits of all rows' tokens, (tokens,).
         n_best_size: spans to keep of every window and of every question. max_answer_length: in tokens.
     """
     parts = list(_best_of_all_spans(windows, outputs, n_best_size, max_answer_length))
@@ -81,7 +82,7 @@ def independent_predictions(
 
 
 def _best_of_all_spans(
-    windows: SquadWindows, outputs: Mapping[str, np.ndarray], n_best_size: int, max_answer_length: int
+    windows: SquadWindows, outputs: Mapping[str, Ragged], n_best_size: int, max_answer_length: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Places (spans, 3) and scores (spans, 2) of the n_best_size best spans of each window, for some windows at a time.
 
@@ -91,11 +92,13 @@ def _best_of_all_spans(
     width = may_start.shape[1]
     longest = min(max_answer_length, width)
     most = min(n_best_size, width * longest)
+    counts = outputs["start_logits"].counts
+    first_token = np.cumsum(counts) - counts
     for first in range(0, len(may_start), _WINDOWS_AT_ONCE):
         chunk = slice(first, first + _WINDOWS_AT_ONCE)
         at = windows.places[chunk, None] + np.arange(width)
         starts, ends = (
-            np.take_along_axis(outputs[name][chunk], np.minimum(at, outputs[name].shape[1] - 1), 1)
+            outputs[name].values[first_token[chunk, None] + np.minimum(at, outputs[name].counts[chunk, None] - 1)]
             for name in ("start_logits", "end_logits")
         )
         starts = np.where(may_start[chunk], starts, -np.inf)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from model_utils.errors import DataError
 from src.entities import tag_names
 from src.ner_data import NameColumns, Sentence, ner_facts, ner_features, read_sentences, split_words, word_logits
+from src.records import Ragged
 from src.tokenization import FullTokenizer, build_tokenizer
 
 NAMES = NameColumns()
@@ -119,10 +120,8 @@ def test_every_word_is_learnt_once_at_its_first_token(
     weights, targets = features.values["label_weights"].values, features.values["label_ids"].values
     assert weights.sum() == sum(map(len, sentences))
     # Logits that are right at the weighted tokens, and nowhere else, give all tags back.
-    logits = np.zeros((len(counts), length, 2), np.float32)
-    row = np.repeat(np.arange(len(counts)), counts)
-    column = np.concatenate([np.arange(count) for count in counts])
-    logits[row, column, targets] = weights
+    logits = Ragged(np.zeros((counts.sum(), 2), np.float32), counts)
+    logits.values[np.arange(len(targets)), targets] = weights
     found = [[labels[index] for index in one.argmax(1)] for one in word_logits(features.arrays.__getitem__, logits)]
     assert found == [list(sentence.tags) for sentence in labelled]
     # And the token there is the word's first one.

@@ -38,7 +38,7 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def classify(classifier: Path) -> Predictor:
-    return Predictor.load(classifier, say=quiet, batch_size=4)
+    return Predictor.load(classifier, say=quiet, batch_tokens=64)
 
 
 def records_of(path: Path, content: bytes, input_format: str = "auto") -> list[tuple[int, Any]]:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from src.create_squad_data import Question, SquadWindows, read_squad, squad_features
+from src.records import Ragged
 from src.squad_metrics import score_answers, score_with_threshold
 from src.squad_postprocess import answer_texts, beam_predictions, independent_predictions, write_predictions
 from src.tokenization import FullTokenizer
@@ -47,7 +48,12 @@ def logits(windows, width=WIDTH, **scores):
     for name, places in scores.items():
         for (row, token), score in places.items():
             outputs[f"{name}_logits"][row, windows.places[row] + token] = score
-    return outputs
+    return flat(outputs)
+
+
+def flat(outputs):
+    """Dense scores of rows as tokens of one row after the other."""
+    return {name: Ragged(dense.ravel(), np.full(len(dense), dense.shape[1])) for name, dense in outputs.items()}
 
 
 def best_plainly(questions, windows, candidates, n_best_size):
@@ -116,8 +122,9 @@ def test_answers_end_after_they_start_and_are_not_too_long(windows):
 def test_scores_outside_the_context_do_not_count(windows):
     outputs = logits(windows)
     for row, (place, count) in enumerate(zip(windows.places, windows.counts, strict=True)):
-        for name in outputs:
-            outputs[name][row, :place] = outputs[name][row, place + count :] = 100.0
+        for scores in outputs.values():
+            of_row = scores.values[row * WIDTH : (row + 1) * WIDTH]
+            of_row[:place] = of_row[place + count :] = 100.0
     assert independent_predictions(QUESTIONS, windows, outputs, 5, 3) == independent_predictions(
         QUESTIONS, windows, logits(windows), 5, 3
     )
@@ -159,7 +166,7 @@ def test_all_spans_are_compared(windows, seed, n_best_size, max_answer_length, m
         for row, start in np.ndindex(shape)
         for end in range(start, min(WIDTH, start + max_answer_length))
     ]
-    predictions = independent_predictions(QUESTIONS, windows, outputs, n_best_size, max_answer_length)
+    predictions = independent_predictions(QUESTIONS, windows, flat(outputs), n_best_size, max_answer_length)
     expected = best_plainly(QUESTIONS, windows, every_span, n_best_size)
     assert answer_texts(QUESTIONS, predictions) == {
         question.id: spans[0][0] for question, spans in zip(QUESTIONS, expected, strict=True)
@@ -271,7 +278,7 @@ def test_a_network_that_knows_the_answers_gets_full_marks(shared, english, versi
             "start_logits": (np.arange(192) == starts).astype(np.float32),
             "end_logits": (np.arange(192) == ends).astype(np.float32),
         }
-        predictions = independent_predictions(questions, windows, outputs, 3, 60)
+        predictions = independent_predictions(questions, windows, flat(outputs), 3, 60)
         figures = score_answers(questions, answer_texts(questions, predictions))
         assert figures["exact_match"] > 98 and figures["f1"] > 99
     else:

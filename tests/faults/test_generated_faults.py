@@ -162,7 +162,7 @@ def write_small_files(folder: Path) -> dict[Path, Any]:
     (theirs / "model.safetensors.index.json").write_text('{"weight_map": {"albert.pooler.weight": "a.safetensors"}}')
 
     def answer(folder: Path) -> None:
-        Predictor(complete_card(read_card(folder), ARCHITECTURE, False), load_tokenizer(run), None)
+        Predictor(complete_card(read_card(folder), ARCHITECTURE, False), load_tokenizer(run), None, ARCHITECTURE)
 
     return {
         run / "tokenizer_config.json": lambda: load_tokenizer(run),
@@ -276,7 +276,7 @@ def record_files(draw: Any) -> tuple[str, str, bytes]:
 def test_records(tmp_path: Path, count: int) -> None:
     tokenizer = build_tokenizer(write_vocabulary(tmp_path), "", True)
     cards = {task: complete_card({"task": task, **CARDS[task], **LENGTHS}, ARCHITECTURE, False) for task in CARDS}
-    predictors = {task: Predictor(card, tokenizer, Zeros(card)) for task, card in cards.items()}
+    predictors = {task: Predictor(card, tokenizer, Zeros(card), ARCHITECTURE) for task, card in cards.items()}
     servers = {task: TestClient(create_app(predictor, Limits())) for task, predictor in predictors.items()}
 
     def check(case: tuple[str, str, bytes]) -> None:
