@@ -46,6 +46,9 @@ class Answerer(Protocol):
             DataError: something is missing or no text.
         """
 
+    def outputs_of(self, item: Any) -> int:
+        """Numbers that the network returns for an item, where they are so many that they have to be reckoned with."""
+
     def features(self, items: Sequence[Any]) -> Features:
         """Rows of records; array `truncated` (records,) says whose text was cut, where texts are cut."""
 
@@ -106,6 +109,9 @@ class _Task:
             return text_of(record, self._given[key])
         trained = self.card.get(TEXT_COLUMNS, {}).get(key, key)
         return text_of(record, *dict.fromkeys((trained, key)), needed=needed)
+
+    def outputs_of(self, item: Any) -> int:
+        return 0
 
 
 class ClassificationAnswerer(_Task):
@@ -246,6 +252,9 @@ class MaskAnswerer(_Task):
     def read(self, record: Record) -> tuple[list[int], list[int]]:
         ids = encode_masked(self.text(record, "text"), self.tokenizer, self.length)
         return ids, [place for place, token in enumerate(ids) if token == self.tokenizer.mask_id]
+
+    def outputs_of(self, item: tuple[list[int], list[int]]) -> int:
+        return len(item[1]) * self.tokenizer.vocab_size
 
     def features(self, items: Sequence[tuple[list[int], list[int]]]) -> Features:
         counts = np.array([len(ids) for ids, _ in items], np.int64)

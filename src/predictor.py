@@ -1,6 +1,6 @@
 """Answers to raw text from a trained model, be it a checkpoint or an exported MINDIR: `Predictor.load(path)`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,13 +13,14 @@ from src.answers import ANSWERERS, Answerer, MaskAnswerer, Record
 from src.export import load_mindir, read_description
 from src.features import Features
 from src.length_buckets import WIDTH_STEP
-from src.prediction import OutputTable, rows_in_memory
+from src.prediction import WORKING_MEMORY, OutputTable, rows_in_memory
 from src.records import Column
 from src.tokenization import FullTokenizer, build_tokenizer
 from src.trained_model import load_trained
 
 MINDIR_SUFFIX = ".mindir"
 _RECORDS_AT_ONCE = 256  # whose rows and outputs are kept at the same time
+_OUTPUTS_AT_ONCE = WORKING_MEMORY // 16  # float32 numbers, each of them about four times while they are computed
 
 
 class ExportedNetwork:
@@ -119,11 +120,24 @@ class Predictor:
                 items.append((index, self._answerer.read(record)))
             except DataError as error:
                 answers[index] = {"error": str(error)}
-        for first in range(0, len(items), _RECORDS_AT_ONCE):
-            part = items[first : first + _RECORDS_AT_ONCE]
+        for part in self._groups(items):
             for (index, _), answer in zip(part, self._answer([item for _, item in part]), strict=True):
                 answers[index] = answer
         return answers
+
+    def _groups(self, items: list[tuple[int, Any]]) -> Iterator[list[tuple[int, Any]]]:
+        """Items one after the other, as many together as _RECORDS_AT_ONCE and _OUTPUTS_AT_ONCE allow."""
+        group: list[tuple[int, Any]] = []
+        most = 0
+        for item in items:
+            outputs = self._answerer.outputs_of(item[1])
+            if len(group) == _RECORDS_AT_ONCE or (group and (len(group) + 1) * max(most, outputs) > _OUTPUTS_AT_ONCE):
+                yield group
+                group, most = [], 0
+            group.append(item)
+            most = max(most, outputs)
+        if group:
+            yield group
 
     def _answer(self, items: list[Any]) -> list[Record]:
         features = self._answerer.features(items)

@@ -299,6 +299,26 @@ def test_masks_are_filled_in(tmp_path: Path) -> None:
     assert answers[3]["error"].endswith("has 41 tokens, the network takes at most 40")
 
 
+def test_many_masks_are_computed_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each mask has scores for the whole vocabulary: memory, not the number of records, bounds what goes together."""
+    predictor = Predictor.load(make_folder(tmp_path / "run", "fill_mask"), say=quiet)
+    records = [{"text": "a [MASK] " * count} for count in (1, 1, 9, 1, 2, 2)]
+    expected = predictor.predict(records)
+    calls: list[tuple[int, ...]] = []
+    compute = type(predictor._network).__call__
+    monkeypatch.setattr(
+        type(predictor._network),
+        "__call__",
+        lambda self, *columns: (calls.append(columns[-1].shape), compute(self, *columns))[1],
+    )
+    monkeypatch.setattr("src.predictor._OUTPUTS_AT_ONCE", 4 * predictor._architecture.vocab_size)
+    for answer, before in zip(predictor.predict(records), expected, strict=True):
+        assert [len(one) for one in answer["predictions"]] == [len(one) for one in before["predictions"]]
+        for one, other in zip(answer["predictions"], before["predictions"], strict=True):
+            assert one[0]["probability"] == pytest.approx(other[0]["probability"], abs=1e-6)
+    assert calls == [(2, 1), (1, 9), (2, 2), (1, 2)]
+
+
 def test_a_mask_stands_where_the_text_has_it(classifier: Path) -> None:
     tokenizer = load_tokenizer(classifier)
     ids = encode_masked("A [MASK] bc [MASK].", tokenizer, 40)
