@@ -154,6 +154,11 @@ class FeatureDataset:
         rows = plan.rows.reshape(-1, loading.rank_size, loading.batch_size)[:, loading.rank]
         return Plan(rows, plan.widths)
 
+    def width_shares(self) -> list[tuple[int, float]]:
+        """For each width of batches the number of the first one in epoch 0, and the share of those that have it."""
+        _, first, counts = np.unique(self.plan(0).widths, return_index=True, return_counts=True)
+        return [(int(start), float(count / counts.sum())) for start, count in zip(first, counts, strict=True)]
+
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch from number `start` on: columns (B, L), (B, P) or (B,).
 
@@ -255,6 +260,10 @@ class TFRecordDataset:
             "rows": self.num_rows,
             "files": {file.name: sha256_of(file) for file in self.files},
         }
+
+    def width_shares(self) -> list[tuple[int, float]]:
+        """As FeatureDataset.width_shares."""
+        return [(0, 1.0)]
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """As FeatureDataset.batches."""

@@ -82,6 +82,10 @@ class PretrainingData:
             )
         self._vocab_size = architecture.vocab_size
 
+    def width_shares(self) -> list[tuple[int, float]]:
+        """As FeatureDataset.width_shares."""
+        return self.dataset.width_shares()
+
     def batches(self, epoch: int, start: int = 0) -> Iterator[dict[str, np.ndarray]]:
         """The batches of an epoch from number `start` on.
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, Protocol, Self
 
+import mindspore as ms
 import numpy as np
 from mindspore import Tensor
 
@@ -41,6 +42,8 @@ from src.train_step import TrainStep
 
 Batch = dict[str, np.ndarray]
 Evaluate = Callable[[Callable[[], object]], dict[str, float]]
+# What checkpoints did not say before it was needed; 0.1.0 knew nothing of them.
+UNTIL_KNOWN = {"evaluating": False, "precision": {}, ARCHITECTURE: {}}
 EARLY_STEPS = (1, 2, 5, 10)  # logged as well where log_steps is larger, so that the first lines come soon
 
 
@@ -49,6 +52,9 @@ class Batches(Protocol):
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The micro-batches of one epoch from number `start` on, the same ones every time."""
+
+    def width_shares(self) -> list[tuple[int, float]]:
+        """For each width of micro-batches the number of one in epoch 0, and the share of those that have it."""
 
 
 class StopSignals(AbstractContextManager):
@@ -186,28 +192,36 @@ class Trainer:
             raise
 
     def rehearse(self) -> str:
-        """Train one update, once to compile and once to measure, and say what the run would take; nothing is kept."""
+        """Train an update of each width, to compile and to measure, and say what the run would take; keep nothing."""
         if self.initialise:
             self.initialise()
-        _, micro_batches = next(self.updates())
-        seconds = []
-        for _ in range(2):
-            start = time.monotonic()
-            self.read_values(self.step.train(micro_batches))
-            seconds.append(time.monotonic() - start)
+        updates, seconds = [], 0.0
+        for start, share in self.data.width_shares():
+            batch = next(self.data.batches(0, start))
+            first, usual = (self.timed_update([batch] * self.config.accumulation_steps) for _ in range(2))
+            rows, width = batch["input_mask"].shape
+            updates.append(f"with {rows} x {width} takes {usual:.2f} s (the first {first:.1f} s, with compilation)")
+            seconds += first + share * usual * self.plan.train_steps
         with tempfile.TemporaryDirectory() as folder:
             size = save_checkpoint(self.step, Path(folder), 1, self.state()).stat().st_size
         copies = self.config.save_checkpoint_num + 1 if self.config.enable_save_ckpt else 0
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        duration = timedelta(seconds=round(seconds[1] * self.plan.train_steps))
+        memory = f"Host memory at its peak: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9:.2f} GB"
+        if self.precision.device_target != "CPU":
+            memory += f", the device's: {ms.runtime.max_memory_allocated() / 1e9:.2f} GB"
         sentence = (
-            f"dry run: one update takes {seconds[1]:.2f} s (the first {seconds[0]:.1f} s, with compilation); "
-            f"{self.plan.train_steps} updates take about {duration}. Host memory at its peak: {memory / 1e9:.2f} GB. "
+            f"dry run: one update {', '.join(updates)}; {self.plan.train_steps} updates take about "
+            f"{timedelta(seconds=round(seconds))}. {memory}. "
             f"A checkpoint takes {size / 1e6:.1f} MB, at most {copies} at a time: {copies * size / 1e6:.1f} MB. "
             "Nothing was kept."
         )
         self.say(sentence)
         return sentence
+
+    def timed_update(self, micro_batches: Sequence[Batch]) -> float:
+        """Seconds that one update takes."""
+        start = time.monotonic()
+        self.read_values(self.step.train(micro_batches))
+        return time.monotonic() - start
 
     def say(self, sentence: str) -> None:
         """A line for the reader, from the rank that writes."""
@@ -223,7 +237,7 @@ class Trainer:
             if self.initialise:
                 self.initialise()
             return
-        state = contents.loop_state
+        state = UNTIL_KNOWN | contents.loop_state
         if missing := sorted(self.state().keys() - state):
             raise CheckpointError(
                 f"{contents.path} holds weights but no whole state of a run: {', '.join(missing)} are missing; move it "
@@ -235,7 +249,8 @@ class Trainer:
                     f"{contents.path} was trained on other data: {key} was {state['identity'].get(key)!r} and is now "
                     f"{value!r}; choose another folder, or name this one in load_checkpoint_path to start from it"
                 )
-        changes = self.precision.changes_since(state["precision"], contents.path, named=bool(self.config.compute_type))
+        before = state["precision"] or self.precision.facts()
+        changes = self.precision.changes_since(before, contents.path, named=bool(self.config.compute_type))
         restore(self.step, contents)
         if "loss_scale_mode" in changes:
             self.step.restart_scaling()

@@ -25,7 +25,7 @@ from src.ranks import Ranks
 from src.run_folder import RunFolder
 from src.run_plan import Plan, Precision, Selection, plan_precision, plan_run
 from src.train_step import LossScale
-from src.trainer import Trainer
+from src.trainer import UNTIL_KNOWN, Trainer
 
 LENGTH, BATCH = 8, 4
 FLOAT32 = Precision("CPU", "float32", LossScale("off"))
@@ -34,12 +34,15 @@ FLOAT32 = Precision("CPU", "float32", LossScale("off"))
 class Rows:
     """Micro-batches whose content is a pure function of epoch and number."""
 
-    def __init__(self, per_epoch: int = 5) -> None:
-        self.per_epoch = per_epoch
+    def __init__(self, per_epoch: int = 5, lengths: tuple[int, ...] = (LENGTH,)) -> None:
+        self.per_epoch, self.lengths = per_epoch, lengths
+
+    def width_shares(self) -> list[tuple[int, float]]:
+        return [(number, 1 / len(self.lengths)) for number in range(len(self.lengths))]
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[dict[str, np.ndarray]]:
         for number in range(start, self.per_epoch):
-            mask = np.ones((BATCH, LENGTH), np.int32)
+            mask = np.ones((BATCH, self.lengths[number % len(self.lengths)]), np.int32)
             mask[:, 6:] = 0
             yield {"input_mask": mask, "value": np.float32([epoch * 100 + number])}
 
@@ -401,6 +404,20 @@ def test_a_run_does_not_change_its_precision_in_silence(tmp_path: Path, capsys: 
     assert "; from here device_target GPU instead of CPU\n" in capsys.readouterr().out and step.restarts == 0
 
 
+def test_a_checkpoint_of_version_0_1_0_is_resumed(tmp_path: Path, undisturbed: Path, monkeypatch) -> None:
+    """It says neither in what precision it was trained nor what architecture it belongs to."""
+    state = Trainer.state
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "state", lambda own: {k: v for k, v in state(own).items() if k not in UNTIL_KNOWN})
+        fit(make_config(tmp_path))
+    for step, file in list_checkpoints(tmp_path):
+        if step > 15:
+            file.unlink()
+    (tmp_path / "train_results.json").unlink(missing_ok=True)
+    fit(make_config(tmp_path))
+    assert without_speed(log(tmp_path)) == without_speed(log(undisturbed))
+
+
 @pytest.mark.parametrize(
     ("differing", "sentence"),
     [
@@ -448,8 +465,11 @@ def test_a_full_disk_is_refused_before_work(tmp_path: Path, monkeypatch: pytest.
 
 def test_rehearsal_keeps_nothing(tmp_path: Path) -> None:
     config = make_config(tmp_path / "run")
-    trainer = Trainer(Step(), Rows(), Plan(20, 5), config, RunFolder(tmp_path / "run", config), {}, FLOAT32)
+    step, data = Step(), Rows(lengths=(8, 12))
+    trainer = Trainer(step, data, Plan(20, 5), config, RunFolder(tmp_path / "run", config), {}, FLOAT32)
     sentence = trainer.rehearse()
+    assert sentence.startswith("dry run: one update with 4 x 8 takes 0.") and ", with 4 x 12 takes 0." in sentence
+    assert step.seen == [0, 0, 0, 0, 1, 1, 1, 1]  # two updates of two micro-batches for each width
     assert "20 updates take about 0:00:0" in sentence and "at most 3 at a time" in sentence
     assert list(tmp_path.iterdir()) == []
 
