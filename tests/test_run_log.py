@@ -32,5 +32,5 @@ def test_damaged_lines_are_reported_and_the_others_kept(tmp_path: Path) -> None:
 def test_a_folder_in_its_place(tmp_path: Path) -> None:
     assert read_log(tmp_path, 1, pytest.fail) == []
     (tmp_path / LOG_FILE).mkdir()
-    with pytest.raises(DataError, match=r"train_log\.jsonl is a folder"):
+    with pytest.raises(DataError, match=r"train_log\.jsonl cannot be read: it is a folder"):
         read_log(tmp_path, 1, pytest.fail)
