@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# All checks: ruff, then every test file in a process of its own, because MindSpore keeps what it compiles in memory.
+# All checks: ruff, then every test file in a process of its own, because MindSpore keeps what it compiles in memory. One
+# process a core: MindSpore's threads wait for each other in busy loops, and two processes that share cores crawl.
 # usage: bash scripts/test.sh [--slow] [--oracles] [pytest arguments]
 #   --slow     also the tests that take minutes
 #   --oracles  also the comparisons with torch, transformers and onnxruntime, which are installed then
@@ -26,22 +27,34 @@ trap 'rm -rf "$reports"' EXIT
 failed=0
 python -m ruff check . || failed=1
 python -m ruff format --check . || failed=1
-for group in "${chosen[@]}"; do
-    printf '\n%s\n' "--- ${group#"$PROJECT"/}"
+CORES=$(python -c 'import os; print(*sorted(os.sched_getaffinity(0))[:4])') # each of the processes takes up to 2 GB
+run_group() { # GROUP OPTIONS...: pytest on a core that no other group has, its output when it is complete
+    local group=$1 report core lock output code
     report=$reports/$(printf '%s' "$group" | tr -c 'A-Za-z0-9' _).xml
-    python -m pytest "${options[@]+"${options[@]}"}" "$group" --junitxml="$report"
-    case $? in
+    for core in $CORES; do
+        exec {lock}>"$reports/core-$core"
+        flock -n "$lock" && break
+    done
+    output=$(taskset -c "$core" python -m pytest "${@:2}" "$group" --junitxml="$report" 2>&1)
+    code=$?
+    [ -e "$report" ] || output+=$'\n'"error: pytest ended without a report for $group"
+    { flock 9 && printf '\n--- %s\n%s\n' "${group#"$PROJECT"/}" "$output"; } 9>"$reports/printing"
+    case $code in
     0 | 5) ;; # 5: no test of this file was selected
-    2) [ -e "$report" ] || exit 2; failed=1 ;;
-    *) failed=1 ;;
+    2) [ -e "$report" ] || exit 255 ;; # a wrong argument of pytest: xargs stops
+    *) exit 1 ;;
     esac
-    [ -e "$report" ] || echo "error: pytest ended without a report for $group"
-done
+}
+export -f run_group
+export reports PROJECT CORES
+# shellcheck disable=SC2016
+printf '%s\0' "${chosen[@]}" |
+    xargs -0 -P "$(wc -w <<<"$CORES")" -I{} bash -c 'run_group "$@"' _ {} "${options[@]+"${options[@]}"}" || failed=1
 python - "$reports" ${#chosen[@]} <<'END' || failed=1
 import sys, xml.etree.ElementTree as tree
 from pathlib import Path
 
-suites = [suite for file in Path(sys.argv[1]).iterdir() for suite in tree.parse(file).iter("testsuite")]
+suites = [suite for file in Path(sys.argv[1]).glob('*.xml') for suite in tree.parse(file).iter("testsuite")]
 total = {key: sum(int(suite.get(key, 0)) for suite in suites) for key in ("tests", "failures", "errors", "skipped")}
 bad = total["failures"] + total["errors"] + int(sys.argv[2]) - len(suites)
 print(f"\n{total['tests'] - total['failures'] - total['errors'] - total['skipped']} passed, {bad} failed, {total['skipped']} skipped")

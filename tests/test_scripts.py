@@ -315,6 +315,11 @@ def test_the_closing_line_and_exit_code_combine_all_groups(
     assert done.returncode == code
 
 
+def test_a_wrong_argument_of_pytest_ends_all(tested_project: Path) -> None:
+    done = bash("bash scripts/test.sh --no_such_argument", tested_project)
+    assert "unrecognized arguments: --no_such_argument" in done.stdout and done.returncode != 0
+
+
 def test_a_process_that_dies_counts_as_a_failure(tested_project: Path) -> None:
     write_tests(tested_project, "three", "import os\n\n\ndef test_d():\n    os._exit(0)\n")
     done = bash("bash scripts/test.sh", tested_project)
