@@ -89,8 +89,8 @@ class PredictConfig(Config):
 
     def check_required(self) -> None:
         super().check_required()
-        for_files = ("input", "output", "text_a_column", "text_b_column", "dry_run")
-        if self.serve and (given := [key for key in for_files if getattr(self, key)]):
+        for_files = ("input", "output", "input_format", "text_a_column", "text_b_column", "dry_run")
+        if self.serve and (given := [key for key in for_files if getattr(self, key) != getattr(PredictConfig, key)]):
             raise ConfigError(f"serve answers requests: {given[0]} means nothing beside it")
         if self.allowed_hosts and not self.serve:
             raise ConfigError("allowed_hosts are the names of a server: they mean nothing without serve")

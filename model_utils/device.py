@@ -8,6 +8,7 @@ import ctypes
 import functools
 import os
 import re
+import resource
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -279,6 +280,11 @@ def check_product(compute_type: str) -> float:
             f"entry, allowed is {allowed:.0e}: its results cannot be trusted"
         )
     return difference
+
+
+def peak_memory() -> int:
+    """Bytes of the host's memory that this process has held at most."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def main(config: DeviceConfig) -> None:

@@ -46,8 +46,8 @@ def find_prefix(path: Path) -> Path:
         CheckpointError: there is none, or more than one.
     """
     if path.suffix in (".index", ".meta") or ".data-" in path.name:
-        path = path.with_name(path.name.rpartition(".")[0])
-    if path.with_name(f"{path.name}.index").is_file():
+        path = Path(str(path).rpartition(".")[0])
+    if Path(f"{path}.index").is_file():
         return path
     if not path.is_dir():
         raise CheckpointError(f"{path} is no folder, and {path}.index does not exist: unpack an archive first")

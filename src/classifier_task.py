@@ -74,8 +74,9 @@ class ClassifierTask:
             "max_seq_length": config.max_seq_length,
             "task_name": config.task_name,
             "classifier_hidden_size": config.classifier_hidden_size,
-            TEXT_COLUMNS: self.examples.text_columns(),
         }
+        if columns := self.examples.text_columns():
+            self.card[TEXT_COLUMNS] = columns
 
     def _find_labels(self) -> list[str]:
         config = self.config
@@ -216,7 +217,8 @@ class CustomTexts:
         self._training: Sequence[Example] | None = None
 
     def text_columns(self) -> dict[str, str]:
-        """The names of the texts' columns in the training file, by their keys in records; none where it has none."""
+        """The names of the texts' columns in the training file, by their keys in records; none where it has none, or
+        is not read."""
         config, file = self.config, self.files.get(TRAIN)
         if not config.do_train or file is None or config.positive_file or config.train_data_file_path:
             return {}

@@ -9,7 +9,6 @@ NAME.json                   inputs, outputs, task, labels, lengths, thresholds, 
 import contextlib
 import importlib
 import os
-import resource
 import shutil
 import time
 from collections.abc import Callable
@@ -24,6 +23,7 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from model_utils.deploy_config import AIR, MINDIR, ONNX
+from model_utils.device import peak_memory
 from model_utils.errors import CheckpointError, ConfigError, DataError
 from model_utils.files import open_file, scratch_folder, sync_to_disk
 from model_utils.json_files import FileBeside, Schema, Sha256, read_json, write_checked
@@ -146,7 +146,7 @@ def rehearse_export(
     """Compute one batch, and say what export_model, which has the same arguments and errors, would take."""
     fixed = _settle(model, name, file_format, batch_size, length)
     inputs = [Tensor(one) for one in sample_inputs(model, *(fixed or (2, model.card["max_seq_length"])))]
-    seconds, before = [], _peak_memory()
+    seconds, before = [], peak_memory()
     for _ in range(2):
         start = time.monotonic()
         _arrays(model.network(*inputs))
@@ -156,17 +156,12 @@ def rehearse_export(
     size = weights + model.tokenizer.file.stat().st_size
     # Compiled to be written, to be compared with and as it was written; both then compute this batch and smaller ones.
     duration = 3 * (first - usual) + 4 * usual
-    memory = _peak_memory()
+    memory = peak_memory()
     say(
         f"dry run: a batch takes {usual:.2f} s (the first {first:.1f} s, with compilation); writing and checking "
         f"{name}.{file_format.lower()} takes about {timedelta(seconds=round(duration))}. Memory at its peak: about "
         f"{(2 * memory - before) / 1e9:.2f} GB. The files take about {size / 1e6:.1f} MB. Nothing was written."
     )
-
-
-def _peak_memory() -> int:
-    """Bytes that this process has had in memory at most."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _settle(model: TrainedModel, name: Path, file_format: str, batch_size: int, length: int) -> tuple[int, int] | None:

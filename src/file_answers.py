@@ -2,7 +2,6 @@
 
 import itertools
 import random
-import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +10,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from model_utils.device import peak_memory
 from src.predictor import Predictor
 from src.record_files import NumberedRecord, batched, line_of, write_records
 
@@ -85,7 +85,7 @@ def rehearse(predictor: Predictor, records: Iterator[NumberedRecord], say: Say) 
         seconds.append(time.monotonic() - start)
     share = total / max(1, len(chosen))
     size = share * sum(len(line_of(joined(*pair)).encode()) for pair in pairs)
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    memory = peak_memory()
     errors = [f"line {record.line}: {answer['error']}" for record, answer in pairs if "error" in answer]
     if errors:
         say(f"dry run: {len(errors)} of the {len(chosen)} records looked at cannot be answered; the first: {errors[0]}")

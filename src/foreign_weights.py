@@ -1,5 +1,6 @@
 """Weights of other programs, known by their files: they have to be converted before anything here can use them."""
 
+import os
 import shlex
 from pathlib import Path
 
@@ -11,12 +12,19 @@ _GOOGLE = ("*.index", "variables/*.index")  # TensorFlow's checkpoints, by thems
 
 
 def refuse_foreign(path: Path) -> None:
-    """Raise CheckpointError if a path names weights of google's or Hugging Face's, with the command that converts them.
+    """Refuse weights of google's or Hugging Face's.
 
     Args:
         path: a folder, a file in it, or the prefix of a TensorFlow checkpoint's files.
+
+    Raises:
+        CheckpointError: the path names such weights, with the command that converts them, or cannot be looked at.
     """
-    if (found := _find(path)) is None:
+    try:
+        found = _find(path)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+    if found is None:
         return
     source, name, input_path = found
     command = (
@@ -30,7 +38,7 @@ def _find(path: Path) -> tuple[str, str, str] | None:
     folder = path if path.is_dir() else path.parent
     if path.name in _HUGGING_FACE or (path.is_dir() and any((path / name).is_file() for name in _HUGGING_FACE)):
         return "hf", "Hugging Face's transformers", shlex.quote(str(folder))
-    is_prefix = path.with_name(f"{path.name}.index").is_file()
+    is_prefix = os.path.isfile(f"{path}.index")  # a name that is too long, too, is none
     if is_prefix or path.suffix == ".index" or (path.is_dir() and any(any(path.glob(name)) for name in _GOOGLE)):
         return "tf", "TensorFlow", shlex.quote(str(path))
     return None

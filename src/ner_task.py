@@ -53,8 +53,9 @@ class NerTask:
             "task": "token_classification",
             "labels": self.labels,
             "max_seq_length": config.max_seq_length,
-            TEXT_COLUMNS: self._text_columns(),
         }
+        if columns := self._text_columns():
+            self.card[TEXT_COLUMNS] = columns
 
     def _text_columns(self) -> dict[str, str]:
         """The name of the text's column in training, where there are columns with names."""

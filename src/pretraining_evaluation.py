@@ -1,7 +1,6 @@
 """Held-out quality of a pre-trained ALBERT, beside chance and beside knowing nothing but word frequencies."""
 
 import math
-import resource
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor
 
+from model_utils.device import peak_memory
 from model_utils.errors import DataError
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.ranks import ALONE, Ranks
@@ -92,7 +92,7 @@ def rehearse(
         start = time.monotonic()
         evaluate(network, first, vocab_size)
         seconds.append(time.monotonic() - start)
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    memory = peak_memory()
     return (
         f"dry run: a batch takes {seconds[1]:.2f} s (the first {seconds[0]:.1f} s, with compilation); {number:,} "
         f"batches take about {timedelta(seconds=round(seconds[1] * number))}. Host memory at its peak: "

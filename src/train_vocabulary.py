@@ -8,7 +8,6 @@ import io
 import itertools
 import random
 import re
-import resource
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,6 +18,7 @@ import sentencepiece
 import tokenizers
 
 from model_utils.config import TrainVocabularyConfig, check_output_folder, run_main
+from model_utils.device import peak_memory
 from model_utils.errors import ConfigError
 from model_utils.files import write_atomically
 from src.corpus import MAX_LINE_BYTES, expand_glob, read_documents, split_sentences
@@ -69,7 +69,7 @@ def rehearse(train: Trainer, paths: Sequence[Path], config: TrainVocabularyConfi
     Raises:
         ConfigError: the sample is the whole text, and the size does not suit it.
     """
-    start, before = time.monotonic(), _peak_memory()
+    start, before = time.monotonic(), peak_memory()
     sample = list(itertools.islice(_read_sentences(paths), SAMPLE))
     read = time.monotonic() - start
     contents = train(lambda: sample, config, exact=len(sample) < SAMPLE)
@@ -78,18 +78,13 @@ def rehearse(train: Trainer, paths: Sequence[Path], config: TrainVocabularyConfi
     total = len(sample) if len(sample) < SAMPLE else round(len(sample) * text / sample_bytes)
     used = min(total, config.max_sentences) if config.kind == "sentencepiece" else total
     seconds = read * total / len(sample) + trained * used / len(sample)
-    memory = before + (_peak_memory() - before) * used / len(sample)
+    memory = before + (peak_memory() - before) * used / len(sample)
     size = sum(map(len, contents)) / contents[0].count(b"\n") * config.vocab_size
     return (
         f"dry run: about {total:,} sentences, of which {used:,} are used: about {timedelta(seconds=round(seconds))}, "
         f"{memory / 1e9:.1f} GB of memory and {size / 1e6:.1f} MB on disk, judged by the first {len(sample):,}. "
         "Nothing was kept."
     )
-
-
-def _peak_memory() -> int:
-    """Bytes that this process has held at most."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def train_sentencepiece(read: Reader, config: TrainVocabularyConfig, exact: bool = True) -> tuple[bytes, bytes]:

@@ -6,7 +6,6 @@ endless row of epochs and step s ends at number s * accumulation_steps of it, so
 
 import math
 import os
-import resource
 import signal
 import tempfile
 import time
@@ -23,6 +22,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor
 
+from model_utils.device import peak_memory
 from model_utils.errors import CheckpointError, UserError
 from src.checkpoint import (
     ARCHITECTURE,
@@ -205,7 +205,7 @@ class Trainer:
         with tempfile.TemporaryDirectory() as folder:
             size = save_checkpoint(self.step, Path(folder), 1, self.state()).stat().st_size
         copies = self.config.save_checkpoint_num + 1 if self.config.enable_save_ckpt else 0
-        memory = f"Host memory at its peak: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9:.2f} GB"
+        memory = f"Host memory at its peak: {peak_memory() / 1e9:.2f} GB"
         if self.precision.device_target != "CPU":
             memory += f", the device's: {ms.runtime.max_memory_allocated() / 1e9:.2f} GB"
         sentence = (

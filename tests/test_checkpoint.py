@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn
 
-from model_utils.errors import CheckpointError
+from model_utils.errors import CheckpointError, UserError
 from src import checkpoint as ckpt
 from src.albert_config import AlbertConfig
 from src.saved_tokenizer import load_tokenizer
+from tests.trained_folders import make_folder
 
 
 class State(nn.Cell):
@@ -126,6 +127,17 @@ def test_weights_of_other_programs_are_to_be_converted(
         with pytest.raises(CheckpointError, match="which must be converted first: python -m") as raised:
             load(Path(f"{tmp_path}/their model{named}"))
         assert command in str(raised.value)
+
+
+def test_any_path_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(make_folder(tmp_path / "run", "classification"))
+    assert ckpt.find_checkpoint(Path()).path.name == "albert-1.ckpt"
+    assert load_tokenizer(Path()).vocab_size
+    monkeypatch.chdir(tmp_path)
+    for load in (ckpt.find_checkpoint, load_tokenizer):
+        for name in (".", "/", "..", "n" * 255, "n" * 300, "a\0b"):
+            with pytest.raises(UserError):
+                load(Path(name))
 
 
 def test_newest_good_one_wins_by_number(tmp_path: Path) -> None:

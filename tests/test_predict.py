@@ -386,6 +386,7 @@ def test_standard_input_and_output(classifier: Path) -> None:
     [
         (["--model", "m"], "--input and --output are needed"),
         (["--model", "m", "--serve", "8000", "--input", "x"], "input means nothing beside it"),
+        (["--model", "m", "--serve", "8000", "--input_format", "table"], "input_format means nothing beside it"),
         (["--model", "m", "--serve", "8000", "--dry_run", "yes"], "dry_run means nothing beside it"),
         (["--model", "m.onnx", "--input", "x", "--output", "-"], "ONNX and AIR files are for runtimes of their own"),
         (["--model", "m", "--input", "x", "--output", "-", "--allowed_hosts", "a"], "mean nothing without serve"),

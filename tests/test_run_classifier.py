@@ -135,7 +135,9 @@ def test_predictions_say_which_row_what_is_right_and_how_sure_they_are(data: Pat
     assert all(0.5 <= float(share) <= 1 for share in dev["probability"])
 
 
-def test_weights_alone_give_the_same_results_and_stay_as_they_are(data: Path, run: Path, tmp_path: Path) -> None:
+def test_weights_alone_give_the_same_results_and_stay_as_they_are(
+    data: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The vocabulary, the sizes and the labels lie beside them; other batches change nothing."""
     before = folder_state(run)
     config = config_of(
@@ -153,6 +155,7 @@ def test_weights_alone_give_the_same_results_and_stay_as_they_are(data: Path, ru
         max_predict_samples=5,
     )
     run_classifier.main(config)
+    assert " here, and " not in capsys.readouterr().out  # the settings are those of the training
     results = read(tmp_path / "eval_results.json")
     assert results["accuracy"] == read(run / "eval_results.json")["accuracy"]
     assert results["remarks"] == ["dev: f1 is that of the label 'good', the second of bad, good (label_list)"]
