@@ -8,10 +8,12 @@ Shape letters: B batch, L length, H hidden size, V vocabulary size, N = B * L ro
 """
 
 import math
+from functools import cache
 
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
+from mindspore.ops import constexpr
 
 _mean_last = ops.ReduceMean(keep_dims=True)
 _sum_last = ops.ReduceSum(keep_dims=True)
@@ -273,13 +275,28 @@ def mix_bits(x: Tensor) -> Tensor:
     return ops.bitwise_xor(x, ops.bitwise_right_shift(x, Tensor(13, ms.int32)))
 
 
+FEATURES = 16  # of a row and of a column, for the masks of Dropout
+
+
+@cache
+def _features(places: int, axis: int) -> Tensor:
+    """Random whole numbers for each row (axis 0: below 128) or column (axis 1: below 256), always the same ones."""
+    random = np.random.default_rng([20200209, axis])
+    return Tensor(random.integers(0, 128 << axis, (places, FEATURES)).astype(np.float32))
+
+
+random_features = constexpr(_features)  # shapes are known when a graph is compiled: a constant of the graph
+
+
 class Dropout(nn.Cell):
     """Dropout whose mask is a hash of (key, row, column), so that a saved step number restores it exactly.
 
-    MindSpore keeps the state of nn.Dropout inside its kernel, where a checkpoint cannot reach it.
+    MindSpore keeps the state of nn.Dropout inside its kernel, where a checkpoint cannot reach it. The hash is the sum
+    over k of row[k] key[k] column[k] modulo a power of two (Carter and Wegman 1979): a thin product of matrices, and
+    exact in float32, whatever the order of the sum.
 
     Args:
-        probability: share of entries set to 0; the others are multiplied by 1 / (1 - probability).
+        probability: share of entries set to 0, to the next 2**-14; the others are multiplied by 1 / (1 - probability).
         site: number of the place in the network; places with different numbers draw different masks.
 
     Inputs: x (rows, columns) float32, key () int32. Identity when not training or probability is 0.
@@ -290,14 +307,17 @@ class Dropout(nn.Cell):
         self.probability = probability
         self.site = site
         self.keep_scale = 1.0 / (1.0 - probability)
-        self.threshold = round(probability * 2**31)
+        self.matmul = ops.MatMul(transpose_b=True)
+        self.spread = Spread()
 
     def construct(self, x: Tensor, key: Tensor) -> Tensor:
         if not self.training or self.probability == 0.0:
             return x
         rows, columns = x.shape
-        start = mix_bits(key + self.site)
-        row_hash = mix_bits(ops.range(0, rows, 1).astype(ms.int32) + start).reshape((rows, 1))
-        column_hash = mix_bits(ops.range(0, columns, 1).astype(ms.int32) - start).reshape((1, columns))
-        kept = ops.cast(mix_bits(row_hash + column_hash) >= self.threshold, ms.float32)
+        hashes = mix_bits(mix_bits(key + self.site) + ops.range(0, FEATURES, 1).astype(ms.int32))
+        odd = ops.cast(ops.bitwise_and(hashes, Tensor(63, ms.int32)), ms.float32) * 2.0 + 1.0
+        by_key = random_features(rows, 0) * self.spread(odd, (rows, FEATURES))
+        by_key = (by_key - ops.floor(by_key / 2048.0) * 2048.0) * 2.0**-14
+        total = self.matmul(by_key, random_features(columns, 1))  # below 2**9, in steps of 2**-14
+        kept = ops.cast(total - ops.floor(total) >= self.probability, ms.float32)
         return x * (ops.stop_gradient(kept) * self.keep_scale)

@@ -11,7 +11,7 @@ from scipy.special import erf, log_softmax, softmax
 from src.albert_config import PRESETS, AlbertConfig
 from src.albert_for_pre_training import AlbertForPreTraining, PreTrainingScores, initialise_output_bias
 from src.albert_model import AlbertModel, initialise_weights, relative_position_table, sharing_plan
-from src.layers import CrossEntropy, Dropout, GeluErf, GeluTanh, LayerNorm, Softmax, sigmoid_tanh
+from src.layers import CrossEntropy, Dropout, GeluErf, GeluTanh, LayerNorm, Softmax, mix_bits, sigmoid_tanh
 
 KEY = Tensor(5, ms.int32)
 TINY = dataclasses.replace(
@@ -222,6 +222,19 @@ def test_dropout_masks() -> None:
     for a, b in ((dropped, other == 0), (dropped[1:], dropped[:-1]), (dropped[:, 1:], dropped[:, :-1])):
         assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 0.006
     np.testing.assert_array_equal(dropout.set_train(False)(x, KEY).asnumpy(), x.asnumpy())
+
+
+def test_dropout_masks_are_the_same_on_every_machine() -> None:
+    """Whole numbers that float32 holds exactly: the formula in integers gives the same mask, whatever adds it up."""
+    dropout = Dropout(0.3, site=5).set_train(True)
+    kept = dropout(Tensor(np.ones((40, 33), np.float32)), Tensor(9, ms.int32)).asnumpy() > 0
+    mixed = mix_bits(mix_bits(Tensor(9 + 5, ms.int32)) + Tensor(np.arange(16, dtype=np.int32))).asnumpy().astype(int)
+    rows, columns = (
+        np.random.default_rng([20200209, axis]).integers(0, high, (places, 16))
+        for axis, high, places in ((0, 128, 40), (1, 256, 33))
+    )
+    total = (rows * ((mixed & 63) * 2 + 1) % 2048) @ columns.T
+    np.testing.assert_array_equal(kept, total % 2**14 / 2**14 >= np.float32(0.3))
 
 
 def test_output_bias_starts_at_the_unigram_distribution() -> None:
