@@ -122,7 +122,7 @@ class Lamb(Optimizer):
         s, parameter = self.settings, self.parameters[i]
         moment1 = s.beta1 * self.moments1[i] + (1.0 - s.beta1) * gradient
         moment2 = s.beta2 * self.moments2[i] + (1.0 - s.beta2) * (gradient * gradient)
-        step = moment1 / (ops.sqrt(moment2) + s.eps)
+        step = moment1 * (1.0 / (ops.sqrt(moment2) + s.eps))  # a quotient of tensors keeps lists of indices (Spread)
         if self.decayed[i]:
             step = step + s.weight_decay * parameter
         if self.adapted[i]:
