@@ -69,9 +69,9 @@ ACTIVATIONS = {"gelu_new": GeluTanh, "gelu": GeluErf, "relu": nn.ReLU}
 class Spread(nn.Cell):
     """x, some of whose axes have length 1, broadcast to `shape`.
 
-    On CPU, operations of two operands of unlike shapes (and quotients and integer operations of any) go through lists of
-    indices, 16 bytes for every entry of the result, which the kernel keeps for as long as the graph lives. A copy costs
-    less.
+    On CPU, operations of operands of unlike shapes (and quotients and integer operations of any) go through lists of
+    indices, 16 bytes for every entry of the result, which the kernel keeps for as long as the graph lives. A copy
+    costs less.
     """
 
     def __init__(self) -> None:
