@@ -39,7 +39,7 @@ run_single() { # NAME ARGUMENTS...: replaces this shell by run_NAME.py, whose ou
 }
 
 run_distribute() { # NAME [--nproc N] ARGUMENTS...: run_NAME.py in one process a device
-    local name=$1 nproc=${DEVICE_NUM:-} logs port
+    local name=$1 nproc=${DEVICE_NUM:-} logs
     shift
     prepare_environment requirements.txt
     case ${1:-} in

@@ -3,9 +3,10 @@
 usage: python scripts/launch.py PROCESSES LOGS SCRIPT [ARGUMENTS...]
 
 They find each other as MindSpore's dynamic clusters do: a scheduler process, and environment variables. Rank 0's
-output is shown, everybody's is kept in LOGS. SIGTERM and Ctrl-C are handed to the ranks, which save and exit. When a
-rank fails, the others learn it (src/ranks.py) and are given GRACE seconds to end; the last line names the rank and its
-reason. MindSpore's msrun kills the others at once, even the one that saves, and ends in a traceback.
+output is shown, everybody's is kept in LOGS. SIGTERM, Ctrl-C and the end of the terminal (SIGHUP, unless nohup has it
+ignored) are handed to the ranks, which save and exit. When a rank fails, the others learn it (src/ranks.py) and are
+given GRACE seconds to end; the last line names the rank and its reason. MindSpore's msrun kills the others at once,
+even the one that saves, and ends in a traceback.
 """
 
 import os
@@ -17,12 +18,13 @@ import tempfile
 import time
 from pathlib import Path
 from types import FrameType
+from typing import TextIO
 
 GRACE = 60.0  # s that ranks have to end after one that failed; longer than a CPU's collective waits for it
 START = 600  # s that they have to find each other, as msrun gives them
 SCHEDULER = [sys.executable, "-P", "-c", "from mindspore import communication; communication.init()"]
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
-STOPPED = tuple(128 + number for number in SIGNALS)  # exit codes of a rank that saved because it was asked to stop
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+STOPPED = (128 + signal.SIGTERM, 128 + signal.SIGINT)  # exit codes of a rank that saved because it was asked to stop
 
 
 class Job:
@@ -59,6 +61,7 @@ class Job:
             "MS_TOPO_TIMEOUT": START,
             "RANK_SIZE": self.size,
             "ALBERT_RANKS_FOLDER": self.folder,
+            "ALBERT_LAUNCHER": os.getpid(),
         }
         for rank in range(self.size):
             numbers = {"MS_NODE_ID": rank, "RANK_ID": rank, "DEVICE_ID": rank}
@@ -76,6 +79,8 @@ class Job:
     def ask_to_stop(self, number: int, _: FrameType | None = None) -> None:
         """Hand a signal on to every rank that runs."""
         self.stop = number
+        # Both the system and a shell send it at a terminal's end, and a rank that is asked twice does not save.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         for worker in self.workers:
             if worker.poll() is None:
                 worker.send_signal(signal.SIGTERM)
@@ -94,8 +99,7 @@ class Job:
             while running:
                 codes = [worker.poll() for worker in self.workers]
                 running = None in codes
-                sys.stdout.buffer.write(shown.read())
-                sys.stdout.flush()
+                show(sys.stdout, shown.read())
                 for rank, code in enumerate(codes):
                     if code is not None:
                         (self.folder / f"ended-{rank}").touch()
@@ -108,7 +112,8 @@ class Job:
                     self.kill()
                 time.sleep(0.1 * running)
         if failed >= 0:
-            print(f"error: rank {failed} failed: {reason} (its output: {self.log_of(failed)})", file=sys.stderr)
+            last = f"error: rank {failed} failed: {reason} (its output: {self.log_of(failed)})\n"
+            show(sys.stderr, last.encode(errors="replace"))
             return exit_code(self.workers[failed].returncode)
         return 128 + self.stop if self.stop and any(codes) else max(codes)
 
@@ -137,6 +142,15 @@ class Job:
         return exceptions[0] if traceback and exceptions else f"exit code {code}"
 
 
+def show(stream: TextIO, output: bytes) -> None:
+    """Add to this process's output. Once nobody reads it (a closed terminal, `| tee` after Ctrl-C), logs have it."""
+    try:
+        stream.buffer.write(output)
+        stream.flush()
+    except OSError:  # not a reason to end ranks that train or save
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 def exit_code(code: int) -> int:
     """A process's return code as a shell gives it on."""
     return code if code >= 0 else 128 - code
@@ -148,7 +162,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="albert-ranks-") as folder:
         job = Job(size, logs, command, Path(folder))
         for number in SIGNALS:
-            signal.signal(number, job.ask_to_stop)
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, job.ask_to_stop)
         try:
             job.start()
             if job.stop:  # asked while they were started: some were not there yet

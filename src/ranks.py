@@ -17,6 +17,7 @@ from model_utils.device import RANKS_FOLDER, Device
 from model_utils.errors import UserError
 
 WAIT_MINUTES = 120.0  # for what one rank does alone; a rank that has ended is noticed at once
+LAUNCHER = "ALBERT_LAUNCHER"  # in the environment: the process id of scripts/launch.py
 LONGEST_PAUSE = 0.05  # s between two looks at a file
 
 
@@ -28,12 +29,19 @@ class Ranks:
         folder: seen by all of them, made for this start of them alone; rank r's value of meeting m is r.m in it, and
             ended-r says that rank r has ended (scripts/launch.py). None for a single process.
         wait_minutes: how long the others are waited for.
+        launcher: process id of this one's parent, without which nobody would hand a signal on to it; None: nobody does.
     """
 
     def __init__(
-        self, rank: int = 0, size: int = 1, folder: Path | None = None, wait_minutes: float = WAIT_MINUTES
+        self,
+        rank: int = 0,
+        size: int = 1,
+        folder: Path | None = None,
+        wait_minutes: float = WAIT_MINUTES,
+        launcher: int | None = None,
     ) -> None:
         self.rank, self.size, self.folder, self.wait_minutes = rank, size, folder, wait_minutes
+        self.launcher = launcher
         self.meetings = 0
 
     @property
@@ -49,10 +57,11 @@ class Ranks:
             what: this meeting, for the error: "rank 1 has not come to WHAT". The same on every rank.
 
         Raises:
-            UserError: a rank ended, or did not come in time.
+            UserError: a rank ended, or did not come in time, or what started them all has ended.
         """
         if self.size == 1:
             return [value]
+        self._check_launcher(what)
         self.meetings += 1
         path = self._path(self.rank, self.meetings)
         unfinished = path.with_suffix(".unfinished")
@@ -91,6 +100,10 @@ class Ranks:
         assert self.folder is not None
         return self.folder / f"{rank}.{meeting}"
 
+    def _check_launcher(self, what: str) -> None:
+        if self.launcher not in (None, os.getppid()):
+            raise UserError(f"scripts/launch.py (process {self.launcher}) has ended, this rank ends at {what}")
+
     def _value_of(self, rank: int, what: str) -> Any:
         """What a rank says at this meeting, as soon as it has said it."""
         assert self.folder is not None
@@ -99,6 +112,8 @@ class Ranks:
         while not path.exists():
             if ended.exists() and not path.exists():  # it may have come here last
                 raise UserError(f"rank {rank} has ended while this one waited for it at {what}")
+            if not path.exists():
+                self._check_launcher(what)
             if time.monotonic() > deadline:
                 raise UserError(
                     f"rank {rank} has not come to {what} within {self.wait_minutes:g} minutes (WAIT_MINUTES in "
@@ -119,4 +134,5 @@ def ranks_of(device: Device) -> Ranks:
     """The ranks that this device's process is one of, as scripts/launch.py started them."""
     if device.rank_size == 1:
         return ALONE
-    return Ranks(device.rank, device.rank_size, Path(os.environ[RANKS_FOLDER]))
+    folder, launcher = Path(os.environ[RANKS_FOLDER]), int(os.environ[LAUNCHER])
+    return Ranks(device.rank, device.rank_size, folder, launcher=launcher)

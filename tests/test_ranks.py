@@ -66,6 +66,8 @@ def test_who_waits_in_vain_says_for_whom_for_what_and_how_long(tmp_path: Path) -
     threading.Timer(0.2, (tmp_path / "ended-1").touch).start()
     with pytest.raises(UserError, match="rank 1 has ended while this one waited for it at the features"):
         Ranks(0, 2, tmp_path).wait("the features")
+    with pytest.raises(UserError, match=f"launch.py .process {os.getpid()}. has ended, this rank ends at the features"):
+        Ranks(0, 2, tmp_path, launcher=os.getpid()).wait("the features")
 
 
 def test_ranks_that_differ_are_named(tmp_path: Path) -> None:

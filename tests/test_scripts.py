@@ -264,6 +264,51 @@ def test_distribute_kills_ranks_that_do_not_end(ready_project: Path) -> None:
     assert done.returncode == 1 and "rank 1 failed: ZeroDivisionError: division by zero" in done.stderr
 
 
+SAVE = """
+import os, signal, sys, time
+stopped = []
+
+def stop(*_):
+    stopped.append(1)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+signal.signal(signal.SIGTERM, stop)
+print("child of its launcher" if os.environ["ALBERT_LAUNCHER"] == str(os.getppid()) else "of another", flush=True)
+while not stopped:
+    print("a line", flush=True)
+    time.sleep(0.05)
+time.sleep(0.5)
+print("saved", flush=True)
+sys.exit(143)
+"""
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_distribute_lets_its_ranks_save_when_the_terminal_is_gone(tmp_path: Path, ignored: bool) -> None:
+    """Nobody reads its output any more; under nohup only another signal stops it."""
+    (tmp_path / "save.py").write_text(SAVE)
+    command = [sys.executable, ROOT / "scripts/launch.py", "2", tmp_path, tmp_path / "save.py"]
+    process = subprocess.Popen(
+        ["nohup", *command] if ignored else command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    logs = [tmp_path / f"worker_{rank}.log" for rank in (0, 1)]
+    try:
+        while b"child of its launcher" not in process.stdout.readline() or "a line" not in logs[1].read_text():
+            assert process.poll() is None
+        process.stdout.close()
+        for _ in range(2):  # from the system and from a shell
+            process.send_signal(signal.SIGHUP)
+            time.sleep(0.2)
+        if ignored:
+            time.sleep(1)
+            assert not any("saved" in log.read_text() for log in logs)
+            process.terminate()
+        assert process.wait() == 128 + (signal.SIGTERM if ignored else signal.SIGHUP)
+    finally:
+        process.kill()
+    assert all(log.read_text().endswith("a line\nsaved\n") for log in logs)
+
+
 @pytest.mark.parametrize(
     ("arguments", "environment", "found"),
     [("--nproc 0", {}, "0"), ("--nproc", {}, "nothing"), ("", {"DEVICE_NUM": "two"}, "two")],
