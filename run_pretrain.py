@@ -39,7 +39,7 @@ def main(config: PretrainConfig) -> None:
         if folder.finished:
             print(f"{folder.path} holds this run and it is finished: nothing to do")
         else:
-            folder.finish(build_trainer(config, device, ranks, folder).fit())
+            build_trainer(config, device, ranks, folder).fit()
 
 
 def build_trainer(config: PretrainConfig, device: Device, ranks: Ranks, folder: RunFolder) -> Trainer:

@@ -348,7 +348,7 @@ class Finetuning:
                 self.say(f"{path} holds this run and it is finished: nothing to train")
             else:
                 trainer, development = self.build(folder, config)
-                folder.finish(trainer.fit())
+                trainer.fit()
         self.ranks.wait("the last checkpoint")
         return development
 

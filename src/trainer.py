@@ -157,22 +157,30 @@ class Trainer:
         self.saved_time = time.monotonic()
 
     def fit(self) -> dict[str, Any]:
-        """Train to the end; the last record of the log (empty on ranks that do not write).
+        """Train to the end and finish the run's folder; the last record of the log (empty on ranks that do not write).
 
         Raises:
-            SystemExit: after SIGTERM or SIGINT, the state saved; code 143 or 130.
+            SystemExit: after SIGTERM or SIGINT, the state saved; code 143 or 130. One that comes with the last update
+                or its checkpoint is obeyed when the run is finished.
             UserError: training diverged, the disk is full, or another rank ended; the last good checkpoint is what
                 remains. Or the ranks do not agree on data, configuration and checkpoint.
-            CheckpointError: the folder's checkpoint belongs to other data.
+            CheckpointError: the folder's checkpoint belongs to other data or another architecture.
             ConfigError: it was trained in another precision, and the configuration does not ask for this one.
         """
         self.resume()
         self.check_ranks()
-        self.folder.begin(self.bytes_needed())
-        if self.writer:
-            self.log = RunLog(self.folder.path, self.metric_names, self.plan.train_steps, self.done, self.baselines)
+        with self.signals:
+            self.folder.begin(self.bytes_needed())
+            if self.writer:
+                # An evaluation that was stopped is made again, and writes the record of its step.
+                kept = self.done - self.evaluating
+                self.log = RunLog(self.folder.path, self.metric_names, self.plan.train_steps, kept, self.baselines)
+            return self.finish_updates()
+
+    def finish_updates(self) -> dict[str, Any]:
+        """All updates that are left, and the end of the run; returns and raises what fit does."""
         try:
-            with closing(self.log) if self.log else nullcontext(), self.signals:
+            with closing(self.log) if self.log else nullcontext():
                 if self.evaluating:
                     self.record_if_due(self.done)
                     self.after_update(self.done)
@@ -181,7 +189,12 @@ class Trainer:
                     self.after_update(step)
                     if self.out_of_patience:
                         break
-            return self.log.records[-1] if self.log and self.log.records else {}
+                results = self.log.records[-1] if self.log and self.log.records else {}
+                self.folder.finish(results)
+                if number := self.asked_to_stop():
+                    self.say(f"stopped after step {self.done}, the last one: the run is finished")
+                    raise SystemExit(128 + number)
+                return results
         except OSError as error:
             raise UserError(
                 f"training stopped after {self.done} updates: {error}; the last checkpoint in {self.folder.path} is "
@@ -204,7 +217,7 @@ class Trainer:
             seconds += first + share * usual * self.plan.train_steps
         with tempfile.TemporaryDirectory() as folder:
             size = save_checkpoint(self.step, Path(folder), 1, self.state()).stat().st_size
-        copies = self.config.save_checkpoint_num + 1 if self.config.enable_save_ckpt else 0
+        copies = self.most_checkpoints if self.config.enable_save_ckpt else 0
         memory = f"Host memory at its peak: {peak_memory() / 1e9:.2f} GB"
         if self.precision.device_target != "CPU":
             memory += f", the device's: {ms.runtime.max_memory_allocated() / 1e9:.2f} GB"
@@ -248,6 +261,13 @@ class Trainer:
                 raise CheckpointError(
                     f"{contents.path} was trained on other data: {key} was {state['identity'].get(key)!r} and is now "
                     f"{value!r}; choose another folder, or name this one in load_checkpoint_path to start from it"
+                )
+        for key, value in self.architecture.items():
+            trained = state[ARCHITECTURE].get(key, value)
+            if trained != value:
+                raise CheckpointError(
+                    f"{contents.path} was trained as another model: {key} was {trained!r} and is now {value!r}; put "
+                    f"that back (albert_config.json, --albert_cfg.{key}), or choose another folder"
                 )
         before = state["precision"] or self.precision.facts()
         changes = self.precision.changes_since(before, contents.path, named=bool(self.config.compute_type))
@@ -302,7 +322,12 @@ class Trainer:
         if not self.config.enable_save_ckpt:
             return 0
         size = sum(parameter.nbytes for parameter in state_of(self.step).values())
-        return size * max(1, self.config.save_checkpoint_num + 1 - len(self.written))
+        return size * max(1, self.most_checkpoints - len(self.written))
+
+    @property
+    def most_checkpoints(self) -> int:
+        """How many lie in the folder at a time: those that are kept, the best one, and one that is being written."""
+        return self.config.save_checkpoint_num + bool(self.selection) + 1
 
     def updates(self) -> Iterator[tuple[int, list[Batch]]]:
         """(step, its micro-batches) for every update that is left."""

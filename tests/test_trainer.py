@@ -240,6 +240,32 @@ def test_a_signal_saves_and_ends(
     assert without_speed(log(tmp_path)) == without_speed(log(undisturbed))
 
 
+@pytest.mark.parametrize("moment", ["last update", "last checkpoint"])
+def test_a_signal_at_the_end_is_obeyed_when_the_run_is_finished(
+    tmp_path: Path, undisturbed: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    class Signalled(Step):
+        def train(self, micro_batches: list) -> dict[str, Tensor]:
+            if moment == "last update" and int(self.tried.asnumpy()) == 19:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return super().train(micro_batches)
+
+    def save(trainer: Trainer) -> None:
+        if moment == "last checkpoint" and trainer.done == 20:
+            os.kill(os.getpid(), signal.SIGTERM)
+        save_as_ever(trainer)
+
+    save_as_ever = Trainer.save
+    monkeypatch.setattr(Trainer, "save", save)
+    config = make_config(tmp_path)
+    with pytest.raises(SystemExit, match="143"):
+        fit(config, Signalled())
+    assert without_speed(log(tmp_path)) == without_speed(log(undisturbed))
+    assert list_checkpoints(tmp_path)[0][0] == 20
+    with RunFolder(tmp_path, config) as folder:
+        assert folder.finished
+
+
 def test_evaluation_joins_the_record_of_its_step(tmp_path: Path) -> None:
     fit(make_config(tmp_path), evaluate=lambda _: {"loss": 1.25, "f1": 0.5}, eval_steps=6)
     evaluated = {record["step"]: record.get("eval_loss") for record in log(tmp_path)}
@@ -295,6 +321,9 @@ def test_a_signal_in_an_evaluation_is_answered_before_its_next_batch(
         run(tmp_path / "stopped", step)
     assert stop.value.code == 143 and f"stopped in the evaluation after step {step}, saved" in capsys.readouterr().out
     assert batches[-2:] == [0, 1] and list_checkpoints(tmp_path / "stopped")[0][0] == step
+    (record,) = (line for line in log(tmp_path / "quiet") if line["step"] == step)
+    with (tmp_path / "stopped" / "train_log.jsonl").open("a") as file:
+        file.write(json.dumps(record) + "\n")  # a second attempt was killed after its evaluation
     run(tmp_path / "stopped")
     assert len(batches) == 4 * 3 + 2
     assert without_speed(log(tmp_path / "stopped")) == without_speed(log(tmp_path / "quiet"))
@@ -385,6 +414,14 @@ def test_a_run_is_not_resumed_on_other_data(tmp_path: Path) -> None:
         fit(config, identity={"rows": 21})
 
 
+def test_a_run_is_not_resumed_as_another_model(tmp_path: Path) -> None:
+    config, model = make_config(tmp_path), {"hidden_size": 32, "num_attention_heads": 4}
+    fit(config, architecture=model)
+    with pytest.raises(CheckpointError, match="another model: num_attention_heads was 4 and is now 2; put that back"):
+        fit(config, architecture=model | {"num_attention_heads": 2})
+    fit(config, architecture=model)
+
+
 def test_a_run_does_not_change_its_precision_in_silence(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """Begun on a CPU, found again where there is a GPU; compute_type is empty unless a test names it."""
     unset, folder = make_config(tmp_path / "run", save_checkpoint_steps=20), tmp_path / "run"
@@ -463,14 +500,16 @@ def test_a_full_disk_is_refused_before_work(tmp_path: Path, monkeypatch: pytest.
     assert not step.seen and not (tmp_path / "config.yaml").exists()
 
 
-def test_rehearsal_keeps_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("selection", "copies"), [(None, 3), (Selection("f1"), 4)])
+def test_rehearsal_keeps_nothing(tmp_path: Path, selection: Selection | None, copies: int) -> None:
     config = make_config(tmp_path / "run")
     step, data = Step(), Rows(lengths=(8, 12))
-    trainer = Trainer(step, data, Plan(20, 5), config, RunFolder(tmp_path / "run", config), {}, FLOAT32)
+    folder = RunFolder(tmp_path / "run", config)
+    trainer = Trainer(step, data, Plan(20, 5), config, folder, {}, FLOAT32, selection=selection)
     sentence = trainer.rehearse()
     assert sentence.startswith("dry run: one update with 4 x 8 takes 0.") and ", with 4 x 12 takes 0." in sentence
     assert step.seen == [0, 0, 0, 0, 1, 1, 1, 1]  # two updates of two micro-batches for each width
-    assert "20 updates take about 0:00:0" in sentence and "at most 3 at a time" in sentence
+    assert "20 updates take about 0:00:0" in sentence and f"at most {copies} at a time" in sentence
     assert list(tmp_path.iterdir()) == []
 
 
