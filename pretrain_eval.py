@@ -44,6 +44,7 @@ def main(config: PretrainEvalConfig) -> None:
     data.check_vocabulary(trained_on(contents), contents.path)
     network = AlbertForPreTraining(architecture)
     load_backbone(network, contents, needed=("",))
+    training_counts = read_counts(folder, architecture.vocab_size)
 
     batches = islice(data.batches(0), config.eval_batches or None)
     if config.only_masked:
@@ -53,7 +54,7 @@ def main(config: PretrainEvalConfig) -> None:
         print(rehearse(network, batches, number, architecture.vocab_size))
         return
     held_out = evaluate(network, batches, architecture.vocab_size)
-    unigram = unigram_baselines(held_out.token_counts, read_counts(folder, architecture.vocab_size))
+    unigram = unigram_baselines(held_out.token_counts, training_counts)
     baselines = merge_baselines(chance(architecture.vocab_size), unigram)
     print(f"{held_out.examples:,} examples, {held_out.masked_tokens:,} masked tokens of {config.data_dir}")
     print(table(held_out.metrics, baselines))

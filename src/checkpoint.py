@@ -6,6 +6,7 @@ that happens to be unused, and load_param_into_net guesses name prefixes. Parame
 """
 
 import binascii
+import errno
 import json
 import os
 import re
@@ -90,7 +91,8 @@ def save_checkpoint(cell: nn.Cell, folder: Path, step: int, loop_state: dict[str
     def write(temporary: Path) -> None:
         ms.save_checkpoint(state, str(temporary), crc_check=True, append_dict=text)
         temporary.chmod(0o644)  # MindSpore leaves 0400
-        verify(temporary)
+        if not verify(temporary):
+            raise OSError(errno.EIO, "its end with the checksum is missing", str(temporary))
 
     try:
         write_atomically(path, write)

@@ -12,6 +12,7 @@ from model_utils.errors import DataError
 PAGE_BYTES = 1 << 20
 HEADER_BYTES = 1 << 21
 ENTRY_BYTES = 512  # of the header, for a page of rows and what goes with it: twice what was measured
+TOO_HIGH = 3  # an estimate from the size of the text is by 2 where its characters are written as \uXXXX
 FORBIDDEN = "\\/:*?\"<>|`&;'"  # in the name of a file, by MindSpore
 
 
@@ -21,17 +22,18 @@ def capacity() -> int:
 
 
 def files_needed(path: Path, row_bytes: float, file_num: int) -> int:
-    """How many files will hold rows of so many bytes.
+    """How many files will hold rows of about so many bytes.
 
     Args:
         path: of the set, for the error.
+        row_bytes: an estimate.
         file_num: as many as are asked for; 0: as many as it takes.
 
     Raises:
-        DataError: those that are asked for do not hold them.
+        DataError: those that are asked for would not do even if the estimate is TOO_HIGH times what comes.
     """
     needed = math.ceil(row_bytes / capacity())
-    if file_num and needed > file_num:
+    if file_num and math.ceil(row_bytes / TOO_HIGH / capacity()) > file_num:
         raise too_many(path, file_num, needed)
     return file_num or needed
 

@@ -181,6 +181,16 @@ except Exception as error:
     assert ckpt.newest_checkpoint(tmp_path, pytest.fail).loop_state == {"step": 1}
 
 
+def test_a_checkpoint_written_without_its_checksum_gets_no_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = ms.save_checkpoint
+    monkeypatch.setattr(ms, "save_checkpoint", lambda *given, crc_check, **options: save(*given, **options))
+    with pytest.raises(CheckpointError, match=r"albert-2\.ckpt could not be written: .*checksum is missing"):
+        ckpt.save_checkpoint(State(1), tmp_path, 2, {})
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_only_this_runs_checkpoints_are_pruned(tmp_path: Path) -> None:
     for step in (1, 2, 3, 4, 5):
         ckpt.save_checkpoint(State(step), tmp_path, step, {})

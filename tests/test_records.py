@@ -295,8 +295,9 @@ def test_more_rows_than_the_files_asked_for_take_are_an_error_at_once(tmp_path, 
 def test_how_many_files_are_needed(small_files, tmp_path):
     assert [files_needed(tmp_path, size, 0) for size in (1, 1 << 20, (1 << 20) + 1)] == [1, 1, 2]
     assert files_needed(tmp_path, 1, 5) == 5
-    with pytest.raises(DataError, match=r"do not fit into 2 file.* or at least 3"):
-        files_needed(tmp_path, 2.5 * (1 << 20), 2)
+    assert files_needed(tmp_path, 5.5 * (1 << 20), 2) == 2  # an estimate, which may be too high
+    with pytest.raises(DataError, match=r"do not fit into 2 file.* or at least 7"):
+        files_needed(tmp_path, 6.5 * (1 << 20), 2)
 
 
 def test_what_cannot_be_a_file_is_refused_at_once(tmp_path):

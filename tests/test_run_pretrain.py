@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.checkpoint import find_checkpoint, list_checkpoints, load_backbone
 from src.pretraining import PretrainingData
-from src.pretraining_evaluation import evaluate, only_masked, unigram_baselines
+from src.pretraining_evaluation import evaluate, only_masked, read_counts, unigram_baselines
 from src.ranks import ALONE
 from src.run_folder import RunFolder
 
@@ -343,6 +344,34 @@ def test_baselines_are_what_counting_gives(data: Path, evaluated: dict[str, Any]
     assert lines["mlm_loss"]["own unigram"] == pytest.approx(-np.log(shares).mean())
     assert lines["mlm_loss"]["own unigram"] < lines["mlm_loss"]["unigram"]
     assert lines["mlm_accuracy"]["own unigram"] == pytest.approx(max(shares))
+
+
+def test_damaged_token_counts_are_a_sentence_before_the_evaluation(
+    data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert read_counts(tmp_path, 4) is None
+    file = tmp_path / "unigram.npy"
+    np.save(file, np.array([5, 0, 2, 1]))
+    whole = file.read_bytes()
+    np.testing.assert_array_equal(read_counts(tmp_path, 4), [5, 0, 2, 1])
+    with pytest.raises(DataError, match=r"has shape \(4,\), the model's vocabulary 5 tokens"):
+        read_counts(tmp_path, 5)
+    np.save(file, np.array([5.5, 0, 2, 1]))
+    with pytest.raises(DataError, match="holds float64, or a number below 0"):
+        read_counts(tmp_path, 4)
+    np.save(file, np.array([None] * 4), allow_pickle=True)
+    objects = file.read_bytes()
+    changes = {b"NUMPY": b"NUMPX", b"(4,)": b"(4, ", b"}": b" "}
+    headers = [whole.replace(old, new) for old, new in changes.items()]
+    for damaged in (b"", whole[:-8], whole[:9], objects, *headers):
+        file.write_bytes(damaged)
+        with pytest.raises(DataError, match=r"unigram\.npy cannot be read, or is damaged: "):
+            read_counts(tmp_path, 4)
+    run = shutil.copytree(finished, tmp_path / "run")
+    (run / "unigram.npy").write_bytes(b"")
+    monkeypatch.setattr(pretrain_eval, "evaluate", lambda *_: pytest.fail("evaluated"))
+    with pytest.raises(DataError, match=r"unigram\.npy cannot be read"):
+        measure(data, run)
 
 
 def test_the_unigram_baseline_counts_unseen_tokens_once() -> None:
