@@ -9,7 +9,7 @@ from model_utils.errors import ConfigError
 from src.export import read_key
 from src.file_answers import answer_records, rehearse
 from src.predictor import Predictor
-from src.record_files import check_output, read_records
+from src.record_files import check_input, check_output, read_records
 
 TEXT_KEYS = {"token_classification": "text", "fill_mask": "text"}  # of a plain line; text_a elsewhere
 
@@ -26,6 +26,7 @@ def main(config: PredictConfig) -> int:
 
         address, hosts = parse_address(config.serve), parse_hosts(config.allowed_hosts)
     else:
+        check_input(config.input, config.input_format)
         check_output(config.output, config.input)
     setup_device(config.device_target, config.device_id)
     predictor = Predictor.load(
@@ -46,7 +47,7 @@ def main(config: PredictConfig) -> int:
         serve(predictor, *address, allowed_hosts=hosts)
         return 0
     text_key = config.text_a_column or TEXT_KEYS.get(task, "text_a")
-    records = read_records(config.input, config.input_format, text_key)
+    records = read_records(config.input, config.input_format, text_key, note)
     if config.dry_run:
         rehearse(predictor, records, note)
         return 0

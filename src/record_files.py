@@ -5,19 +5,21 @@ import errno
 import itertools
 import json
 import os
+import select
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 from model_utils.errors import ConfigError, DataError
-from model_utils.files import check_writable, open_atomically
+from model_utils.files import check_writable, open_atomically, open_file
 from model_utils.json_files import UnwritableError, parse_json
-from src.text_tables import read_table
+from src.text_tables import Table, read_table
 from src.utils import decode
 
 STANDARD = "-"
+PIPE_PATIENCE = 2  # seconds until a pipe that is waited for is named
 JSON_LINES, TABLE, TEXT = "json_lines", "table", "text"
 _FORMATS = {".jsonl": JSON_LINES, ".json": JSON_LINES} | dict.fromkeys((".tsv", ".csv", ".xls", ".xlsx"), TABLE)
 
@@ -31,27 +33,45 @@ class NumberedRecord:
     error: str = ""
 
 
-def read_records(file: str, input_format: str, text_key: str) -> Iterator[NumberedRecord]:
+def check_input(file: str, input_format: str) -> None:
+    """That `file` is there and can be read; nothing is taken from a pipe.
+
+    Args:
+        input_format: as in read_records.
+
+    Raises:
+        DataError: it cannot be read, or not in this format.
+    """
+    if _format_of(file, input_format) == TABLE:
+        _open_table(file)
+    elif file != STANDARD:
+        path = Path(file)
+        try:
+            if not path.is_fifo():
+                open_file(path).close()
+            elif not os.access(path, os.R_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), file)
+        except OSError as error:
+            raise DataError(f"{file} cannot be read: {error.strerror}") from error
+
+
+def read_records(file: str, input_format: str, text_key: str, say: Callable[[str], object]) -> Iterator[NumberedRecord]:
     """The records of a file or of standard input ("-"), one at a time.
 
     Args:
         input_format: json_lines, table (with a header of keys; an empty field is no value), text (a record a line), or
             auto: by the file's ending, other endings being text; for standard input json_lines.
         text_key: the key of the records of plain lines.
+        say: told that a pipe is waited for.
 
     Raises:
         DataError: the file cannot be read.
     """
-    if input_format == "auto":
-        input_format = JSON_LINES if file == STANDARD else _FORMATS.get(Path(file).suffix.lower(), TEXT)
+    input_format = _format_of(file, input_format)
     if input_format == TABLE:
-        if file == STANDARD:
-            raise DataError(
-                "a table is read from a file, not from standard input; allowed there are json_lines and text"
-            )
-        yield from _read_table(Path(file))
+        yield from _read_table(file)
         return
-    for line, raw in _raw_lines(file):
+    for line, raw in _raw_lines(file, say):
         try:
             text = decode(raw, Path(file), 0).removeprefix("\ufeff" if line == 1 else "")
             record = parse_json(text) if input_format == JSON_LINES and text.strip() else text.rstrip("\r\n")
@@ -80,16 +100,42 @@ def _only_id(value: Any) -> dict[str, Any]:
         return {}
 
 
-def _raw_lines(file: str) -> Iterator[tuple[int, bytes]]:
+def _format_of(file: str, input_format: str) -> str:
+    if input_format != "auto":
+        return input_format
+    return JSON_LINES if file == STANDARD else _FORMATS.get(Path(file).suffix.lower(), TEXT)
+
+
+def _raw_lines(file: str, say: Callable[[str], object]) -> Iterator[tuple[int, bytes]]:
     try:
-        with contextlib.nullcontext(sys.stdin.buffer) if file == STANDARD else Path(file).open("rb") as stream:
+        with contextlib.nullcontext(sys.stdin.buffer) if file == STANDARD else _open(Path(file), say) as stream:
             yield from enumerate(stream, 1)
     except OSError as error:
         raise DataError(f"{file} cannot be read: {error.strerror}") from error
 
 
-def _read_table(path: Path) -> Iterator[NumberedRecord]:
-    table = read_table(path)
+def _open(path: Path, say: Callable[[str], object]) -> BinaryIO:
+    """A file, or a pipe to which somebody writes: one that nobody writes to would be waited for without a word."""
+    if not path.is_fifo():
+        return open_file(path)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    arrival = select.poll()
+    arrival.register(descriptor, select.POLLIN)
+    if not arrival.poll(PIPE_PATIENCE * 1000):
+        say(f"{path} is a pipe to which nothing was written yet: waiting for it")
+        arrival.poll()
+    os.set_blocking(descriptor, True)
+    return os.fdopen(descriptor, "rb")
+
+
+def _open_table(file: str) -> Table:
+    if file == STANDARD:
+        raise DataError("a table is read from a file, not from standard input; allowed there are json_lines and text")
+    return read_table(file)
+
+
+def _read_table(file: str) -> Iterator[NumberedRecord]:
+    table = _open_table(file)
     for line, row in table.rows:
         try:
             fields = table.pick(line, row, range(len(table.names)))
@@ -108,16 +154,16 @@ def check_output(file: str, source: str) -> None:
     """
     if file == STANDARD:
         return
-    path = Path(file)
+    path, target = Path(file), Path(os.path.realpath(file))  # of a link, which may be new
     try:
         if path.is_file() and os.path.isfile(source) and path.samefile(source):
             raise ConfigError(f"the output {file} is the input: answers would take the place of the records")
         if path.is_dir():
             raise DataError(f"{file} is a folder, needed is the name of a file")
-        if not path.exists():  # a link's target, too, may be new
-            check_writable(Path(os.path.realpath(path)))
+        if not path.exists():
+            check_writable(target)
         elif path.is_file():
-            check_writable(path.parent)
+            check_writable(target.parent)
         elif not os.access(path, os.W_OK):
             raise DataError(f"{file} cannot be written: {os.strerror(errno.EACCES)}")
     except OSError as error:
@@ -140,7 +186,7 @@ def write_records(file: str) -> Iterator[Callable[[dict[str, Any]], object]]:
             yield writer(sys.stdout)
             sys.stdout.flush()
         else:
-            Path(file).parent.mkdir(parents=True, exist_ok=True)
+            Path(os.path.realpath(file)).parent.mkdir(parents=True, exist_ok=True)
             with open_atomically(Path(file)) as stream:
                 yield writer(stream)
     except OSError as error:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import queue
 import shutil
 import subprocess
 import sys
@@ -19,11 +20,12 @@ from model_utils.schema import load_config
 from src.file_answers import answer_records, joined
 from src.fill_mask import encode_masked
 from src.predictor import Predictor
-from src.record_files import NumberedRecord, check_output, read_records, write_records
+from src.record_files import NumberedRecord, check_input, check_output, read_records, write_records
 from src.saved_tokenizer import load_tokenizer
 from src.server import create_app
 from src.task_file import read_card, write_card
 from tests.conftest import ROOT
+from tests.folder_state import folder_state
 from tests.trained_folders import TAGS, make_folder
 
 
@@ -44,7 +46,7 @@ def classify(classifier: Path) -> Predictor:
 def records_of(path: Path, content: bytes, input_format: str = "auto") -> list[tuple[int, Any]]:
     """(line, record or error)."""
     path.write_bytes(content)
-    return [(each.line, each.error or each.record) for each in read_records(str(path), input_format, "text_a")]
+    return [(each.line, each.error or each.record) for each in read_records(str(path), input_format, "text_a", quiet)]
 
 
 # --- files ---
@@ -66,7 +68,7 @@ def test_what_cannot_be_written_again_keeps_its_id(tmp_path: Path) -> None:
     lines = ['{"id": 7, "x": NaN}', '{"id": "a", "x": "\\ud800"}', f'{{"id": 1, "x": {deep}}}', '{"id": NaN}', "[NaN]"]
     file = tmp_path / "in.jsonl"
     file.write_text("\n".join(lines))
-    found = list(read_records(str(file), "auto", "text"))
+    found = list(read_records(str(file), "auto", "text", quiet))
     assert [each.record for each in found] == [{"id": 7}, {"id": "a"}, {"id": 1}, {}, {}]
     assert all(each.error.startswith(f"line {each.line} is not JSON: ") for each in found)
 
@@ -91,11 +93,45 @@ def test_plain_lines_keep_their_number(tmp_path: Path) -> None:
     assert records_of(tmp_path / "b.jsonl", b"{}\n", "text") == [(1, {"text_a": "{}"})]
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="nowhere cannot be read"):
-        list(read_records(str(tmp_path / "nowhere"), "auto", "text_a"))
-    with pytest.raises(DataError, match="a table is read from a file"):
-        list(read_records("-", "table", "text_a"))
+@pytest.mark.parametrize(
+    ("name", "input_format", "sentence"),
+    [
+        ("nowhere", "auto", "nowhere cannot be read: No such file"),
+        ("nowhere.tsv", "auto", r"nowhere\.tsv cannot be read: No such file"),
+        ("empty.tsv", "auto", r"empty\.tsv is empty"),
+        (".", "text", "cannot be read: it is a folder, a device or a pipe"),
+        ("pipe", "table", "pipe is no table"),
+        ("n" * 300, "text", "cannot be read: File name too long"),
+        ("-", "table", "a table is read from a file, not from standard input"),
+    ],
+)
+def test_an_input_that_cannot_be_is_refused_before_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, input_format: str, sentence: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty.tsv").touch()
+    os.mkfifo("pipe")
+    before = folder_state(tmp_path)
+    with pytest.raises(DataError, match=sentence):
+        list(read_records(name, input_format, "text_a", quiet))
+    with pytest.raises(DataError, match=sentence):
+        predict.main(PredictConfig(model="nowhere", input=name, output="new/out", input_format=input_format))
+    assert folder_state(tmp_path) == before
+
+
+def test_a_pipe_is_waited_for_with_a_word_and_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fifo, said = tmp_path / "fifo", queue.Queue()
+    os.mkfifo(fifo)
+    monkeypatch.setattr("src.record_files.PIPE_PATIENCE", 0)
+    check_input(str(fifo), "text")
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        read = thread.submit(lambda: list(read_records(str(fifo), "text", "text_a", said.put)))
+        assert said.get(timeout=60) == f"{fifo} is a pipe to which nothing was written yet: waiting for it"
+        with fifo.open("w") as stream:
+            for text in ("one\n", "two\n"):
+                stream.write(text)
+                stream.flush()
+        assert [each.record for each in read.result()] == [{"text_a": "one"}, {"text_a": "two"}]
 
 
 def test_half_an_output_is_never_seen(tmp_path: Path) -> None:
@@ -123,7 +159,7 @@ def test_an_output_that_is_no_file_stays_what_it_is(tmp_path: Path) -> None:
     assert fifo.is_fifo() and link.is_symlink()
 
 
-def test_an_output_that_cannot_be_is_refused_before_work(tmp_path: Path) -> None:
+def test_an_output_that_cannot_be_is_refused_before_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "in.jsonl").touch()
     (tmp_path / "link").symlink_to(tmp_path / "in.jsonl")
     source = str(tmp_path / "in.jsonl")
@@ -137,8 +173,17 @@ def test_an_output_that_cannot_be_is_refused_before_work(tmp_path: Path) -> None
     ):
         with pytest.raises(DataError, match=sentence):
             check_output(str(tmp_path / name), source)
-    check_output(str(tmp_path / "new" / "out.jsonl"), str(tmp_path / "nowhere"))
+    (tmp_path / "elsewhere").symlink_to("new/folder/out.jsonl")
+    for name in ("new/out.jsonl", "elsewhere"):
+        check_output(str(tmp_path / name), str(tmp_path / "nowhere"))
     assert not (tmp_path / "new").exists()
+    with write_records(str(tmp_path / "elsewhere")) as write:
+        write({"label": "good"})
+    assert (tmp_path / "new/folder/out.jsonl").read_text() == '{"label": "good"}\n'
+    asked: list[Path] = []
+    monkeypatch.setattr("src.record_files.check_writable", asked.append)
+    check_output(str(tmp_path / "elsewhere"), source)
+    assert asked == [tmp_path / "new/folder"]  # where writing happens
 
 
 def test_standard_output_that_is_closed_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

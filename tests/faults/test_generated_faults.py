@@ -283,7 +283,7 @@ def test_records(tmp_path: Path, count: int) -> None:
         task, suffix, content = case
         file, output = tmp_path / f"in{suffix}", tmp_path / "out.jsonl"
         put(file, content)
-        answer_records(predictors[task], read_records(str(file), "auto", "text_a"), str(output), quiet)
+        answer_records(predictors[task], read_records(str(file), "auto", "text_a", quiet), str(output), quiet)
         for line in output.read_text(encoding="utf-8").split("\n")[:-1]:
             assert isinstance(json.loads(line), dict)
 
