@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import Field
 from safetensors.numpy import save_file
 
 from model_utils.errors import CheckpointError, ConfigError, DataError
 from model_utils.files import write_json
 from model_utils.hf_names import ARCHITECTURES, HEAD_NAMES, TIED_COPIES, hugging_face_names
-from model_utils.json_files import Schema, read_json, read_object
+from model_utils.json_files import Schema, matching, read_json
 from model_utils.own_checkpoint import has_initial_pooler
 from model_utils.portable_model import PortableModel, Vocabulary, account, check_shapes, settle_task
 from model_utils.tokenizer_json import build_tokenizer_json, extract_vocabulary
@@ -27,8 +26,6 @@ POSITION_IDS = "albert.embeddings.position_ids"  # 0, 1, 2, ...: a constant that
 WITHOUT_POOLER = ("AlbertForMaskedLM", "AlbertForQuestionAnswering", "AlbertForTokenClassification")
 NEITHER_HERE_NOR_THERE = ("share_parameters", "use_relative_positions", "max_relative_position")
 TASKS = {architecture: task for task, architecture in ARCHITECTURES.items() if task != "regression"}
-# What this project's tokenization does; a tokenizer that does otherwise would give other tokens.
-TOKENIZER_SETTINGS = {"keep_accents": False, "tokenize_chinese_chars": True}
 
 
 # --- reading ---
@@ -40,8 +37,16 @@ class ConfigSchema(Schema):
     architectures: list[str] | None = None
     hidden_act: str | None = None
     problem_type: str | None = None
-    id2label: dict[Annotated[str, Field(pattern="^[0-9]{1,9}$")], str | int] | None = None
+    id2label: dict[Annotated[str, matching("[0-9]{1,9}", "the number of an output")], str | int] | None = None
     albert_mindspore: SettingsSchema = SettingsSchema()
+
+
+class TokenizerSettingsSchema(Schema):
+    """What tokenizer_config.json says. The defaults are what the tokenization here does; case alone it can keep."""
+
+    do_lower_case: bool = True
+    keep_accents: bool = False
+    tokenize_chinese_chars: bool = True
 
 
 def read_hugging_face(folder: Path, task: str = "", labels: tuple[str, ...] = ()) -> PortableModel:
@@ -100,13 +105,12 @@ def _stated_task(stated: ConfigSchema, values: dict[str, np.ndarray], folder: Pa
 
 
 def _read_vocabulary(folder: Path) -> Vocabulary | None:
-    settings: dict[str, Any] = {}
-    if (folder / TOKENIZER_CONFIG).is_file():
-        settings = read_object(folder / TOKENIZER_CONFIG)
-    for key, value in TOKENIZER_SETTINGS.items():
-        if settings.get(key, value) != value:
-            raise DataError(f"{folder / TOKENIZER_CONFIG}: {key} is {settings[key]}, the tokenization here has {value}")
-    lower = bool(settings.get("do_lower_case", True))
+    file = folder / TOKENIZER_CONFIG
+    settings = read_json(file, TokenizerSettingsSchema) if file.is_file() else TokenizerSettingsSchema()
+    for key, field in TokenizerSettingsSchema.model_fields.items():
+        if key != "do_lower_case" and getattr(settings, key) != field.default:
+            raise DataError(f"{file}: {key} is {getattr(settings, key)}, the tokenization here has {field.default}")
+    lower = settings.do_lower_case
     for name, is_sentencepiece in (("spiece.model", True), ("vocab.txt", False)):
         if (folder / name).is_file():
             return Vocabulary((folder / name).read_bytes(), name, is_sentencepiece, lower)

@@ -6,11 +6,12 @@ then values that somebody changed afterwards are noticed. Files without one are 
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from model_utils.errors import DataError, UserError, shorten
 from model_utils.files import NAME_BYTES, open_file, write_json
@@ -18,10 +19,25 @@ from model_utils.files import NAME_BYTES, open_file, write_json
 CHECKSUM = "checksum"
 NESTING = 100  # brackets inside each other; Python's own limit depends on who calls
 TOO_DEEP = f"its brackets are nested too deeply, allowed are {NESTING} inside each other"
+
+
+def matching(pattern: str, allowed: str) -> AfterValidator:
+    """What a text of a schema must match as a whole; allowed: the same in words, for the sentence that refuses it."""
+
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(allowed)
+        return text
+
+    return AfterValidator(check)
+
+
 FileBeside = Annotated[
-    str, Field(pattern=r"^[^/\x00]*[^/.\x00][^/\x00]*$", max_length=NAME_BYTES)
-]  # in the same folder
-Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    str,
+    Field(max_length=NAME_BYTES),
+    matching(r"[^/\x00]*[^/.\x00][^/\x00]*", "the name of a file in the same folder"),
+]
+Sha256 = Annotated[str, matching("[0-9a-f]{64}", "a sha256 of 64 hexadecimal digits")]
 
 
 class Schema(BaseModel):
@@ -145,8 +161,6 @@ def _refuse(reason: ValidationError, origin: str, error: type[UserError]) -> NoR
         raise error(f"{origin}: needed is {first['msg'].removeprefix('Value error, ')}") from None
     if first["type"] == "missing":
         raise error(f"{origin}: {key} is missing") from None
-    if first["type"] == "string_pattern_mismatch":
-        raise error(f"{origin}: {key} is {shorten(first['input'])}, allowed is {first['ctx']['pattern']}") from None
     allowed = (
         first["msg"].removeprefix("Value error, ").removeprefix("Input should be ").removeprefix("String should have ")
     )

@@ -24,7 +24,7 @@ from pydantic import Field
 
 from model_utils.errors import CheckpointError
 from model_utils.files import open_file, write_atomically, write_json
-from model_utils.json_files import Schema, parse_json, read_json
+from model_utils.json_files import Schema, matching, parse_json, read_json
 from src.albert_config import AlbertConfig, find_config_file
 from src.foreign_weights import refuse_foreign
 from src.layers import RowSquareSum
@@ -33,7 +33,7 @@ BACKBONE = "albert."
 LOOP_STATE = "loop_state"
 ARCHITECTURE = "architecture"  # key of the loop's state: AlbertConfig.facts() of the weights
 BEST_FILE = "best_checkpoint.json"
-_NAME = re.compile(r"^albert-([0-9]+)\.ckpt$")
+_NAME = re.compile(r"albert-([0-9]+)\.ckpt")
 _TRAINING_STATE = re.compile(
     r"(adam_[mv]|lamb_[mv]|moment[12]?|moments)\..*|loss_scale|scale_sense|good_steps|"
     r"skipped_steps|global_step|learning_rate|beta[12]_power|epoch_num|step_num|loop_state"
@@ -46,7 +46,7 @@ _BLOCK = 1 << 24
 class BestSchema(Schema):
     """What best_checkpoint.json says beside the metrics."""
 
-    checkpoint: Annotated[str, Field(pattern=_NAME.pattern)]
+    checkpoint: Annotated[str, matching(_NAME.pattern, "albert-<step>.ckpt")]
     step: int = Field(ge=0)
 
 
@@ -285,7 +285,7 @@ def _check_architecture(contents: Contents, file: Path | None) -> None:
         if key in beside and beside[key] != trained:
             raise CheckpointError(
                 f"{file}: {key} is {beside[key]!r}, but {contents.path.name} was trained with {trained!r}; put that "
-                f"back, and to train on with another value give it on purpose, as --albert_cfg.{key}"
+                f"back; to train on with another value give it on purpose, as --albert_cfg.{key} of a training script"
             )
 
 

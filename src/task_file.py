@@ -72,7 +72,7 @@ def write_card(folder: Path, card: Mapping[str, Any]) -> None:
 
 def write_task(folder: Path, task: Task) -> None:
     """Write task.json."""
-    write_card(folder, {"task": task.task, "labels": task.labels, **task.settings})
+    write_card(folder, {**task.settings, "task": task.task, "labels": task.labels})
 
 
 def read_card(weights: Path) -> dict[str, Any] | None:

@@ -29,7 +29,7 @@ from src.albert_for_pre_training import PreTrainingScores
 from src.checkpoint import find_checkpoint, load_backbone
 from src.predictor import Predictor
 from src.saved_tokenizer import load_tokenizer
-from src.task_file import TASKS, Task, read_task
+from src.task_file import TASKS, Task, read_card, read_task
 from src.tokenization import FullTokenizer
 from tests import google_figures
 from tests.converted_outputs import computed, pre_training_outputs
@@ -239,6 +239,16 @@ def test_how_a_model_is_used_goes_there_and_back(tmp_path: Path, task: str) -> N
         assert first == second
 
 
+def test_what_a_foreign_file_says_about_use_changes_neither_task_nor_labels(tmp_path: Path) -> None:
+    values = random_values(SMALL, ("albert.", "classifier."), 3)
+    said = {"task": "squad_v1", "labels": ["x"], "max_seq_length": 24}
+    described = {"architectures": ["AlbertForSequenceClassification"], "id2label": LABELS, "albert_mindspore": said}
+    ours = convert(
+        "hf", "mindspore", write_hugging_face(tmp_path / "hf", SMALL, values, **described), tmp_path / "ours"
+    )
+    assert read_card(ours) == {"task": "classification", "labels": list(LABELS.values()), "max_seq_length": 24}
+
+
 def test_published_file_with_pooler_beside_masked_tokens_keeps_it(tmp_path: Path) -> None:
     values = random_values(SMALL, ("albert.", "mlm."))
     theirs = write_hugging_face(tmp_path / "hf", SMALL, values, architectures=["AlbertForMaskedLM"])
@@ -445,10 +455,17 @@ DAMAGES = {
     ),
     "more groups": (lambda folder: state(folder, num_hidden_groups=3), "missing albert.encoder.albert_layer_groups.2"),
     "two labels": (lambda folder: state(folder, id2label={"0": "a", "1": "b"}), "names 2 labels, the head has 3"),
-    "bad labels": (lambda folder: state(folder, id2label={"a": "b"}), r"id2label\.a.* allowed is \^\[0-9\]"),
+    "bad labels": (
+        lambda folder: state(folder, id2label={"a": "b"}),
+        r"id2label\.a.* allowed is the number of an output",
+    ),
     "no length": (
         lambda folder: state(folder, albert_mindspore={"max_seq_length": "long"}),
         r"albert_mindspore\.max_seq_length is 'long', allowed is a valid integer",
+    ),
+    "no truth": (
+        lambda folder: (folder / "tokenizer_config.json").write_text('{"do_lower_case": "false"}'),
+        r"tokenizer_config\.json: do_lower_case is 'false', allowed is a valid boolean",
     ),
     "other head": (lambda folder: state(folder, architectures=["AlbertForQuestionAnswering"]), "not for squad_v1"),
     "several labels": (lambda folder: state(folder, problem_type="multi_label_classification"), "exclude each other"),

@@ -8,7 +8,7 @@ import pytest
 from pydantic import Field
 
 from model_utils.errors import CheckpointError, DataError
-from model_utils.json_files import Schema, parse_json, read_json, read_object, write_checked
+from model_utils.json_files import FileBeside, Schema, Sha256, parse_json, read_json, read_object, write_checked
 
 
 class Card(Schema):
@@ -18,6 +18,8 @@ class Card(Schema):
     length: int = Field(ge=1, le=1000)
     threshold: float = 0.0
     labels: tuple[str, ...] = ()
+    file: FileBeside = ""
+    sha256: Sha256 = ""
 
 
 GOOD = {"task": "ner", "length": 5, "threshold": 1, "labels": ["a", "b"], "further": {"kept": True}}
@@ -41,6 +43,10 @@ def test_what_fits_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
+        ({"file": "../other"}, ": file is '../other', allowed is the name of a file in the same folder"),
+        ({"file": "a\n/"}, ": file is 'a\\n/', allowed is the name of a file in the same folder"),
+        ({"file": ".."}, ": file is '..', allowed is the name of a file in the same folder"),
+        ({"sha256": "0" * 63 + "\n"}, ": sha256 is '0000"),
         ({"task": 5}, ": task is 5, allowed is a valid string"),
         ({"length": "5"}, ": length is '5', allowed is a valid integer"),
         ({"length": True}, ": length is True, allowed is a valid integer"),
