@@ -44,7 +44,7 @@ class ExportConfig(Config):
 
     def validate(self) -> None:
         name = Path(self.export_file_name)
-        if self.export_file_name and (not name.name or name.suffix in (".mindir", ".air", ".onnx", ".json")):
+        if self.export_file_name and (name.name in ("", "..") or name.suffix in (".mindir", ".air", ".onnx", ".json")):
             raise ConfigError(
                 f"export_file_name is {self.export_file_name}, needed is DIR/NAME or NAME: the endings are added to it"
             )

@@ -121,13 +121,27 @@ def scratch_folder(parent: Path, purpose: str) -> Iterator[Path]:
         with contextlib.suppress(OSError), leftover.open("r+") as lock:  # an error: its process lives
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(leftover.parent)
-    folder = Path(tempfile.mkdtemp(prefix=f"unfinished-{purpose}-", dir=parent))
+    folder, lock = _locked_folder(parent, f"unfinished-{purpose}-")
     try:
-        with (folder / _LOCK).open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # until the process ends, however it ends
+        with lock:
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _locked_folder(parent: Path, prefix: str) -> tuple[Path, TextIO]:
+    """A new folder and its lock, which holds until the process ends, however it ends."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        try:
+            lock = (folder / _LOCK).open("w")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        if (folder / _LOCK).exists():
+            return folder, lock
+        lock.close()  # between open and flock another process took the folder for a leftover
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -125,8 +125,7 @@ def export_model(
             load = _load_onnx if file_format == ONNX else load_mindir
             difference = check(model, load(file, key), fixed)
             say(f"{name.name}{file.suffix}: largest difference from the checkpoint {difference:.1e}")
-        suffix = ".model" if model.tokenizer.is_sentencepiece else ".vocab.txt"
-        vocabulary = shutil.copyfile(model.tokenizer.file, temporary / f"{name.name}{suffix}")
+        vocabulary = shutil.copyfile(model.tokenizer.file, temporary / f"{name.name}{_vocabulary_suffix(model)}")
         description = temporary / f"{name.name}.json"
         write_checked(description, describe(model, file, vocabulary, file_format, key, fixed))
         for path in (file, vocabulary, description):
@@ -166,12 +165,19 @@ def rehearse_export(
 
 def _settle(model: TrainedModel, name: Path, file_format: str, batch_size: int, length: int) -> tuple[int, int] | None:
     """The fixed shape of a file, None for any; everything is checked that can be checked before work."""
+    for suffix in (f".{file_format.lower()}", _vocabulary_suffix(model), ".json"):
+        if os.path.isdir(file := f"{name}{suffix}"):
+            raise DataError(f"{file} is a folder, and would have to be a file of the export; name another one")
     fixed = None if file_format == MINDIR else (batch_size, length or model.card["max_seq_length"])
     if fixed:
         _check_length(model, fixed[1])
     if file_format == ONNX:
         _onnxruntime()
     return fixed
+
+
+def _vocabulary_suffix(model: TrainedModel) -> str:
+    return ".model" if model.tokenizer.is_sentencepiece else ".vocab.txt"
 
 
 def _check_length(model: TrainedModel, length: int) -> None:

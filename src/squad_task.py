@@ -130,9 +130,9 @@ class SquadV2Task(SquadTask):
         config, questions = self.config, self.questions[split]
         windows = SquadWindows.of(records.array)
         predictions = beam_predictions(questions, windows, outputs, config.n_best_size, config.max_answer_length)
-        best: dict[str, float] = {}
+        absent, best = no_answer_probabilities(questions, predictions), dict[str, float]()
         if are_labelled(questions):
-            answers, absent = answer_texts(questions, predictions), no_answer_probabilities(questions, predictions)
+            answers = answer_texts(questions, predictions)
             figures = score_with_threshold(questions, answers, absent)
             best = {name: value for name, value in figures.items() if name.startswith("best_")}
         calibration = {THRESHOLD: best["best_f1_thresh"]} if THRESHOLD not in card and split == "dev" else {}
@@ -144,13 +144,20 @@ class SquadV2Task(SquadTask):
         remarks = [*remarks_on_labels(questions)]
         remarks.append(f"an answer is empty where no_answer_probability is above {threshold:g}, {origin}")
         if not any(written.values()):
-            remarks.append(f"no question is answered: none has a no_answer_probability of {threshold:g} or less")
+            remarks.append(f"no question is answered: {_why_none(absent, threshold)}")
         return Judgement(metrics, partial(self._write, split, predictions, threshold), tuple(remarks), calibration)
 
     def baselines(self, train: RecordSet, dev: RecordSet) -> dict[str, float]:
         """Never an answer."""
         share = 100.0 * float(np.mean([question.is_impossible for question in self.questions["dev"]]))
         return dict.fromkeys(("exact", "f1", "best_exact", "best_f1"), share)
+
+
+def _why_none(absent: Mapping[str, float], threshold: float) -> str:
+    """Why all answers are empty; absent: the questions' no_answer_probability."""
+    if all(probability > threshold for probability in absent.values()):
+        return f"none has a no_answer_probability of {threshold:g} or less"
+    return "where no_answer_probability allows one, no allowed span is among the best starts and ends"
 
 
 def are_labelled(questions: Sequence[Question]) -> bool:

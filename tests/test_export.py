@@ -15,7 +15,7 @@ import export
 from model_utils.deploy_config import AIR, MINDIR, ONNX, ExportConfig
 from model_utils.errors import CheckpointError, ConfigError, DataError, DeviceError, UserError
 from model_utils.schema import load_config
-from src.export import check, export_model, load_mindir, read_key
+from src.export import check, export_model, load_mindir, read_key, rehearse_export
 from src.predictor import Predictor
 from src.server.schemas import ANSWERS
 from src.trained_model import load_trained
@@ -172,7 +172,12 @@ def test_places_that_cannot_be_written_to(classifier: Path, tmp_path: Path) -> N
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match=r"the folder .*file cannot be written to"):
         exported(classifier, tmp_path / "file" / "model")
-    for name in (f"{tmp_path}/model.mindir", "."):
+    (tmp_path / "model.json").mkdir()
+    for write in (export_model, rehearse_export):
+        with pytest.raises(DataError, match=r"model\.json is a folder, and would have to be a file of the export"):
+            write(load_trained(classifier, say=quiet), tmp_path / "model", MINDIR, say=quiet)
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "model.json"}
+    for name in (f"{tmp_path}/model.mindir", ".", ".."):
         with pytest.raises(ConfigError, match=r"needed is DIR/NAME or NAME: the endings are added"):
             ExportConfig(export_ckpt_file="run", export_file_name=name).validate()
     ExportConfig(export_ckpt_file="run", export_file_name=f"{tmp_path}/model-1.0").validate()

@@ -2,9 +2,11 @@
 
 import errno
 import os
+import shutil
 import stat
 import threading
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
@@ -160,3 +162,19 @@ def test_a_scratch_folder_takes_those_of_killed_processes_with_it(tmp_path: Path
         with scratch_folder(tmp_path, "export") as second:
             assert (first / "file").exists() and second != first
     assert list(tmp_path.iterdir()) == [other]
+
+
+def test_a_scratch_folder_that_was_taken_for_a_leftover_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[Path] = []
+
+    def flock(lock: TextIO, how: int) -> None:
+        if not taken:  # another process was quicker, between open and flock
+            taken.append(Path(lock.name).parent)
+            shutil.rmtree(taken[0])
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with scratch_folder(tmp_path, "export") as folder:
+        assert folder.is_dir() and folder != taken[0]
+    assert list(tmp_path.iterdir()) == []

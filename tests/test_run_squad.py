@@ -210,12 +210,12 @@ def test_trivial_answers_of_v2_are_none() -> None:
 SURE = (0.5, 0.6, 0.7, 0.8)  # no_answer_probability
 
 
-def judge(split: str, card: dict[str, Any], questions: list[Question]) -> Judgement:
+def judge(split: str, card: dict[str, Any], questions: list[Question], end: float = 2.0) -> Judgement:
     rows = len(questions)
     task = SquadV2Task(SquadV2Config(), None)
     task.questions[split] = questions
     arrays = {"windows": np.int32([[row, row, 1, 2] for row in range(rows)]), "token_spans": np.int32([[0, 1]] * rows)}
-    outputs = {name: np.full((rows, 1), 2.0) for name in ("start_top_index", "end_top_index")}
+    outputs = {"start_top_index": np.full((rows, 1), 2.0), "end_top_index": np.full((rows, 1), end)}
     outputs |= {name: np.zeros((rows, 1)) for name in ("start_top_log_probs", "end_top_log_probs")}
     outputs["cls_logits"] = logit(SURE[:rows])
     return task.judge(split, SimpleNamespace(array=arrays.__getitem__), outputs, card)
@@ -233,6 +233,13 @@ def test_a_threshold_at_which_nothing_is_answered_is_named() -> None:
     assert judgement.remarks == (
         "an answer is empty where no_answer_probability is above 0, which gives these very questions the best f1",
         "no question is answered: none has a no_answer_probability of 0 or less",
+    )
+
+
+def test_answers_that_no_threshold_gives_are_told_from_those_that_it_takes() -> None:
+    assert judge("dev", {"null_threshold": 1.0}, four_questions(), end=1.0).remarks[1] == (
+        "no question is answered: where no_answer_probability allows one, no allowed span is among the best starts and "
+        "ends"
     )
 
 
