@@ -23,8 +23,6 @@ from src.saved_tokenizer import tokenizer_of_data
 from src.train_step import TrainStep
 from src.trainer import Trainer
 
-RANK_SEEDS = 1_000_003  # between the dropout seeds of two ranks; more than a run has updates
-
 
 def main(config: PretrainConfig) -> None:
     """Train until the run in save_checkpoint_path is finished."""
@@ -58,8 +56,9 @@ def build_trainer(config: PretrainConfig, device: Device, ranks: Ranks, folder: 
     settings = OptimizerSettings(**config.optimizer_cfg.settings())
     optimizer = build_optimizer(network.trainable_params(), settings, plan.train_steps)
     say(describe_decay_groups(optimizer))
-    seed = config.seed + RANK_SEEDS * ranks.rank
-    step = TrainStep(network, optimizer, precision.scaling, config.accumulation_steps, config.clip_norm, ranks, seed)
+    step = TrainStep(
+        network, optimizer, precision.scaling, config.accumulation_steps, config.clip_norm, ranks, config.seed
+    )
     keep_beside(folder, architecture, tokenizer, data, say)
     evaluation = HeldOutEvaluation(network, architecture, config, data, ranks) if config.eval_steps else None
     return Trainer(

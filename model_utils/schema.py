@@ -15,7 +15,7 @@ import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import yaml
 
@@ -115,6 +115,19 @@ class Config:
             elif value is not None:
                 result[key] = list(value) if isinstance(value, tuple) else value
         return result
+
+    def from_anywhere(self) -> Self:
+        """The same configuration for a process that works in another folder: paths by which a run is known (SAME_PLACE)
+        are absolute.
+        """
+        changes: dict[str, Any] = {}
+        for key, kind, metadata in fields_of(type(self)):
+            value = getattr(self, key)
+            if is_section(kind):
+                changes[key] = value.from_anywhere()
+            elif metadata["on_resume"] == SAME_PLACE and value:
+                changes[key] = os.path.join(os.getcwd(), value)  # not abspath, which takes `link/..` for nothing
+        return dataclasses.replace(self, **changes)
 
     def binding(self, prefix: str = "") -> dict[str, Any]:
         """What an unfinished run must be resumed with, by dotted key; as to_dict, but paths are real ones."""

@@ -37,7 +37,6 @@ from src.trainer import Trainer
 EVAL_FILE = "eval_results.json"
 TRAIN = "train"
 STORAGE_FACTS = ("format_version", "source", "columns", "record_files", "files")  # names of files, and what follows
-RANK_SEEDS = 1_000_003  # between the dropout seeds of two ranks; more than a run has updates
 
 
 @dataclass(frozen=True)
@@ -288,7 +287,7 @@ class Finetuning:
             config.accumulation_steps,
             config.clip_norm,
             ranks,
-            config.seed + RANK_SEEDS * ranks.rank,
+            config.seed,
         )
         folder.beside(lambda path: self.architecture.to_json(path / "albert_config.json"))
         folder.beside(lambda path: save_tokenizer(path, self.tokenizer))

@@ -117,7 +117,7 @@ class RunFolder:
             )
         for write in self._companions:
             write(self.path)
-        write_config(self.config, self.path / CONFIG_FILE)  # last: where it is, the companions are
+        write_config(self.config.from_anywhere(), self.path / CONFIG_FILE)  # last: where it is, the companions are
 
     def finish(self, results: dict[str, Any]) -> None:
         """Write train_results.json: the run is complete."""

@@ -13,9 +13,12 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
+from model_utils.config import UPDATES
 from src.layers import RowSquareSum, mix_bits
 from src.optimizer import Optimizer
 from src.ranks import ALONE, Ranks
+
+RANK_SEEDS = UPDATES + 1  # between two ranks: update s of one never has the masks of update s + d of another
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class TrainStep(nn.Cell):
         accumulation_steps: micro-batches per update.
         clip_norm: global norm to which gradients are clipped before the update (google's 1.0); 0 switches it off.
         ranks: processes that train together; gradients and metrics are added up over them once per update.
-        seed: of the dropout masks; ranks must differ.
+        seed: of the dropout masks of all ranks, which differ.
     """
 
     def __init__(
@@ -86,7 +89,7 @@ class TrainStep(nn.Cell):
         self.clip_norm = clip_norm
         self.ranks = ranks
         self.rank_size = self.ranks.size
-        self.seed = seed % 2**31
+        self.seed = (seed + RANK_SEEDS * ranks.rank) % 2**31
         self.weights = optimizer.parameters
         self.segment_table = [w.name for w in self.weights].index("albert.embeddings.token_type_embeddings")
         counters = [p for p in network.get_parameters() if p.name.endswith(RowSquareSum.parameter_name)]

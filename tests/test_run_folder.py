@@ -119,6 +119,9 @@ def test_the_same_place_may_be_spelt_in_another_way(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     for spelling in ("data", "./data/", f"{tmp_path}/run/../data", "link"):
         begin(tmp_path / "run", "--data_dir", spelling)
+        monkeypatch.chdir(tmp_path / "run")
+        begin(tmp_path / "run", "--data_dir", str(tmp_path / "data"))
+        monkeypatch.chdir(tmp_path)
 
 
 def test_a_moved_folder_is_still_that_run(tmp_path: Path) -> None:

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor
 
+from model_utils.config import UPDATES
 from model_utils.device import setup_device
 from model_utils.errors import ConfigError
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.layers import RowSquareSum
 from src.optimizer import LearningRate, Optimizer, OptimizerSettings, build_optimizer, describe_decay_groups
+from src.ranks import ALONE, Ranks
 from src.train_step import LossScale, TrainStep, normalise_weights
 from tests.test_model import TINY, batch
 
@@ -104,11 +106,19 @@ class Explosive(ms.nn.Cell):
         return (ms.ops.reduce_sum(self.weight * slope) + ms.ops.reduce_sum(self.rows(self.table)) * 0.0,)
 
 
-def explosive_step(loss_scale: LossScale, clip_norm: float = 0.0, train_steps: int = 1000) -> TrainStep:
+def explosive_step(
+    loss_scale: LossScale, clip_norm: float = 0.0, train_steps: int = 1000, ranks: Ranks = ALONE
+) -> TrainStep:
     network = Explosive()
     settings = dataclasses.replace(SETTINGS, learning_rate=0.5)
     optimizer = GradientDescent(network.trainable_params(), settings, train_steps)
-    return TrainStep(network, optimizer, loss_scale, clip_norm=clip_norm)
+    return TrainStep(network, optimizer, loss_scale, clip_norm=clip_norm, ranks=ranks, seed=3)
+
+
+def test_no_rank_has_the_masks_of_another_in_the_longest_run() -> None:
+    """Every update's masks are a hash of the seed plus the updates before it."""
+    seeds = sorted(explosive_step(LossScale(), ranks=Ranks(rank)).seed for rank in range(16))
+    assert min(np.diff([*seeds, seeds[0] + 2**31])) > UPDATES
 
 
 def test_dynamic_loss_scale_skips_shrinks_grows_and_has_a_floor() -> None:
