@@ -17,6 +17,7 @@ from src.pretraining import (
     known_baselines,
 )
 from src.ranks import Ranks, ranks_of
+from src.rehearsal import rehearse
 from src.run_folder import RunFolder, check_run_folder
 from src.run_plan import plan_precision, plan_run
 from src.saved_tokenizer import tokenizer_of_data
@@ -31,7 +32,7 @@ def main(config: PretrainConfig) -> None:
     folder = RunFolder(config.save_checkpoint_path, config, writer=ranks.writer)
     if config.dry_run:
         check_run_folder(folder.path, config)
-        build_trainer(config, device, ranks, folder).rehearse()
+        rehearse(build_trainer(config, device, ranks, folder))
         return
     with folder:
         if folder.finished:

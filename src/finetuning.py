@@ -26,6 +26,7 @@ from src.optimizer import OptimizerSettings, build_optimizer, describe_decay_gro
 from src.prediction import predict_rows, rows_in_memory
 from src.ranks import ranks_of
 from src.records import SUFFIX, RecordSet, open_records
+from src.rehearsal import rehearse
 from src.run_folder import RunFolder, check_run_folder
 from src.run_plan import Selection, plan_precision, plan_run
 from src.saved_tokenizer import load_tokenizer, save_tokenizer
@@ -336,7 +337,7 @@ class Finetuning:
         folder = RunFolder(self.config.save_finetune_checkpoint_path, self.config, writer=self.ranks.writer)
         check_run_folder(folder.path, self.config)
         trainer, _ = self.build(folder, self.config)
-        trainer.rehearse()
+        rehearse(trainer)
 
     def train(self, path: Path, seed: int) -> "Development | None":
         """Fine-tune with one seed, or go on where an earlier attempt stopped; what was measured on the way."""

@@ -5,24 +5,16 @@ endless row of epochs and step s ends at number s * accumulation_steps of it, so
 """
 
 import math
-import os
-import signal
-import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
-from datetime import timedelta
-from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn, Protocol, Self
+from typing import Any, NoReturn, Protocol
 
-import mindspore as ms
 import numpy as np
 from mindspore import Tensor
 
-from model_utils.device import peak_memory
 from model_utils.errors import CheckpointError, UserError
 from src.checkpoint import (
     ARCHITECTURE,
@@ -38,6 +30,7 @@ from src.ranks import ALONE, Ranks
 from src.run_folder import RunFolder, flatten
 from src.run_log import EVAL_PREFIX, Baselines, RunLog
 from src.run_plan import Plan, Precision, Selection
+from src.stop_signals import StopSignals
 from src.train_step import TrainStep
 
 Batch = dict[str, np.ndarray]
@@ -55,33 +48,6 @@ class Batches(Protocol):
 
     def width_shares(self) -> list[tuple[int, float]]:
         """For each width of micro-batches the number of one in epoch 0, and the share of those that have it."""
-
-
-class StopSignals(AbstractContextManager):
-    """Remembers the first SIGTERM or SIGINT in `received` (0 before); a second one ends the process at once.
-
-    While MindSpore runs a graph it handles SIGINT itself and sends the process SIGTERM instead.
-    """
-
-    def __init__(self) -> None:
-        self.received = 0
-        self.before: dict[int, Any] = {}
-
-    def __enter__(self) -> Self:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self.before[number] = signal.signal(number, self._remember)
-        return self
-
-    def _remember(self, number: int, _: FrameType | None) -> None:
-        self.received = number
-        for each in self.before:
-            signal.signal(each, signal.SIG_DFL)
-        # Not print: a signal may arrive inside one, which cannot be entered twice.
-        os.write(2, b"asked to stop: finishing this batch and saving; asking again ends the run at once\n")
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self.before.items():
-            signal.signal(number, handler)
 
 
 @dataclass
@@ -203,38 +169,6 @@ class Trainer:
         except SystemExit:
             self.ranks.wait("the end of the stopped run")  # which may still be writing on rank 0
             raise
-
-    def rehearse(self) -> str:
-        """Train an update of each width, to compile and to measure, and say what the run would take; keep nothing."""
-        if self.initialise:
-            self.initialise()
-        updates, seconds = [], 0.0
-        for start, share in self.data.width_shares():
-            batch = next(self.data.batches(0, start))
-            first, usual = (self.timed_update([batch] * self.config.accumulation_steps) for _ in range(2))
-            rows, width = batch["input_mask"].shape
-            updates.append(f"with {rows} x {width} takes {usual:.2f} s (the first {first:.1f} s, with compilation)")
-            seconds += first + share * usual * self.plan.train_steps
-        with tempfile.TemporaryDirectory() as folder:
-            size = save_checkpoint(self.step, Path(folder), 1, self.state()).stat().st_size
-        copies = self.most_checkpoints if self.config.enable_save_ckpt else 0
-        memory = f"Host memory at its peak: {peak_memory() / 1e9:.2f} GB"
-        if self.precision.device_target != "CPU":
-            memory += f", the device's: {ms.runtime.max_memory_allocated() / 1e9:.2f} GB"
-        sentence = (
-            f"dry run: one update {', '.join(updates)}; {self.plan.train_steps} updates take about "
-            f"{timedelta(seconds=round(seconds))}. {memory}. "
-            f"A checkpoint takes {size / 1e6:.1f} MB, at most {copies} at a time: {copies * size / 1e6:.1f} MB. "
-            "Nothing was kept."
-        )
-        self.say(sentence)
-        return sentence
-
-    def timed_update(self, micro_batches: Sequence[Batch]) -> float:
-        """Seconds that one update takes."""
-        start = time.monotonic()
-        self.read_values(self.step.train(micro_batches))
-        return time.monotonic() - start
 
     def say(self, sentence: str) -> None:
         """A line for the reader, from the rank that writes."""

@@ -22,6 +22,7 @@ from model_utils.device import Device
 from model_utils.errors import CheckpointError, ConfigError, UserError
 from src.checkpoint import list_checkpoints
 from src.ranks import Ranks
+from src.rehearsal import rehearse
 from src.run_folder import RunFolder
 from src.run_plan import Plan, Precision, Selection, plan_precision, plan_run
 from src.train_step import LossScale
@@ -506,7 +507,7 @@ def test_rehearsal_keeps_nothing(tmp_path: Path, selection: Selection | None, co
     step, data = Step(), Rows(lengths=(8, 12))
     folder = RunFolder(tmp_path / "run", config)
     trainer = Trainer(step, data, Plan(20, 5), config, folder, {}, FLOAT32, selection=selection)
-    sentence = trainer.rehearse()
+    sentence = rehearse(trainer)
     assert sentence.startswith("dry run: one update with 4 x 8 takes 0.") and ", with 4 x 12 takes 0." in sentence
     assert step.seen == [0, 0, 0, 0, 1, 1, 1, 1]  # two updates of two micro-batches for each width
     assert "20 updates take about 0:00:0" in sentence and f"at most {copies} at a time" in sentence
