@@ -197,7 +197,7 @@ def check_memory(config: AlbertConfig, tokens: int = 0) -> None:
     blocks *= config.inner_group_num
     weights = config.vocab_size * config.embedding_size
     weights += blocks * config.hidden_size * (4 * config.hidden_size + 2 * config.intermediate_size)
-    states = 0 if config.recompute else tokens * config.num_hidden_layers * config.hidden_size
+    states = tokens * config.num_hidden_layers * config.hidden_size
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for what, entries in ((f"the model's {weights:,} weights", weights), (f"a batch of {tokens:,} tokens", states)):
         if 4 * entries > memory:

@@ -6,45 +6,33 @@ Shape letters: B batch, L length, C labels or choices.
 """
 
 import mindspore as ms
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor, ops
 
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import correct, gather_positions
 from src.finetune_eval_model import (
-    TEXT_COLUMNS,
     MultipleChoiceScores,
     QuestionAnsweringScores,
     SequenceClassificationScores,
     SpanSearchScores,
     TokenClassificationScores,
 )
-from src.layers import CrossEntropy
+from src.task_networks import TEXT_COLUMNS, TrainingNetwork
 
 EXAMPLE_WEIGHTS = "sequence_weights"
 
 
-class _Labelled(nn.Cell):
+class _Labelled(TrainingNetwork):
     """Cross-entropy and accuracy of one label for each row of logits (B, C): label_ids (B,) int32."""
 
     input_columns = (*TEXT_COLUMNS, "label_ids", EXAMPLE_WEIGHTS)
     weight_columns = (EXAMPLE_WEIGHTS,)
     metric_names = ("loss", "accuracy")
 
-    def __init__(self, scores: nn.Cell) -> None:
-        super().__init__(auto_prefix=False)
-        self.scores = scores
-        self.cross_entropy = CrossEntropy()
-
-    def construct(
-        self,
-        input_ids: Tensor,
-        input_mask: Tensor,
-        segment_ids: Tensor,
-        labels: Tensor,
-        weights: Tensor,
-        dropout_key: Tensor,
+    def losses(
+        self, sequence: Tensor, pooled: Tensor, labels: Tensor, weights: Tensor, dropout_key: Tensor
     ) -> tuple[Tensor, Tensor]:
-        logits = self.scores(input_ids, input_mask, segment_ids, dropout_key)
+        logits = self.scores.head(sequence, pooled, dropout_key)
         logits, labels, weights = logits.reshape((-1, logits.shape[-1])), labels.reshape((-1,)), weights.reshape((-1,))
         loss = ops.reduce_sum(weights * self.cross_entropy(logits, labels))
         return loss, ops.reduce_sum(weights * correct(logits, labels))
@@ -74,7 +62,7 @@ class AlbertForTokenClassification(_Labelled):
         super().__init__(TokenClassificationScores(config, num_labels, seed))
 
 
-class AlbertForRegression(nn.Cell):
+class AlbertForRegression(TrainingNetwork):
     """Scores of texts by squared error (STS-B): label_ids (B,) float32."""
 
     input_columns = _Labelled.input_columns
@@ -82,23 +70,16 @@ class AlbertForRegression(nn.Cell):
     metric_names = ("loss",)
 
     def __init__(self, config: AlbertConfig, hidden_size: int = 0, seed: int = 0) -> None:
-        super().__init__(auto_prefix=False)
-        self.scores = SequenceClassificationScores(config, 1, hidden_size, seed)
+        super().__init__(SequenceClassificationScores(config, 1, hidden_size, seed))
 
-    def construct(
-        self,
-        input_ids: Tensor,
-        input_mask: Tensor,
-        segment_ids: Tensor,
-        labels: Tensor,
-        weights: Tensor,
-        dropout_key: Tensor,
+    def losses(
+        self, sequence: Tensor, pooled: Tensor, labels: Tensor, weights: Tensor, dropout_key: Tensor
     ) -> tuple[Tensor, ...]:
-        error = self.scores(input_ids, input_mask, segment_ids, dropout_key).squeeze(1) - labels
+        error = self.scores.head(sequence, pooled, dropout_key).squeeze(1) - labels
         return (ops.reduce_sum(weights * error * error),)
 
 
-class AlbertForQuestionAnswering(nn.Cell):
+class AlbertForQuestionAnswering(TrainingNetwork):
     """Answer spans (SQuAD v1.1): start_positions, end_positions (B,) int32.
 
     The loss is the mean of those of start and end; accuracy counts rows in which both are right.
@@ -109,27 +90,24 @@ class AlbertForQuestionAnswering(nn.Cell):
     metric_names = ("loss", "accuracy")
 
     def __init__(self, config: AlbertConfig, seed: int = 0) -> None:
-        super().__init__(auto_prefix=False)
-        self.scores = QuestionAnsweringScores(config, seed)
-        self.cross_entropy = CrossEntropy()
+        super().__init__(QuestionAnsweringScores(config, seed))
 
-    def construct(
+    def losses(
         self,
-        input_ids: Tensor,
-        input_mask: Tensor,
-        segment_ids: Tensor,
+        sequence: Tensor,
+        pooled: Tensor,
         starts: Tensor,
         ends: Tensor,
         weights: Tensor,
         dropout_key: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        start_logits, end_logits = self.scores(input_ids, input_mask, segment_ids, dropout_key)
+        start_logits, end_logits = self.scores.head(sequence, pooled, dropout_key)
         losses = 0.5 * (self.cross_entropy(start_logits, starts) + self.cross_entropy(end_logits, ends))
         both = correct(start_logits, starts) * correct(end_logits, ends)
         return ops.reduce_sum(weights * losses), ops.reduce_sum(weights * both)
 
 
-class AlbertForSpanSearch(nn.Cell):
+class AlbertForSpanSearch(TrainingNetwork):
     """Answer spans or none (SQuAD v2.0), ends trained with the right starts.
 
     Inputs beside the text: p_mask (B, L) int32; start_positions, end_positions, is_impossible (B,) int32. The loss is
@@ -147,15 +125,12 @@ class AlbertForSpanSearch(nn.Cell):
     metric_names = ("loss", "accuracy")
 
     def __init__(self, config: AlbertConfig, start_n_top: int, end_n_top: int, seed: int = 0) -> None:
-        super().__init__(auto_prefix=False)
-        self.scores = SpanSearchScores(config, start_n_top, end_n_top, seed)
-        self.cross_entropy = CrossEntropy()
+        super().__init__(SpanSearchScores(config, start_n_top, end_n_top, seed))
 
-    def construct(
+    def losses(
         self,
-        input_ids: Tensor,
-        input_mask: Tensor,
-        segment_ids: Tensor,
+        sequence: Tensor,
+        pooled: Tensor,
         p_mask: Tensor,
         starts: Tensor,
         ends: Tensor,
@@ -163,7 +138,6 @@ class AlbertForSpanSearch(nn.Cell):
         weights: Tensor,
         dropout_key: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        sequence, _ = self.scores.albert(input_ids, input_mask, segment_ids, dropout_key)
         p_mask = ops.cast(p_mask, ms.float32)
         start_logits = self.scores.starts(sequence, p_mask)
         features = gather_positions(sequence, starts.expand_dims(1))

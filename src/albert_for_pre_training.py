@@ -10,8 +10,9 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from src.albert_config import AlbertConfig
-from src.albert_model import AlbertModel, compute_dtype, initialise_weights
-from src.layers import ACTIVATIONS, AddBias, CrossEntropy, Dense, LayerNorm
+from src.albert_model import compute_dtype, initialise_weights
+from src.layers import ACTIVATIONS, AddBias, Dense, LayerNorm
+from src.task_networks import TEXT_COLUMNS, ScoresNetwork, TrainingNetwork
 
 
 def gather_positions(sequence: Tensor, positions: Tensor) -> Tensor:
@@ -40,23 +41,21 @@ class MaskedTokenHead(nn.Cell):
         return self.add_bias(ops.cast(logits, ms.float32), self.bias)
 
 
-class PreTrainingScores(nn.Cell):
+class PreTrainingScores(ScoresNetwork):
     """Backbone and both heads without losses: mlm_logits (B * P, V) and sop_logits (B, 2), float32.
 
-    Class 0 of the sentence-order head is "in order".
+    Further input: masked_lm_positions (B, P) int32. Class 0 of the sentence-order head is "in order".
     """
 
+    input_columns = (*TEXT_COLUMNS, "masked_lm_positions")
+
     def __init__(self, config: AlbertConfig, seed: int = 0) -> None:
-        super().__init__()
-        self.albert = AlbertModel(config)
+        super().__init__(config)
         self.mlm = MaskedTokenHead(config)
         self.sop = Dense(config.hidden_size, 2)
         initialise_weights(self, config.initializer_range, seed)
 
-    def construct(
-        self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor, positions: Tensor, dropout_key: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        sequence, pooled = self.albert(input_ids, input_mask, segment_ids, dropout_key)
+    def head(self, sequence: Tensor, pooled: Tensor, positions: Tensor, dropout_key: Tensor) -> tuple[Tensor, Tensor]:
         mlm_logits = self.mlm(gather_positions(sequence, positions), self.albert.embeddings.word_embeddings)
         return mlm_logits, self.sop(pooled)
 
@@ -66,17 +65,11 @@ def correct(logits: Tensor, labels: Tensor) -> Tensor:
     return ops.cast(ops.equal(ops.cast(ops.argmax(logits, -1), ms.int32), labels), ms.float32)
 
 
-class AlbertForPreTraining(nn.Cell):
-    """Weighted sums of the masked-token and sentence-order losses.
-
-    Inputs: the columns of `input_columns` in that order, ids, masks, positions and labels int32, weights float32,
-    then dropout_key () int32. Outputs: the float32 scalars of `metric_names`; the first is the loss to minimise.
-    """
+class AlbertForPreTraining(TrainingNetwork):
+    """Weighted sums of the masked-token and sentence-order losses; positions and labels int32, weights float32."""
 
     input_columns = (
-        "input_ids",
-        "input_mask",
-        "segment_ids",
+        *TEXT_COLUMNS,
         "masked_lm_positions",
         "masked_lm_ids",
         "masked_lm_weights",
@@ -87,15 +80,12 @@ class AlbertForPreTraining(nn.Cell):
     metric_names = ("loss", "mlm_loss", "sop_loss", "mlm_accuracy", "sop_accuracy")
 
     def __init__(self, config: AlbertConfig, seed: int = 0) -> None:
-        super().__init__(auto_prefix=False)
-        self.scores = PreTrainingScores(config, seed)
-        self.cross_entropy = CrossEntropy()
+        super().__init__(PreTrainingScores(config, seed))
 
-    def construct(
+    def losses(
         self,
-        input_ids: Tensor,
-        input_mask: Tensor,
-        segment_ids: Tensor,
+        sequence: Tensor,
+        pooled: Tensor,
         positions: Tensor,
         masked_ids: Tensor,
         masked_weights: Tensor,
@@ -103,7 +93,7 @@ class AlbertForPreTraining(nn.Cell):
         sequence_weights: Tensor,
         dropout_key: Tensor,
     ) -> tuple[Tensor, ...]:
-        mlm_logits, sop_logits = self.scores(input_ids, input_mask, segment_ids, positions, dropout_key)
+        mlm_logits, sop_logits = self.scores.head(sequence, pooled, positions, dropout_key)
         masked_ids, masked_weights = masked_ids.reshape((-1,)), masked_weights.reshape((-1,))
         mlm_loss = ops.reduce_sum(masked_weights * self.cross_entropy(mlm_logits, masked_ids))
         sop_loss = ops.reduce_sum(sequence_weights * self.cross_entropy(sop_logits, order_labels))

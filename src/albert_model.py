@@ -207,7 +207,7 @@ def sharing_plan(config: AlbertConfig) -> list[tuple[int, int]]:
 
 
 class Encoder(nn.Cell):
-    """num_hidden_layers layers over few sets of parameters: (N, E) -> (N, H).
+    """num_hidden_layers layers over few sets of parameters: (N, H) -> (N, H).
 
     The layers stand one after the other in the graph. As iterations of a `while` they would compile in two thirds of
     the time, but its gradient never gives back some memory of each call, and a MINDIR with it serves one shape only.
@@ -227,19 +227,22 @@ class Encoder(nn.Cell):
         self.feed_forwards = nn.CellList(
             [FeedForward(config, 4 + 3 * (i % self.inner)) for i in range(feed_forward_sets * self.inner)]
         )
-        if config.recompute:
-            for cell in (*self.attentions, *self.feed_forwards):
-                cell.recompute()
 
     def layer(self, attention: int, feed_forward: int, x: Tensor, score_mask: Tensor, key: Tensor) -> Tensor:
-        """One layer: its inner layers in turn."""
+        """One layer of these sets of parameters: its inner layers in turn."""
         for inner in range(self.inner):
             x = self.attentions[attention * self.inner + inner](x, score_mask, key)
             x = self.feed_forwards[feed_forward * self.inner + inner](x, key)
         return x
 
-    def construct(self, embeddings: Tensor, score_mask: Tensor, dropout_key: Tensor) -> Tensor:
-        x = self.embedding_hidden_mapping(embeddings)
+    def layer_parameters(self, attention: int, feed_forward: int) -> list[Parameter]:
+        """The parameters of a layer of these sets."""
+        inner = range(self.inner)
+        cells = [self.attentions[attention * self.inner + i] for i in inner]
+        cells += [self.feed_forwards[feed_forward * self.inner + i] for i in inner]
+        return [parameter for cell in cells for parameter in cell.trainable_params()]
+
+    def construct(self, x: Tensor, score_mask: Tensor, dropout_key: Tensor) -> Tensor:
         key = dropout_key
         for attention, feed_forward in self.layers:
             x = self.layer(attention, feed_forward, x, score_mask, key)
@@ -261,16 +264,27 @@ class AlbertModel(nn.Cell):
 
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__()
+        self.recompute_layers, self.hidden_size = config.recompute, config.hidden_size
         self.embeddings = Embeddings(config)
         self.encoder = Encoder(config)
         self.pooler = Dense(config.hidden_size, config.hidden_size, compute_dtype(config))
 
+    def score_mask(self, input_mask: Tensor) -> Tensor:
+        """What is added to attention scores, (B, 1, 1, L) float32."""
+        batch, length = input_mask.shape
+        return ((1.0 - ops.cast(input_mask, ms.float32)) * MASKED_SCORE).reshape((batch, 1, 1, length))
+
+    def first_states(self, input_ids: Tensor, segment_ids: Tensor, dropout_key: Tensor) -> Tensor:
+        """What the first layer reads, (N, H)."""
+        return self.encoder.embedding_hidden_mapping(self.embeddings(input_ids, segment_ids, dropout_key))
+
+    def pooled(self, sequence: Tensor, batch: int) -> Tensor:
+        """The pooled output (B, H) of a sequence output (N, H)."""
+        return sigmoid_tanh(self.pooler(sequence.reshape((batch, -1, self.hidden_size))[:, 0]))
+
     def construct(
         self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor, dropout_key: Tensor
     ) -> tuple[Tensor, Tensor]:
-        batch, length = input_ids.shape
-        score_mask = (1.0 - ops.cast(input_mask, ms.float32)) * MASKED_SCORE
-        embeddings = self.embeddings(input_ids, segment_ids, dropout_key)
-        sequence = self.encoder(embeddings, score_mask.reshape((batch, 1, 1, length)), dropout_key)
-        first = sequence.reshape((batch, length, -1))[:, 0]
-        return sequence, sigmoid_tanh(self.pooler(first))
+        states = self.first_states(input_ids, segment_ids, dropout_key)
+        sequence = self.encoder(states, self.score_mask(input_mask), dropout_key)
+        return sequence, self.pooled(sequence, input_ids.shape[0])

@@ -6,19 +6,19 @@ Shape letters: B batch, L length, H hidden size, C labels or choices, S starts, 
 """
 
 import mindspore as ms
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor, ops
 
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import PreTrainingScores, gather_positions
-from src.albert_model import AlbertModel, initialise_weights
+from src.albert_model import initialise_weights
 from src.layers import AddBias, Dense, Dropout, LayerNorm, Softmax, Spread, sigmoid_tanh
+from src.task_networks import TEXT_COLUMNS, ScoresNetwork
 
-TEXT_COLUMNS = ("input_ids", "input_mask", "segment_ids")
 FORBIDDEN = 1e30  # subtracted from the scores of tokens that cannot be an answer (google's p_mask)
 DROPOUT_SITE = 1001  # beyond those of the encoder
 
 
-class SequenceClassificationScores(nn.Cell):
+class SequenceClassificationScores(ScoresNetwork):
     """Pooled output -> logits (B, C); with C = 1 the score of a regression.
 
     Args:
@@ -26,13 +26,11 @@ class SequenceClassificationScores(nn.Cell):
         hidden_size: of a dense layer with tanh before the classifier; 0: none.
     """
 
-    input_columns = TEXT_COLUMNS
     output_names = ("logits",)
     per_token_outputs = ()
 
     def __init__(self, config: AlbertConfig, num_labels: int, hidden_size: int = 0, seed: int = 0) -> None:
-        super().__init__()
-        self.albert = AlbertModel(config)
+        super().__init__(config)
         self.dropout = Dropout(config.classifier_dropout_prob, DROPOUT_SITE)
         self.has_hidden = hidden_size > 0
         if self.has_hidden:
@@ -41,8 +39,7 @@ class SequenceClassificationScores(nn.Cell):
         self.classifier = Dense(hidden_size or config.hidden_size, num_labels)
         initialise_weights(self, config.initializer_range, seed)
 
-    def construct(self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor, dropout_key: Tensor) -> Tensor:
-        _, pooled = self.albert(input_ids, input_mask, segment_ids, dropout_key)
+    def head(self, sequence: Tensor, pooled: Tensor, dropout_key: Tensor) -> Tensor:
         pooled = self.dropout(pooled, dropout_key)
         if self.has_hidden:
             pooled = self.hidden_dropout(sigmoid_tanh(self.classifier_hidden(pooled)), dropout_key)
@@ -50,43 +47,31 @@ class SequenceClassificationScores(nn.Cell):
 
 
 class FillMaskScores(PreTrainingScores):
-    """Scores over the vocabulary for the positions asked for: mlm_logits (B, P, V).
+    """Scores over the vocabulary for the positions asked for: mlm_logits (B, P, V)."""
 
-    Further input: masked_lm_positions (B, P) int32.
-    """
-
-    input_columns = (*TEXT_COLUMNS, "masked_lm_positions")
     output_names = ("mlm_logits",)
     per_token_outputs = ()
 
-    def construct(
-        self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor, positions: Tensor, dropout_key: Tensor
-    ) -> Tensor:
-        logits, _ = super().construct(input_ids, input_mask, segment_ids, positions, dropout_key)
+    def head(self, sequence: Tensor, pooled: Tensor, positions: Tensor, dropout_key: Tensor) -> Tensor:
+        logits, _ = super().head(sequence, pooled, positions, dropout_key)
         return logits.reshape((*positions.shape, -1))
 
 
-class EncoderOutputs(nn.Cell):
+class EncoderOutputs(ScoresNetwork):
     """The backbone alone: sequence_output (B, L, H) and pooled_output (B, H)."""
 
-    input_columns = TEXT_COLUMNS
     output_names = ("sequence_output", "pooled_output")
     per_token_outputs = ("sequence_output",)
 
     def __init__(self, config: AlbertConfig) -> None:
-        super().__init__()
-        self.albert = AlbertModel(config)
+        super().__init__(config)
         self.hidden_size = config.hidden_size
 
-    def construct(
-        self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor, dropout_key: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        batch, length = input_ids.shape
-        sequence, pooled = self.albert(input_ids, input_mask, segment_ids, dropout_key)
-        return sequence.reshape((batch, length, self.hidden_size)), pooled
+    def head(self, sequence: Tensor, pooled: Tensor, dropout_key: Tensor) -> tuple[Tensor, Tensor]:
+        return sequence.reshape((pooled.shape[0], -1, self.hidden_size)), pooled
 
 
-class MultipleChoiceScores(nn.Cell):
+class MultipleChoiceScores(ScoresNetwork):
     """Pooled output of every choice -> logits (B, C).
 
     Inputs are (B, L * C), the choices interleaved by token: entry t * C + c is token t of choice c.
@@ -95,13 +80,11 @@ class MultipleChoiceScores(nn.Cell):
         num_choices: C.
     """
 
-    input_columns = TEXT_COLUMNS
     output_names = ("logits",)
     per_token_outputs = ()
 
     def __init__(self, config: AlbertConfig, num_choices: int, seed: int = 0) -> None:
-        super().__init__()
-        self.albert = AlbertModel(config)
+        super().__init__(config)
         self.num_choices = num_choices
         self.dropout = Dropout(config.classifier_dropout_prob, DROPOUT_SITE)
         self.classifier = Dense(config.hidden_size, 1)
@@ -113,58 +96,52 @@ class MultipleChoiceScores(nn.Cell):
         column = column.reshape((batch, width // self.num_choices, self.num_choices)).transpose((0, 2, 1))
         return column.reshape((batch * self.num_choices, width // self.num_choices))
 
-    def construct(self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor, dropout_key: Tensor) -> Tensor:
-        _, pooled = self.albert(self.apart(input_ids), self.apart(input_mask), self.apart(segment_ids), dropout_key)
+    def sequences(self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.apart(input_ids), self.apart(input_mask), self.apart(segment_ids)
+
+    def head(self, sequence: Tensor, pooled: Tensor, dropout_key: Tensor) -> Tensor:
         return self.classifier(self.dropout(pooled, dropout_key)).reshape((-1, self.num_choices))
 
 
-class TokenClassificationScores(nn.Cell):
+class TokenClassificationScores(ScoresNetwork):
     """Sequence output -> logits (B, L, C).
 
     Args:
         num_labels: C.
     """
 
-    input_columns = TEXT_COLUMNS
     output_names = ("logits",)
     per_token_outputs = ("logits",)
 
     def __init__(self, config: AlbertConfig, num_labels: int, seed: int = 0) -> None:
-        super().__init__()
-        self.albert = AlbertModel(config)
+        super().__init__(config)
         self.num_labels = num_labels
         self.dropout = Dropout(config.classifier_dropout_prob, DROPOUT_SITE)
         self.classifier = Dense(config.hidden_size, num_labels)
         initialise_weights(self, config.initializer_range, seed)
 
-    def construct(self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor, dropout_key: Tensor) -> Tensor:
-        batch, length = input_ids.shape
-        sequence, _ = self.albert(input_ids, input_mask, segment_ids, dropout_key)
-        return self.classifier(self.dropout(sequence, dropout_key)).reshape((batch, length, self.num_labels))
+    def head(self, sequence: Tensor, pooled: Tensor, dropout_key: Tensor) -> Tensor:
+        logits = self.classifier(self.dropout(sequence, dropout_key))
+        return logits.reshape((pooled.shape[0], -1, self.num_labels))
 
 
-class QuestionAnsweringScores(nn.Cell):
+class QuestionAnsweringScores(ScoresNetwork):
     """Sequence output -> start_logits, end_logits (B, L): SQuAD v1.1 (Devlin et al. 2019, section 4.2)."""
 
-    input_columns = TEXT_COLUMNS
     output_names = ("start_logits", "end_logits")
     per_token_outputs = output_names
 
     def __init__(self, config: AlbertConfig, seed: int = 0) -> None:
-        super().__init__()
-        self.albert = AlbertModel(config)
+        super().__init__(config)
         self.qa_outputs = Dense(config.hidden_size, 2)
         initialise_weights(self, config.initializer_range, seed)
 
-    def construct(
-        self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor, dropout_key: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        sequence, _ = self.albert(input_ids, input_mask, segment_ids, dropout_key)
-        logits = self.qa_outputs(sequence).reshape((*input_ids.shape, 2))
+    def head(self, sequence: Tensor, pooled: Tensor, dropout_key: Tensor) -> tuple[Tensor, Tensor]:
+        logits = self.qa_outputs(sequence).reshape((pooled.shape[0], -1, 2))
         return logits[:, :, 0], logits[:, :, 1]
 
 
-class SpanSearchScores(nn.Cell):
+class SpanSearchScores(ScoresNetwork):
     """SQuAD v2.0 by XLNet's head (Yang et al. 2019, as google's ALBERT code uses it): ends depend on starts.
 
     Further input: p_mask (B, L) int32, 1 at tokens that cannot be an answer.
@@ -180,9 +157,8 @@ class SpanSearchScores(nn.Cell):
     per_token_outputs = ()
 
     def __init__(self, config: AlbertConfig, start_n_top: int, end_n_top: int, seed: int = 0) -> None:
-        super().__init__()
+        super().__init__(config)
         hidden = config.hidden_size
-        self.albert = AlbertModel(config)
         self.hidden_size, self.start_n_top, self.end_n_top = hidden, start_n_top, end_n_top
         self.start_logits = Dense(hidden, 1)
         self.end_hidden = Dense(2 * hidden, hidden)
@@ -232,10 +208,7 @@ class SpanSearchScores(nn.Cell):
         rows = sigmoid_tanh(self.answer_hidden(ops.concat((expected, tokens[:, 0]), 1)))
         return self.answer_logits(self.answer_dropout(rows, dropout_key)).squeeze(1)
 
-    def construct(
-        self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor, p_mask: Tensor, dropout_key: Tensor
-    ) -> tuple[Tensor, ...]:
-        sequence, _ = self.albert(input_ids, input_mask, segment_ids, dropout_key)
+    def head(self, sequence: Tensor, pooled: Tensor, p_mask: Tensor, dropout_key: Tensor) -> tuple[Tensor, ...]:
         p_mask = ops.cast(p_mask, ms.float32)
         start_logits = self.starts(sequence, p_mask)
         start_top_log_probs, start_top_index = self.top(ops.log_softmax(start_logits, -1), self.start_n_top)

@@ -15,6 +15,7 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from model_utils.config import UPDATES
 from src.layers import RowSquareSum, mix_bits
+from src.layerwise_gradient import LayerwiseGradient, scaled_loss
 from src.optimizer import Optimizer
 from src.ranks import ALONE, Ranks
 
@@ -105,17 +106,19 @@ class TrainStep(nn.Cell):
         if self.rank_size > 1:
             self.all_reduce = ops.AllReduce()
         self.ready_graphs: set[tuple] = set()
-        self.value_and_grad = ops.value_and_grad(self.scaled_loss, None, self.differentiated, has_aux=True)
+        if network.recompute_layers:
+            self.value_and_grad = LayerwiseGradient(network, self.differentiated)
+        else:
+            self.value_and_grad = ops.value_and_grad(self.loss, None, self.differentiated, has_aux=True)
 
     def restart_scaling(self) -> None:
         """Set the scale as at the beginning of a run."""
         ops.assign(self.loss_scale, Tensor(self.scaling.start, ms.float32))
         ops.assign(self.good_steps, Tensor(0, ms.int32))
 
-    def scaled_loss(self, inputs: tuple[Tensor, ...], dropout_key: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    def loss(self, inputs: tuple[Tensor, ...], dropout_key: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         """The loss times the scale, to differentiate, and the metrics as one tensor."""
-        metrics = self.network(*inputs, dropout_key)
-        return metrics[0] * scale, ops.stack(metrics)
+        return scaled_loss(self.network(*inputs, dropout_key), scale)
 
     def dropout_key(self, micro: Tensor) -> Tensor:
         """A hash of seed, updates tried and micro-batch: () int32."""

@@ -95,6 +95,7 @@ class Explosive(ms.nn.Cell):
     input_columns = ("slope",)
     weight_columns = ()
     metric_names = ("loss",)
+    recompute_layers = False
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,0 +1,95 @@
+"""What memory training takes, plainly and with recompute, and whether it grows: python -m benchmarks.soak.
+
+A graph that keeps 40 kB of each update is not noticed in a test of gradients, and ends a long run.
+"""
+
+import dataclasses
+import json
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.pretraining import OurUpdates, random_batch
+from benchmarks.turns import Contender
+from model_utils.config import run_main
+from model_utils.device import peak_memory
+from model_utils.errors import ConfigError
+from model_utils.schema import Config, option
+from src.albert_config import PRESETS, AlbertConfig
+
+MEGABYTE = 1e6
+
+
+@dataclass(frozen=True)
+class SoakConfig(Config):
+    """Train a small network for long, plainly and with recompute, and watch memory: python -m benchmarks.soak."""
+
+    updates: int = option(3000, "updates in all", minimum=2)
+    warm_up: int = option(100, "updates after which resident memory is first read", minimum=1)
+    batch_size: int = option(4, "examples of a batch", minimum=1)
+    length: int = option(32, "tokens of an example", minimum=8, maximum=512)
+    layers: int = option(4, "of the network", minimum=1, maximum=1024)
+    hidden_size: int = option(64, "of the network, a multiple of 16; four heads", minimum=16, maximum=4096)
+    dropout: float = option(0.1, "probability in the encoder", minimum=0.0, maximum=0.9)
+    limit: float = option(5.0, "MB by which memory may grow from then to the end", minimum=0.0)
+
+    def validate(self) -> None:
+        if self.warm_up >= self.updates:
+            raise ConfigError(f"warm_up is {self.warm_up}, allowed is less than updates ({self.updates})")
+        if self.hidden_size % 16:
+            raise ConfigError(f"hidden_size is {self.hidden_size}, allowed are multiples of 16")
+
+    def architecture(self, recompute: bool) -> AlbertConfig:
+        return dataclasses.replace(
+            PRESETS["albert_tiny"],
+            vocab_size=1000,
+            embedding_size=32,
+            num_hidden_layers=self.layers,
+            hidden_size=self.hidden_size,
+            num_attention_heads=4,
+            intermediate_size=4 * self.hidden_size,
+            hidden_dropout_prob=self.dropout,
+            attention_probs_dropout_prob=self.dropout,
+            recompute=recompute,
+        )
+
+
+class WatchedUpdates(OurUpdates):
+    """Updates in a process whose memory can be read, in MB."""
+
+    def resident(self) -> float:
+        """What of this process is in memory."""
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / MEGABYTE
+
+    def peak(self) -> float:
+        """The most that has been."""
+        return peak_memory() / MEGABYTE
+
+
+def measure(config: SoakConfig, recompute: bool) -> dict[str, float]:
+    """Figures of a new process that trains: memory in MB, and seconds an update after the warm-up.
+
+    before_mb: before the first update; peak_mb: the most of all time, compilation included; growth_mb: of resident
+    memory, from after the warm-up to the end.
+    """
+    architecture = config.architecture(recompute)
+    columns = random_batch(architecture, config.batch_size, config.length)
+    with Contender(WatchedUpdates, architecture, columns, "CPU") as side:
+        before = side.call("resident")
+        side.call("updates", config.warm_up)
+        first = side.call("resident")
+        seconds, _ = side.call("updates", config.updates - config.warm_up)
+        last, peak = side.call("resident"), side.call("peak")
+    figures = {"before_mb": before, "peak_mb": peak, "after_warm_up_mb": first, "at_the_end_mb": last}
+    return figures | {"growth_mb": last - first, "seconds_per_update": seconds / (config.updates - config.warm_up)}
+
+
+def main(config: SoakConfig) -> int:
+    """Measure and print as JSON; code 1 if memory grew too much."""
+    results = {name: measure(config, recompute) for name, recompute in (("plain", False), ("recompute", True))}
+    print(json.dumps(config.to_dict() | results, indent=2))
+    return int(max(result["growth_mb"] for result in results.values()) > config.limit)
+
+
+if __name__ == "__main__":
+    run_main(main, SoakConfig)

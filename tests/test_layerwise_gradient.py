@@ -1,0 +1,76 @@
+"""Recompute: the same updates, in less memory; and training's memory does not grow."""
+
+import dataclasses
+from collections.abc import Callable
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor
+
+from benchmarks.soak import SoakConfig, measure
+from src.albert_config import AlbertConfig
+from src.albert_for_finetune import AlbertForMultipleChoice, AlbertForSpanSearch
+from src.albert_for_pre_training import AlbertForPreTraining
+from src.layerwise_gradient import LayerwiseGradient
+from src.optimizer import build_optimizer
+from src.task_networks import TrainingNetwork
+from src.train_step import LossScale, TrainStep
+from tests.test_model import KEY, TINY, batch
+from tests.test_train_step import SETTINGS
+
+SMALL = dataclasses.replace(
+    TINY, num_hidden_layers=2, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.1, classifier_dropout_prob=0.1
+)
+CASES: dict[str, tuple[dict, Callable[[AlbertConfig], TrainingNetwork]]] = {
+    "groups of two inner layers": ({"num_hidden_groups": 2, "inner_group_num": 2}, AlbertForPreTraining),
+    "relative positions, shared attention": (
+        {"use_relative_positions": True, "max_relative_position": 4, "share_parameters": "attention"},
+        AlbertForPreTraining,
+    ),
+    "shared feed-forward, float16": ({"share_parameters": "ffn", "compute_type": "float16"}, AlbertForPreTraining),
+    "multiple choice": ({"share_parameters": "none"}, lambda config: AlbertForMultipleChoice(config, 2)),
+    "span search": ({}, lambda config: AlbertForSpanSearch(config, 2, 2)),
+}
+
+
+def columns() -> dict[str, np.ndarray]:
+    """`batch` with what the heads of fine-tuning need; four examples of 12 tokens."""
+    labels = np.array([0, 1, 1, 0], np.int32)
+    positions = {"start_positions": 3 + labels, "end_positions": 5 - labels, "is_impossible": labels}
+    given = batch(rows=4)
+    return given | positions | {"label_ids": labels, "p_mask": 1 - given["input_mask"]}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_recompute_changes_no_gradient(case: str) -> None:
+    changes, make = CASES[case]
+    results = []
+    for recompute in (False, True):
+        network = make(dataclasses.replace(SMALL, recompute=recompute, **changes))
+        step = TrainStep(network, build_optimizer(network.trainable_params(), SETTINGS, 10), LossScale())
+        inputs = tuple(Tensor(columns()[name]) for name in network.input_columns)
+        (_, metrics), gradients = step.value_and_grad(inputs, KEY, Tensor(8.0, ms.float32))
+        names = [parameter.name for parameter in step.differentiated]
+        assert isinstance(step.value_and_grad, LayerwiseGradient) == recompute
+        results.append((metrics.asnumpy(), dict(zip(names, map(Tensor.asnumpy, gradients), strict=True))))
+    (metrics, gradients), (metrics_again, gradients_again) = results
+    np.testing.assert_allclose(metrics_again, metrics, rtol=1e-6)
+    for name, gradient in gradients.items():
+        tolerance = 1e-6 * max(1.0, np.abs(gradient).max())
+        np.testing.assert_allclose(gradients_again[name], gradient, atol=tolerance, err_msg=name)
+    assert all(gradients[name].any() for name in gradients if "encoder" in name or "embeddings" in name)
+
+
+def test_recompute_halves_memory() -> None:
+    """Peak of two updates above what the process had before them, compilation included, where attention dominates."""
+    config = SoakConfig(updates=2, warm_up=1, batch_size=64, length=256, hidden_size=16, layers=12)
+    plain, again = (measure(config, recompute) for recompute in (False, True))
+    taken, taken_again = (figures["peak_mb"] - figures["before_mb"] for figures in (plain, again))
+    assert taken_again <= 0.5 * taken, f"{taken_again:.0f} MB with recompute, {taken:.0f} MB without"
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_memory_does_not_grow(recompute: bool) -> None:
+    config = SoakConfig(updates=250, warm_up=100, batch_size=2, length=8, hidden_size=16)
+    assert measure(config, recompute)["growth_mb"] < 1.5
