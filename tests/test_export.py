@@ -15,10 +15,12 @@ import export
 from model_utils.deploy_config import AIR, MINDIR, ONNX, ExportConfig
 from model_utils.errors import CheckpointError, ConfigError, DataError, DeviceError, UserError
 from model_utils.schema import load_config
+from src.checkpoint import save_checkpoint
 from src.export import check, export_model, load_mindir, read_key, rehearse_export
 from src.predictor import Predictor
 from src.server.schemas import ANSWERS
-from src.trained_model import load_trained
+from src.task_file import read_card
+from src.trained_model import build_scores, complete_card, load_trained
 from tests.folder_state import folder_state
 from tests.trained_folders import ARCHITECTURE, CARDS, make_folder
 
@@ -306,6 +308,10 @@ def test_weights_that_do_not_fit_what_lies_beside_them(tmp_path: Path) -> None:
         (folder / "albert_config.json").write_text(json.dumps(described | changes))
 
     with_config(hidden_size=64)
+    with pytest.raises(CheckpointError, match=r"hidden_size is 64, but albert-1\.ckpt was trained with 32"):
+        load_trained(folder, say=quiet)
+    scores, _ = build_scores(complete_card(read_card(folder), ARCHITECTURE, False), ARCHITECTURE)
+    save_checkpoint(scores, folder, 1, {})  # without its architecture, as version 0.1.0 did
     with pytest.raises(CheckpointError, match="made for another architecture"):
         load_trained(folder, say=quiet)
     with_config(vocab_size=70)

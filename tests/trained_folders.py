@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from src import checkpoint
 from src.albert_config import AlbertConfig
-from src.checkpoint import save_checkpoint
 from src.saved_tokenizer import save_tokenizer
 from src.task_file import TASKS, write_card
 from src.tokenization import build_tokenizer
@@ -48,7 +48,7 @@ def make_folder(folder: Path, task: str, architecture: AlbertConfig = ARCHITECTU
     folder.mkdir(parents=True)
     card = {"task": task, **CARDS[task], **LENGTHS, **settings}
     scores, _ = build_scores(complete_card(card, architecture, False), architecture)
-    save_checkpoint(scores, folder, 1, {})
+    checkpoint.save_checkpoint(scores, folder, 1, {checkpoint.ARCHITECTURE: architecture.facts()})
     architecture.to_json(folder / "albert_config.json")
     save_tokenizer(folder, build_tokenizer(str(write_vocabulary(folder)), "", True))
     if task in TASKS:

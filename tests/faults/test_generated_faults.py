@@ -7,6 +7,7 @@ Nothing is compiled: a network that gives zeros stands in for the real one.
 import hashlib
 import json
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -17,23 +18,26 @@ from hypothesis import strategies as st
 from mindspore import Tensor
 
 from model_utils import config as configs
-from model_utils import deploy_config, task_config
-from model_utils.config import PretrainConfig, load_config, write_config
+from model_utils import convert_ckpt, deploy_config, task_config
+from model_utils.config import PretrainConfig, check_output_folder, load_config, write_config
+from model_utils.convert_ckpt import ConvertConfig
 from model_utils.hugging_face_folder import read_hugging_face
 from model_utils.schema import Config, leaves_of
 from model_utils.tokenizer_json import extract_vocabulary
 from model_utils.torch_weights import read_weights
+from src.albert_config import AlbertConfig
 from src.checkpoint import best_checkpoint, find_checkpoint, load_backbone, newest_checkpoint, read_checkpoint
 from src.corpus import iter_documents
 from src.create_finetune_data import TextColumns, classification_features, read_examples
 from src.create_squad_data import read_squad
+from src.export import read_key
 from src.features import cached_features
 from src.file_answers import answer_records
 from src.finetune_eval_model import SpanSearchScores
 from src.ner_data import NameColumns, read_sentences
 from src.predictor import Predictor
 from src.race_data import read_race
-from src.record_files import read_records
+from src.record_files import check_input, check_output, read_records
 from src.records import open_records
 from src.run_folder import check_run_folder
 from src.run_log import read_log
@@ -42,7 +46,7 @@ from src.server import Limits, create_app
 from src.task_file import read_card
 from src.tfrecords import check_tfrecord
 from src.tokenization import build_tokenizer
-from src.trained_model import build_scores, complete_card
+from src.trained_model import build_scores, complete_card, load_trained
 from tests.faults.cases import (
     COUNTS,
     NUMBERS,
@@ -223,6 +227,38 @@ def test_small_files(tmp_path: Path, count: int, monkeypatch: pytest.MonkeyPatch
     explore(count, damaged_files(whole), check)
 
 
+# --- paths ---
+
+
+@pytest.mark.parametrize("name", [".", "..", "/", "there/..", "n" * 300, "n" * 255, "~", *OTHER_KINDS])
+def test_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path)
+    if name in OTHER_KINDS:
+        put(Path(name), name)
+    for read in (
+        lambda: find_checkpoint(Path(name), quiet),
+        lambda: load_tokenizer(Path(name)),
+        lambda: load_trained(Path(name), say=quiet),
+        lambda: Predictor.load(name, say=quiet),
+        lambda: Predictor.load(f"{name}.mindir", say=quiet),
+        lambda: convert_ckpt.main(ConvertConfig(source="hf", target="mindspore", input=name, output="new")),
+        lambda: convert_ckpt.main(ConvertConfig(source="mindspore", target="hf", input=name, output=name)),
+        lambda: convert_ckpt.main(ConvertConfig(source="tf", target="mindspore", input=name, output="new")),
+        lambda: check_input(name, "auto"),
+        lambda: check_input(name, "table"),
+        lambda: check_output(name, name),
+        lambda: check_output_folder(Path(name), "key"),
+        lambda: read_key(name),
+        lambda: build_tokenizer(name, "", True),
+        lambda: build_tokenizer("", name, True),
+        lambda: AlbertConfig.from_json(name),
+        lambda: load_config(PretrainConfig, ["--config_path", name]),
+    ):
+        only_sentences(read)
+    assert {path.name for path in tmp_path.iterdir()} <= {"there", name}
+
+
 # --- records ---
 
 
@@ -282,7 +318,11 @@ def test_records(tmp_path: Path, count: int) -> None:
     def check(case: tuple[str, str, bytes]) -> None:
         task, suffix, content = case
         file, output = tmp_path / f"in{suffix}", tmp_path / "out.jsonl"
-        put(file, content)
+        through_a_pipe = suffix in (".jsonl", ".txt") and len(content) % 2 == 1
+        put(file, "pipe" if through_a_pipe else content)
+        if through_a_pipe:
+            Thread(target=file.write_bytes, args=[content]).start()
+        check_input(str(file), "auto")
         answer_records(predictors[task], read_records(str(file), "auto", "text_a", quiet), str(output), quiet)
         for line in output.read_text(encoding="utf-8").split("\n")[:-1]:
             assert isinstance(json.loads(line), dict)
