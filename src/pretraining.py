@@ -13,9 +13,10 @@ from model_utils.files import write_atomically
 from src.albert_config import PRESETS, RUN_KEYS, AlbertConfig, find_config_file
 from src.albert_for_pre_training import AlbertForPreTraining, initialise_output_bias
 from src.checkpoint import Contents, copy_parameters, find_checkpoint, load_backbone
+from src.facts import flatten
 from src.pretraining_evaluation import UNIGRAM_FILE, chance, evaluate, merge_baselines, unigram_baselines
 from src.ranks import Ranks
-from src.run_folder import RunFolder, flatten
+from src.run_folder import RunFolder
 from src.saved_tokenizer import save_tokenizer
 from src.tokenization import FullTokenizer
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from model_utils.device import RANKS_FOLDER, Device
 from model_utils.errors import UserError
+from src.facts import first_difference
 
 WAIT_MINUTES = 120.0  # for what one rank does alone; a rank that has ended is noticed at once
 LAUNCHER = "ALBERT_LAUNCHER"  # in the environment: the process id of scripts/launch.py
@@ -88,13 +89,12 @@ class Ranks:
         """
         first, *others = self.gather(facts, what)
         for rank, theirs in enumerate(others, 1):
-            for key in [*first, *(key for key in theirs if key not in first)]:
-                left, right = first.get(key, "(absent)"), theirs.get(key, "(absent)")
-                if left != right:
-                    raise UserError(
-                        f"the ranks differ in {what}: {key} is {left!r} on rank 0 and {right!r} on rank {rank}; they "
-                        "must read the same files with the same configuration"
-                    )
+            if difference := first_difference(first, theirs):
+                key, left, right = difference
+                raise UserError(
+                    f"the ranks differ in {what}: {key} is {left!r} on rank 0 and {right!r} on rank {rank}; they "
+                    "must read the same files with the same configuration"
+                )
 
     def _path(self, rank: int, meeting: int) -> Path:
         assert self.folder is not None

@@ -18,20 +18,10 @@ from model_utils.config import Config, check_output_folder, load_config, write_c
 from model_utils.errors import CheckpointError, ConfigError, UserError
 from model_utils.files import write_json
 from src.checkpoint import list_checkpoints
+from src.facts import first_difference
 
 CONFIG_FILE = "config.yaml"
 RESULTS_FILE = "train_results.json"
-
-
-def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested keys joined with dots, as on the command line; tuples become lists, as in yaml."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, dict):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = list(value) if isinstance(value, tuple) else value
-    return flat
 
 
 class RunFolder:
@@ -146,11 +136,9 @@ def check_run_folder(path: Path, config: Config) -> None:
         theirs = load_config(type(config), ["--config_path", str(file)]).binding()
     except ConfigError as error:
         raise ConfigError(f"{path} holds a run that cannot be resumed here: {error}; choose another folder") from error
-    ours = config.binding()
-    for key in [*ours, *(key for key in theirs if key not in ours)]:
-        left, right = theirs.get(key, "(absent)"), ours.get(key, "(absent)")
-        if left != right:
-            raise ConfigError(
-                f"{path} holds a run of another configuration: {key} is {left!r} there and {right!r} here; "
-                "choose another folder or give the same value"
-            )
+    if difference := first_difference(config.binding(), theirs):
+        key, ours, there = difference
+        raise ConfigError(
+            f"{path} holds a run of another configuration: {key} is {there!r} there and {ours!r} here; "
+            "choose another folder or give the same value"
+        )

@@ -25,9 +25,10 @@ from src.checkpoint import (
     save_checkpoint,
     state_of,
 )
+from src.facts import flatten
 from src.meters import Speed, Stopwatch, Window
 from src.ranks import ALONE, Ranks
-from src.run_folder import RunFolder, flatten
+from src.run_folder import RunFolder
 from src.run_log import EVAL_PREFIX, Baselines, RunLog
 from src.run_plan import Plan, Precision, Selection
 from src.stop_signals import StopSignals
