@@ -288,17 +288,21 @@ def squad_features(
         raise DataError("there are no questions to make features of")
     _, _, counts, places = placed = np.array(windows, np.int32).T
     columns, values = _token_columns(tokenizer, max_seq_length, np.concatenate(pieces), counts, places)
-    if not training:
-        truncated = np.array([len(query) > max_query_length for query in queries])
-        return Features(
-            columns,
-            values,
-            {"windows": placed.T, "token_spans": np.concatenate(token_spans), "truncated": truncated},
-        )
-    ones = np.ones(len(windows), np.int64)
-    for name, column in zip(_TARGETS, np.array(positions, np.int32).T, strict=True):
-        columns[name], values[name] = Column("int32", 0), Ragged(column, ones)
-    return Features(columns, values)
+    if training:
+        return _with_targets(columns, values, positions)
+    truncated = np.array([len(query) > max_query_length for query in queries])
+    arrays = {"windows": placed.T, "token_spans": np.concatenate(token_spans), "truncated": truncated}
+    return Features(columns, values, arrays)
+
+
+def _with_targets(
+    columns: dict[str, Column], values: dict[str, Ragged], positions: Sequence[tuple[int, int, int]]
+) -> Features:
+    """The rows with what training learns, of which `positions` has an entry for each."""
+    ones = np.ones(len(positions), np.int64)
+    targets = zip(_TARGETS, np.array(positions, np.int32).T, strict=True)
+    learnt = {name: Ragged(column, ones) for name, column in targets}
+    return Features(columns | dict.fromkeys(learnt, Column("int32", 0)), values | learnt)
 
 
 def _token_columns(
