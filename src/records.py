@@ -30,6 +30,7 @@ from pydantic import Field
 from model_utils.errors import DataError, shorten
 from model_utils.files import open_file, sync_to_disk
 from model_utils.json_files import FileBeside, Schema, Sha256, read_json, write_checked
+from src.facts import first_difference, flatten
 from src.mindrecord_file import FORBIDDEN, MindRecordFile, too_many
 
 FORMAT_VERSION = 1
@@ -373,10 +374,13 @@ def is_complete(path: Path, facts: Mapping[str, Any]) -> bool:
     there = facts_of(path)
     if not there.exists():
         return False
-    found = _read_facts(there)
-    difference = _first_difference(found, json.loads(json.dumps(facts)))
-    if difference:
-        raise DataError(f"{there}: these files were made {difference}; give another output_file, or remove them")
+    found, wanted = flatten(_read_facts(there)), flatten(json.loads(json.dumps(facts)))
+    if difference := first_difference(wanted, {key: value for key, value in found.items() if key in wanted}):
+        key, asked, made = difference
+        raise DataError(
+            f"{there}: these files were made with {key} {shorten(made)}, asked for is {asked!r}; give another "
+            "output_file, or remove them"
+        )
     return True
 
 
@@ -431,18 +435,6 @@ def mindspore_reason(error: RuntimeError | ValueError) -> str:
     """The line that says what is wrong among the many of MindSpore's data errors."""
     reasons = [line.removeprefix("[ERROR] ") for line in str(error).splitlines() if line.startswith("[ERROR] ")]
     return reasons[0] if reasons else str(error)
-
-
-def _first_difference(found: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> str:
-    """ "with NAME 1, asked for is 2" for the first wanted fact that was not found; empty if all were."""
-    for name, value in wanted.items():
-        other = found.get(name)
-        if isinstance(value, dict) and isinstance(other, dict):
-            if difference := _first_difference(other, value, f"{prefix}{name}."):
-                return difference
-        elif other != value:
-            return f"with {prefix}{name} {shorten(other)}, asked for is {value!r}"
-    return ""
 
 
 def _read_facts(path: Path) -> dict[str, Any]:
