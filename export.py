@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from model_utils.config import check_output_folder, run_main
-from model_utils.deploy_config import AIR, ExportConfig
 from model_utils.device import choose_target, setup_device
 from model_utils.errors import DeviceError
-from src.export import export_model, read_key, rehearse_export
+from src.inference.deploy_config import AIR, ExportConfig
+from src.inference.exporting import export_model, read_key, rehearse_export
 from src.trained_model import load_trained
 
 

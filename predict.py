@@ -3,13 +3,13 @@
 import sys
 
 from model_utils.config import run_main
-from model_utils.deploy_config import PredictConfig
 from model_utils.device import setup_device
 from model_utils.errors import ConfigError
-from src.export import read_key
-from src.file_answers import answer_records, rehearse
-from src.predictor import Predictor
-from src.record_files import check_input, check_output, read_records
+from src.inference.deploy_config import PredictConfig
+from src.inference.exporting import read_key
+from src.inference.file_answers import answer_records, rehearse
+from src.inference.predictor import Predictor
+from src.inference.record_files import check_input, check_output, read_records
 
 TEXT_KEYS = {"token_classification": "text", "fill_mask": "text"}  # of a plain line; text_a elsewhere
 
@@ -22,7 +22,7 @@ def note(sentence: str) -> None:
 def main(config: PredictConfig) -> int:
     """Load the model, then answer a file or serve; 1 if no record could be answered."""
     if config.serve:
-        from src.server import parse_address, parse_hosts, serve
+        from src.inference.server import parse_address, parse_hosts, serve
 
         address, hosts = parse_address(config.serve), parse_hosts(config.allowed_hosts)
     else:
@@ -55,4 +55,4 @@ def main(config: PredictConfig) -> int:
 
 
 if __name__ == "__main__":
-    run_main(main, PredictConfig)
+    run_main(main, PredictConfig, messages="stderr")

@@ -6,14 +6,16 @@ Prints loss and accuracy of both tasks beside chance and beside the unigram base
 from itertools import islice
 from pathlib import Path
 
-from dataset import Loading
-from model_utils.config import PretrainEvalConfig, check_output_folder, run_main
+from dataset import create_pretrain_dataset
+from model_utils.config import check_output_folder, run_main
 from model_utils.device import setup_device
 from model_utils.files import write_json
 from src.albert_for_pre_training import AlbertForPreTraining
-from src.checkpoint import find_checkpoint, load_backbone
-from src.pretraining import PretrainingData, build_architecture, trained_on
-from src.pretraining_evaluation import (
+from src.data.batches import Loading
+from src.saved_tokenizer import load_tokenizer
+from src.training.checkpoint import find_checkpoint, load_backbone
+from src.training.pretraining import PretrainingData, build_architecture, trained_on
+from src.training.pretraining_evaluation import (
     chance,
     evaluate,
     merge_baselines,
@@ -23,7 +25,7 @@ from src.pretraining_evaluation import (
     table,
     unigram_baselines,
 )
-from src.saved_tokenizer import load_tokenizer
+from src.training.training_config import PretrainEvalConfig
 
 RESULTS_FILE = "eval_results.json"
 
@@ -35,9 +37,8 @@ def main(config: PretrainEvalConfig) -> None:
     folder = weights if weights.is_dir() else weights.parent
     output = Path(config.output_path) if config.output_path else folder
     check_output_folder(output, "output_path" if config.output_path else "without output_path the results' folder")
-    data = PretrainingData(
-        config.data_dir, config.schema_dir, Loading(config.batch_size, shuffle=False, evaluation=True)
-    )
+    loading = Loading(config.batch_size, shuffle=False, evaluation=True)
+    data = PretrainingData(create_pretrain_dataset(config.data_dir, loading, config.schema_dir), config.data_dir)
     compute_type = config.compute_type or device.compute_type
     architecture = build_architecture(config, data, None, compute_type, config.load_checkpoint_path, print)
     contents = find_checkpoint(weights)

@@ -1,9 +1,9 @@
 """Classify texts or pairs of texts: python run_classifier.py --help lists all keys."""
 
 from model_utils.config import run_main
-from model_utils.task_config import ClassifierConfig
-from src.classifier_task import ClassifierTask
-from src.finetuning import finetune
+from src.tasks.classification import ClassifierTask
+from src.tasks.finetune_config import ClassifierConfig
+from src.tasks.finetuning import finetune
 
 
 def main(config: ClassifierConfig) -> None:

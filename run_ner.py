@@ -1,9 +1,9 @@
 """Find names in texts: python run_ner.py --help lists all keys."""
 
 from model_utils.config import run_main
-from model_utils.task_config import NerConfig
-from src.finetuning import finetune
-from src.ner_task import NerTask
+from src.tasks.finetune_config import NerConfig
+from src.tasks.finetuning import finetune
+from src.tasks.token_classification import NerTask
 
 
 def main(config: NerConfig) -> None:

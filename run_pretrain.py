@@ -1,14 +1,17 @@
 """Pre-train ALBERT: python run_pretrain.py --data_dir DATA --save_checkpoint_path RUN; --help lists all keys."""
 
+from dataclasses import replace
 from functools import partial
 
-from dataset import Loading
-from model_utils.config import PretrainConfig, run_main
+from dataset import create_pretrain_dataset
+from model_utils.config import run_main
 from model_utils.device import Device, setup_device
 from src.albert_config import check_memory
 from src.albert_for_pre_training import AlbertForPreTraining
-from src.optimizer import OptimizerSettings, build_optimizer, describe_decay_groups
-from src.pretraining import (
+from src.data.batches import Loading
+from src.saved_tokenizer import tokenizer_of_data
+from src.training.optimizer import OptimizerSettings, build_optimizer, describe_decay_groups
+from src.training.pretraining import (
     HeldOutEvaluation,
     PretrainingData,
     build_architecture,
@@ -16,13 +19,13 @@ from src.pretraining import (
     keep_beside,
     known_baselines,
 )
-from src.ranks import Ranks, ranks_of
-from src.rehearsal import rehearse
-from src.run_folder import RunFolder, check_run_folder
-from src.run_plan import plan_precision, plan_run
-from src.saved_tokenizer import tokenizer_of_data
-from src.train_step import TrainStep
-from src.trainer import Trainer
+from src.training.ranks import Ranks, ranks_of
+from src.training.rehearsal import rehearse
+from src.training.run_folder import RunFolder, check_run_folder
+from src.training.run_plan import plan_precision, plan_run
+from src.training.train_step import TrainStep
+from src.training.trainer import Trainer
+from src.training.training_config import PretrainConfig
 
 
 def main(config: PretrainConfig) -> None:
@@ -45,7 +48,7 @@ def build_trainer(config: PretrainConfig, device: Device, ranks: Ranks, folder: 
     """Data, model, optimizer, step and loop, checked against each other before any work."""
     say = print if ranks.writer else lambda _: None
     loading = Loading(config.batch_size, config.seed, config.do_shuffle, rank=ranks.rank, rank_size=ranks.size)
-    data = PretrainingData(config.data_dir, config.schema_dir, loading)
+    data = PretrainingData(create_pretrain_dataset(config.data_dir, loading, config.schema_dir), config.data_dir)
     plan = plan_run(config, config.epoch_size, config.batch_size, data.batches_per_epoch)
     tokenizer = tokenizer_of_data(config.data_dir, data.facts, config.vocab_file, config.spm_model_file)
     weights = str(folder.path) if folder.begun else config.load_checkpoint_path
@@ -61,7 +64,11 @@ def build_trainer(config: PretrainConfig, device: Device, ranks: Ranks, folder: 
         network, optimizer, precision.scaling, config.accumulation_steps, config.clip_norm, ranks, config.seed
     )
     keep_beside(folder, architecture, tokenizer, data, say)
-    evaluation = HeldOutEvaluation(network, architecture, config, data, ranks) if config.eval_steps else None
+    evaluation = None
+    if config.eval_steps:
+        share = replace(loading, shuffle=False, evaluation=True)
+        held_out = PretrainingData(create_pretrain_dataset(config.eval_data_dir, share), config.eval_data_dir)
+        evaluation = HeldOutEvaluation(network, architecture, held_out, config.eval_batches, data, ranks)
     return Trainer(
         step,
         data,

@@ -1,9 +1,9 @@
 """Answer RACE's questions: python run_race.py --help lists all keys."""
 
 from model_utils.config import run_main
-from model_utils.task_config import RaceConfig
-from src.finetuning import finetune
-from src.race_task import RaceTask
+from src.tasks.finetune_config import RaceConfig
+from src.tasks.finetuning import finetune
+from src.tasks.multiple_choice import RaceTask
 
 
 def main(config: RaceConfig) -> None:

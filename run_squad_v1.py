@@ -1,9 +1,9 @@
 """Answer SQuAD v1.1's questions: python run_squad_v1.py --help lists all keys."""
 
 from model_utils.config import run_main
-from model_utils.task_config import SquadConfig
-from src.finetuning import finetune
-from src.squad_task import SquadTask
+from src.tasks.finetune_config import SquadConfig
+from src.tasks.finetuning import finetune
+from src.tasks.question_answering import SquadTask
 
 
 def main(config: SquadConfig) -> None:

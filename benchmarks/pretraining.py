@@ -14,8 +14,8 @@ import numpy as np
 
 from model_utils.device import nvidia_cards, setup_device
 from model_utils.errors import UserError
-from model_utils.hf_names import TIED_COPIES, hugging_face_names
 from src.albert_config import RUN_KEYS, AlbertConfig
+from src.conversion.hf_names import TIED_COPIES, hugging_face_names
 
 LEARNING_RATE, WEIGHT_DECAY, BETAS, EPSILON, CLIP_NORM = 1e-4, 0.01, (0.9, 0.999), 1e-6, 1.0
 WITHOUT_DECAY = ("gamma", "beta", "bias")
@@ -51,8 +51,8 @@ class OurUpdates:
     def __init__(self, config: AlbertConfig, columns: dict[str, np.ndarray], device_target: str) -> None:
         self.device = setup_device(device_target)
         from src.albert_for_pre_training import AlbertForPreTraining
-        from src.optimizer import OptimizerSettings, build_optimizer
-        from src.train_step import LossScale, TrainStep
+        from src.training.optimizer import OptimizerSettings, build_optimizer
+        from src.training.train_step import LossScale, TrainStep
 
         self.columns = columns
         self.network = AlbertForPreTraining(config, seed=SEED)

@@ -1,39 +1,17 @@
-"""The configurations of the commands: every key with its type, default, meaning and limits.
-
-model_utils/schema.py fills them from yaml and the command line. A new configuration is a frozen dataclass derived from
-Config with a `config_file`, and the yaml file of that name in the project's root.
-"""
+"""What all commands share: bounds of their keys, and how a command starts and ends."""
 
 import errno
 import os
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
-from model_utils.errors import CheckpointError, ConfigError, DataError, DeviceError, UserError
+from model_utils.errors import ConfigError, UserError
 from model_utils.files import check_writable
-from model_utils.schema import ANY, SAME_PLACE, Config, load_config, option, section, write_config
-from src.albert_config import COMPUTE_TYPES, PRESETS, AlbertConfig, AlbertOverrides, resolve_albert_config
-
-__all__ = [
-    "CheckpointError",
-    "Config",
-    "ConfigError",
-    "CreateDataConfig",
-    "DataError",
-    "DeviceError",
-    "OptimizerConfig",
-    "PretrainConfig",
-    "PretrainEvalConfig",
-    "TrainVocabularyConfig",
-    "UserError",
-    "load_config",
-    "run_main",
-    "write_config",
-]
+from model_utils.messages import show_messages
+from model_utils.schema import Config, load_config
 
 DEVICE_TARGETS = ("auto", "CPU", "GPU", "Ascend")
 # What can be wrong with a file that the user named; other system errors keep their traceback.
@@ -49,323 +27,19 @@ ROWS = 65_536  # of a batch of one device
 MICRO_BATCHES = 4096  # of an update; their rows wait in memory
 DEVICES = 4096
 TOKENS = 16_384  # of an example: MindRecord's pages are to hold several of them
-PASSES = 100  # over the text; a unit of it waits in memory with all of them
-PROCESSES = 1024
-ENTRIES = 1_000_000  # of a vocabulary
-SENTENCES = 10_000_000  # that a vocabulary is trained on, for about 20 GB
 SEED = 2**32 - 1  # the largest that MindSpore and numpy take
 LOSS_SCALE = 2.0**32
 MINUTES = 60 * 24 * 366
 Settings = TypeVar("Settings", bound=Config)
 
 
-@dataclass(frozen=True)
-class CreateDataConfig(Config):
-    """Turn raw text into pre-training examples: python -m src.create_pretraining_data."""
+def run_main(main: Callable[[Settings], int | None], kind: type[Settings], messages: str = "stdout") -> NoReturn:
+    """Read the configuration, call main with it and exit; errors that the user can mend are one sentence, code 2.
 
-    config_file = "create_data_config.yaml"
-
-    input_file: str = option("", "text files: names or glob patterns with commas between them", required=True)
-    output_file: str = option("", "what is written: DIR/NAME.mindrecord", required=True)
-    output_file_num: int = option(
-        0, "files that the examples are dealt out to; 0: one, and another whenever it is full", minimum=0, maximum=1000
-    )
-    vocab_file: str = option("", "WordPiece vocabulary, one token a line")
-    spm_model_file: str = option("", "SentencePiece model")
-    do_lower_case: bool = option(True, "lower-case the text; must agree with the vocabulary")
-    do_whole_word_mask: bool = option(True, "mask all pieces of a word together")
-    do_permutation: bool = option(False, "shuffle some n-grams instead of masking them, as google's option")
-    favor_shorter_ngram: bool = option(True, "p(n) of masked n-grams is proportional to 1/n; false turns it around")
-    random_next_sentence: bool = option(False, "NSP instead of SOP: second segments from other documents")
-    max_seq_length: int = option(128, "tokens of an example, [CLS] and [SEP] included", minimum=8, maximum=TOKENS)
-    ngram: int = option(3, "longest n-gram of words that is masked as one", minimum=1, maximum=100)
-    max_predictions_per_seq: int = option(20, "masked tokens of an example at most", minimum=1, maximum=TOKENS)
-    random_seed: int = option(12345, "seed of everything random", minimum=0, maximum=SEED)
-    dupe_factor: int = option(5, "times that the text is used, with other masks each time", minimum=1, maximum=PASSES)
-    masked_lm_prob: float = option(0.15, "share of tokens that is masked", above=0, below=1)
-    short_seq_prob: float = option(0.1, "share of examples that is made shorter than the maximum", minimum=0, maximum=1)
-    num_workers: int = option(
-        0,
-        "processes; 0 for as many as there are cores. The output does not depend on it",
-        minimum=0,
-        maximum=PROCESSES,
-    )
-    dry_run: bool = option(False, "check everything, make a few examples, estimate time and disk; keep nothing")
-
-    def validate(self) -> None:
-        if self.max_predictions_per_seq >= self.max_seq_length:
-            raise ConfigError(
-                f"max_predictions_per_seq is {self.max_predictions_per_seq}, allowed is less than max_seq_length "
-                f"({self.max_seq_length})"
-            )
-
-
-@dataclass(frozen=True)
-class AdamConfig(Config):
-    """Adam; its settings are those of every optimizer here."""
-
-    learning_rate: float = option(1e-3, "rate at the end of the warm-up", above=0, maximum=100)
-    end_learning_rate: float = option(0.0, "rate at the end of the run", minimum=0, maximum=100)
-    power: float = option(1.0, "power of the polynomial decay; 1 is a straight line", above=0, maximum=100)
-    warmup_steps: int = option(
-        500, "updates over which the rate grows from 0; less than the run has", minimum=0, maximum=UPDATES
-    )
-    beta1: float = option(0.9, "decay of the first moment", minimum=0, below=1)
-    beta2: float = option(0.999, "decay of the second moment", minimum=0, below=1)
-    eps: float = option(1e-6, "added to the root of the second moment", above=0, maximum=1)
-
-    def validate(self) -> None:
-        if self.end_learning_rate > self.learning_rate:
-            raise ConfigError(
-                f"end_learning_rate is {self.end_learning_rate:g}, allowed is at most learning_rate "
-                f"({self.learning_rate:g})"
-            )
-
-
-@dataclass(frozen=True)
-class DecayedAdamConfig(AdamConfig):
-    """AdamWeightDecay or LAMB."""
-
-    weight_decay: float = option(
-        0.01, "share of a weight subtracted at an update, times the rate", minimum=0, maximum=100
-    )
-    decay_filter: tuple[str, ...] = option(
-        ("gamma", "beta", "bias"), "parameters without decay: words that their names contain"
-    )
-
-
-@dataclass(frozen=True)
-class OptimizerConfig(Config):
-    """Which optimizer, and the settings of each; only the chosen one's are used."""
-
-    optimizer: str = option("AdamWeightDecay", "the optimizer", choices=("AdamWeightDecay", "Lamb", "Adam"))
-    AdamWeightDecay: DecayedAdamConfig = section(
-        DecayedAdamConfig, "Adam with decoupled weight decay, as google's", used_if=("optimizer", "AdamWeightDecay")
-    )
-    Lamb: DecayedAdamConfig = section(DecayedAdamConfig, "LAMB, for large batches", used_if=("optimizer", "Lamb"))
-    Adam: AdamConfig = section(AdamConfig, "Adam without weight decay", used_if=("optimizer", "Adam"))
-
-    def settings(self) -> dict[str, Any]:
-        """The chosen optimizer's `name` and settings; Adam's weight_decay is 0."""
-        chosen = getattr(self, self.optimizer)
-        values = {field.name: getattr(chosen, field.name) for field in fields(chosen)}
-        return {"name": self.optimizer, "weight_decay": 0.0, "decay_filter": ()} | values
-
-
-class ArchitectureMixin:
-    """For configurations with albert_network, albert_cfg, load_checkpoint_path and compute_type."""
-
-    def albert_config(self, vocab_size: int, compute_type: str, weights: str | None = None) -> AlbertConfig:
-        """The architecture for a vocabulary of this size; see resolve_albert_config.
-
-        Args:
-            weights: the checkpoint whose albert_config.json wins over the preset, by default load_checkpoint_path.
-        """
-        chosen: Any = self
-        weights = chosen.load_checkpoint_path if weights is None else weights
-        return resolve_albert_config(chosen.albert_network, chosen.albert_cfg, vocab_size, compute_type, weights)
-
-    def check_architecture(self) -> None:
-        """Raise ConfigError if albert_cfg contradicts the preset; beside a checkpoint its own json decides later."""
-        chosen: Any = self
-        if not chosen.load_checkpoint_path:
-            size = chosen.albert_cfg.vocab_size or AlbertConfig.vocab_size
-            self.albert_config(size, chosen.compute_type or AlbertConfig.compute_type)
-
-
-@dataclass(frozen=True)
-class TrainingConfig(ArchitectureMixin, Config):
-    """The keys of every training: pre-training and the tasks derive from it."""
-
-    # What is trained, with what optimizer.
-    albert_network: str = option("albert_base", "preset of sizes; _v1 has dropout 0.1", choices=tuple(PRESETS))
-    albert_cfg: AlbertOverrides = section(AlbertOverrides, "keys of the architecture that differ from the preset")
-    accumulation_steps: int = option(1, "micro-batches added up to one update", minimum=1, maximum=MICRO_BATCHES)
-    optimizer_cfg: OptimizerConfig = section(OptimizerConfig, "the optimizer")
-    clip_norm: float = option(1.0, "global norm that gradients are cut to; 0 leaves them alone", minimum=0, maximum=1e6)
-    seed: int = option(12345, "seed of weights, order and dropout", minimum=0, maximum=SEED)
-
-    # On which device, in which numbers.
-    device_target: str = option(
-        "auto", "the device; auto takes the best one that works", choices=DEVICE_TARGETS, on_resume=ANY
-    )
-    device_id: int = option(
-        0,
-        "number of the device, counted from 0",
-        minimum=0,
-        needs=("distribute", False),
-        on_resume=ANY,
-        maximum=DEVICES - 1,
-    )
-    distribute: bool = option(False, "several devices, one process each: scripts/run_*_distribute.sh")
-    device_num: int = option(1, "number of devices in use", minimum=1, needs=("distribute", True), maximum=DEVICES)
-    compute_type: str = option(
-        "",
-        "type of the matrix products; empty: float32 on CPU, else float16",
-        choices=("", *COMPUTE_TYPES),
-        on_resume=ANY,
-    )
-    enable_lossscale: bool = option(True, "scale the loss against float16 underflow; changes nothing in float32")
-    loss_scale_mode: str = option(
-        "dynamic", "dynamic adapts the scale", choices=("dynamic", "static"), needs=("enable_lossscale", True)
-    )
-    loss_scale_value: float = option(
-        65536.0, "first or static scale", minimum=1, needs=("enable_lossscale", True), maximum=LOSS_SCALE
-    )
-    scale_factor: float = option(
-        2.0, "what the scale is changed by", above=1, needs=("loss_scale_mode", "dynamic"), maximum=2**16
-    )
-    scale_window: int = option(
-        1000, "good updates before the scale grows", minimum=1, needs=("loss_scale_mode", "dynamic"), maximum=UPDATES
-    )
-    min_loss_scale: float = option(
-        1.0, "floor of the scale", above=0, needs=("loss_scale_mode", "dynamic"), maximum=LOSS_SCALE
-    )
-    max_skipped_steps: int = option(
-        20,
-        "skipped updates in a row at the floor that end the run",
-        minimum=1,
-        needs=("enable_lossscale", True),
-        on_resume=ANY,
-        maximum=UPDATES,
-    )
-    enable_data_sink: bool = option(
-        False, "read losses from the device only every data_sink_steps updates", on_resume=ANY
-    )
-    data_sink_steps: int = option(
-        1, "updates queued on the device", minimum=1, needs=("enable_data_sink", True), on_resume=ANY, maximum=1000
-    )
-
-    # What is written.
-    enable_save_ckpt: bool = option(True, "write checkpoints", on_resume=ANY)
-    save_checkpoint_steps: int = option(
-        1000,
-        "updates between checkpoints; 0: only by time and at the end",
-        minimum=0,
-        needs=("enable_save_ckpt", True),
-        on_resume=ANY,
-        maximum=UPDATES,
-    )
-    save_checkpoint_minutes: float = option(
-        10.0,
-        "minutes between checkpoints; 0: only by steps",
-        minimum=0,
-        needs=("enable_save_ckpt", True),
-        on_resume=ANY,
-        maximum=MINUTES,
-    )
-    save_checkpoint_num: int = option(
-        2, "newest checkpoints that are kept", minimum=1, needs=("enable_save_ckpt", True), on_resume=ANY, maximum=1000
-    )
-    log_steps: int = option(
-        50, "updates between lines of the log; the first ones come sooner", minimum=1, on_resume=ANY, maximum=UPDATES
-    )
-    dry_run: bool = option(
-        False, "everything up to one update, with estimates of time, memory and disk; keep nothing", on_resume=ANY
-    )
-
-    def validate(self) -> None:
-        self.check_architecture()
-        if self.enable_lossscale and self.loss_scale_value < self.min_loss_scale:
-            raise ConfigError(
-                f"loss_scale_value is {self.loss_scale_value:g}, allowed is at least min_loss_scale "
-                f"({self.min_loss_scale:g})"
-            )
-
-
-@dataclass(frozen=True)
-class PretrainConfig(TrainingConfig):
-    """Pre-train ALBERT: python run_pretrain.py."""
-
-    config_file = "pretrain_config.yaml"
-
-    load_checkpoint_path: str = option(
-        "", "warm start: a checkpoint or a run's folder whose weights are loaded", on_resume=SAME_PLACE
-    )
-
-    # On which data.
-    data_dir: str = option(
-        "", "folder with one set of MindRecord files, or google's *.tfrecord", required=True, on_resume=SAME_PLACE
-    )
-    schema_dir: str = option("", "schema.json of google's *.tfrecord files, or its folder", on_resume=SAME_PLACE)
-    vocab_file: str = option("", "WordPiece vocabulary, if it is not where the data's facts say", on_resume=SAME_PLACE)
-    spm_model_file: str = option(
-        "", "SentencePiece model, if it is not where the data's facts say", on_resume=SAME_PLACE
-    )
-    do_shuffle: bool = option(True, "a new order of the examples in every epoch")
-
-    # How long, with what batch.
-    train_steps: int = option(10000, "updates; 0 or -1: as many as epoch_size epochs have", minimum=-1, maximum=UPDATES)
-    epoch_size: int = option(1, "epochs, where train_steps does not say the length", minimum=1, maximum=EPOCHS)
-    batch_size: int = option(32, "examples of a device and micro-batch", minimum=1, maximum=ROWS)
-
-    # What is written and measured.
-    save_checkpoint_path: str = option("", "the run's folder: checkpoints, log, curves", required=True, on_resume=ANY)
-    eval_steps: int = option(0, "updates between evaluations; 0: none", minimum=0, on_resume=ANY, maximum=UPDATES)
-    eval_data_dir: str = option("", "held-out examples, as data_dir", on_resume=ANY)
-    eval_batches: int = option(0, "batches of an evaluation; 0: all", minimum=0, on_resume=ANY, maximum=UPDATES)
-
-    def validate(self) -> None:
-        super().validate()
-        if self.eval_steps and not self.eval_data_dir:
-            raise ConfigError(f"eval_steps is {self.eval_steps}, but eval_data_dir names no examples to evaluate on")
-        if not self.eval_steps and (self.eval_data_dir or self.eval_batches):
-            key = "eval_data_dir" if self.eval_data_dir else "eval_batches"
-            raise ConfigError(f"{key} is {getattr(self, key)}, which means nothing while eval_steps is 0")
-
-
-@dataclass(frozen=True)
-class PretrainEvalConfig(ArchitectureMixin, Config):
-    """Measure a pre-trained ALBERT on held-out examples: python pretrain_eval.py."""
-
-    config_file = "pretrain_config.yaml"
-    file_sharers = (PretrainConfig,)
-
-    albert_network: str = option(
-        "albert_base", "preset, where no albert_config.json lies beside the checkpoint", choices=tuple(PRESETS)
-    )
-    albert_cfg: AlbertOverrides = section(AlbertOverrides, "keys of the architecture that differ")
-    load_checkpoint_path: str = option("", "a checkpoint, or a run's folder", required=True)
-    data_dir: str = option("", "folder with held-out MindRecord files, or google's *.tfrecord", required=True)
-    schema_dir: str = option("", "schema.json of google's *.tfrecord files, or its folder")
-    batch_size: int = option(32, "examples of a batch", minimum=1, maximum=ROWS)
-    eval_batches: int = option(0, "batches that are measured; 0: all", minimum=0, maximum=UPDATES)
-    only_masked: bool = option(False, "measure only tokens hidden by [MASK], not those left in place or replaced")
-    device_target: str = option("auto", "the device; auto takes the best one that works", choices=DEVICE_TARGETS)
-    device_id: int = option(0, "number of the device, counted from 0", minimum=0, maximum=DEVICES - 1)
-    compute_type: str = option(
-        "", "type of the matrix products; empty: float32 on CPU, else float16", choices=("", *COMPUTE_TYPES)
-    )
-    output_path: str = option("", "folder for eval_results.json; empty: beside the checkpoint")
-    dry_run: bool = option(False, "measure one batch, estimate time and memory; keep nothing")
-
-    def validate(self) -> None:
-        self.check_architecture()
-
-
-@dataclass(frozen=True)
-class TrainVocabularyConfig(Config):
-    """Train a vocabulary on one's own text: python -m src.train_vocabulary."""
-
-    input_file: str = option("", "text files: names or glob patterns with commas between them", required=True)
-    output_prefix: str = option(
-        "", "PREFIX.model and PREFIX.vocab (sentencepiece) or PREFIX.vocab.txt (wordpiece) are written", required=True
-    )
-    vocab_size: int = option(30000, "entries, special tokens included", minimum=16, maximum=ENTRIES)
-    kind: str = option("sentencepiece", "as ALBERT's, or as Chinese BERT's", choices=("sentencepiece", "wordpiece"))
-    do_lower_case: bool = option(True, "lower-case the text; use the vocabulary with the same setting")
-    max_sentences: int = option(
-        1_000_000,
-        "sentences that are used, for about 2 GB of memory; of a larger text, as many at random",
-        minimum=1,
-        maximum=SENTENCES,
-        needs=("kind", "sentencepiece"),
-    )
-    dry_run: bool = option(False, "train on a few sentences, estimate time, memory and disk; keep nothing")
-
-
-def run_main(main: Callable[[Settings], int | None], kind: type[Settings]) -> NoReturn:
-    """Read the configuration, call main with it and exit; errors that the user can mend are one sentence, code 2."""
+    Args:
+        messages: the stream that they go to; stderr where answers go to stdout.
+    """
+    show_messages(messages)
     try:
         config = load_config(kind)
         config.check_required()

@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from model_utils.config import Config, run_main
+from model_utils.config import run_main
 from model_utils.errors import CheckpointError, ConfigError
 from model_utils.files import sync_to_disk, temporary_name
-from model_utils.google_checkpoint import read_google
-from model_utils.hugging_face_folder import read_hugging_face, write_hugging_face
-from model_utils.own_checkpoint import read_own, write_own
-from model_utils.schema import option
+from model_utils.schema import Config, option
 from src.albert_config import AlbertConfig
+from src.conversion.google_checkpoint import read_google
+from src.conversion.hugging_face_folder import read_hugging_face, write_hugging_face
+from src.conversion.own_checkpoint import read_own, write_own
 from src.task_file import TASKS
 
 READERS = {"tf": read_google, "hf": read_hugging_face, "mindspore": read_own}

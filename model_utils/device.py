@@ -6,6 +6,7 @@
 import contextlib
 import ctypes
 import functools
+import logging
 import os
 import re
 import resource
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from model_utils.config import DEVICE_TARGETS, run_main
 from model_utils.errors import DeviceError
+from model_utils.messages import set_level
 from model_utils.schema import Config, option
 
 # What MindSpore's GPU plugin links, by the names that it asks the loader for; pip has them (requirements-gpu.txt).
@@ -244,6 +246,8 @@ def setup_device(
     rank, rank_size = communication.get_rank(), communication.get_group_size()
     if rank_size != device_num:
         raise DeviceError(f"device_num is {device_num}, but {rank_size} processes were started")
+    if rank > 0:
+        set_level(logging.WARNING)
     return Device(target, device_id, rank, rank_size)
 
 

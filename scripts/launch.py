@@ -4,9 +4,9 @@ usage: python scripts/launch.py PROCESSES LOGS SCRIPT [ARGUMENTS...]
 
 They find each other as MindSpore's dynamic clusters do: a scheduler process, and environment variables. Rank 0's
 output is shown, everybody's is kept in LOGS. SIGTERM, Ctrl-C and the end of the terminal (SIGHUP, unless nohup has it
-ignored) are handed to the ranks, which save and exit. When a rank fails, the others learn it (src/ranks.py) and are
-given GRACE seconds to end; the last line names the rank and its reason. MindSpore's msrun kills the others at once,
-even the one that saves, and ends in a traceback.
+ignored) are handed to the ranks, which save and exit. When a rank fails, the others learn it (src/training/ranks.py)
+and are given GRACE seconds to end; the last line names the rank and its reason. MindSpore's msrun kills the others at
+once, even the one that saves, and ends in a traceback.
 """
 
 import os

@@ -29,7 +29,7 @@ finetune() { # FOLDER ARGUMENTS...: learn which part of the standard library a d
 }
 
 say "1/9 text"
-if ! [ -e "$folder/text/heldout.txt" ]; then python -m src.quickstart_corpus --output_dir "$folder/text"; fi
+if ! [ -e "$folder/text/heldout.txt" ]; then python -m scripts.quickstart_corpus --output_dir "$folder/text"; fi
 
 say "2/9 vocabulary"
 if ! [ -e "$folder/train/vocabulary.model" ]; then
@@ -57,7 +57,7 @@ If the argument is not given, the default [MASK] is used.
 END
 
 say "7/9 fine-tuning: which part of the standard library does a docstring belong to?"
-if ! [ -e "$folder/parts/dev.tsv" ]; then python -m src.quickstart_parts --output_dir "$folder/parts"; fi
+if ! [ -e "$folder/parts/dev.tsv" ]; then python -m scripts.quickstart_parts --output_dir "$folder/parts"; fi
 finetune "$folder/warm" --load_pretrain_checkpoint_path "$folder/run"
 
 say "8/9 the same without pre-training"

@@ -1,7 +1,7 @@
 """The tasks' networks with their losses, for training; the scores come from src/finetune_eval_model.py.
 
-Losses and metrics are weighted sums (src/train_step.py). Inputs are the columns of `input_columns`, then dropout_key ()
-int32; outputs the float32 scalars of `metric_names`, of which the first is minimised.
+Losses and metrics are weighted sums (src/training/train_step.py). Inputs are the columns of `input_columns`, then
+dropout_key () int32; outputs the float32 scalars of `metric_names`, of which the first is minimised.
 Shape letters: B batch, L length, C labels or choices.
 """
 

@@ -1,7 +1,7 @@
 """The pre-training heads: masked tokens and sentence order (Lan et al. 2020, section 3.1).
 
 Every loss here is a plain weighted sum. The loop normalises the weights once per update over all micro-batches
-(src/train_step.py), so that micro-batches add up to one large batch exactly.
+(src/training/train_step.py), so that micro-batches add up to one large batch exactly.
 Shape letters: B batch, L length, P predictions per sequence, H hidden size, E embedding size, V vocabulary size.
 """
 

@@ -1,7 +1,7 @@
 """Texts with labels -> rows of token ids, for classification and regression.
 
-Anyone's own data is read here (`--task_name custom`), GLUE's in src/glue.py. Both become `Example`s, whose rows are
-[CLS] a [SEP] with segment 0, or [CLS] a [SEP] b [SEP] with segment 1 from b on, as google-research/albert's
+Anyone's own data is read here (`--task_name custom`), GLUE's in src/tasks/glue.py. Both become `Example`s, whose rows
+are [CLS] a [SEP] with segment 0, or [CLS] a [SEP] b [SEP] with segment 1 from b on, as google-research/albert's
 classifier_utils makes them.
 """
 
@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from model_utils.errors import DataError, shorten
-from src.features import Features
-from src.records import Column, Ragged, mindspore_reason
-from src.text_tables import SUFFIXES, Table, read_lines, read_table
-from src.tfrecords import check_tfrecord
+from src.data.feature_cache import Features
+from src.data.feature_files import Column, Ragged, mindspore_reason
+from src.data.text_tables import SUFFIXES, Table, read_lines, read_table
+from src.data.tfrecords import check_tfrecord
 from src.tokenization import FullTokenizer
 
 TOKEN_COLUMNS = ("input_ids", "input_mask", "segment_ids")
@@ -73,7 +73,7 @@ class TextColumns:
 def read_examples(
     path: Path, columns: TextColumns, labelled: bool = True, skipped: list[str] | None = None
 ) -> list[Example]:
-    """The examples of a table (src/text_tables.py); white space around texts and labels is taken off.
+    """The examples of a table (src/data/text_tables.py); white space around texts and labels is taken off.
 
     Args:
         labelled: every row must have its texts and a label (training, development). Otherwise labels are read where
@@ -337,7 +337,7 @@ def classification_facts(
 def text_facts(
     source: Iterable[str], texts: Iterable[Any], tokenizer: FullTokenizer, **settings: Any
 ) -> dict[str, Any]:
-    """Facts (src/features.py) of features that are made from texts.
+    """Facts (src/data/feature_cache.py) of features that are made from texts.
 
     Args:
         source: names of the files, for the reader. texts: JSON values, all that is made use of. settings: JSON values.

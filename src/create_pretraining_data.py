@@ -1,9 +1,10 @@
 """Make pre-training examples from raw text: python -m src.create_pretraining_data --help.
 
-Text files -> documents (src/corpus.py) -> units of a fixed size -> worker processes: sentences, token ids, pairs of
-segments (src/pretraining_instances.py), masks (src/masking.py), rows -> feature files (src/records.py), in the order
-of the text. The random numbers of a unit depend on nothing but random_seed and the unit's number, so that the output
-does not depend on the number of processes. Memory holds a few units, whatever the size of the corpus.
+Text files -> documents (src/data/corpus.py) -> units of a fixed size -> worker processes: sentences, token ids, pairs
+of segments (src/data/pretraining_instances.py), masks (src/data/masking.py), rows -> feature files
+(src/data/feature_files.py), in the order of the text. The random numbers of a unit depend on nothing but random_seed
+and the unit's number, so that the output does not depend on the number of processes. Memory holds a few units,
+whatever the size of the corpus.
 """
 
 import itertools
@@ -26,21 +27,12 @@ from typing import Any, Self
 import numpy as np
 from tqdm import tqdm
 
-from model_utils.config import CreateDataConfig, check_output_folder, run_main
+from model_utils.config import SEED, TOKENS, check_output_folder, run_main
 from model_utils.errors import ConfigError, DataError, UserError
-from src.corpus import expand_glob, read_documents, split_sentences
-from src.coverage import Coverage
-from src.masking import Settings, Vocabulary
-from src.mindrecord_file import HEADER_BYTES, files_needed
-from src.pretraining_instances import (
-    MIN_DOCUMENT_TOKENS,
-    build_examples,
-    columns,
-    concatenate,
-    join_documents,
-    sample_pairs,
-)
-from src.records import (
+from model_utils.schema import Config, option
+from src.data.corpus import expand_glob, read_documents, split_sentences
+from src.data.coverage import Coverage
+from src.data.feature_files import (
     PackedRows,
     RecordWriter,
     check_record_path,
@@ -49,13 +41,66 @@ from src.records import (
     pack_rows,
     sha256_of,
 )
+from src.data.masking import Settings, Vocabulary
+from src.data.mindrecord_file import HEADER_BYTES, files_needed
+from src.data.pretraining_instances import (
+    MIN_DOCUMENT_TOKENS,
+    build_examples,
+    columns,
+    concatenate,
+    join_documents,
+    sample_pairs,
+)
 from src.tokenization import FullTokenizer, build_tokenizer
 
 TASK = "pretrain"
 PROCESSES_PER_CORE = 4
 UNIT_CHARACTERS = 200_000  # about 400 examples of 128 English tokens, times dupe_factor
+PASSES = 100  # over the text; a unit of it waits in memory with all of them
+PROCESSES = 1024
 
 Document = list[str]
+
+
+@dataclass(frozen=True)
+class CreateDataConfig(Config):
+    """Turn raw text into pre-training examples: python -m src.create_pretraining_data."""
+
+    config_file = "create_data_config.yaml"
+
+    input_file: str = option("", "text files: names or glob patterns with commas between them", required=True)
+    output_file: str = option("", "what is written: DIR/NAME.mindrecord", required=True)
+    output_file_num: int = option(
+        0, "files that the examples are dealt out to; 0: one, and another whenever it is full", minimum=0, maximum=1000
+    )
+    vocab_file: str = option("", "WordPiece vocabulary, one token a line")
+    spm_model_file: str = option("", "SentencePiece model")
+    do_lower_case: bool = option(True, "lower-case the text; must agree with the vocabulary")
+    do_whole_word_mask: bool = option(True, "mask all pieces of a word together")
+    do_permutation: bool = option(False, "shuffle some n-grams instead of masking them, as google's option")
+    favor_shorter_ngram: bool = option(True, "p(n) of masked n-grams is proportional to 1/n; false turns it around")
+    random_next_sentence: bool = option(False, "NSP instead of SOP: second segments from other documents")
+    max_seq_length: int = option(128, "tokens of an example, [CLS] and [SEP] included", minimum=8, maximum=TOKENS)
+    ngram: int = option(3, "longest n-gram of words that is masked as one", minimum=1, maximum=100)
+    max_predictions_per_seq: int = option(20, "masked tokens of an example at most", minimum=1, maximum=TOKENS)
+    random_seed: int = option(12345, "seed of everything random", minimum=0, maximum=SEED)
+    dupe_factor: int = option(5, "times that the text is used, with other masks each time", minimum=1, maximum=PASSES)
+    masked_lm_prob: float = option(0.15, "share of tokens that is masked", above=0, below=1)
+    short_seq_prob: float = option(0.1, "share of examples that is made shorter than the maximum", minimum=0, maximum=1)
+    num_workers: int = option(
+        0,
+        "processes; 0 for as many as there are cores. The output does not depend on it",
+        minimum=0,
+        maximum=PROCESSES,
+    )
+    dry_run: bool = option(False, "check everything, make a few examples, estimate time and disk; keep nothing")
+
+    def validate(self) -> None:
+        if self.max_predictions_per_seq >= self.max_seq_length:
+            raise ConfigError(
+                f"max_predictions_per_seq is {self.max_predictions_per_seq}, allowed is less than max_seq_length "
+                f"({self.max_seq_length})"
+            )
 
 
 @dataclass(frozen=True)
@@ -116,7 +161,7 @@ class UnitMaker:
 
 
 def describe_vocabulary(tokenizer: FullTokenizer) -> Vocabulary:
-    """What src/masking.py needs to know of a tokenizer's vocabulary.
+    """What src/data/masking.py needs to know of a tokenizer's vocabulary.
 
     Random replacement draws from all tokens but special and control symbols. google draws from those, too; but a
     [SEP] or <pad> in the middle of a sentence says more than that a token was replaced.

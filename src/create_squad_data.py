@@ -21,9 +21,9 @@ import numpy as np
 from model_utils.errors import DataError, shorten
 from model_utils.json_files import parse_json
 from src.create_finetune_data import text_facts, token_columns
-from src.features import Features
-from src.records import Column, Ragged
-from src.text_tables import read_lines
+from src.data.feature_cache import Features
+from src.data.feature_files import Column, Ragged
+from src.data.text_tables import read_lines
 from src.tokenization import FullTokenizer
 
 _TARGETS = ("start_positions", "end_positions", "is_impossible")

@@ -16,7 +16,7 @@ from scipy.special import expit
 
 from model_utils.files import write_json
 from src.create_squad_data import Question, SquadWindows
-from src.records import Ragged
+from src.data.feature_files import Ragged
 
 ANSWER_ALWAYS = 1.0  # as threshold
 _WINDOWS_AT_ONCE = 64  # every span of these is scored at the same time

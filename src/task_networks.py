@@ -1,6 +1,6 @@
 """What all networks are made of: the backbone, a head for the scores, and losses on them for training.
 
-`construct` of each is the composition of parts that src/layerwise_gradient.py also runs one at a time.
+`construct` of each is the composition of parts that src/training/layerwise_gradient.py also runs one at a time.
 """
 
 from typing import Any

@@ -11,27 +11,52 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 import sentencepiece
 import tokenizers
 
-from model_utils.config import TrainVocabularyConfig, check_output_folder, run_main
+from model_utils.config import check_output_folder, run_main
 from model_utils.device import peak_memory
 from model_utils.errors import ConfigError
 from model_utils.files import write_atomically
-from src.corpus import MAX_LINE_BYTES, expand_glob, read_documents, split_sentences
+from model_utils.schema import Config, option
+from src.data.corpus import MAX_LINE_BYTES, expand_glob, read_documents, split_sentences
+from src.data.wordpiece import split_words
 from src.tokenization import SENTENCEPIECE_SPECIALS, WORDPIECE_SPECIALS, FullTokenizer, preprocess_text
-from src.wordpiece import split_words
 
 CHARACTER_COVERAGE = 0.99995
 OWN_PIECES = ("(", ")", '"', "-", ".", "–", "£", "€")  # characters that ALBERT never joins to others
 SAMPLE = 20_000  # sentences of a dry run
 SEED = 12345  # of the choice among more than max_sentences sentences
+ENTRIES = 1_000_000  # of a vocabulary
+SENTENCES = 10_000_000  # that a vocabulary is trained on, for about 20 GB
 
 Reader = Callable[[], Iterable[str]]
 Trainer = Callable[..., tuple[bytes, ...]]
+
+
+@dataclass(frozen=True)
+class TrainVocabularyConfig(Config):
+    """Train a vocabulary on one's own text: python -m src.train_vocabulary."""
+
+    input_file: str = option("", "text files: names or glob patterns with commas between them", required=True)
+    output_prefix: str = option(
+        "", "PREFIX.model and PREFIX.vocab (sentencepiece) or PREFIX.vocab.txt (wordpiece) are written", required=True
+    )
+    vocab_size: int = option(30000, "entries, special tokens included", minimum=16, maximum=ENTRIES)
+    kind: str = option("sentencepiece", "as ALBERT's, or as Chinese BERT's", choices=("sentencepiece", "wordpiece"))
+    do_lower_case: bool = option(True, "lower-case the text; use the vocabulary with the same setting")
+    max_sentences: int = option(
+        1_000_000,
+        "sentences that are used, for about 2 GB of memory; of a larger text, as many at random",
+        minimum=1,
+        maximum=SENTENCES,
+        needs=("kind", "sentencepiece"),
+    )
+    dry_run: bool = option(False, "train on a few sentences, estimate time, memory and disk; keep nothing")
 
 
 def main(config: TrainVocabularyConfig) -> None:

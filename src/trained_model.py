@@ -14,7 +14,7 @@ from mindspore import Tensor, nn
 
 from model_utils.errors import CheckpointError
 from src.albert_config import AlbertConfig, check_memory, find_config_file
-from src.checkpoint import BACKBONE, find_checkpoint, load_backbone
+from src.data.race_data import NUM_CHOICES
 from src.finetune_eval_model import (
     EncoderOutputs,
     FillMaskScores,
@@ -24,11 +24,11 @@ from src.finetune_eval_model import (
     SpanSearchScores,
     TokenClassificationScores,
 )
-from src.race_data import NUM_CHOICES
 from src.saved_tokenizer import load_tokenizer
 from src.squad_postprocess import ANSWER_ALWAYS
 from src.task_file import read_card
 from src.tokenization import FullTokenizer
+from src.training.checkpoint import BACKBONE, find_checkpoint, load_backbone
 
 FILL_MASK, EMBEDDINGS = "fill_mask", "embeddings"
 _LENGTHS = {"doc_stride": 128, "max_query_length": 64, "max_answer_length": 30, "n_best_size": 20}

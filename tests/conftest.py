@@ -7,6 +7,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from model_utils.messages import show_messages
+
 hypothesis.settings.register_profile("project", deadline=None)  # how long an example takes says nothing here
 hypothesis.settings.load_profile("project")
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,6 +40,12 @@ def shared() -> Path:
 def golden(shared: Path) -> Path:
     """Folder with figures computed by google's own code."""
     return shared / "golden"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def messages() -> None:
+    """Messages on standard output, as the commands show them."""
+    show_messages()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -5,8 +5,8 @@ from random import Random
 
 import numpy as np
 
-from src.masking import Settings, Vocabulary
-from src.pretraining_instances import build_examples, join_documents, sample_pairs
+from src.data.masking import Settings, Vocabulary
+from src.data.pretraining_instances import build_examples, join_documents, sample_pairs
 
 SETTINGS = Settings(
     max_seq_length=128,

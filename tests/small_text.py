@@ -3,8 +3,9 @@
 import pydoc_data.topics
 from pathlib import Path
 
-from model_utils.config import CreateDataConfig, TrainVocabularyConfig
 from src import create_pretraining_data, train_vocabulary
+from src.create_pretraining_data import CreateDataConfig
+from src.train_vocabulary import TrainVocabularyConfig
 
 
 def write_text(folder: Path, topics: int | None = None) -> Path:

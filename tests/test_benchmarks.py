@@ -11,9 +11,10 @@ import pytest
 from benchmarks import squad_features, train_step
 from benchmarks.train_step import Timing, TrainStepConfig, training_operations
 from benchmarks.turns import Contender
-from model_utils.config import PretrainConfig, load_config
 from model_utils.errors import ConfigError
+from model_utils.schema import load_config
 from src.albert_config import PRESETS
+from src.training.training_config import PretrainConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -13,9 +13,9 @@ import pytest
 from mindspore import Parameter, Tensor, nn
 
 from model_utils.errors import CheckpointError, UserError
-from src import checkpoint as ckpt
 from src.albert_config import AlbertConfig
 from src.saved_tokenizer import load_tokenizer
+from src.training import checkpoint as ckpt
 from tests.trained_folders import make_folder
 
 
@@ -166,7 +166,7 @@ sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from pathlib import Path
 import numpy as np
 from mindspore import Parameter, Tensor, nn
-from src.checkpoint import save_checkpoint
+from src.training.checkpoint import save_checkpoint
 cell = nn.Cell()
 cell.p = Parameter(Tensor(np.zeros(300000, np.float32)), name='p')
 resource.setrlimit(resource.RLIMIT_FSIZE, (200000, resource.RLIM_INFINITY))

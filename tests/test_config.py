@@ -17,27 +17,23 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model_utils import config as configs
-from model_utils import deploy_config, task_config
-from model_utils.config import (
-    ConfigError,
-    CreateDataConfig,
-    PretrainConfig,
-    PretrainEvalConfig,
-    UserError,
-    check_output_folder,
-    load_config,
-    write_config,
-)
-from model_utils.errors import CheckpointError
-from model_utils.schema import Config, leaves_of, option
+from model_utils import errors
+from model_utils.config import check_output_folder
+from model_utils.errors import CheckpointError, ConfigError, UserError
+from model_utils.schema import Config, leaves_of, load_config, option, write_config
+from src import create_pretraining_data, train_vocabulary
 from src.albert_config import PRESETS, AlbertConfig, check_memory, find_config_file, resolve_albert_config
+from src.create_pretraining_data import CreateDataConfig
+from src.inference import deploy_config
+from src.tasks import finetune_config
+from src.training import training_config
+from src.training.training_config import PretrainConfig, PretrainEvalConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 
 COMMANDS = [
     kind
-    for module in (configs, deploy_config, task_config)
+    for module in (training_config, finetune_config, deploy_config, create_pretraining_data, train_vocabulary)
     for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, Config) and "python " in (kind.__doc__ or "")
 ]
@@ -260,7 +256,7 @@ def test_keys_at_odds_with_each_other_are_refused(tmp_path: Path, words: list[st
 
 
 def test_measuring_needs_checkpoints(tmp_path: Path) -> None:
-    kind = task_config.SquadConfig
+    kind = finetune_config.SquadConfig
     words = ["--enable_save_ckpt=no", "--do_predict=yes"]
     for more, key in (([], "do_eval"), (["--do_eval=no"], "do_predict")):
         sentence = refusal(tmp_path, "", *words, *more, kind=kind)
@@ -351,7 +347,7 @@ def test_a_batch_larger_than_the_memory_is_refused() -> None:
     ],
 )
 def test_what_contradicts_itself_is_refused(tmp_path: Path, words: list[str], sentence: str) -> None:
-    assert sentence in refusal(tmp_path, "", *words, kind=task_config.ClassifierConfig)
+    assert sentence in refusal(tmp_path, "", *words, kind=finetune_config.ClassifierConfig)
 
 
 # --- round trips ---
@@ -421,7 +417,8 @@ def run_main(tmp_path: Path, body: str, *words: str) -> subprocess.CompletedProc
     program = tmp_path / "program.py"
     program.write_text(
         f"import errno, sys\nsys.path.insert(0, {str(ROOT)!r})\n"
-        "from model_utils.config import *\n"
+        "from model_utils.config import run_main\nfrom model_utils.errors import *\n"
+        "from src.training.training_config import PretrainConfig\n"
         f"def main(config):\n    {body}\nrun_main(main, PretrainConfig)\n"
     )
     command = [sys.executable, str(program), *words]
@@ -468,7 +465,8 @@ def test_errors_of_the_program_keep_their_traceback(tmp_path: Path) -> None:
 
 def test_output_that_nobody_reads_is_no_traceback(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(
-        f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom model_utils.config import *\n"
+        f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom model_utils.schema import load_config\n"
+        "from src.training.training_config import PretrainConfig\n"
         "def main(config):\n    print('x' * 1000000, flush=True)\nrun_main(main, PretrainConfig)\n"
     )
     command = f"{sys.executable} program.py {' '.join(NEEDED)} | true; echo ${{PIPESTATUS[0]}}"
@@ -509,7 +507,7 @@ def test_a_folder_without_permission(request: pytest.FixtureRequest) -> None:
 
 def test_every_user_error_is_one() -> None:
     for name in ("ConfigError", "DataError", "CheckpointError", "DeviceError"):
-        assert issubclass(getattr(configs, name), UserError)
+        assert issubclass(getattr(errors, name), UserError)
 
 
 # --- architectures ---

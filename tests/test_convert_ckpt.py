@@ -15,22 +15,23 @@ from scipy.special import log_softmax
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from tokenizers import Tokenizer
 
-from model_utils import convert_ckpt, google_checkpoint
+from model_utils import convert_ckpt
 from model_utils.convert_ckpt import GROUP_OF, ConvertConfig
 from model_utils.errors import CheckpointError, ConfigError, DataError, UserError
-from model_utils.hf_names import HEAD_NAMES, hugging_face_names
-from model_utils.own_checkpoint import write_own
-from model_utils.portable_model import PortableModel, weight_shapes
-from model_utils.tf_names import from_google, google_names, is_training_state
-from model_utils.tokenizer_json import build_tokenizer_json, extract_vocabulary
 from src import finetune_eval_model as heads
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import PreTrainingScores
-from src.checkpoint import find_checkpoint, load_backbone
-from src.predictor import Predictor
+from src.conversion import google_checkpoint
+from src.conversion.hf_names import HEAD_NAMES, hugging_face_names
+from src.conversion.own_checkpoint import write_own
+from src.conversion.portable_model import PortableModel, weight_shapes
+from src.conversion.tf_names import from_google, google_names, is_training_state
+from src.conversion.tokenizer_json import build_tokenizer_json, extract_vocabulary
+from src.inference.predictor import Predictor
 from src.saved_tokenizer import load_tokenizer
 from src.task_file import TASKS, Task, read_card, read_task
 from src.tokenization import FullTokenizer
+from src.training.checkpoint import find_checkpoint, load_backbone
 from tests import google_figures
 from tests.converted_outputs import computed, pre_training_outputs
 from tests.folder_state import folder_state

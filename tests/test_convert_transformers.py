@@ -13,9 +13,9 @@ from model_utils import convert_ckpt
 from model_utils.convert_ckpt import ConvertConfig
 from src import finetune_eval_model as heads
 from src.albert_config import AlbertConfig
-from src.fill_mask import encode_masked
 from src.saved_tokenizer import load_tokenizer
 from src.task_file import Task, read_task
+from src.tasks.fill_mask import encode_masked
 from tests.converted_outputs import computed, pre_training_outputs
 from tests.trained_folders import make_folder
 

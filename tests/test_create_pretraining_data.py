@@ -11,13 +11,13 @@ from random import Random
 import numpy as np
 import pytest
 
-from model_utils.config import CreateDataConfig
 from model_utils.errors import ConfigError, DataError, UserError
-from src import create_pretraining_data, mindrecord_file
-from src.create_pretraining_data import UnitMaker, UnitMakers, describe_vocabulary, group_documents
-from src.masking import Settings
-from src.pretraining_instances import build_examples, join_documents, sample_pairs
-from src.records import open_records
+from src import create_pretraining_data
+from src.create_pretraining_data import CreateDataConfig, UnitMaker, UnitMakers, describe_vocabulary, group_documents
+from src.data import mindrecord_file
+from src.data.feature_files import open_records
+from src.data.masking import Settings
+from src.data.pretraining_instances import build_examples, join_documents, sample_pairs
 from src.tokenization import FullTokenizer
 from tests.example_rows import CLS, MASK, SEP, SETTINGS, masked_runs, original_ids, word_numbers
 from tests.small_text import make_records, train_model, write_text

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from model_utils.errors import DataError
 from src.create_squad_data import Answer, Question, SquadWindows, read_squad, squad_facts, squad_features
-from src.features import cached_features
+from src.data.feature_cache import cached_features
 from src.tokenization import FullTokenizer
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

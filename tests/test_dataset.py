@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataset import FeatureDataset, Loading, create_pretrain_dataset, plan_batches
+from dataset import create_pretrain_dataset
 from model_utils.errors import DataError
-from src.records import Column, Ragged, RecordWriter, open_records, pack_rows
-from src.tfrecords import _checksums, check_tfrecord
+from src.data.batches import FeatureDataset, Loading, plan_batches
+from src.data.feature_files import Column, Ragged, RecordWriter, open_records, pack_rows
+from src.data.tfrecords import _checksums, check_tfrecord
 from tests.small_text import make_records, train_model, write_text
 from tests.tfrecord_files import crc32c, masked, tf_example, write_tfrecord
 

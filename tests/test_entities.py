@@ -2,7 +2,7 @@
 
 import pytest
 
-from src.entities import Entity, entity_scores, find_entities, is_tag, tag_names
+from src.data.entities import Entity, entity_scores, find_entities, is_tag, tag_names
 
 
 @pytest.mark.parametrize(

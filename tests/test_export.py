@@ -12,15 +12,15 @@ import pytest
 from mindspore import Tensor
 
 import export
-from model_utils.deploy_config import AIR, MINDIR, ONNX, ExportConfig
 from model_utils.errors import CheckpointError, ConfigError, DataError, DeviceError, UserError
 from model_utils.schema import load_config
-from src.checkpoint import save_checkpoint
-from src.export import check, export_model, load_mindir, read_key, rehearse_export
-from src.predictor import Predictor
-from src.server.schemas import ANSWERS
+from src.inference.deploy_config import AIR, MINDIR, ONNX, ExportConfig
+from src.inference.exporting import check, export_model, load_mindir, read_key, rehearse_export
+from src.inference.predictor import Predictor
+from src.inference.server.schemas import ANSWERS
 from src.task_file import read_card
 from src.trained_model import build_scores, complete_card, load_trained
+from src.training.checkpoint import save_checkpoint
 from tests.folder_state import folder_state
 from tests.trained_folders import ARCHITECTURE, CARDS, make_folder
 
@@ -124,7 +124,7 @@ def test_a_file_that_computes_something_else_is_not_left_behind(
     other = make_folder(tmp_path / "other", "regression")
     (tmp_path / "out" / "unfinished-export-killed").mkdir(parents=True)
     (tmp_path / "out" / "unfinished-export-killed" / ".lock").touch()
-    monkeypatch.setattr("src.export.load_mindir", lambda *_: load_trained(other, say=quiet).network)
+    monkeypatch.setattr("src.inference.exporting.load_mindir", lambda *_: load_trained(other, say=quiet).network)
     with pytest.raises(CheckpointError, match="what was exported computes something else: outputs"):
         exported(classifier, tmp_path / "out" / "model")
     assert list((tmp_path / "out").iterdir()) == []

@@ -5,7 +5,7 @@ import pytest
 
 from model_utils.errors import DataError
 from src.assessment_method import METHODS
-from src.glue import GLUE_TASKS, read_glue, write_submission
+from src.tasks.glue import GLUE_TASKS, read_glue, write_submission
 
 NLI_HEADER = (
     "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse\tsentence1_parse\tsentence2_parse"

@@ -16,7 +16,7 @@ from src.albert_for_finetune import (
     AlbertForSequenceClassification,
     AlbertForSpanSearch,
 )
-from src.train_step import normalise_weights
+from src.training.train_step import normalise_weights
 from tests import google_figures as google
 
 NO_KEY = Tensor(0, ms.int32)

@@ -12,10 +12,10 @@ from benchmarks.soak import SoakConfig, measure
 from src.albert_config import AlbertConfig
 from src.albert_for_finetune import AlbertForMultipleChoice, AlbertForSpanSearch
 from src.albert_for_pre_training import AlbertForPreTraining
-from src.layerwise_gradient import LayerwiseGradient
-from src.optimizer import build_optimizer
 from src.task_networks import TrainingNetwork
-from src.train_step import LossScale, TrainStep
+from src.training.layerwise_gradient import LayerwiseGradient
+from src.training.optimizer import build_optimizer
+from src.training.train_step import LossScale, TrainStep
 from tests.test_model import KEY, TINY, batch
 from tests.test_train_step import SETTINGS
 

@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from src.length_buckets import choose_boundaries
+from src.data.length_buckets import choose_boundaries
 
 
 def padded(lengths: np.ndarray, boundaries: tuple[int, ...]) -> int:

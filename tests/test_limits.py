@@ -13,7 +13,14 @@ import run_race
 import run_squad_v1
 import run_squad_v2
 from model_utils.schema import load_config
-from model_utils.task_config import ClassifierConfig, FinetuneConfig, NerConfig, RaceConfig, SquadConfig, SquadV2Config
+from src.tasks.finetune_config import (
+    ClassifierConfig,
+    FinetuneConfig,
+    NerConfig,
+    RaceConfig,
+    SquadConfig,
+    SquadV2Config,
+)
 from tests.finetune_arguments import arguments
 from tests.test_run_race import take_short_passages, write_race
 from tests.test_run_squad import short_questions

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from src.masking import Settings, Vocabulary, mask_tokens
+from src.data.masking import Settings, Vocabulary, mask_tokens
 from tests.example_rows import (
     CLS,
     FIRST,

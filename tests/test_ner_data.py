@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model_utils.errors import DataError
-from src.entities import tag_names
-from src.ner_data import NameColumns, Sentence, ner_facts, ner_features, read_sentences, split_words, word_logits
-from src.records import Ragged
+from src.data.entities import tag_names
+from src.data.feature_files import Ragged
+from src.data.ner_data import NameColumns, Sentence, ner_facts, ner_features, read_sentences, split_words, word_logits
 from src.tokenization import FullTokenizer, build_tokenizer
 
 NAMES = NameColumns()

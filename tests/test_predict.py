@@ -14,16 +14,16 @@ import pytest
 from fastapi.testclient import TestClient
 
 import predict
-from model_utils.deploy_config import PredictConfig
 from model_utils.errors import ConfigError, DataError
 from model_utils.schema import load_config
-from src.file_answers import answer_records, joined
-from src.fill_mask import encode_masked
-from src.predictor import Predictor
-from src.record_files import NumberedRecord, check_input, check_output, read_records, write_records
+from src.inference.deploy_config import PredictConfig
+from src.inference.file_answers import answer_records, joined
+from src.inference.predictor import Predictor
+from src.inference.record_files import NumberedRecord, check_input, check_output, read_records, write_records
+from src.inference.server import create_app
 from src.saved_tokenizer import load_tokenizer
-from src.server import create_app
 from src.task_file import read_card, write_card
+from src.tasks.fill_mask import encode_masked
 from tests.conftest import ROOT
 from tests.folder_state import folder_state
 from tests.trained_folders import TAGS, make_folder
@@ -122,7 +122,7 @@ def test_an_input_that_cannot_be_is_refused_before_work(
 def test_a_pipe_is_waited_for_with_a_word_and_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fifo, said = tmp_path / "fifo", queue.Queue()
     os.mkfifo(fifo)
-    monkeypatch.setattr("src.record_files.PIPE_PATIENCE", 0)
+    monkeypatch.setattr("src.inference.record_files.PIPE_PATIENCE", 0)
     check_input(str(fifo), "text")
     with ThreadPoolExecutor(max_workers=1) as thread:
         read = thread.submit(lambda: list(read_records(str(fifo), "text", "text_a", said.put)))
@@ -181,7 +181,7 @@ def test_an_output_that_cannot_be_is_refused_before_work(tmp_path: Path, monkeyp
         write({"label": "good"})
     assert (tmp_path / "new/folder/out.jsonl").read_text() == '{"label": "good"}\n'
     asked: list[Path] = []
-    monkeypatch.setattr("src.record_files.check_writable", asked.append)
+    monkeypatch.setattr("src.inference.record_files.check_writable", asked.append)
     check_output(str(tmp_path / "elsewhere"), source)
     assert asked == [tmp_path / "new/folder"]  # where writing happens
 
@@ -356,7 +356,7 @@ def test_many_masks_are_computed_in_parts(tmp_path: Path, monkeypatch: pytest.Mo
         "__call__",
         lambda self, *columns: (calls.append(columns[-1].shape), compute(self, *columns))[1],
     )
-    monkeypatch.setattr("src.predictor._OUTPUTS_AT_ONCE", 4 * predictor._architecture.vocab_size)
+    monkeypatch.setattr("src.inference.predictor._OUTPUTS_AT_ONCE", 4 * predictor._architecture.vocab_size)
     for answer, before in zip(predictor.predict(records), expected, strict=True):
         assert [len(one) for one in answer["predictions"]] == [len(one) for one in before["predictions"]]
         for one, other in zip(answer["predictions"], before["predictions"], strict=True):

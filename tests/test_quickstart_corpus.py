@@ -1,6 +1,6 @@
 """The English that comes with Python: what counts as prose, and that held-out text is not trained on."""
 
-from src.quickstart_corpus import docstrings, prose, split_documents
+from scripts.quickstart_corpus import docstrings, prose, split_documents
 
 DOCSTRING = '''"""Tools for words.
 

@@ -1,6 +1,6 @@
 """Labelled docstrings: every part has some, none stands twice, and none is in both files."""
 
-from src.quickstart_parts import PARTS, split_docstrings
+from scripts.quickstart_parts import PARTS, split_docstrings
 
 
 def test_docstrings_and_their_parts() -> None:

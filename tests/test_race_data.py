@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from model_utils.errors import DataError
-from src.race_data import encode_questions, race_facts, race_features, read_race
+from src.data.race_data import encode_questions, race_facts, race_features, read_race
 from src.tokenization import FullTokenizer
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

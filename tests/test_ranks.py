@@ -20,9 +20,9 @@ import run_classifier
 import run_pretrain
 from model_utils.errors import UserError
 from model_utils.schema import load_config
-from model_utils.task_config import ClassifierConfig
-from src.checkpoint import find_checkpoint
-from src.ranks import Ranks
+from src.tasks.finetune_config import ClassifierConfig
+from src.training.checkpoint import find_checkpoint
+from src.training.ranks import Ranks
 from tests.conftest import ROOT
 from tests.test_run_classifier import answers as predicted_labels
 from tests.test_run_classifier import data as texts  # noqa: F401
@@ -86,8 +86,9 @@ DISTURBED = f"""
 import os, signal, sys, time
 sys.path.insert(0, {str(ROOT)!r})
 import run_pretrain
-from model_utils.config import PretrainConfig, run_main
-from src import pretraining, trainer
+from src.training.training_config import PretrainConfig
+from model_utils.config import run_main
+from src.training import pretraining, trainer
 
 rank, train = int(os.environ["RANK_ID"]), trainer.Trainer.train
 disturbed = sys.argv.pop(1)
@@ -200,8 +201,8 @@ from pathlib import Path
 sys.path.insert(0, {str(ROOT)!r})
 import run_classifier
 from model_utils.config import run_main
-from model_utils.task_config import ClassifierConfig
-from src import finetuning
+from src.tasks.finetune_config import ClassifierConfig
+from src.tasks import finetuning
 
 cached_features, makers = finetuning.cached_features, Path(sys.argv.pop(1))
 

@@ -3,7 +3,7 @@
 import pytest
 
 from model_utils.schema import load_config
-from model_utils.task_config import ClassifierConfig, FinetuneConfig, RaceConfig, SquadConfig, SquadV2Config
+from src.tasks.finetune_config import ClassifierConfig, FinetuneConfig, RaceConfig, SquadConfig, SquadV2Config
 from tests.conftest import ROOT
 
 # Warm-up, learning rate, updates and global batch, length 512, as published by google-research/albert.

@@ -17,12 +17,12 @@ import pytest
 import run_classifier
 from model_utils.errors import CheckpointError, ConfigError, DataError
 from model_utils.schema import load_config
-from model_utils.task_config import ClassifierConfig
 from src.assessment_method import assess
-from src.checkpoint import list_checkpoints
-from src.classifier_task import ClassifierTask, CustomTexts
-from src.prediction import OutputTable
-from src.text_tables import read_table
+from src.data.text_tables import read_table
+from src.tasks.classification import ClassifierTask, CustomTexts
+from src.tasks.finetune_config import ClassifierConfig
+from src.training.checkpoint import list_checkpoints
+from src.training.network_outputs import OutputTable
 from tests.conftest import ROOT
 from tests.finetune_arguments import arguments
 from tests.folder_state import folder_state
@@ -340,7 +340,7 @@ def test_two_processes_do_what_one_does(data: Path, tmp_path: Path) -> None:
 
 
 def test_the_names_of_the_texts_columns_are_known(tmp_path: Path) -> None:
-    """task.json has them, for records to be read by (src/answers.py)."""
+    """task.json has them, for records to be read by (src/inference/answers.py)."""
     (tmp_path / "train.csv").write_text("review,title,label\nfine,a,good\n")
     (tmp_path / "plain.tsv").write_text("good\tfine\ta\n")
 

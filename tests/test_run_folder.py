@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from model_utils.config import PretrainConfig, load_config
 from model_utils.errors import CheckpointError, ConfigError, UserError
-from model_utils.schema import Config, leaves_of
-from model_utils.task_config import ClassifierConfig, NerConfig, RaceConfig, SquadConfig, SquadV2Config
-from src.run_folder import RunFolder
+from model_utils.schema import Config, leaves_of, load_config
+from src.tasks.finetune_config import ClassifierConfig, NerConfig, RaceConfig, SquadConfig, SquadV2Config
+from src.training.run_folder import RunFolder
+from src.training.training_config import PretrainConfig
 
 ROOT = Path(__file__).parents[1]
 
@@ -178,8 +178,9 @@ def test_a_live_run_is_refused_until_its_process_is_gone(tmp_path: Path) -> None
     program = f"""
 import os, sys, time
 sys.path.insert(0, {str(ROOT)!r})
-from model_utils.config import PretrainConfig, load_config
-from src.run_folder import RunFolder
+from src.training.training_config import PretrainConfig
+from model_utils.schema import load_config
+from src.training.run_folder import RunFolder
 config = load_config(PretrainConfig, ["--config_path", os.devnull, "--train_steps", "100"])
 with RunFolder({str(tmp_path)!r}, config) as run:
     run.begin(1)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from model_utils.errors import DataError
-from src.run_log import LOG_FILE, read_log
+from src.training.run_log import LOG_FILE, read_log
 
 
 def test_damaged_lines_are_reported_and_the_others_kept(tmp_path: Path) -> None:

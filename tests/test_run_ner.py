@@ -9,10 +9,10 @@ import pytest
 import run_ner
 from model_utils.errors import CheckpointError, ConfigError, DataError
 from model_utils.schema import load_config
-from model_utils.task_config import NerConfig
-from src.entities import entity_scores
-from src.ner_task import NerTask
-from src.text_tables import read_table
+from src.data.entities import entity_scores
+from src.data.text_tables import read_table
+from src.tasks.finetune_config import NerConfig
+from src.tasks.token_classification import NerTask
 from tests.finetune_arguments import LEARNER, arguments
 from tests.folder_state import folder_state
 

@@ -17,16 +17,18 @@ import pytest
 
 import pretrain_eval
 import run_pretrain
-from model_utils.config import PretrainConfig, PretrainEvalConfig, load_config
+from dataset import create_pretrain_dataset
 from model_utils.device import setup_device
 from model_utils.errors import CheckpointError, ConfigError, DataError
+from model_utils.schema import load_config
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import AlbertForPreTraining
-from src.checkpoint import find_checkpoint, list_checkpoints, load_backbone
-from src.pretraining import PretrainingData
-from src.pretraining_evaluation import evaluate, only_masked, read_counts, unigram_baselines
-from src.ranks import ALONE
-from src.run_folder import RunFolder
+from src.training.checkpoint import find_checkpoint, list_checkpoints, load_backbone
+from src.training.pretraining import PretrainingData
+from src.training.pretraining_evaluation import evaluate, only_masked, read_counts, unigram_baselines
+from src.training.ranks import ALONE
+from src.training.run_folder import RunFolder
+from src.training.training_config import PretrainConfig, PretrainEvalConfig
 
 ROOT = Path(__file__).parents[1]
 WORDS = "the a cat dog house tree river sees likes finds hides big small red green old new walks runs to from".split()
@@ -283,7 +285,8 @@ def held_out_columns(data: Path) -> dict[str, np.ndarray]:
 
 
 def held_out(data: Path, batch_size: int) -> PretrainingData:
-    return PretrainingData(str(data / "held_out"), "", run_pretrain.Loading(batch_size, shuffle=False, evaluation=True))
+    loading = run_pretrain.Loading(batch_size, shuffle=False, evaluation=True)
+    return PretrainingData(create_pretrain_dataset(data / "held_out", loading), str(data / "held_out"))
 
 
 def test_evaluation_can_be_rehearsed(

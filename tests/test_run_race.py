@@ -11,8 +11,8 @@ import pytest
 import run_race
 from model_utils.errors import CheckpointError, DataError
 from model_utils.schema import load_config
-from model_utils.task_config import RaceConfig
-from src.text_tables import read_table
+from src.data.text_tables import read_table
+from src.tasks.finetune_config import RaceConfig
 from tests.finetune_arguments import LEARNER, arguments
 from tests.folder_state import folder_state
 

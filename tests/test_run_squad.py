@@ -12,12 +12,12 @@ from scipy.special import logit
 import run_squad_v1
 import run_squad_v2
 from model_utils.schema import load_config
-from model_utils.task_config import SquadConfig, SquadV2Config
 from src.create_squad_data import Answer, Question, read_squad
-from src.finetuning import Judgement
-from src.squad_metrics import score_answers, score_with_threshold
-from src.squad_task import SquadTask, SquadV2Task
-from src.text_tables import read_table
+from src.data.text_tables import read_table
+from src.tasks.finetune_config import SquadConfig, SquadV2Config
+from src.tasks.finetuning import Judgement
+from src.tasks.question_answering import SquadTask, SquadV2Task
+from src.tasks.squad_metrics import score_answers, score_with_threshold
 from tests.finetune_arguments import LEARNER, arguments
 from tests.folder_state import folder_state
 

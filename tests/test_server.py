@@ -19,9 +19,9 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from model_utils.errors import ConfigError
-from src.server import Limits, create_app, parse_address, parse_hosts, serve
-from src.server.gates import hosts_of
-from src.server.schemas import ANSWERS
+from src.inference.server import Limits, create_app, parse_address, parse_hosts, serve
+from src.inference.server.gates import hosts_of
+from src.inference.server.schemas import ANSWERS
 from tests.scripted_predictor import SCRIPTS, ScriptedPredictor
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -405,7 +405,7 @@ def test_names_of_hosts() -> None:
 
 SERVER = """
 import os, signal, time
-from src.server import Limits, serve
+from src.inference.server import Limits, serve
 from tests.scripted_predictor import ScriptedPredictor
 
 def respond(record):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from src.server import Limits, create_app
+from src.inference.server import Limits, create_app
 from tests.scripted_predictor import SCRIPTS, ScriptedPredictor
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install -r requirements-dev.txt")

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from src.create_squad_data import Answer, Question
-from src.squad_metrics import score_answers, score_with_threshold
+from src.tasks.squad_metrics import score_answers, score_with_threshold
 
 
 def questions(*answers: tuple[str, ...]) -> list[Question]:

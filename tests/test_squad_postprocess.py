@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from src.create_squad_data import Question, SquadWindows, read_squad, squad_features
-from src.records import Ragged
-from src.squad_metrics import score_answers, score_with_threshold
+from src.data.feature_files import Ragged
 from src.squad_postprocess import answer_texts, beam_predictions, independent_predictions, write_predictions
+from src.tasks.squad_metrics import score_answers, score_with_threshold
 from src.tokenization import FullTokenizer
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

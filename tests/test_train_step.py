@@ -12,9 +12,9 @@ from model_utils.device import setup_device
 from model_utils.errors import ConfigError
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.layers import RowSquareSum
-from src.optimizer import LearningRate, Optimizer, OptimizerSettings, build_optimizer, describe_decay_groups
-from src.ranks import ALONE, Ranks
-from src.train_step import LossScale, TrainStep, normalise_weights
+from src.training.optimizer import LearningRate, Optimizer, OptimizerSettings, build_optimizer, describe_decay_groups
+from src.training.ranks import ALONE, Ranks
+from src.training.train_step import LossScale, TrainStep, normalise_weights
 from tests.test_model import TINY, batch
 
 SETTINGS = OptimizerSettings(

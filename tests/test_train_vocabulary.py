@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from model_utils.config import ConfigError, DataError, TrainVocabularyConfig
+from model_utils.errors import ConfigError, DataError
 from src import train_vocabulary
 from src.tokenization import FullTokenizer
-from src.train_vocabulary import main
+from src.train_vocabulary import TrainVocabularyConfig, main
 
 ROOT = Path(__file__).resolve().parents[1]
 ALBERT_PIECES = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]", "(", ")", '"', "-", ".", "–", "£", "€"]

@@ -17,16 +17,17 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn
 
-from model_utils.config import PretrainConfig, load_config
 from model_utils.device import Device
 from model_utils.errors import CheckpointError, ConfigError, UserError
-from src.checkpoint import list_checkpoints
-from src.ranks import Ranks
-from src.rehearsal import rehearse
-from src.run_folder import RunFolder
-from src.run_plan import Plan, Precision, Selection, plan_precision, plan_run
-from src.train_step import LossScale
-from src.trainer import UNTIL_KNOWN, Trainer
+from model_utils.schema import load_config
+from src.training.checkpoint import list_checkpoints
+from src.training.ranks import Ranks
+from src.training.rehearsal import rehearse
+from src.training.run_folder import RunFolder
+from src.training.run_plan import Plan, Precision, Selection, plan_precision, plan_run
+from src.training.train_step import LossScale
+from src.training.trainer import UNTIL_KNOWN, Trainer
+from src.training.training_config import PretrainConfig
 
 LENGTH, BATCH = 8, 4
 FLOAT32 = Precision("CPU", "float32", LossScale("off"))
@@ -494,7 +495,7 @@ def test_saving_by_the_clock(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_refused_before_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("src.run_folder.shutil.disk_usage", lambda _: SimpleNamespace(free=10))
+    monkeypatch.setattr("src.training.run_folder.shutil.disk_usage", lambda _: SimpleNamespace(free=10))
     step = Step()
     with pytest.raises(UserError, match=r"0 MB free, the checkpoints of this run need"):
         fit(make_config(tmp_path), step)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
 
-from model_utils.hf_names import TIED_COPIES, hugging_face_names
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import AlbertForPreTraining, PreTrainingScores
-from src.optimizer import OptimizerSettings, build_optimizer
-from src.train_step import LossScale, TrainStep, normalise_weights
+from src.conversion.hf_names import TIED_COPIES, hugging_face_names
+from src.training.optimizer import OptimizerSettings, build_optimizer
+from src.training.train_step import LossScale, TrainStep, normalise_weights
 from tests import google_figures as google
 
 pytestmark = pytest.mark.oracles

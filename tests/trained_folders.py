@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from src import checkpoint
 from src.albert_config import AlbertConfig
 from src.saved_tokenizer import save_tokenizer
 from src.task_file import TASKS, write_card
 from src.tokenization import build_tokenizer
 from src.trained_model import build_scores, complete_card
+from src.training import checkpoint
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz.,?"
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

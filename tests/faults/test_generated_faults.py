@@ -17,36 +17,40 @@ from fastapi.testclient import TestClient
 from hypothesis import strategies as st
 from mindspore import Tensor
 
-from model_utils import config as configs
-from model_utils import convert_ckpt, deploy_config, task_config
-from model_utils.config import PretrainConfig, check_output_folder, load_config, write_config
+from model_utils import convert_ckpt
+from model_utils.config import check_output_folder
 from model_utils.convert_ckpt import ConvertConfig
-from model_utils.hugging_face_folder import read_hugging_face
-from model_utils.schema import Config, leaves_of
-from model_utils.tokenizer_json import extract_vocabulary
-from model_utils.torch_weights import read_weights
+from model_utils.schema import Config, leaves_of, load_config, write_config
+from src import create_pretraining_data, train_vocabulary
 from src.albert_config import AlbertConfig
-from src.checkpoint import best_checkpoint, find_checkpoint, load_backbone, newest_checkpoint, read_checkpoint
-from src.corpus import iter_documents
+from src.conversion.hugging_face_folder import read_hugging_face
+from src.conversion.tokenizer_json import extract_vocabulary
+from src.conversion.torch_weights import read_weights
 from src.create_finetune_data import TextColumns, classification_features, read_examples
 from src.create_squad_data import read_squad
-from src.export import read_key
-from src.features import cached_features
-from src.file_answers import answer_records
+from src.data.corpus import iter_documents
+from src.data.feature_cache import cached_features
+from src.data.feature_files import open_records
+from src.data.ner_data import NameColumns, read_sentences
+from src.data.race_data import read_race
+from src.data.tfrecords import check_tfrecord
 from src.finetune_eval_model import SpanSearchScores
-from src.ner_data import NameColumns, read_sentences
-from src.predictor import Predictor
-from src.race_data import read_race
-from src.record_files import check_input, check_output, read_records
-from src.records import open_records
-from src.run_folder import check_run_folder
-from src.run_log import read_log
+from src.inference import deploy_config
+from src.inference.exporting import read_key
+from src.inference.file_answers import answer_records
+from src.inference.predictor import Predictor
+from src.inference.record_files import check_input, check_output, read_records
+from src.inference.server import Limits, create_app
 from src.saved_tokenizer import load_tokenizer
-from src.server import Limits, create_app
 from src.task_file import read_card
-from src.tfrecords import check_tfrecord
+from src.tasks import finetune_config
 from src.tokenization import build_tokenizer
 from src.trained_model import build_scores, complete_card, load_trained
+from src.training import training_config
+from src.training.checkpoint import best_checkpoint, find_checkpoint, load_backbone, newest_checkpoint, read_checkpoint
+from src.training.run_folder import check_run_folder
+from src.training.run_log import read_log
+from src.training.training_config import PretrainConfig
 from tests.faults.cases import (
     COUNTS,
     NUMBERS,
@@ -63,7 +67,7 @@ from tests.trained_folders import ARCHITECTURE, CARDS, LENGTHS, make_folder, wri
 
 COMMANDS = [
     kind
-    for module in (configs, deploy_config, task_config)
+    for module in (training_config, finetune_config, deploy_config, create_pretraining_data, train_vocabulary)
     for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, Config) and "python " in (kind.__doc__ or "")
 ]
@@ -211,7 +215,7 @@ def damaged_files(draw: Any, whole: list[bytes]) -> tuple[int, bytes | str]:
 
 @COUNTS
 def test_small_files(tmp_path: Path, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("src.predictor.load_mindir", lambda *_: None)
+    monkeypatch.setattr("src.inference.predictor.load_mindir", lambda *_: None)
     readers = write_small_files(tmp_path)
     files = list(readers)
     whole = [file.read_bytes() for file in files]

@@ -1,0 +1,111 @@
+"""Read google-research/albert's checkpoints: unpacked archives, prefixes, and TF-Hub modules. Needs TensorFlow."""
+
+import os
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+
+from model_utils.errors import CheckpointError, ConfigError
+from src.albert_config import AlbertConfig, find_config_file
+from src.conversion.portable_model import PortableModel, Vocabulary, account, check_shapes, settle_task
+from src.conversion.tf_names import from_google, google_names, is_training_state
+from src.task_file import Task
+
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}  # no remarks on the processor at its start
+HUB_SCOPE = "module/"  # before every name where a TF-Hub module was saved again
+
+
+def read_google(path: Path, task: str = "", labels: tuple[str, ...] = ()) -> PortableModel:
+    """The model in a checkpoint; albert_config.json and the vocabulary lie beside it, in assets/ or one folder above.
+
+    Args:
+        path: a folder with one checkpoint, a TF-Hub module's folder, or a prefix such as DIR/model.ckpt-best.
+        task, labels: what a fine-tuned head is for, where the checkpoint does not say.
+
+    Raises:
+        CheckpointError: a file is missing, damaged, or does not fit the others.
+        ConfigError: TensorFlow is not installed, or task or labels do not fit.
+    """
+    prefix = find_prefix(path)
+    config_file = _find_config(prefix)
+    config = AlbertConfig.from_json(config_file)
+    variables, skipped = read_variables(prefix)
+    matched = account(google_names(config.num_hidden_groups, config.inner_group_num), variables, skipped, prefix)
+    values = {name: from_google(variable, variables[variable]) for name, variable in matched.items()}
+    check_shapes(values, config, prefix)
+    several = len(values.get("classifier.bias", ())) > 1
+    settled = settle_task(values, Task("classification") if several else None, task, labels, prefix)
+    return PortableModel(config, values, settled, _find_vocabulary(config_file.parent))
+
+
+def find_prefix(path: Path) -> Path:
+    """The checkpoint's prefix, the part that its files' names share.
+
+    Raises:
+        CheckpointError: there is none, or more than one.
+    """
+    if path.suffix in (".index", ".meta") or ".data-" in path.name:
+        path = Path(str(path).rpartition(".")[0])
+    if Path(f"{path}.index").is_file():
+        return path
+    if not path.is_dir():
+        raise CheckpointError(f"{path} is no folder, and {path}.index does not exist: unpack an archive first")
+    indices = sorted([*path.glob("*.index"), *path.glob("variables/*.index")])
+    if len(indices) != 1:
+        found = f"{len(indices)} checkpoints: " + ", ".join(index.stem for index in indices) if indices else "none"
+        raise CheckpointError(f"{path} must hold one checkpoint (a file NAME.index), or name one; it holds {found}")
+    return indices[0].with_suffix("")
+
+
+def _find_config(prefix: Path) -> Path:
+    for above in prefix.absolute().parents[:2]:
+        for folder in (above, above / "assets"):
+            named = sorted(folder.glob("albert_config*.json"))  # Chinese archives: albert_config_small_google.json
+            if found := find_config_file(folder) or (named[0] if len(named) == 1 else None):
+                print(f"architecture: {found}")
+                return found
+    raise CheckpointError(
+        f"no albert_config.json lies beside {prefix}, in assets/ or in the folder above: it says what the weights are, "
+        "and no preset is taken for it"
+    )
+
+
+def _find_vocabulary(folder: Path) -> Vocabulary | None:
+    """The SentencePiece model or, for Chinese, the WordPiece vocabulary of a folder."""
+    found = sorted(folder.glob("*.model")) or sorted(folder.glob("vocab*.txt"))
+    if len(found) > 1:
+        raise CheckpointError(f"{folder} must hold one vocabulary, it holds {', '.join(file.name for file in found)}")
+    if not found:
+        return None
+    print(f"vocabulary: {found[0]}, lower-cased (google's files do not say, all published models are)")
+    return Vocabulary(found[0].read_bytes(), found[0].name, found[0].suffix == ".model", True)
+
+
+def _tensorflow() -> ModuleType:
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    try:
+        import tensorflow
+    except ImportError as error:
+        raise ConfigError(
+            f"google's checkpoints are read by TensorFlow, which cannot be imported here ({error}): "
+            "pip install -r requirements-convert.txt"
+        ) from error
+    return tensorflow
+
+
+def read_variables(prefix: Path) -> tuple[dict[str, np.ndarray], int]:
+    """The model's variables, without TF-Hub's scope, and the number of others: optimizer and counters."""
+    tensorflow = _tensorflow()
+    try:
+        reader = tensorflow.train.load_checkpoint(str(prefix))
+        names = sorted(reader.get_variable_to_shape_map())
+        model = [name for name in names if not is_training_state(name)]
+        values = {name.removeprefix(HUB_SCOPE): reader.get_tensor(name) for name in model}
+    except (tensorflow.errors.OpError, RuntimeError, ValueError, IndexError) as error:
+        raise CheckpointError(f"{prefix} is damaged or incomplete: {' '.join(str(error).split())}") from error
+    for name, value in values.items():
+        if value.dtype != np.float32:
+            raise CheckpointError(f"{prefix}: {name} is {value.dtype}, only float32 is converted")
+    return values, len(names) - len(model)

@@ -1,0 +1,1 @@
+"""Raw text, features and batches."""

@@ -1,0 +1,292 @@
+"""Feature files -> batches of numpy arrays, in an order that depends on nothing but the seed and the epoch.
+
+`FeatureDataset` knows no task: columns, widths and padding come from the facts beside the files
+(src/data/feature_files.py). google's TFRecords give the same batches. Shape letters: B (batch_size), L (tokens, padding
+included), P (predictions).
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mindspore.dataset as ds
+import numpy as np
+
+from model_utils.errors import DataError
+from src.data.feature_files import Column, RecordSet, mindspore_reason, sha256_of
+
+SEQUENCE_WEIGHTS = "sequence_weights"
+ROW_NUMBERS = "row_numbers"
+SHUFFLE_BUFFER = 20_000  # rows; TFRecords cannot be read in any order
+
+PRETRAIN_TASK = "pretrain"
+PRETRAIN_WEIGHTS = ("masked_lm_weights",)
+PRETRAIN_TOKEN_COLUMNS = ("input_ids", "input_mask", "segment_ids", "token_boundary")
+PRETRAIN_PREDICTION_COLUMNS = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
+PRETRAIN_LABEL = "next_sentence_labels"
+
+Batch = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How rows become batches.
+
+    batch_size: rows of a batch of one rank.
+    seed, shuffle: the order of an epoch is a function of seed and epoch, or that of the files.
+    evaluation: no row is left out; the last batch is filled up with rows whose weights are 0.
+    rank, rank_size: every rank gets other rows and the same number of batches.
+    bucket_boundaries: widths in tokens; a batch has rows of one bucket, padded to its width. Empty: one width for all.
+    """
+
+    batch_size: int
+    seed: int = 0
+    shuffle: bool = True
+    evaluation: bool = False
+    rank: int = 0
+    rank_size: int = 1
+    bucket_boundaries: tuple[int, ...] = ()
+
+    @property
+    def rows_at_once(self) -> int:
+        """Rows that the batches of all ranks take together."""
+        return self.batch_size * self.rank_size
+
+    def batches(self, rows: int) -> int:
+        """Batches of each rank in an epoch."""
+        return -(-rows // self.rows_at_once) if self.evaluation else rows // self.rows_at_once
+
+    def random(self, epoch: int) -> np.random.Generator:
+        """Random numbers for the order of an epoch."""
+        return np.random.default_rng([self.seed, epoch])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The rows of this rank's batches.
+
+    rows: (batches, B) int64; -1 fills up the last batch of an evaluation.
+    widths: (batches,) tokens that the rows of a batch are padded to.
+    """
+
+    rows: np.ndarray
+    widths: np.ndarray
+
+
+def plan_batches(
+    lengths: np.ndarray,
+    boundaries: Sequence[int],
+    batch_size: int,
+    order: np.ndarray,
+    drop_remainder: bool,
+    random: np.random.Generator | None,
+) -> Plan:
+    """Put rows into batches of one bucket of lengths each.
+
+    What is left over in a bucket goes into the next larger one, so that at most one batch is incomplete: it is
+    dropped in training, and filled up with -1 in evaluation. The number of batches depends on nothing but the number
+    of rows.
+
+    Args:
+        lengths: (rows,) tokens of each row.
+        boundaries: ascending widths of the buckets; the last one is at least the longest row.
+        order: permutation of the rows.
+        random: for the order of the batches; None leaves them sorted by width.
+    """
+    bucket_of = np.searchsorted(boundaries, lengths[order])
+    batches, widths = [], []
+    rest = np.zeros(0, np.int64)
+    for bucket, width in enumerate(boundaries):
+        rows = np.concatenate([rest, order[bucket_of == bucket]])
+        full = len(rows) // batch_size * batch_size
+        batches.append(rows[:full].reshape(-1, batch_size))
+        widths += [width] * len(batches[-1])
+        rest = rows[full:]
+    if len(rest) and not drop_remainder:
+        batches.append(np.concatenate([rest, np.full(batch_size - len(rest), -1)])[None])
+        widths.append(boundaries[-1])
+    rows, widths = np.concatenate(batches), np.array(widths, int)
+    if random is not None and len(boundaries) > 1:
+        whole = len(rows) - int((rows[-1:] < 0).any())  # what is filled up stays last
+        shuffled = [*random.permutation(whole), *range(whole, len(rows))]
+        rows, widths = rows[shuffled], widths[shuffled]
+    return Plan(rows, widths)
+
+
+class FeatureDataset:
+    """Batches from one set of feature files.
+
+    Attributes:
+        facts: what made the files. num_rows: their rows. batches_per_epoch: batches of this rank.
+
+    Args:
+        records: from open_records, verified.
+        weight_columns: columns that are set to 0 in rows that only fill up a batch.
+
+    Raises:
+        DataError: the bucket boundaries do not fit the rows.
+    """
+
+    def __init__(self, records: RecordSet, loading: Loading, weight_columns: Sequence[str] = ()) -> None:
+        self.records, self.loading, self.weight_columns = records, loading, tuple(weight_columns)
+        self.facts, self.columns = records.facts, records.columns
+        self.num_rows = records.num_rows
+        self.batches_per_epoch = loading.batches(self.num_rows)
+        width = max(column.width for column in self.columns.values() if column.per_token)
+        self.boundaries = list(loading.bucket_boundaries) or [width]
+        if self.boundaries != sorted(set(self.boundaries)) or self.boundaries[-1] < records.lengths.max():
+            raise DataError(
+                f"bucket_boundaries are {self.boundaries}, allowed are ascending widths up to at least the longest "
+                f"row of {records.folder} ({records.lengths.max()} tokens)"
+            )
+
+    def plan(self, epoch: int) -> Plan:
+        """The rows of this rank's batches in an epoch."""
+        loading = self.loading
+        random = loading.random(epoch) if loading.shuffle else None
+        order = random.permutation(self.num_rows) if random else np.arange(self.num_rows)
+        plan = plan_batches(
+            self.records.lengths, self.boundaries, loading.rows_at_once, order, not loading.evaluation, random
+        )
+        rows = plan.rows.reshape(-1, loading.rank_size, loading.batch_size)[:, loading.rank]
+        return Plan(rows, plan.widths)
+
+    def width_shares(self) -> list[tuple[int, float]]:
+        """For each width of batches the number of the first one in epoch 0, and the share of those that have it."""
+        _, first, counts = np.unique(self.plan(0).widths, return_index=True, return_counts=True)
+        return [(int(start), float(count / counts.sum())) for start, count in zip(first, counts, strict=True)]
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch from number `start` on: columns (B, L), (B, P) or (B,).
+
+        Beside the columns: sequence_weights (B,) float32, row_numbers (B,) int64, -1 where a row only fills up.
+        """
+        plan = self.plan(epoch)
+        rows, widths = plan.rows[start:], plan.widths[start:]
+        if not len(rows):
+            return
+        wanted = rows[rows >= 0].tolist()
+        if not (rows[-1] >= 0).any():
+            wanted.append(0)  # a rank with nothing left computes some row with weight 0
+        read = _iterate(lambda: self._read(wanted), self.records.folder)
+        for batch, batch_rows, width in zip(read, rows, widths, strict=True):
+            columns = _finish(batch, self.columns, int(width), batch_rows >= 0, self.weight_columns)
+            yield columns | {ROW_NUMBERS: batch_rows}
+
+    def _read(self, rows: list[int]) -> ds.Dataset:
+        """These rows in this order, some at a time, padded to the longest of them."""
+        reader = ds.MindDataset(
+            [str(file) for file in self.records.files],
+            columns_list=list(self.columns),
+            sampler=ds.SubsetSampler(rows),
+            num_parallel_workers=_workers(),
+        )
+        padding = {
+            name: ([None if column.per_token else max(column.width, 1)], column.padding)
+            for name, column in self.columns.items()
+        }
+        return reader.padded_batch(self.loading.batch_size, pad_info=padding, num_parallel_workers=_workers())
+
+
+def _workers() -> int:
+    """MindSpore refuses more workers than cores; more than two only take cores from training."""
+    return min(2, os.cpu_count() or 1)
+
+
+def _iterate(pipeline: Callable[[], ds.Dataset], source: Path) -> Iterator[Batch]:
+    """What a pipeline reads; errors of making it (files that are gone by now) and of reading as sentences."""
+    try:
+        yield from pipeline().create_dict_iterator(output_numpy=True, num_epochs=1)
+    except (RuntimeError, ValueError) as error:
+        raise DataError(f"{source} cannot be read: {mindspore_reason(error)}") from error
+
+
+def _finish(
+    batch: Batch, columns: Mapping[str, Column], width: int, real: np.ndarray, weight_columns: Sequence[str]
+) -> Batch:
+    """Bring a batch to its width, types and number of rows, and add the weights of the rows.
+
+    Args:
+        real: (B,) bool, False in the last rows, which are copies of the first one and have weight 0.
+    """
+    result = {}
+    for name, column in columns.items():
+        values = batch[name].astype(column.dtype, copy=False)
+        if column.per_token and values.shape[1] < width:
+            surplus = ((0, 0), (0, width - values.shape[1]))
+            values = np.pad(values, surplus, constant_values=column.padding)
+        values = values if column.width else values[:, 0]
+        missing = len(real) - len(values)
+        result[name] = np.concatenate([values, values[:1].repeat(missing, 0)]) if missing else values
+    result[SEQUENCE_WEIGHTS] = real.astype(np.float32)
+    for name in weight_columns:
+        result[name][~real] = 0
+    return result
+
+
+class TFRecordDataset:
+    """The same batches from google's pre-training TFRecords; attributes as FeatureDataset.
+
+    They can be read only from the beginning, so rows are shuffled in a window of SHUFFLE_BUFFER, and starting inside
+    an epoch reads what lies before.
+
+    Args:
+        files: verified by check_tfrecord, with the number of records of each.
+        schema: a schema.json, or None to take the columns from the files.
+
+    Raises:
+        DataError: a column is missing, or buckets are asked for.
+    """
+
+    def __init__(self, files: Mapping[Path, int], loading: Loading, schema: Path | None = None) -> None:
+        self.files, self.loading, self.schema = list(files), loading, schema
+        self.num_rows = sum(files.values())
+        self.batches_per_epoch = loading.batches(self.num_rows)
+        if loading.bucket_boundaries:
+            raise DataError(f"{self.files[0]}: rows of a TFRecord are padded already; leave bucket_boundaries empty")
+        first = next(_iterate(lambda: self._read(None), self.files[0]))
+        length, predictions = len(first["input_ids"]), len(first["masked_lm_ids"])
+        self.columns = {name: Column("int32", length, 0, True) for name in PRETRAIN_TOKEN_COLUMNS}
+        self.columns |= {name: Column("int32", predictions) for name in PRETRAIN_PREDICTION_COLUMNS}
+        self.columns |= {name: Column("float32", predictions) for name in PRETRAIN_WEIGHTS}
+        self.columns[PRETRAIN_LABEL] = Column("int32", 0)
+        self.facts: dict[str, Any] = {
+            "task": PRETRAIN_TASK,
+            "max_seq_length": length,
+            "max_predictions_per_seq": predictions,
+            "rows": self.num_rows,
+            "files": {file.name: sha256_of(file) for file in self.files},
+        }
+
+    def width_shares(self) -> list[tuple[int, float]]:
+        """As FeatureDataset.width_shares."""
+        return [(0, 1.0)]
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """As FeatureDataset.batches."""
+        size, rank = self.loading.batch_size, self.loading.rank
+        rows, drop = self.loading.rows_at_once, not self.loading.evaluation
+
+        def pipeline() -> ds.Dataset:
+            return self._read(epoch if self.loading.shuffle else None).skip(start * rows).batch(rows, drop)
+
+        for batch in _iterate(pipeline, self.files[0].parent):
+            real = np.arange(rank * size, (rank + 1) * size) < len(batch[PRETRAIN_LABEL])
+            first = rank * size if real.any() else 0
+            own = {name: values[first : first + size] for name, values in batch.items()}
+            yield _finish(own, self.columns, self.facts["max_seq_length"], real, PRETRAIN_WEIGHTS)
+
+    def _read(self, epoch: int | None) -> Any:
+        """Rows in the order of an epoch, or in that of the files for None."""
+        names = [*PRETRAIN_TOKEN_COLUMNS, *PRETRAIN_PREDICTION_COLUMNS, PRETRAIN_LABEL]
+        files = [str(file) for file in self.files]
+        schema = str(self.schema) if self.schema else None
+        if epoch is None:
+            return ds.TFRecordDataset(files, schema, names, shuffle=False, num_parallel_workers=1)
+        random = self.loading.random(epoch)
+        files = [files[index] for index in random.permutation(len(files))]
+        ds.config.set_seed(int(random.integers(2**31)))
+        reader = ds.TFRecordDataset(files, schema, names, shuffle=False, num_parallel_workers=1)
+        return reader.shuffle(SHUFFLE_BUFFER)

@@ -1,0 +1,69 @@
+"""How often the tokens of documents are used in examples, and whether those near the ends are used as often."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from src.data.pretraining_instances import MIN_DOCUMENT_TOKENS, Documents, Pair
+
+NEAR = (8, 32, 64)  # tokens from the beginning and from the end of a document
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Counts that add up over units of documents.
+
+    uses, tokens: (7,) int64, segments that hold them, and tokens times passes over the text: of all tokens, of the
+        first 8, 32 and 64 of each document, and of the last.
+    documents: all of them. left_out: those of fewer than MIN_DOCUMENT_TOKENS.
+    """
+
+    uses: np.ndarray
+    tokens: np.ndarray
+    documents: int
+    left_out: int
+
+    @classmethod
+    def none(cls) -> "Coverage":
+        """Of no documents."""
+        nothing = np.zeros(1 + 2 * len(NEAR), np.int64)
+        return cls(nothing, nothing, 0, 0)
+
+    @classmethod
+    def of(cls, documents: Documents, pairs: Sequence[Pair], passes: int) -> "Coverage":
+        """Of the pairs that several passes over some documents gave."""
+        total = len(documents.ids)
+        ends = np.array([pair[:2] for pair in pairs], np.int64).reshape(-1, 2)
+        changes = np.bincount(ends[:, 0], minlength=total + 1) - np.bincount(ends[:, 1], minlength=total + 1)
+        uses = np.cumsum(changes)[:total]
+        first = np.array([borders[0] for borders in documents.borders], np.int64)
+        last = np.array([borders[-1] - 1 for borders in documents.borders], np.int64)
+        place, sizes = np.arange(total), last + 1 - first
+        from_first, from_last = place - np.repeat(first, sizes), np.repeat(last, sizes) - place
+        chosen = [from_first >= 0, *(distance < near for distance in (from_first, from_last) for near in NEAR)]
+        counts = [(uses[mask].sum(), passes * mask.sum()) for mask in chosen]
+        left_out = documents.left_out
+        return cls(*np.array(counts, np.int64).T, len(documents.borders) + left_out, left_out)
+
+    def __add__(self, other: "Coverage") -> "Coverage":
+        return Coverage(
+            self.uses + other.uses,
+            self.tokens + other.tokens,
+            self.documents + other.documents,
+            self.left_out + other.left_out,
+        )
+
+    @property
+    def relative(self) -> np.ndarray:
+        """(7,) uses of a token, divided by those of the average one."""
+        return self.uses / self.tokens * (self.tokens[0] / self.uses[0])
+
+    def __str__(self) -> str:
+        near = ", ".join(map(str, NEAR))
+        first, last = (", ".join(f"{share:.2f}" for share in half) for half in np.split(self.relative[1:], 2))
+        return (
+            f"a pass over the text uses each token {self.uses[0] / self.tokens[0]:.2f} times; the first {near} of a "
+            f"document {first} times as often, the last {near} {last}; {self.left_out:,} of {self.documents:,} "
+            f"documents have fewer than {MIN_DOCUMENT_TOKENS} tokens and are left out"
+        )

@@ -1,0 +1,65 @@
+"""Features of one split of a fine-tuning task, and their feature files, made once and found again.
+
+A set of files lies under a name that is a hash of everything that made it, so that another text, vocabulary or
+setting never meets old features.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from src.data.feature_files import Column, Ragged, RecordSet, RecordWriter, facts_of, open_records, pack_rows
+
+ROWS_AT_ONCE = 5000  # packed rows take several times the memory of arrays
+
+
+@dataclass(frozen=True)
+class Features:
+    """Rows of a split, without padding.
+
+    columns: what a row has. values: the rows of every column. arrays: what prediction needs beside the rows.
+    """
+
+    columns: dict[str, Column]
+    values: dict[str, Ragged]
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+def cached_features(folder: Path, task: str, facts: Mapping[str, Any], make: Callable[[], Features]) -> RecordSet:
+    """The feature files of these facts, made if they are not there yet.
+
+    Args:
+        folder: where feature files are kept.
+        task: kind of the rows. facts: everything else that decides about them, as JSON values.
+        make: turns the raw text into features.
+
+    Raises:
+        DataError: the files are damaged, or the folder cannot be written.
+    """
+    described = json.dumps({"task": task, **facts}, sort_keys=True)
+    path = folder / f"{task}-{hashlib.sha256(described.encode()).hexdigest()[:16]}.mindrecord"
+    if not facts_of(path).exists():
+        features = make()
+        with RecordWriter(path, features.columns, {"task": task, **facts}) as writer:
+            for values in _slices(features.values):
+                writer.write(pack_rows(features.columns, values))
+            for suffix, array in features.arrays.items():
+                writer.add_array(suffix, array)
+    return open_records(path, task, **facts)
+
+
+def _slices(values: Mapping[str, Ragged]) -> Iterator[dict[str, Ragged]]:
+    """The rows of all columns, some at a time."""
+    ends = {name: np.concatenate([[0], np.cumsum(ragged.counts)]) for name, ragged in values.items()}
+    rows = len(next(iter(values.values())).counts)
+    for start in range(0, rows, ROWS_AT_ONCE):
+        stop = min(start + ROWS_AT_ONCE, rows)
+        yield {
+            name: Ragged(ragged.values[ends[name][start] : ends[name][stop]], ragged.counts[start:stop])
+            for name, ragged in values.items()
+        }

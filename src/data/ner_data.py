@@ -1,0 +1,273 @@
+"""Sentences with tagged words -> rows of token ids, for token classification.
+
+Read are columns (CoNLL: a word a line, a blank line after a sentence), lines (words, TAB, tags: BMES files), and
+tables of texts and the names in them. The tag of a word is learnt and predicted at its first token.
+"""
+
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from model_utils.errors import DataError, shorten
+from src.create_finetune_data import text_facts, token_columns
+from src.create_squad_data import best_windows
+from src.data.entities import OUTSIDE, is_tag
+from src.data.feature_cache import Features
+from src.data.feature_files import Column, Ragged
+from src.data.text_tables import SUFFIXES, read_lines, read_table
+from src.tokenization import FullTokenizer
+
+FORMATS = ("columns", "lines", "names")
+_TEXT_TABLES = tuple(suffix for suffix in SUFFIXES if suffix not in (".txt", ".tsv"))  # these may be columns
+_DOCUMENT = "-DOCSTART-"
+_SHOWN = 3  # of the names that are not found
+_IDEOGRAPH = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_LETTER = rf"(?:(?![{_IDEOGRAPH}])[\w\u0300-\u036f])"
+# An ideograph; letters and digits, with points, commas and hyphens inside; 's and the like; any other character.
+_WORD = re.compile(rf"[{_IDEOGRAPH}]|{_LETTER}+(?:[-.,]{_LETTER}+)*|['’]{_LETTER}+|[^\w\s]")
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """Words, and their tags unless it is not labelled.
+
+    file, line: its place. lines_a_word: 1 where every word has a line of its own, else 0.
+    """
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...] | None = None
+    file: Path = Path()
+    line: int = 0
+    lines_a_word: int = 0
+
+    def place(self, word: int) -> str:
+        """For error sentences."""
+        return f"{self.file}: line {self.line + word * self.lines_a_word}"
+
+
+@dataclass(frozen=True)
+class NameColumns:
+    """Which columns of a table hold the text and a name that occurs in it; how entities of these names are labelled."""
+
+    text: str = "review"
+    name: str = "dish_name"
+    label: str = "DISH"
+
+
+def split_words(text: str) -> list[tuple[int, int]]:
+    """First character and the one after the last of every word: of English, by and large, as CoNLL-2003 splits them; of
+    Chinese, every ideograph."""
+    return [match.span() for match in _WORD.finditer(text)]
+
+
+# --- reading ---
+
+
+def read_sentences(path: Path, data_format: str, names: NameColumns, labelled: bool = True) -> list[Sentence]:
+    """The sentences of a file, in their order.
+
+    Args:
+        data_format: one of FORMATS, or "auto": names for csv, jsonl, xls and xlsx, lines where a TAB follows several
+            words, else columns.
+        labelled: every word must have a tag. Otherwise tags are read where all words of the file have one.
+
+    Raises:
+        DataError: the file cannot be read, is of another form (names the line) or holds no sentences.
+    """
+    path = Path(path)
+    data_format = find_format(path, data_format)
+    if data_format == "names":
+        sentences = _read_names(path, names, labelled)
+    else:
+        read = _read_columns if data_format == "columns" else _read_lines
+        sentences = list(read(path, labelled))
+    if not sentences:
+        raise DataError(f"{path} holds no sentences")
+    if not labelled and not all(sentence.tags and all(map(is_tag, sentence.tags)) for sentence in sentences):
+        return [Sentence(each.words, None, each.file, each.line, each.lines_a_word) for each in sentences]
+    for sentence in sentences:
+        for word, tag in enumerate(sentence.tags):
+            if not is_tag(tag):
+                raise DataError(
+                    f"{sentence.place(word)} has the tag {shorten(tag)}, allowed are O, B-LABEL, I-LABEL, ..."
+                )
+    return sentences
+
+
+def find_format(path: Path, data_format: str = "auto") -> str:
+    """The one of FORMATS that a file has, by its name and its lines where data_format does not say."""
+    if data_format != "auto":
+        return data_format
+    return "names" if path.suffix.lower() in _TEXT_TABLES else _columns_or_lines(path)
+
+
+def _columns_or_lines(path: Path) -> str:
+    return "lines" if any(" " in text.partition("\t")[0] for text in read_lines(path) if "\t" in text) else "columns"
+
+
+def _read_columns(path: Path, labelled: bool) -> Iterator[Sentence]:
+    width, rows, start = 0, [], 0
+    for line, text in enumerate(itertools.chain(read_lines(path), [""]), 1):
+        row = re.split(r"[ \t]+", text.strip(" \t\r\n"))
+        if row == [""] or row[0] == _DOCUMENT:
+            if rows:
+                yield Sentence(
+                    tuple(row[0] for row in rows), tuple(row[-1] for row in rows) if width > 1 else None, path, start, 1
+                )
+            rows = []
+            continue
+        width = width or len(row)
+        if len(row) != width or (labelled and width < 2):
+            expected = f"{width}, as above" if width > 1 else "a word and its tag"
+            raise DataError(f"{path}: line {line} has {len(row)} column(s), expected are {expected}")
+        start = start if rows else line
+        rows.append(row)
+
+
+def _read_lines(path: Path, labelled: bool) -> Iterator[Sentence]:
+    for line, text in enumerate(read_lines(path), 1):
+        parts = [part.split() for part in text.split("\t")]
+        if not any(parts):
+            continue
+        if len(parts) != 2 and (labelled or len(parts) > 1):
+            raise DataError(f"{path}: line {line} has {len(parts)} column(s), expected are words, TAB, their tags")
+        if len(parts) == 2 and len(parts[0]) != len(parts[1]):
+            raise DataError(f"{path}: line {line} has {len(parts[0])} words and {len(parts[1])} tags")
+        yield Sentence(tuple(parts[0]), tuple(parts[1]) if len(parts) == 2 else None, path, line)
+
+
+def _read_names(path: Path, columns: NameColumns, labelled: bool) -> list[Sentence]:
+    """The texts of a table, each once, with all names that its rows give; a row without a name is a text without."""
+    table = read_table(path)
+    labelled = labelled or table.has(columns.name)
+    wanted = [columns.text, *([columns.name] * labelled)]
+    found: dict[str, tuple[int, list[str]]] = {}
+    for line, (text, *names) in table.select(wanted):
+        if text.strip():
+            found.setdefault(text.strip(), (line, []))[1].extend(name for name in names if name.strip())
+        elif labelled:
+            raise DataError(f"{path}: line {line} is empty in column {columns.text!r}; fill it or remove the row")
+    sentences, missing = [], []
+    for text, (line, names) in found.items():
+        words = [text[start:end] for start, end in split_words(text)]
+        tags, unfound = tag_names_in(words, names, columns.label)
+        missing += [f"line {line} ({name!r})" for name in unfound]
+        if words and not unfound:
+            sentences.append(Sentence(tuple(words), tuple(tags) if labelled else None, path, line))
+    if missing:
+        shown = ", ".join(missing[:_SHOWN]) + (", ..." if len(missing) > _SHOWN else "")
+        print(f"{path.name}: {len(missing):,} names do not occur in their texts, which are left out: {shown}")
+    return sentences
+
+
+def tag_names_in(words: Sequence[str], names: Sequence[str], label: str) -> tuple[list[str], list[str]]:
+    """BIO tags of words, wherever a name occurs in them (whole words, in any case), longer names first.
+
+    Returns:
+        The tags, and the names that do not occur.
+    """
+    lowered, tags, unfound = [word.lower() for word in words], [OUTSIDE] * len(words), []
+    split = {name: [name[start:end].lower() for start, end in split_words(name)] for name in names}
+    for name, wanted in sorted(split.items(), key=lambda item: -len(item[1])):
+        size = len(wanted)
+        places = [i for i in range(len(words) - size + 1) if wanted and lowered[i : i + size] == wanted]
+        if not places:
+            unfound.append(name)
+        for first in places:
+            if set(tags[first : first + size]) == {OUTSIDE}:
+                tags[first : first + size] = [f"B-{label}", *([f"I-{label}"] * (size - 1))]
+    return tags, unfound
+
+
+# --- features ---
+
+
+def ner_features(
+    sentences: Sequence[Sentence], labels: Sequence[str], tokenizer: FullTokenizer, max_seq_length: int
+) -> Features:
+    """One row for each sentence, in their order; of one that is too long, one for each window.
+
+    Windows overlap by half, and a word belongs to the one that shows most of its surroundings.
+
+    Args:
+        labels: tags by id.
+        max_seq_length: tokens of a row, [CLS] and [SEP] included.
+
+    Returns:
+        Columns input_ids, input_mask, segment_ids, int32, and where all sentences are labelled label_ids (int32) and
+        label_weights (float32, 1 at the first token of each word of the row); all per_token.
+        Arrays `words` (all words, 2) int32: row and position of each; `sentence_words` (sentences,) words of each.
+
+    Raises:
+        DataError: there are no sentences; a tag is unknown.
+    """
+    if not sentences:
+        raise DataError("there are no sentences to make features of")
+    targets = _targets(sentences, labels)
+    counts = np.array([len(sentence.words) for sentence in sentences], np.int64)
+    pieces = tokenizer.encode_batch(word for sentence in sentences for word in sentence.words)
+    ids: list[int] = []
+    lengths, places = [], np.zeros((counts.sum(), 2), np.int32)
+    room, word = max_seq_length - 2, 0
+    for count in counts.tolist():
+        own = [piece or [tokenizer.unk_id] for piece in pieces[word : word + count]]
+        tokens = list(itertools.chain.from_iterable(own))
+        firsts = np.cumsum([0, *map(len, own[:-1])])
+        step = max(1, room // 2)
+        starts = np.arange(0, max(0, len(tokens) - room) + step, step)
+        sizes = np.minimum(len(tokens) - starts, room)
+        window = best_windows(starts, sizes)[firsts]
+        places[word : word + count] = np.stack([len(lengths) + window, firsts - starts[window] + 1], 1)
+        for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
+            ids += [tokenizer.cls_id, *tokens[start : start + size], tokenizer.sep_id]
+            lengths.append(size + 2)
+        word += count
+    rows = np.array(lengths, np.int64)
+    input_ids = np.array(ids, np.int32)
+    columns = token_columns(tokenizer, max_seq_length)
+    filled = (input_ids, np.ones_like(input_ids), np.zeros_like(input_ids))
+    values = {name: Ragged(column, rows) for name, column in zip(columns, filled, strict=True)}
+    if targets is not None:
+        at = (np.cumsum(rows) - rows)[places[:, 0]] + places[:, 1]
+        for name, dtype, entries in (("label_ids", "int32", targets), ("label_weights", "float32", 1)):
+            column = np.zeros(len(input_ids), dtype)
+            column[at] = entries
+            columns[name], values[name] = Column(dtype, max_seq_length, 0, True), Ragged(column, rows)
+    return Features(columns, values, {"words": places, "sentence_words": counts.astype(np.int32)})
+
+
+def _targets(sentences: Sequence[Sentence], labels: Sequence[str]) -> np.ndarray | None:
+    """(all words,) label ids; None if there are sentences without."""
+    if any(sentence.tags is None for sentence in sentences):
+        return None
+    ids = {label: index for index, label in enumerate(labels)}
+    for sentence in sentences:
+        for word, tag in enumerate(sentence.tags):
+            if tag not in ids:
+                raise DataError(f"{sentence.place(word)} has the tag {shorten(tag)}, allowed are {', '.join(labels)}")
+    return np.array([ids[tag] for sentence in sentences for tag in sentence.tags], np.int32)
+
+
+def word_logits(array: Callable[[str], np.ndarray], logits: Ragged) -> list[np.ndarray]:
+    """(words, C) for each sentence, of a network's outputs for all tokens, (tokens, C).
+
+    Args:
+        array: gives an array of ner_features by its name: `features.arrays.__getitem__`, `records.array`.
+    """
+    rows, positions = array("words").T
+    first = np.cumsum(logits.counts) - logits.counts
+    return np.split(logits.values[first[rows] + positions], np.cumsum(array("sentence_words"))[:-1])
+
+
+def ner_facts(
+    sentences: Sequence[Sentence], labels: Iterable[str], tokenizer: FullTokenizer, max_seq_length: int
+) -> dict[str, Any]:
+    """Everything that decides about ner_features of the same arguments."""
+    texts = ((sentence.words, sentence.tags) for sentence in sentences)
+    source = {sentence.file.name for sentence in sentences}
+    return text_facts(source, texts, tokenizer, max_seq_length=max_seq_length, labels=list(labels))

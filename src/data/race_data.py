@@ -1,0 +1,216 @@
+"""RACE: folders of passages with four-choice questions -> rows of token ids.
+
+As google-research/albert's race_utils: choice c of a question is [CLS] article [SEP] question and option c [SEP], with
+segment 1 from the question on. The option takes the place of every "_" in the question; without one it follows after a
+space. Of question and option the last max_qa_length tokens stay, of the article the first ones that there is room for.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import attrgetter, itemgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from model_utils.errors import DataError, shorten
+from model_utils.json_files import parse_json
+from src.create_finetune_data import TOKEN_COLUMNS, labelled_features, text_facts, token_columns
+from src.data.feature_cache import Features
+from src.data.feature_files import Ragged
+from src.data.text_tables import read_lines
+from src.tokenization import FullTokenizer
+
+SPLITS = ("train", "dev", "test")
+LEVELS = ("middle", "high")
+ANSWERS = "ABCD"
+NUM_CHOICES = len(ANSWERS)
+BLANK = "_"
+_KEYS = ("article", "questions", "options", "answers")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One question.
+
+    id: LEVEL/FILE/NUMBER, numbers from 0. level: index into LEVELS. article: one object for all questions of a file.
+    options: NUM_CHOICES of them. answer: index of the right one.
+    """
+
+    id: str
+    level: int
+    article: str
+    question: str
+    options: tuple[str, ...]
+    answer: int
+
+
+def read_race(data_dir: Path, split: str, level: str = "all") -> list[Question]:
+    """The questions of a split, in the order of levels and file names.
+
+    Args:
+        data_dir: a folder that holds {train,dev,test}/{middle,high}/*.txt, or one that holds it as RACE.
+        split: one of SPLITS.
+        level: "middle", "high" or "all".
+
+    Raises:
+        DataError: the folder is not there or is empty, or a file is not as it must be.
+    """
+    root = data_dir / "RACE" if (data_dir / "RACE").is_dir() else data_dir
+    questions = []
+    for number, name in enumerate(LEVELS):
+        if level in (name, "all"):
+            folder = root / split / name
+            files = sorted(folder.glob("*.txt"))
+            if not files:
+                raise DataError(f"{folder} holds no *.txt files; allowed is RACE's folder, unpacked from RACE.tar.gz")
+            for file in files:
+                questions += _read_passage(file, number)
+    return questions
+
+
+def _read_passage(file: Path, level: int) -> list[Question]:
+    text = "".join(read_lines(file))
+    try:
+        passage = parse_json(text)
+    except ValueError as error:
+        raise DataError(f"{file} is not JSON: {error}") from None
+    missing = [key for key in _KEYS if key not in passage] if isinstance(passage, dict) else list(_KEYS)
+    if missing:
+        raise DataError(f"{file} is not a RACE passage: it has no {', '.join(missing)}")
+    article, questions, options, answers = (passage[key] for key in _KEYS)
+    if not isinstance(article, str) or not article.strip():
+        raise DataError(f"{file}: the article is empty or no text")
+    lists = (questions, options, answers)
+    if not all(isinstance(part, list) for part in lists) or len({len(part) for part in lists}) > 1:
+        raise DataError(f"{file}: questions, options and answers are not lists of the same length")
+    found = []
+    for number, (question, choices, answer) in enumerate(zip(questions, options, answers, strict=True)):
+        if not isinstance(question, str):
+            raise DataError(f"{file}: question {number} (from 0) is no text")
+        if not isinstance(choices, list) or len(choices) != NUM_CHOICES or not all(isinstance(c, str) for c in choices):
+            raise DataError(
+                f"{file}: question {number} (from 0) has the options {shorten(choices)}, allowed are four texts"
+            )
+        if answer not in tuple(ANSWERS):
+            raise DataError(f"{file}: question {number} (from 0) has the answer {shorten(answer)}, allowed are A to D")
+        name = f"{LEVELS[level]}/{file.name}/{number}"
+        found.append(Question(name, level, article, question, tuple(choices), ANSWERS.index(answer)))
+    return found
+
+
+def race_features(
+    questions: Sequence[Question],
+    tokenizer: FullTokenizer,
+    max_seq_length: int,
+    max_qa_length: int,
+    say: Callable[[str], object] = print,
+) -> Features:
+    """One row a question, in their order.
+
+    Args:
+        max_seq_length: tokens of one choice, at least max_qa_length + 3. max_qa_length: of question and option.
+        say: told how many rows were too long.
+
+    Returns:
+        Columns of encode_questions; label_ids: int32, the right choice. Arrays labels (rows,) int32, the same; levels
+        (rows,) int32, indices into LEVELS; question_ids (rows,) text.
+
+    Raises:
+        DataError: there are no questions.
+    """
+    if not questions:
+        raise DataError("there are no questions to make features of")
+    values, truncated = encode_questions(
+        [question.article for question in questions],
+        [question.question for question in questions],
+        [question.options for question in questions],
+        tokenizer,
+        max_seq_length,
+        max_qa_length,
+    )
+    if truncated.any():
+        say(
+            f"{truncated.sum():,} of {len(questions):,} questions do not fit into {max_seq_length} tokens with their "
+            "article, or their options not into max_qa_length; they are cut"
+        )
+    return labelled_features(
+        token_columns(tokenizer, NUM_CHOICES * max_seq_length),
+        values,
+        np.array([question.answer for question in questions], np.int32),
+        levels=np.array([question.level for question in questions], np.int32),
+        question_ids=np.array([question.id for question in questions]),
+    )
+
+
+def encode_questions(
+    articles: Sequence[str],
+    questions: Sequence[str],
+    options: Sequence[Sequence[str]],
+    tokenizer: FullTokenizer,
+    max_seq_length: int,
+    max_qa_length: int,
+) -> tuple[dict[str, Ragged], np.ndarray]:
+    """Rows of one question each; an article that stands several times in a row is tokenized once.
+
+    Args:
+        articles, questions: (rows,). options: (rows,) of NUM_CHOICES each.
+
+    Returns:
+        input_ids, input_mask, segment_ids: int32. Entry t * NUM_CHOICES + c of a row is token t of choice c; every
+            choice is padded to the longest one of its row.
+        truncated: (rows,) bool, whether tokens of the row's article or choices were cut off.
+    """
+    rows = [
+        (article, [ending[-max_qa_length:] for ending in endings], max(map(len, endings)) > max_qa_length)
+        for article, endings in _tokenize(articles, questions, options, tokenizer)
+    ]
+    needed = np.array([len(article) + max(map(len, endings)) + 3 for article, endings, _ in rows])
+    truncated = (needed > max_seq_length) | np.array([cut for _, _, cut in rows])
+    lengths = np.minimum(needed, max_seq_length)
+    starts = np.cumsum(lengths) - lengths
+    shape = (int(lengths.sum()), NUM_CHOICES)
+    input_ids = np.full(shape, tokenizer.pad_id, np.int32)
+    input_mask, segment_ids = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+    for (article, endings, _), start in zip(rows, starts, strict=True):
+        for choice, ending in enumerate(endings):
+            kept = min(len(article), max_seq_length - 3 - len(ending))
+            second, end = start + kept + 2, start + kept + len(ending) + 3
+            tokens = input_ids[start:end, choice]
+            tokens[0], tokens[kept + 1], tokens[-1] = tokenizer.cls_id, tokenizer.sep_id, tokenizer.sep_id
+            tokens[1 : kept + 1], tokens[kept + 2 : -1] = article[:kept], ending
+            input_mask[start:end, choice] = 1
+            segment_ids[second:end, choice] = 1
+    columns = (input_ids, input_mask, segment_ids)
+    counts = NUM_CHOICES * lengths
+    return {name: Ragged(rows.ravel(), counts) for name, rows in zip(TOKEN_COLUMNS, columns, strict=True)}, truncated
+
+
+def _tokenize(
+    articles: Sequence[str], questions: Sequence[str], options: Sequence[Sequence[str]], tokenizer: FullTokenizer
+) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
+    """Ids of the article and of every question with option, row by row."""
+    rows = zip(articles, questions, options, strict=True)
+    for article, group in itertools.groupby(rows, key=itemgetter(0)):
+        asked = [(tokenizer.preprocess(question), choices) for _, question, choices in group]
+        endings = [_join(question, tokenizer.preprocess(option)) for question, choices in asked for option in choices]
+        ids = [np.array(row, np.int32) for row in tokenizer.encode_batch([article, *endings])]
+        for first in range(1, len(ids), NUM_CHOICES):
+            yield ids[0], ids[first : first + NUM_CHOICES]
+
+
+def _join(question: str, option: str) -> str:
+    return question.replace(BLANK, option) if BLANK in question else f"{question} {option}"
+
+
+def race_facts(
+    questions: Sequence[Question], tokenizer: FullTokenizer, max_seq_length: int, max_qa_length: int
+) -> dict[str, Any]:
+    """Everything that decides about race_features of the same arguments."""
+    levels = {LEVELS[question.level] for question in questions}
+    texts = (
+        (article, [(each.id, each.question, each.options, each.answer) for each in group])
+        for article, group in itertools.groupby(questions, key=attrgetter("article"))
+    )
+    return text_facts(levels, texts, tokenizer, max_seq_length=max_seq_length, max_qa_length=max_qa_length)

@@ -1,0 +1,111 @@
+"""The configurations of export.py and predict.py; model_utils/config.py says how a configuration is made."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from model_utils.config import DEVICE_TARGETS, DEVICES, ROWS
+from model_utils.errors import ConfigError
+from model_utils.schema import Config, option
+from src.albert_config import LENGTH
+from src.tasks.finetune_config import ClassifierConfig, NerConfig, RaceConfig, SquadConfig, SquadV2Config
+from src.training.training_config import PretrainConfig
+
+MINDIR, AIR, ONNX = "MINDIR", "AIR", "ONNX"
+
+
+@dataclass(frozen=True)
+class ExportConfig(Config):
+    """Write a trained model as a file that can be deployed: python export.py.
+
+    What the file computes follows from the weights and what lies beside them. The yaml file of the task may be given as
+    --config_path; its keys for training mean nothing here.
+    """
+
+    config_file = "pretrain_config.yaml"
+    file_sharers = (ClassifierConfig, RaceConfig, SquadConfig, SquadV2Config, NerConfig, PretrainConfig)
+
+    export_ckpt_file: str = option("", "a checkpoint, or the folder of a run or a conversion", required=True)
+    export_file_name: str = option(
+        "", "NAME of what is written, DIR/NAME: NAME.mindir, NAME.json and the vocabulary", required=True
+    )
+    file_format: str = option(MINDIR, "AIR only on Ascend; ONNX with fixed shapes", choices=(MINDIR, AIR, ONNX))
+    export_embeddings: bool = option(False, "export the encoder alone, whatever the weights were trained for")
+    export_batch_size: int = option(1, "AIR, ONNX: rows of a batch", minimum=1, maximum=ROWS)
+    export_seq_length: int = option(
+        0, "AIR, ONNX: tokens of a row; 0: the task's max_seq_length", minimum=0, maximum=LENGTH
+    )
+    vocab_file_path: str = option("", "WordPiece vocabulary, if none lies beside the checkpoint")
+    spm_model_file: str = option("", "SentencePiece model, if none lies beside the checkpoint")
+    encrypt_key_file: str = option(
+        "", "file of 16, 24 or 32 bytes: encrypt the MINDIR by AES-GCM", needs=("file_format", MINDIR)
+    )
+    device_target: str = option("auto", "the device; auto takes the best one that works", choices=DEVICE_TARGETS)
+    device_id: int = option(0, "number of the device, counted from 0", minimum=0, maximum=DEVICES - 1)
+    dry_run: bool = option(False, "load the weights, compute one batch, estimate time, memory and disk; write nothing")
+
+    def validate(self) -> None:
+        name = Path(self.export_file_name)
+        if self.export_file_name and (name.name in ("", "..") or name.suffix in (".mindir", ".air", ".onnx", ".json")):
+            raise ConfigError(
+                f"export_file_name is {self.export_file_name}, needed is DIR/NAME or NAME: the endings are added to it"
+            )
+        if self.file_format == MINDIR and (self.export_batch_size != 1 or self.export_seq_length):
+            raise ConfigError("export_batch_size and export_seq_length mean nothing for MINDIR, which takes any shape")
+
+
+@dataclass(frozen=True)
+class PredictConfig(Config):
+    """Answer raw text with a trained model: python predict.py."""
+
+    model: str = option("", "NAME.mindir, a checkpoint, or the folder of a run or a conversion", required=True)
+    input: str = option("", "file of records: .jsonl, .json, .tsv, .csv, or plain lines; -: standard input")
+    output: str = option("", "JSON lines, one for each record; -: standard output")
+    input_format: str = option(
+        "auto", "auto: by the file's ending, for - JSON lines", choices=("auto", "json_lines", "table", "text")
+    )
+    text_a_column: str = option(
+        "", "key or column of a record's (first) text; empty: the training data's, else text_a, or text"
+    )
+    text_b_column: str = option("", "likewise of its second text; every record must have it then")
+    serve: str = option("", "HOST:PORT to answer requests on, with a page to try the model, in place of files")
+    allowed_hosts: tuple[str, ...] = option(
+        (), "names of the server that requests may use besides the address served; *: any name"
+    )
+    batch_tokens: int = option(
+        0,
+        "tokens of a batch, padding included, at least one row; 0: as many as take about 1 GB beside the weights",
+        minimum=0,
+        maximum=2**24,
+    )
+    top_k: int = option(5, "tokens for each mask, where masks are filled in", minimum=1, maximum=1000)
+    embeddings: bool = option(False, "answer with the encoder's pooled output, whatever the weights were trained for")
+    vocab_file_path: str = option("", "WordPiece vocabulary, if none lies beside the checkpoint")
+    spm_model_file: str = option("", "SentencePiece model, if none lies beside the checkpoint")
+    encrypt_key_file: str = option("", "file of the key that the MINDIR was encrypted with")
+    device_target: str = option("auto", "the device; auto takes the best one that works", choices=DEVICE_TARGETS)
+    device_id: int = option(0, "number of the device, counted from 0", minimum=0, maximum=DEVICES - 1)
+    dry_run: bool = option(
+        False, "load the model, read all records, answer some, estimate time, memory and disk; keep nothing"
+    )
+
+    def check_required(self) -> None:
+        super().check_required()
+        for_files = ("input", "output", "input_format", "text_a_column", "text_b_column", "dry_run")
+        if self.serve and (given := [key for key in for_files if getattr(self, key) != getattr(PredictConfig, key)]):
+            raise ConfigError(f"serve answers requests: {given[0]} means nothing beside it")
+        if self.allowed_hosts and not self.serve:
+            raise ConfigError("allowed_hosts are the names of a server: they mean nothing without serve")
+        if not self.serve and not (self.input and self.output):
+            raise ConfigError("--input and --output are needed (- for standard input and output), or --serve HOST:PORT")
+        if self.model.lower().endswith((".onnx", ".air")):
+            raise ConfigError(
+                f"model is {self.model}: ONNX and AIR files are for runtimes of their own; allowed is NAME.mindir "
+                "(export.py --file_format MINDIR), a checkpoint, or the folder of a run or a conversion"
+            )
+        own = [key for key in ("embeddings", "vocab_file_path", "spm_model_file") if getattr(self, key)]
+        if self.model.endswith(".mindir") and own:
+            raise ConfigError(
+                f"{own[0]} is given, but what a MINDIR computes, with which vocabulary, its export decided"
+            )
+        if not self.model.endswith(".mindir") and self.encrypt_key_file:
+            raise ConfigError("encrypt_key_file is given, but only a MINDIR can be encrypted")

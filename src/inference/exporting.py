@@ -1,0 +1,346 @@
+"""Write a trained network as MINDIR, AIR or ONNX, with a description and the vocabulary, and prove that it computes the
+same.
+
+NAME.mindir (.air, .onnx)   the network, for any batch and length (AIR, ONNX: of fixed ones)
+NAME.model, NAME.vocab.txt  the vocabulary
+NAME.json                   inputs, outputs, task, labels, lengths, thresholds, architecture, and the sha256 of both
+"""
+
+import contextlib
+import importlib
+import os
+import shutil
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+import mindspore as ms
+import mindspore.onnx
+import numpy as np
+from mindspore import Tensor, nn
+
+from model_utils.device import peak_memory
+from model_utils.errors import CheckpointError, ConfigError, DataError
+from model_utils.files import open_file, scratch_folder, sync_to_disk
+from model_utils.json_files import FileBeside, Schema, Sha256, read_json, write_checked
+from src.data.feature_files import sha256_of
+from src.data.race_data import NUM_CHOICES
+from src.inference.deploy_config import AIR, MINDIR, ONNX
+from src.task_file import CardSchema
+from src.trained_model import DEFAULTS, AnsweringNetwork, TrainedModel, shortest_row
+
+FORMAT_VERSION = 1
+TOLERANCE = 1e-5  # of an output's largest entry, or of 1 where that is smaller
+FORBIDDEN = 1e20  # what is larger is no score but forbids a token, and is measured by itself alone
+SHAPES = (1, 9), (3, 24)  # batches and lengths that a MINDIR is tried on, besides the longest
+KEY_BYTES = (16, 24, 32)
+ENCRYPTION = "AES-GCM"
+
+
+class InputSchema(Schema):
+    """A column that an exported graph takes."""
+
+    name: str
+
+
+class OutputSchema(Schema):
+    """A tensor that an exported graph gives."""
+
+    name: str
+    per_token: bool
+
+
+class VocabularySchema(Schema):
+    """The vocabulary beside an exported graph."""
+
+    file: FileBeside
+    sha256: Sha256
+
+
+class DescriptionSchema(CardSchema):
+    """What NAME.json says: the card of the model (src/trained_model.py) with the files and the graph."""
+
+    task: Literal[tuple(DEFAULTS)]
+    format_version: Literal[FORMAT_VERSION]
+    sha256: Sha256
+    encrypted: bool
+    inputs: tuple[InputSchema, ...]
+    outputs: tuple[OutputSchema, ...]
+    vocabulary: VocabularySchema
+    do_lower_case: bool
+    architecture: dict[str, Any]
+
+
+def read_key(file: str) -> bytes | None:
+    """The key in a file, or None for no file.
+
+    Raises:
+        ConfigError: it cannot be read or has another length.
+    """
+    if not file:
+        return None
+    try:
+        with open_file(Path(file)) as stream:
+            key = stream.read(max(KEY_BYTES) + 1)
+    except OSError as error:
+        raise ConfigError(f"encrypt_key_file {file} cannot be read: {error.strerror}") from error
+    if len(key) not in KEY_BYTES:
+        raise ConfigError(f"encrypt_key_file {file} has {len(key)} bytes, allowed are 16, 24 or 32 (no end of line)")
+    return key
+
+
+def export_model(
+    model: TrainedModel,
+    name: Path,
+    file_format: str,
+    key: bytes | None = None,
+    batch_size: int = 1,
+    length: int = 0,
+    say: Callable[[str], object] = print,
+) -> None:
+    """Write the files of a model; older ones of this name are replaced.
+
+    Args:
+        name: DIR/NAME. key: encrypt the MINDIR.
+        batch_size, length: of AIR and ONNX; length 0: the card's max_seq_length.
+
+    Raises:
+        CheckpointError: the file that was written computes something else; nothing is left behind.
+        ConfigError: the network does not take rows of this length.
+        DataError: the folder cannot be written to, MindSpore cannot write the network in this format, or what checks
+            it is not installed.
+    """
+    fixed = _settle(model, name, file_format, batch_size, length)
+    with contextlib.ExitStack() as at_end:
+        try:
+            name.parent.mkdir(parents=True, exist_ok=True)
+            temporary = at_end.enter_context(scratch_folder(name.parent, "export"))
+        except OSError as error:
+            raise DataError(f"the folder {name.parent} cannot be written to: {error.strerror}") from error
+        file = _write(model, temporary / name.name, file_format, key, fixed)
+        if file_format != AIR:  # which only its runtime can load
+            load = _load_onnx if file_format == ONNX else load_mindir
+            difference = check(model, load(file, key), fixed)
+            say(f"{name.name}{file.suffix}: largest difference from the checkpoint {difference:.1e}")
+        vocabulary = shutil.copyfile(model.tokenizer.file, temporary / f"{name.name}{_vocabulary_suffix(model)}")
+        description = temporary / f"{name.name}.json"
+        write_checked(description, describe(model, file, vocabulary, file_format, key, fixed))
+        for path in (file, vocabulary, description):
+            sync_to_disk(path)
+            path.replace(name.parent / path.name)
+        sync_to_disk(name.parent)
+
+
+def rehearse_export(
+    model: TrainedModel,
+    name: Path,
+    file_format: str,
+    batch_size: int = 1,
+    length: int = 0,
+    say: Callable[[str], object] = print,
+) -> None:
+    """Compute one batch, and say what export_model, which has the same arguments and errors, would take."""
+    fixed = _settle(model, name, file_format, batch_size, length)
+    inputs = [Tensor(one) for one in sample_inputs(model, *(fixed or (2, model.card["max_seq_length"])))]
+    seconds, before = [], peak_memory()
+    for _ in range(2):
+        start = time.monotonic()
+        _arrays(model.network(*inputs))
+        seconds.append(time.monotonic() - start)
+    first, usual = seconds
+    weights = sum(parameter.nbytes for parameter in model.network.get_parameters())
+    size = weights + model.tokenizer.file.stat().st_size
+    # Compiled to be written, to be compared with and as it was written; both then compute this batch and smaller ones.
+    duration = 3 * (first - usual) + 4 * usual
+    memory = peak_memory()
+    say(
+        f"dry run: a batch takes {usual:.2f} s (the first {first:.1f} s, with compilation); writing and checking "
+        f"{name}.{file_format.lower()} takes about {timedelta(seconds=round(duration))}. Memory at its peak: about "
+        f"{(2 * memory - before) / 1e9:.2f} GB. The files take about {size / 1e6:.1f} MB. Nothing was written."
+    )
+
+
+def _settle(model: TrainedModel, name: Path, file_format: str, batch_size: int, length: int) -> tuple[int, int] | None:
+    """The fixed shape of a file, None for any; everything is checked that can be checked before work."""
+    for suffix in (f".{file_format.lower()}", _vocabulary_suffix(model), ".json"):
+        if os.path.isdir(file := f"{name}{suffix}"):
+            raise DataError(f"{file} is a folder, and would have to be a file of the export; name another one")
+    fixed = None if file_format == MINDIR else (batch_size, length or model.card["max_seq_length"])
+    if fixed:
+        _check_length(model, fixed[1])
+    if file_format == ONNX:
+        _onnxruntime()
+    return fixed
+
+
+def _vocabulary_suffix(model: TrainedModel) -> str:
+    return ".model" if model.tokenizer.is_sentencepiece else ".vocab.txt"
+
+
+def _check_length(model: TrainedModel, length: int) -> None:
+    least, most = shortest_row(model.card), model.card["max_seq_length"]
+    if not least <= length <= most:
+        raise ConfigError(f"export_seq_length is {length}, allowed for this model are {least} to {most} tokens")
+
+
+def _write(model: TrainedModel, name: Path, file_format: str, key: bytes | None, fixed: tuple[int, int] | None) -> Path:
+    inputs = model.network.any_inputs() if fixed is None else [Tensor(one) for one in sample_inputs(model, *fixed)]
+    if fixed is not None:
+        model.network.set_inputs(*inputs)
+    file = name.with_name(f"{name.name}.{file_format.lower()}")
+    network = model.network
+    try:
+        if file_format == ONNX:
+            # Its output_names break graphs that end in a reshape; outputs keep their order.
+            ms.onnx.export(network, *inputs, file_name=str(name), input_names=list(network.input_columns))
+        else:
+            encryption = {"enc_key": key, "enc_mode": ENCRYPTION} if key else {}
+            ms.export(network, *inputs, file_name=str(name), file_format=file_format, **encryption)
+    except (RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise DataError(
+            f"MindSpore cannot write the network of {model.card['task']} as {file_format}: {reason}"
+        ) from error
+    file.chmod(0o644)  # MindSpore lets its owner alone read it
+    return file
+
+
+def load_mindir(file: Path, key: bytes | None = None) -> Callable[..., Any]:
+    """The graph in a MINDIR, to be called with tensors.
+
+    Raises:
+        DataError: it is damaged or no MINDIR, or encrypted with another key.
+    """
+    decryption = {"dec_key": key, "dec_mode": ENCRYPTION} if key else {}
+    try:
+        return nn.GraphCell(ms.load(str(file), **decryption))
+    except (RuntimeError, ValueError) as error:
+        hint = "its key may be another one" if key else "it may be damaged, or encrypted (encrypt_key_file)"
+        raise DataError(f"{file} cannot be loaded: {hint}") from error
+
+
+def _onnxruntime() -> ModuleType:
+    try:
+        return importlib.import_module("onnxruntime")
+    except ImportError:
+        raise DataError(
+            "an ONNX file is checked with onnxruntime, which is not installed: pip install onnxruntime"
+        ) from None
+
+
+def _load_onnx(file: Path, _: bytes | None) -> Callable[..., Any]:
+    session = _onnxruntime().InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    names = [each.name for each in session.get_inputs()]
+
+    def run(*inputs: Tensor) -> tuple[Tensor, ...]:
+        return tuple(
+            Tensor(one) for one in session.run(None, dict(zip(names, map(Tensor.asnumpy, inputs), strict=True)))
+        )
+
+    return run
+
+
+def check(model: TrainedModel, exported: Callable[..., Any], fixed: tuple[int, int] | None) -> float:
+    """The largest difference of a score between an exported network and its origin, over batches of several shapes.
+
+    Raises:
+        CheckpointError: it is above TOLERANCE.
+    """
+    longest, least = model.card["max_seq_length"], 2 * shortest_row(model.card)  # sample rows are half full or more
+    shapes = (
+        [fixed] if fixed else [(rows, min(max(tokens, least), longest)) for rows, tokens in SHAPES] + [(2, longest)]
+    )
+    worst = 0.0
+    for batch, length in shapes:
+        inputs = [Tensor(one) for one in sample_inputs(model, batch, length)]
+        ours, theirs = _arrays(model.network(*inputs)), _arrays(exported(*inputs))
+        if [one.shape for one in ours] != [other.shape for other in theirs]:
+            raise CheckpointError(
+                f"what was exported computes something else: outputs of a batch of {batch} x {length} have the shapes "
+                f"{[other.shape for other in theirs]}, not {[one.shape for one in ours]}; nothing was written"
+            )
+        for name, one, other in zip(model.network.output_names, ours, theirs, strict=True):
+            sizes, differences = np.abs(one), np.abs(one - other)
+            scores = sizes < FORBIDDEN
+            difference = float(differences.max(initial=0.0, where=scores))
+            largest = float(sizes.max(initial=1.0, where=scores))
+            if not (differences <= TOLERANCE * np.maximum(largest, sizes)).all():
+                raise CheckpointError(
+                    f"what was exported computes something else: {name} of a batch of {batch} x {length} differs by "
+                    f"{difference:.1e}; nothing was written"
+                )
+            worst = max(worst, difference)
+    return worst
+
+
+def _arrays(outputs: Any) -> list[np.ndarray]:
+    outputs = outputs if isinstance(outputs, tuple | list) else (outputs,)
+    return [output.asnumpy().astype(np.float64) for output in outputs]
+
+
+def sample_inputs(model: TrainedModel, batch: int, length: int) -> list[np.ndarray]:
+    """Random rows (batch, length) for each input, int32; all but the last one are padded."""
+    random = np.random.default_rng(length)
+    lengths = random.integers(max(1, length // 2), length + 1, batch)
+    lengths[-1] = length
+    mask = (np.arange(length) < lengths[:, None]).astype(np.int32)
+    ids = random.integers(0, model.architecture.vocab_size, (batch, length)).astype(np.int32) * mask
+    segments = (np.arange(length) > length // 3).astype(np.int32) * mask
+    columns = {"input_ids": ids, "input_mask": mask, "segment_ids": segments, "p_mask": 1 - mask}
+    if model.card["task"] == "multiple_choice":  # entry t * NUM_CHOICES + c is token t of choice c
+        columns = {name: column.repeat(NUM_CHOICES, 1) for name, column in columns.items()}
+    columns["masked_lm_positions"] = random.integers(0, length, (batch, 2)).astype(np.int32)
+    return [columns[name] for name in model.network.input_columns]
+
+
+def describe(
+    model: TrainedModel,
+    file: Path,
+    vocabulary: Path,
+    file_format: str,
+    key: bytes | None,
+    fixed: tuple[int, int] | None,
+) -> dict[str, Any]:
+    """The content of NAME.json."""
+    network: AnsweringNetwork = model.network
+    lanes = NUM_CHOICES if model.card["task"] == "multiple_choice" else 1
+    batch, length = (fixed[0], fixed[1] * lanes) if fixed else ("batch", f"{lanes} * length" if lanes > 1 else "length")
+    masks = 2 if fixed else "masks"
+    return model.card | {
+        "format_version": FORMAT_VERSION,
+        "file": file.name,
+        "file_format": file_format,
+        "sha256": sha256_of(file),
+        "encrypted": key is not None,
+        "inputs": [
+            {"name": name, "dtype": "int32", "shape": [batch, masks if name == "masked_lm_positions" else length]}
+            for name in network.input_columns
+        ],
+        "outputs": [{"name": name, "per_token": name in network.per_token_outputs} for name in network.output_names],
+        "vocabulary": {"file": vocabulary.name, "sha256": model.tokenizer.sha256, "size": model.tokenizer.vocab_size},
+        "do_lower_case": model.tokenizer.do_lower_case,
+        "architecture": model.architecture.facts(),
+        "mindspore": ms.__version__,
+    }
+
+
+def read_description(file: Path) -> dict[str, Any]:
+    """NAME.json beside NAME.mindir, whose sha256 it is compared with.
+
+    Raises:
+        DataError: it is missing, damaged, or does not belong to the file.
+    """
+    path = file.with_suffix(".json")
+    if not os.path.lexists(path):
+        raise DataError(f"{path} is missing: it says what {file.name} computes, and was written beside it")
+    described = read_json(path, DescriptionSchema)
+    if missing := DEFAULTS[described.task].keys() - described.model_fields_set:
+        raise DataError(f"{path}: {min(missing)} is missing")
+    if not file.is_file():
+        raise DataError(f"{file} is missing")
+    if sha256_of(file) != described.sha256:
+        raise DataError(f"{file} is damaged, or does not belong to {path.name}: its sha256 is another one")
+    return described.model_dump(exclude_unset=True) | {"labels": list(described.labels or ())}

@@ -1,0 +1,97 @@
+"""Answer a file of records, a line for each, or say what that would take."""
+
+import itertools
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+from tqdm import tqdm
+
+from model_utils.device import peak_memory
+from src.inference.predictor import Predictor
+from src.inference.record_files import NumberedRecord, batched, line_of, write_records
+
+RECORDS_AT_ONCE = 1024
+REHEARSED = 64  # records that a dry run answers
+PREDICTION = "prediction"
+LENGTHS = ("max_seq_length", "max_qa_length", "max_query_length")  # of a card, that texts are cut to
+Say = Callable[[str], object]
+
+
+def answered(predictor: Predictor, batch: list[NumberedRecord]) -> Iterator[tuple[NumberedRecord, dict[str, Any]]]:
+    """Every record with its answer, which is {"error": sentence} for one that could not be answered."""
+    answers = iter(predictor.predict([each.record for each in batch if not each.error]))
+    for each in batch:
+        yield each, {"error": each.error} if each.error else next(answers)
+
+
+def joined(record: NumberedRecord, answer: dict[str, Any]) -> dict[str, Any]:
+    """The object that a record's line becomes.
+
+    A record that has one of the answer's keys itself keeps it, and has the answer under "prediction" (or, where it has
+    that as well, "prediction_2" and so on). Of one that could not be answered stay its id and its line.
+    """
+    if "error" in answer:
+        return {"id": record.record.get("id"), "line": record.line, **answer}
+    if record.record.keys().isdisjoint(answer):
+        return record.record | answer
+    names = itertools.chain([PREDICTION], (f"{PREDICTION}_{number}" for number in itertools.count(2)))
+    return record.record | {next(name for name in names if name not in record.record): answer}
+
+
+def answer_records(predictor: Predictor, records: Iterator[NumberedRecord], output: str, say: Say) -> int:
+    """Write the answers of all records to `output` ("-": standard output).
+
+    Returns:
+        The command's exit code: 1 if there were records and none could be answered, else 0.
+
+    Raises:
+        DataError: a file cannot be read or written.
+    """
+    total = failed = truncated = 0
+    with write_records(output) as write, tqdm(unit=" records", disable=not sys.stderr.isatty()) as progress:
+        for batch in batched(records, RECORDS_AT_ONCE):
+            for record, answer in answered(predictor, batch):
+                failed += "error" in answer
+                truncated += answer.get("truncated", False)
+                write(joined(record, answer))
+            total += len(batch)
+            progress.update(len(batch))
+    if truncated:
+        limits = ", ".join(f"{key} {predictor.card[key]}" for key in LENGTHS if key in predictor.card)
+        say(f"{truncated:,} of {total:,} records have texts longer than the model takes, which were cut: {limits}")
+    if failed:
+        say(f"{failed:,} of {total:,} records could not be answered: each has an error in its place")
+    return int(0 < failed == total)
+
+
+def rehearse(predictor: Predictor, records: Iterator[NumberedRecord], say: Say) -> None:
+    """Read all records and answer some, chosen by chance; say what answering them all would take. Nothing is kept."""
+    chance, chosen, unreadable, total = random.Random(0), [], 0, 0
+    for record in records:
+        total += 1
+        unreadable += bool(record.error)
+        if len(chosen) < REHEARSED:
+            chosen.append(record)
+        elif (place := chance.randrange(total)) < REHEARSED:
+            chosen[place] = record
+    seconds = []
+    for _ in range(2):
+        start = time.monotonic()
+        pairs = list(answered(predictor, chosen))
+        seconds.append(time.monotonic() - start)
+    share = total / max(1, len(chosen))
+    size = share * sum(len(line_of(joined(*pair)).encode()) for pair in pairs)
+    memory = peak_memory()
+    errors = [f"line {record.line}: {answer['error']}" for record, answer in pairs if "error" in answer]
+    if errors:
+        say(f"dry run: {len(errors)} of the {len(chosen)} records looked at cannot be answered; the first: {errors[0]}")
+    say(
+        f"dry run: {total:,} records, {unreadable:,} of them unreadable. {len(chosen)} were answered in "
+        f"{seconds[1]:.2f} s (the first time {seconds[0]:.1f} s, with compilation); all take about "
+        f"{timedelta(seconds=round(seconds[1] * share))}. Host memory at its peak: {memory / 1e9:.2f} GB. The answers "
+        f"take about {size / 1e6:.1f} MB. Nothing was kept."
+    )

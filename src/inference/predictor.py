@@ -1,0 +1,180 @@
+"""Answers to raw text from a trained model, be it a checkpoint or an exported MINDIR: `Predictor.load(path)`."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from mindspore import Tensor
+
+from model_utils.errors import ConfigError, DataError
+from src.albert_config import AlbertConfig
+from src.data.feature_cache import Features
+from src.data.feature_files import Column
+from src.data.length_buckets import WIDTH_STEP
+from src.inference.answers import ANSWERERS, Answerer, MaskAnswerer, Record
+from src.inference.exporting import load_mindir, read_description
+from src.tokenization import FullTokenizer, build_tokenizer
+from src.trained_model import load_trained
+from src.training.network_outputs import WORKING_MEMORY, OutputTable, rows_in_memory
+
+MINDIR_SUFFIX = ".mindir"
+_RECORDS_AT_ONCE = 256  # whose rows and outputs are kept at the same time
+_OUTPUTS_AT_ONCE = WORKING_MEMORY // 16  # float32 numbers, each of them about four times while they are computed
+
+
+class ExportedNetwork:
+    """The graph of a MINDIR, with the names of its columns as src.trained_model.AnsweringNetwork has them."""
+
+    def __init__(self, graph: Callable[..., Any], described: dict[str, Any]) -> None:
+        self.graph = graph
+        self.input_columns = tuple(each["name"] for each in described["inputs"])
+        self.output_names = tuple(each["name"] for each in described["outputs"])
+        self.per_token_outputs = tuple(each["name"] for each in described["outputs"] if each["per_token"])
+
+    def __call__(self, *inputs: Tensor) -> Any:
+        return self.graph(*inputs)
+
+
+class Predictor:
+    """Answers records, JSON objects in the formats of docs/serving.md. Not thread-safe; any one thread may use it.
+
+    Args:
+        card: "task", "labels", "max_seq_length" and what else the task needs (src/trained_model.py).
+        network: takes batches of columns (B, *) int32; an AnsweringNetwork or an ExportedNetwork.
+        architecture: of the network.
+        batch_tokens: that the network takes at once, padding included, at least one row of them; 0: as many as keep its
+            memory within bounds (src.training.network_outputs.rows_in_memory).
+        top_k: tokens for each mask, where masks are filled in.
+        text_columns: keys of the first and the second text in records (src/inference/answers.py); empty: as in
+            training.
+
+    Raises:
+        ConfigError: the task has no such text.
+    """
+
+    def __init__(
+        self,
+        card: dict[str, Any],
+        tokenizer: FullTokenizer,
+        network: Any,
+        architecture: AlbertConfig,
+        batch_tokens: int = 0,
+        top_k: int = 5,
+        text_columns: tuple[str, str] = ("", ""),
+    ) -> None:
+        self.card = card
+        self._network, self._architecture, self._batch_tokens = network, architecture, batch_tokens
+        self._answerer: Answerer = ANSWERERS[card["task"]](card, tokenizer, text_columns)
+        if isinstance(self._answerer, MaskAnswerer):
+            self._answerer.top_k = top_k
+
+    @classmethod
+    def load(
+        cls,
+        model: str | Path,
+        *,
+        key: bytes | None = None,
+        embeddings: bool = False,
+        vocab_file: str = "",
+        spm_model_file: str = "",
+        say: Callable[[str], object] = print,
+        **settings: Any,
+    ) -> Self:
+        """A predictor of NAME.mindir, or of a checkpoint or the folder of a run or a conversion.
+
+        Args:
+            key: of an encrypted MINDIR.
+            embeddings: of a checkpoint, the backbone alone.
+            vocab_file, spm_model_file: the vocabulary, where none lies beside a checkpoint.
+            say: told what of a checkpoint was loaded.
+            settings: batch_tokens, top_k, text_columns.
+
+        Raises:
+            DataError, CheckpointError: a file is missing, damaged, or does not belong to the others.
+        """
+        model = Path(model)
+        if model.suffix != MINDIR_SUFFIX:
+            trained = load_trained(model, embeddings, vocab_file, spm_model_file, say)
+            return cls(trained.card, trained.tokenizer, trained.network, trained.architecture, **settings)
+        card = read_description(model)
+        if card["encrypted"] != (key is not None):
+            needed = "encrypted: encrypt_key_file is needed" if card["encrypted"] else "not encrypted: no key is needed"
+            raise ConfigError(f"{model} is {needed}")
+        vocabulary = model.with_name(card["vocabulary"]["file"])
+        kind = (str(vocabulary), "") if vocabulary.suffix == ".txt" else ("", str(vocabulary))
+        tokenizer = build_tokenizer(*kind, card["do_lower_case"])
+        if tokenizer.sha256 != card["vocabulary"]["sha256"]:
+            raise DataError(f"{vocabulary} is not the vocabulary that {model.name} was exported with")
+        architecture = AlbertConfig.from_values(card["architecture"], model.with_suffix(".json"))
+        return cls(card, tokenizer, ExportedNetwork(load_mindir(model, key), card), architecture, **settings)
+
+    def predict(self, records: Sequence[Record]) -> list[Record]:
+        """One answer for each record, in their order.
+
+        A record that cannot be answered gets {"error": sentence}. An answer to a text that was cut has truncated: true.
+        """
+        answers: list[Record] = [{} for _ in records]
+        items: list[tuple[int, Any]] = []
+        for index, record in enumerate(records):
+            try:
+                items.append((index, self._answerer.read(record)))
+            except DataError as error:
+                answers[index] = {"error": str(error)}
+        for part in self._groups(items):
+            for (index, _), answer in zip(part, self._answer([item for _, item in part]), strict=True):
+                answers[index] = answer
+        return answers
+
+    def _groups(self, items: list[tuple[int, Any]]) -> Iterator[list[tuple[int, Any]]]:
+        """Items one after the other, as many together as _RECORDS_AT_ONCE and _OUTPUTS_AT_ONCE allow."""
+        group: list[tuple[int, Any]] = []
+        most = 0
+        for item in items:
+            outputs = self._answerer.outputs_of(item[1])
+            if len(group) == _RECORDS_AT_ONCE or (group and (len(group) + 1) * max(most, outputs) > _OUTPUTS_AT_ONCE):
+                yield group
+                group, most = [], 0
+            group.append(item)
+            most = max(most, outputs)
+        if group:
+            yield group
+
+    def _answer(self, items: list[Any]) -> list[Record]:
+        features = self._answerer.features(items)
+        answers = self._answerer.answers(items, features, self._run(features))
+        truncated = features.arrays.get("truncated", np.zeros(len(items), bool))
+        return [answer | ({"truncated": True} if cut else {}) for answer, cut in zip(answers, truncated, strict=True)]
+
+    def _run(self, features: Features) -> dict[str, Any]:
+        """The network's outputs for all rows, batched by length."""
+        lengths = features.values["input_ids"].counts
+        step, lanes = WIDTH_STEP * self._answerer.lanes, self._answerer.lanes
+        longest = self.card["max_seq_length"] * lanes
+        widths = np.minimum(-(-np.maximum(lengths, self._answerer.shortest * lanes) // step) * step, longest)
+        outputs = OutputTable(self._network, lengths, self._answerer.ignored_outputs)
+        order = np.argsort(-lengths, kind="stable")
+        while len(order):
+            width = int(widths[order[0]])
+            rows, order = np.split(order, [self._rows_at_once(width)])
+            inputs = [_pad(features, name, rows, width) for name in self._network.input_columns]
+            outputs.put(rows, self._network(*map(Tensor, inputs)))
+        return outputs.values
+
+    def _rows_at_once(self, width: int) -> int:
+        """Rows of a batch of this width, which is that of all texts side by side."""
+        if self._batch_tokens:
+            return max(1, self._batch_tokens // width)
+        lanes = self._answerer.lanes
+        return max(1, rows_in_memory(self._architecture, width // lanes, self.card.get("start_n_top", 0)) // lanes)
+
+
+def _pad(features: Features, name: str, rows: np.ndarray, width: int) -> np.ndarray:
+    """Some rows of a column, (rows, width of the batch or of the column) int32."""
+    column: Column = features.columns[name]
+    ragged = features.values[name]
+    ends = np.cumsum(ragged.counts)
+    padded = np.full((len(rows), width if column.per_token else column.width), column.padding, np.int32)
+    for target, row in zip(padded, rows, strict=True):
+        target[: ragged.counts[row]] = ragged.values[ends[row] - ragged.counts[row] : ends[row]]
+    return padded

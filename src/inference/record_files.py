@@ -1,0 +1,207 @@
+"""Files of records to be answered, and of their answers: JSON lines, tables, plain lines."""
+
+import contextlib
+import errno
+import itertools
+import json
+import os
+import select
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO
+
+from model_utils.errors import ConfigError, DataError
+from model_utils.files import check_writable, open_atomically, open_file
+from model_utils.json_files import UnwritableError, parse_json
+from src.data.text_tables import Table, read_table
+from src.utils import decode
+
+STANDARD = "-"
+PIPE_PATIENCE = 2  # seconds until a pipe that is waited for is named
+JSON_LINES, TABLE, TEXT = "json_lines", "table", "text"
+_FORMATS = {".jsonl": JSON_LINES, ".json": JSON_LINES} | dict.fromkeys((".tsv", ".csv", ".xls", ".xlsx"), TABLE)
+
+
+@dataclass(frozen=True)
+class NumberedRecord:
+    """A record, or the error that it is; line counts from 1."""
+
+    line: int
+    record: dict[str, Any]
+    error: str = ""
+
+
+def check_input(file: str, input_format: str) -> None:
+    """That `file` is there and can be read; nothing is taken from a pipe.
+
+    Args:
+        input_format: as in read_records.
+
+    Raises:
+        DataError: it cannot be read, or not in this format.
+    """
+    if _format_of(file, input_format) == TABLE:
+        _open_table(file)
+    elif file != STANDARD:
+        path = Path(file)
+        try:
+            if not path.is_fifo():
+                open_file(path).close()
+            elif not os.access(path, os.R_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), file)
+        except OSError as error:
+            raise DataError(f"{file} cannot be read: {error.strerror}") from error
+
+
+def read_records(file: str, input_format: str, text_key: str, say: Callable[[str], object]) -> Iterator[NumberedRecord]:
+    """The records of a file or of standard input ("-"), one at a time.
+
+    Args:
+        input_format: json_lines, table (with a header of keys; an empty field is no value), text (a record a line), or
+            auto: by the file's ending, other endings being text; for standard input json_lines.
+        text_key: the key of the records of plain lines.
+        say: told that a pipe is waited for.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    input_format = _format_of(file, input_format)
+    if input_format == TABLE:
+        yield from _read_table(file)
+        return
+    for line, raw in _raw_lines(file, say):
+        try:
+            text = decode(raw, Path(file), 0).removeprefix("\ufeff" if line == 1 else "")
+            record = parse_json(text) if input_format == JSON_LINES and text.strip() else text.rstrip("\r\n")
+        except DataError:
+            yield NumberedRecord(line, {}, f"line {line} is not UTF-8 text")
+        except UnwritableError as error:
+            yield NumberedRecord(line, _only_id(error.value), f"line {line} is not JSON: {error}")
+        except ValueError as error:
+            yield NumberedRecord(line, {}, f"line {line} is not JSON: {error}")
+        else:
+            if input_format == TEXT:
+                yield NumberedRecord(line, {text_key: record})
+            elif isinstance(record, dict):
+                yield NumberedRecord(line, record)
+            elif record:
+                yield NumberedRecord(line, {}, f"line {line} is not a JSON object")
+
+
+def _only_id(value: Any) -> dict[str, Any]:
+    """The id of a record that cannot be written otherwise, if the id can."""
+    if not isinstance(value, dict) or "id" not in value:
+        return {}
+    try:
+        return {"id": parse_json(json.dumps(value["id"]))}
+    except ValueError:
+        return {}
+
+
+def _format_of(file: str, input_format: str) -> str:
+    if input_format != "auto":
+        return input_format
+    return JSON_LINES if file == STANDARD else _FORMATS.get(Path(file).suffix.lower(), TEXT)
+
+
+def _raw_lines(file: str, say: Callable[[str], object]) -> Iterator[tuple[int, bytes]]:
+    try:
+        with contextlib.nullcontext(sys.stdin.buffer) if file == STANDARD else _open(Path(file), say) as stream:
+            yield from enumerate(stream, 1)
+    except OSError as error:
+        raise DataError(f"{file} cannot be read: {error.strerror}") from error
+
+
+def _open(path: Path, say: Callable[[str], object]) -> BinaryIO:
+    """A file, or a pipe to which somebody writes: one that nobody writes to would be waited for without a word."""
+    if not path.is_fifo():
+        return open_file(path)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    arrival = select.poll()
+    arrival.register(descriptor, select.POLLIN)
+    if not arrival.poll(PIPE_PATIENCE * 1000):
+        say(f"{path} is a pipe to which nothing was written yet: waiting for it")
+        arrival.poll()
+    os.set_blocking(descriptor, True)
+    return os.fdopen(descriptor, "rb")
+
+
+def _open_table(file: str) -> Table:
+    if file == STANDARD:
+        raise DataError("a table is read from a file, not from standard input; allowed there are json_lines and text")
+    return read_table(file)
+
+
+def _read_table(file: str) -> Iterator[NumberedRecord]:
+    table = _open_table(file)
+    for line, row in table.rows:
+        try:
+            fields = table.pick(line, row, range(len(table.names)))
+        except DataError as error:
+            yield NumberedRecord(line, {}, str(error))
+        else:
+            yield NumberedRecord(line, {name: field for name, field in zip(table.names, fields, strict=True) if field})
+
+
+def check_output(file: str, source: str) -> None:
+    """That answers to the records of `source` can be written to `file`; nothing is written.
+
+    Raises:
+        ConfigError: both are the same file.
+        DataError: the file cannot be written.
+    """
+    if file == STANDARD:
+        return
+    path, target = Path(file), Path(os.path.realpath(file))  # of a link, which may be new
+    try:
+        if path.is_file() and os.path.isfile(source) and path.samefile(source):
+            raise ConfigError(f"the output {file} is the input: answers would take the place of the records")
+        if path.is_dir():
+            raise DataError(f"{file} is a folder, needed is the name of a file")
+        if not path.exists():
+            check_writable(target)
+        elif path.is_file():
+            check_writable(target.parent)
+        elif not os.access(path, os.W_OK):
+            raise DataError(f"{file} cannot be written: {os.strerror(errno.EACCES)}")
+    except OSError as error:
+        raise DataError(f"{file} cannot be written: {error.filename}: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def write_records(file: str) -> Iterator[Callable[[dict[str, Any]], object]]:
+    """A function that writes a record as a line of JSON; a file gets its name when all are written.
+
+    Raises:
+        DataError: the file cannot be written.
+    """
+
+    def writer(stream: TextIO) -> Callable[[dict[str, Any]], object]:
+        return lambda record: stream.write(line_of(record))
+
+    try:
+        if file == STANDARD:
+            yield writer(sys.stdout)
+            sys.stdout.flush()
+        else:
+            Path(os.path.realpath(file)).parent.mkdir(parents=True, exist_ok=True)
+            with open_atomically(Path(file)) as stream:
+                yield writer(stream)
+    except OSError as error:
+        if file == STANDARD:  # or else Python tries once more when it ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        place = "standard output" if file == STANDARD else file
+        raise DataError(f"{place} cannot be written: {error.strerror}") from error
+
+
+def line_of(record: dict[str, Any]) -> str:
+    """A record as a line of a file."""
+    return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def batched(records: Iterator[NumberedRecord], size: int) -> Iterator[list[NumberedRecord]]:
+    """Lists of at most `size`."""
+    while batch := list(itertools.islice(records, size)):
+        yield batch

@@ -1,0 +1,204 @@
+"""The HTTP application around a Predictor: POST /predict, GET /, /model, /health and /openapi.json.
+
+Whatever arrives, the reply is JSON with an answer or {"error": sentence}, and the server lives on.
+"""
+
+import asyncio
+import contextlib
+import ipaddress
+import re
+import signal
+import socket
+from collections.abc import AsyncIterator, Collection
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse, JSONResponse
+from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+from model_utils.errors import ConfigError
+from src.inference.server.batching import MicroBatcher, PredictionError, Predictor, QueueFullError
+from src.inference.server.connection import TimedConnection
+from src.inference.server.gates import ANY_HOST, AllowedHosts, BodyLimit, Farewell, failure, hosts_of
+from src.inference.server.limits import DEFAULT_LIMITS, Limits
+from src.inference.server.schemas import Failure, reply_model, request_model, sentence
+
+PAGE = Path(__file__).parent / "page"
+LOOPBACK = "127.0.0.1"
+FAILURES = {
+    400: "the body is no JSON",
+    408: "the request did not arrive in time",
+    413: "the body is too large",
+    421: "the request names another host",
+    422: "the records are not what the task needs",
+    500: "the model failed on these records",
+    503: "too many records wait already, the model takes too long, or the server is stopping",
+}
+# The page is all that a browser may load, and no other site may frame it.
+CONTENT_SECURITY_POLICY = "default-src 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+
+def create_app(predictor: Predictor, limits: Limits = DEFAULT_LIMITS, hosts: Collection[str] = (ANY_HOST,)) -> FastAPI:
+    """The application, for any ASGI server.
+
+    Args:
+        hosts: that requests may name (AllowedHosts).
+
+    Raises:
+        ConfigError: the predictor's card names a task that is not known.
+    """
+    card = predictor.card
+    requests = request_model(card, limits.records, limits.characters)
+    batcher = MicroBatcher(predictor, limits.batch, limits.waiting, limits.window)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        batcher.close()
+
+    # FastAPI's own pages of documentation load scripts from elsewhere; the description itself is /openapi.json.
+    app = FastAPI(title=f"ALBERT: {card['task']}", docs_url=None, redoc_url=None, lifespan=lifespan)
+    app.add_middleware(BodyLimit, limit=limits.body)
+    app.add_middleware(AllowedHosts, names=hosts)
+    app.add_middleware(Farewell)
+    _answer_failures(app)
+
+    @app.post(
+        "/predict",
+        response_model=reply_model(card["task"]),
+        responses={code: {"model": Failure, "description": text} for code, text in FAILURES.items()},
+    )
+    async def predict(request: requests) -> JSONResponse:
+        """Answer every record, in order; one that cannot be answered gets an `error`."""
+        records = [record.model_dump(exclude_none=True) for record in request.records]
+        names = [{"id": record.pop("id")} if "id" in record else {} for record in records]
+        try:
+            async with asyncio.timeout(limits.answer_time):
+                answers = await batcher.answer(records)
+        except TimeoutError:
+            late = f"the model did not answer within {limits.answer_time:g} seconds: try again later, or send less"
+            return failure(503, late, **{"Retry-After": "10"})
+        return JSONResponse({"answers": [name | answer for name, answer in zip(names, answers, strict=True)]})
+
+    @app.get("/model")
+    async def model() -> dict[str, Any]:
+        """What is known of the model."""
+        return card
+
+    @app.get("/health")
+    async def health() -> dict[str, str | int]:
+        """That the server lives, and how many records wait for the model."""
+        return {"status": "ok", "waiting": batcher.waiting}
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> FileResponse:
+        return FileResponse(PAGE / "index.html", headers={"Content-Security-Policy": CONTENT_SECURITY_POLICY})
+
+    app.mount("/page", StaticFiles(directory=PAGE))
+    return app
+
+
+def _answer_failures(app: FastAPI) -> None:
+    """Every failure is {"error": sentence}."""
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        return failure(400 if first["type"] == "json_invalid" else 422, sentence(first))
+
+    @app.exception_handler(StarletteHTTPException)
+    async def refused(request: Request, error: HTTPException) -> JSONResponse:
+        known = {
+            400: "the body cannot be read as JSON",
+            404: f"there is no {request.url.path}; /openapi.json says what there is",
+            405: f"{request.method} is not allowed for {request.url.path}",
+        }
+        return failure(error.status_code, known.get(error.status_code, str(error.detail)), **(error.headers or {}))
+
+    @app.exception_handler(QueueFullError)
+    async def busy(_: Request, error: QueueFullError) -> JSONResponse:
+        return failure(503, "too many records wait already; try again in a moment", **{"Retry-After": "1"})
+
+    @app.exception_handler(PredictionError)
+    async def failed(_: Request, error: PredictionError) -> JSONResponse:
+        return failure(500, "the model failed on these records; the server's log says why")
+
+    @app.exception_handler(Exception)
+    async def unexpected(_: Request, error: Exception) -> JSONResponse:
+        return failure(500, "the server failed on this request; its log says why")
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Host and port of "127.0.0.1:8000", "[::1]:8000" or "8000", which means this machine alone.
+
+    Raises:
+        ConfigError: the text is no such address.
+    """
+    match = re.fullmatch(r"(?:(?:\[([0-9A-Fa-f:.]+)\]|([^\s\[\]:/]+)):)?([0-9]{1,5})", text)
+    if match is None or int(match[3]) > 65535:
+        raise ConfigError(
+            f"the address to serve on is {text!r}, allowed is HOST:PORT or PORT with a port from 0 (any free one) to "
+            f"65535, such as {LOOPBACK}:8000, [::1]:8000 or 8000"
+        )
+    return match[1] or match[2] or LOOPBACK, int(match[3])
+
+
+def serve(
+    predictor: Predictor,
+    host: str = LOOPBACK,
+    port: int = 8000,
+    limits: Limits = DEFAULT_LIMITS,
+    allowed_hosts: Collection[str] = (),
+) -> None:
+    """Answer requests until SIGTERM or Ctrl-C, then let those that run finish. To be called in the main thread.
+
+    Args:
+        predictor: the model; called from one other thread.
+        host: name or address to bind to. port: 0 takes a free one, which is printed.
+        allowed_hosts: that requests may name besides the served address, from parse_hosts.
+
+    Raises:
+        ConfigError: the address cannot be bound to, or the card names a task that is not known.
+    """
+    with _listen(host, port) as listener:
+        address, port = listener.getsockname()[:2]
+        app = create_app(predictor, limits, hosts_of(host, address).union(allowed_hosts))
+        print(f"serving {predictor.card['task']} on http://{_in_url(address)}:{port}/ (Ctrl-C ends)", flush=True)
+        if not ipaddress.ip_address(address).is_loopback:
+            print("note: whoever reaches this address may use the model: there is no password", flush=True)
+        config = uvicorn.Config(
+            app,
+            http=partial(TimedConnection, limits),
+            ws="none",
+            timeout_keep_alive=limits.headers_time + limits.body_time,  # later than TimedConnection's own
+            timeout_graceful_shutdown=limits.goodbye,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+        )
+        server = uvicorn.Server(config)
+        # Having ended in good order, uvicorn raises the signal again, for whoever handled it before.
+        previous = {number: signal.signal(number, server.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            server.run(sockets=[listener])
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+    print("stopped", flush=True)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(f"cannot serve on {_in_url(host)}:{port}: {reason}") from error
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,78 @@
+"""HTTP connections that end when their client takes too long; uvicorn limits only the time between two requests."""
+
+import json
+from asyncio import Transport
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
+
+from src.inference.server.limits import Limits
+
+
+class TimedConnection(H11Protocol):
+    """One connection with a time limit for each part of an exchange, however slowly its bytes come or go.
+
+    A request that is not there in time is 408, if anything of it has come; then, and where an answer is not taken, the
+    connection ends. What is no HTTP at all is 400.
+    """
+
+    def __init__(self, limits: Limits, **uvicorns: Any) -> None:
+        super().__init__(**uvicorns)
+        self._limits = limits
+        self._seconds = {h11.IDLE: limits.headers_time, h11.SEND_BODY: limits.body_time}
+        self._part: tuple[Any, Any] | None = None  # which request, and what is expected of the client
+        self._timer: Any = None
+
+    def connection_made(self, transport: Transport) -> None:
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._timer.cancel()
+        super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, "this is no HTTP request, or its headers are too long")
+        self.transport.close()
+
+    def _watch(self) -> None:
+        """Set the clock anew when a part of the exchange is over."""
+        part = self.cycle, self.conn.their_state
+        if part == self._part:
+            return
+        self._part = part
+        if self._timer:
+            self._timer.cancel()
+        # While the server has its turn, the application watches the time; beyond it somebody does not take the answer.
+        last_resort = self._limits.answer_time + self._limits.body_time
+        self._timer = self.loop.call_later(self._seconds.get(part[1], last_resort), self._give_up)
+
+    def _give_up(self) -> None:
+        if self.conn.their_state is h11.SEND_BODY or self.conn.trailing_data[0]:
+            self._refuse(408, "the request did not arrive in time")
+        self.transport.abort()  # close() would wait for a client that takes nothing
+
+    def _refuse(self, code: int, sentence: str) -> None:
+        """Answer in place of the application, unless it has begun to."""
+        if self.transport.is_closing() or self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            return
+        if self.cycle:
+            self.cycle.disconnected = True  # what the application sends from now on, nobody takes
+        body = json.dumps({"error": sentence}).encode()
+        headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
+        events = (
+            h11.Response(status_code=code, headers=list(headers.items()), reason=STATUS_PHRASES[code]),
+            h11.Data(data=body),
+            h11.EndOfMessage(),
+        )
+        for event in events:
+            self.transport.write(self.conn.send(event))

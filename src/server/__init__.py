@@ -1,8 +1,0 @@
-"""A model behind HTTP: a small API with micro-batching and a page to try it in a browser (docs/serving.md)."""
-
-from src.server.app import create_app, parse_address, serve
-from src.server.batching import Predictor
-from src.server.gates import parse_hosts
-from src.server.limits import DEFAULT_LIMITS, Limits
-
-__all__ = ["DEFAULT_LIMITS", "Limits", "Predictor", "create_app", "parse_address", "parse_hosts", "serve"]

@@ -1,0 +1,1 @@
+"""The tasks, and the course of fine-tuning that they share."""

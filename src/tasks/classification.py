@@ -1,0 +1,249 @@
+"""Classification and regression of texts and pairs of texts: GLUE's tasks, and anyone's own."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mindspore import nn
+from scipy.special import softmax
+
+from model_utils.errors import ConfigError, DataError
+from src.albert_config import AlbertConfig
+from src.albert_for_finetune import AlbertForRegression, AlbertForSequenceClassification
+from src.assessment_method import METHODS, assess
+from src.create_finetune_data import (
+    Example,
+    TextColumns,
+    classification_facts,
+    classification_features,
+    find_labels,
+    find_splits,
+    read_examples,
+    read_polarity_files,
+    read_tfrecord,
+    sample,
+    split_off,
+)
+from src.data.feature_files import RecordSet, sha256_of
+from src.data.text_tables import read_table
+from src.finetune_eval_model import SequenceClassificationScores
+from src.task_file import TEXT_COLUMNS, read_task
+from src.tasks.finetune_config import ClassifierConfig
+from src.tasks.finetuning import TRAIN, Judgement, Source
+from src.tasks.glue import GLUE_TASKS, read_glue, write_submission
+from src.tasks.prediction_table import write_prediction_table
+from src.tokenization import FullTokenizer
+
+LABELS = "labels"  # array of label ids or scores beside the rows of a split that has them
+
+
+class ClassifierTask:
+    """See src.tasks.finetuning.Task.
+
+    Raises:
+        ConfigError, DataError: the texts are missing, or labels and num_class contradict each other.
+    """
+
+    kind = "classification"
+    lanes = 1
+    scores_texts = False
+
+    def __init__(self, config: ClassifierConfig, tokenizer: FullTokenizer) -> None:
+        self.config, self.tokenizer = config, tokenizer
+        self.glue = GLUE_TASKS.get(config.task_name)
+        self.examples = GlueTexts(config) if self.glue else CustomTexts(config)
+        self.texts: dict[str, list[Example]] = {}  # of the rows of a split, unless its features were ready
+        self.dev_splits, self.test_splits = self.examples.dev_splits, self.examples.test_splits
+        self.pairs = bool(self.examples.columns.text_b)
+        self.regression = not self.glue.labels if self.glue else config.num_class == 1
+        self.labels = [] if self.regression else self._find_labels()
+        usual = "spearman_correlation" if self.regression else "accuracy"
+        default = self.glue.metric if self.glue else usual
+        self.method = config.assessment_method or default
+        if (self.method == "spearman_correlation") != self.regression:
+            raise ConfigError(
+                f"assessment_method is {self.method}, but the task is {'a regression' if self.regression else 'not'}: "
+                "spearman_correlation belongs to regressions and the other methods to classes"
+            )
+        self.selection = METHODS[self.method][0]
+        self.card: dict[str, Any] = {
+            "task": "regression" if self.regression else "classification",
+            "labels": self.labels,
+            "max_seq_length": config.max_seq_length,
+            "task_name": config.task_name,
+            "classifier_hidden_size": config.classifier_hidden_size,
+        }
+        if columns := self.examples.text_columns():
+            self.card[TEXT_COLUMNS] = columns
+
+    def _find_labels(self) -> list[str]:
+        config = self.config
+        if self.glue:
+            labels = list(self.glue.labels)
+        elif config.label_list:
+            labels = list(config.label_list)
+        elif not config.do_train and (known := read_task(Path(config.load_finetune_checkpoint_path))):
+            labels = list(known.labels)
+        elif config.train_data_file_path:
+            labels = [str(number) for number in range(config.num_class)]
+        else:
+            labels = find_labels(self.examples.read(TRAIN))
+        if len(labels) < 2 or config.num_class not in (0, len(labels)):
+            raise ConfigError(
+                f"num_class is {config.num_class}, but there are {len(labels)} labels ({', '.join(labels)}); it must "
+                "be their number, 1 for a regression, or 0 to be found (not from ready features)"
+            )
+        return labels
+
+    def source(self, split: str) -> Source:
+        config = self.config
+        ready = {TRAIN: config.train_data_file_path, self.dev_splits[0]: config.eval_data_file_path}.get(split, "")
+        if ready:
+            schema = Path(config.schema_file_path) if config.schema_file_path else None
+            facts = {"source": Path(ready).name, "source_sha256": sha256_of(Path(ready))}
+            return Source(facts, partial(read_tfrecord, Path(ready), schema))
+        examples = sample(self.examples.read(split), config.most_samples(split), config.seed)
+        if split != TRAIN:
+            self.texts[split] = examples
+        labels = None if self.regression else self.labels
+        described = (examples, labels, self.tokenizer, config.max_seq_length)
+        return Source(classification_facts(*described), partial(classification_features, *described))
+
+    def training_network(self, architecture: AlbertConfig, seed: int) -> nn.Cell:
+        hidden = self.config.classifier_hidden_size
+        if self.regression:
+            return AlbertForRegression(architecture, hidden, seed=seed)
+        return AlbertForSequenceClassification(architecture, len(self.labels), hidden, seed=seed)
+
+    def scores_network(self, architecture: AlbertConfig) -> nn.Cell:
+        return SequenceClassificationScores(architecture, max(1, len(self.labels)), self.config.classifier_hidden_size)
+
+    def judge(
+        self, split: str, records: RecordSet, outputs: dict[str, np.ndarray], card: Mapping[str, Any]
+    ) -> Judgement:
+        logits = outputs["logits"]
+        predictions = logits[:, 0] if self.regression else logits.argmax(1)
+        right = records.array(LABELS) if "label_ids" in records.columns else None
+        metrics = {} if right is None else assess(self.method, predictions, right, len(self.labels))
+        remarks = []
+        if "f1" in metrics:
+            remarks.append(describe_f1(self.labels))
+        if self._submission(split) and self.config.max_predict_samples:
+            remarks.append(f"{self._submission(split)} is not written: max_predict_samples leaves rows out")
+        return Judgement(metrics, partial(self._write, split, logits, right), tuple(remarks))
+
+    def _submission(self, split: str) -> str:
+        """Name of the file that GLUE's server takes, "" for none."""
+        return self.glue.submissions.get(split, "") if self.glue else ""
+
+    def _write(self, split: str, logits: np.ndarray, right: np.ndarray | None, folder: Path) -> None:
+        """predictions_SPLIT.tsv, and for a test split of GLUE the file that its server takes.
+
+        Args:
+            right: (rows,) label ids or scores, if they are known.
+        """
+        names = np.array(self.labels)
+        predictions = logits[:, 0] if self.regression else logits.argmax(1)
+        columns: dict[str, Sequence[Any]] = {"index": range(len(logits))}
+        texts = self.texts.get(split, [])
+        if texts:
+            columns |= {"file": [each.file.name for each in texts], "line": [each.line for each in texts]}
+        if right is not None:
+            columns["label"] = right if self.regression else names[right]
+        columns["prediction"] = predictions if self.regression else names[predictions]
+        if not self.regression:
+            columns["probability"] = softmax(logits, 1).max(1)
+        if texts:
+            columns["text_a"] = [each.text_a for each in texts]
+        if any(each.text_b for each in texts):
+            columns["text_b"] = [each.text_b for each in texts]
+        write_prediction_table(folder, split, columns)
+        if self._submission(split) and not self.config.max_predict_samples:
+            write_submission(folder, self.config.task_name, split, predictions)
+
+    def baselines(self, train: RecordSet, dev: RecordSet) -> dict[str, float]:
+        """The mean score or the most frequent label, always."""
+        known, labels = train.array(LABELS), dev.array(LABELS)
+        usual = known.mean() if self.regression else np.bincount(known).argmax()
+        return assess(self.method, np.full_like(labels, usual), labels, len(self.labels))
+
+
+def describe_f1(labels: Sequence[str]) -> str:
+    """Which labels the figure f1 of src/assessment_method.py is of."""
+    if len(labels) == 2:
+        return f"f1 is that of the label {labels[1]!r}, the second of {', '.join(labels)} (label_list)"
+    return "f1 is the plain mean over all labels"
+
+
+class GlueTexts:
+    """The examples of a GLUE task by split."""
+
+    def __init__(self, config: ClassifierConfig) -> None:
+        self.config = config
+        task = GLUE_TASKS[config.task_name]
+        if not config.data_dir:
+            raise ConfigError("--data_dir is needed: the folder with the files of the GLUE task")
+        if not task.dev_splits and (config.do_train or config.do_eval):
+            raise ConfigError(
+                f"task_name is {config.task_name}, which can only be predicted: set do_train and do_eval to false, and "
+                "load_finetune_checkpoint_path to a model of mnli"
+            )
+        self.dev_splits, self.test_splits = task.dev_splits or ("dev",), task.test_splits
+        self.columns = task.columns
+
+    def text_columns(self) -> dict[str, str]:
+        """The names of the texts' columns, by their keys in records."""
+        columns = GLUE_TASKS[self.config.task_name].columns
+        return {"text_a": columns.text_a} | ({"text_b": columns.text_b} if columns.text_b else {})
+
+    def read(self, split: str) -> list[Example]:
+        """The examples of a split."""
+        return read_glue(self.config.task_name, Path(self.config.data_dir), split)
+
+
+class CustomTexts:
+    """The examples of one's own files by split; without a development file a part of the training file is one."""
+
+    dev_splits = ("dev",)
+    test_splits = ("test",)
+
+    def __init__(self, config: ClassifierConfig) -> None:
+        self.config = config
+        self.columns = TextColumns(config.text_a_column, config.text_b_column, config.label_column, config.column_names)
+        named = {TRAIN: config.train_file, "dev": config.dev_file, "test": config.test_file}
+        self.files = find_splits(config.data_dir, named)
+        self._training: Sequence[Example] | None = None
+
+    def text_columns(self) -> dict[str, str]:
+        """The names of the texts' columns in the training file, by their keys in records; none where it has none, or
+        is not read."""
+        config, file = self.config, self.files.get(TRAIN)
+        if not config.do_train or file is None or config.positive_file or config.train_data_file_path:
+            return {}
+        table = read_table(file, self.columns.names, self.columns.text_a)
+        wanted = {"text_a": self.columns.text_a, "text_b": self.columns.text_b}
+        return {key: table.name_of(column) for key, column in wanted.items() if column}
+
+    def read(self, split: str) -> list[Example]:
+        """The examples of a split.
+
+        Raises:
+            DataError: there is no file for it.
+        """
+        config = self.config
+        if split in self.files and not (split == TRAIN and "dev" not in self.files):
+            return read_examples(self.files[split], self.columns, labelled=split != "test")
+        if split == "test":
+            raise DataError("there is nothing to predict: name a test_file, or put test.tsv into data_dir")
+        if self._training is None:
+            if config.positive_file:
+                self._training = read_polarity_files(Path(config.positive_file), Path(config.negative_file))
+            elif TRAIN in self.files:
+                self._training = read_examples(self.files[TRAIN], self.columns)
+            else:
+                raise DataError(f"there are no {split} examples: name train_file and dev_file, or data_dir")
+        if "dev" in self.files or not config.do_eval:
+            return list(self._training)
+        return split_off(self._training, config.dev_ratio, config.seed)[split == "dev"]

@@ -1,0 +1,453 @@
+"""Fine-tuning of every task: train, choose the best checkpoint on the development set, measure, predict.
+
+What differs between tasks lies behind `Task`; the entry scripts name one and this module does the rest.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any, Protocol
+
+import numpy as np
+from mindspore import nn
+
+from model_utils.config import check_output_folder
+from model_utils.device import Device, setup_device
+from model_utils.errors import CheckpointError, ConfigError
+from model_utils.files import write_json
+from src.albert_config import AlbertConfig, check_memory
+from src.data.batches import FeatureDataset, Loading
+from src.data.feature_cache import Features, cached_features
+from src.data.feature_files import SUFFIX, RecordSet, open_records
+from src.data.length_buckets import WIDTH_STEP, choose_boundaries
+from src.saved_tokenizer import load_tokenizer, save_tokenizer
+from src.task_file import TASK_FILE, folder_of, read_card, write_card
+from src.tasks.finetune_config import FinetuneConfig
+from src.tokenization import FullTokenizer, build_tokenizer
+from src.training.checkpoint import Contents, copy_parameters, find_checkpoint, load_backbone
+from src.training.network_outputs import predict_rows, rows_in_memory
+from src.training.optimizer import OptimizerSettings, build_optimizer, describe_decay_groups
+from src.training.ranks import ranks_of
+from src.training.rehearsal import rehearse
+from src.training.run_folder import RunFolder, check_run_folder
+from src.training.run_plan import Selection, plan_precision, plan_run
+from src.training.train_step import TrainStep
+from src.training.trainer import Trainer
+
+EVAL_FILE = "eval_results.json"
+TRAIN = "train"
+STORAGE_FACTS = ("format_version", "source", "columns", "record_files", "files")  # names of files, and what follows
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the outputs of a split amount to.
+
+    metrics: official ones by name; empty where the split has no labels.
+    write: puts the predictions into a folder: predictions_SPLIT.tsv, and what the task's official formats are.
+    remarks: sentences without which the metrics could be misread.
+    calibration: what the development split says about using the weights, where their task.json does not.
+    """
+
+    metrics: dict[str, float]
+    write: Callable[[Path], object]
+    remarks: tuple[str, ...] = ()
+    calibration: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Metrics of all splits by name, and the calibration of a Judgement."""
+
+    results: dict[str, float]
+    calibration: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the rows of a split come from: `facts` decide everything about what `make` returns."""
+
+    facts: Mapping[str, Any]
+    make: Callable[[], Features]
+
+
+class Task(Protocol):
+    """What a task knows: its texts, its networks and its official measures.
+
+    kind: of its feature rows. lanes: texts side by side in a row, whose lengths count together (RACE: 4 choices).
+    selection: the development metric that chooses the best checkpoint, the larger the better.
+    dev_splits, test_splits: names; the first development split is the one that chooses.
+    pairs: whether rows are two texts, told apart as segments 0 and 1.
+    scores_texts: whether judge compares with the texts themselves, so that ready features must be those of the texts.
+    card: task.json: "task" and "labels" (src/task_file.py), and what else has to be known to use the weights.
+    """
+
+    kind: str
+    lanes: int
+    selection: str
+    dev_splits: tuple[str, ...]
+    test_splits: tuple[str, ...]
+    pairs: bool
+    scores_texts: bool
+    card: dict[str, Any]
+
+    def source(self, split: str) -> Source:
+        """The rows of a split.
+
+        Raises:
+            DataError, ConfigError: the texts are missing or wrong.
+        """
+
+    def training_network(self, architecture: AlbertConfig, seed: int) -> nn.Cell:
+        """One of src/albert_for_finetune.py."""
+
+    def scores_network(self, architecture: AlbertConfig) -> nn.Cell:
+        """Its counterpart of src/finetune_eval_model.py."""
+
+    def judge(
+        self, split: str, records: RecordSet, outputs: dict[str, np.ndarray], card: Mapping[str, Any]
+    ) -> Judgement:
+        """From outputs of all rows to predictions and metrics.
+
+        Args:
+            card: task.json of the weights; it may lack what a development split calibrates.
+        """
+
+    def baselines(self, train: RecordSet, dev: RecordSet) -> dict[str, float]:
+        """Development metrics of the trivial answer, which is learnt from the training labels alone."""
+
+
+MakeTask = Callable[[FinetuneConfig, FullTokenizer], Task]
+
+
+def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
+    """Do what do_train, do_eval and do_predict ask for, once for each seed."""
+    check_outputs(config)
+    device = setup_device(config.device_target, config.device_id, config.distribute, config.device_num, config.seed)
+    tokenizer = find_tokenizer(config)
+    task = make_task(config, tokenizer)
+    work = Finetuning(config, device, tokenizer, task)
+    if not config.do_train:
+        if config.dry_run:
+            raise ConfigError("dry_run is true, which means nothing while do_train is false")
+        weights = Path(config.load_finetune_checkpoint_path)
+        work.measure(weights, Path(config.output_path or folder_of(weights)))
+        return
+    for split in work.measured_splits:  # what is missing is missed before the training, not after it
+        work.records(split)
+    if config.dry_run:
+        work.rehearse()
+        return
+    root = Path(config.save_finetune_checkpoint_path)
+    output = Path(config.output_path) if config.output_path else root
+    results: dict[str, dict[str, float]] = {}
+    for seed in range(config.seed, config.seed + config.num_seeds):
+        several = f"seed-{seed}" if config.num_seeds > 1 else ""
+        development = work.train(root / several, seed)
+        if config.do_eval or config.do_predict:
+            results[str(seed)] = work.conclude(root / several, output / several, development)
+    if config.num_seeds > 1 and work.ranks.writer and any(results.values()):
+        write_json(output / EVAL_FILE, {"seeds": results, **summarise(list(results.values()), work.say)})
+
+
+def check_outputs(config: FinetuneConfig) -> None:
+    """Raise ConfigError if what the work would end with could not be written."""
+    if config.do_train:
+        check_output_folder(Path(config.save_finetune_checkpoint_path), "save_finetune_checkpoint_path")
+    if config.output_path:
+        check_output_folder(Path(config.output_path), "output_path")
+    elif not config.do_train:
+        weights = Path(config.load_finetune_checkpoint_path)
+        check_output_folder(folder_of(weights), "without output_path the results' folder")
+
+
+def find_tokenizer(config: FinetuneConfig) -> FullTokenizer:
+    """The vocabulary beside the weights, or the one that is named."""
+    if config.load_checkpoint_path:
+        return load_tokenizer(Path(config.load_checkpoint_path), config.vocab_file_path, config.spm_model_file)
+    return build_tokenizer(config.vocab_file_path, config.spm_model_file, config.do_lower_case)
+
+
+def summarise(results: list[dict[str, float]], say: Callable[[str], object]) -> dict[str, dict[str, float]]:
+    """Mean and standard deviation of every metric over the seeds."""
+    names = results[0]
+    means = {name: mean(result[name] for result in results) for name in names}
+    deviations = {name: stdev(result[name] for result in results) for name in names}
+    for name in names:
+        say(f"{name}: {means[name]:.4f} ± {deviations[name]:.4f} over {len(results)} seeds")
+    return {"mean": means, "standard_deviation": deviations}
+
+
+class Finetuning:
+    """One task on one device; rows and architecture are the same for all seeds.
+
+    Raises:
+        ConfigError, DataError: weights, texts and lengths do not fit each other.
+    """
+
+    def __init__(self, config: FinetuneConfig, device: Device, tokenizer: FullTokenizer, task: Task) -> None:
+        self.config, self.device, self.tokenizer, self.task = config, device, tokenizer, task
+        self.ranks = ranks_of(device)
+        self.precision = plan_precision(config, device)
+        self.architecture = config.albert_config(tokenizer.vocab_size, self.precision.compute_type)
+        positions = self.architecture.max_position_embeddings
+        if config.max_seq_length > positions and not self.architecture.use_relative_positions:
+            raise ConfigError(
+                f"max_seq_length is {config.max_seq_length}, allowed is at most the model's max_position_embeddings "
+                f"({positions})"
+            )
+        if task.pairs and self.architecture.type_vocab_size < 2:
+            raise ConfigError(
+                "type_vocab_size is 1, but the rows of this task are pairs of texts, whose second is segment 1: needed "
+                "is a model with type_vocab_size 2"
+            )
+        self._records: dict[str, RecordSet] = {}
+
+    def say(self, sentence: str) -> None:
+        """A line for the reader, from one rank."""
+        if self.ranks.writer:
+            print(sentence, flush=True)
+
+    @property
+    def measured_splits(self) -> tuple[str, ...]:
+        """What is evaluated and predicted, as asked for."""
+        return self.task.dev_splits * self.config.do_eval + self.task.test_splits * self.config.do_predict
+
+    def records(self, split: str) -> RecordSet:
+        """The feature files of a split, the same ones on every rank.
+
+        Raises:
+            DataError: the texts or the files are missing or wrong.
+            UserError: the ranks have other ones.
+        """
+        if split not in self._records:
+            records = self._open_records(split)
+            self.ranks.must_agree(records.facts["files"], f"the files of the {split} split")
+            self._records[split] = records
+        return self._records[split]
+
+    def _open_records(self, split: str) -> RecordSet:
+        """Rank 0 makes what is not there yet, the others wait."""
+        config = self.config
+        ready = {TRAIN: config.train_data_file_path, self.task.dev_splits[0]: config.eval_data_file_path}
+        if (path := ready.get(split, "")) and path.endswith(SUFFIX):
+            facts = self.task.source(split).facts if self.task.scores_texts else {}
+            return open_records(path, self.task.kind, **facts)
+        source, folder = self.task.source(split), Path(config.feature_dir)
+        self.ranks.must_agree(dict(source.facts), f"the texts of the {split} split")
+        made = f"the features of the {split} split"
+        if not self.ranks.writer:
+            self.ranks.wait(made)
+        records = cached_features(folder, self.task.kind, source.facts, source.make)
+        if self.ranks.writer:
+            self.ranks.wait(made)
+        return records
+
+    def baselines(self, split: str) -> dict[str, float]:
+        """The trivial answer's metrics, where the labels are known."""
+        if not self.config.do_train or split not in self.task.dev_splits or not self.config.do_eval:
+            return {}
+        return self.task.baselines(self.records(TRAIN), self.records(split))
+
+    def dataset(self, split: str, weight_columns: tuple[str, ...] = (), seed: int = 0) -> FeatureDataset:
+        """Batches of a split, bucketed by length."""
+        config, records, training = self.config, self.records(split), split == TRAIN
+        lanes = self.task.lanes
+        widths = choose_boundaries(records.lengths, config.length_buckets, WIDTH_STEP * lanes)
+        starts = self.task.card.get("start_n_top", 0)
+        most = max(1, rows_in_memory(self.architecture, int(widths[-1]) // lanes, starts) // lanes)
+        loading = Loading(
+            config.train_batch_size if training else min(config.eval_batch_size, most),
+            seed,
+            config.train_data_shuffle if training else config.eval_data_shuffle,
+            evaluation=not training,
+            rank=self.ranks.rank,
+            rank_size=self.ranks.size,
+            bucket_boundaries=tuple(min(width, config.max_seq_length * lanes) for width in widths),
+        )
+        return FeatureDataset(records, loading, weight_columns)
+
+    def build(self, folder: RunFolder, config: FinetuneConfig) -> tuple[Trainer, "Development | None"]:
+        """Data, model, optimizer, step and loop of one seed, and what measures it on its way."""
+        task, ranks = self.task, self.ranks
+        network = task.training_network(self.architecture, config.seed)
+        data = self.dataset(TRAIN, network.weight_columns, config.seed)
+        check_memory(self.architecture, config.train_batch_size * data.boundaries[-1])
+        batches = data.batches_per_epoch
+        plan = plan_run(config, config.epoch_num, config.train_batch_size, batches)
+        settings = config.optimizer_cfg.settings()
+        if config.warmup_ratio:
+            settings["warmup_steps"] = round(config.warmup_ratio * plan.train_steps)
+        optimizer = build_optimizer(network.trainable_params(), OptimizerSettings(**settings), plan.train_steps)
+        self.say(describe_decay_groups(optimizer))
+        step = TrainStep(
+            network,
+            optimizer,
+            self.precision.scaling,
+            config.accumulation_steps,
+            config.clip_norm,
+            ranks,
+            config.seed,
+        )
+        folder.beside(lambda path: self.architecture.to_json(path / "albert_config.json"))
+        folder.beside(lambda path: save_tokenizer(path, self.tokenizer))
+        folder.beside(lambda path: write_card(path, task.card))
+        split = task.dev_splits[0]
+        development = Development(self, network, split) if config.do_eval else None
+        selection = Selection(task.selection, config.early_stopping, development.keep) if development else None
+        trainer = Trainer(
+            step,
+            data,
+            plan,
+            config,
+            folder,
+            self.identity(),
+            self.precision,
+            ranks,
+            initialise=lambda: self.initialise(network),
+            evaluate=development,
+            eval_steps=config.eval_steps or max(1, batches // config.accumulation_steps),
+            selection=selection,
+            baselines={name: {"trivial": value} for name, value in self.baselines(split).items()},
+            architecture=self.architecture.facts(),
+        )
+        return trainer, development
+
+    def identity(self) -> dict[str, Any]:
+        """The facts by which a run knows its texts again, wherever their features lie: those that it learns from, and
+        those that choose its best checkpoint.
+        """
+        splits = (TRAIN, self.task.dev_splits[0]) if self.config.do_eval else (TRAIN,)
+        facts = {split: self.records(split).facts for split in splits}
+        return {
+            f"{split} {key}": each[key] for split, each in facts.items() for key in each if key not in STORAGE_FACTS
+        }
+
+    def initialise(self, network: nn.Cell) -> None:
+        """The warm start, if there is one."""
+        weights = self.config.load_pretrain_checkpoint_path
+        if weights:
+            load_backbone(network, find_checkpoint(Path(weights), self.say), self.say)
+        else:
+            self.say("cold start: no pre-trained weights (load_pretrain_checkpoint_path)")
+
+    def rehearse(self) -> None:
+        """One update, with estimates; nothing is kept but feature files."""
+        folder = RunFolder(self.config.save_finetune_checkpoint_path, self.config, writer=self.ranks.writer)
+        check_run_folder(folder.path, self.config)
+        trainer, _ = self.build(folder, self.config)
+        rehearse(trainer)
+
+    def train(self, path: Path, seed: int) -> "Development | None":
+        """Fine-tune with one seed, or go on where an earlier attempt stopped; what was measured on the way."""
+        config = replace(self.config, seed=seed, num_seeds=1)
+        development = None
+        with RunFolder(path, config, writer=self.ranks.writer) as folder:
+            if folder.finished:
+                self.say(f"{path} holds this run and it is finished: nothing to train")
+            else:
+                trainer, development = self.build(folder, config)
+                trainer.fit()
+        self.ranks.wait("the last checkpoint")
+        return development
+
+    def conclude(self, run: Path, output: Path, development: "Development | None") -> dict[str, float]:
+        """Measure what was trained; the only place where what is found out so goes into the folder of the weights."""
+        measured = self.measure(run, output, development)
+        if measured.calibration and self.ranks.writer:
+            write_card(run, read_card(run) | measured.calibration)
+        return measured.results
+
+    def measure(self, weights: Path, output: Path, development: "Development | None" = None) -> Measured:
+        """Evaluate the development splits and predict the test splits, as asked for; write into `output` alone.
+
+        Args:
+            development: of the training that ended with these weights; what it found for them is not measured again.
+        """
+        card = self.check_task(weights)
+        contents = find_checkpoint(weights, self.say)
+        self.ranks.must_agree({"checkpoint": contents.path.name}, "what they measure")
+        step = contents.loop_state.get("step")
+        known = development.kept.get(step) if development and card == self.task.card else None
+        network: nn.Cell | None = None
+        results: dict[str, float] = {}
+        baselines: dict[str, float] = {}
+        calibration: dict[str, Any] = {}
+        remarks: list[str] = []
+        for split in self.measured_splits:
+            if known and split == self.task.dev_splits[0]:
+                judgement = known
+            else:
+                network = network or self.scores_of(contents)
+                outputs = predict_rows(network, self.dataset(split), self.ranks)
+                judgement = self.task.judge(split, self.records(split), outputs, card | calibration)
+            calibration |= judgement.calibration
+            remarks += [f"{split}: {remark}" for remark in judgement.remarks]
+            prefix = "" if split == self.task.dev_splits[0] else f"{split}_"
+            results |= {prefix + name: value for name, value in judgement.metrics.items()}
+            baselines |= {prefix + name: value for name, value in self.baselines(split).items()}
+            if self.ranks.writer:
+                output.mkdir(parents=True, exist_ok=True)
+                judgement.write(output)
+        for name, value in results.items():
+            beside = f" (trivial {baselines[name]:.4f})" if name in baselines else ""
+            self.say(f"{name}: {value:.4f}{beside}")
+        for remark in remarks:
+            self.say(remark)
+        if self.ranks.writer:
+            described = {"checkpoint": contents.path.name, "step": step}
+            write_json(output / EVAL_FILE, {**described, **results, "baselines": baselines, "remarks": remarks})
+            self.say(f"results and predictions are in {output}")
+        return Measured(results, calibration)
+
+    def scores_of(self, contents: Contents) -> nn.Cell:
+        """The task's network without losses, with these weights."""
+        network = self.task.scores_network(self.architecture)
+        load_backbone(network, contents, self.say, needed=("",))
+        return network
+
+    def check_task(self, weights: Path) -> dict[str, Any]:
+        """task.json of weights, whose task and labels must be those at hand; what else differs is said.
+
+        Raises:
+            CheckpointError: they differ, or the weights are of no task.
+        """
+        theirs, ours = read_card(weights), self.task.card
+        if theirs is None:
+            raise CheckpointError(f"{weights} holds no fine-tuned weights: no {TASK_FILE} lies there")
+        for key, value in ours.items():
+            if theirs.get(key, value) == value:
+                continue
+            if key in ("task", "labels"):
+                raise CheckpointError(
+                    f"{weights} was fine-tuned for another head: {key} is {theirs[key]}, needed is {value}"
+                )
+            self.say(f"{key} is {value} here, and {theirs[key]} in the {TASK_FILE} of {weights}")
+        return theirs
+
+
+class Development:
+    """Measures a network in training on a development split, in a network of its own without dropout.
+
+    kept: the judgement of the best evaluation so far, by its step.
+    """
+
+    def __init__(self, work: Finetuning, training: nn.Cell, split: str) -> None:
+        self.task, self.training, self.split, self.ranks = work.task, training, split, work.ranks
+        self.data = work.dataset(split)
+        self.network = work.task.scores_network(work.architecture)
+        self.latest: Judgement | None = None
+        self.kept: dict[int, Judgement] = {}
+
+    def __call__(self, before_batch: Callable[[], object]) -> dict[str, float]:
+        """Metrics by name; before_batch is called before each batch."""
+        copy_parameters(self.training, self.network)
+        outputs = predict_rows(self.network, self.data, self.ranks, before_batch)
+        self.latest = self.task.judge(self.split, self.data.records, outputs, self.task.card)
+        return self.latest.metrics
+
+    def keep(self, step: int) -> None:
+        """The latest evaluation, made after this step, is the best so far."""
+        assert self.latest is not None
+        self.kept = {step: self.latest}

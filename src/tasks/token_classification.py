@@ -1,0 +1,161 @@
+"""Token classification: which words of a text are names, and of what."""
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mindspore import nn
+from scipy.special import softmax
+
+from model_utils.errors import DataError
+from model_utils.files import write_atomically
+from src.albert_config import AlbertConfig
+from src.albert_for_finetune import AlbertForTokenClassification
+from src.create_finetune_data import find_splits, sample, split_off
+from src.data.entities import OUTSIDE, entity_scores, tag_names
+from src.data.feature_files import RecordSet
+from src.data.ner_data import NameColumns, Sentence, find_format, ner_facts, ner_features, read_sentences, word_logits
+from src.data.text_tables import read_table
+from src.finetune_eval_model import TokenClassificationScores
+from src.task_file import TEXT_COLUMNS, read_task
+from src.tasks.finetune_config import NerConfig
+from src.tasks.finetuning import TRAIN, Judgement, Source
+from src.tasks.prediction_table import write_prediction_table
+from src.tokenization import FullTokenizer
+
+
+class NerTask:
+    """See src.tasks.finetuning.Task.
+
+    Raises:
+        DataError: there are no sentences, or the training sentences have no entities.
+    """
+
+    kind = "token_classification"
+    lanes = 1
+    pairs = False
+    selection = "f1"
+    dev_splits = ("dev",)
+    test_splits = ("test",)
+    scores_texts = True
+
+    def __init__(self, config: NerConfig, tokenizer: FullTokenizer) -> None:
+        self.config, self.tokenizer = config, tokenizer
+        named = {TRAIN: config.train_file, "dev": config.dev_file, "test": config.test_file}
+        self.files = find_splits(config.data_dir, named, endings=None)
+        self.sentences: dict[str, list[Sentence]] = {}
+        self.labels = self._find_labels()
+        self.card: dict[str, Any] = {
+            "task": "token_classification",
+            "labels": self.labels,
+            "max_seq_length": config.max_seq_length,
+        }
+        if columns := self._text_columns():
+            self.card[TEXT_COLUMNS] = columns
+
+    def _text_columns(self) -> dict[str, str]:
+        """The name of the text's column in training, where there are columns with names."""
+        file, config = self.files.get(TRAIN), self.config
+        if not config.do_train or file is None or find_format(file, config.data_format) != "names":
+            return {}
+        return {"text": read_table(file).name_of(config.text_column)}
+
+    def _find_labels(self) -> list[str]:
+        config = self.config
+        if config.label_list:
+            return list(config.label_list)
+        if not config.do_train and (known := read_task(Path(config.load_finetune_checkpoint_path))):
+            return list(known.labels)
+        labels = tag_names(tag for sentence in self.read(TRAIN) for tag in sentence.tags or ())
+        if len(labels) < 2:
+            raise DataError(f"{self.files[TRAIN]} has no entities: all its words have the tag {OUTSIDE}")
+        return labels
+
+    def read(self, split: str) -> list[Sentence]:
+        """The sentences of a split, all of them; without a development file a part of the training file is one.
+
+        Raises:
+            DataError: there is no file for it.
+        """
+        if split in self.sentences:
+            return self.sentences[split]
+        config = self.config
+        names = NameColumns(config.text_column, config.name_column, config.name_label)
+        shared = split != "test" and "dev" not in self.files and config.do_eval
+        file = self.files.get(TRAIN if shared else split)
+        if file is None:
+            raise DataError(f"there are no {split} sentences: name {split}_file, or put {split}.* into data_dir")
+        sentences = read_sentences(file, config.data_format, names, labelled=split != "test")
+        if shared:
+            self.sentences |= zip((TRAIN, "dev"), split_off(sentences, config.dev_ratio, config.seed), strict=True)
+        else:
+            self.sentences[split] = sentences
+        return self.sentences[split]
+
+    def used(self, split: str) -> list[Sentence]:
+        """At most as many sentences as the configuration wants."""
+        return sample(self.read(split), self.config.most_samples(split), self.config.seed)
+
+    def source(self, split: str) -> Source:
+        described = (self.used(split), self.labels, self.tokenizer, self.config.max_seq_length)
+        return Source(ner_facts(*described), partial(ner_features, *described))
+
+    def training_network(self, architecture: AlbertConfig, seed: int) -> nn.Cell:
+        return AlbertForTokenClassification(architecture, len(self.labels), seed=seed)
+
+    def scores_network(self, architecture: AlbertConfig) -> nn.Cell:
+        return TokenClassificationScores(architecture, len(self.labels))
+
+    def judge(
+        self, split: str, records: RecordSet, outputs: dict[str, np.ndarray], card: Mapping[str, Any]
+    ) -> Judgement:
+        sentences = self.used(split)
+        names = np.array(self.labels)
+        probabilities = [softmax(logits, 1) for logits in word_logits(records.array, outputs["logits"])]
+        tags = [names[words.argmax(1)].tolist() for words in probabilities]
+        gold = [sentence.tags for sentence in sentences]
+        metrics = entity_scores(gold, tags) if all(one is not None for one in gold) else {}
+        sure = [words.max(1) for words in probabilities]
+        return Judgement(metrics, partial(_write, split, sentences, tags, sure))
+
+    def baselines(self, train: RecordSet, dev: RecordSet) -> dict[str, float]:
+        """For every word the tag that it has most often in training; O for unseen words."""
+        seen: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        for sentence in self.used(TRAIN):
+            for word, tag in zip(sentence.words, sentence.tags or (), strict=True):
+                seen[word][tag] += 1
+        usual = {word: tags.most_common(1)[0][0] for word, tags in seen.items()}
+        sentences = self.used("dev")
+        guessed = [[usual.get(word, OUTSIDE) for word in sentence.words] for sentence in sentences]
+        return entity_scores([sentence.tags for sentence in sentences], guessed)
+
+
+def _write(split: str, sentences: list[Sentence], tags: list[list[str]], sure: list[np.ndarray], folder: Path) -> None:
+    """predictions_SPLIT.txt as conlleval reads it: a word a line, its tag if it is known, the predicted tag; and
+    predictions_SPLIT.tsv with the place of every word and the probability of its tag.
+
+    Args:
+        tags, sure: for every sentence the predicted tags and their probabilities.
+    """
+    blocks = []
+    for sentence, predicted in zip(sentences, tags, strict=True):
+        columns = [sentence.words, *([sentence.tags] if sentence.tags else []), predicted]
+        blocks.append("".join(" ".join(row) + "\n" for row in zip(*columns, strict=True)))
+    text = "\n".join(blocks)
+    write_atomically(folder / f"predictions_{split}.txt", lambda file: file.write_text(text, encoding="utf-8"))
+    words = [(number, each, word) for number, each in enumerate(sentences) for word in range(len(each.words))]
+    table = {
+        "index": [number for number, _, _ in words],
+        "file": [each.file.name for _, each, _ in words],
+        "line": [each.line + word * each.lines_a_word for _, each, word in words],
+        "word": [each.words[word] for _, each, word in words],
+    }
+    if all(sentence.tags for sentence in sentences):
+        table["label"] = [each.tags[word] for _, each, word in words]
+    table["prediction"] = list(itertools.chain.from_iterable(tags))
+    table["probability"] = np.concatenate(sure)
+    write_prediction_table(folder, split, table)

@@ -1,0 +1,1 @@
+"""Optimizer, training step, loop, and what a run leaves in its folder."""

@@ -1,0 +1,120 @@
+"""A network's outputs for all rows of a data set: every row once, whatever the batches and however many ranks."""
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn
+
+from src.albert_config import AlbertConfig
+from src.data.batches import ROW_NUMBERS, FeatureDataset
+from src.data.feature_files import Ragged
+from src.training.ranks import ALONE, Ranks
+
+WORKING_MEMORY = 1_000_000_000  # bytes that a forward pass may take beside the weights
+
+
+def rows_in_memory(architecture: AlbertConfig, width: int, starts: int = 0) -> int:
+    """Rows of `width` tokens that a network computes at once within WORKING_MEMORY; at least one.
+
+    What is alive at the same time was measured on CPU: in the attention five tensors of scores and six states, in the
+    feed-forward network four intermediate ones and four states; layers before are gone.
+
+    Args:
+        starts: of a SQuAD v2.0 head, which looks at all tokens for each of them.
+    """
+    hidden = width * architecture.hidden_size
+    attention = 5 * architecture.num_attention_heads * width**2 + 6 * hidden
+    feed_forward = 4 * width * architecture.intermediate_size + 4 * hidden
+    row = 4 * max(attention, feed_forward, 5 * starts * hidden)
+    return max(1, WORKING_MEMORY // row)
+
+
+class OutputTable:
+    """Outputs of a network by name, float32, filled in batch by batch.
+
+    values: (rows, ...) arrays; of per-token outputs the tokens of all rows, without padding, as
+        src.data.feature_files.Ragged.
+
+    Args:
+        network: has output_names and per_token_outputs.
+        lengths: (rows,) tokens of each row.
+        ignored: outputs that are not kept.
+    """
+
+    def __init__(self, network: Any, lengths: np.ndarray, ignored: Collection[str] = ()) -> None:
+        self.network, self.lengths, self.ignored = network, lengths, ignored
+        self.values: dict[str, Any] = {}
+
+    def put(self, rows: np.ndarray, outputs: Any) -> None:
+        """Outputs of a batch, of which rows (B,) are the numbers; -1 marks one that only fills up."""
+        real = rows >= 0
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        for name, output in zip(self.network.output_names, outputs, strict=True):
+            if name in self.ignored:
+                continue
+            value = output.asnumpy()[real].astype(np.float32, copy=False)
+            if name in self.network.per_token_outputs:
+                lengths = self.lengths[rows[real]]
+                value = value[np.arange(value.shape[1]) < lengths[:, None]]
+            self.place(name, rows[real], value)
+
+    def place(self, name: str, rows: np.ndarray, value: np.ndarray) -> None:
+        """Put (rows, ...) or, of a per-token output, (tokens of these rows, ...) where they belong."""
+        per_token = name in self.network.per_token_outputs
+        if name not in self.values:
+            size = int(self.lengths.sum()) if per_token else len(self.lengths)
+            empty = np.zeros((size, *value.shape[1:]), np.float32)
+            self.values[name] = Ragged(empty, self.lengths) if per_token else empty
+        if per_token:
+            self.values[name].values[self.tokens(rows)] = value
+        else:
+            self.values[name][rows] = value
+
+    def share(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """What `place` takes for these rows, by name."""
+        return {
+            name: table.values[self.tokens(rows)] if isinstance(table, Ragged) else table[rows]
+            for name, table in self.values.items()
+        }
+
+    def tokens(self, rows: np.ndarray) -> np.ndarray:
+        """Places of all tokens of these rows in a per-token output."""
+        counts = self.lengths[rows]
+        first = (np.cumsum(self.lengths) - self.lengths)[rows]
+        return np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+
+
+def predict_rows(
+    network: nn.Cell,
+    data: FeatureDataset,
+    ranks: Ranks = ALONE,
+    before_batch: Callable[[], object] = lambda: None,
+) -> dict[str, Any]:
+    """Outputs by name in the order of the rows, as OutputTable has them.
+
+    Args:
+        network: one of src/finetune_eval_model.py: input_columns, output_names, per_token_outputs. Set to evaluation by
+            this function.
+        data: with Loading(evaluation=True).
+        ranks: those that share the rows; each of them gets all outputs.
+        before_batch: called before each batch, equally often on every rank.
+    """
+    network.set_train(False)
+    key = Tensor(0, ms.int32)  # dropout is off
+    outputs = OutputTable(network, data.records.lengths)
+    predicted: list[np.ndarray] = []
+    for batch in data.batches(0):
+        before_batch()
+        rows = batch[ROW_NUMBERS]
+        predicted.append(rows[rows >= 0])
+        outputs.put(rows, network(*(Tensor(batch[name]) for name in network.input_columns), key))
+    own = np.concatenate(predicted)
+    shares = ranks.gather((own, outputs.share(own)), "the outputs of an evaluation")
+    seen = np.bincount(np.concatenate([rows for rows, _ in shares]), minlength=data.num_rows)
+    assert (seen == 1).all(), f"{int((seen != 1).sum())} rows were not predicted exactly once"
+    for rows, values in shares:
+        for name, value in values.items():
+            outputs.place(name, rows, value)
+    return outputs.values

@@ -1,0 +1,190 @@
+"""Held-out quality of a pre-trained ALBERT, beside chance and beside knowing nothing but word frequencies."""
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import islice
+from pathlib import Path
+from tokenize import TokenError
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor
+
+from model_utils.device import peak_memory
+from model_utils.errors import DataError, shorten
+from model_utils.files import open_file
+from src.albert_for_pre_training import AlbertForPreTraining
+from src.training.ranks import ALONE, Ranks
+
+UNIGRAM_FILE = "unigram.npy"  # beside a checkpoint: token counts of its training data
+# What numpy raises for a damaged file: its header is an expression of Python, which gives shape and type.
+UNREADABLE = (ValueError, EOFError, SyntaxError, TokenError, ArithmeticError, MemoryError)
+_WEIGHTS_OF = {"mlm": "masked_lm_weights", "sop": "sequence_weights"}
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Metrics over a whole data set.
+
+    metrics: loss, mlm_loss, sop_loss in nats, mlm_accuracy, sop_accuracy as shares.
+    token_counts: (V,) float64, how often each token is the answer at a masked position.
+    """
+
+    metrics: dict[str, float]
+    examples: int
+    masked_tokens: int
+    token_counts: np.ndarray
+
+
+def evaluate(
+    network: AlbertForPreTraining,
+    batches: Iterable[dict[str, np.ndarray]],
+    vocab_size: int,
+    ranks: Ranks = ALONE,
+    before_batch: Callable[[], object] = lambda: None,
+) -> HeldOut:
+    """Weighted means over all batches, summed in float64 on the host, so that they do not depend on the batch size.
+
+    Args:
+        network: set to evaluation by this function.
+        batches: numpy columns; rows that only fill up the last batch have sequence weight 0. Those of this rank.
+        ranks: those that share the batches; each of them gets the metrics of all.
+        before_batch: called before each batch, equally often on every rank.
+
+    Raises:
+        DataError: there are no examples with masked tokens.
+    """
+    network.set_train(False)
+    key = Tensor(0, ms.int32)  # dropout is off
+    sums = np.zeros(len(network.metric_names))
+    weights = np.zeros(len(_WEIGHTS_OF))
+    counts = np.zeros(vocab_size)
+    for batch in batches:
+        before_batch()
+        outputs = network(*(Tensor(batch[name]) for name in network.input_columns), key)
+        sums += [float(value.asnumpy()) for value in outputs]
+        weights += [batch[column].sum(dtype=np.float64) for column in _WEIGHTS_OF.values()]
+        counts += np.bincount(batch["masked_lm_ids"].ravel(), batch["masked_lm_weights"].ravel(), minlength=vocab_size)
+    everything = ranks.sum(np.concatenate([sums, weights, counts]), "the sums of an evaluation")
+    sums, weights, counts = np.split(everything, [len(sums), len(sums) + len(weights)])
+    if not weights.all():
+        raise DataError("the data has no example with a masked token to evaluate on")
+    weight_of = dict(zip(_WEIGHTS_OF, weights, strict=True))
+    means = {
+        name: float(total / weight_of[name[:3]])
+        for name, total in zip(network.metric_names, sums, strict=True)
+        if name != "loss"
+    }
+    metrics = {"loss": means["mlm_loss"] + means["sop_loss"], **means}
+    return HeldOut(metrics, round(weight_of["sop"]), round(weight_of["mlm"]), counts)
+
+
+def rehearse(
+    network: AlbertForPreTraining, batches: Iterable[dict[str, np.ndarray]], number: int, vocab_size: int
+) -> str:
+    """Measure the first batch, once to compile and once for the time, and say what all `number` of them would take.
+
+    Raises:
+        DataError: as evaluate.
+    """
+    first = list(islice(batches, 1))
+    seconds = []
+    for _ in range(2):
+        start = time.monotonic()
+        evaluate(network, first, vocab_size)
+        seconds.append(time.monotonic() - start)
+    memory = peak_memory()
+    return (
+        f"dry run: a batch takes {seconds[1]:.2f} s (the first {seconds[0]:.1f} s, with compilation); {number:,} "
+        f"batches take about {timedelta(seconds=round(seconds[1] * number))}. Host memory at its peak: "
+        f"{memory / 1e9:.2f} GB; on disk a file of some kilobytes. Nothing was kept."
+    )
+
+
+def only_masked(batches: Iterable[dict[str, np.ndarray]], mask_id: int) -> Iterator[dict[str, np.ndarray]]:
+    """The batches with weight 0 at predicted positions that do not show [MASK].
+
+    Of the predicted tokens a tenth is left in place, where copying it needs no context.
+    """
+    for batch in batches:
+        shown = np.take_along_axis(batch["input_ids"], batch["masked_lm_positions"], 1)
+        yield batch | {"masked_lm_weights": batch["masked_lm_weights"] * (shown == mask_id)}
+
+
+def chance(vocab_size: int) -> dict[str, dict[str, float]]:
+    """What guessing gives: reference lines of the metrics."""
+    return {
+        "mlm_loss": {"chance": math.log(vocab_size)},
+        "mlm_accuracy": {"chance": 1.0 / vocab_size},
+        "sop_loss": {"chance": math.log(2.0)},
+        "sop_accuracy": {"chance": 0.5},
+    }
+
+
+def unigram_baselines(counts: np.ndarray, training_counts: np.ndarray | None) -> dict[str, dict[str, float]]:
+    """Loss and accuracy of a model that knows nothing but how frequent each token is.
+
+    "unigram" knows the training data's frequencies, one added to every count: it is what a model can have learnt
+    without reading context. "own unigram" knows the frequencies of the evaluated text itself, which no model can: its
+    loss, their entropy, is the lowest that any context-free prediction reaches.
+
+    Args:
+        counts: (V,) answers of the evaluated data; at least one.
+        training_counts: (V,) answers of the training data, if known.
+    """
+    share = counts / counts.sum()
+    present = share > 0
+    lines = {"mlm_loss": {}, "mlm_accuracy": {}}
+    if training_counts is not None:
+        smoothed = training_counts.astype(np.float64) + 1.0
+        lines["mlm_loss"]["unigram"] = float(-(share[present] * np.log(smoothed[present] / smoothed.sum())).sum())
+        lines["mlm_accuracy"]["unigram"] = float(share[smoothed.argmax()])
+    lines["mlm_loss"]["own unigram"] = float(-(share[present] * np.log(share[present])).sum())
+    lines["mlm_accuracy"]["own unigram"] = float(share.max())
+    return lines
+
+
+def read_counts(folder: Path, vocab_size: int) -> np.ndarray | None:
+    """(V,) token counts of the training data, from beside its checkpoint; None where they do not lie there.
+
+    Raises:
+        DataError: they are damaged or of another vocabulary.
+    """
+    file = folder / UNIGRAM_FILE
+    if not os.path.lexists(file):
+        return None
+    try:
+        with open_file(file) as stream:
+            counts = np.lib.format.read_array(stream, allow_pickle=False)
+    except (OSError, *UNREADABLE) as error:
+        raise DataError(f"{file} cannot be read, or is damaged: {shorten(str(error))}") from error
+    if counts.dtype.kind not in "iu" or (counts < 0).any():
+        raise DataError(f"{file} holds {counts.dtype}, or a number below 0: allowed are counts of tokens")
+    if counts.shape != (vocab_size,):
+        raise DataError(f"{file} has shape {counts.shape}, the model's vocabulary {vocab_size} tokens")
+    return counts
+
+
+def merge_baselines(*sources: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+    """Reference lines of several sources, by metric."""
+    merged: dict[str, dict[str, float]] = {}
+    for source in sources:
+        for metric, lines in source.items():
+            merged.setdefault(metric, {}).update(lines)
+    return merged
+
+
+def table(metrics: dict[str, float], baselines: dict[str, dict[str, float]]) -> str:
+    """The metrics and their baselines as a small table of text."""
+    names = ["model", *dict.fromkeys(name for lines in baselines.values() for name in lines)]
+    rows = [["", *names]]
+    for metric, value in metrics.items():
+        if metric in baselines:
+            lines = {"model": value, **baselines[metric]}
+            rows.append([metric, *(f"{lines[name]:.4f}" if name in lines else "" for name in names)])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(names) + 1)]
+    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)

@@ -1,0 +1,145 @@
+"""A run's folder: one configuration, one live process, resumed until finished.
+
+config.yaml        the merged configuration; written when work starts, compared when the command is given again
+albert-<step>.ckpt the whole state (src/training/checkpoint.py), with albert_config.json and the vocabulary beside it
+train_log.jsonl, curves.png, tensorboard/   the log (src/training/run_log.py)
+train_results.json written last: its presence means that the run is finished
+.lock              held by the live process; the system releases it when the process ends, however it ends
+"""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+from model_utils.config import check_output_folder
+from model_utils.errors import CheckpointError, ConfigError, UserError
+from model_utils.facts import first_difference
+from model_utils.files import write_json
+from model_utils.schema import Config, load_config, write_config
+from src.training.checkpoint import list_checkpoints
+
+CONFIG_FILE = "config.yaml"
+RESULTS_FILE = "train_results.json"
+
+
+class RunFolder:
+    """The folder of one run, locked while this object is open. Use as a context manager.
+
+    Args:
+        path: the folder; made if it is not there.
+        config: the merged configuration; its options say what of it must stay the same (on_resume).
+        writer: whether this process writes (rank 0); the others neither lock nor write.
+
+    Attributes:
+        begun: a run of this configuration has worked here before.
+        finished: it is complete.
+
+    Raises:
+        ConfigError: the folder holds a run of another configuration.
+        CheckpointError: it holds checkpoints that no run of this program left there.
+        UserError: another process is running in it, or it cannot be written.
+    """
+
+    def __init__(self, path: str | Path, config: Config, writer: bool = True) -> None:
+        self.path = Path(path)
+        self.config = config
+        self.writer = writer
+        self._lock: int | None = None
+        self._companions: list[Callable[[Path], object]] = []
+        self.begun = self.finished = False
+
+    def __enter__(self) -> Self:
+        check_run_folder(self.path, self.config)
+        if self.writer:
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+                self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+            except OSError as error:
+                raise UserError(f"the run's folder {self.path} cannot be written: {error.strerror}") from error
+            self._acquire()
+            check_run_folder(self.path, self.config)  # another run may have begun before the lock was ours
+        self.begun = (self.path / CONFIG_FILE).exists()
+        self.finished = (self.path / RESULTS_FILE).exists()
+        return self
+
+    def _acquire(self) -> None:
+        assert self._lock is not None
+        try:
+            # A record lock: unlike flock, worker processes do not inherit it and cannot outlive this run with it.
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.read(self._lock, 32).decode().strip() or "unknown"
+            os.close(self._lock)
+            self._lock = None
+            raise UserError(
+                f"{self.path} holds a run that is live: process {holder}; wait for it or choose another folder"
+            ) from error
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+
+    def __exit__(self, *_: object) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def beside(self, write: Callable[[Path], object]) -> None:
+        """Have `write(folder)` called when work starts: for what belongs beside checkpoints, such as the vocabulary."""
+        self._companions.append(write)
+
+    def begin(self, needed_bytes: int) -> None:
+        """Bind the folder to the configuration; called when everything is built and work starts.
+
+        Raises:
+            UserError: the disk has less than needed_bytes free.
+        """
+        if not self.writer:
+            return
+        for leftover in self.path.glob("unfinished-*"):
+            if leftover.is_file():
+                leftover.unlink()
+        free = shutil.disk_usage(self.path).free
+        if free < needed_bytes:
+            raise UserError(
+                f"the disk of {self.path} has {free / 1e6:,.0f} MB free, the checkpoints of this run need "
+                f"{needed_bytes / 1e6:,.0f} MB: make room, or keep fewer (save_checkpoint_num)"
+            )
+        for write in self._companions:
+            write(self.path)
+        write_config(self.config.from_anywhere(), self.path / CONFIG_FILE)  # last: where it is, the companions are
+
+    def finish(self, results: dict[str, Any]) -> None:
+        """Write train_results.json: the run is complete."""
+        if self.writer:
+            write_json(self.path / RESULTS_FILE, results)
+
+
+def check_run_folder(path: Path, config: Config) -> None:
+    """Nothing is written: whether a run of this configuration may start or go on in the folder.
+
+    Raises:
+        ConfigError, CheckpointError: as RunFolder.
+    """
+    check_output_folder(path, "the run's folder")
+    if not path.exists():
+        return
+    file = path / CONFIG_FILE
+    if not file.exists():
+        if list_checkpoints(path) or (path / "train_log.jsonl").exists():
+            raise CheckpointError(
+                f"{path} holds checkpoints or a log but no {CONFIG_FILE}: they are not of a run that could be resumed; "
+                "choose an empty folder, and name this one in load_checkpoint_path to start from its weights"
+            )
+        return
+    try:
+        theirs = load_config(type(config), ["--config_path", str(file)]).binding()
+    except ConfigError as error:
+        raise ConfigError(f"{path} holds a run that cannot be resumed here: {error}; choose another folder") from error
+    if difference := first_difference(config.binding(), theirs):
+        key, ours, there = difference
+        raise ConfigError(
+            f"{path} holds a run of another configuration: {key} is {there!r} there and {ours!r} here; "
+            "choose another folder or give the same value"
+        )

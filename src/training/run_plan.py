@@ -1,0 +1,99 @@
+"""What is settled before a run: how long it is, in what numbers it computes, which checkpoint of it is the best."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from model_utils.device import Device
+from model_utils.errors import ConfigError
+from src.training.train_step import LossScale
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long a run is: updates in all, and micro-batches of this rank in an epoch."""
+
+    train_steps: int
+    batches_per_epoch: int
+
+
+@dataclass(frozen=True)
+class Precision:
+    """In what numbers a run computes: what the configuration says, and where it leaves that open the device.
+
+    compute_type: of the matrix products, float32 or float16.
+    """
+
+    device_target: str
+    compute_type: str
+    scaling: LossScale
+
+    def facts(self) -> dict[str, str]:
+        """By which a run that is resumed notices a change."""
+        return {
+            "device_target": self.device_target,
+            "compute_type": self.compute_type,
+            "loss_scale_mode": self.scaling.mode,
+        }
+
+    def changes_since(self, before: Mapping[str, str], path: Path, named: bool) -> dict[str, str]:
+        """What differs from the facts before, by key in words.
+
+        Args:
+            before: facts() of the run that the checkpoint `path` belongs to.
+            named: whether the configuration names its compute_type.
+
+        Raises:
+            ConfigError: the compute_type would change although the configuration does not name one.
+        """
+        now = self.facts()
+        left, right = before["compute_type"], now["compute_type"]
+        if left != right and not named:
+            raise ConfigError(
+                f"{path} was trained in {left} on {before['device_target']}; here compute_type is empty, which means "
+                f"{right} on {now['device_target']}: give compute_type {left} to go on so, or {right} to change it"
+            )
+        return {key: f"{key} {now[key]} instead of {before[key]}" for key in now if now[key] != before[key]}
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which development metric chooses the best checkpoint, the larger the better.
+
+    patience: evaluations in a row without a better one that end the run; 0: none do.
+    chosen: called with the step of every evaluation that is the best so far, right after it.
+    """
+
+    metric: str
+    patience: int = 0
+    chosen: Callable[[int], object] = lambda step: None
+
+
+def plan_run(config: Any, epochs: int, batch_size: int, batches_per_epoch: int) -> Plan:
+    """config.train_steps if it is above 0, else as many updates as the epochs hold.
+
+    Raises:
+        ConfigError: the data does not fill one update.
+    """
+    planned = config.train_steps
+    if planned <= 0:
+        planned = epochs * batches_per_epoch // config.accumulation_steps
+    if batches_per_epoch < 1 or planned < 1:
+        raise ConfigError(
+            f"the data gives {batches_per_epoch} batches of {batch_size} an epoch; {epochs} epochs with "
+            f"accumulation_steps {config.accumulation_steps} make no update: lower the batch size or "
+            "accumulation_steps, or give more data"
+        )
+    return Plan(planned, batches_per_epoch)
+
+
+def plan_precision(config: Any, device: Device) -> Precision:
+    """The compute type as configured, else the device's; the loss scale, which is off in float32: it needs none."""
+    compute_type = config.compute_type or device.compute_type
+    if not config.enable_lossscale or compute_type == "float32":
+        return Precision(device.target, compute_type, LossScale("off"))
+    scaling = LossScale(
+        config.loss_scale_mode, config.loss_scale_value, config.scale_factor, config.scale_window, config.min_loss_scale
+    )
+    return Precision(device.target, compute_type, scaling)

@@ -1,0 +1,235 @@
+"""One training step for every task: accumulate, reduce, unscale, clip, update.
+
+The graph runs once per micro-batch; the call for the last one of an update also applies it. Weight columns are
+normalised over all micro-batches of all ranks before the first call (`normalise_weights`), so losses, metrics and
+gradients of micro-batches and ranks are simply added.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
+
+from model_utils.config import UPDATES
+from src.layers import RowSquareSum, mix_bits
+from src.training.layerwise_gradient import LayerwiseGradient, scaled_loss
+from src.training.optimizer import Optimizer
+from src.training.ranks import ALONE, Ranks
+
+RANK_SEEDS = UPDATES + 1  # between two ranks: update s of one never has the masks of update s + d of another
+
+
+@dataclass(frozen=True)
+class LossScale:
+    """How the loss is scaled against float16 underflow (Micikevicius et al. 2018, section 3.2).
+
+    mode: "off"; "static": always `value`; "dynamic": divided by `factor` at a non-finite gradient, never below
+    `minimum`, multiplied by it after `window` finite updates in a row.
+    """
+
+    mode: str = "off"
+    value: float = 65536.0
+    factor: float = 2.0
+    window: int = 1000
+    minimum: float = 1.0
+
+    @property
+    def start(self) -> float:
+        """The scale of the first update."""
+        return 1.0 if self.mode == "off" else self.value
+
+
+def normalise_weights(
+    micro_batches: Sequence[dict[str, np.ndarray]], columns: Sequence[str], ranks: Ranks = ALONE
+) -> list[dict[str, np.ndarray]]:
+    """Divide each weight column by its sum over all micro-batches of all ranks; a column of zeros stays zero.
+
+    Args:
+        micro_batches: batches of one update on this device.
+        columns: names of the weight columns (network.weight_columns), float32 of any shape.
+        ranks: those that make the update together; every one of them must call this.
+    """
+    sums = [[batch[column].sum(dtype=np.float64) for column in columns] for batch in micro_batches]
+    totals = ranks.sum(np.sum(sums, axis=0), "the next update")
+    normalised = [dict(batch) for batch in micro_batches]
+    for column, total in zip(columns, totals, strict=True):
+        for batch in normalised:
+            batch[column] = (batch[column] / (total or 1.0)).astype(np.float32)
+    return normalised
+
+
+class TrainStep(nn.Cell):
+    """Trains `network` with `optimizer`; every Parameter of this cell together is the state to save.
+
+    Args:
+        network: construct(*input_columns, dropout_key) -> (loss, ...), scalars that are weighted sums.
+        accumulation_steps: micro-batches per update.
+        clip_norm: global norm to which gradients are clipped before the update (google's 1.0); 0 switches it off.
+        ranks: processes that train together; gradients and metrics are added up over them once per update.
+        seed: of the dropout masks of all ranks, which differ.
+    """
+
+    def __init__(
+        self,
+        network: nn.Cell,
+        optimizer: Optimizer,
+        loss_scale: LossScale,
+        accumulation_steps: int = 1,
+        clip_norm: float = 1.0,
+        ranks: Ranks = ALONE,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(auto_prefix=False)
+        self.network = network
+        self.network.set_train(True)
+        self.optimizer = optimizer
+        self.accumulation_steps = accumulation_steps
+        self.clip_norm = clip_norm
+        self.ranks = ranks
+        self.rank_size = self.ranks.size
+        self.seed = (seed + RANK_SEEDS * ranks.rank) % 2**31
+        self.weights = optimizer.parameters
+        self.segment_table = [w.name for w in self.weights].index("albert.embeddings.token_type_embeddings")
+        counters = [p for p in network.get_parameters() if p.name.endswith(RowSquareSum.parameter_name)]
+        self.differentiated = ParameterTuple([*self.weights, *counters])
+        self.scaling = loss_scale
+        self.loss_scale = Parameter(Tensor(loss_scale.start, ms.float32), name="loss_scale", requires_grad=False)
+        self.good_steps = Parameter(Tensor(0, ms.int32), name="good_steps", requires_grad=False)
+        self.skipped_steps = Parameter(Tensor(0, ms.int32), name="skipped_steps", requires_grad=False)
+        if accumulation_steps > 1:
+            self.sums = self.differentiated.clone(prefix="accumulated", init="zeros")
+            zeros = np.zeros(len(network.metric_names), np.float32)
+            self.metric_sums = Parameter(Tensor(zeros), name="accumulated_metrics", requires_grad=False)
+        if self.rank_size > 1:
+            self.all_reduce = ops.AllReduce()
+        self.ready_graphs: set[tuple] = set()
+        if network.recompute_layers:
+            self.value_and_grad = LayerwiseGradient(network, self.differentiated)
+        else:
+            self.value_and_grad = ops.value_and_grad(self.loss, None, self.differentiated, has_aux=True)
+
+    def restart_scaling(self) -> None:
+        """Set the scale as at the beginning of a run."""
+        ops.assign(self.loss_scale, Tensor(self.scaling.start, ms.float32))
+        ops.assign(self.good_steps, Tensor(0, ms.int32))
+
+    def loss(self, inputs: tuple[Tensor, ...], dropout_key: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss times the scale, to differentiate, and the metrics as one tensor."""
+        return scaled_loss(self.network(*inputs, dropout_key), scale)
+
+    def dropout_key(self, micro: Tensor) -> Tensor:
+        """A hash of seed, updates tried and micro-batch: () int32."""
+        return mix_bits(mix_bits(self.updates_tried() + self.seed) + micro)
+
+    def updates_tried(self) -> Tensor:
+        """Updates before this one, applied or skipped: () int32."""
+        return self.optimizer.global_step + self.skipped_steps
+
+    def sum_over_ranks(self, tensor: Tensor) -> Tensor:
+        if self.rank_size == 1:
+            return tensor
+        return self.all_reduce(tensor)
+
+    def adjust_scale(self, finite: Tensor) -> None:
+        """Count the update as good or skipped and move a dynamic scale."""
+        good = ops.select(finite, self.good_steps + 1, ops.zeros_like(self.good_steps))
+        ops.assign_add(self.skipped_steps, 1 - ops.cast(finite, ms.int32))
+        if self.scaling.mode == "dynamic":
+            grow = good >= self.scaling.window
+            lower = ops.maximum(self.loss_scale / self.scaling.factor, self.scaling.minimum)
+            higher = ops.select(grow, self.loss_scale * self.scaling.factor, self.loss_scale)
+            ops.assign(self.loss_scale, ops.select(finite, higher, lower))
+            good = ops.select(grow, ops.zeros_like(good), good)
+        ops.assign(self.good_steps, good)
+
+    def global_norm(self, gradients: tuple[Tensor, ...], segment_row_squares: Tensor) -> Tensor:
+        """google's global norm: all squared entries, the segment table's counted per looked-up row (RowSquareSum).
+
+        Not finite if any entry is not.
+        """
+        total = segment_row_squares
+        for i in range(len(gradients)):
+            if i != self.segment_table:
+                total = total + ops.reduce_sum(gradients[i] * gradients[i])
+        return ops.sqrt(total)
+
+    def update(self, gradients: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Reduce, unscale, clip, apply: gradient norm, whether it was finite, learning rate, loss scale used."""
+        scale = self.loss_scale + 0.0
+        reduced = ()
+        for gradient in gradients[:-1]:
+            reduced += (self.sum_over_ranks(gradient),)
+        row_squares = self.sum_over_ranks(gradients[-1])
+        norm = self.global_norm(reduced, row_squares) / scale
+        finite = ops.isfinite(norm)
+        factor = 1.0 / scale
+        if self.clip_norm > 0:
+            factor = factor * (self.clip_norm / ops.maximum(norm, self.clip_norm))
+        rate = ops.zeros((), ms.float32)
+        if finite:
+            clipped = ()
+            for gradient in reduced:
+                clipped += (gradient * factor,)
+            rate = self.optimizer(clipped, self.updates_tried() + 1)
+        self.adjust_scale(finite)
+        return norm, finite, rate, scale
+
+    def construct(self, last: bool, micro: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Run one micro-batch; with `last` also the update. `last` is a constant: two graphs, compiled once each."""
+        key = self.dropout_key(micro)
+        (_, metrics), gradients = self.value_and_grad(inputs, key, self.loss_scale)
+        if self.accumulation_steps == 1:
+            return (self.sum_over_ranks(metrics), *self.update(gradients))
+        if not last:
+            for i in range(len(gradients)):
+                ops.assign_add(self.sums[i], gradients[i])
+            ops.assign_add(self.metric_sums, metrics)
+            return (metrics,)
+        totals = ()
+        for i in range(len(gradients)):
+            totals += (self.sums[i] + gradients[i],)
+        metrics = self.metric_sums + metrics
+        result = self.update(totals)
+        for total in self.sums:
+            ops.assign(total, ops.zeros_like(total))
+        ops.assign(self.metric_sums, ops.zeros_like(self.metric_sums))
+        return (self.sum_over_ranks(metrics), *result)
+
+    def train(self, micro_batches: Sequence[dict[str, np.ndarray]]) -> dict[str, Tensor]:
+        """One update from `accumulation_steps` micro-batches of numpy columns.
+
+        Returns tensors that may still be computing: network.metric_names, grad_norm, finite, learning_rate
+        (0 when skipped), loss_scale (as used).
+
+        Raises:
+            ValueError: another number of micro-batches.
+        """
+        if len(micro_batches) != self.accumulation_steps:
+            raise ValueError(f"{len(micro_batches)} micro-batches given, an update takes {self.accumulation_steps}")
+        if self.rank_size > 1:
+            self.compile_for(micro_batches)
+        outputs: tuple[Tensor, ...] = ()
+        for i, batch in enumerate(normalise_weights(micro_batches, self.network.weight_columns, self.ranks)):
+            if outputs and self.rank_size > 1 and i + 1 == self.accumulation_steps:
+                outputs[0].asnumpy()  # computed, so that the others wait for one micro-batch at most in the collective
+                self.ranks.wait("the end of an update")
+            outputs = self(*self.arguments(i, batch))
+        metrics, norm, finite, rate, scale = outputs
+        values = {name: metrics[i] for i, name in enumerate(self.network.metric_names)}
+        return values | {"grad_norm": norm, "finite": finite, "learning_rate": rate, "loss_scale": scale}
+
+    def arguments(self, i: int, batch: dict[str, np.ndarray]) -> tuple[Any, ...]:
+        """What construct takes for micro-batch number i."""
+        columns = [Tensor(batch[name]) for name in self.network.input_columns]
+        return (i + 1 == self.accumulation_steps, Tensor(i, ms.int32), *columns)
+
+    def compile_for(self, micro_batches: Sequence[dict[str, np.ndarray]]) -> None:
+        """Compile what these shapes need, before the ranks meet: they take unequal times for it."""
+        for i, batch in enumerate(micro_batches):
+            graph = (i + 1 == self.accumulation_steps, *(batch[name].shape for name in self.network.input_columns))
+            if graph not in self.ready_graphs:
+                self.compile(*self.arguments(i, batch))
+                self.ready_graphs.add(graph)

@@ -1,0 +1,47 @@
+"""Feature files: made once, found again, one set for each cause."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from src.data import feature_cache as features
+from src.data.batches import FeatureDataset, Loading
+from src.data.feature_cache import Features, cached_features
+from src.data.feature_files import Column, Ragged
+
+
+def make() -> Features:
+    counts = np.array([2, 1, 3, 2, 1])
+    tokens = Ragged(np.arange(9, dtype=np.int32), counts)
+    labels = Ragged(np.arange(5, dtype=np.int32), np.ones(5, np.int64))
+    columns = {"input_ids": Column("int32", 3, 0, True), "label_ids": Column("int32", 0)}
+    return Features(columns, {"input_ids": tokens, "label_ids": labels}, {"levels": np.arange(5) * 7})
+
+
+def test_the_same_facts_find_the_rows_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(features, "ROWS_AT_ONCE", 2)
+    first = cached_features(tmp_path, "toy", {"length": 3}, make)
+    again = cached_features(tmp_path, "toy", {"length": 3}, lambda: pytest.fail("made twice"))
+    assert first.files == again.files
+    (batch,) = FeatureDataset(again, Loading(5, shuffle=False, evaluation=True)).batches(0)
+    assert batch["input_ids"].tolist() == [[0, 1, 0], [2, 0, 0], [3, 4, 5], [6, 7, 0], [8, 0, 0]]
+    assert batch["label_ids"].tolist() == list(range(5))
+    assert again.array("levels").tolist() == [0, 7, 14, 21, 28]
+
+
+@pytest.mark.parametrize(("task", "facts"), [("toy", {"length": 4}), ("other", {"length": 3}), ("toy", {})])
+def test_other_facts_are_another_set(tmp_path: Path, task: str, facts: dict) -> None:
+    first = cached_features(tmp_path, "toy", {"length": 3}, make)
+    made = []
+    other = cached_features(tmp_path, task, facts, lambda: made.append(1) or make())
+    assert made and set(first.files).isdisjoint(other.files)
+
+
+def test_what_fails_leaves_nothing_that_is_found(tmp_path: Path) -> None:
+    def fail() -> Features:
+        raise RuntimeError("no text")
+
+    with pytest.raises(RuntimeError):
+        cached_features(tmp_path, "toy", {}, fail)
+    assert cached_features(tmp_path, "toy", {}, make).num_rows == 5
