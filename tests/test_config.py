@@ -465,7 +465,7 @@ def test_errors_of_the_program_keep_their_traceback(tmp_path: Path) -> None:
 
 def test_output_that_nobody_reads_is_no_traceback(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(
-        f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom model_utils.schema import load_config\n"
+        f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom model_utils.config import run_main\n"
         "from src.training.training_config import PretrainConfig\n"
         "def main(config):\n    print('x' * 1000000, flush=True)\nrun_main(main, PretrainConfig)\n"
     )
