@@ -13,7 +13,7 @@ from dataset import create_pretrain_dataset
 from model_utils.errors import DataError
 from src.data.batches import FeatureDataset, Loading, plan_batches
 from src.data.feature_files import Column, Ragged, RecordWriter, open_records, pack_rows
-from src.data.tfrecords import _checksums, check_tfrecord
+from src.data.tfrecords import _checksum, check_tfrecord
 from tests.small_text import make_records, train_model, write_text
 from tests.tfrecord_files import crc32c, masked, tf_example, write_tfrecord
 
@@ -289,7 +289,7 @@ def numbers(batches) -> list[int]:
 def test_checksums_are_crc32c():
     assert crc32c(b"123456789") == 0xE3069283  # the check value of CRC-32C
     parts = [b"123456789", b"", b"\x00", bytes(range(256)) * 3, b"abc"]
-    assert _checksums(parts).tolist() == [masked(crc32c(part)) for part in parts]
+    assert [_checksum(part) for part in parts] == [masked(crc32c(part)) for part in parts]
 
 
 def test_tfrecords_give_the_same_kind_of_batches(tfrecords):
