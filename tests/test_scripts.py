@@ -326,7 +326,7 @@ def test_distribute_refuses_a_wrong_number(
 
 @pytest.fixture
 def tested_project(ready_project: Path) -> Path:
-    for name in ("pyproject.toml", "tests/conftest.py"):
+    for name in ("pyproject.toml", "tests/conftest.py", "model_utils/__init__.py", "model_utils/messages.py"):
         (ready_project / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, ready_project / name)
     write_tests(ready_project, "one", "def test_a():\n    pass\n\n\ndef test_b():\n    pass\n")
