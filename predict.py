@@ -1,7 +1,5 @@
 """Answer raw text with a trained model: python predict.py --help lists all keys; docs/export.md shows the formats."""
 
-import sys
-
 from model_utils.config import run_main
 from model_utils.device import setup_device
 from model_utils.errors import ConfigError
@@ -12,11 +10,6 @@ from src.inference.predictor import Predictor
 from src.inference.record_files import check_input, check_output, read_records
 
 TEXT_KEYS = {"token_classification": "text", "fill_mask": "text"}  # of a plain line; text_a elsewhere
-
-
-def note(sentence: str) -> None:
-    """A line beside the answers."""
-    print(sentence, file=sys.stderr, flush=True)
 
 
 def main(config: PredictConfig) -> int:
@@ -35,7 +28,6 @@ def main(config: PredictConfig) -> int:
         embeddings=config.embeddings,
         vocab_file=config.vocab_file_path,
         spm_model_file=config.spm_model_file,
-        say=note,
         batch_tokens=config.batch_tokens,
         top_k=config.top_k,
         text_columns=(config.text_a_column, config.text_b_column),
@@ -47,11 +39,11 @@ def main(config: PredictConfig) -> int:
         serve(predictor, *address, allowed_hosts=hosts)
         return 0
     text_key = config.text_a_column or TEXT_KEYS.get(task, "text_a")
-    records = read_records(config.input, config.input_format, text_key, note)
+    records = read_records(config.input, config.input_format, text_key)
     if config.dry_run:
-        rehearse(predictor, records, note)
+        rehearse(predictor, records)
         return 0
-    return answer_records(predictor, records, config.output, note)
+    return answer_records(predictor, records, config.output)
 
 
 if __name__ == "__main__":

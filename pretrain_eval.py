@@ -11,9 +11,9 @@ from model_utils.config import check_output_folder, run_main
 from model_utils.device import setup_device
 from model_utils.files import write_json
 from src.albert_for_pre_training import AlbertForPreTraining
+from src.checkpoint_files import find_checkpoint, load_backbone
 from src.data.batches import Loading
 from src.saved_tokenizer import load_tokenizer
-from src.training.checkpoint import find_checkpoint, load_backbone
 from src.training.pretraining import PretrainingData, build_architecture, trained_on
 from src.training.pretraining_evaluation import (
     chance,

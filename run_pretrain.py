@@ -78,7 +78,7 @@ def build_trainer(config: PretrainConfig, device: Device, ranks: Ranks, folder: 
         data.identity,
         precision,
         ranks,
-        initialise=partial(initialise, network, data, config.load_checkpoint_path, say),
+        initialise=partial(initialise, network, data, config.load_checkpoint_path),
         evaluate=evaluation,
         eval_steps=config.eval_steps,
         architecture=architecture.facts(),

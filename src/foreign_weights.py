@@ -5,8 +5,8 @@ import shlex
 from pathlib import Path
 
 from model_utils.errors import CheckpointError
-from src.conversion.torch_weights import PYTORCH, SAFETENSORS
 
+SAFETENSORS, PYTORCH = "model.safetensors", "pytorch_model.bin"
 _HUGGING_FACE = {f"{name}{ending}" for name in (SAFETENSORS, PYTORCH) for ending in ("", ".index.json")}
 _GOOGLE = ("*.index", "variables/*.index")  # TensorFlow's checkpoints, by themselves and in a TF-Hub module
 

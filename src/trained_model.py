@@ -4,7 +4,7 @@ Everything lies beside the weights: albert_config.json, task.json, the vocabular
 without task.json are those of pre-training, and fill in masks.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from mindspore import Tensor, nn
 
 from model_utils.errors import CheckpointError
 from src.albert_config import AlbertConfig, check_memory, find_config_file
+from src.checkpoint_files import BACKBONE, find_checkpoint, load_backbone
 from src.data.race_data import NUM_CHOICES
 from src.finetune_eval_model import (
     EncoderOutputs,
@@ -28,7 +29,6 @@ from src.saved_tokenizer import load_tokenizer
 from src.squad_postprocess import ANSWER_ALWAYS
 from src.task_file import read_card
 from src.tokenization import FullTokenizer
-from src.training.checkpoint import BACKBONE, find_checkpoint, load_backbone
 
 FILL_MASK, EMBEDDINGS = "fill_mask", "embeddings"
 _LENGTHS = {"doc_stride": 128, "max_query_length": 64, "max_answer_length": 30, "n_best_size": 20}
@@ -85,7 +85,6 @@ def load_trained(
     embeddings: bool = False,
     vocab_file: str = "",
     spm_model_file: str = "",
-    say: Callable[[str], object] = print,
 ) -> TrainedModel:
     """The network that weights belong to, in float32.
 
@@ -98,7 +97,7 @@ def load_trained(
         CheckpointError: there are no such weights, or they are of another architecture than the file beside them says.
         DataError: the vocabulary or task.json is missing, damaged or of another size.
     """
-    contents = find_checkpoint(weights, say)
+    contents = find_checkpoint(weights)
     file = find_config_file(weights)
     if file is None:
         folder = weights if weights.is_dir() else weights.parent
@@ -113,7 +112,7 @@ def load_trained(
         )
     card = complete_card(None if embeddings else read_card(weights), architecture, embeddings)
     scores, needed = build_scores(card, architecture)
-    load_backbone(scores, contents, say, needed)
+    load_backbone(scores, contents, needed)
     return TrainedModel(card, architecture, tokenizer, AnsweringNetwork(scores))
 
 

@@ -13,9 +13,10 @@ import pytest
 from mindspore import Parameter, Tensor, nn
 
 from model_utils.errors import CheckpointError, UserError
+from src import checkpoint_files as ckpt
 from src.albert_config import AlbertConfig
 from src.saved_tokenizer import load_tokenizer
-from src.training import checkpoint as ckpt
+from src.training import checkpoint as run_checkpoint
 from tests.trained_folders import make_folder
 
 
@@ -56,7 +57,7 @@ def saved(tmp_path: Path) -> Path:
 def test_state_returns_exactly(saved: Path) -> None:
     contents = ckpt.read_checkpoint(saved)
     other = State(2)
-    ckpt.restore(other, contents)
+    run_checkpoint.restore(other, contents)
     assert_equal(other, State(1))
     assert contents.loop_state == LOOP_STATE
     assert len(contents.values) == 6  # what is zero between updates is not saved
@@ -83,16 +84,15 @@ def test_every_flipped_byte_is_noticed(saved: Path) -> None:
         damaged = bytearray(good)
         damaged[position] ^= 0x10
         saved.write_bytes(damaged)
-        assert ckpt.newest_checkpoint(saved.parent, lambda _: None) is None, f"byte {position} of {len(good)}"
+        assert ckpt.newest_checkpoint(saved.parent) is None, f"byte {position} of {len(good)}"
 
 
 @pytest.mark.parametrize("left", [0, 1, 20, 0.5, -1, -17, -40])
-def test_truncation_is_noticed(saved: Path, left: float) -> None:
+def test_truncation_is_noticed(saved: Path, left: float, caplog: pytest.LogCaptureFixture) -> None:
     good = saved.read_bytes()
     saved.write_bytes(good[: int(len(good) * left) if 0 < left < 1 else int(left)])
-    reports: list[str] = []
-    assert ckpt.newest_checkpoint(saved.parent, reports.append) is None
-    assert len(reports) == 1 and "albert-7.ckpt" in reports[0] and "passed over" in reports[0]
+    assert ckpt.newest_checkpoint(saved.parent) is None
+    assert len(caplog.messages) == 1 and "albert-7.ckpt" in caplog.messages[0] and "passed over" in caplog.messages[0]
 
 
 def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
@@ -140,25 +140,24 @@ def test_any_path_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
                 load(Path(name))
 
 
-def test_newest_good_one_wins_by_number(tmp_path: Path) -> None:
+def test_newest_good_one_wins_by_number(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for step in (9, 10, 100):
         ckpt.save_checkpoint(State(step), tmp_path, step, {"step": step})
     (tmp_path / "albert-1000.ckpt").write_bytes(b"")
-    reports: list[str] = []
-    contents = ckpt.newest_checkpoint(tmp_path, reports.append)
+    contents = ckpt.newest_checkpoint(tmp_path)
     assert contents is not None and contents.loop_state["step"] == 100
-    assert len(reports) == 1 and "albert-1000.ckpt is empty" in reports[0]
+    assert len(caplog.messages) == 1 and "albert-1000.ckpt is empty" in caplog.messages[0]
 
 
 def test_restore_wants_the_same_names_and_shapes(saved: Path) -> None:
     contents = ckpt.read_checkpoint(saved)
     with pytest.raises(CheckpointError, match=r"missing .*bert\.encoder\.bias.*unexpected albert\.encoder\.bias"):
-        ckpt.restore(State(backbone="bert"), contents)
+        run_checkpoint.restore(State(backbone="bert"), contents)
     with pytest.raises(CheckpointError, match=r"classifier\.weight is \(2, 3\) in the checkpoint and \(5, 3\)"):
-        ckpt.restore(State(labels=5), contents)
+        run_checkpoint.restore(State(labels=5), contents)
 
 
-def test_a_full_disk_costs_no_older_checkpoint(tmp_path: Path) -> None:
+def test_a_full_disk_costs_no_older_checkpoint(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     ckpt.save_checkpoint(State(1), tmp_path, 1, {"step": 1})
     program = f"""
 import resource, sys
@@ -166,7 +165,7 @@ sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from pathlib import Path
 import numpy as np
 from mindspore import Parameter, Tensor, nn
-from src.training.checkpoint import save_checkpoint
+from src.checkpoint_files import save_checkpoint
 cell = nn.Cell()
 cell.p = Parameter(Tensor(np.zeros(300000, np.float32)), name='p')
 resource.setrlimit(resource.RLIMIT_FSIZE, (200000, resource.RLIM_INFINITY))
@@ -178,7 +177,8 @@ except Exception as error:
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert "CheckpointError" in result.stdout and "albert-2.ckpt could not be written" in result.stdout, result
     assert [path.name for path in tmp_path.iterdir()] == ["albert-1.ckpt"]
-    assert ckpt.newest_checkpoint(tmp_path, pytest.fail).loop_state == {"step": 1}
+    assert ckpt.newest_checkpoint(tmp_path).loop_state == {"step": 1}
+    assert not caplog.messages
 
 
 def test_a_checkpoint_written_without_its_checksum_gets_no_name(
@@ -194,8 +194,8 @@ def test_a_checkpoint_written_without_its_checksum_gets_no_name(
 def test_only_this_runs_checkpoints_are_pruned(tmp_path: Path) -> None:
     for step in (1, 2, 3, 4, 5):
         ckpt.save_checkpoint(State(step), tmp_path, step, {})
-    ckpt.mark_best(tmp_path, 2, {"accuracy": 0.9})
-    assert ckpt.prune_checkpoints(tmp_path, [2, 3, 4, 5], keep=1) == [2, 5]
+    run_checkpoint.mark_best(tmp_path, 2, {"accuracy": 0.9})
+    assert run_checkpoint.prune_checkpoints(tmp_path, [2, 3, 4, 5], keep=1) == [2, 5]
     assert [step for step, _ in ckpt.list_checkpoints(tmp_path)] == [5, 2, 1]
 
 
@@ -203,7 +203,7 @@ def test_warm_start_takes_the_best_then_the_newest(tmp_path: Path) -> None:
     for step in (1, 2):
         ckpt.save_checkpoint(State(step), tmp_path, step, {})
     assert ckpt.find_checkpoint(tmp_path).path.name == "albert-2.ckpt"
-    ckpt.mark_best(tmp_path, 1, {"accuracy": 0.9})
+    run_checkpoint.mark_best(tmp_path, 1, {"accuracy": 0.9})
     assert ckpt.find_checkpoint(tmp_path).path.name == "albert-1.ckpt"
     assert json.loads((tmp_path / "best_checkpoint.json").read_text())["accuracy"] == 0.9
     (tmp_path / "empty").mkdir()
@@ -211,17 +211,17 @@ def test_warm_start_takes_the_best_then_the_newest(tmp_path: Path) -> None:
         ckpt.find_checkpoint(tmp_path / "empty")
 
 
-def test_the_newest_stands_in_for_a_damaged_best_one(tmp_path: Path) -> None:
+def test_the_newest_stands_in_for_a_damaged_best_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for step in (1, 2, 3):
         ckpt.save_checkpoint(State(step), tmp_path, step, {})
-    ckpt.mark_best(tmp_path, 3, {"accuracy": 0.9})
+    run_checkpoint.mark_best(tmp_path, 3, {"accuracy": 0.9})
     content = (tmp_path / "albert-3.ckpt").read_bytes()
     for damaged in (content[:-40], content[:30] + b"x" + content[31:], b""):
         (tmp_path / "albert-3.ckpt").write_bytes(damaged)
-        said: list[str] = []
-        assert ckpt.find_checkpoint(tmp_path, said.append).path.name == "albert-2.ckpt"
-        assert len(said) == 2 and "albert-3.ckpt is" in said[0]
-        assert "albert-2.ckpt stands in for albert-3.ckpt, which was chosen as the best one" in said[1]
+        caplog.clear()
+        assert ckpt.find_checkpoint(tmp_path).path.name == "albert-2.ckpt"
+        assert len(caplog.messages) == 2 and "albert-3.ckpt is" in caplog.messages[0]
+        assert "albert-2.ckpt stands in for albert-3.ckpt, which was chosen as the best one" in caplog.messages[1]
 
 
 def test_the_architecture_beside_weights_is_the_one_they_were_trained_with(tmp_path: Path) -> None:
@@ -238,28 +238,27 @@ def test_the_architecture_beside_weights_is_the_one_they_were_trained_with(tmp_p
     assert ckpt.find_checkpoint(tmp_path).path.name == "albert-1.ckpt"
 
 
-def test_warm_start_prints_what_matched(saved: Path) -> None:
+def test_warm_start_prints_what_matched(saved: Path, caplog: pytest.LogCaptureFixture) -> None:
     network = nn.Cell()
     network.matrix = Parameter(Tensor(np.zeros((4, 3), np.float32)), name="albert.encoder.weight")
     network.bias = Parameter(Tensor(np.zeros(3, np.float32)), name="albert.encoder.bias")
     network.other = Parameter(Tensor(np.zeros(2, np.float32)), name="squad.bias")
-    said: list[str] = []
-    ckpt.load_backbone(network, ckpt.find_checkpoint(saved), said.append)
+    ckpt.load_backbone(network, ckpt.find_checkpoint(saved))
     np.testing.assert_array_equal(network.matrix.asnumpy(), State(1).matrix.asnumpy())
-    assert "2 matched; 1 missing: squad.bias; 1 unexpected: classifier.weight; 0 of other shape" in said[0]
+    assert "2 matched; 1 missing: squad.bias; 1 unexpected: classifier.weight; 0 of other shape" in caplog.messages[0]
 
 
-def test_a_head_of_other_shape_keeps_its_initial_values(saved: Path) -> None:
-    network, said = State(2, labels=3), []
-    ckpt.load_backbone(network, ckpt.find_checkpoint(saved), said.append)
+def test_a_head_of_other_shape_keeps_its_initial_values(saved: Path, caplog: pytest.LogCaptureFixture) -> None:
+    network = State(2, labels=3)
+    ckpt.load_backbone(network, ckpt.find_checkpoint(saved))
     np.testing.assert_array_equal(network.matrix.asnumpy(), State(1).matrix.asnumpy())
     np.testing.assert_array_equal(network.head.asnumpy(), State(2, labels=3).head.asnumpy())
-    assert "1 of other shape: classifier.weight is (2, 3) in the checkpoint and (3, 3)" in said[0]
+    assert "1 of other shape: classifier.weight is (2, 3) in the checkpoint and (3, 3)" in caplog.messages[0]
 
 
 def test_optimizer_state_is_no_part_of_a_warm_start(saved: Path) -> None:
     network = State(2)
-    ckpt.load_backbone(network, ckpt.find_checkpoint(saved), lambda _: None)
+    ckpt.load_backbone(network, ckpt.find_checkpoint(saved))
     np.testing.assert_array_equal(network.moment.asnumpy(), State(2).moment.asnumpy())
     assert int(network.step.asnumpy()) == int(State(2).step.asnumpy())
 
@@ -267,15 +266,15 @@ def test_optimizer_state_is_no_part_of_a_warm_start(saved: Path) -> None:
 def test_a_backbone_that_does_not_load_ends_the_run(saved: Path, tmp_path: Path) -> None:
     contents = ckpt.find_checkpoint(saved)
     with pytest.raises(CheckpointError, match=r"another architecture: albert\.encoder\.weight is \(4, 3\).*\(4, 5\)"):
-        ckpt.load_backbone(State(hidden=5), contents, lambda _: None)
+        ckpt.load_backbone(State(hidden=5), contents)
     network = State()
     network.extra = Parameter(Tensor(np.zeros(2, np.float32)), name="albert.pooler.bias")
     before = values(network)
     with pytest.raises(CheckpointError, match=r"1 of 3 needed parameters are missing: albert\.pooler\.bias"):
-        ckpt.load_backbone(network, contents, lambda _: None)
+        ckpt.load_backbone(network, contents)
     foreign = ckpt.find_checkpoint(ckpt.save_checkpoint(State(backbone="bert"), tmp_path, 1, {}))
     with pytest.raises(CheckpointError, match=r"own names are bert\.encoder\.bias"):
-        ckpt.load_backbone(network, foreign, lambda _: None)
+        ckpt.load_backbone(network, foreign)
     assert all((before[name] == value).all() for name, value in values(network).items())
 
 
@@ -284,7 +283,7 @@ def test_a_head_can_be_needed_as_well(saved: Path) -> None:
     network.bias = Parameter(Tensor(np.zeros(3, np.float32)), name="albert.encoder.bias")
     network.head = Parameter(Tensor(np.zeros(5, np.float32)), name="mlm.bias")
     with pytest.raises(CheckpointError, match=r"1 of 2 needed parameters are missing: mlm\.bias"):
-        ckpt.load_backbone(network, ckpt.find_checkpoint(saved), lambda _: None, needed=("",))
+        ckpt.load_backbone(network, ckpt.find_checkpoint(saved), needed=("",))
 
 
 def test_new_values_reach_a_compiled_graph(saved: Path) -> None:
@@ -296,8 +295,8 @@ def test_new_values_reach_a_compiled_graph(saved: Path) -> None:
     network = Sum(2)
     network()
     for set_values in (
-        lambda: ckpt.load_backbone(network, ckpt.find_checkpoint(saved), lambda _: None),
-        lambda: ckpt.copy_parameters(State(3), network),
+        lambda: ckpt.load_backbone(network, ckpt.find_checkpoint(saved)),
+        lambda: run_checkpoint.copy_parameters(State(3), network),
     ):
         set_values()
         expected = network.matrix.asnumpy().sum() + network.bias.asnumpy().sum()
@@ -306,7 +305,7 @@ def test_new_values_reach_a_compiled_graph(saved: Path) -> None:
 
 def test_copying_parameters_leaves_no_tie(saved: Path) -> None:
     source, target = State(1), State(2)
-    ckpt.copy_parameters(source, target)
+    run_checkpoint.copy_parameters(source, target)
     assert_equal(source, target)
     source.bias.set_data(Tensor(np.zeros(3, np.float32)))
     assert target.bias.asnumpy().any()
@@ -318,6 +317,6 @@ def test_float16_weights_of_others_are_read(tmp_path: Path) -> None:
     ms.save_checkpoint(cell, str(tmp_path / "half.ckpt"))  # no checksum: not written here
     network = nn.Cell()
     network.w = Parameter(Tensor(np.zeros(2, np.float32)), name="albert.w")
-    ckpt.load_backbone(network, ckpt.find_checkpoint(tmp_path / "half.ckpt"), lambda _: None)
+    ckpt.load_backbone(network, ckpt.find_checkpoint(tmp_path / "half.ckpt"))
     np.testing.assert_array_equal(network.w.asnumpy(), np.float16([0.1, 2.5]).astype(np.float32))
     assert network.w.dtype == ms.float32

@@ -21,6 +21,7 @@ from model_utils.errors import CheckpointError, ConfigError, DataError, UserErro
 from src import finetune_eval_model as heads
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import PreTrainingScores
+from src.checkpoint_files import find_checkpoint, load_backbone
 from src.conversion import google_checkpoint
 from src.conversion.hf_names import HEAD_NAMES, hugging_face_names
 from src.conversion.own_checkpoint import write_own
@@ -31,7 +32,6 @@ from src.inference.predictor import Predictor
 from src.saved_tokenizer import load_tokenizer
 from src.task_file import TASKS, Task, read_card, read_task
 from src.tokenization import FullTokenizer
-from src.training.checkpoint import find_checkpoint, load_backbone
 from tests import google_figures
 from tests.converted_outputs import computed, pre_training_outputs
 from tests.folder_state import folder_state

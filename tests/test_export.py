@@ -14,13 +14,13 @@ from mindspore import Tensor
 import export
 from model_utils.errors import CheckpointError, ConfigError, DataError, DeviceError, UserError
 from model_utils.schema import load_config
+from src.checkpoint_files import save_checkpoint
 from src.inference.deploy_config import AIR, MINDIR, ONNX, ExportConfig
 from src.inference.exporting import check, export_model, load_mindir, read_key, rehearse_export
 from src.inference.predictor import Predictor
 from src.inference.server.schemas import ANSWERS
 from src.task_file import read_card
 from src.trained_model import build_scores, complete_card, load_trained
-from src.training.checkpoint import save_checkpoint
 from tests.folder_state import folder_state
 from tests.trained_folders import ARCHITECTURE, CARDS, make_folder
 
@@ -37,13 +37,9 @@ RECORDS: dict[str, Callable[[str], dict[str, Any]]] = {
 }
 
 
-def quiet(_: str) -> None:
-    pass
-
-
 def exported(folder: Path, name: Path, embeddings: bool = False, **settings: Any) -> Path:
     """NAME.mindir of a folder's weights."""
-    export_model(load_trained(folder, embeddings, say=quiet), name, MINDIR, **settings)
+    export_model(load_trained(folder, embeddings), name, MINDIR, **settings)
     return name.with_name(f"{name.name}.mindir")
 
 
@@ -74,7 +70,7 @@ def test_the_mindir_answers_as_the_checkpoint(task: str, tmp_path: Path) -> None
     file = exported(folder, tmp_path / "out" / task, embeddings=is_embeddings)
     records = [RECORDS[task](text) for text in TEXTS]
     from_mindir = Predictor.load(file)
-    ours = Predictor.load(folder, embeddings=is_embeddings, say=quiet)
+    ours = Predictor.load(folder, embeddings=is_embeddings)
     answers = from_mindir.predict(records)
     assert answers == ours.predict(records)
     for record, answer in zip(records, answers, strict=True):
@@ -105,7 +101,7 @@ def test_a_deep_network_with_relative_positions(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "run", "token_classification", architecture)
     records = [{"text": text} for text in TEXTS]
     answers = Predictor.load(exported(folder, tmp_path / "deep")).predict(records)
-    assert answers == Predictor.load(folder, say=quiet).predict(records)
+    assert answers == Predictor.load(folder).predict(records)
 
 
 def test_the_description_says_what_the_file_needs(mindir: Path) -> None:
@@ -124,14 +120,14 @@ def test_a_file_that_computes_something_else_is_not_left_behind(
     other = make_folder(tmp_path / "other", "regression")
     (tmp_path / "out" / "unfinished-export-killed").mkdir(parents=True)
     (tmp_path / "out" / "unfinished-export-killed" / ".lock").touch()
-    monkeypatch.setattr("src.inference.exporting.load_mindir", lambda *_: load_trained(other, say=quiet).network)
+    monkeypatch.setattr("src.inference.exporting.load_mindir", lambda *_: load_trained(other).network)
     with pytest.raises(CheckpointError, match="what was exported computes something else: outputs"):
         exported(classifier, tmp_path / "out" / "model")
     assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_differences_are_seen(classifier: Path) -> None:
-    model = load_trained(classifier, say=quiet)
+    model = load_trained(classifier)
 
     def shifted(*inputs: Any) -> Any:
         return model.network(*inputs) + 1e-3
@@ -141,7 +137,7 @@ def test_differences_are_seen(classifier: Path) -> None:
 
 
 def test_outputs_of_another_shape_are_seen(classifier: Path) -> None:
-    model = load_trained(classifier, say=quiet)
+    model = load_trained(classifier)
     with pytest.raises(CheckpointError, match=r"have the shapes \[\(1, 2\)\], not \[\(1, 3\)\]"):
         check(model, lambda *inputs: model.network(*inputs)[:, :2], None)
     with pytest.raises(CheckpointError, match=r"have the shapes \[\(1, 3\), \(1, 3\)\], not \[\(1, 3\)\]"):
@@ -150,7 +146,7 @@ def test_outputs_of_another_shape_are_seen(classifier: Path) -> None:
 
 def test_a_huge_entry_hides_no_difference(classifier: Path) -> None:
     """The scores of forbidden tokens are -1e30; others are compared all the same."""
-    model = load_trained(classifier, say=quiet)
+    model = load_trained(classifier)
     scores = np.array([[-1e30, 1.0, 1.0]])
 
     def huge(*_: Any) -> Tensor:
@@ -167,7 +163,7 @@ def test_a_beam_wider_than_a_short_row(tmp_path: Path, monkeypatch: pytest.Monke
     folder = make_folder(tmp_path / "run", "squad_v2")
     records = [RECORDS["squad_v2"](text) for text in TEXTS]
     answers = Predictor.load(exported(folder, tmp_path / "beam")).predict(records)
-    assert answers == Predictor.load(folder, say=quiet).predict(records)
+    assert answers == Predictor.load(folder).predict(records)
 
 
 def test_places_that_cannot_be_written_to(classifier: Path, tmp_path: Path) -> None:
@@ -177,7 +173,7 @@ def test_places_that_cannot_be_written_to(classifier: Path, tmp_path: Path) -> N
     (tmp_path / "model.json").mkdir()
     for write in (export_model, rehearse_export):
         with pytest.raises(DataError, match=r"model\.json is a folder, and would have to be a file of the export"):
-            write(load_trained(classifier, say=quiet), tmp_path / "model", MINDIR, say=quiet)
+            write(load_trained(classifier), tmp_path / "model", MINDIR)
     assert {path.name for path in tmp_path.iterdir()} == {"file", "model.json"}
     for name in (f"{tmp_path}/model.mindir", ".", ".."):
         with pytest.raises(ConfigError, match=r"needed is DIR/NAME or NAME: the endings are added"):
@@ -187,14 +183,14 @@ def test_places_that_cannot_be_written_to(classifier: Path, tmp_path: Path) -> N
 
 def test_rows_of_a_fixed_length_must_suit_the_model(classifier: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="export_seq_length is 41, allowed for this model are 1 to 40 tokens"):
-        export_model(load_trained(classifier, say=quiet), tmp_path / "out" / "model", ONNX, length=41)
+        export_model(load_trained(classifier), tmp_path / "out" / "model", ONNX, length=41)
     assert not (tmp_path / "out").exists()
 
 
 def test_onnx_is_not_left_unchecked(classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(DataError, match="onnxruntime, which is not installed: pip install onnxruntime"):
-        export_model(load_trained(classifier, say=quiet), tmp_path / "out" / "model", ONNX)
+        export_model(load_trained(classifier), tmp_path / "out" / "model", ONNX)
     assert not (tmp_path / "out").exists()
 
 
@@ -225,7 +221,7 @@ def test_a_dry_run_writes_nothing(classifier: Path, tmp_path: Path, capsys: pyte
 def test_onnx(task: str, tmp_path: Path) -> None:
     """ONNX Runtime computes the same: export_model compares, and ends with an error where it does not."""
     folder = make_folder(tmp_path / "run", task)
-    export_model(load_trained(folder, say=quiet), tmp_path / "out" / task, ONNX, batch_size=2)
+    export_model(load_trained(folder), tmp_path / "out" / task, ONNX, batch_size=2)
     described = json.loads((tmp_path / "out" / f"{task}.json").read_text())
     assert described["inputs"][0]["shape"] == [2, 160 if task == "multiple_choice" else 40]
 
@@ -309,17 +305,17 @@ def test_weights_that_do_not_fit_what_lies_beside_them(tmp_path: Path) -> None:
 
     with_config(hidden_size=64)
     with pytest.raises(CheckpointError, match=r"hidden_size is 64, but albert-1\.ckpt was trained with 32"):
-        load_trained(folder, say=quiet)
+        load_trained(folder)
     scores, _ = build_scores(complete_card(read_card(folder), ARCHITECTURE, False), ARCHITECTURE)
     save_checkpoint(scores, folder, 1, {})  # without its architecture, as version 0.1.0 did
     with pytest.raises(CheckpointError, match="made for another architecture"):
-        load_trained(folder, say=quiet)
+        load_trained(folder)
     with_config(vocab_size=70)
     with pytest.raises(CheckpointError, match=r"says vocab_size 70, but the vocabulary vocab\.txt beside it has 63"):
-        load_trained(folder, say=quiet)
+        load_trained(folder)
     (folder / "albert_config.json").unlink()
     with pytest.raises(CheckpointError, match=r"no albert_config\.json, which says how to use them, lies beside"):
-        load_trained(folder, say=quiet)
+        load_trained(folder)
 
 
 def test_a_tasks_yaml_may_be_given_but_its_keys_not_as_flags(tmp_path: Path) -> None:

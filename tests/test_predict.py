@@ -29,10 +29,6 @@ from tests.folder_state import folder_state
 from tests.trained_folders import TAGS, make_folder
 
 
-def quiet(_: str) -> None:
-    pass
-
-
 @pytest.fixture(scope="module")
 def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_folder(tmp_path_factory.mktemp("classifier") / "run", "classification")
@@ -40,13 +36,13 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def classify(classifier: Path) -> Predictor:
-    return Predictor.load(classifier, say=quiet, batch_tokens=64)
+    return Predictor.load(classifier, batch_tokens=64)
 
 
 def records_of(path: Path, content: bytes, input_format: str = "auto") -> list[tuple[int, Any]]:
     """(line, record or error)."""
     path.write_bytes(content)
-    return [(each.line, each.error or each.record) for each in read_records(str(path), input_format, "text_a", quiet)]
+    return [(each.line, each.error or each.record) for each in read_records(str(path), input_format, "text_a")]
 
 
 # --- files ---
@@ -68,7 +64,7 @@ def test_what_cannot_be_written_again_keeps_its_id(tmp_path: Path) -> None:
     lines = ['{"id": 7, "x": NaN}', '{"id": "a", "x": "\\ud800"}', f'{{"id": 1, "x": {deep}}}', '{"id": NaN}', "[NaN]"]
     file = tmp_path / "in.jsonl"
     file.write_text("\n".join(lines))
-    found = list(read_records(str(file), "auto", "text", quiet))
+    found = list(read_records(str(file), "auto", "text"))
     assert [each.record for each in found] == [{"id": 7}, {"id": "a"}, {"id": 1}, {}, {}]
     assert all(each.error.startswith(f"line {each.line} is not JSON: ") for each in found)
 
@@ -113,7 +109,7 @@ def test_an_input_that_cannot_be_is_refused_before_work(
     os.mkfifo("pipe")
     before = folder_state(tmp_path)
     with pytest.raises(DataError, match=sentence):
-        list(read_records(name, input_format, "text_a", quiet))
+        list(read_records(name, input_format, "text_a"))
     with pytest.raises(DataError, match=sentence):
         predict.main(PredictConfig(model="nowhere", input=name, output="new/out", input_format=input_format))
     assert folder_state(tmp_path) == before
@@ -123,9 +119,10 @@ def test_a_pipe_is_waited_for_with_a_word_and_read_to_its_end(tmp_path: Path, mo
     fifo, said = tmp_path / "fifo", queue.Queue()
     os.mkfifo(fifo)
     monkeypatch.setattr("src.inference.record_files.PIPE_PATIENCE", 0)
+    monkeypatch.setattr("src.inference.record_files.logger.info", said.put)
     check_input(str(fifo), "text")
     with ThreadPoolExecutor(max_workers=1) as thread:
-        read = thread.submit(lambda: list(read_records(str(fifo), "text", "text_a", said.put)))
+        read = thread.submit(lambda: list(read_records(str(fifo), "text", "text_a")))
         assert said.get(timeout=60) == f"{fifo} is a pipe to which nothing was written yet: waiting for it"
         with fifo.open("w") as stream:
             for text in ("one\n", "two\n"):
@@ -253,14 +250,14 @@ def test_what_is_cut_says_so(classify: Predictor) -> None:
 def test_texts_may_have_the_names_of_their_columns_in_training(classifier: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(classifier, tmp_path / "run")
     write_card(folder, read_card(folder) | {"text_columns": {"text_a": "review", "text_b": "title"}})
-    predictor = Predictor.load(folder, say=quiet)
+    predictor = Predictor.load(folder)
     pair = {"text_a": "fine", "text_b": "words"}
     same = [{"review": "fine", "title": "words"}, {"review": "fine", "text_b": "words"}, pair | {"review": "fine"}]
     assert predictor.predict(same) == predictor.predict([pair] * 3)
     assert predictor.predict([{"review": "fine"}]) == predictor.predict([{"text_a": "fine"}])
     assert predictor.predict([{"body": "fine"}]) == [{"error": "review or text_a is missing; the record has body"}]
 
-    named = Predictor.load(folder, say=quiet, text_columns=("body", "head"))
+    named = Predictor.load(folder, text_columns=("body", "head"))
     asked = [{"body": "fine", "head": "words"}, {"review": "fine", "head": "a"}, {"body": "fine", "title": "words"}]
     answers = named.predict(asked)
     assert answers[:1] == predictor.predict([pair])
@@ -273,7 +270,7 @@ def test_texts_may_have_the_names_of_their_columns_in_training(classifier: Path,
         (("body", "head"), "text_b_column is head"),
     ):
         with pytest.raises(ConfigError, match=sentence):
-            Predictor.load(folder, say=quiet, embeddings=True, text_columns=columns)
+            Predictor.load(folder, embeddings=True, text_columns=columns)
 
 
 def test_a_blank_record_is_an_error_for_itself_over_http(classify: Predictor) -> None:
@@ -290,7 +287,7 @@ def test_probabilities_are_of_all_labels(classify: Predictor) -> None:
 
 
 def test_choices_need_four_options(tmp_path: Path) -> None:
-    predictor = Predictor.load(make_folder(tmp_path / "run", "multiple_choice"), say=quiet)
+    predictor = Predictor.load(make_folder(tmp_path / "run", "multiple_choice"))
     good = {"article": "a b c", "question": "why", "options": ["a", "b", "c", "d"]}
     answers = predictor.predict([good | {"options": ["a"]}, good, good | {"options": ["a", "b", "c", ""]}])
     assert answers[0] == {"error": "options is no list of 4 texts"}
@@ -300,7 +297,7 @@ def test_choices_need_four_options(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("task", ["squad_v1", "squad_v2"])
 def test_spans_are_parts_of_long_contexts(task: str, tmp_path: Path) -> None:
-    predictor = Predictor.load(make_folder(tmp_path / "run", task), say=quiet)
+    predictor = Predictor.load(make_folder(tmp_path / "run", task))
     context = "  It is, by any word; a long “text” é of many windows. " * 4
     (answer,) = predictor.predict([{"context": context, "question": "what is it?"}])
     assert 1 <= len(answer["n_best"]) <= 4
@@ -318,7 +315,7 @@ def test_spans_are_parts_of_long_contexts(task: str, tmp_path: Path) -> None:
 
 
 def test_entities_have_their_surface_text(tmp_path: Path) -> None:
-    predictor = Predictor.load(make_folder(tmp_path / "run", "token_classification"), say=quiet)
+    predictor = Predictor.load(make_folder(tmp_path / "run", "token_classification"))
     text = "Anna's  friend (of Lyon) came, with 3.5 others; " * 5  # several windows
     entities = predictor.predict([{"text": text}])[0]["entities"]
     assert entities and all(text[each["start"] : each["end"]] == each["text"] for each in entities)
@@ -331,7 +328,7 @@ def test_entities_have_their_surface_text(tmp_path: Path) -> None:
 
 def test_masks_are_filled_in(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "run", "fill_mask")
-    predictor = Predictor.load(folder, say=quiet, top_k=3)
+    predictor = Predictor.load(folder, top_k=3)
     texts = ["[MASK] ab", "a [MASK] c [MASK]", "none", "[MASK]" + "a" * 38]
     answers = predictor.predict([{"text": text} for text in texts])
     assert [len(answer.get("predictions", ())) for answer in answers] == [1, 2, 0, 0]
@@ -346,7 +343,7 @@ def test_masks_are_filled_in(tmp_path: Path) -> None:
 
 def test_many_masks_are_computed_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each mask has scores for the whole vocabulary: memory, not the number of records, bounds what goes together."""
-    predictor = Predictor.load(make_folder(tmp_path / "run", "fill_mask"), say=quiet)
+    predictor = Predictor.load(make_folder(tmp_path / "run", "fill_mask"))
     records = [{"text": "a [MASK] " * count} for count in (1, 1, 9, 1, 2, 2)]
     expected = predictor.predict(records)
     calls: list[tuple[int, ...]] = []
@@ -392,20 +389,21 @@ def test_a_file_is_answered_line_by_line(classifier: Path, tmp_path: Path, capsy
     assert answers[1] == {"id": None, "line": 2, "error": "text_a is blank, needed is a text"}
     assert answers[2]["truncated"] is True
     assert answers[3]["line"] == 4 and "is not JSON" in answers[3]["error"]
-    said = capsys.readouterr().err
+    said = capsys.readouterr().out
     assert "1 of 4 records have texts longer than the model takes, which were cut: max_seq_length 40" in said
     assert "2 of 4 records could not be answered" in said
 
 
-def test_a_file_of_which_nothing_can_be_answered(classify: Predictor, tmp_path: Path) -> None:
+def test_a_file_of_which_nothing_can_be_answered(
+    classify: Predictor, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     failed = [NumberedRecord(1, {"text": "x"}), NumberedRecord(2, {}, "line 2 is not JSON")]
-    said: list[str] = []
-    assert answer_records(classify, iter(failed), str(tmp_path / "out"), said.append) == 1
-    assert said == ["2 of 2 records could not be answered: each has an error in its place"]
-    assert answer_records(classify, iter([]), str(tmp_path / "out"), said.append) == 0
+    assert answer_records(classify, iter(failed), str(tmp_path / "out")) == 1
+    assert caplog.messages == ["2 of 2 records could not be answered: each has an error in its place"]
+    assert answer_records(classify, iter([]), str(tmp_path / "out")) == 0
     own = NumberedRecord(1, {"text_a": "fine", "error": "an older one"})
-    assert answer_records(classify, iter([own, *failed]), str(tmp_path / "out"), said.append) == 0
-    assert said[1:] == ["2 of 3 records could not be answered: each has an error in its place"]
+    assert answer_records(classify, iter([own, *failed]), str(tmp_path / "out")) == 0
+    assert caplog.messages[1:] == ["2 of 3 records could not be answered: each has an error in its place"]
 
 
 def test_a_dry_run_keeps_nothing(classifier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -413,7 +411,7 @@ def test_a_dry_run_keeps_nothing(classifier: Path, tmp_path: Path, capsys: pytes
     (tmp_path / "in.jsonl").write_text("\n".join([*lines, "nonsense"]))
     where = {"input": str(tmp_path / "in.jsonl"), "output": str(tmp_path / "new" / "out.jsonl")}
     assert predict.main(PredictConfig(model=str(classifier), device_target="CPU", dry_run=True, **where)) == 0
-    said = capsys.readouterr().err
+    said = capsys.readouterr().out
     assert "dry run: 201 records, 1 of them unreadable. 64 were answered in" in said and "Nothing was kept." in said
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
 

@@ -20,8 +20,8 @@ import run_classifier
 import run_pretrain
 from model_utils.errors import UserError
 from model_utils.schema import load_config
+from src.checkpoint_files import find_checkpoint
 from src.tasks.finetune_config import ClassifierConfig
-from src.training.checkpoint import find_checkpoint
 from src.training.ranks import Ranks
 from tests.conftest import ROOT
 from tests.test_run_classifier import answers as predicted_labels

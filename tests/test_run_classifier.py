@@ -18,10 +18,10 @@ import run_classifier
 from model_utils.errors import CheckpointError, ConfigError, DataError
 from model_utils.schema import load_config
 from src.assessment_method import assess
+from src.checkpoint_files import list_checkpoints
 from src.data.text_tables import read_table
 from src.tasks.classification import ClassifierTask, CustomTexts
 from src.tasks.finetune_config import ClassifierConfig
-from src.training.checkpoint import list_checkpoints
 from src.training.network_outputs import OutputTable
 from tests.conftest import ROOT
 from tests.finetune_arguments import arguments

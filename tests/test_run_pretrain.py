@@ -23,7 +23,7 @@ from model_utils.errors import CheckpointError, ConfigError, DataError
 from model_utils.schema import load_config
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import AlbertForPreTraining
-from src.training.checkpoint import find_checkpoint, list_checkpoints, load_backbone
+from src.checkpoint_files import find_checkpoint, list_checkpoints, load_backbone
 from src.training.pretraining import PretrainingData
 from src.training.pretraining_evaluation import evaluate, only_masked, read_counts, unigram_baselines
 from src.training.ranks import ALONE
@@ -314,7 +314,7 @@ def test_evaluation_drops_no_example_whatever_the_batch(data: Path, finished: Pa
     assert evaluated["masked_tokens"] == columns["masked_lm_weights"].sum()
     architecture = AlbertConfig.from_json(finished / "albert_config.json")
     network = AlbertForPreTraining(architecture)
-    load_backbone(network, find_checkpoint(finished), lambda _: None, needed=("",))
+    load_backbone(network, find_checkpoint(finished), needed=("",))
     asked: list[None] = []
     batches = held_out(data, evaluated["examples"] - 3).batches(0)
     again = evaluate(network, batches, architecture.vocab_size, before_batch=lambda: asked.append(None))

@@ -20,7 +20,7 @@ from mindspore import Parameter, Tensor, nn
 from model_utils.device import Device
 from model_utils.errors import CheckpointError, ConfigError, UserError
 from model_utils.schema import load_config
-from src.training.checkpoint import list_checkpoints
+from src.checkpoint_files import list_checkpoints
 from src.training.ranks import Ranks
 from src.training.rehearsal import rehearse
 from src.training.run_folder import RunFolder

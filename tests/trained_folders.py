@@ -4,11 +4,12 @@ from pathlib import Path
 from typing import Any
 
 from src.albert_config import AlbertConfig
+from src.checkpoint_files import ARCHITECTURE as TRAINED_AS
+from src.checkpoint_files import save_checkpoint
 from src.saved_tokenizer import save_tokenizer
 from src.task_file import TASKS, write_card
 from src.tokenization import build_tokenizer
 from src.trained_model import build_scores, complete_card
-from src.training import checkpoint
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz.,?"
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -48,7 +49,7 @@ def make_folder(folder: Path, task: str, architecture: AlbertConfig = ARCHITECTU
     folder.mkdir(parents=True)
     card = {"task": task, **CARDS[task], **LENGTHS, **settings}
     scores, _ = build_scores(complete_card(card, architecture, False), architecture)
-    checkpoint.save_checkpoint(scores, folder, 1, {checkpoint.ARCHITECTURE: architecture.facts()})
+    save_checkpoint(scores, folder, 1, {TRAINED_AS: architecture.facts()})
     architecture.to_json(folder / "albert_config.json")
     save_tokenizer(folder, build_tokenizer(str(write_vocabulary(folder)), "", True))
     if task in TASKS:

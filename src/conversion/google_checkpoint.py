@@ -1,5 +1,6 @@
 """Read google-research/albert's checkpoints: unpacked archives, prefixes, and TF-Hub modules. Needs TensorFlow."""
 
+import logging
 import os
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +13,7 @@ from src.conversion.portable_model import PortableModel, Vocabulary, account, ch
 from src.conversion.tf_names import from_google, google_names, is_training_state
 from src.task_file import Task
 
+logger = logging.getLogger(__name__)
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}  # no remarks on the processor at its start
 HUB_SCOPE = "module/"  # before every name where a TF-Hub module was saved again
 
@@ -63,7 +65,7 @@ def _find_config(prefix: Path) -> Path:
         for folder in (above, above / "assets"):
             named = sorted(folder.glob("albert_config*.json"))  # Chinese archives: albert_config_small_google.json
             if found := find_config_file(folder) or (named[0] if len(named) == 1 else None):
-                print(f"architecture: {found}")
+                logger.info(f"architecture: {found}")
                 return found
     raise CheckpointError(
         f"no albert_config.json lies beside {prefix}, in assets/ or in the folder above: it says what the weights are, "
@@ -78,7 +80,7 @@ def _find_vocabulary(folder: Path) -> Vocabulary | None:
         raise CheckpointError(f"{folder} must hold one vocabulary, it holds {', '.join(file.name for file in found)}")
     if not found:
         return None
-    print(f"vocabulary: {found[0]}, lower-cased (google's files do not say, all published models are)")
+    logger.info(f"vocabulary: {found[0]}, lower-cased (google's files do not say, all published models are)")
     return Vocabulary(found[0].read_bytes(), found[0].name, found[0].suffix == ".model", True)
 
 

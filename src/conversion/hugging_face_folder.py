@@ -1,6 +1,7 @@
 """Read and write a model as Hugging Face's transformers keep it: config.json, weights, vocabulary."""
 
 import dataclasses
+import logging
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,10 +16,12 @@ from src.conversion.hf_names import ARCHITECTURES, HEAD_NAMES, TIED_COPIES, hugg
 from src.conversion.own_checkpoint import has_initial_pooler
 from src.conversion.portable_model import PortableModel, Vocabulary, account, check_shapes, settle_task
 from src.conversion.tokenizer_json import build_tokenizer_json, extract_vocabulary
-from src.conversion.torch_weights import SAFETENSORS, read_weights
+from src.conversion.torch_weights import read_weights
+from src.foreign_weights import SAFETENSORS
 from src.task_file import LABELLED, SettingsSchema, Task
 from src.tokenization import SENTENCEPIECE_SPECIALS, FullTokenizer
 
+logger = logging.getLogger(__name__)
 CONFIG, TOKENIZER_CONFIG, TOKENIZER = "config.json", "tokenizer_config.json", "tokenizer.json"
 OURS = "albert_mindspore"  # key of what task.json says beside task and labels; transformers keeps it unused
 BACKBONE = "albert."  # before the backbone's names, but in AlbertModel's own files
@@ -153,7 +156,7 @@ def write_hugging_face(model: PortableModel, folder: Path) -> None:
             "eos_token_id": tokenizer.sep_id,
         }
     write_json(folder / CONFIG, described | _describe_task(model.task))
-    print(f"{len(values)} weights as {architecture}")
+    logger.info(f"{len(values)} weights as {architecture}")
 
 
 def _architecture(model: PortableModel) -> str:
@@ -198,7 +201,7 @@ def _describe_task(task: Task | None) -> dict[str, Any]:
 def _write_vocabulary(model: PortableModel, folder: Path) -> FullTokenizer | None:
     vocabulary = model.vocabulary
     if vocabulary is None:
-        print("no vocabulary: put the model's spiece.model or vocab.txt into the folder before using a tokenizer")
+        logger.info("no vocabulary: put the model's spiece.model or vocab.txt into the folder before using a tokenizer")
         return None
     name = "spiece.model" if vocabulary.is_sentencepiece else "vocab.txt"
     tokenizer = vocabulary.write(folder / name, model.config.vocab_size)

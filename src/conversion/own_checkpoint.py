@@ -1,5 +1,6 @@
 """Read and write a model as this project keeps it: albert-<step>.ckpt, albert_config.json, vocabulary, task.json."""
 
+import logging
 from pathlib import Path
 
 import mindspore as ms
@@ -9,12 +10,13 @@ from mindspore import Parameter, Tensor, nn
 from model_utils.errors import CheckpointError
 from src.albert_config import AlbertConfig, find_config_file
 from src.albert_model import initialise_weights
+from src.checkpoint_files import ARCHITECTURE, find_checkpoint, save_checkpoint
 from src.conversion.portable_model import PortableModel, Vocabulary, account, check_shapes, settle_task, weight_shapes
 from src.layers import Dense
 from src.saved_tokenizer import TOKENIZER_FILE, load_tokenizer, save_tokenizer
 from src.task_file import read_task, write_task
-from src.training.checkpoint import ARCHITECTURE, find_checkpoint, save_checkpoint
 
+logger = logging.getLogger(__name__)
 POOLER = "albert.pooler."
 
 
@@ -47,14 +49,16 @@ def write_own(model: PortableModel, folder: Path) -> None:
     """
     values = model.values
     if not any(name.startswith(POOLER) for name in values):
-        print("the source has no pooler: it gets initial weights; nothing but a task that trains it should use it")
+        logger.info(
+            "the source has no pooler: it gets initial weights; nothing but a task that trains it should use it"
+        )
         values = values | initial_pooler(model.config)
     save_checkpoint(_Weights(values), folder, 0, {ARCHITECTURE: model.config.facts()})
     model.config.to_json(folder / "albert_config.json")
     if model.task is not None:
         write_task(folder, model.task)
     if model.vocabulary is None:
-        print("no vocabulary: name it in spm_model_file or vocab_file when the model is used")
+        logger.info("no vocabulary: name it in spm_model_file or vocab_file when the model is used")
         return
     save_tokenizer(folder, model.vocabulary.write(folder / model.vocabulary.name, model.config.vocab_size))
 

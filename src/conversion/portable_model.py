@@ -1,5 +1,6 @@
 """A model on its way between two formats, and the checks of every way: all weights accounted for, all sizes right."""
 
+import logging
 import textwrap
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from src.albert_config import AlbertConfig
 from src.albert_model import AlbertModel
 from src.task_file import LABELLED, Task
 from src.tokenization import FullTokenizer, build_tokenizer
+
+logger = logging.getLogger(__name__)
 
 # Weights that come together or not at all, by the beginnings of their names; a model has the first and any others.
 PARTS = (
@@ -91,7 +94,7 @@ def account(names: Mapping[str, str], found: Collection[str], skipped: int, orig
     ]
     unexpected = sorted(set(found) - set(matched.values()))
     modules = ", ".join(sorted({name.partition(".")[0] for name in matched}))
-    print(
+    logger.info(
         f"{origin}: {len(matched)} weights matched ({modules}); {len(missing)} missing: {listed(missing)}; "
         f"{len(unexpected)} unexpected: {listed(unexpected)}; {skipped} skipped: optimizer, counters, copies"
     )
@@ -176,7 +179,7 @@ def settle_task(
     settings = stated.settings if stated else {}
     task = stated.task if stated else asked or (allowed[0] if len(allowed) == 1 else "")
     if not task:
-        print(f"{origin} does not say whether its head is for {' or '.join(allowed)}; --task would")
+        logger.info(f"{origin} does not say whether its head is for {' or '.join(allowed)}; --task would")
         return None
     if asked not in ("", task):
         raise ConfigError(f"--task is {asked}, but {origin} is for {task}")

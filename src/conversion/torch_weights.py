@@ -9,8 +9,7 @@ import safetensors
 
 from model_utils.errors import CheckpointError, ConfigError
 from model_utils.json_files import FileBeside, Schema, read_json
-
-SAFETENSORS, PYTORCH = "model.safetensors", "pytorch_model.bin"
+from src.foreign_weights import PYTORCH, SAFETENSORS
 
 
 def read_weights(folder: Path) -> dict[str, np.ndarray]:

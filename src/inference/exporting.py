@@ -8,6 +8,7 @@ NAME.json                   inputs, outputs, task, labels, lengths, thresholds, 
 
 import contextlib
 import importlib
+import logging
 import os
 import shutil
 import time
@@ -32,6 +33,7 @@ from src.inference.deploy_config import AIR, MINDIR, ONNX
 from src.task_file import CardSchema
 from src.trained_model import DEFAULTS, AnsweringNetwork, TrainedModel, shortest_row
 
+logger = logging.getLogger(__name__)
 FORMAT_VERSION = 1
 TOLERANCE = 1e-5  # of an output's largest entry, or of 1 where that is smaller
 FORBIDDEN = 1e20  # what is larger is no score but forbids a token, and is measured by itself alone
@@ -99,7 +101,6 @@ def export_model(
     key: bytes | None = None,
     batch_size: int = 1,
     length: int = 0,
-    say: Callable[[str], object] = print,
 ) -> None:
     """Write the files of a model; older ones of this name are replaced.
 
@@ -124,7 +125,7 @@ def export_model(
         if file_format != AIR:  # which only its runtime can load
             load = _load_onnx if file_format == ONNX else load_mindir
             difference = check(model, load(file, key), fixed)
-            say(f"{name.name}{file.suffix}: largest difference from the checkpoint {difference:.1e}")
+            logger.info(f"{name.name}{file.suffix}: largest difference from the checkpoint {difference:.1e}")
         vocabulary = shutil.copyfile(model.tokenizer.file, temporary / f"{name.name}{_vocabulary_suffix(model)}")
         description = temporary / f"{name.name}.json"
         write_checked(description, describe(model, file, vocabulary, file_format, key, fixed))
@@ -140,7 +141,6 @@ def rehearse_export(
     file_format: str,
     batch_size: int = 1,
     length: int = 0,
-    say: Callable[[str], object] = print,
 ) -> None:
     """Compute one batch, and say what export_model, which has the same arguments and errors, would take."""
     fixed = _settle(model, name, file_format, batch_size, length)
@@ -156,7 +156,7 @@ def rehearse_export(
     # Compiled to be written, to be compared with and as it was written; both then compute this batch and smaller ones.
     duration = 3 * (first - usual) + 4 * usual
     memory = peak_memory()
-    say(
+    logger.info(
         f"dry run: a batch takes {usual:.2f} s (the first {first:.1f} s, with compilation); writing and checking "
         f"{name}.{file_format.lower()} takes about {timedelta(seconds=round(duration))}. Memory at its peak: about "
         f"{(2 * memory - before) / 1e9:.2f} GB. The files take about {size / 1e6:.1f} MB. Nothing was written."

@@ -1,10 +1,11 @@
 """Answer a file of records, a line for each, or say what that would take."""
 
 import itertools
+import logging
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -14,11 +15,11 @@ from model_utils.device import peak_memory
 from src.inference.predictor import Predictor
 from src.inference.record_files import NumberedRecord, batched, line_of, write_records
 
+logger = logging.getLogger(__name__)
 RECORDS_AT_ONCE = 1024
 REHEARSED = 64  # records that a dry run answers
 PREDICTION = "prediction"
 LENGTHS = ("max_seq_length", "max_qa_length", "max_query_length")  # of a card, that texts are cut to
-Say = Callable[[str], object]
 
 
 def answered(predictor: Predictor, batch: list[NumberedRecord]) -> Iterator[tuple[NumberedRecord, dict[str, Any]]]:
@@ -42,7 +43,7 @@ def joined(record: NumberedRecord, answer: dict[str, Any]) -> dict[str, Any]:
     return record.record | {next(name for name in names if name not in record.record): answer}
 
 
-def answer_records(predictor: Predictor, records: Iterator[NumberedRecord], output: str, say: Say) -> int:
+def answer_records(predictor: Predictor, records: Iterator[NumberedRecord], output: str) -> int:
     """Write the answers of all records to `output` ("-": standard output).
 
     Returns:
@@ -62,13 +63,15 @@ def answer_records(predictor: Predictor, records: Iterator[NumberedRecord], outp
             progress.update(len(batch))
     if truncated:
         limits = ", ".join(f"{key} {predictor.card[key]}" for key in LENGTHS if key in predictor.card)
-        say(f"{truncated:,} of {total:,} records have texts longer than the model takes, which were cut: {limits}")
+        logger.info(
+            f"{truncated:,} of {total:,} records have texts longer than the model takes, which were cut: {limits}"
+        )
     if failed:
-        say(f"{failed:,} of {total:,} records could not be answered: each has an error in its place")
+        logger.info(f"{failed:,} of {total:,} records could not be answered: each has an error in its place")
     return int(0 < failed == total)
 
 
-def rehearse(predictor: Predictor, records: Iterator[NumberedRecord], say: Say) -> None:
+def rehearse(predictor: Predictor, records: Iterator[NumberedRecord]) -> None:
     """Read all records and answer some, chosen by chance; say what answering them all would take. Nothing is kept."""
     chance, chosen, unreadable, total = random.Random(0), [], 0, 0
     for record in records:
@@ -88,8 +91,10 @@ def rehearse(predictor: Predictor, records: Iterator[NumberedRecord], say: Say) 
     memory = peak_memory()
     errors = [f"line {record.line}: {answer['error']}" for record, answer in pairs if "error" in answer]
     if errors:
-        say(f"dry run: {len(errors)} of the {len(chosen)} records looked at cannot be answered; the first: {errors[0]}")
-    say(
+        logger.info(
+            f"dry run: {len(errors)} of the {len(chosen)} records looked at cannot be answered; the first: {errors[0]}"
+        )
+    logger.info(
         f"dry run: {total:,} records, {unreadable:,} of them unreadable. {len(chosen)} were answered in "
         f"{seconds[1]:.2f} s (the first time {seconds[0]:.1f} s, with compilation); all take about "
         f"{timedelta(seconds=round(seconds[1] * share))}. Host memory at its peak: {memory / 1e9:.2f} GB. The answers "

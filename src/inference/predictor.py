@@ -78,7 +78,6 @@ class Predictor:
         embeddings: bool = False,
         vocab_file: str = "",
         spm_model_file: str = "",
-        say: Callable[[str], object] = print,
         **settings: Any,
     ) -> Self:
         """A predictor of NAME.mindir, or of a checkpoint or the folder of a run or a conversion.
@@ -87,7 +86,6 @@ class Predictor:
             key: of an encrypted MINDIR.
             embeddings: of a checkpoint, the backbone alone.
             vocab_file, spm_model_file: the vocabulary, where none lies beside a checkpoint.
-            say: told what of a checkpoint was loaded.
             settings: batch_tokens, top_k, text_columns.
 
         Raises:
@@ -95,7 +93,7 @@ class Predictor:
         """
         model = Path(model)
         if model.suffix != MINDIR_SUFFIX:
-            trained = load_trained(model, embeddings, vocab_file, spm_model_file, say)
+            trained = load_trained(model, embeddings, vocab_file, spm_model_file)
             return cls(trained.card, trained.tokenizer, trained.network, trained.architecture, **settings)
         card = read_description(model)
         if card["encrypted"] != (key is not None):

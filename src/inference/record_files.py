@@ -4,6 +4,7 @@ import contextlib
 import errno
 import itertools
 import json
+import logging
 import os
 import select
 import sys
@@ -18,6 +19,7 @@ from model_utils.json_files import UnwritableError, parse_json
 from src.data.text_tables import Table, read_table
 from src.utils import decode
 
+logger = logging.getLogger(__name__)
 STANDARD = "-"
 PIPE_PATIENCE = 2  # seconds until a pipe that is waited for is named
 JSON_LINES, TABLE, TEXT = "json_lines", "table", "text"
@@ -55,14 +57,13 @@ def check_input(file: str, input_format: str) -> None:
             raise DataError(f"{file} cannot be read: {error.strerror}") from error
 
 
-def read_records(file: str, input_format: str, text_key: str, say: Callable[[str], object]) -> Iterator[NumberedRecord]:
+def read_records(file: str, input_format: str, text_key: str) -> Iterator[NumberedRecord]:
     """The records of a file or of standard input ("-"), one at a time.
 
     Args:
         input_format: json_lines, table (with a header of keys; an empty field is no value), text (a record a line), or
             auto: by the file's ending, other endings being text; for standard input json_lines.
         text_key: the key of the records of plain lines.
-        say: told that a pipe is waited for.
 
     Raises:
         DataError: the file cannot be read.
@@ -71,7 +72,7 @@ def read_records(file: str, input_format: str, text_key: str, say: Callable[[str
     if input_format == TABLE:
         yield from _read_table(file)
         return
-    for line, raw in _raw_lines(file, say):
+    for line, raw in _raw_lines(file):
         try:
             text = decode(raw, Path(file), 0).removeprefix("\ufeff" if line == 1 else "")
             record = parse_json(text) if input_format == JSON_LINES and text.strip() else text.rstrip("\r\n")
@@ -106,15 +107,15 @@ def _format_of(file: str, input_format: str) -> str:
     return JSON_LINES if file == STANDARD else _FORMATS.get(Path(file).suffix.lower(), TEXT)
 
 
-def _raw_lines(file: str, say: Callable[[str], object]) -> Iterator[tuple[int, bytes]]:
+def _raw_lines(file: str) -> Iterator[tuple[int, bytes]]:
     try:
-        with contextlib.nullcontext(sys.stdin.buffer) if file == STANDARD else _open(Path(file), say) as stream:
+        with contextlib.nullcontext(sys.stdin.buffer) if file == STANDARD else _open(Path(file)) as stream:
             yield from enumerate(stream, 1)
     except OSError as error:
         raise DataError(f"{file} cannot be read: {error.strerror}") from error
 
 
-def _open(path: Path, say: Callable[[str], object]) -> BinaryIO:
+def _open(path: Path) -> BinaryIO:
     """A file, or a pipe to which somebody writes: one that nobody writes to would be waited for without a word."""
     if not path.is_fifo():
         return open_file(path)
@@ -122,7 +123,7 @@ def _open(path: Path, say: Callable[[str], object]) -> BinaryIO:
     arrival = select.poll()
     arrival.register(descriptor, select.POLLIN)
     if not arrival.poll(PIPE_PATIENCE * 1000):
-        say(f"{path} is a pipe to which nothing was written yet: waiting for it")
+        logger.info(f"{path} is a pipe to which nothing was written yet: waiting for it")
         arrival.poll()
     os.set_blocking(descriptor, True)
     return os.fdopen(descriptor, "rb")

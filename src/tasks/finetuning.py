@@ -17,6 +17,7 @@ from model_utils.device import Device, setup_device
 from model_utils.errors import CheckpointError, ConfigError
 from model_utils.files import write_json
 from src.albert_config import AlbertConfig, check_memory
+from src.checkpoint_files import Contents, find_checkpoint, load_backbone
 from src.data.batches import FeatureDataset, Loading
 from src.data.feature_cache import Features, cached_features
 from src.data.feature_files import SUFFIX, RecordSet, open_records
@@ -25,7 +26,7 @@ from src.saved_tokenizer import load_tokenizer, save_tokenizer
 from src.task_file import TASK_FILE, folder_of, read_card, write_card
 from src.tasks.finetune_config import FinetuneConfig
 from src.tokenization import FullTokenizer, build_tokenizer
-from src.training.checkpoint import Contents, copy_parameters, find_checkpoint, load_backbone
+from src.training.checkpoint import copy_parameters
 from src.training.network_outputs import predict_rows, rows_in_memory
 from src.training.optimizer import OptimizerSettings, build_optimizer, describe_decay_groups
 from src.training.ranks import ranks_of
@@ -328,7 +329,7 @@ class Finetuning:
         """The warm start, if there is one."""
         weights = self.config.load_pretrain_checkpoint_path
         if weights:
-            load_backbone(network, find_checkpoint(Path(weights), self.say), self.say)
+            load_backbone(network, find_checkpoint(Path(weights)))
         else:
             self.say("cold start: no pre-trained weights (load_pretrain_checkpoint_path)")
 
@@ -366,7 +367,7 @@ class Finetuning:
             development: of the training that ended with these weights; what it found for them is not measured again.
         """
         card = self.check_task(weights)
-        contents = find_checkpoint(weights, self.say)
+        contents = find_checkpoint(weights)
         self.ranks.must_agree({"checkpoint": contents.path.name}, "what they measure")
         step = contents.loop_state.get("step")
         known = development.kept.get(step) if development and card == self.task.card else None
@@ -404,7 +405,7 @@ class Finetuning:
     def scores_of(self, contents: Contents) -> nn.Cell:
         """The task's network without losses, with these weights."""
         network = self.task.scores_network(self.architecture)
-        load_backbone(network, contents, self.say, needed=("",))
+        load_backbone(network, contents, needed=("",))
         return network
 
     def check_task(self, weights: Path) -> dict[str, Any]:

@@ -1,108 +1,21 @@
-"""Checkpoints: the whole state of a run in one file, and a warm start from the weights of another.
+"""A run's checkpoints: its whole state restored, the best one marked, older ones deleted."""
 
-`albert-<step>.ckpt` is MindSpore's format with its checksum. Written by ms.save_checkpoint; read here, because
-ms.load_checkpoint accepts a file that lost its end together with the checksum, refuses a file larger than the memory
-that happens to be unused, and load_param_into_net guesses name prefixes. Parameters are set by exact name only.
-"""
-
-import binascii
-import errno
-import json
-import os
-import re
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
 
-import mindspore as ms
-import numpy as np
-from google.protobuf.message import DecodeError
-from mindspore import Parameter, Tensor, nn, ops
-from mindspore.train.checkpoint_pb2 import Checkpoint as CheckpointProto
-from pydantic import Field
+from mindspore import nn, ops
 
 from model_utils.errors import CheckpointError
-from model_utils.files import open_file, write_atomically, write_json
-from model_utils.json_files import Schema, matching, parse_json, read_json
-from src.albert_config import AlbertConfig, find_config_file
-from src.foreign_weights import refuse_foreign
-from src.layers import RowSquareSum
-
-BACKBONE = "albert."
-LOOP_STATE = "loop_state"
-ARCHITECTURE = "architecture"  # key of the loop's state: AlbertConfig.facts() of the weights
-BEST_FILE = "best_checkpoint.json"
-_NAME = re.compile(r"albert-([0-9]+)\.ckpt")
-_TRAINING_STATE = re.compile(
-    r"(adam_[mv]|lamb_[mv]|moment[12]?|moments)\..*|loss_scale|scale_sense|good_steps|"
-    r"skipped_steps|global_step|learning_rate|beta[12]_power|epoch_num|step_num|loop_state"
-)  # this project's and MindSpore's own names
-_SCRATCH = re.compile(rf"accumulated(\..*|_metrics)|(.*\.)?{RowSquareSum.parameter_name}")
-_TRAILER = 17  # "crc_num" and the sum as 10 bytes, big end first
-_BLOCK = 1 << 24
-
-
-class BestSchema(Schema):
-    """What best_checkpoint.json says beside the metrics."""
-
-    checkpoint: Annotated[str, matching(_NAME.pattern, "albert-<step>.ckpt")]
-    step: int = Field(ge=0)
-
-
-@dataclass(frozen=True)
-class Contents:
-    """What a checkpoint holds: numpy arrays by parameter name, and the loop's state (empty if it has none)."""
-
-    path: Path
-    values: dict[str, np.ndarray]
-    loop_state: dict[str, Any]
-
-
-def checkpoint_path(folder: Path, step: int) -> Path:
-    """Name of the checkpoint after `step` updates."""
-    return folder / f"albert-{step}.ckpt"
-
-
-def list_checkpoints(folder: Path) -> list[tuple[int, Path]]:
-    """(step, path) of every checkpoint in the folder by name, the newest first."""
-    matches = ((_NAME.fullmatch(path.name), path) for path in folder.iterdir())
-    return sorted(((int(match[1]), path) for match, path in matches if match), reverse=True)
-
-
-def state_of(cell: nn.Cell) -> dict[str, Parameter]:
-    """The Parameters that carry state, by name: all but those that are zero between updates."""
-    names = cell.parameters_dict().items()
-    return {name: parameter for name, parameter in names if not _SCRATCH.fullmatch(name)}
-
-
-def save_checkpoint(cell: nn.Cell, folder: Path, step: int, loop_state: dict[str, Any]) -> Path:
-    """Write the state of `cell` and the loop's state; older checkpoints stay untouched.
-
-    The file gets its name after it is complete, on the disk, and read back against its checksum.
-
-    Raises:
-        CheckpointError: it cannot be written, for instance because the disk is full.
-    """
-    path = checkpoint_path(folder, step)
-    state = [{"name": name, "data": parameter} for name, parameter in state_of(cell).items()]
-    text = {LOOP_STATE: json.dumps(loop_state)}
-
-    def write(temporary: Path) -> None:
-        ms.save_checkpoint(state, str(temporary), crc_check=True, append_dict=text)
-        temporary.chmod(0o644)  # MindSpore leaves 0400
-        if not verify(temporary):
-            raise OSError(errno.EIO, "its end with the checksum is missing", str(temporary))
-
-    try:
-        write_atomically(path, write)
-    except (OSError, RuntimeError) as error:
-        for leftover in folder.glob("unfinished-*.tmp"):  # MindSpore's own temporary name
-            leftover.unlink()
-        raise CheckpointError(
-            f"{path} could not be written: {error}; older checkpoints in {folder} are whole, the run resumes from them"
-        ) from error
-    return path
+from model_utils.files import write_json
+from src.checkpoint_files import (
+    BEST_FILE,
+    Contents,
+    abbreviated,
+    best_checkpoint,
+    checkpoint_path,
+    differing_shapes,
+    set_parameters,
+    state_of,
+)
 
 
 def prune_checkpoints(folder: Path, written: list[int], keep: int) -> list[int]:
@@ -124,118 +37,6 @@ def mark_best(folder: Path, step: int, metrics: dict[str, float]) -> None:
     write_json(folder / BEST_FILE, {"checkpoint": checkpoint_path(folder, step).name, "step": step, **metrics})
 
 
-def best_checkpoint(folder: Path) -> Path | None:
-    """The checkpoint that mark_best chose, or None where none was chosen.
-
-    Raises:
-        CheckpointError: best_checkpoint.json is damaged.
-    """
-    if not os.path.lexists(folder / BEST_FILE):
-        return None
-    return folder / read_json(folder / BEST_FILE, BestSchema, CheckpointError).checkpoint
-
-
-def verify(path: Path) -> bool:
-    """Compare a checkpoint with its checksum, block by block; False if it carries none (another program wrote it).
-
-    Raises:
-        CheckpointError: it cannot be read, is empty, or the checksum differs.
-    """
-    try:
-        with open_file(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size == 0:
-                raise CheckpointError(f"{path} is empty")
-            file.seek(max(size - _TRAILER, 0))
-            trailer = file.read()
-            if not trailer.startswith(b"crc_num") or len(trailer) != _TRAILER:
-                return False
-            file.seek(0)
-            found, left = 0, size - _TRAILER
-            while left > 0:
-                block = file.read(min(_BLOCK, left))
-                found, left = binascii.crc32(block, found), left - len(block)
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
-    if found != int.from_bytes(trailer[7:], "big"):
-        raise CheckpointError(f"{path} is damaged: its contents do not match its checksum")
-    return True
-
-
-def _entries(path: Path, end: int) -> Iterator[tuple[str, Any]]:
-    """(name, TensorProto) of every entry; the file is a row of protobuf fields number 1, each tag, length, bytes."""
-    with path.open("rb") as file:
-        while file.tell() < end:
-            tag, length, shift = file.read(1), 0, 0
-            while True:
-                byte = file.read(1)[0]
-                length, shift = length | (byte & 127) << shift, shift + 7
-                if byte < 128:
-                    break
-            if tag != b"\n" or file.tell() + length > end:
-                raise CheckpointError(
-                    f"{path} is damaged or no MindSpore checkpoint: byte {file.tell()} starts no entry"
-                )
-            entry = CheckpointProto.Value.FromString(file.read(length))
-            if not entry.HasField("tensor"):
-                raise CheckpointError(f"{path}: entry {entry.tag!r} is no tensor")
-            yield entry.tag, entry.tensor
-
-
-def read_checkpoint(path: Path, only_weights: bool = False) -> Contents:
-    """Read a checkpoint after comparing it with its checksum.
-
-    Args:
-        only_weights: leave out the optimizer's and the loop's entries.
-
-    Raises:
-        CheckpointError: missing, damaged, truncated, or not a MindSpore checkpoint.
-    """
-    end = path.stat().st_size - (_TRAILER if verify(path) else 0) if path.exists() else 0
-    if end == 0:
-        raise CheckpointError(f"{path} does not exist")
-    parts: dict[str, list[bytes]] = {}
-    kinds: dict[str, tuple[tuple[int, ...], str]] = {}
-    try:
-        for name, tensor in _entries(path, end):
-            if only_weights and name != LOOP_STATE and _TRAINING_STATE.fullmatch(name):
-                continue
-            parts.setdefault(name, []).append(tensor.tensor_content)  # large tensors come in several entries
-            kinds[name] = tuple(tensor.dims), tensor.tensor_type
-        text = b"".join(parts.pop(LOOP_STATE, [])).decode("utf-32-le")  # MindSpore stores text as numpy's "U"
-        values = {name: _to_array(b"".join(part), *kinds[name]) for name, part in parts.items()}
-        loop_state = parse_json(text) if text else {}
-        if not isinstance(loop_state, dict):
-            raise ValueError(f"its {LOOP_STATE} is no object")
-    except CheckpointError:
-        raise
-    except (DecodeError, IndexError, ValueError, TypeError) as error:
-        raise CheckpointError(f"{path} is damaged or no MindSpore checkpoint: {error}") from error
-    return Contents(path, values, loop_state)
-
-
-def _to_array(content: bytes, shape: tuple[int, ...], kind: str) -> np.ndarray:
-    if kind == "str":
-        return np.array(content.decode("utf-32-le"))
-    return np.frombuffer(content, np.dtype(kind.lower())).reshape(shape)
-
-
-def newest_checkpoint(folder: Path, say: Callable[[str], object], only_weights: bool = False) -> Contents | None:
-    """The newest checkpoint that is whole, or None; damaged ones are reported through `say` and passed over."""
-    return _first_whole([path for _, path in list_checkpoints(folder)], say, only_weights)
-
-
-def _first_whole(paths: Iterable[Path], say: Callable[[str], object], only_weights: bool) -> Contents | None:
-    for path in paths:
-        try:
-            if not verify(path):
-                raise CheckpointError(f"{path} is damaged: its end with the checksum is missing")
-            return read_checkpoint(path, only_weights)
-        except CheckpointError as error:
-            say(f"{error}; passed over")
-    return None
-
-
 def restore(cell: nn.Cell, contents: Contents) -> None:
     """Set every parameter of `cell`, weights, moments and counters, exactly as saved.
 
@@ -243,18 +44,14 @@ def restore(cell: nn.Cell, contents: Contents) -> None:
         CheckpointError: the two sets of names, or a shape or type, differ.
     """
     parameters = state_of(cell)
-    missing, unexpected = (
-        sorted(parameters.keys() - contents.values.keys()),
-        sorted(contents.values.keys() - parameters),
-    )
+    missing = sorted(parameters.keys() - contents.values.keys())
+    unexpected = sorted(contents.values.keys() - parameters)
+    refused = f"{contents.path} does not hold this run's state"
     if missing or unexpected:
-        raise CheckpointError(
-            f"{contents.path} does not hold this run's state: missing {_some(missing)}, unexpected {_some(unexpected)}"
-        )
-    differing = _differing_shapes(parameters, contents.values, parameters)
-    if differing:
-        raise CheckpointError(f"{contents.path} does not hold this run's state: {_some(list(differing.values()))}")
-    _set(parameters, contents.values)
+        raise CheckpointError(f"{refused}: missing {abbreviated(missing)}, unexpected {abbreviated(unexpected)}")
+    if differing := differing_shapes(parameters, contents.values, parameters):
+        raise CheckpointError(f"{refused}: {abbreviated(list(differing.values()))}")
+    set_parameters(parameters, contents.values)
 
 
 def copy_parameters(source: nn.Cell, target: nn.Cell) -> None:
@@ -262,108 +59,3 @@ def copy_parameters(source: nn.Cell, target: nn.Cell) -> None:
     values = source.parameters_dict()
     for name, parameter in target.parameters_dict().items():
         ops.assign(parameter, values[name])
-
-
-def find_checkpoint(path: Path, say: Callable[[str], object] = print) -> Contents:
-    """The weights of a file, or of a folder: of its best checkpoint where one was chosen, else of its newest good one.
-
-    Raises:
-        CheckpointError: there is none that is whole, the albert_config.json beside them is not the one that they were
-            trained with, or they are another program's.
-    """
-    contents = _find(path, say)
-    _check_architecture(contents, find_config_file(path))
-    return contents
-
-
-def _check_architecture(contents: Contents, file: Path | None) -> None:
-    """Many a wrong value fits the weights' shapes: a checkpoint says what it was trained as (ARCHITECTURE)."""
-    if file is None:
-        return
-    beside = AlbertConfig.from_json(file).facts()
-    for key, trained in contents.loop_state.get(ARCHITECTURE, {}).items():
-        if key in beside and beside[key] != trained:
-            raise CheckpointError(
-                f"{file}: {key} is {beside[key]!r}, but {contents.path.name} was trained with {trained!r}; put that "
-                f"back; to train on with another value give it on purpose, as --albert_cfg.{key} of a training script"
-            )
-
-
-def _find(path: Path, say: Callable[[str], object]) -> Contents:
-    refuse_foreign(path)
-    if not path.is_dir():
-        return read_checkpoint(path, only_weights=True)
-    best, newest = best_checkpoint(path), [file for _, file in list_checkpoints(path)]
-    contents = _first_whole(dict.fromkeys([best, *newest] if best else newest), say, only_weights=True)
-    if contents is None:
-        raise CheckpointError(f"{path} holds no readable checkpoint; expected albert-<step>.ckpt")
-    if best and contents.path != best:
-        say(f"{contents.path} stands in for {best.name}, which was chosen as the best one")
-    return contents
-
-
-def load_backbone(
-    network: nn.Cell,
-    contents: Contents,
-    say: Callable[[str], object] = print,
-    needed: tuple[str, ...] = (BACKBONE,),
-) -> None:
-    """Warm start: set the parameters that the checkpoint has, by exact name, and say what matched.
-
-    The backbone must be there completely; a head that is missing or has another shape (another number of labels)
-    keeps its initial values, unless it is needed as well.
-
-    Args:
-        contents: from find_checkpoint.
-        needed: beginnings of the names that must be there; ("",) for all that the network has.
-
-    Raises:
-        CheckpointError: a needed parameter is missing or has another shape, or the network has none.
-    """
-    parameters = state_of(network)
-    matched = [name for name in parameters if name in contents.values]
-    missing = [name for name in parameters if name not in contents.values]
-    unexpected = [name for name in contents.values if name not in parameters and not _TRAINING_STATE.fullmatch(name)]
-    differing = _differing_shapes(parameters, contents.values, matched)
-    say(
-        f"{contents.path}: {len(matched)} matched; {len(missing)} missing: {_some(missing)}; "
-        f"{len(unexpected)} unexpected: {_some(unexpected)}; "
-        f"{len(differing)} of other shape: {_some(list(differing.values()))}"
-    )
-    wanted = [name for name in parameters if name.startswith(needed)]
-    lost = [name for name in wanted if name in missing]
-    if not wanted or lost:
-        raise CheckpointError(
-            f"{contents.path}: the weights do not load: {len(lost)} of {len(wanted)} needed parameters are "
-            f"missing: {_some(lost)}; the checkpoint's own names are {_some(sorted(contents.values))}"
-        )
-    foreign = [differing[name] for name in wanted if name in differing]
-    if foreign:
-        raise CheckpointError(
-            f"{contents.path} was made for another architecture: {_some(foreign)}; the albert_config.json that "
-            "belongs to it names the right one"
-        )
-    _set(parameters, {name: contents.values[name] for name in matched if name not in differing})
-
-
-def _differing_shapes(parameters: dict, values: dict[str, np.ndarray], names: Iterable[str]) -> dict[str, str]:
-    return {
-        name: f"{name} is {values[name].shape} in the checkpoint and {tuple(parameters[name].shape)} in the network"
-        for name in names
-        if values[name].shape != tuple(parameters[name].shape)
-    }
-
-
-def _set(parameters: dict, values: dict[str, np.ndarray]) -> None:
-    # Parameter.set_data does not reach a graph that is compiled already; assign does.
-    for name, value in values.items():
-        kind = np.dtype(str(parameters[name].dtype).lower())
-        ops.assign(parameters[name], Tensor(np.array(value, dtype=kind)))
-
-
-def _some(names: list[str]) -> str:
-    """Up to ten names and the number of the others; a log line, not a page."""
-    if not names:
-        return "none"
-    rest = f" and {len(names) - 10} more" if len(names) > 10 else ""
-    return ", ".join(names[:10]) + rest

@@ -11,10 +11,11 @@ from model_utils.facts import flatten
 from model_utils.files import write_atomically
 from src.albert_config import PRESETS, RUN_KEYS, AlbertConfig, find_config_file
 from src.albert_for_pre_training import AlbertForPreTraining, initialise_output_bias
+from src.checkpoint_files import Contents, find_checkpoint, load_backbone
 from src.data.batches import FeatureDataset, TFRecordDataset
 from src.saved_tokenizer import save_tokenizer
 from src.tokenization import FullTokenizer
-from src.training.checkpoint import Contents, copy_parameters, find_checkpoint, load_backbone
+from src.training.checkpoint import copy_parameters
 from src.training.pretraining_evaluation import UNIGRAM_FILE, chance, evaluate, merge_baselines, unigram_baselines
 from src.training.ranks import Ranks
 from src.training.run_folder import RunFolder
@@ -163,7 +164,7 @@ def keep_beside(
         folder.beside(lambda path: write_atomically(path / UNIGRAM_FILE, lambda file: np.save(file, counts)))
 
 
-def initialise(network: AlbertForPreTraining, data: PretrainingData, weights: str, say: Say) -> None:
+def initialise(network: AlbertForPreTraining, data: PretrainingData, weights: str) -> None:
     """First weights of a run: those of a checkpoint, else an output bias of the data's token frequencies.
 
     Raises:
@@ -171,9 +172,9 @@ def initialise(network: AlbertForPreTraining, data: PretrainingData, weights: st
         DataError: the checkpoint was trained with another vocabulary.
     """
     if weights:
-        contents = find_checkpoint(Path(weights), say)
+        contents = find_checkpoint(Path(weights))
         data.check_vocabulary(trained_on(contents), contents.path)
-        load_backbone(network, contents, say)
+        load_backbone(network, contents)
     elif data.token_counts is not None:
         initialise_output_bias(network, data.token_counts)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import mindspore as ms
 
 from model_utils.device import peak_memory
-from src.training.checkpoint import save_checkpoint
+from src.checkpoint_files import save_checkpoint
 from src.training.trainer import Batch, Trainer
 
 

@@ -19,7 +19,7 @@ from model_utils.errors import CheckpointError, ConfigError, UserError
 from model_utils.facts import first_difference
 from model_utils.files import write_json
 from model_utils.schema import Config, load_config, write_config
-from src.training.checkpoint import list_checkpoints
+from src.checkpoint_files import list_checkpoints
 
 CONFIG_FILE = "config.yaml"
 RESULTS_FILE = "train_results.json"

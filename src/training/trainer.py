@@ -17,15 +17,8 @@ from mindspore import Tensor
 
 from model_utils.errors import CheckpointError, UserError
 from model_utils.facts import flatten
-from src.training.checkpoint import (
-    ARCHITECTURE,
-    mark_best,
-    newest_checkpoint,
-    prune_checkpoints,
-    restore,
-    save_checkpoint,
-    state_of,
-)
+from src.checkpoint_files import ARCHITECTURE, newest_checkpoint, save_checkpoint, state_of
+from src.training.checkpoint import mark_best, prune_checkpoints, restore
 from src.training.meters import Speed, Stopwatch, Window
 from src.training.ranks import ALONE, Ranks
 from src.training.run_folder import RunFolder
@@ -181,7 +174,7 @@ class Trainer:
 
     def resume(self) -> None:
         """Restore weights, moments, counters and the log's window from the newest good checkpoint, or start anew."""
-        contents = newest_checkpoint(self.folder.path, self.say) if self.folder.path.exists() else None
+        contents = newest_checkpoint(self.folder.path) if self.folder.path.exists() else None
         if contents is None:
             if self.initialise:
                 self.initialise()

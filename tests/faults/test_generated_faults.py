@@ -23,6 +23,7 @@ from model_utils.convert_ckpt import ConvertConfig
 from model_utils.schema import Config, leaves_of, load_config, write_config
 from src import create_pretraining_data, train_vocabulary
 from src.albert_config import AlbertConfig
+from src.checkpoint_files import best_checkpoint, find_checkpoint, load_backbone, newest_checkpoint, read_checkpoint
 from src.conversion.hugging_face_folder import read_hugging_face
 from src.conversion.tokenizer_json import extract_vocabulary
 from src.conversion.torch_weights import read_weights
@@ -47,7 +48,6 @@ from src.tasks import finetune_config
 from src.tokenization import build_tokenizer
 from src.trained_model import build_scores, complete_card, load_trained
 from src.training import training_config
-from src.training.checkpoint import best_checkpoint, find_checkpoint, load_backbone, newest_checkpoint, read_checkpoint
 from src.training.run_folder import check_run_folder
 from src.training.run_log import read_log
 from src.training.training_config import PretrainConfig
@@ -176,7 +176,7 @@ def write_small_files(folder: Path) -> dict[Path, Any]:
         run / "tokenizer_config.json": lambda: load_tokenizer(run),
         run / "task.json": lambda: answer(run),
         folder / "tags/task.json": lambda: answer(folder / "tags"),
-        run / "albert_config.json": lambda: find_checkpoint(run, quiet),
+        run / "albert_config.json": lambda: find_checkpoint(run),
         run / "best_checkpoint.json": lambda: best_checkpoint(run),
         run / "train_log.jsonl": lambda: read_log(run, 5, quiet),
         folder / "begun/config.yaml": lambda: check_run_folder(folder / "begun", config),
@@ -241,11 +241,11 @@ def test_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> No
     if name in OTHER_KINDS:
         put(Path(name), name)
     for read in (
-        lambda: find_checkpoint(Path(name), quiet),
+        lambda: find_checkpoint(Path(name)),
         lambda: load_tokenizer(Path(name)),
-        lambda: load_trained(Path(name), say=quiet),
-        lambda: Predictor.load(name, say=quiet),
-        lambda: Predictor.load(f"{name}.mindir", say=quiet),
+        lambda: load_trained(Path(name)),
+        lambda: Predictor.load(name),
+        lambda: Predictor.load(f"{name}.mindir"),
         lambda: convert_ckpt.main(ConvertConfig(source="hf", target="mindspore", input=name, output="new")),
         lambda: convert_ckpt.main(ConvertConfig(source="mindspore", target="hf", input=name, output=name)),
         lambda: convert_ckpt.main(ConvertConfig(source="tf", target="mindspore", input=name, output="new")),
@@ -327,7 +327,7 @@ def test_records(tmp_path: Path, count: int) -> None:
         if through_a_pipe:
             Thread(target=file.write_bytes, args=[content]).start()
         check_input(str(file), "auto")
-        answer_records(predictors[task], read_records(str(file), "auto", "text_a", quiet), str(output), quiet)
+        answer_records(predictors[task], read_records(str(file), "auto", "text_a"), str(output))
         for line in output.read_text(encoding="utf-8").split("\n")[:-1]:
             assert isinstance(json.loads(line), dict)
 
@@ -410,7 +410,7 @@ def test_checkpoints(tmp_path: Path, count: int) -> None:
 
     def check(content: bytes | str) -> None:
         put(file, content)
-        assert content == whole or newest_checkpoint(run, quiet) is None
-        load_backbone(scores, read_checkpoint(file, only_weights=True), quiet, needed)
+        assert content == whole or newest_checkpoint(run) is None
+        load_backbone(scores, read_checkpoint(file, only_weights=True), needed)
 
     explore(count, contents, check)
