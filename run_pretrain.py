@@ -10,20 +10,19 @@ from src.albert_config import check_memory
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.data.batches import Loading
 from src.saved_tokenizer import tokenizer_of_data
-from src.training.optimizer import OptimizerSettings, build_optimizer, describe_decay_groups
+from src.training.dry_run import dry_run
 from src.training.pretraining import (
-    HeldOutEvaluation,
     PretrainingData,
     build_architecture,
+    held_out_evaluation,
     initialise,
     keep_beside,
-    known_baselines,
+    reference_lines,
 )
 from src.training.ranks import Ranks, ranks_of
-from src.training.rehearsal import rehearse
 from src.training.run_folder import RunFolder, check_run_folder
-from src.training.run_plan import plan_precision, plan_run
-from src.training.train_step import TrainStep
+from src.training.run_plan import RunFacts, plan_precision, plan_run
+from src.training.train_step import build_step
 from src.training.trainer import Trainer
 from src.training.training_config import PretrainConfig
 
@@ -35,7 +34,7 @@ def main(config: PretrainConfig) -> None:
     folder = RunFolder(config.save_checkpoint_path, config, writer=ranks.writer)
     if config.dry_run:
         check_run_folder(folder.path, config)
-        rehearse(build_trainer(config, device, ranks, folder))
+        dry_run(build_trainer(config, device, ranks, folder))
         return
     with folder:
         if folder.finished:
@@ -56,33 +55,24 @@ def build_trainer(config: PretrainConfig, device: Device, ranks: Ranks, folder: 
     architecture = build_architecture(config, data, tokenizer, precision.compute_type, weights, say)
     check_memory(architecture, config.batch_size * data.facts["max_seq_length"])
     network = AlbertForPreTraining(architecture, seed=config.seed)
-
-    settings = OptimizerSettings(**config.optimizer_cfg.settings())
-    optimizer = build_optimizer(network.trainable_params(), settings, plan.train_steps)
-    say(describe_decay_groups(optimizer))
-    step = TrainStep(
-        network, optimizer, precision.scaling, config.accumulation_steps, config.clip_norm, ranks, config.seed
-    )
+    step = build_step(config, network, plan, precision, ranks)
     keep_beside(folder, architecture, tokenizer, data, say)
-    evaluation = None
+    evaluation = held_out = None
     if config.eval_steps:
         share = replace(loading, shuffle=False, evaluation=True)
         held_out = PretrainingData(create_pretrain_dataset(config.eval_data_dir, share), config.eval_data_dir)
-        evaluation = HeldOutEvaluation(network, architecture, held_out, config.eval_batches, data, ranks)
+        evaluation = held_out_evaluation(network, architecture, held_out, data, config, ranks)
     return Trainer(
         step,
         data,
         plan,
         config,
         folder,
-        data.identity,
-        precision,
+        RunFacts(data.identity, precision, architecture.facts()),
         ranks,
         initialise=partial(initialise, network, data, config.load_checkpoint_path),
-        evaluate=evaluation,
-        eval_steps=config.eval_steps,
-        architecture=architecture.facts(),
-        baselines=known_baselines(architecture.vocab_size, data, evaluation and evaluation.data),
+        evaluation=evaluation,
+        baselines=reference_lines(architecture.vocab_size, data, held_out),
     )
 
 

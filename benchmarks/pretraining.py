@@ -52,7 +52,8 @@ class OurUpdates:
         self.device = setup_device(device_target)
         from src.albert_for_pre_training import AlbertForPreTraining
         from src.training.optimizer import OptimizerSettings, build_optimizer
-        from src.training.train_step import LossScale, TrainStep
+        from src.training.run_plan import LossScale
+        from src.training.train_step import TrainStep
 
         self.columns = columns
         self.network = AlbertForPreTraining(config, seed=SEED)

@@ -15,7 +15,8 @@ from src.albert_for_pre_training import AlbertForPreTraining
 from src.task_networks import TrainingNetwork
 from src.training.layerwise_gradient import LayerwiseGradient
 from src.training.optimizer import build_optimizer
-from src.training.train_step import LossScale, TrainStep
+from src.training.run_plan import LossScale
+from src.training.train_step import TrainStep
 from tests.test_model import KEY, TINY, batch
 from tests.test_train_step import SETTINGS
 

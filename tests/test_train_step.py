@@ -14,7 +14,8 @@ from src.albert_for_pre_training import AlbertForPreTraining
 from src.layers import RowSquareSum
 from src.training.optimizer import LearningRate, Optimizer, OptimizerSettings, build_optimizer, describe_decay_groups
 from src.training.ranks import ALONE, Ranks
-from src.training.train_step import LossScale, TrainStep, normalise_weights
+from src.training.run_plan import LossScale
+from src.training.train_step import TrainStep, normalise_weights
 from tests.test_model import TINY, batch
 
 SETTINGS = OptimizerSettings(

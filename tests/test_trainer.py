@@ -21,11 +21,11 @@ from model_utils.device import Device
 from model_utils.errors import CheckpointError, ConfigError, UserError
 from model_utils.schema import load_config
 from src.checkpoint_files import list_checkpoints
+from src.training.dry_run import dry_run
+from src.training.evaluation import Evaluation, Selection
 from src.training.ranks import Ranks
-from src.training.rehearsal import rehearse
 from src.training.run_folder import RunFolder
-from src.training.run_plan import Plan, Precision, Selection, plan_precision, plan_run
-from src.training.train_step import LossScale
+from src.training.run_plan import LossScale, Plan, Precision, RunFacts, plan_precision, plan_run
 from src.training.trainer import UNTIL_KNOWN, Trainer
 from src.training.training_config import PretrainConfig
 
@@ -103,13 +103,26 @@ def make_config(folder: Path, **changes: Any) -> PretrainConfig:
     return load_config(PretrainConfig, ["--config_path", os.devnull, *words])
 
 
+FACTS = ("identity", "precision", "architecture")
+
+
+def make_facts(identity: Any = None, precision: Precision = FLOAT32, architecture: Any = None) -> RunFacts:
+    return RunFacts(identity or {"rows": 20}, precision, architecture or {})
+
+
+def evaluation(measure: Callable[[Callable[[], object]], dict[str, float]], *when: Any) -> Evaluation:
+    def result(_: nn.Cell, before_batch: Callable[[], object]) -> SimpleNamespace:
+        return SimpleNamespace(metrics=measure(before_batch))
+
+    return Evaluation(nn.Cell(), nn.Cell(), result, *when)
+
+
 def fit(config: PretrainConfig, step: Step | None = None, **arguments: Any) -> dict[str, Any]:
     data = arguments.pop("data", Rows())
-    identity = arguments.pop("identity", {"rows": 20})
-    precision = arguments.pop("precision", FLOAT32)
+    facts = make_facts(**{key: arguments.pop(key) for key in FACTS if key in arguments})
     with RunFolder(config.save_checkpoint_path, config) as folder:
         plan = Plan(config.train_steps, data.per_epoch)
-        return Trainer(step or Step(), data, plan, config, folder, identity, precision, **arguments).fit()
+        return Trainer(step or Step(), data, plan, config, folder, facts, **arguments).fit()
 
 
 def log(folder: Path) -> list[dict[str, Any]]:
@@ -217,7 +230,7 @@ def test_data_sink_waits_for_the_device_only_every_data_sink_steps(tmp_path: Pat
             super().read()
 
     with RunFolder(tmp_path, config) as folder:
-        Counting(Step(), Rows(), Plan(20, 5), config, folder, {}, FLOAT32).fit()
+        Counting(Step(), Rows(), Plan(20, 5), config, folder, make_facts()).fit()
     assert [count for count in reads if count] == [1, 4, 5, 5, 5]  # the first one compiles
 
 
@@ -269,7 +282,7 @@ def test_a_signal_at_the_end_is_obeyed_when_the_run_is_finished(
 
 
 def test_evaluation_joins_the_record_of_its_step(tmp_path: Path) -> None:
-    fit(make_config(tmp_path), evaluate=lambda _: {"loss": 1.25, "f1": 0.5}, eval_steps=6)
+    fit(make_config(tmp_path), evaluation=evaluation(lambda _: {"loss": 1.25, "f1": 0.5}, 6))
     evaluated = {record["step"]: record.get("eval_loss") for record in log(tmp_path)}
     assert evaluated == {1: None, 2: None, 4: None, 6: 1.25, 8: None, 12: 1.25, 16: None, 18: 1.25, 20: 1.25}
 
@@ -278,9 +291,7 @@ def test_the_best_evaluation_is_marked_kept_and_ends_the_run_when_patience_is_ov
     scores = iter([0.2, 0.6, 0.6, 0.5, 0.9])
     fit(
         make_config(tmp_path, save_checkpoint_num=1, save_checkpoint_steps=0),
-        evaluate=lambda _: {"f1": next(scores)},
-        eval_steps=3,
-        selection=Selection("f1", patience=2),
+        evaluation=evaluation(lambda _: {"f1": next(scores)}, 3, Selection("f1", patience=2)),
     )
     best = json.loads((tmp_path / "best_checkpoint.json").read_text())
     assert best == {"checkpoint": "albert-6.ckpt", "step": 6, "f1": 0.6}
@@ -295,7 +306,7 @@ def test_a_signal_in_an_evaluation_is_answered_before_its_next_batch(
     """The evaluation is done again after resuming, and the log and the best checkpoint are those of a quiet run."""
     batches: list[int] = []
 
-    class Evaluation:
+    class Measure:
         def __init__(self, stop_at: int) -> None:
             self.stop_at, self.network = stop_at, Step()
 
@@ -308,14 +319,9 @@ def test_a_signal_in_an_evaluation_is_answered_before_its_next_batch(
             return {"f1": math.sin(int(self.network.tried.asnumpy()))}
 
     def run(folder: Path, stop_at: int = 0) -> None:
-        evaluation = Evaluation(stop_at)
-        fit(
-            make_config(folder, save_checkpoint_num=1),
-            evaluation.network,
-            evaluate=evaluation,
-            eval_steps=6,
-            selection=Selection("f1"),
-        )
+        measure = Measure(stop_at)
+        config = make_config(folder, save_checkpoint_num=1)
+        fit(config, measure.network, evaluation=evaluation(measure, 6, Selection("f1")))
 
     run(tmp_path / "quiet")
     batches.clear()
@@ -343,7 +349,7 @@ def test_all_ranks_leave_an_evaluation_together(tmp_path: Path) -> None:
         config, ranks = make_config(tmp_path / "run"), Ranks(rank, 2, tmp_path, wait_minutes=0.5)
         signals, batches = Signals(), 0
 
-        def evaluate(before_batch: Callable[[], object]) -> dict[str, float]:
+        def measure(before_batch: Callable[[], object]) -> dict[str, float]:
             nonlocal batches
             for _ in range(3):
                 before_batch()
@@ -352,8 +358,8 @@ def test_all_ranks_leave_an_evaluation_together(tmp_path: Path) -> None:
             return {"f1": 0.5}
 
         with RunFolder(config.save_checkpoint_path, config, writer=ranks.writer) as folder:
-            options = {"evaluate": evaluate, "eval_steps": 3}
-            trainer = Trainer(Step(), Rows(), Plan(20, 5), config, folder, {}, FLOAT32, ranks, **options)
+            run = make_facts(), ranks, None, evaluation(measure, 3)
+            trainer = Trainer(Step(), Rows(), Plan(20, 5), config, folder, *run)
             trainer.signals = signals
             try:
                 trainer.fit()
@@ -376,11 +382,11 @@ def test_patience_survives_a_kill(tmp_path: Path) -> None:
                 raise KeyboardInterrupt
             return super().train(micro_batches)
 
-    options = {"eval_steps": 4, "selection": Selection("f1", patience=2)}
+    when = 4, Selection("f1", patience=2)
     config = make_config(tmp_path, save_checkpoint_steps=9)
     with pytest.raises(KeyboardInterrupt):
-        fit(config, Killed(), evaluate=lambda _: {"f1": next(scores)}, **options)
-    fit(config, evaluate=lambda _: {"f1": 0.6}, **options)
+        fit(config, Killed(), evaluation=evaluation(lambda _: {"f1": next(scores)}, *when))
+    fit(config, evaluation=evaluation(lambda _: {"f1": 0.6}, *when))
     assert log(tmp_path)[-1]["step"] == 12
     assert json.loads((tmp_path / "best_checkpoint.json").read_text())["step"] == 4
 
@@ -473,7 +479,8 @@ def test_ranks_that_would_train_apart_are_refused(tmp_path: Path, differing: dic
         step.weight.set_data(Tensor(given["weight"], ms.float32))
         folder, ranks = RunFolder(tmp_path / "run", config), Ranks(rank, 2, tmp_path, wait_minutes=0.5)
         try:
-            Trainer(step, Rows(), Plan(20, 5), config, folder, given["identity"], FLOAT32, ranks).check_ranks()
+            facts = make_facts(given["identity"])
+            Trainer(step, Rows(), Plan(20, 5), config, folder, facts, ranks).check_ranks()
         except UserError as error:
             return str(error)
         return ""
@@ -503,12 +510,12 @@ def test_a_full_disk_is_refused_before_work(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(("selection", "copies"), [(None, 3), (Selection("f1"), 4)])
-def test_rehearsal_keeps_nothing(tmp_path: Path, selection: Selection | None, copies: int) -> None:
+def test_a_dry_run_keeps_nothing(tmp_path: Path, selection: Selection | None, copies: int) -> None:
     config = make_config(tmp_path / "run")
     step, data = Step(), Rows(lengths=(8, 12))
     folder = RunFolder(tmp_path / "run", config)
-    trainer = Trainer(step, data, Plan(20, 5), config, folder, {}, FLOAT32, selection=selection)
-    sentence = rehearse(trainer)
+    measured = selection and evaluation(lambda _: {}, 3, selection)
+    sentence = dry_run(Trainer(step, data, Plan(20, 5), config, folder, make_facts(), evaluation=measured))
     assert sentence.startswith("dry run: one update with 4 x 8 takes 0.") and ", with 4 x 12 takes 0." in sentence
     assert step.seen == [0, 0, 0, 0, 1, 1, 1, 1]  # two updates of two micro-batches for each width
     assert "20 updates take about 0:00:0" in sentence and f"at most {copies} at a time" in sentence

@@ -1,6 +1,7 @@
 """The configurations of the fine-tuning scripts; model_utils/config.py says how a configuration is made."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from model_utils.config import EPOCHS, ROWS, UPDATES
 from model_utils.errors import ConfigError
@@ -108,6 +109,10 @@ class FinetuneConfig(TrainingConfig):
         if split.startswith("test"):
             return self.max_predict_samples
         return self.max_train_samples if split == "train" else self.max_eval_samples
+
+    def optimizer_settings(self, train_steps: int) -> dict[str, Any]:
+        warmup = {"warmup_steps": round(self.warmup_ratio * train_steps)} if self.warmup_ratio else {}
+        return super().optimizer_settings(train_steps) | warmup
 
     def validate(self) -> None:
         super().validate()

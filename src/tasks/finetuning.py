@@ -26,14 +26,13 @@ from src.saved_tokenizer import load_tokenizer, save_tokenizer
 from src.task_file import TASK_FILE, folder_of, read_card, write_card
 from src.tasks.finetune_config import FinetuneConfig
 from src.tokenization import FullTokenizer, build_tokenizer
-from src.training.checkpoint import copy_parameters
+from src.training.dry_run import dry_run
+from src.training.evaluation import Evaluation, Selection
 from src.training.network_outputs import predict_rows, rows_in_memory
-from src.training.optimizer import OptimizerSettings, build_optimizer, describe_decay_groups
 from src.training.ranks import ranks_of
-from src.training.rehearsal import rehearse
 from src.training.run_folder import RunFolder, check_run_folder
-from src.training.run_plan import Selection, plan_precision, plan_run
-from src.training.train_step import TrainStep
+from src.training.run_plan import RunFacts, plan_precision, plan_run
+from src.training.train_step import build_step
 from src.training.trainer import Trainer
 
 EVAL_FILE = "eval_results.json"
@@ -138,16 +137,16 @@ def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
     for split in work.measured_splits:  # what is missing is missed before the training, not after it
         work.records(split)
     if config.dry_run:
-        work.rehearse()
+        work.dry_run()
         return
     root = Path(config.save_finetune_checkpoint_path)
     output = Path(config.output_path) if config.output_path else root
     results: dict[str, dict[str, float]] = {}
     for seed in range(config.seed, config.seed + config.num_seeds):
         several = f"seed-{seed}" if config.num_seeds > 1 else ""
-        development = work.train(root / several, seed)
+        evaluation = work.train(root / several, seed)
         if config.do_eval or config.do_predict:
-            results[str(seed)] = work.conclude(root / several, output / several, development)
+            results[str(seed)] = work.conclude(root / several, output / several, evaluation)
     if config.num_seeds > 1 and work.ranks.writer and any(results.values()):
         write_json(output / EVAL_FILE, {"seeds": results, **summarise(list(results.values()), work.say)})
 
@@ -269,51 +268,43 @@ class Finetuning:
         )
         return FeatureDataset(records, loading, weight_columns)
 
-    def build(self, folder: RunFolder, config: FinetuneConfig) -> tuple[Trainer, "Development | None"]:
-        """Data, model, optimizer, step and loop of one seed, and what measures it on its way."""
+    def build(self, folder: RunFolder, config: FinetuneConfig) -> Trainer:
+        """Data, model, optimizer, step and loop of one seed."""
         task, ranks = self.task, self.ranks
         network = task.training_network(self.architecture, config.seed)
         data = self.dataset(TRAIN, network.weight_columns, config.seed)
         check_memory(self.architecture, config.train_batch_size * data.boundaries[-1])
         batches = data.batches_per_epoch
         plan = plan_run(config, config.epoch_num, config.train_batch_size, batches)
-        settings = config.optimizer_cfg.settings()
-        if config.warmup_ratio:
-            settings["warmup_steps"] = round(config.warmup_ratio * plan.train_steps)
-        optimizer = build_optimizer(network.trainable_params(), OptimizerSettings(**settings), plan.train_steps)
-        self.say(describe_decay_groups(optimizer))
-        step = TrainStep(
-            network,
-            optimizer,
-            self.precision.scaling,
-            config.accumulation_steps,
-            config.clip_norm,
-            ranks,
-            config.seed,
-        )
+        step = build_step(config, network, plan, self.precision, ranks)
         folder.beside(lambda path: self.architecture.to_json(path / "albert_config.json"))
         folder.beside(lambda path: save_tokenizer(path, self.tokenizer))
         folder.beside(lambda path: write_card(path, task.card))
-        split = task.dev_splits[0]
-        development = Development(self, network, split) if config.do_eval else None
-        selection = Selection(task.selection, config.early_stopping, development.keep) if development else None
-        trainer = Trainer(
+        eval_steps = config.eval_steps or max(1, batches // config.accumulation_steps)
+        return Trainer(
             step,
             data,
             plan,
             config,
             folder,
-            self.identity(),
-            self.precision,
+            RunFacts(self.identity(), self.precision, self.architecture.facts()),
             ranks,
             initialise=lambda: self.initialise(network),
-            evaluate=development,
-            eval_steps=config.eval_steps or max(1, batches // config.accumulation_steps),
-            selection=selection,
-            baselines={name: {"trivial": value} for name, value in self.baselines(split).items()},
-            architecture=self.architecture.facts(),
+            evaluation=self.evaluation(network, eval_steps) if config.do_eval else None,
+            baselines={name: {"trivial": value} for name, value in self.baselines(task.dev_splits[0]).items()},
         )
-        return trainer, development
+
+    def evaluation(self, training: nn.Cell, steps: int) -> Evaluation:
+        """Of a network in training on the first development split, every `steps` updates."""
+        split = self.task.dev_splits[0]
+        data = self.dataset(split)
+
+        def measure(network: nn.Cell, before_batch: Callable[[], object]) -> Judgement:
+            outputs = predict_rows(network, data, self.ranks, before_batch)
+            return self.task.judge(split, data.records, outputs, self.task.card)
+
+        network = self.task.scores_network(self.architecture)
+        return Evaluation(training, network, measure, steps, Selection(self.task.selection, self.config.early_stopping))
 
     def identity(self) -> dict[str, Any]:
         """The facts by which a run knows its texts again, wherever their features lie: those that it learns from, and
@@ -333,44 +324,44 @@ class Finetuning:
         else:
             self.say("cold start: no pre-trained weights (load_pretrain_checkpoint_path)")
 
-    def rehearse(self) -> None:
+    def dry_run(self) -> None:
         """One update, with estimates; nothing is kept but feature files."""
         folder = RunFolder(self.config.save_finetune_checkpoint_path, self.config, writer=self.ranks.writer)
         check_run_folder(folder.path, self.config)
-        trainer, _ = self.build(folder, self.config)
-        rehearse(trainer)
+        dry_run(self.build(folder, self.config))
 
-    def train(self, path: Path, seed: int) -> "Development | None":
+    def train(self, path: Path, seed: int) -> Evaluation | None:
         """Fine-tune with one seed, or go on where an earlier attempt stopped; what was measured on the way."""
         config = replace(self.config, seed=seed, num_seeds=1)
-        development = None
+        evaluation = None
         with RunFolder(path, config, writer=self.ranks.writer) as folder:
             if folder.finished:
                 self.say(f"{path} holds this run and it is finished: nothing to train")
             else:
-                trainer, development = self.build(folder, config)
+                trainer = self.build(folder, config)
                 trainer.fit()
+                evaluation = trainer.evaluation
         self.ranks.wait("the last checkpoint")
-        return development
+        return evaluation
 
-    def conclude(self, run: Path, output: Path, development: "Development | None") -> dict[str, float]:
+    def conclude(self, run: Path, output: Path, evaluation: Evaluation | None) -> dict[str, float]:
         """Measure what was trained; the only place where what is found out so goes into the folder of the weights."""
-        measured = self.measure(run, output, development)
+        measured = self.measure(run, output, evaluation)
         if measured.calibration and self.ranks.writer:
             write_card(run, read_card(run) | measured.calibration)
         return measured.results
 
-    def measure(self, weights: Path, output: Path, development: "Development | None" = None) -> Measured:
+    def measure(self, weights: Path, output: Path, evaluation: Evaluation | None = None) -> Measured:
         """Evaluate the development splits and predict the test splits, as asked for; write into `output` alone.
 
         Args:
-            development: of the training that ended with these weights; what it found for them is not measured again.
+            evaluation: of the training that ended with these weights; what it found for them is not measured again.
         """
         card = self.check_task(weights)
         contents = find_checkpoint(weights)
         self.ranks.must_agree({"checkpoint": contents.path.name}, "what they measure")
         step = contents.loop_state.get("step")
-        known = development.kept.get(step) if development and card == self.task.card else None
+        known = evaluation.kept.get(step) if evaluation and card == self.task.card else None
         network: nn.Cell | None = None
         results: dict[str, float] = {}
         baselines: dict[str, float] = {}
@@ -426,29 +417,3 @@ class Finetuning:
                 )
             self.say(f"{key} is {value} here, and {theirs[key]} in the {TASK_FILE} of {weights}")
         return theirs
-
-
-class Development:
-    """Measures a network in training on a development split, in a network of its own without dropout.
-
-    kept: the judgement of the best evaluation so far, by its step.
-    """
-
-    def __init__(self, work: Finetuning, training: nn.Cell, split: str) -> None:
-        self.task, self.training, self.split, self.ranks = work.task, training, split, work.ranks
-        self.data = work.dataset(split)
-        self.network = work.task.scores_network(work.architecture)
-        self.latest: Judgement | None = None
-        self.kept: dict[int, Judgement] = {}
-
-    def __call__(self, before_batch: Callable[[], object]) -> dict[str, float]:
-        """Metrics by name; before_batch is called before each batch."""
-        copy_parameters(self.training, self.network)
-        outputs = predict_rows(self.network, self.data, self.ranks, before_batch)
-        self.latest = self.task.judge(self.split, self.data.records, outputs, self.task.card)
-        return self.latest.metrics
-
-    def keep(self, step: int) -> None:
-        """The latest evaluation, made after this step, is the best so far."""
-        assert self.latest is not None
-        self.kept = {step: self.latest}

@@ -1,6 +1,6 @@
 """What pre-training and its evaluation are built of: data checked against the model, first weights, evaluation."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,15 @@ from src.checkpoint_files import Contents, find_checkpoint, load_backbone
 from src.data.batches import FeatureDataset, TFRecordDataset
 from src.saved_tokenizer import save_tokenizer
 from src.tokenization import FullTokenizer
-from src.training.checkpoint import copy_parameters
-from src.training.pretraining_evaluation import UNIGRAM_FILE, chance, evaluate, merge_baselines, unigram_baselines
+from src.training.evaluation import Evaluation
+from src.training.pretraining_evaluation import (
+    UNIGRAM_FILE,
+    HeldOut,
+    chance,
+    evaluate,
+    merge_baselines,
+    unigram_baselines,
+)
 from src.training.ranks import Ranks
 from src.training.run_folder import RunFolder
 from src.training.training_config import PretrainConfig, PretrainEvalConfig
@@ -184,50 +191,49 @@ def trained_on(contents: Contents) -> dict[str, Any]:
     return contents.loop_state.get("identity", {})
 
 
-class HeldOutEvaluation:
-    """Measures a network in training on held-out data, in a network of its own without dropout.
+def held_out_evaluation(
+    network: AlbertForPreTraining,
+    architecture: AlbertConfig,
+    held_out: PretrainingData,
+    data: PretrainingData,
+    config: PretrainConfig,
+    ranks: Ranks,
+) -> Evaluation:
+    """Evaluation of a network in training on held-out data.
 
     Every rank measures its share; whatever their number, the same examples are measured.
+
+    Args:
+        data: what the network is trained on.
 
     Raises:
         UserError: the ranks have other held-out data.
         DataError: the held-out data does not fit the model or was made with another vocabulary than the training data.
     """
+    ranks.must_agree(flatten(held_out.identity), "what they evaluate on")
+    held_out.check_vocabulary(data.facts, data.data_dir)
+    held_out.check_fits(architecture)
 
-    def __init__(
-        self,
-        network: AlbertForPreTraining,
-        architecture: AlbertConfig,
-        held_out: PretrainingData,
-        eval_batches: int,
-        data: PretrainingData,
-        ranks: Ranks,
-    ) -> None:
-        self.training, self.vocab_size, self.ranks = network, architecture.vocab_size, ranks
-        self.data = held_out
-        ranks.must_agree(flatten(self.data.identity), "what they evaluate on")
-        self.data.check_vocabulary(data.facts, data.data_dir)
-        self.data.check_fits(architecture)
-        self.batches = eval_batches
-        self.network = AlbertForPreTraining(architecture)
+    def measure(network: AlbertForPreTraining, before_batch: Callable[[], object]) -> HeldOut:
+        batches = share_of_rank(held_out, config.eval_batches, network.weight_columns, ranks)
+        return evaluate(network, batches, architecture.vocab_size, ranks, before_batch)
 
-    def __call__(self, before_batch: Callable[[], object]) -> dict[str, float]:
-        """Metrics by name; before_batch is called before each batch."""
-        copy_parameters(self.training, self.network)
-        return evaluate(self.network, self.share(), self.vocab_size, self.ranks, before_batch).metrics
-
-    def share(self) -> Iterator[dict[str, np.ndarray]]:
-        """This rank's batches, as many as every other rank has; of those beyond eval_batches all weights are 0."""
-        rank, size = self.ranks.rank, self.ranks.size
-        for number, batch in enumerate(self.data.batches(0)):
-            first = number * size  # of the batches that all ranks measure at once
-            if first >= self.batches > 0:
-                return
-            real = not self.batches or first + rank < self.batches
-            yield batch | {name: batch[name] * np.float32(real) for name in self.network.weight_columns}
+    return Evaluation(network, AlbertForPreTraining(architecture), measure, config.eval_steps)
 
 
-def known_baselines(
+def share_of_rank(
+    held_out: PretrainingData, most: int, weight_columns: Sequence[str], ranks: Ranks
+) -> Iterator[dict[str, np.ndarray]]:
+    """This rank's batches, as many as every other rank has; of those beyond `most` (0: all) all weights are 0."""
+    for number, batch in enumerate(held_out.batches(0)):
+        first = number * ranks.size  # of the batches that all ranks measure at once
+        if first >= most > 0:
+            return
+        real = not most or first + ranks.rank < most
+        yield batch | {name: batch[name] * np.float32(real) for name in weight_columns}
+
+
+def reference_lines(
     vocab_size: int, data: PretrainingData, held_out: PretrainingData | None
 ) -> dict[str, dict[str, float]]:
     """Reference lines of a run's log: chance, and the unigram baseline on the held-out data or, without it, its own."""

@@ -1,13 +1,12 @@
-"""What is settled before a run: how long it is, in what numbers it computes, which checkpoint of it is the best."""
+"""What is settled before a run: how long it is, in what numbers it computes, by what it is known again."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from model_utils.device import Device
 from model_utils.errors import ConfigError
-from src.training.train_step import LossScale
 
 
 @dataclass(frozen=True)
@@ -16,6 +15,26 @@ class Plan:
 
     train_steps: int
     batches_per_epoch: int
+
+
+@dataclass(frozen=True)
+class LossScale:
+    """How the loss is scaled against float16 underflow (Micikevicius et al. 2018, section 3.2).
+
+    mode: "off"; "static": always `value`; "dynamic": divided by `factor` at a non-finite gradient, never below
+    `minimum`, multiplied by it after `window` finite updates in a row.
+    """
+
+    mode: str = "off"
+    value: float = 65536.0
+    factor: float = 2.0
+    window: int = 1000
+    minimum: float = 1.0
+
+    @property
+    def start(self) -> float:
+        """The scale of the first update."""
+        return 1.0 if self.mode == "off" else self.value
 
 
 @dataclass(frozen=True)
@@ -58,16 +77,17 @@ class Precision:
 
 
 @dataclass(frozen=True)
-class Selection:
-    """Which development metric chooses the best checkpoint, the larger the better.
+class RunFacts:
+    """By what a run is known again when it is resumed.
 
-    patience: evaluations in a row without a better one that end the run; 0: none do.
-    chosen: called with the step of every evaluation that is the best so far, right after it.
+    identity: facts of the data; a run is not resumed on other data.
+    precision: in what numbers it computes; a resumed run changes it only where the configuration says so.
+    architecture: AlbertConfig.facts() of the network.
     """
 
-    metric: str
-    patience: int = 0
-    chosen: Callable[[int], object] = lambda step: None
+    identity: Mapping[str, Any]
+    precision: Precision
+    architecture: Mapping[str, Any]
 
 
 def plan_run(config: Any, epochs: int, batch_size: int, batches_per_epoch: int) -> Plan:

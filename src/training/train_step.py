@@ -5,8 +5,8 @@ normalised over all micro-batches of all ranks before the first call (`normalise
 gradients of micro-batches and ranks are simply added.
 """
 
+import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import mindspore as ms
@@ -16,30 +16,12 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from model_utils.config import UPDATES
 from src.layers import RowSquareSum, mix_bits
 from src.training.layerwise_gradient import LayerwiseGradient, scaled_loss
-from src.training.optimizer import Optimizer
+from src.training.optimizer import Optimizer, OptimizerSettings, build_optimizer, describe_decay_groups
 from src.training.ranks import ALONE, Ranks
+from src.training.run_plan import LossScale, Plan, Precision
 
+logger = logging.getLogger(__name__)
 RANK_SEEDS = UPDATES + 1  # between two ranks: update s of one never has the masks of update s + d of another
-
-
-@dataclass(frozen=True)
-class LossScale:
-    """How the loss is scaled against float16 underflow (Micikevicius et al. 2018, section 3.2).
-
-    mode: "off"; "static": always `value`; "dynamic": divided by `factor` at a non-finite gradient, never below
-    `minimum`, multiplied by it after `window` finite updates in a row.
-    """
-
-    mode: str = "off"
-    value: float = 65536.0
-    factor: float = 2.0
-    window: int = 1000
-    minimum: float = 1.0
-
-    @property
-    def start(self) -> float:
-        """The scale of the first update."""
-        return 1.0 if self.mode == "off" else self.value
 
 
 def normalise_weights(
@@ -233,3 +215,20 @@ class TrainStep(nn.Cell):
             if graph not in self.ready_graphs:
                 self.compile(*self.arguments(i, batch))
                 self.ready_graphs.add(graph)
+
+
+def build_step(config: Any, network: nn.Cell, plan: Plan, precision: Precision, ranks: Ranks) -> TrainStep:
+    """The training step of a run, with the optimizer that its configuration names.
+
+    Args:
+        config: a TrainingConfig.
+
+    Raises:
+        ConfigError: as build_optimizer.
+    """
+    settings = OptimizerSettings(**config.optimizer_settings(plan.train_steps))
+    optimizer = build_optimizer(network.trainable_params(), settings, plan.train_steps)
+    logger.info(describe_decay_groups(optimizer))
+    return TrainStep(
+        network, optimizer, precision.scaling, config.accumulation_steps, config.clip_norm, ranks, config.seed
+    )

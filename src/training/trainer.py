@@ -19,16 +19,16 @@ from model_utils.errors import CheckpointError, UserError
 from model_utils.facts import flatten
 from src.checkpoint_files import ARCHITECTURE, newest_checkpoint, save_checkpoint, state_of
 from src.training.checkpoint import mark_best, prune_checkpoints, restore
+from src.training.evaluation import Evaluation
 from src.training.meters import Speed, Stopwatch, Window
 from src.training.ranks import ALONE, Ranks
 from src.training.run_folder import RunFolder
 from src.training.run_log import EVAL_PREFIX, Baselines, RunLog
-from src.training.run_plan import Plan, Precision, Selection
+from src.training.run_plan import Plan, RunFacts
 from src.training.stop_signals import StopSignals
 from src.training.train_step import TrainStep
 
 Batch = dict[str, np.ndarray]
-Evaluate = Callable[[Callable[[], object]], dict[str, float]]
 # What checkpoints did not say before it was needed; 0.1.0 knew nothing of them.
 UNTIL_KNOWN = {"evaluating": False, "precision": {}, ARCHITECTURE: {}}
 EARLY_STEPS = (1, 2, 5, 10)  # logged as well where log_steps is larger, so that the first lines come soon
@@ -64,17 +64,12 @@ class Trainer:
         plan: from src.training.run_plan.plan_run.
         config: the keys of PretrainConfig that concern the loop.
         folder: the open run folder.
-        identity: facts of the data; a run is not resumed on other data.
-        precision: in what numbers it computes; a resumed run changes it only where the configuration says so.
+        facts: by what the run is known again; kept in every checkpoint.
         ranks: the processes that train together; rank 0 writes.
         initialise: sets the weights that the run starts with; called where there is no checkpoint to resume from.
-        evaluate: development metrics by name, the same on every rank; called every `eval_steps` updates and after the
-            last one. It calls its argument before each of its batches, where a run that is asked to stop ends; equally
-            often on every rank.
-        selection: marks the checkpoint with the best development metrics (src/training/checkpoint.py), and may end the
-            run.
+        evaluation: where there is one, its metrics join the log, and its selection marks the best checkpoint
+            (src/training/checkpoint.py) and may end the run.
         baselines: reference lines of the metrics.
-        architecture: AlbertConfig.facts() of the network, kept in every checkpoint.
     """
 
     def __init__(
@@ -84,23 +79,19 @@ class Trainer:
         plan: Plan,
         config: Any,
         folder: RunFolder,
-        identity: dict[str, Any],
-        precision: Precision,
+        facts: RunFacts,
         ranks: Ranks = ALONE,
         initialise: Callable[[], object] | None = None,
-        evaluate: Evaluate | None = None,
-        eval_steps: int = 0,
-        selection: Selection | None = None,
+        evaluation: Evaluation | None = None,
         baselines: Baselines | None = None,
-        architecture: dict[str, Any] | None = None,
     ) -> None:
         self.step, self.data, self.plan, self.config, self.folder = step, data, plan, config, folder
-        self.identity, self.precision, self.ranks = identity, precision, ranks
+        self.facts, self.ranks = facts, ranks
         self.writer = self.ranks.writer
         self.initialise = initialise
-        self.evaluate, self.eval_steps, self.selection = evaluate, eval_steps, selection
+        self.evaluation, self.selection = evaluation, evaluation and evaluation.selection
         self.best: dict[str, Any] = {"step": 0, "metrics": {}, "worse_since": 0}
-        self.baselines, self.architecture = baselines or {}, architecture or {}
+        self.baselines = baselines or {}
         self.metric_names = tuple(step.network.metric_names)
         self.log: RunLog | None = None
         self.done = 0  # updates whose metrics were read
@@ -185,21 +176,21 @@ class Trainer:
                 f"{contents.path} holds weights but no whole state of a run: {', '.join(missing)} are missing; move it "
                 "out of this folder"
             )
-        for key, value in self.identity.items():
+        for key, value in self.facts.identity.items():
             if state["identity"].get(key) != value:
                 raise CheckpointError(
                     f"{contents.path} was trained on other data: {key} was {state['identity'].get(key)!r} and is now "
                     f"{value!r}; choose another folder, or name this one in load_checkpoint_path to start from it"
                 )
-        for key, value in self.architecture.items():
+        for key, value in self.facts.architecture.items():
             trained = state[ARCHITECTURE].get(key, value)
             if trained != value:
                 raise CheckpointError(
                     f"{contents.path} was trained as another model: {key} was {trained!r} and is now {value!r}; put "
                     f"that back (albert_config.json, --albert_cfg.{key}), or choose another folder"
                 )
-        before = state["precision"] or self.precision.facts()
-        changes = self.precision.changes_since(before, contents.path, named=bool(self.config.compute_type))
+        before = state["precision"] or self.facts.precision.facts()
+        changes = self.facts.precision.changes_since(before, contents.path, named=bool(self.config.compute_type))
         restore(self.step, contents)
         if "loss_scale_mode" in changes:
             self.step.restart_scaling()
@@ -222,8 +213,8 @@ class Trainer:
         weights = 0
         for parameter in state_of(self.step).values():
             weights = zlib.crc32(parameter.asnumpy().tobytes(), weights)
-        settled = {**self.config.to_dict(), **self.precision.facts(), "step": self.done}
-        facts = {"data": self.identity, **settled, "checksum of the weights": weights}
+        settled = {**self.config.to_dict(), **self.facts.precision.facts(), "step": self.done}
+        facts = {"data": self.facts.identity, **settled, "checksum of the weights": weights}
         self.ranks.must_agree(flatten(facts), "what they train on")
 
     def state(self) -> dict[str, Any]:
@@ -240,9 +231,9 @@ class Trainer:
             "evaluating": self.evaluating,
             "window": self.window.sums,
             "written": self.written,
-            "identity": self.identity,
-            "precision": self.precision.facts(),
-            ARCHITECTURE: self.architecture,
+            "identity": dict(self.facts.identity),
+            "precision": self.facts.precision.facts(),
+            ARCHITECTURE: dict(self.facts.architecture),
             "config": self.config.to_dict(),
         }
 
@@ -387,8 +378,7 @@ class Trainer:
 
     def evaluation_due(self, step: int) -> bool:
         """Whether development metrics belong to this step's record."""
-        every = self.eval_steps
-        return self.evaluate is not None and every > 0 and (step % every == 0 or step == self.plan.train_steps)
+        return bool(self.evaluation) and (step % self.evaluation.steps == 0 or step == self.plan.train_steps)
 
     @property
     def out_of_patience(self) -> bool:
@@ -402,7 +392,7 @@ class Trainer:
         name = self.selection.metric
         if metrics[name] > self.best["metrics"].get(name, -math.inf):
             self.best = {"step": step, "metrics": metrics, "worse_since": 0}
-            self.selection.chosen(step)
+            self.evaluation.keep(step)
         else:
             self.best["worse_since"] += 1
 
@@ -416,7 +406,7 @@ class Trainer:
         development: dict[str, float] = {}
         if self.evaluating:
             with self.clock.paused():
-                development = self.evaluate(self.stop_if_asked)
+                development = self.evaluation(self.stop_if_asked)
             self.judge(step, development)
             self.evaluating = False
         means, self.window = self.window.means(), Window()

@@ -183,6 +183,10 @@ class TrainingConfig(ArchitectureMixin, Config):
         False, "everything up to one update, with estimates of time, memory and disk; keep nothing", on_resume=ANY
     )
 
+    def optimizer_settings(self, train_steps: int) -> dict[str, Any]:
+        """The chosen optimizer's name and settings for a run of this many updates."""
+        return self.optimizer_cfg.settings()
+
     def validate(self) -> None:
         self.check_architecture()
         if self.enable_lossscale and self.loss_scale_value < self.min_loss_scale:

@@ -13,7 +13,7 @@ from src.checkpoint_files import save_checkpoint
 from src.training.trainer import Batch, Trainer
 
 
-def rehearse(trainer: Trainer) -> str:
+def dry_run(trainer: Trainer) -> str:
     """Train an update of each width, to compile and to measure, and say what the run would take; keep nothing."""
     config, steps = trainer.config, trainer.plan.train_steps
     if trainer.initialise:
@@ -29,7 +29,7 @@ def rehearse(trainer: Trainer) -> str:
         size = save_checkpoint(trainer.step, Path(folder), 1, trainer.state()).stat().st_size
     copies = trainer.most_checkpoints if config.enable_save_ckpt else 0
     memory = f"Host memory at its peak: {peak_memory() / 1e9:.2f} GB"
-    if trainer.precision.device_target != "CPU":
+    if trainer.facts.precision.device_target != "CPU":
         memory += f", the device's: {ms.runtime.max_memory_allocated() / 1e9:.2f} GB"
     sentence = (
         f"dry run: one update {', '.join(updates)}; {steps} updates take about {timedelta(seconds=round(seconds))}. "
