@@ -1,31 +1,22 @@
 """The tasks' networks with their losses, for training; the scores come from src/finetune_eval_model.py.
 
-Losses and metrics are weighted sums (src/training/train_step.py). Inputs are the columns of `input_columns`, then
-dropout_key () int32; outputs the float32 scalars of `metric_names`, of which the first is minimised.
+Losses and metrics are weighted sums (src/training/train_step.py).
 Shape letters: B batch, L length, C labels or choices.
 """
 
 import mindspore as ms
 from mindspore import Tensor, ops
 
-from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import correct, gather_positions
-from src.finetune_eval_model import (
-    MultipleChoiceScores,
-    QuestionAnsweringScores,
-    SequenceClassificationScores,
-    SpanSearchScores,
-    TokenClassificationScores,
-)
-from src.task_networks import TEXT_COLUMNS, TrainingNetwork
+from src.albert_model import TrainingNetwork
 
 EXAMPLE_WEIGHTS = "sequence_weights"
 
 
-class _Labelled(TrainingNetwork):
-    """Cross-entropy and accuracy of one label for each row of logits (B, C): label_ids (B,) int32."""
+class AlbertForSequenceClassification(TrainingNetwork):
+    """Classes of texts, by cross-entropy (google's classifier_utils): label_ids (B,) int32."""
 
-    input_columns = (*TEXT_COLUMNS, "label_ids", EXAMPLE_WEIGHTS)
+    label_columns = ("label_ids", EXAMPLE_WEIGHTS)
     weight_columns = (EXAMPLE_WEIGHTS,)
     metric_names = ("loss", "accuracy")
 
@@ -38,39 +29,23 @@ class _Labelled(TrainingNetwork):
         return loss, ops.reduce_sum(weights * correct(logits, labels))
 
 
-class AlbertForSequenceClassification(_Labelled):
-    """Classes of texts; google's classifier_utils."""
-
-    def __init__(self, config: AlbertConfig, num_labels: int, hidden_size: int = 0, seed: int = 0) -> None:
-        super().__init__(SequenceClassificationScores(config, num_labels, hidden_size, seed))
+class AlbertForMultipleChoice(AlbertForSequenceClassification):
+    """The right one of C choices (google's race_utils): label_ids (B,) int32."""
 
 
-class AlbertForMultipleChoice(_Labelled):
-    """The right one of C choices; google's race_utils."""
-
-    def __init__(self, config: AlbertConfig, num_choices: int, seed: int = 0) -> None:
-        super().__init__(MultipleChoiceScores(config, num_choices, seed))
-
-
-class AlbertForTokenClassification(_Labelled):
+class AlbertForTokenClassification(AlbertForSequenceClassification):
     """Labels of words, at their first tokens: label_ids (B, L) int32, label_weights (B, L) float32."""
 
-    input_columns = (*TEXT_COLUMNS, "label_ids", "label_weights")
+    label_columns = ("label_ids", "label_weights")
     weight_columns = ("label_weights",)
-
-    def __init__(self, config: AlbertConfig, num_labels: int, seed: int = 0) -> None:
-        super().__init__(TokenClassificationScores(config, num_labels, seed))
 
 
 class AlbertForRegression(TrainingNetwork):
     """Scores of texts by squared error (STS-B): label_ids (B,) float32."""
 
-    input_columns = _Labelled.input_columns
+    label_columns = ("label_ids", EXAMPLE_WEIGHTS)
     weight_columns = (EXAMPLE_WEIGHTS,)
     metric_names = ("loss",)
-
-    def __init__(self, config: AlbertConfig, hidden_size: int = 0, seed: int = 0) -> None:
-        super().__init__(SequenceClassificationScores(config, 1, hidden_size, seed))
 
     def losses(
         self, sequence: Tensor, pooled: Tensor, labels: Tensor, weights: Tensor, dropout_key: Tensor
@@ -85,12 +60,9 @@ class AlbertForQuestionAnswering(TrainingNetwork):
     The loss is the mean of those of start and end; accuracy counts rows in which both are right.
     """
 
-    input_columns = (*TEXT_COLUMNS, "start_positions", "end_positions", EXAMPLE_WEIGHTS)
+    label_columns = ("start_positions", "end_positions", EXAMPLE_WEIGHTS)
     weight_columns = (EXAMPLE_WEIGHTS,)
     metric_names = ("loss", "accuracy")
-
-    def __init__(self, config: AlbertConfig, seed: int = 0) -> None:
-        super().__init__(QuestionAnsweringScores(config, seed))
 
     def losses(
         self,
@@ -114,18 +86,9 @@ class AlbertForSpanSearch(TrainingNetwork):
     half the sum of the losses of start, end and answerability. Accuracy is that of answerability.
     """
 
-    input_columns = (
-        *SpanSearchScores.input_columns,
-        "start_positions",
-        "end_positions",
-        "is_impossible",
-        EXAMPLE_WEIGHTS,
-    )
+    label_columns = ("start_positions", "end_positions", "is_impossible", EXAMPLE_WEIGHTS)
     weight_columns = (EXAMPLE_WEIGHTS,)
     metric_names = ("loss", "accuracy")
-
-    def __init__(self, config: AlbertConfig, start_n_top: int, end_n_top: int, seed: int = 0) -> None:
-        super().__init__(SpanSearchScores(config, start_n_top, end_n_top, seed))
 
     def losses(
         self,
@@ -140,8 +103,8 @@ class AlbertForSpanSearch(TrainingNetwork):
     ) -> tuple[Tensor, Tensor]:
         p_mask = ops.cast(p_mask, ms.float32)
         start_logits = self.scores.starts(sequence, p_mask)
-        features = gather_positions(sequence, starts.expand_dims(1))
-        end_logits = self.scores.ends(sequence, features, p_mask).squeeze(1)
+        start_states = gather_positions(sequence, starts.expand_dims(1))
+        end_logits = self.scores.ends(sequence, start_states, p_mask).squeeze(1)
         no_answer = self.scores.answerable(sequence, start_logits, dropout_key)
         impossible = ops.cast(is_impossible, ms.float32)
         # The binary cross-entropy of a logit, in the form that cannot overflow.

@@ -10,16 +10,15 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from src.albert_config import AlbertConfig
-from src.albert_model import compute_dtype, initialise_weights
+from src.albert_model import TEXT_COLUMNS, ScoresNetwork, TrainingNetwork, compute_dtype
 from src.layers import ACTIVATIONS, AddBias, Dense, LayerNorm
-from src.task_networks import TEXT_COLUMNS, ScoresNetwork, TrainingNetwork
 
 
 def gather_positions(sequence: Tensor, positions: Tensor) -> Tensor:
-    """Rows of sequence (B * L, H) at positions (B, P) of each example: (B * P, H)."""
-    batch = positions.shape[0]
-    starts = ops.range(0, batch, 1).astype(ms.int32).reshape((-1, 1)) * (sequence.shape[0] // batch)
-    return ops.gather(sequence, (positions + starts).reshape((-1,)), 0)
+    """States of sequence (B, L, H) at positions (B, P) of each example, one a row: (B * P, H)."""
+    batch, length, hidden = sequence.shape
+    starts = ops.range(0, batch, 1).astype(ms.int32).reshape((-1, 1)) * length
+    return ops.gather(sequence.reshape((-1, hidden)), (positions + starts).reshape((-1,)), 0)
 
 
 class MaskedTokenHead(nn.Cell):
@@ -42,22 +41,21 @@ class MaskedTokenHead(nn.Cell):
 
 
 class PreTrainingScores(ScoresNetwork):
-    """Backbone and both heads without losses: mlm_logits (B * P, V) and sop_logits (B, 2), float32.
+    """Backbone and both heads without losses: mlm_logits (B, P, V) and sop_logits (B, 2), float32.
 
     Further input: masked_lm_positions (B, P) int32. Class 0 of the sentence-order head is "in order".
     """
 
     input_columns = (*TEXT_COLUMNS, "masked_lm_positions")
 
-    def __init__(self, config: AlbertConfig, seed: int = 0) -> None:
+    def __init__(self, config: AlbertConfig) -> None:
         super().__init__(config)
         self.mlm = MaskedTokenHead(config)
         self.sop = Dense(config.hidden_size, 2)
-        initialise_weights(self, config.initializer_range, seed)
 
     def head(self, sequence: Tensor, pooled: Tensor, positions: Tensor, dropout_key: Tensor) -> tuple[Tensor, Tensor]:
         mlm_logits = self.mlm(gather_positions(sequence, positions), self.albert.embeddings.word_embeddings)
-        return mlm_logits, self.sop(pooled)
+        return mlm_logits.reshape((*positions.shape, -1)), self.sop(pooled)
 
 
 def correct(logits: Tensor, labels: Tensor) -> Tensor:
@@ -68,19 +66,12 @@ def correct(logits: Tensor, labels: Tensor) -> Tensor:
 class AlbertForPreTraining(TrainingNetwork):
     """Weighted sums of the masked-token and sentence-order losses; positions and labels int32, weights float32."""
 
-    input_columns = (
-        *TEXT_COLUMNS,
-        "masked_lm_positions",
-        "masked_lm_ids",
-        "masked_lm_weights",
-        "next_sentence_labels",
-        "sequence_weights",
-    )
+    label_columns = ("masked_lm_ids", "masked_lm_weights", "next_sentence_labels", "sequence_weights")
     weight_columns = ("masked_lm_weights", "sequence_weights")
     metric_names = ("loss", "mlm_loss", "sop_loss", "mlm_accuracy", "sop_accuracy")
 
     def __init__(self, config: AlbertConfig, seed: int = 0) -> None:
-        super().__init__(PreTrainingScores(config, seed))
+        super().__init__(PreTrainingScores(config), seed)
 
     def losses(
         self,
@@ -94,6 +85,7 @@ class AlbertForPreTraining(TrainingNetwork):
         dropout_key: Tensor,
     ) -> tuple[Tensor, ...]:
         mlm_logits, sop_logits = self.scores.head(sequence, pooled, positions, dropout_key)
+        mlm_logits = mlm_logits.reshape((-1, mlm_logits.shape[-1]))
         masked_ids, masked_weights = masked_ids.reshape((-1,)), masked_weights.reshape((-1,))
         mlm_loss = ops.reduce_sum(masked_weights * self.cross_entropy(mlm_logits, masked_ids))
         sop_loss = ops.reduce_sum(sequence_weights * self.cross_entropy(sop_logits, order_labels))

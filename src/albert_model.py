@@ -1,12 +1,14 @@
-"""ALBERT's backbone: factorised embeddings, the shared encoder and the pooler (Lan et al. 2020).
+"""ALBERT's backbone: factorised embeddings, the shared encoder and the pooler (Lan et al. 2020); and how heads and
+losses are put on it.
 
 Shape letters: B batch, L length, E embedding size, H hidden size, A attention heads, D = H / A head size,
-N = B * L rows. Activations travel as (N, H) matrices: one matrix product a layer on every device.
+N = B * L rows. Inside, activations travel as (N, H) matrices: one matrix product a layer on every device.
 Under compute_type float16 only the matrix products run in float16; the residual stream, LayerNorm, softmax and
 all parameters stay float32.
 """
 
 import math
+from typing import Any
 
 import mindspore as ms
 import numpy as np
@@ -15,6 +17,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from src.albert_config import AlbertConfig
 from src.layers import (
     ACTIVATIONS,
+    CrossEntropy,
     Dense,
     Dropout,
     LayerNorm,
@@ -25,6 +28,7 @@ from src.layers import (
     sigmoid_tanh,
 )
 
+TEXT_COLUMNS = ("input_ids", "input_mask", "segment_ids")
 MASKED_SCORE = -10000.0  # google's additive mask: exp(-10000) is 0 in float32 and the sum stays finite in float16
 LAYER_KEY_STEP = 1000003  # distance between the dropout keys of two layers
 
@@ -258,13 +262,13 @@ class AlbertModel(nn.Cell):
         segment_ids: (B, L) int32 in [0, type_vocab_size); dropout_key: () int32, used in training only.
 
     Outputs:
-        sequence_output (N, H) float32, rows in the order of input_ids; pooled_output (B, H) float32: the first
-        token's row through a dense layer and tanh.
+        sequence_output (B, L, H) float32; pooled_output (B, H) float32: the first token's state through a dense layer
+        and tanh.
     """
 
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__()
-        self.recompute_layers, self.hidden_size = config.recompute, config.hidden_size
+        self.hidden_size = config.hidden_size
         self.embeddings = Embeddings(config)
         self.encoder = Encoder(config)
         self.pooler = Dense(config.hidden_size, config.hidden_size, compute_dtype(config))
@@ -278,13 +282,77 @@ class AlbertModel(nn.Cell):
         """What the first layer reads, (N, H)."""
         return self.encoder.embedding_hidden_mapping(self.embeddings(input_ids, segment_ids, dropout_key))
 
-    def pooled(self, sequence: Tensor, batch: int) -> Tensor:
-        """The pooled output (B, H) of a sequence output (N, H)."""
-        return sigmoid_tanh(self.pooler(sequence.reshape((batch, -1, self.hidden_size))[:, 0]))
+    def outputs(self, states: Tensor, batch: int) -> tuple[Tensor, Tensor]:
+        """The backbone's outputs, from the last layer's states (N, H)."""
+        sequence = states.reshape((batch, -1, self.hidden_size))
+        return sequence, sigmoid_tanh(self.pooler(sequence[:, 0]))
 
     def construct(
         self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor, dropout_key: Tensor
     ) -> tuple[Tensor, Tensor]:
         states = self.first_states(input_ids, segment_ids, dropout_key)
-        sequence = self.encoder(states, self.score_mask(input_mask), dropout_key)
-        return sequence, self.pooled(sequence, input_ids.shape[0])
+        states = self.encoder(states, self.score_mask(input_mask), dropout_key)
+        return self.outputs(states, input_ids.shape[0])
+
+
+class ScoresNetwork(nn.Cell):
+    """The backbone and a head, whose weights are to be drawn by a TrainingNetwork or loaded.
+
+    Inputs: the columns of `input_columns`, (B, *) int32, TEXT_COLUMNS first; then dropout_key () int32. Output: what
+    `head`, which a subclass gives, makes of the backbone's outputs and the further inputs.
+    """
+
+    input_columns: tuple[str, ...] = TEXT_COLUMNS
+
+    def __init__(self, config: AlbertConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.albert = AlbertModel(config)
+
+    def sequences(self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The backbone's inputs: the columns themselves, unless a row holds several sequences."""
+        return input_ids, input_mask, segment_ids
+
+    def encode(
+        self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor, dropout_key: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The backbone's outputs for columns of texts."""
+        return self.albert(*self.sequences(input_ids, input_mask, segment_ids), dropout_key)
+
+    def construct(self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor, *further: Tensor) -> Any:
+        sequence, pooled = self.encode(input_ids, input_mask, segment_ids, further[-1])
+        return self.head(sequence, pooled, *further)
+
+
+class TrainingNetwork(nn.Cell):
+    """Losses and metrics on a network of scores, whose weights are drawn anew.
+
+    Inputs: the columns of `input_columns`, those of the scores and then `label_columns`; then dropout_key () int32.
+    Outputs: the float32 scalars of `metric_names`, weighted sums of which the first is minimised: what `losses`, which
+    a subclass gives, makes of the backbone's outputs and the further inputs. `construct` is the composition of parts
+    that src/training/layerwise_gradient.py also runs one at a time.
+    """
+
+    label_columns: tuple[str, ...]
+    weight_columns: tuple[str, ...]  # those of the label columns that losses and metrics are weighted with
+    metric_names: tuple[str, ...]
+
+    def __init__(self, scores: ScoresNetwork, seed: int = 0) -> None:
+        super().__init__(auto_prefix=False)
+        self.scores = scores
+        self.input_columns = (*scores.input_columns, *self.label_columns)
+        self.cross_entropy = CrossEntropy()
+        self.recompute_layers = scores.config.recompute
+        initialise_weights(scores, scores.config.initializer_range, seed)
+
+    @property
+    def counted_rows(self) -> tuple[Parameter, Parameter]:
+        """The table whose gradient the global norm counts per looked-up row, and what collects that (RowSquareSum)."""
+        embeddings = self.scores.albert.embeddings
+        return embeddings.token_type_embeddings, embeddings.segment_rows.row_square_sum
+
+    def construct(
+        self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor, *further: Tensor
+    ) -> tuple[Tensor, ...]:
+        sequence, pooled = self.scores.encode(input_ids, input_mask, segment_ids, further[-1])
+        return self.losses(sequence, pooled, *further)

@@ -10,9 +10,8 @@ from mindspore import Tensor, ops
 
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import PreTrainingScores, gather_positions
-from src.albert_model import initialise_weights
+from src.albert_model import TEXT_COLUMNS, ScoresNetwork
 from src.layers import AddBias, Dense, Dropout, LayerNorm, Softmax, Spread, sigmoid_tanh
-from src.task_networks import TEXT_COLUMNS, ScoresNetwork
 
 FORBIDDEN = 1e30  # subtracted from the scores of tokens that cannot be an answer (google's p_mask)
 DROPOUT_SITE = 1001  # beyond those of the encoder
@@ -29,7 +28,7 @@ class SequenceClassificationScores(ScoresNetwork):
     output_names = ("logits",)
     per_token_outputs = ()
 
-    def __init__(self, config: AlbertConfig, num_labels: int, hidden_size: int = 0, seed: int = 0) -> None:
+    def __init__(self, config: AlbertConfig, num_labels: int, hidden_size: int = 0) -> None:
         super().__init__(config)
         self.dropout = Dropout(config.classifier_dropout_prob, DROPOUT_SITE)
         self.has_hidden = hidden_size > 0
@@ -37,7 +36,6 @@ class SequenceClassificationScores(ScoresNetwork):
             self.classifier_hidden = Dense(config.hidden_size, hidden_size)
             self.hidden_dropout = Dropout(config.classifier_dropout_prob, DROPOUT_SITE + 1)
         self.classifier = Dense(hidden_size or config.hidden_size, num_labels)
-        initialise_weights(self, config.initializer_range, seed)
 
     def head(self, sequence: Tensor, pooled: Tensor, dropout_key: Tensor) -> Tensor:
         pooled = self.dropout(pooled, dropout_key)
@@ -53,8 +51,7 @@ class FillMaskScores(PreTrainingScores):
     per_token_outputs = ()
 
     def head(self, sequence: Tensor, pooled: Tensor, positions: Tensor, dropout_key: Tensor) -> Tensor:
-        logits, _ = super().head(sequence, pooled, positions, dropout_key)
-        return logits.reshape((*positions.shape, -1))
+        return super().head(sequence, pooled, positions, dropout_key)[0]
 
 
 class EncoderOutputs(ScoresNetwork):
@@ -63,12 +60,8 @@ class EncoderOutputs(ScoresNetwork):
     output_names = ("sequence_output", "pooled_output")
     per_token_outputs = ("sequence_output",)
 
-    def __init__(self, config: AlbertConfig) -> None:
-        super().__init__(config)
-        self.hidden_size = config.hidden_size
-
     def head(self, sequence: Tensor, pooled: Tensor, dropout_key: Tensor) -> tuple[Tensor, Tensor]:
-        return sequence.reshape((pooled.shape[0], -1, self.hidden_size)), pooled
+        return sequence, pooled
 
 
 class MultipleChoiceScores(ScoresNetwork):
@@ -83,12 +76,11 @@ class MultipleChoiceScores(ScoresNetwork):
     output_names = ("logits",)
     per_token_outputs = ()
 
-    def __init__(self, config: AlbertConfig, num_choices: int, seed: int = 0) -> None:
+    def __init__(self, config: AlbertConfig, num_choices: int) -> None:
         super().__init__(config)
         self.num_choices = num_choices
         self.dropout = Dropout(config.classifier_dropout_prob, DROPOUT_SITE)
         self.classifier = Dense(config.hidden_size, 1)
-        initialise_weights(self, config.initializer_range, seed)
 
     def apart(self, column: Tensor) -> Tensor:
         """(B, L * C) interleaved -> (B * C, L), a row for each choice."""
@@ -113,15 +105,15 @@ class TokenClassificationScores(ScoresNetwork):
     output_names = ("logits",)
     per_token_outputs = ("logits",)
 
-    def __init__(self, config: AlbertConfig, num_labels: int, seed: int = 0) -> None:
+    def __init__(self, config: AlbertConfig, num_labels: int) -> None:
         super().__init__(config)
-        self.num_labels = num_labels
+        self.hidden_size, self.num_labels = config.hidden_size, num_labels
         self.dropout = Dropout(config.classifier_dropout_prob, DROPOUT_SITE)
         self.classifier = Dense(config.hidden_size, num_labels)
-        initialise_weights(self, config.initializer_range, seed)
 
     def head(self, sequence: Tensor, pooled: Tensor, dropout_key: Tensor) -> Tensor:
-        logits = self.classifier(self.dropout(sequence, dropout_key))
+        rows = sequence.reshape((-1, self.hidden_size))
+        logits = self.classifier(self.dropout(rows, dropout_key))
         return logits.reshape((pooled.shape[0], -1, self.num_labels))
 
 
@@ -131,13 +123,13 @@ class QuestionAnsweringScores(ScoresNetwork):
     output_names = ("start_logits", "end_logits")
     per_token_outputs = output_names
 
-    def __init__(self, config: AlbertConfig, seed: int = 0) -> None:
+    def __init__(self, config: AlbertConfig) -> None:
         super().__init__(config)
+        self.hidden_size = config.hidden_size
         self.qa_outputs = Dense(config.hidden_size, 2)
-        initialise_weights(self, config.initializer_range, seed)
 
     def head(self, sequence: Tensor, pooled: Tensor, dropout_key: Tensor) -> tuple[Tensor, Tensor]:
-        logits = self.qa_outputs(sequence).reshape((pooled.shape[0], -1, 2))
+        logits = self.qa_outputs(sequence.reshape((-1, self.hidden_size))).reshape((pooled.shape[0], -1, 2))
         return logits[:, :, 0], logits[:, :, 1]
 
 
@@ -156,7 +148,7 @@ class SpanSearchScores(ScoresNetwork):
     output_names = ("start_top_log_probs", "start_top_index", "end_top_log_probs", "end_top_index", "cls_logits")
     per_token_outputs = ()
 
-    def __init__(self, config: AlbertConfig, start_n_top: int, end_n_top: int, seed: int = 0) -> None:
+    def __init__(self, config: AlbertConfig, start_n_top: int, end_n_top: int) -> None:
         super().__init__(config)
         hidden = config.hidden_size
         self.hidden_size, self.start_n_top, self.end_n_top = hidden, start_n_top, end_n_top
@@ -173,28 +165,29 @@ class SpanSearchScores(ScoresNetwork):
         self.matmul = ops.MatMul(transpose_b=True)
         self.batch_matmul = ops.BatchMatMul()
         self.top = ops.TopK(sorted=True)
-        initialise_weights(self, config.initializer_range, seed)
 
     def mask(self, logits: Tensor, p_mask: Tensor) -> Tensor:
         """Put tokens that cannot be an answer out of reach; both of one shape."""
         return logits * (1.0 - p_mask) - FORBIDDEN * p_mask
 
     def starts(self, sequence: Tensor, p_mask: Tensor) -> Tensor:
-        """(B * L, H) -> masked start logits (B, L)."""
-        return self.mask(self.start_logits(sequence).reshape(p_mask.shape), p_mask)
+        """(B, L, H) -> masked start logits (B, L)."""
+        rows = sequence.reshape((-1, self.hidden_size))
+        return self.mask(self.start_logits(rows).reshape(p_mask.shape), p_mask)
 
-    def ends(self, sequence: Tensor, features: Tensor, p_mask: Tensor) -> Tensor:
-        """Masked end logits (B, K, L) for K starts of each example, whose rows are features (B * K, H).
+    def ends(self, sequence: Tensor, start_states: Tensor, p_mask: Tensor) -> Tensor:
+        """Masked end logits (B, K, L) for K starts of each example, whose states are the rows (B * K, H).
 
         The dense layer on [token, start] is the sum of its parts, so that no (B, K, L, 2H) tensor is made.
         """
         batch, length = p_mask.shape
-        starts = features.shape[0] // batch
+        starts = start_states.shape[0] // batch
         joined = (batch, starts, length, self.hidden_size)
         weight = self.end_hidden.weight
-        of_token = self.add_bias(self.matmul(sequence, weight[:, : self.hidden_size]), self.end_hidden.bias)
+        rows = sequence.reshape((-1, self.hidden_size))
+        of_token = self.add_bias(self.matmul(rows, weight[:, : self.hidden_size]), self.end_hidden.bias)
         of_token = self.spread(of_token.reshape((batch, 1, length, self.hidden_size)), joined)
-        of_start = self.matmul(features, weight[:, self.hidden_size :])
+        of_start = self.matmul(start_states, weight[:, self.hidden_size :])
         of_start = self.spread(of_start.reshape((batch, starts, 1, self.hidden_size)), joined)
         rows = self.end_layer_norm(sigmoid_tanh((of_token + of_start).reshape((-1, self.hidden_size))))
         logits = self.end_logits(rows).reshape((batch, starts, length))
@@ -202,18 +195,16 @@ class SpanSearchScores(ScoresNetwork):
 
     def answerable(self, sequence: Tensor, start_logits: Tensor, dropout_key: Tensor) -> Tensor:
         """cls_logits (B,) from the first token and the mean token under the start distribution."""
-        batch, length = start_logits.shape
-        tokens = sequence.reshape((batch, length, -1))
-        expected = self.batch_matmul(self.softmax(start_logits).expand_dims(1), tokens).squeeze(1)
-        rows = sigmoid_tanh(self.answer_hidden(ops.concat((expected, tokens[:, 0]), 1)))
+        expected = self.batch_matmul(self.softmax(start_logits).expand_dims(1), sequence).squeeze(1)
+        rows = sigmoid_tanh(self.answer_hidden(ops.concat((expected, sequence[:, 0]), 1)))
         return self.answer_logits(self.answer_dropout(rows, dropout_key)).squeeze(1)
 
     def head(self, sequence: Tensor, pooled: Tensor, p_mask: Tensor, dropout_key: Tensor) -> tuple[Tensor, ...]:
         p_mask = ops.cast(p_mask, ms.float32)
         start_logits = self.starts(sequence, p_mask)
         start_top_log_probs, start_top_index = self.top(ops.log_softmax(start_logits, -1), self.start_n_top)
-        features = gather_positions(sequence, start_top_index)
-        end_log_probs = ops.log_softmax(self.ends(sequence, features, p_mask), -1)
+        start_states = gather_positions(sequence, start_top_index)
+        end_log_probs = ops.log_softmax(self.ends(sequence, start_states, p_mask), -1)
         end_top_log_probs, end_top_index = self.top(end_log_probs, self.end_n_top)
         ends = (-1, self.start_n_top * self.end_n_top)
         cls_logits = self.answerable(sequence, start_logits, dropout_key)

@@ -14,7 +14,7 @@ NO_KEY = Tensor(0, ms.int32)
 
 
 class AllScores(nn.Cell):
-    """Sequence (B * L, H), pooled (B, H), masked-token logits at every position (B * L, V), order logits (B, 2)."""
+    """Sequence (B, L, H), pooled (B, H), masked-token logits at every position (B, L, V), order logits (B, 2)."""
 
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__(auto_prefix=False)
@@ -46,5 +46,4 @@ def pre_training_outputs(
     """Sequence (B, L, H), pooled (B, H), masked-token logits (B, L, V) and sentence-order logits (B, 2)."""
     positions = np.tile(np.arange(ids.shape[1], dtype=np.int32), (len(ids), 1))
     network = AllScores(AlbertConfig.from_json(folder / "albert_config.json"))
-    sequence, pooled, mlm, sop = computed(folder, network, ids, mask, segments, positions, needed=needed)
-    return sequence.reshape((*ids.shape, -1)), pooled, mlm.reshape((*ids.shape, -1)), sop
+    return computed(folder, network, ids, mask, segments, positions, needed=needed)

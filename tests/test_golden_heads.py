@@ -16,6 +16,12 @@ from src.albert_for_finetune import (
     AlbertForSequenceClassification,
     AlbertForSpanSearch,
 )
+from src.finetune_eval_model import (
+    MultipleChoiceScores,
+    QuestionAnsweringScores,
+    SequenceClassificationScores,
+    SpanSearchScores,
+)
 from src.training.train_step import normalise_weights
 from tests import google_figures as google
 
@@ -48,11 +54,11 @@ def build(shared: Path, task: str, make: Callable[[AlbertConfig], nn.Cell]) -> t
 
 
 HEADS = {
-    "classifier": lambda config: AlbertForSequenceClassification(config, 3),
-    "sts-b": AlbertForRegression,
-    "race": lambda config: AlbertForMultipleChoice(config, 4),
-    "squad_v1": AlbertForQuestionAnswering,
-    "squad_v2_train": lambda config: AlbertForSpanSearch(config, BEAM, BEAM),
+    "classifier": lambda config: AlbertForSequenceClassification(SequenceClassificationScores(config, 3)),
+    "sts-b": lambda config: AlbertForRegression(SequenceClassificationScores(config, 1)),
+    "race": lambda config: AlbertForMultipleChoice(MultipleChoiceScores(config, 4)),
+    "squad_v1": lambda config: AlbertForQuestionAnswering(QuestionAnsweringScores(config)),
+    "squad_v2_train": lambda config: AlbertForSpanSearch(SpanSearchScores(config, BEAM, BEAM)),
 }
 
 
@@ -97,8 +103,8 @@ def test_teacher_forced_span_scores(shared: Path) -> None:
     sequence, _ = scores.albert(*(Tensor(columns[name]) for name in scores.input_columns[:3]), NO_KEY)
     p_mask = Tensor(columns["p_mask"].astype(np.float32))
     starts = scores.starts(sequence, p_mask)
-    rows = np.arange(len(columns["start_positions"])) * p_mask.shape[1] + columns["start_positions"]
-    ends = scores.ends(sequence, sequence[Tensor(rows.astype(np.int32))], p_mask).squeeze(1)
+    start_states = sequence[Tensor(np.arange(len(sequence))), Tensor(columns["start_positions"])]
+    ends = scores.ends(sequence, start_states, p_mask).squeeze(1)
     np.testing.assert_allclose(ops.log_softmax(starts, -1).asnumpy(), out["start_log_probs"], atol=1e-5)
     np.testing.assert_allclose(ops.log_softmax(ends, -1).asnumpy(), out["end_log_probs"], atol=1e-5)
     np.testing.assert_allclose(scores.answerable(sequence, starts, NO_KEY).asnumpy(), out["cls_logits"], atol=1e-5)

@@ -12,7 +12,8 @@ from benchmarks.soak import SoakConfig, measure
 from src.albert_config import AlbertConfig
 from src.albert_for_finetune import AlbertForMultipleChoice, AlbertForSpanSearch
 from src.albert_for_pre_training import AlbertForPreTraining
-from src.task_networks import TrainingNetwork
+from src.albert_model import TrainingNetwork
+from src.finetune_eval_model import MultipleChoiceScores, SpanSearchScores
 from src.training.layerwise_gradient import LayerwiseGradient
 from src.training.optimizer import build_optimizer
 from src.training.run_plan import LossScale
@@ -30,8 +31,11 @@ CASES: dict[str, tuple[dict, Callable[[AlbertConfig], TrainingNetwork]]] = {
         AlbertForPreTraining,
     ),
     "shared feed-forward, float16": ({"share_parameters": "ffn", "compute_type": "float16"}, AlbertForPreTraining),
-    "multiple choice": ({"share_parameters": "none"}, lambda config: AlbertForMultipleChoice(config, 2)),
-    "span search": ({}, lambda config: AlbertForSpanSearch(config, 2, 2)),
+    "multiple choice": (
+        {"share_parameters": "none"},
+        lambda config: AlbertForMultipleChoice(MultipleChoiceScores(config, 2)),
+    ),
+    "span search": ({}, lambda config: AlbertForSpanSearch(SpanSearchScores(config, 2, 2))),
 }
 
 

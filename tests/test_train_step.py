@@ -97,10 +97,11 @@ class Explosive(ms.nn.Cell):
     weight_columns = ()
     metric_names = ("loss",)
     recompute_layers = False
+    counted_rows = property(lambda self: (self.table, self.rows.row_square_sum))
 
     def __init__(self) -> None:
         super().__init__()
-        self.table = Parameter(Tensor(np.ones((2, 1), np.float32)), name="albert.embeddings.token_type_embeddings")
+        self.table = Parameter(Tensor(np.ones((2, 1), np.float32)), name="table")
         self.rows = RowSquareSum()
         self.weight = Parameter(Tensor([1.0, 2.0]), name="weight")
 

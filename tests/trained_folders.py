@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from src.albert_config import AlbertConfig
+from src.albert_model import initialise_weights
 from src.checkpoint_files import ARCHITECTURE as TRAINED_AS
 from src.checkpoint_files import save_checkpoint
 from src.saved_tokenizer import save_tokenizer
@@ -49,6 +50,7 @@ def make_folder(folder: Path, task: str, architecture: AlbertConfig = ARCHITECTU
     folder.mkdir(parents=True)
     card = {"task": task, **CARDS[task], **LENGTHS, **settings}
     scores, _ = build_scores(complete_card(card, architecture, False), architecture)
+    initialise_weights(scores, architecture.initializer_range, seed=0)
     save_checkpoint(scores, folder, 1, {TRAINED_AS: architecture.facts()})
     architecture.to_json(folder / "albert_config.json")
     save_tokenizer(folder, build_tokenizer(str(write_vocabulary(folder)), "", True))

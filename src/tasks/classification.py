@@ -112,10 +112,8 @@ class ClassifierTask:
         return Source(classification_facts(*described), partial(classification_features, *described))
 
     def training_network(self, architecture: AlbertConfig, seed: int) -> nn.Cell:
-        hidden = self.config.classifier_hidden_size
-        if self.regression:
-            return AlbertForRegression(architecture, hidden, seed=seed)
-        return AlbertForSequenceClassification(architecture, len(self.labels), hidden, seed=seed)
+        losses = AlbertForRegression if self.regression else AlbertForSequenceClassification
+        return losses(self.scores_network(architecture), seed)
 
     def scores_network(self, architecture: AlbertConfig) -> nn.Cell:
         return SequenceClassificationScores(architecture, max(1, len(self.labels)), self.config.classifier_hidden_size)

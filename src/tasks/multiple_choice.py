@@ -58,7 +58,7 @@ class RaceTask:
         return Source(race_facts(*described), partial(race_features, *described))
 
     def training_network(self, architecture: AlbertConfig, seed: int) -> nn.Cell:
-        return AlbertForMultipleChoice(architecture, NUM_CHOICES, seed=seed)
+        return AlbertForMultipleChoice(self.scores_network(architecture), seed)
 
     def scores_network(self, architecture: AlbertConfig) -> nn.Cell:
         return MultipleChoiceScores(architecture, NUM_CHOICES)

@@ -72,7 +72,7 @@ class SquadTask:
         return Source(squad_facts(*described), partial(squad_features, *described))
 
     def training_network(self, architecture: AlbertConfig, seed: int) -> nn.Cell:
-        return AlbertForQuestionAnswering(architecture, seed=seed)
+        return AlbertForQuestionAnswering(self.scores_network(architecture), seed)
 
     def scores_network(self, architecture: AlbertConfig) -> nn.Cell:
         return QuestionAnsweringScores(architecture)
@@ -119,7 +119,7 @@ class SquadV2Task(SquadTask):
         self.card |= {"start_n_top": config.start_n_top, "end_n_top": config.end_n_top}
 
     def training_network(self, architecture: AlbertConfig, seed: int) -> nn.Cell:
-        return AlbertForSpanSearch(architecture, self.config.start_n_top, self.config.end_n_top, seed=seed)
+        return AlbertForSpanSearch(self.scores_network(architecture), seed)
 
     def scores_network(self, architecture: AlbertConfig) -> nn.Cell:
         return SpanSearchScores(architecture, self.config.start_n_top, self.config.end_n_top)

@@ -105,7 +105,7 @@ class NerTask:
         return Source(ner_facts(*described), partial(ner_features, *described))
 
     def training_network(self, architecture: AlbertConfig, seed: int) -> nn.Cell:
-        return AlbertForTokenClassification(architecture, len(self.labels), seed=seed)
+        return AlbertForTokenClassification(self.scores_network(architecture), seed)
 
     def scores_network(self, architecture: AlbertConfig) -> nn.Cell:
         return TokenClassificationScores(architecture, len(self.labels))

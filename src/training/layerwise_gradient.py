@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
-from src.albert_model import LAYER_KEY_STEP, Encoder
-from src.task_networks import TEXT_COLUMNS, TrainingNetwork
+from src.albert_model import LAYER_KEY_STEP, TEXT_COLUMNS, Encoder, TrainingNetwork
 
 TEXTS = len(TEXT_COLUMNS)
 
@@ -66,11 +65,10 @@ class LayerwiseGradient(nn.Cell):
         self.depend = ops.Depend()
 
     def head_loss(
-        self, sequence: Tensor, batch: int, further: tuple[Tensor, ...], scale: Tensor
+        self, states: Tensor, batch: int, further: tuple[Tensor, ...], scale: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """From the last layer's output to the scaled loss and the metrics."""
-        pooled = self.albert.pooled(sequence, batch)
-        return scaled_loss(self.network.losses(sequence, pooled, *further), scale)
+        """From the last layer's states to the scaled loss and the metrics."""
+        return scaled_loss(self.network.losses(*self.albert.outputs(states, batch), *further), scale)
 
     def construct(
         self, inputs: tuple[Tensor, ...], dropout_key: Tensor, scale: Tensor

@@ -14,7 +14,7 @@ import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from model_utils.config import UPDATES
-from src.layers import RowSquareSum, mix_bits
+from src.layers import mix_bits
 from src.training.layerwise_gradient import LayerwiseGradient, scaled_loss
 from src.training.optimizer import Optimizer, OptimizerSettings, build_optimizer, describe_decay_groups
 from src.training.ranks import ALONE, Ranks
@@ -47,7 +47,8 @@ class TrainStep(nn.Cell):
     """Trains `network` with `optimizer`; every Parameter of this cell together is the state to save.
 
     Args:
-        network: construct(*input_columns, dropout_key) -> (loss, ...), scalars that are weighted sums.
+        network: construct(*input_columns, dropout_key) -> (loss, ...), scalars that are weighted sums; see
+            TrainingNetwork.
         accumulation_steps: micro-batches per update.
         clip_norm: global norm to which gradients are clipped before the update (google's 1.0); 0 switches it off.
         ranks: processes that train together; gradients and metrics are added up over them once per update.
@@ -74,9 +75,9 @@ class TrainStep(nn.Cell):
         self.rank_size = self.ranks.size
         self.seed = (seed + RANK_SEEDS * ranks.rank) % 2**31
         self.weights = optimizer.parameters
-        self.segment_table = [w.name for w in self.weights].index("albert.embeddings.token_type_embeddings")
-        counters = [p for p in network.get_parameters() if p.name.endswith(RowSquareSum.parameter_name)]
-        self.differentiated = ParameterTuple([*self.weights, *counters])
+        counted_table, row_squares = network.counted_rows
+        self.counted_table = [weight.name for weight in self.weights].index(counted_table.name)
+        self.differentiated = ParameterTuple([*self.weights, row_squares])
         self.scaling = loss_scale
         self.loss_scale = Parameter(Tensor(loss_scale.start, ms.float32), name="loss_scale", requires_grad=False)
         self.good_steps = Parameter(Tensor(0, ms.int32), name="good_steps", requires_grad=False)
@@ -127,14 +128,14 @@ class TrainStep(nn.Cell):
             good = ops.select(grow, ops.zeros_like(good), good)
         ops.assign(self.good_steps, good)
 
-    def global_norm(self, gradients: tuple[Tensor, ...], segment_row_squares: Tensor) -> Tensor:
-        """google's global norm: all squared entries, the segment table's counted per looked-up row (RowSquareSum).
+    def global_norm(self, gradients: tuple[Tensor, ...], row_squares: Tensor) -> Tensor:
+        """google's global norm: all squared entries, one table's counted per looked-up row (RowSquareSum).
 
         Not finite if any entry is not.
         """
-        total = segment_row_squares
+        total = row_squares
         for i in range(len(gradients)):
-            if i != self.segment_table:
+            if i != self.counted_table:
                 total = total + ops.reduce_sum(gradients[i] * gradients[i])
         return ops.sqrt(total)
 
