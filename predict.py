@@ -33,7 +33,7 @@ def main(config: PredictConfig) -> int:
         text_columns=(config.text_a_column, config.text_b_column),
     )
     task = predictor.card["task"]
-    if config.top_k != PredictConfig.top_k and task != "fill_mask":
+    if config.top_k != PredictConfig().top_k and task != "fill_mask":
         raise ConfigError(f"top_k is {config.top_k}, but the model's task is {task}, not fill_mask")
     if config.serve:
         serve(predictor, *address, allowed_hosts=hosts)

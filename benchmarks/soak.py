@@ -3,10 +3,8 @@
 A graph that keeps 40 kB of each update is not noticed in a test of gradients, and ends a long run.
 """
 
-import dataclasses
 import json
 import resource
-from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.pretraining import OurUpdates, random_batch
@@ -20,7 +18,6 @@ from src.albert_config import PRESETS, AlbertConfig
 MEGABYTE = 1e6
 
 
-@dataclass(frozen=True)
 class SoakConfig(Config):
     """Train a small network for long, plainly and with recompute, and watch memory: python -m benchmarks.soak."""
 
@@ -40,8 +37,7 @@ class SoakConfig(Config):
             raise ConfigError(f"hidden_size is {self.hidden_size}, allowed are multiples of 16")
 
     def architecture(self, recompute: bool) -> AlbertConfig:
-        return dataclasses.replace(
-            PRESETS["albert_tiny"],
+        return PRESETS["albert_tiny"].replace(
             vocab_size=1000,
             embedding_size=32,
             num_hidden_layers=self.layers,

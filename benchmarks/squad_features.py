@@ -1,7 +1,6 @@
 """How many questions a second become features: python -m benchmarks.squad_features."""
 
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from model_utils.config import run_main
@@ -10,7 +9,6 @@ from src.create_squad_data import read_squad, squad_features
 from src.tokenization import build_tokenizer
 
 
-@dataclass(frozen=True)
 class SquadFeaturesConfig(Config):
     """Time features of SQuAD's questions, in one process: python -m benchmarks.squad_features."""
 

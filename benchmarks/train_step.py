@@ -5,7 +5,6 @@ median, because it is disturbed least. Leave the machine alone while this runs: 
 their own threads lose much more than their share.
 """
 
-import dataclasses
 import os
 import statistics
 import sys
@@ -35,7 +34,6 @@ PEAKS = {
 }
 
 
-@dataclass(frozen=True)
 class TrainStepConfig(Config):
     """Time pre-training updates, without dropout: python -m benchmarks.train_step."""
 
@@ -56,8 +54,7 @@ class TrainStepConfig(Config):
 
     def architecture(self) -> AlbertConfig:
         """The preset without dropout."""
-        return dataclasses.replace(
-            PRESETS[self.albert_network],
+        return PRESETS[self.albert_network].replace(
             hidden_dropout_prob=0.0,
             attention_probs_dropout_prob=0.0,
             classifier_dropout_prob=0.0,

@@ -9,7 +9,6 @@ of another size ends the conversion, and then nothing is written.
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from model_utils.config import run_main
@@ -32,7 +31,6 @@ GROUP_OF = {
 }
 
 
-@dataclass(frozen=True)
 class ConvertConfig(Config):
     """Convert weights: python -m model_utils.convert_ckpt."""
 

@@ -254,7 +254,6 @@ def setup_device(
 # --- python -m model_utils.device ---
 
 
-@dataclass(frozen=True)
 class DeviceConfig(Config):
     """Print the device that commands would use, and check it: python -m model_utils.device."""
 

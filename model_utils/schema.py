@@ -1,14 +1,11 @@
-"""Typed configuration: frozen dataclasses filled from a yaml file and the command line, every value checked.
+"""Typed configuration: frozen pydantic models filled from a yaml file and the command line, every value checked.
 
-A configuration is a dataclass derived from Config whose fields are made by option(). Types of fields: bool, int,
-float, str, tuple[str, ...], any of these `| None`, and other Config classes (sections). This module knows nothing of
-the keys themselves; model_utils/config.py holds them.
+A configuration derives from Config; its fields are made by option() and section(). Types of fields: bool, int, float,
+str, tuple[str, ...], any of these `| None`, and other Config classes (sections).
 """
 
-import dataclasses
 import difflib
 import functools
-import math
 import os
 import sys
 import types
@@ -18,6 +15,17 @@ from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
 import yaml
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
 
 from model_utils.errors import ConfigError, shorten
 from model_utils.files import write_atomically
@@ -28,6 +36,8 @@ HELP = {"--help", "-h"}
 BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 SAME, SAME_PLACE, ANY = "same", "same place", "any"  # on_resume of an option
 TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+BOUND_NAMES = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+VALUES_ONLY = "values only"  # context of a validation of a part: what keys say together is not checked
 
 
 def option(
@@ -43,7 +53,7 @@ def option(
     required: bool = False,
     on_resume: str = SAME,
 ) -> Any:
-    """A dataclass field with its meaning for --help and the values it may take.
+    """A field with its meaning for --help and the values it may take.
 
     Args:
         minimum, maximum: smallest and largest value allowed.
@@ -54,119 +64,138 @@ def option(
             checkpoint depends on it; SAME_PLACE for a path, which may be spelt in another way; ANY where neither does,
             or where the run compares what the key comes to (src/training/trainer.py).
     """
-    bounds = {"choices": tuple(choices), "minimum": minimum, "maximum": maximum, "above": above, "below": below}
-    metadata = {"meaning": meaning, "needs": needs, "required": required, "on_resume": on_resume, **bounds}
-    return dataclasses.field(default=default, metadata=metadata)
+    extra: Any = {"choices": tuple(choices), "needs": needs, "required": required, "on_resume": on_resume}
+    return Field(
+        default, description=meaning, ge=minimum, gt=above, le=maximum, lt=below, strict=True, json_schema_extra=extra
+    )
 
 
-def section(kind: type, meaning: str, used_if: tuple[str, Any] | None = None) -> Any:
-    """A dataclass field that holds a nested configuration.
+def section(default: "Config", meaning: str, used_if: tuple[str, Any] | None = None) -> Any:
+    """A field that holds a nested configuration; what a file leaves out of it is as in `default`.
 
     Args:
         used_if: (another key of the same class, value): elsewhere nothing depends on this section.
     """
-    return dataclasses.field(default_factory=kind, metadata={"meaning": meaning, "used_if": used_if})
+    extra: Any = {"used_if": used_if}
+    return Field(default, description=meaning, json_schema_extra=extra)
 
 
-@dataclasses.dataclass(frozen=True)
-class Config:
+class Config(BaseModel):
     """Base of all configurations: values are converted to the field's type and checked when an object is made."""
 
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True, protected_namespaces=()
+    )
     config_file: ClassVar[str] = ""  # yaml in the project's root that is read without --config_path; "" for none
     file_sharers: ClassVar[tuple[type["Config"], ...]] = ()  # classes whose keys may stand in the same yaml
 
-    def __post_init__(self) -> None:
-        for key, kind, metadata in fields_of(type(self)):
-            if not is_section(kind):
-                object.__setattr__(self, key, convert(getattr(self, key), kind, metadata, key))
-        self._check_needs()
-        self.validate()
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise _sentence(error, type(self)) from None
+
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # pydantic makes sections without it
+
+    @field_validator("*", mode="wrap")
+    @classmethod
+    def _convert(cls, value: Any, check: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+        field = cls.model_fields[info.field_name]
+        if is_section(field):
+            value = {} if value is None else value
+            return check(_merge(field.default.to_dict(), value) if isinstance(value, Mapping) else value)
+        if value is None and field.default is None:
+            return None
+        try:
+            value = check(_read(value, _without_none(field.annotation)))
+        except ValidationError:
+            raise ValueError from None  # whose input is what was given
+        if extra_of(field)["choices"] and value not in extra_of(field)["choices"]:
+            raise ValueError
+        return value
+
+    @model_validator(mode="after")
+    def _check_together(self, info: ValidationInfo) -> Self:
+        if info.context != VALUES_ONLY:
+            self._check_needs()
+            self.validate()
+        return self
 
     def _check_needs(self) -> None:
-        by_name = {field.name: field for field in dataclasses.fields(self)}
-        for field in by_name.values():
-            value, other = getattr(self, field.name), field
-            while value != field.default and other.metadata.get("needs"):  # what is needed may need something itself
-                name, needed = other.metadata["needs"]
-                other = by_name[name]
+        for key, field in type(self).model_fields.items():
+            value, other = getattr(self, key), field
+            while value != field.default and extra_of(other).get("needs"):  # what is needed may need something itself
+                name, needed = extra_of(other)["needs"]
+                other = type(self).model_fields[name]
                 if getattr(self, name) != needed:
                     raise ConfigError(
-                        f"{field.name} is {show(value)}, which means nothing while {name} is "
-                        f"{show(getattr(self, name))}: set {name} to {show(needed)}, or leave {field.name} at "
-                        f"{show(field.default)}"
+                        f"{key} is {show(value)}, which means nothing while {name} is {show(getattr(self, name))}: "
+                        f"set {name} to {show(needed)}, or leave {key} at {show(field.default)}"
                     )
 
     def check_required(self) -> None:
         """Raise ConfigError if a key is empty without which the run cannot start."""
-        for field in dataclasses.fields(self):
-            if field.metadata.get("required") and getattr(self, field.name) == "":
-                raise ConfigError(f"--{field.name} is needed: {field.metadata['meaning']}")
+        for key, field in type(self).model_fields.items():
+            if extra_of(field).get("required") and getattr(self, key) == "":
+                raise ConfigError(f"--{key} is needed: {field.description}")
 
     def validate(self) -> None:
         """Check what concerns several keys together; derived classes raise ConfigError."""
 
+    def replace(self, **changes: Any) -> Self:
+        """The same configuration with other values, checked again."""
+        return type(self)(**dict(self) | changes)
+
     def to_dict(self) -> dict[str, Any]:
         """The configuration as yaml holds it: sections are dicts, tuples lists; keys that are None are left out."""
-        result: dict[str, Any] = {}
-        for key, kind, _ in fields_of(type(self)):
-            value = getattr(self, key)
-            if is_section(kind):
-                result[key] = value.to_dict()
-            elif value is not None:
-                result[key] = list(value) if isinstance(value, tuple) else value
-        return result
+        return {key: _as_yaml(value) for key, value in self if value is not None}
 
     def from_anywhere(self) -> Self:
         """The same configuration for a process that works in another folder: paths by which a run is known (SAME_PLACE)
         are absolute.
         """
         changes: dict[str, Any] = {}
-        for key, kind, metadata in fields_of(type(self)):
-            value = getattr(self, key)
-            if is_section(kind):
+        for key, value in self:
+            if isinstance(value, Config):
                 changes[key] = value.from_anywhere()
-            elif metadata["on_resume"] == SAME_PLACE and value:
+            elif extra_of(type(self).model_fields[key])["on_resume"] == SAME_PLACE and value:
                 changes[key] = os.path.join(os.getcwd(), value)  # not abspath, which takes `link/..` for nothing
-        return dataclasses.replace(self, **changes)
+        return self.replace(**changes)
 
     def binding(self, prefix: str = "") -> dict[str, Any]:
         """What an unfinished run must be resumed with, by dotted key; as to_dict, but paths are real ones."""
         result: dict[str, Any] = {}
-        for key, kind, metadata in fields_of(type(self)):
-            value = getattr(self, key)
-            if is_section(kind):
-                used_if = metadata["used_if"]
-                if used_if is None or getattr(self, used_if[0]) == used_if[1]:
+        for key, value in self:
+            extra = extra_of(type(self).model_fields[key])
+            if isinstance(value, Config):
+                if extra["used_if"] is None or getattr(self, extra["used_if"][0]) == extra["used_if"][1]:
                     result |= value.binding(f"{prefix}{key}.")
-            elif metadata["on_resume"] != ANY and value is not None:
-                place = metadata["on_resume"] == SAME_PLACE and value
-                value = os.path.realpath(value) if place else value
-                result[prefix + key] = list(value) if isinstance(value, tuple) else value
+            elif extra["on_resume"] != ANY and value is not None:
+                place = extra["on_resume"] == SAME_PLACE and value
+                result[prefix + key] = os.path.realpath(value) if place else _as_yaml(value)
         return result
 
 
 ConfigType = TypeVar("ConfigType", bound=Config)
 
 
-def fields_of(kind: type) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
-    """Name, resolved type and metadata of every field of a configuration class."""
-    hints = typing.get_type_hints(kind)
-    for field in dataclasses.fields(kind):
-        yield field.name, hints[field.name], field.metadata
+def is_section(field: FieldInfo) -> bool:
+    """Whether a field holds a nested configuration."""
+    return isinstance(field.default, Config)
 
 
-def is_section(kind: Any) -> bool:
-    """Whether a field of this type is a nested configuration."""
-    return isinstance(kind, type) and issubclass(kind, Config)
+def extra_of(field: FieldInfo) -> Mapping[str, Any]:
+    """What option() or section() say about a field beyond what pydantic checks."""
+    return typing.cast(Mapping[str, Any], field.json_schema_extra)
 
 
-def leaves_of(kind: type, prefix: str = "") -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
-    """Like fields_of, with sections replaced by their own fields under dotted names."""
-    for key, field_kind, metadata in fields_of(kind):
-        if is_section(field_kind):
-            yield from leaves_of(field_kind, f"{prefix}{key}.")
+def leaves_of(kind: type[Config], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Every option of a configuration class; those of sections under dotted names."""
+    for key, field in kind.model_fields.items():
+        if is_section(field):
+            yield from leaves_of(type(field.default), f"{prefix}{key}.")
         else:
-            yield prefix + key, field_kind, metadata
+            yield prefix + key, field
 
 
 # --- one value ---
@@ -183,37 +212,20 @@ def show(value: Any) -> str:
     return "empty" if value == "" else str(value)
 
 
-def describe_allowed(kind: Any, metadata: Mapping[str, Any]) -> str:
+def describe_allowed(field: FieldInfo) -> str:
     """The values a field may take, for error sentences and --help."""
-    if metadata.get("choices"):
-        return "one of " + ", ".join(map(show, metadata["choices"]))
-    inner = _without_none(kind)
+    if is_section(field):
+        return "a mapping of keys"
+    if extra_of(field)["choices"]:
+        return "one of " + ", ".join(map(show, extra_of(field)["choices"]))
+    inner = _without_none(field.annotation)
     text = "texts with commas between them, each once" if inner == tuple[str, ...] else TYPE_NAMES[inner]
-    words = {"minimum": "at least", "above": "above", "maximum": "at most", "below": "below"}
-    limits = [(word, metadata[name]) for name, word in words.items() if metadata.get(name) is not None]
-    bounds = [f"{word} {limit:g}" if isinstance(limit, float) else f"{word} {limit}" for word, limit in limits]
+    limits = {name: getattr(each, name) for each in field.metadata for name in BOUND_NAMES if hasattr(each, name)}
+    bounds = [
+        f"{BOUND_NAMES[name]} {limit:g}" if isinstance(limit, float) else f"{BOUND_NAMES[name]} {limit}"
+        for name, limit in limits.items()
+    ]
     return text + (" " + " and ".join(bounds) if bounds else "")
-
-
-def convert(value: Any, kind: Any, metadata: Mapping[str, Any], key: str, origin: str = "") -> Any:
-    """Give a value from yaml, the command line or Python its field's type, and check it.
-
-    Args:
-        key: name of the field, with dots for sections; for the error.
-        origin: the file or "command line"; for the error.
-
-    Raises:
-        ConfigError: the value has another type or is not allowed.
-    """
-    if value is None and (kind is str or kind is not _without_none(kind)):
-        return "" if kind is str else None
-    try:
-        converted = _to_type(value, _without_none(kind))
-        _check_bounds(converted, metadata)
-    except (ValueError, OverflowError):
-        place = f"{origin}: " if origin else ""
-        raise ConfigError(f"{place}{key} is {shorten(value)}, allowed is {describe_allowed(kind, metadata)}") from None
-    return converted
 
 
 def _without_none(kind: Any) -> Any:
@@ -223,61 +235,59 @@ def _without_none(kind: Any) -> Any:
     return kind
 
 
-def _to_type(value: Any, kind: Any) -> Any:
-    if typing.get_origin(kind) is tuple:
-        return _to_texts(value)
-    if kind is bool:
-        if str(value).lower() not in BOOLEANS or isinstance(value, float):
-            raise ValueError(value)
-        return BOOLEANS[str(value).lower()]
+def _read(value: Any, kind: Any) -> Any:
+    """A value from yaml, the command line or Python as the type of its field, where it has such a reading."""
     if kind is str:
-        if not isinstance(value, str | os.PathLike):
-            raise ValueError(value)
-        return _characters(os.fspath(value))
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, str | int | float)
-        or (kind is int and isinstance(value, float))
-    ):
-        raise ValueError(value)
-    number = kind(value)
-    if not math.isfinite(number):
-        raise ValueError(value)
-    return number
-
-
-def _to_texts(value: Any) -> tuple[str, ...]:
-    """A list from yaml, or `a,b` and `[a, b]` from the command line."""
-    if isinstance(value, str):
+        value = os.fspath(value) if isinstance(value, os.PathLike) else value
+        return _characters(value) if isinstance(value, str) else "" if value is None else value
+    if kind is bool:
+        return BOOLEANS.get(str(value).lower(), value) if isinstance(value, str | int) else value
+    if kind in (int, float):
+        return kind(value) if isinstance(value, str) else value
+    if isinstance(value, str):  # `a,b` and `[a, b]` from the command line
         value = [word.strip() for word in value.strip().removeprefix("[").removesuffix("]").split(",")]
         value = [word for word in value if word]
     if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
-        raise ValueError(value)
+        raise ValueError
     if len(set(value)) < len(value):
-        raise ValueError(value)
+        raise ValueError
     return tuple(map(_characters, value))
 
 
 def _characters(text: str) -> str:
     """The text itself, if it can be a part of a name and be written as UTF-8."""
     if "\0" in text:
-        raise ValueError(text)
+        raise ValueError
     text.encode()  # fails for bytes of the command line that are not UTF-8
     return text
 
 
-def _check_bounds(value: Any, metadata: Mapping[str, Any]) -> None:
-    if metadata.get("choices") and value not in metadata["choices"]:
-        raise ValueError(value)
-    limits = {name: metadata.get(name) for name in ("minimum", "maximum", "above", "below")}
-    outside = {
-        "minimum": lambda limit: value < limit,
-        "maximum": lambda limit: value > limit,
-        "above": lambda limit: value <= limit,
-        "below": lambda limit: value >= limit,
-    }
-    if any(outside[name](limit) for name, limit in limits.items() if limit is not None):
-        raise ValueError(value)
+def _as_yaml(value: Any) -> Any:
+    if isinstance(value, Config):
+        return value.to_dict()
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _sentence(error: ValidationError, kind: type[Config], origin: str = "", mark: str = "") -> ConfigError:
+    """The first error as a sentence.
+
+    Args:
+        origin: the file or "command line"; "" for Python.
+        mark: what stands before a key there.
+    """
+    first = error.errors(include_url=False)[0]
+    reason = first.get("ctx", {}).get("error")
+    if isinstance(reason, ConfigError):  # of validate()
+        return reason
+    *parents, name = map(str, first["loc"])
+    for parent in parents:
+        kind = type(kind.model_fields[parent].default)
+    prefix = mark + "".join(f"{parent}." for parent in parents)
+    if first["type"] in ("extra_forbidden", "invalid_key"):
+        return ConfigError(unknown_key(prefix + name, [prefix + known for known in kind.model_fields], origin))
+    place = f"{origin}: " if origin else ""
+    allowed = describe_allowed(kind.model_fields[name])
+    return ConfigError(f"{place}{prefix}{name} is {shorten(first['input'])}, allowed is {allowed}")
 
 
 # --- files ---
@@ -295,23 +305,13 @@ def write_config(config: Config, path: str | Path) -> None:
 # --- merging ---
 
 
-def _flatten(tree: Mapping[Any, Any], kind: type, origin: str, prefix: str = "") -> dict[str, Any]:
-    """Nested yaml keys as dotted ones; every key must be a field."""
-    known = {key: field_kind for key, field_kind, _ in fields_of(kind)}
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        name = f"{prefix}{key}"
-        if key not in known:
-            raise ConfigError(unknown_key(name, [prefix + other for other in known], origin))
-        if not is_section(known[key]):
-            flat[name] = value
-        elif value is None:
-            continue
-        elif isinstance(value, Mapping):
-            flat |= _flatten(value, known[key], origin, f"{name}.")
-        else:
-            raise ConfigError(f"{origin}: {name} is {shorten(value)}, allowed is a mapping of keys")
-    return flat
+def _merge(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A tree of keys with others in it or in their place."""
+    merged = {**tree, **changes}
+    for key in changes.keys() & tree.keys():
+        if isinstance(tree[key], Mapping) and isinstance(changes[key], Mapping):
+            merged[key] = _merge(tree[key], changes[key])
+    return merged
 
 
 def unknown_key(key: str, known: Sequence[str], origin: str) -> str:
@@ -339,32 +339,41 @@ def _parse_arguments(arguments: Sequence[str]) -> dict[str, str]:
     return values
 
 
-def _build(kind: type[ConfigType], flat: Mapping[str, Any]) -> ConfigType:
-    values: dict[str, Any] = {}
-    for key, field_kind, _ in fields_of(kind):
-        if is_section(field_kind):
-            inner = {name.partition(".")[2]: flat[name] for name in flat if name.startswith(f"{key}.")}
-            values[key] = _build(field_kind, inner)
-        elif key in flat:
-            values[key] = flat[key]
-    return kind(**values)
+def _nest(kind: type[Config], given: Mapping[str, str]) -> dict[str, Any]:
+    """Flags as a tree: dots lead into sections."""
+    known = [key for key, _ in leaves_of(kind)]
+    tree: dict[str, Any] = {}
+    for key, value in given.items():
+        if key not in known:
+            if any(name.startswith(f"{key}.") for name in known):
+                raise ConfigError(f"command line: --{key} is a section; set its keys with dots, as --{key}.KEY VALUE")
+            flags = ["--config_path", *(f"--{name}" for name in known)]
+            raise ConfigError(unknown_key(f"--{key}", flags, "command line"))
+        *parents, name = key.split(".")
+        functools.reduce(lambda node, parent: node.setdefault(parent, {}), parents, tree)[name] = value
+    return tree
+
+
+def _check_values(kind: type[Config], tree: Mapping[str, Any], origin: str, mark: str = "") -> None:
+    try:
+        kind.model_validate(tree, context=VALUES_ONLY)
+    except ValidationError as error:
+        raise _sentence(error, kind, origin, mark) from None
 
 
 def _read_file(kind: type[Config], path: str) -> dict[str, Any]:
-    """The checked values of a yaml file under dotted keys; those of classes that share the file are left out."""
+    """The checked content of a yaml file; keys of classes that share the file are left out."""
     tree = {} if path == os.devnull else read_yaml(path)
-    values: dict[str, Any] = {}
-    for owner in reversed((kind, *kind.file_sharers)):
-        own = {key for key, _, _ in fields_of(owner)}
-        leaves = {key: (field_kind, metadata) for key, field_kind, metadata in leaves_of(owner)}
-        values = {}
-        for key, value in _flatten({key: tree[key] for key in tree if key in own}, owner, path).items():
-            values[key] = convert(value, *leaves[key], key, path)
-    known = [key for owner in (kind, *kind.file_sharers) for key, _, _ in fields_of(owner)]
+    owners = (*kind.file_sharers, kind)
+    own: dict[str, Any] = {}
+    for owner in owners:
+        own = {key: value for key, value in tree.items() if key in owner.model_fields}
+        _check_values(owner, own, path)
+    known = [key for owner in owners for key in owner.model_fields]
     for key in tree:
         if key not in known:
             raise ConfigError(unknown_key(str(key), known, path))
-    return values
+    return own
 
 
 def load_config(kind: type[ConfigType], argv: Sequence[str] | None = None) -> ConfigType:
@@ -381,20 +390,14 @@ def load_config(kind: type[ConfigType], argv: Sequence[str] | None = None) -> Co
     words = list(sys.argv[1:] if argv is None else argv)
     given = _parse_arguments([word for word in words if word not in HELP])
     path = given.pop("config_path", None) or (str(ROOT / kind.config_file) if kind.config_file else os.devnull)
-    leaves = {key: (field_kind, metadata) for key, field_kind, metadata in leaves_of(kind)}
-    for key in given:
-        if key not in leaves:
-            if any(name.startswith(f"{key}.") for name in leaves):
-                raise ConfigError(f"command line: --{key} is a section; set its keys with dots, as --{key}.KEY VALUE")
-            flags = ["--config_path", *(f"--{name}" for name in leaves)]
-            raise ConfigError(unknown_key(f"--{key}", flags, "command line"))
-    merged = _read_file(kind, path)
+    flags = _nest(kind, given)
+    tree = _read_file(kind, path)
     if HELP & set(words):
-        print(format_help(kind, merged, path))
+        print(format_help(kind, tree, path))
         raise SystemExit(0)
-    merged |= {key: convert(value, *leaves[key], f"--{key}", "command line") for key, value in given.items()}
+    _check_values(kind, flags, "command line", "--")
     try:
-        return _build(kind, merged)
+        return kind(**_merge(tree, flags))
     except ConfigError as error:
         raise ConfigError(f"{path} with the command line: {error}") from None
 
@@ -403,12 +406,11 @@ def format_help(kind: type[Config], in_file: Mapping[str, Any], path: str) -> st
     """Every key with its type, the value it has without a flag, and its meaning."""
     lines = [(kind.__doc__ or "").strip(), "", "--config_path FILE"]
     lines.append(f"    yaml file with any of the keys below; default {'none' if path == os.devnull else path}")
-    defaults = _build(kind, in_file)
-    for key, field_kind, metadata in leaves_of(kind):
+    defaults = kind(**in_file)
+    for key, field in leaves_of(kind):
         value = functools.reduce(getattr, key.split("."), defaults)
-        lines += [f"--{key}", f"    {metadata['meaning']}"]
-        limits = f"    {describe_allowed(field_kind, metadata)}; default {show(value)}"
-        if metadata["needs"]:
-            limits += "; only with {} {}".format(metadata["needs"][0], show(metadata["needs"][1]))
-        lines.append(limits)
+        limits = f"    {describe_allowed(field)}; default {show(value)}"
+        if needs := extra_of(field)["needs"]:
+            limits += f"; only with {needs[0]} {show(needs[1])}"
+        lines += [f"--{key}", f"    {field.description}", limits]
     return "\n".join(lines)

@@ -10,7 +10,6 @@ import re
 import sysconfig
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from pydoc_data.topics import topics
 
@@ -24,7 +23,6 @@ _SENTENCE_END = re.compile(r"[.!?:][\"')]*$")
 _CODE = re.compile(r">>>|::=|[{}|<>\\]|\w\(\w*,|(?<!\w)--?\w|\w=\w|_\w+_\w")
 
 
-@dataclass(frozen=True)
 class QuickstartCorpusConfig(Config):
     """Write the English text that comes with Python as documents: python -m scripts.quickstart_corpus."""
 

@@ -5,7 +5,6 @@ scripts/quickstart.sh. No docstring stands twice; a hash of its text decides whi
 """
 
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
 
 from model_utils.config import run_main
@@ -27,7 +26,6 @@ PARTS = {
 }
 
 
-@dataclass(frozen=True)
 class QuickstartPartsConfig(Config):
     """Write labelled docstrings of the standard library: python -m scripts.quickstart_parts."""
 

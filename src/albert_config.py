@@ -1,15 +1,17 @@
 """ALBERT's architecture: its sizes, the published presets, and the json files that lie beside weights."""
 
-import dataclasses
+import copy
 import os
-import typing
 from pathlib import Path
 from typing import Any, Self
+
+from pydantic import create_model
+from pydantic.fields import FieldInfo
 
 from model_utils.errors import CheckpointError, ConfigError, shorten
 from model_utils.files import write_json
 from model_utils.json_files import read_object
-from model_utils.schema import ANY, Config, option, unknown_key
+from model_utils.schema import ANY, Config, extra_of, option, unknown_key
 
 LENGTH = 65_536  # tokens of a row, at most
 WIDTH = 65_536  # of a layer, at most
@@ -39,7 +41,6 @@ UNUSED_KEYS = frozenset(
 )
 
 
-@dataclasses.dataclass(frozen=True)
 class AlbertConfig(Config):
     """The sizes and choices that make one ALBERT; the defaults are ALBERT-base v2 (Lan et al. 2020, table 1)."""
 
@@ -115,7 +116,7 @@ class AlbertConfig(Config):
     @classmethod
     def from_values(cls, values: dict[str, Any], path: str | Path) -> Self:
         """Of what such a file holds; `path` is where it stands, for the errors of from_json."""
-        known = {field.name for field in dataclasses.fields(cls)} - RUN_KEYS
+        known = cls.model_fields.keys() - RUN_KEYS
         for key, value in values.items():
             # Hugging Face's files hold keys of text generation and more that transformers, too, passes over.
             if key not in known | RUN_KEYS | UNUSED_KEYS | set(FIXED_KEYS) and "model_type" not in values:
@@ -156,31 +157,28 @@ def _presets() -> dict[str, AlbertConfig]:
         presets[name] = AlbertConfig(
             hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads, intermediate_size=intermediate
         )
-        presets[f"{name}_v1"] = dataclasses.replace(
-            presets[name], hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1
-        )
+        presets[f"{name}_v1"] = presets[name].replace(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
     return presets
 
 
 PRESETS = _presets()
 
 
+def _override(field: FieldInfo) -> tuple[Any, FieldInfo]:
+    """A field of AlbertConfig that may be left out; what it needs may come from the preset, and is checked there."""
+    override = copy.copy(field)
+    override.default, override.json_schema_extra = None, {**extra_of(field), "needs": None}
+    return field.annotation | None, override
+
+
 # The section albert_cfg of a run: every key of AlbertConfig may be given, the rest comes from the preset.
-AlbertOverrides = dataclasses.make_dataclass(
+AlbertOverrides = create_model(
     "AlbertOverrides",
-    [
-        (
-            field.name,
-            typing.get_type_hints(AlbertConfig)[field.name] | None,
-            # What an option needs may come from the preset: the merged AlbertConfig checks it.
-            dataclasses.field(default=None, metadata={**field.metadata, "needs": None}),
-        )
-        for field in dataclasses.fields(AlbertConfig)
-        if field.name != "compute_type"  # a key of the run itself
-    ],
-    bases=(Config,),
-    frozen=True,
-    namespace={"__doc__": "Keys of AlbertConfig that differ from the preset.", "__module__": __name__},
+    __base__=Config,
+    __doc__="Keys of AlbertConfig that differ from the preset.",
+    __module__=__name__,
+    # compute_type is a key of the run itself
+    **{key: _override(field) for key, field in AlbertConfig.model_fields.items() if key != "compute_type"},
 )
 
 
@@ -239,7 +237,7 @@ def resolve_albert_config(
             "make the data with the vocabulary that the model was trained with"
         )
     try:
-        merged = dataclasses.replace(base, **given | {"vocab_size": vocab_size, "compute_type": compute_type})
+        merged = base.replace(**given | {"vocab_size": vocab_size, "compute_type": compute_type})
     except ConfigError as error:
         raise ConfigError(f"albert_cfg on top of {file or albert_network}: {error}") from None
     check_memory(merged)

@@ -62,7 +62,6 @@ PROCESSES = 1024
 Document = list[str]
 
 
-@dataclass(frozen=True)
 class CreateDataConfig(Config):
     """Turn raw text into pre-training examples: python -m src.create_pretraining_data."""
 

@@ -11,7 +11,6 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
@@ -38,7 +37,6 @@ Reader = Callable[[], Iterable[str]]
 Trainer = Callable[..., tuple[bytes, ...]]
 
 
-@dataclass(frozen=True)
 class TrainVocabularyConfig(Config):
     """Train a vocabulary on one's own text: python -m src.train_vocabulary."""
 

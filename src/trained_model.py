@@ -5,7 +5,7 @@ without task.json are those of pre-training, and fill in masks.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +102,7 @@ def load_trained(
     if file is None:
         folder = weights if weights.is_dir() else weights.parent
         raise CheckpointError(f"no albert_config.json, which says how to use them, lies beside the weights in {folder}")
-    architecture = replace(AlbertConfig.from_json(file), compute_type="float32")
+    architecture = AlbertConfig.from_json(file).replace(compute_type="float32")
     check_memory(architecture)
     tokenizer = load_tokenizer(weights, vocab_file, spm_model_file)
     if tokenizer.vocab_size != architecture.vocab_size:

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import mindspore as ms
@@ -227,10 +226,10 @@ def test_the_newest_stands_in_for_a_damaged_best_one(tmp_path: Path, caplog: pyt
 def test_the_architecture_beside_weights_is_the_one_they_were_trained_with(tmp_path: Path) -> None:
     trained = AlbertConfig(compute_type="float16")
     ckpt.save_checkpoint(State(1), tmp_path, 1, {ckpt.ARCHITECTURE: trained.facts()})
-    for beside in (trained, replace(trained, compute_type="float32", recompute=True)):
+    for beside in (trained, trained.replace(compute_type="float32", recompute=True)):
         beside.to_json(tmp_path / "albert_config.json")
         assert ckpt.find_checkpoint(tmp_path).path.name == "albert-1.ckpt"
-    replace(trained, num_attention_heads=6).to_json(tmp_path / "albert_config.json")
+    trained.replace(num_attention_heads=6).to_json(tmp_path / "albert_config.json")
     for path in (tmp_path, tmp_path / "albert-1.ckpt"):
         with pytest.raises(CheckpointError, match=r"num_attention_heads is 6, but albert-1\.ckpt was trained with 12"):
             ckpt.find_checkpoint(path)

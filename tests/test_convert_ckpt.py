@@ -1,6 +1,5 @@
 """Conversions: every weight arrives with identical bits, labels and vocabulary with it; anything else is a sentence."""
 
-import dataclasses
 import json
 import shutil
 import subprocess
@@ -67,7 +66,7 @@ SMALL = AlbertConfig(
     hidden_dropout_prob=0.1,
     layer_norm_eps=1e-6,
 )
-GROUPED = dataclasses.replace(SMALL, num_hidden_groups=2, inner_group_num=2)
+GROUPED = SMALL.replace(num_hidden_groups=2, inner_group_num=2)
 PRE_TRAINING = ("albert.", "mlm.", "sop.")
 LABELS = {"0": "negativ", "1": "猫, with a comma", "2": "neutral"}
 
@@ -86,7 +85,7 @@ def random_values(config: AlbertConfig, parts: tuple[str, ...], outputs: int = 0
 def sizes(config: AlbertConfig) -> dict[str, Any]:
     """The keys that google's and Hugging Face's files have."""
     own = {"share_parameters", "use_relative_positions", "max_relative_position", "compute_type", "recompute"}
-    return {key: value for key, value in dataclasses.asdict(config).items() if key not in own}
+    return {key: value for key, value in config.to_dict().items() if key not in own}
 
 
 def write_hugging_face(
@@ -275,11 +274,11 @@ def test_checkpoint_without_pooler_loads_as_a_backbone(tmp_path: Path, capsys: p
 
 
 def test_layers_that_share_nothing_become_groups(tmp_path: Path) -> None:
-    alone = dataclasses.replace(SMALL, share_parameters="none", inner_group_num=2)
+    alone = SMALL.replace(share_parameters="none", inner_group_num=2)
     values = random_values(alone, PRE_TRAINING)
     theirs = convert("mindspore", "hf", write_ours(tmp_path, alone, values), tmp_path / "hf")
     config = AlbertConfig.from_json(theirs / "config.json")
-    assert config == dataclasses.replace(alone, share_parameters="all", num_hidden_groups=4)
+    assert config == alone.replace(share_parameters="all", num_hidden_groups=4)
     back = convert("hf", "mindspore", theirs, tmp_path / "back")
     assert_same_bits(own_weights(back), values)
 
@@ -325,7 +324,7 @@ def test_copies_and_constants_of_older_files_are_passed_over(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("described", "activation"), [({"model_type": "albert"}, "gelu"), ({}, "gelu")])
 def test_gelu_is_what_its_writer_computes(tmp_path: Path, described: dict, activation: str) -> None:
-    exact = dataclasses.replace(SMALL, hidden_act="gelu")
+    exact = SMALL.replace(hidden_act="gelu")
     theirs = write_hugging_face(tmp_path / "hf", exact, random_values(exact, ("albert.",)))
     stated = json.loads((theirs / "config.json").read_text())
     del stated["model_type"]
@@ -393,7 +392,7 @@ def test_other_kinds_of_sentencepiece_models_have_no_tokenizer_there(sentencepie
 
 
 def test_vocabulary_of_another_size_is_refused(tmp_path: Path, sentencepiece_model: Path) -> None:
-    larger = dataclasses.replace(SMALL, vocab_size=901)
+    larger = SMALL.replace(vocab_size=901)
     theirs = write_hugging_face(tmp_path / "hf", larger, random_values(larger, PRE_TRAINING))
     shutil.copy(sentencepiece_model, theirs / "spiece.model")
     with pytest.raises(DataError, match=r"900 entries and .* says 901"):
@@ -488,8 +487,8 @@ def test_damaged_folder_is_a_sentence_and_leaves_nothing(tmp_path: Path, damage:
 @pytest.mark.parametrize(
     ("config", "parts", "task", "sentence"),
     [
-        (dataclasses.replace(SMALL, share_parameters="ffn"), PRE_TRAINING, None, "share ffn alone"),
-        (dataclasses.replace(SMALL, use_relative_positions=True), PRE_TRAINING, None, "relative positions"),
+        (SMALL.replace(share_parameters="ffn"), PRE_TRAINING, None, "share ffn alone"),
+        (SMALL.replace(use_relative_positions=True), PRE_TRAINING, None, "relative positions"),
         (SMALL, ("albert.", "start_", "end_", "answer_"), Task("squad_v2"), "no ALBERT with such a beam search"),
         (SMALL, ("albert.", "classifier."), None, "give --task"),
         (SMALL, (*PRE_TRAINING, "classifier."), Task("regression"), "and for pre-training"),
@@ -523,7 +522,7 @@ def test_own_checkpoint_needs_its_architecture(tmp_path: Path) -> None:
 
 def test_uneven_groups_that_formats_count_differently_are_refused(tmp_path: Path) -> None:
     """Published models have one group; with groups of equal size and usual depths all formats agree."""
-    deep = dataclasses.replace(SMALL, num_hidden_layers=18, num_hidden_groups=14)
+    deep = SMALL.replace(num_hidden_layers=18, num_hidden_groups=14)
     theirs = write_hugging_face(tmp_path / "hf", deep, random_values(deep, ("albert.",)))
     with pytest.raises(CheckpointError, match="18 layers in 14 groups: layer 9 is in group 6 for hf and in 7"):
         convert("hf", "mindspore", theirs, tmp_path / "ours")

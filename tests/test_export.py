@@ -97,7 +97,7 @@ def assert_close(one: Any, other: Any) -> None:
 
 
 def test_a_deep_network_with_relative_positions(tmp_path: Path) -> None:
-    architecture = replace(ARCHITECTURE, use_relative_positions=True, num_hidden_layers=3, num_hidden_groups=3)
+    architecture = ARCHITECTURE.replace(use_relative_positions=True, num_hidden_layers=3, num_hidden_groups=3)
     folder = make_folder(tmp_path / "run", "token_classification", architecture)
     records = [{"text": text} for text in TEXTS]
     answers = Predictor.load(exported(folder, tmp_path / "deep")).predict(records)

@@ -1,6 +1,5 @@
 """Recompute: the same updates, in less memory; and training's memory does not grow."""
 
-import dataclasses
 from collections.abc import Callable
 
 import mindspore as ms
@@ -21,8 +20,8 @@ from src.training.train_step import TrainStep
 from tests.test_model import KEY, TINY, batch
 from tests.test_train_step import SETTINGS
 
-SMALL = dataclasses.replace(
-    TINY, num_hidden_layers=2, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.1, classifier_dropout_prob=0.1
+SMALL = TINY.replace(
+    num_hidden_layers=2, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.1, classifier_dropout_prob=0.1
 )
 CASES: dict[str, tuple[dict, Callable[[AlbertConfig], TrainingNetwork]]] = {
     "groups of two inner layers": ({"num_hidden_groups": 2, "inner_group_num": 2}, AlbertForPreTraining),
@@ -52,7 +51,7 @@ def test_recompute_changes_no_gradient(case: str) -> None:
     changes, make = CASES[case]
     results = []
     for recompute in (False, True):
-        network = make(dataclasses.replace(SMALL, recompute=recompute, **changes))
+        network = make(SMALL.replace(recompute=recompute, **changes))
         step = TrainStep(network, build_optimizer(network.trainable_params(), SETTINGS, 10), LossScale())
         inputs = tuple(Tensor(columns()[name]) for name in network.input_columns)
         (_, metrics), gradients = step.value_and_grad(inputs, KEY, Tensor(8.0, ms.float32))

@@ -1,7 +1,5 @@
 """The backbone: sizes as published, sharing modes, groups, relative positions, float16 islands."""
 
-import dataclasses
-
 import mindspore as ms
 import numpy as np
 import pytest
@@ -14,8 +12,7 @@ from src.albert_model import AlbertModel, initialise_weights, relative_position_
 from src.layers import CrossEntropy, Dropout, GeluErf, GeluTanh, LayerNorm, Softmax, mix_bits, sigmoid_tanh
 
 KEY = Tensor(5, ms.int32)
-TINY = dataclasses.replace(
-    PRESETS["albert_base"],
+TINY = PRESETS["albert_base"].replace(
     vocab_size=50,
     embedding_size=8,
     hidden_size=16,
@@ -93,18 +90,18 @@ def test_truncated_normal_has_the_width_asked_for() -> None:
     ],
 )
 def test_sharing_plan(share: str, groups: int, layers: list[tuple[int, int]]) -> None:
-    assert sharing_plan(dataclasses.replace(TINY, share_parameters=share, num_hidden_groups=groups)) == layers
+    assert sharing_plan(TINY.replace(share_parameters=share, num_hidden_groups=groups)) == layers
 
 
 def test_relative_positions_replace_absolute_ones() -> None:
-    _, gradients = loss_and_gradients(dataclasses.replace(TINY, use_relative_positions=True, max_relative_position=4))
+    _, gradients = loss_and_gradients(TINY.replace(use_relative_positions=True, max_relative_position=4))
     assert "albert.embeddings.position_embeddings" not in gradients
     assert all(np.isfinite(value).all() for value in gradients.values())
 
 
 def test_float16_stays_near_float32() -> None:
     loss, gradients = loss_and_gradients(TINY)
-    half_loss, half_gradients = loss_and_gradients(dataclasses.replace(TINY, compute_type="float16"))
+    half_loss, half_gradients = loss_and_gradients(TINY.replace(compute_type="float16"))
     assert half_loss == pytest.approx(loss, rel=2e-3)
     assert half_loss != loss
     name = "albert.encoder.feed_forwards.0.output.weight"
@@ -129,7 +126,7 @@ def test_padding_is_not_seen() -> None:
 
 def test_relative_positions_see_distance_alone() -> None:
     """Without absolute positions and with equal neighbours, shifting a sequence shifts its outputs."""
-    config = dataclasses.replace(TINY, use_relative_positions=True, max_relative_position=16)
+    config = TINY.replace(use_relative_positions=True, max_relative_position=16)
     network = AlbertModel(config)
     initialise_weights(network, 0.3, seed=2)
     ids = np.zeros((1, 12), np.int32)

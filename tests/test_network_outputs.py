@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -80,8 +79,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
 def test_a_batch_takes_the_memory_that_it_may(sizes: tuple[int, int, int], starts: int, width: int) -> None:
     """Three layers, so that one whose memory is kept would show."""
     hidden, heads, intermediate = sizes
-    architecture = replace(
-        PRESETS["albert_tiny"],
+    architecture = PRESETS["albert_tiny"].replace(
         vocab_size=100,
         num_hidden_layers=3,
         hidden_size=hidden,

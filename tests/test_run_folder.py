@@ -93,7 +93,7 @@ FREE_IN_FINETUNING = """
 def test_every_key_that_an_update_or_a_choice_depends_on_binds_a_run(kind: type[Config]) -> None:
     free = set(FREE + (FREE_IN_PRETRAINING if kind is PretrainConfig else FREE_IN_FINETUNING))
     config = load_config(kind, ["--config_path", os.devnull, "--optimizer_cfg.optimizer", "Lamb"])
-    for key, _, _ in leaves_of(kind):
+    for key, _ in leaves_of(kind):
         changed = copy.deepcopy(config)
         *sections, name = key.split(".")
         owner = functools.reduce(getattr, sections, changed)

@@ -1,6 +1,5 @@
 """Pre-training end to end on a small model: undisturbed, killed, stopped, damaged; evaluated; refused in time."""
 
-import dataclasses
 import json
 import math
 import os
@@ -146,7 +145,7 @@ def test_a_run_leaves_all_that_belongs_to_it(data: Path, finished: Path) -> None
         "vocab.txt",
     }
     architecture = AlbertConfig.from_json(finished / "albert_config.json")
-    assert dataclasses.replace(architecture, **MODEL, vocab_size=208) == architecture
+    assert architecture.replace(**MODEL, vocab_size=208) == architecture
     assert load_config(PretrainConfig, ["--config_path", str(finished / "config.yaml")]) == config_of(data, finished)
 
 

@@ -70,7 +70,7 @@ def test_micro_batches_equal_one_batch() -> None:
 def test_a_model_of_many_tensors_compiles() -> None:
     """As albert_base has with share_parameters none."""
     setup_device("CPU")
-    network = AlbertForPreTraining(dataclasses.replace(TINY, num_hidden_layers=12, share_parameters="none"))
+    network = AlbertForPreTraining(TINY.replace(num_hidden_layers=12, share_parameters="none"))
     optimizer = build_optimizer(network.trainable_params(), SETTINGS, 10)
     assert len(optimizer.parameters) > 200
     assert np.isfinite(float(TrainStep(network, optimizer, LossScale()).train([batch()])["loss"]))
@@ -217,7 +217,7 @@ def test_sentence_order_alone_can_be_learnt() -> None:
         "next_sentence_labels": labels.astype(np.int32),
         "sequence_weights": np.ones(rows, np.float32),
     }
-    config = dataclasses.replace(TINY, hidden_size=64, num_attention_heads=4, intermediate_size=128, embedding_size=32)
+    config = TINY.replace(hidden_size=64, num_attention_heads=4, intermediate_size=128, embedding_size=32)
     network = AlbertForPreTraining(config, seed=1)
     settings = dataclasses.replace(SETTINGS, learning_rate=2e-3, warmup_steps=20)
     step = TrainStep(network, build_optimizer(network.trainable_params(), settings, 300), LossScale())

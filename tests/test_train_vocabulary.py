@@ -1,6 +1,5 @@
 """Vocabularies trained on the spot: layout, reproducibility, and errors as sentences."""
 
-import dataclasses
 import pydoc_data.topics
 import re
 import subprocess
@@ -114,7 +113,7 @@ def test_dry_run_estimates_and_keeps_nothing(text_file, tmp_path, monkeypatch, c
     main(config)
     assert f"dry run: about {sentences:,} sentences, of which {sentences:,} are used" in capsys.readouterr().out
     monkeypatch.setattr(train_vocabulary, "SAMPLE", 1000)
-    main(dataclasses.replace(config, vocab_size=90_000))  # a part of the text cannot say that this is too many
+    main(config.replace(vocab_size=90_000))  # a part of the text cannot say that this is too many
     said = capsys.readouterr().out
     found = int(re.search(r"about ([\d,]+) sentences", said)[1].replace(",", ""))
     assert found == pytest.approx(sentences, rel=0.3) and "judged by the first 1,000. Nothing was kept" in said

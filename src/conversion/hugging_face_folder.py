@@ -1,6 +1,5 @@
 """Read and write a model as Hugging Face's transformers keep it: config.json, weights, vocabulary."""
 
-import dataclasses
 import logging
 from pathlib import Path
 from typing import Annotated, Any
@@ -68,7 +67,7 @@ def read_hugging_face(folder: Path, task: str = "", labels: tuple[str, ...] = ()
     config = AlbertConfig.from_json(folder / CONFIG)
     stated = read_json(folder / CONFIG, ConfigSchema, CheckpointError)
     # from_json may take the file for google's, whose gelu is another one.
-    config = dataclasses.replace(config, hidden_act=stated.hidden_act or config.hidden_act)
+    config = config.replace(hidden_act=stated.hidden_act or config.hidden_act)
     weights = read_weights(folder)
     if not any(name.startswith(BACKBONE) for name in weights):
         weights = {BACKBONE + name: value for name, value in weights.items()}

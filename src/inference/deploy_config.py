@@ -1,6 +1,5 @@
 """The configurations of export.py and predict.py; model_utils/config.py says how a configuration is made."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from model_utils.config import DEVICE_TARGETS, DEVICES, ROWS
@@ -13,7 +12,6 @@ from src.training.training_config import PretrainConfig
 MINDIR, AIR, ONNX = "MINDIR", "AIR", "ONNX"
 
 
-@dataclass(frozen=True)
 class ExportConfig(Config):
     """Write a trained model as a file that can be deployed: python export.py.
 
@@ -53,7 +51,6 @@ class ExportConfig(Config):
             raise ConfigError("export_batch_size and export_seq_length mean nothing for MINDIR, which takes any shape")
 
 
-@dataclass(frozen=True)
 class PredictConfig(Config):
     """Answer raw text with a trained model: python predict.py."""
 
@@ -90,9 +87,9 @@ class PredictConfig(Config):
 
     def check_required(self) -> None:
         super().check_required()
-        for_files = ("input", "output", "input_format", "text_a_column", "text_b_column", "dry_run")
-        if self.serve and (given := [key for key in for_files if getattr(self, key) != getattr(PredictConfig, key)]):
-            raise ConfigError(f"serve answers requests: {given[0]} means nothing beside it")
+        for key in ("input", "output", "input_format", "text_a_column", "text_b_column", "dry_run"):
+            if self.serve and getattr(self, key) != type(self).model_fields[key].default:
+                raise ConfigError(f"serve answers requests: {key} means nothing beside it")
         if self.allowed_hosts and not self.serve:
             raise ConfigError("allowed_hosts are the names of a server: they mean nothing without serve")
         if not self.serve and not (self.input and self.output):

@@ -1,6 +1,5 @@
 """The configurations of the fine-tuning scripts; model_utils/config.py says how a configuration is made."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from model_utils.config import EPOCHS, ROWS, UPDATES
@@ -20,7 +19,6 @@ SAMPLES = 2**31 - 1
 LABELS = 100_000
 
 
-@dataclass(frozen=True)
 class FinetuneConfig(TrainingConfig):
     """The keys that all tasks share."""
 
@@ -142,7 +140,6 @@ class FinetuneConfig(TrainingConfig):
             raise ConfigError("--load_finetune_checkpoint_path is needed while do_train is false")
 
 
-@dataclass(frozen=True)
 class ClassifierConfig(FinetuneConfig):
     """Classify texts or pairs of texts, or score them: python run_classifier.py."""
 
@@ -205,7 +202,6 @@ class ClassifierConfig(FinetuneConfig):
             raise ConfigError("positive_file and negative_file belong together and stand in place of train_file")
 
 
-@dataclass(frozen=True)
 class RaceConfig(FinetuneConfig):
     """Answer reading comprehension questions with four choices: python run_race.py."""
 
@@ -215,7 +211,6 @@ class RaceConfig(FinetuneConfig):
     max_qa_length: int = option(128, "tokens of question and choice together", minimum=1, maximum=LENGTH)
 
 
-@dataclass(frozen=True)
 class SquadConfig(FinetuneConfig):
     """Answer questions with a span of the text (SQuAD v1.1): python run_squad_v1.py."""
 
@@ -235,7 +230,6 @@ class SquadConfig(FinetuneConfig):
     n_best_size: int = option(20, "answers kept for each question", minimum=1, maximum=BEAM)
 
 
-@dataclass(frozen=True)
 class SquadV2Config(SquadConfig):
     """Answer questions with a span of the text, or with none (SQuAD v2.0): python run_squad_v2.py."""
 
@@ -245,7 +239,6 @@ class SquadV2Config(SquadConfig):
     end_n_top: int = option(5, "ends looked at for each start", minimum=1, maximum=BEAM)
 
 
-@dataclass(frozen=True)
 class NerConfig(FinetuneConfig):
     """Find names in texts, by a tag for each word: python run_ner.py."""
 

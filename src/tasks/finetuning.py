@@ -4,7 +4,7 @@ What differs between tasks lies behind `Task`; the entry scripts name one and th
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, Protocol
@@ -332,7 +332,7 @@ class Finetuning:
 
     def train(self, path: Path, seed: int) -> Evaluation | None:
         """Fine-tune with one seed, or go on where an earlier attempt stopped; what was measured on the way."""
-        config = replace(self.config, seed=seed, num_seeds=1)
+        config = self.config.replace(seed=seed, num_seeds=1)
         evaluation = None
         with RunFolder(path, config, writer=self.ranks.writer) as folder:
             if folder.finished:

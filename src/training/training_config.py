@@ -1,6 +1,5 @@
 """The configurations of every training, and of pre-training; model_utils/schema.py says how a configuration is made."""
 
-from dataclasses import dataclass, fields
 from typing import Any
 
 from model_utils.config import (
@@ -19,7 +18,6 @@ from model_utils.schema import ANY, SAME_PLACE, Config, option, section
 from src.albert_config import COMPUTE_TYPES, PRESETS, AlbertConfig, AlbertOverrides, resolve_albert_config
 
 
-@dataclass(frozen=True)
 class AdamConfig(Config):
     """Adam; its settings are those of every optimizer here."""
 
@@ -41,7 +39,6 @@ class AdamConfig(Config):
             )
 
 
-@dataclass(frozen=True)
 class DecayedAdamConfig(AdamConfig):
     """AdamWeightDecay or LAMB."""
 
@@ -53,22 +50,20 @@ class DecayedAdamConfig(AdamConfig):
     )
 
 
-@dataclass(frozen=True)
 class OptimizerConfig(Config):
     """Which optimizer, and the settings of each; only the chosen one's are used."""
 
     optimizer: str = option("AdamWeightDecay", "the optimizer", choices=("AdamWeightDecay", "Lamb", "Adam"))
     AdamWeightDecay: DecayedAdamConfig = section(
-        DecayedAdamConfig, "Adam with decoupled weight decay, as google's", used_if=("optimizer", "AdamWeightDecay")
+        DecayedAdamConfig(), "Adam with decoupled weight decay, as google's", used_if=("optimizer", "AdamWeightDecay")
     )
-    Lamb: DecayedAdamConfig = section(DecayedAdamConfig, "LAMB, for large batches", used_if=("optimizer", "Lamb"))
-    Adam: AdamConfig = section(AdamConfig, "Adam without weight decay", used_if=("optimizer", "Adam"))
+    Lamb: DecayedAdamConfig = section(DecayedAdamConfig(), "LAMB, for large batches", used_if=("optimizer", "Lamb"))
+    Adam: AdamConfig = section(AdamConfig(), "Adam without weight decay", used_if=("optimizer", "Adam"))
 
     def settings(self) -> dict[str, Any]:
         """The chosen optimizer's `name` and settings; Adam's weight_decay is 0."""
         chosen = getattr(self, self.optimizer)
-        values = {field.name: getattr(chosen, field.name) for field in fields(chosen)}
-        return {"name": self.optimizer, "weight_decay": 0.0, "decay_filter": ()} | values
+        return {"name": self.optimizer, "weight_decay": 0.0, "decay_filter": ()} | dict(chosen)
 
 
 class ArchitectureMixin:
@@ -88,19 +83,19 @@ class ArchitectureMixin:
         """Raise ConfigError if albert_cfg contradicts the preset; beside a checkpoint its own json decides later."""
         chosen: Any = self
         if not chosen.load_checkpoint_path:
-            size = chosen.albert_cfg.vocab_size or AlbertConfig.vocab_size
-            self.albert_config(size, chosen.compute_type or AlbertConfig.compute_type)
+            default = AlbertConfig()
+            size = chosen.albert_cfg.vocab_size or default.vocab_size
+            self.albert_config(size, chosen.compute_type or default.compute_type)
 
 
-@dataclass(frozen=True)
 class TrainingConfig(ArchitectureMixin, Config):
     """The keys of every training: pre-training and the tasks derive from it."""
 
     # What is trained, with what optimizer.
     albert_network: str = option("albert_base", "preset of sizes; _v1 has dropout 0.1", choices=tuple(PRESETS))
-    albert_cfg: AlbertOverrides = section(AlbertOverrides, "keys of the architecture that differ from the preset")
+    albert_cfg: AlbertOverrides = section(AlbertOverrides(), "keys of the architecture that differ from the preset")
     accumulation_steps: int = option(1, "micro-batches added up to one update", minimum=1, maximum=MICRO_BATCHES)
-    optimizer_cfg: OptimizerConfig = section(OptimizerConfig, "the optimizer")
+    optimizer_cfg: OptimizerConfig = section(OptimizerConfig(), "the optimizer")
     clip_norm: float = option(1.0, "global norm that gradients are cut to; 0 leaves them alone", minimum=0, maximum=1e6)
     seed: int = option(12345, "seed of weights, order and dropout", minimum=0, maximum=SEED)
 
@@ -196,7 +191,6 @@ class TrainingConfig(ArchitectureMixin, Config):
             )
 
 
-@dataclass(frozen=True)
 class PretrainConfig(TrainingConfig):
     """Pre-train ALBERT: python run_pretrain.py."""
 
@@ -237,7 +231,6 @@ class PretrainConfig(TrainingConfig):
             raise ConfigError(f"{key} is {getattr(self, key)}, which means nothing while eval_steps is 0")
 
 
-@dataclass(frozen=True)
 class PretrainEvalConfig(ArchitectureMixin, Config):
     """Measure a pre-trained ALBERT on held-out examples: python pretrain_eval.py."""
 
@@ -247,7 +240,7 @@ class PretrainEvalConfig(ArchitectureMixin, Config):
     albert_network: str = option(
         "albert_base", "preset, where no albert_config.json lies beside the checkpoint", choices=tuple(PRESETS)
     )
-    albert_cfg: AlbertOverrides = section(AlbertOverrides, "keys of the architecture that differ")
+    albert_cfg: AlbertOverrides = section(AlbertOverrides(), "keys of the architecture that differ")
     load_checkpoint_path: str = option("", "a checkpoint, or a run's folder", required=True)
     data_dir: str = option("", "folder with held-out MindRecord files, or google's *.tfrecord", required=True)
     schema_dir: str = option("", "schema.json of google's *.tfrecord files, or its folder")

@@ -84,7 +84,7 @@ def encoded(text: str) -> bytes:
 def configurations(draw: Any) -> tuple[type[Config], bytes, list[str]]:
     """A command, the content of its yaml file, and words of the command line."""
     kind = draw(st.sampled_from(COMMANDS))
-    known = st.sampled_from([key for key, _, _ in leaves_of(kind)])
+    known = st.sampled_from([key for key, _ in leaves_of(kind)])
     keys = st.one_of(known, known, known, known, TEXTS)
     tree = draw(st.dictionaries(keys, VALUES, max_size=3))
     content = encoded(yaml.safe_dump(tree))
