@@ -16,7 +16,7 @@ from src import checkpoint_files as ckpt
 from src.albert_config import AlbertConfig
 from src.saved_tokenizer import load_tokenizer
 from src.training import checkpoint as run_checkpoint
-from tests.trained_folders import make_folder
+from tests.helpers.trained_folders import make_folder
 
 
 class State(nn.Cell):

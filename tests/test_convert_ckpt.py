@@ -31,11 +31,11 @@ from src.inference.predictor import Predictor
 from src.saved_tokenizer import load_tokenizer
 from src.task_file import TASKS, Task, read_card, read_task
 from src.tokenization import FullTokenizer
-from tests import google_figures
-from tests.converted_outputs import computed, pre_training_outputs
-from tests.folder_state import folder_state
-from tests.small_text import train_model, write_text
-from tests.trained_folders import make_folder
+from tests.helpers import google_figures
+from tests.helpers.converted_outputs import computed, pre_training_outputs
+from tests.helpers.folder_state import folder_state
+from tests.helpers.small_text import train_model, write_text
+from tests.helpers.trained_folders import make_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 GOOGLE_TASKS = {

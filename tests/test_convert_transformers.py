@@ -16,8 +16,8 @@ from src.albert_config import AlbertConfig
 from src.saved_tokenizer import load_tokenizer
 from src.task_file import Task, read_task
 from src.tasks.fill_mask import encode_masked
-from tests.converted_outputs import computed, pre_training_outputs
-from tests.trained_folders import make_folder
+from tests.helpers.converted_outputs import computed, pre_training_outputs
+from tests.helpers.trained_folders import make_folder
 
 pytestmark = pytest.mark.oracles
 ROWS, LENGTH = 2, 13

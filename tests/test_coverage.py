@@ -7,7 +7,7 @@ import pytest
 
 from src.data.coverage import NEAR, Coverage
 from src.data.pretraining_instances import Pair, Span, join_documents, sample_pairs
-from tests.example_rows import lopsided_documents, with_settings
+from tests.helpers.pretraining_rows import lopsided_documents, with_settings
 
 PASSES = 16
 

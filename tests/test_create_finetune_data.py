@@ -24,7 +24,7 @@ from src.create_finetune_data import (
     split_off,
 )
 from src.tokenization import FullTokenizer
-from tests.tfrecord_files import tf_example, write_tfrecord
+from tests.helpers.tfrecord_files import tf_example, write_tfrecord
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = list("abcdefghij")

@@ -19,8 +19,8 @@ from src.data.feature_files import open_records
 from src.data.masking import Settings
 from src.data.pretraining_instances import build_examples, join_documents, sample_pairs
 from src.tokenization import FullTokenizer
-from tests.example_rows import CLS, MASK, SEP, SETTINGS, masked_runs, original_ids, word_numbers
-from tests.small_text import make_records, train_model, write_text
+from tests.helpers.pretraining_rows import CLS, MASK, SEP, SETTINGS, masked_runs, original_ids, word_numbers
+from tests.helpers.small_text import make_records, train_model, write_text
 
 
 @pytest.fixture(scope="module")

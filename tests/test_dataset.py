@@ -14,8 +14,8 @@ from model_utils.errors import DataError
 from src.data.batches import FeatureDataset, Loading, plan_batches
 from src.data.feature_files import Column, Ragged, RecordWriter, open_records, pack_rows
 from src.data.tfrecords import _checksum, check_tfrecord
-from tests.small_text import make_records, train_model, write_text
-from tests.tfrecord_files import crc32c, masked, tf_example, write_tfrecord
+from tests.helpers.small_text import make_records, train_model, write_text
+from tests.helpers.tfrecord_files import crc32c, masked, tf_example, write_tfrecord
 
 COLUMNS = {
     "input_ids": Column("int32", 32, padding=7, per_token=True),

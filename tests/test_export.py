@@ -21,8 +21,8 @@ from src.inference.predictor import Predictor
 from src.inference.server.schemas import ANSWERS
 from src.task_file import read_card
 from src.trained_model import build_scores, complete_card, load_trained
-from tests.folder_state import folder_state
-from tests.trained_folders import ARCHITECTURE, CARDS, make_folder
+from tests.helpers.folder_state import folder_state
+from tests.helpers.trained_folders import ARCHITECTURE, CARDS, make_folder
 
 TEXTS = ["a", "some words, and more.", "who is it? " * 9]
 RECORDS: dict[str, Callable[[str], dict[str, Any]]] = {

@@ -12,7 +12,7 @@ from src.albert_for_pre_training import AlbertForPreTraining
 from src.training.optimizer import OptimizerSettings, build_optimizer
 from src.training.run_plan import LossScale
 from src.training.train_step import TrainStep, normalise_weights
-from tests import google_figures as google
+from tests.helpers import google_figures as google
 
 NO_KEY = Tensor(0, ms.int32)
 

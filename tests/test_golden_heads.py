@@ -23,7 +23,7 @@ from src.finetune_eval_model import (
     SpanSearchScores,
 )
 from src.training.train_step import normalise_weights
-from tests import google_figures as google
+from tests.helpers import google_figures as google
 
 NO_KEY = Tensor(0, ms.int32)
 BEAM = 5  # of the figures, for starts and for ends

@@ -17,8 +17,7 @@ from src.training.layerwise_gradient import LayerwiseGradient
 from src.training.optimizer import build_optimizer
 from src.training.run_plan import LossScale
 from src.training.train_step import TrainStep
-from tests.test_model import KEY, TINY, batch
-from tests.test_train_step import SETTINGS
+from tests.helpers.tiny_model import KEY, OPTIMIZER_SETTINGS, TINY, batch
 
 SMALL = TINY.replace(
     num_hidden_layers=2, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.1, classifier_dropout_prob=0.1
@@ -52,7 +51,7 @@ def test_recompute_changes_no_gradient(case: str) -> None:
     results = []
     for recompute in (False, True):
         network = make(SMALL.replace(recompute=recompute, **changes))
-        step = TrainStep(network, build_optimizer(network.trainable_params(), SETTINGS, 10), LossScale())
+        step = TrainStep(network, build_optimizer(network.trainable_params(), OPTIMIZER_SETTINGS, 10), LossScale())
         inputs = tuple(Tensor(columns()[name]) for name in network.input_columns)
         (_, metrics), gradients = step.value_and_grad(inputs, KEY, Tensor(8.0, ms.float32))
         names = [parameter.name for parameter in step.differentiated]

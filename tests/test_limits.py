@@ -21,9 +21,9 @@ from src.tasks.finetune_config import (
     SquadConfig,
     SquadV2Config,
 )
-from tests.finetune_arguments import arguments
-from tests.test_run_race import take_short_passages, write_race
-from tests.test_run_squad import short_questions
+from tests.helpers.finetune_arguments import arguments
+from tests.helpers.race_files import take_short_passages, write_race
+from tests.helpers.squad_files import short_questions
 
 pytestmark = pytest.mark.slow
 EXAMPLES = 64

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from src.data.masking import Settings, Vocabulary, mask_tokens
-from tests.example_rows import (
+from tests.helpers.pretraining_rows import (
     CLS,
     FIRST,
     MASK,

@@ -25,8 +25,8 @@ from src.saved_tokenizer import load_tokenizer
 from src.task_file import read_card, write_card
 from src.tasks.fill_mask import encode_masked
 from tests.conftest import ROOT
-from tests.folder_state import folder_state
-from tests.trained_folders import TAGS, make_folder
+from tests.helpers.folder_state import folder_state
+from tests.helpers.trained_folders import TAGS, make_folder
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from src.data.pretraining_instances import Pair, join_documents, sample_pairs
-from tests.example_rows import (
+from tests.helpers.pretraining_rows import (
     FIRST,
     SETTINGS,
     examples_of,

@@ -24,10 +24,14 @@ from src.checkpoint_files import find_checkpoint
 from src.tasks.finetune_config import ClassifierConfig
 from src.training.ranks import Ranks
 from tests.conftest import ROOT
-from tests.test_run_classifier import answers as predicted_labels
-from tests.test_run_classifier import data as texts  # noqa: F401
-from tests.test_run_classifier import words_of as classifier_words
-from tests.test_run_pretrain import config_of, data, flags_of, log  # noqa: F401
+from tests.helpers.classifier_run import classifier_arguments, predicted_labels, write_classifier_data
+from tests.helpers.pretraining_run import config_of, flags_of, log, write_pretraining_data
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_pretraining_data(tmp_path_factory.mktemp("data"))
+
 
 # --- meetings ---
 
@@ -157,7 +161,7 @@ def start_two(folder: Path, script: str, words: list[str]) -> subprocess.Complet
     ],
 )
 def test_two_ranks_train_as_one_with_two_micro_batches_however_slow_one_is(
-    data: Path,  # noqa: F811
+    data: Path,
     tmp_path: Path,
     slow: str,
     saved: dict[str, int],
@@ -183,7 +187,7 @@ def test_two_ranks_train_as_one_with_two_micro_batches_however_slow_one_is(
         np.testing.assert_allclose(ours[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
-def test_a_rank_with_other_data_is_refused(data: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_a_rank_with_other_data_is_refused(data: Path, tmp_path: Path) -> None:
     done = start_two(tmp_path, DISTURBED, ["data", *flags_of(data, tmp_path / "run", **LENGTH)])
     assert done.returncode == 2, done.stdout + done.stderr
     last = done.stderr.splitlines()[-1]
@@ -223,14 +227,15 @@ run_main(run_classifier.main, ClassifierConfig)
 
 
 @pytest.mark.slow
-def test_two_ranks_fine_tune_on_features_of_one_however_slow_it_is(texts: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_two_ranks_fine_tune_on_features_of_one_however_slow_it_is(tmp_path: Path) -> None:
+    texts = write_classifier_data(tmp_path)
     run, makers = tmp_path / "run", tmp_path / "makers"
     changes = {"feature_dir": tmp_path / "features", "do_predict": True, "epoch_num": 4, "eval_batch_size": 7}
-    done = start_two(tmp_path, MAKERS, [str(makers), *classifier_words(texts, run, **changes)])
+    done = start_two(tmp_path, MAKERS, [str(makers), *classifier_arguments(texts, run, **changes)])
     assert done.returncode == 0, done.stdout + done.stderr
     assert makers.read_text() == "000"  # train, dev, test
     alone = {"do_train": False, "load_finetune_checkpoint_path": run, "output_path": tmp_path / "alone"}
-    run_classifier.main(load_config(ClassifierConfig, classifier_words(texts, None, **changes, **alone)))
+    run_classifier.main(load_config(ClassifierConfig, classifier_arguments(texts, None, **changes, **alone)))
     ours, theirs = (json.loads((folder / "eval_results.json").read_text()) for folder in (run, tmp_path / "alone"))
     assert ours["accuracy"] == theirs["accuracy"] and ours["step"] == theirs["step"]
     for name in ("predictions_dev.tsv", "predictions_test.tsv"):

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,69 +18,29 @@ from model_utils.errors import CheckpointError, ConfigError, DataError
 from model_utils.schema import load_config
 from src.assessment_method import assess
 from src.checkpoint_files import list_checkpoints
-from src.data.text_tables import read_table
 from src.tasks.classification import ClassifierTask, CustomTexts
 from src.tasks.finetune_config import ClassifierConfig
 from src.training.network_outputs import OutputTable
 from tests.conftest import ROOT
-from tests.finetune_arguments import arguments
-from tests.folder_state import folder_state
-
-SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-GOOD, BAD, OTHER = "fine lovely great".split(), "dull awful poor".split(), "the film plot is was a very and".split()
-MODEL = {
-    "embedding_size": 16,
-    "hidden_size": 32,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 4,
-    "intermediate_size": 64,
-    "max_position_embeddings": 40,
-    "initializer_range": 0.2,
-    "classifier_dropout_prob": 0.0,
-}
-
-
-def write_table(path: Path, rows: int, seed: int, labelled: bool = True) -> list[str]:
-    """Texts with one telling word each; their labels."""
-    random = Random(seed)
-    lines, labels = ["text_a\tlabel" if labelled else "text_a"], []
-    for _ in range(rows):
-        labels.append(random.choice(["bad", "good"]))
-        words = random.choices(OTHER, k=random.randint(2, 20))
-        words.insert(random.randint(0, len(words)), random.choice(GOOD if labels[-1] == "good" else BAD))
-        lines.append("\t".join([" ".join(words), *([labels[-1]] * labelled)]))
-    path.write_text("\n".join(lines) + "\n")
-    return labels
+from tests.helpers.classifier_run import (
+    classifier_arguments,
+    predicted_labels,
+    read_columns,
+    write_classifier_data,
+    write_table,
+)
+from tests.helpers.finetune_arguments import arguments
+from tests.helpers.folder_state import folder_state
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with vocab.txt, train.tsv, dev.tsv and test.tsv."""
-    folder = tmp_path_factory.mktemp("data")
-    (folder / "vocab.txt").write_text("\n".join(SPECIALS + GOOD + BAD + OTHER) + "\n")
-    write_table(folder / "train.tsv", 203, 1)
-    write_table(folder / "dev.tsv", 45, 2)
-    write_table(folder / "test.tsv", 21, 3, labelled=False)
-    return folder
-
-
-def words_of(data: Path, run: Path | None, **changes: Any) -> list[str]:
-    settings = {
-        "data_dir": data,
-        "vocab_file_path": data / "vocab.txt",
-        "feature_dir": data / "features",
-        "train_batch_size": 16,
-        "epoch_num": 10,
-        "length_buckets": 2,
-        "max_seq_length": 32,
-        "optimizer_cfg.AdamWeightDecay.learning_rate": 0.005,
-        **({"save_finetune_checkpoint_path": run} if run else {}),
-    }
-    return arguments(MODEL, settings | changes)
+    return write_classifier_data(tmp_path_factory.mktemp("data"))
 
 
 def config_of(data: Path, run: Path | None, **changes: Any) -> ClassifierConfig:
-    return load_config(ClassifierConfig, words_of(data, run, **changes))
+    return load_config(ClassifierConfig, classifier_arguments(data, run, **changes))
 
 
 @pytest.fixture(scope="module")
@@ -96,24 +55,14 @@ def read(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
-def read_columns(path: Path) -> dict[str, list[str]]:
-    """The columns of a table by name."""
-    table = read_table(path)
-    return dict(zip(table.names, map(list, zip(*(row for _, row in table.rows), strict=True)), strict=True))
-
-
-def answers(path: Path) -> list[str]:
-    return read_columns(path)["prediction"]
-
-
 def test_it_learns_and_every_example_is_measured_and_predicted(run: Path, tmp_path: Path) -> None:
     results = read(run / "eval_results.json")
     dev, test = write_table(tmp_path / "dev.tsv", 45, 2), write_table(tmp_path / "test.tsv", 21, 3)
-    predicted = answers(run / "predictions_dev.tsv")
+    predicted = predicted_labels(run / "predictions_dev.tsv")
     right = sum(one == other for one, other in zip(predicted, dev, strict=True))
     assert results["accuracy"] == pytest.approx(right / 45) and results["accuracy"] >= 0.95
     assert results["baselines"]["accuracy"] == max(dev.count("bad"), dev.count("good")) / 45
-    assert sum(a == b for a, b in zip(answers(run / "predictions_test.tsv"), test, strict=True)) >= 19
+    assert sum(a == b for a, b in zip(predicted_labels(run / "predictions_test.tsv"), test, strict=True)) >= 19
 
 
 def test_the_best_checkpoint_is_the_one_that_is_measured(run: Path) -> None:
@@ -241,7 +190,7 @@ def test_a_capped_test_set_is_no_submission(data: Path, tmp_path: Path, cap: int
     task = ClassifierTask(config_of(data, tmp_path / "run", **settings), tokenizer=None)
     judgement = task.judge("test", SimpleNamespace(columns={}), {"logits": np.float32([[1, 0], [0, 3]])}, {})
     judgement.write(tmp_path)
-    assert answers(tmp_path / "predictions_test.tsv") == ["0", "1"]
+    assert predicted_labels(tmp_path / "predictions_test.tsv") == ["0", "1"]
     assert (tmp_path / "SST-2.tsv").exists() == (not cap)
     assert judgement.remarks == (("SST-2.tsv is not written: max_predict_samples leaves rows out",) if cap else ())
 
@@ -325,7 +274,7 @@ def test_two_processes_do_what_one_does(data: Path, tmp_path: Path) -> None:
     settings = common | {"train_batch_size": 8, "distribute": True, "device_num": 2}
     (tmp_path / "logs").mkdir()
     launch = [sys.executable, ROOT / "scripts/launch.py", "2", tmp_path / "logs", ROOT / "run_classifier.py"]
-    command = [*launch, *words_of(data, tmp_path / "two", **settings)]
+    command = [*launch, *classifier_arguments(data, tmp_path / "two", **settings)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     logs = [
@@ -336,7 +285,7 @@ def test_two_processes_do_what_one_does(data: Path, tmp_path: Path) -> None:
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     for split in ("dev", "test"):
         name = f"predictions_{split}.tsv"
-        assert answers(tmp_path / "one" / name) == answers(tmp_path / "two" / name)
+        assert predicted_labels(tmp_path / "one" / name) == predicted_labels(tmp_path / "two" / name)
 
 
 def test_the_names_of_the_texts_columns_are_known(tmp_path: Path) -> None:

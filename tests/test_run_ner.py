@@ -13,8 +13,8 @@ from src.data.entities import entity_scores
 from src.data.text_tables import read_table
 from src.tasks.finetune_config import NerConfig
 from src.tasks.token_classification import NerTask
-from tests.finetune_arguments import LEARNER, arguments
-from tests.folder_state import folder_state
+from tests.helpers.finetune_arguments import LEARNER, arguments
+from tests.helpers.folder_state import folder_state
 
 SENTENCES = 32
 

@@ -18,26 +18,12 @@ from src.tasks.finetune_config import SquadConfig, SquadV2Config
 from src.tasks.finetuning import Judgement
 from src.tasks.question_answering import SquadTask, SquadV2Task
 from src.tasks.squad_metrics import score_answers, score_with_threshold
-from tests.finetune_arguments import LEARNER, arguments
-from tests.folder_state import folder_state
+from tests.helpers.finetune_arguments import LEARNER, arguments
+from tests.helpers.folder_state import folder_state
+from tests.helpers.squad_files import short_questions
 
 QUESTIONS = 24
-LONGEST_CONTEXT = 600  # characters
 TASKS = {"squad_v1": (run_squad_v1, SquadConfig), "squad_v2": (run_squad_v2, SquadV2Config)}
-
-
-def short_questions(path: Path, count: int = QUESTIONS) -> dict[str, Any]:
-    """The first questions with short contexts: for v2 as many with an answer as without."""
-    chosen: dict[bool, list] = {True: [], False: []}
-    for article in json.loads(path.read_text())["data"]:
-        for paragraph in article["paragraphs"]:
-            for question in paragraph["qas"] if len(paragraph["context"]) < LONGEST_CONTEXT else ():
-                one = {"context": paragraph["context"], "qas": [{**question, "answers": question["answers"][:1]}]}
-                chosen[bool(question["answers"])].append(one)
-    part = count // 2 if chosen[False] else count
-    paragraphs = chosen[True][:part] + chosen[False][:part]
-    assert len(paragraphs) == count
-    return {"version": "test", "data": [{"title": "short", "paragraphs": paragraphs}]}
 
 
 def config_of(task: str, shared: Path, data: Path, **changes: Any) -> SquadConfig:
@@ -62,7 +48,7 @@ def run(request: pytest.FixtureRequest, shared: Path, tmp_path_factory: pytest.T
     """The task's name and the folder of its finished run, questions.json beside it."""
     folder = tmp_path_factory.mktemp(request.param)
     data = folder / "questions.json"
-    data.write_text(json.dumps(short_questions(shared / f"data/{request.param}/train.json")))
+    data.write_text(json.dumps(short_questions(shared / f"data/{request.param}/train.json", QUESTIONS)))
     script: ModuleType = TASKS[request.param][0]
     script.main(config_of(request.param, shared, data, save_finetune_checkpoint_path=folder / "run"))
     return request.param, folder / "run"

@@ -22,7 +22,7 @@ from model_utils.errors import ConfigError
 from src.inference.server import Limits, create_app, parse_address, parse_hosts, serve
 from src.inference.server.gates import hosts_of
 from src.inference.server.schemas import ANSWERS
-from tests.scripted_predictor import SCRIPTS, ScriptedPredictor
+from tests.helpers.scripted_predictor import SCRIPTS, ScriptedPredictor
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = {
@@ -406,7 +406,7 @@ def test_names_of_hosts() -> None:
 SERVER = """
 import os, signal, time
 from src.inference.server import Limits, serve
-from tests.scripted_predictor import ScriptedPredictor
+from tests.helpers.scripted_predictor import ScriptedPredictor
 
 def respond(record):
     if record["text_a"] == "stop":

@@ -13,7 +13,7 @@ import pytest
 import uvicorn
 
 from src.inference.server import Limits, create_app
-from tests.scripted_predictor import SCRIPTS, ScriptedPredictor
+from tests.helpers.scripted_predictor import SCRIPTS, ScriptedPredictor
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install -r requirements-dev.txt")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -12,24 +12,11 @@ from model_utils.device import setup_device
 from model_utils.errors import ConfigError
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.layers import RowSquareSum
-from src.training.optimizer import LearningRate, Optimizer, OptimizerSettings, build_optimizer, describe_decay_groups
+from src.training.optimizer import LearningRate, Optimizer, build_optimizer, describe_decay_groups
 from src.training.ranks import ALONE, Ranks
 from src.training.run_plan import LossScale
 from src.training.train_step import TrainStep, normalise_weights
-from tests.test_model import TINY, batch
-
-SETTINGS = OptimizerSettings(
-    name="AdamWeightDecay",
-    learning_rate=0.01,
-    end_learning_rate=0.0,
-    power=1.0,
-    warmup_steps=0,
-    weight_decay=0.01,
-    beta1=0.9,
-    beta2=0.999,
-    eps=1e-6,
-    decay_filter=("gamma", "beta", "bias"),
-)
+from tests.helpers.tiny_model import OPTIMIZER_SETTINGS, TINY, batch
 
 
 class GradientDescent(Optimizer):
@@ -55,7 +42,9 @@ def test_micro_batches_equal_one_batch() -> None:
     results = []
     for pieces in (1, 3):
         network = AlbertForPreTraining(TINY, seed=1)
-        optimizer = GradientDescent(network.trainable_params(), dataclasses.replace(SETTINGS, learning_rate=1.0), 100)
+        optimizer = GradientDescent(
+            network.trainable_params(), dataclasses.replace(OPTIMIZER_SETTINGS, learning_rate=1.0), 100
+        )
         step = TrainStep(network, optimizer, LossScale(), accumulation_steps=pieces)
         losses = [float(step.train(slices(columns, pieces))["loss"]) for _ in range(3)]
         results.append((losses, weights_after(step)))
@@ -71,14 +60,14 @@ def test_a_model_of_many_tensors_compiles() -> None:
     """As albert_base has with share_parameters none."""
     setup_device("CPU")
     network = AlbertForPreTraining(TINY.replace(num_hidden_layers=12, share_parameters="none"))
-    optimizer = build_optimizer(network.trainable_params(), SETTINGS, 10)
+    optimizer = build_optimizer(network.trainable_params(), OPTIMIZER_SETTINGS, 10)
     assert len(optimizer.parameters) > 200
     assert np.isfinite(float(TrainStep(network, optimizer, LossScale()).train([batch()])["loss"]))
 
 
 def test_wrong_number_of_micro_batches() -> None:
     network = AlbertForPreTraining(TINY)
-    step = TrainStep(network, build_optimizer(network.trainable_params(), SETTINGS, 10), LossScale())
+    step = TrainStep(network, build_optimizer(network.trainable_params(), OPTIMIZER_SETTINGS, 10), LossScale())
     with pytest.raises(ValueError, match="2 micro-batches given, an update takes 1"):
         step.train([batch(), batch()])
 
@@ -113,7 +102,7 @@ def explosive_step(
     loss_scale: LossScale, clip_norm: float = 0.0, train_steps: int = 1000, ranks: Ranks = ALONE
 ) -> TrainStep:
     network = Explosive()
-    settings = dataclasses.replace(SETTINGS, learning_rate=0.5)
+    settings = dataclasses.replace(OPTIMIZER_SETTINGS, learning_rate=0.5)
     optimizer = GradientDescent(network.trainable_params(), settings, train_steps)
     return TrainStep(network, optimizer, loss_scale, clip_norm=clip_norm, ranks=ranks, seed=3)
 
@@ -167,18 +156,20 @@ def test_gradients_are_clipped_to_the_global_norm() -> None:
 
 
 def test_learning_rate_schedule() -> None:
-    rate = LearningRate(dataclasses.replace(SETTINGS, warmup_steps=4, end_learning_rate=0.001, power=2.0), 10)
+    rate = LearningRate(dataclasses.replace(OPTIMIZER_SETTINGS, warmup_steps=4, end_learning_rate=0.001, power=2.0), 10)
     values = [float(rate(Tensor(step, ms.int32))) for step in range(13)]
     np.testing.assert_allclose(values[:4], [0, 0.0025, 0.005, 0.0075], rtol=1e-6)
     np.testing.assert_allclose(values[4:11], [0.001 + 0.009 * (1 - s / 10) ** 2 for s in range(4, 11)], rtol=1e-5)
     np.testing.assert_allclose(values[11:], 0.001, rtol=1e-6)
     with pytest.raises(ConfigError, match="warmup_steps is 10, the run has 10 updates"):
-        LearningRate(dataclasses.replace(SETTINGS, warmup_steps=10), 10)
+        LearningRate(dataclasses.replace(OPTIMIZER_SETTINGS, warmup_steps=10), 10)
 
 
 def test_adam_equals_its_formula() -> None:
     parameter = Parameter(Tensor(np.array([1.0, -2.0, 3.0], np.float32)), name="w")
-    optimizer = build_optimizer([parameter], dataclasses.replace(SETTINGS, name="Adam", weight_decay=0.0), 100)
+    optimizer = build_optimizer(
+        [parameter], dataclasses.replace(OPTIMIZER_SETTINGS, name="Adam", weight_decay=0.0), 100
+    )
     value, m, v = parameter.asnumpy().astype(np.float64), 0.0, 0.0
     for t in range(1, 5):
         gradient = np.array([0.1, -0.3, 2.0]) * t
@@ -191,13 +182,13 @@ def test_adam_equals_its_formula() -> None:
 
 def test_decay_groups_and_unknown_optimizer() -> None:
     network = AlbertForPreTraining(TINY)
-    optimizer = build_optimizer(network.trainable_params(), SETTINGS, 10)
+    optimizer = build_optimizer(network.trainable_params(), OPTIMIZER_SETTINGS, 10)
     names = {p.name for p, decayed in zip(optimizer.parameters, optimizer.decayed, strict=True) if decayed}
     assert all(name.endswith("weight") or name.endswith("embeddings") for name in names)
     assert "mlm.bias" not in names and "sop.weight" in names and len(names) == 13
     assert describe_decay_groups(optimizer).startswith("AdamWeightDecay: 13 tensors")
     with pytest.raises(ConfigError, match="allowed are AdamWeightDecay, Lamb, Adam"):
-        build_optimizer(network.trainable_params(), dataclasses.replace(SETTINGS, name="SGD"), 10)
+        build_optimizer(network.trainable_params(), dataclasses.replace(OPTIMIZER_SETTINGS, name="SGD"), 10)
 
 
 def test_sentence_order_alone_can_be_learnt() -> None:
@@ -219,7 +210,7 @@ def test_sentence_order_alone_can_be_learnt() -> None:
     }
     config = TINY.replace(hidden_size=64, num_attention_heads=4, intermediate_size=128, embedding_size=32)
     network = AlbertForPreTraining(config, seed=1)
-    settings = dataclasses.replace(SETTINGS, learning_rate=2e-3, warmup_steps=20)
+    settings = dataclasses.replace(OPTIMIZER_SETTINGS, learning_rate=2e-3, warmup_steps=20)
     step = TrainStep(network, build_optimizer(network.trainable_params(), settings, 300), LossScale())
     best = 0.0
     for _ in range(300):

@@ -15,7 +15,7 @@ from src.conversion.hf_names import TIED_COPIES, hugging_face_names
 from src.training.optimizer import OptimizerSettings, build_optimizer
 from src.training.run_plan import LossScale
 from src.training.train_step import TrainStep, normalise_weights
-from tests import google_figures as google
+from tests.helpers import google_figures as google
 
 pytestmark = pytest.mark.oracles
 NO_KEY = Tensor(0, ms.int32)

@@ -63,7 +63,7 @@ from tests.faults.cases import (
     only_sentences,
     put,
 )
-from tests.trained_folders import ARCHITECTURE, CARDS, LENGTHS, make_folder, write_vocabulary
+from tests.helpers.trained_folders import ARCHITECTURE, CARDS, LENGTHS, make_folder, write_vocabulary
 
 COMMANDS = [
     kind

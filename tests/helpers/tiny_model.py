@@ -1,0 +1,48 @@
+"""A model small enough to be trained in a test, settings of its optimizer, and a batch for it."""
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor
+
+from src.albert_config import PRESETS, AlbertConfig
+from src.training.optimizer import OptimizerSettings
+
+KEY = Tensor(5, ms.int32)
+TINY = PRESETS["albert_base"].replace(
+    vocab_size=50,
+    embedding_size=8,
+    hidden_size=16,
+    num_hidden_layers=4,
+    num_attention_heads=2,
+    intermediate_size=24,
+    max_position_embeddings=16,
+)
+OPTIMIZER_SETTINGS = OptimizerSettings(
+    name="AdamWeightDecay",
+    learning_rate=0.01,
+    end_learning_rate=0.0,
+    power=1.0,
+    warmup_steps=0,
+    weight_decay=0.01,
+    beta1=0.9,
+    beta2=0.999,
+    eps=1e-6,
+    decay_filter=("gamma", "beta", "bias"),
+)
+
+
+def batch(config: AlbertConfig = TINY, rows: int = 3, length: int = 12) -> dict[str, np.ndarray]:
+    """Random pre-training columns with some padding and unused predictions; weights not normalised."""
+    generator = np.random.default_rng(3)
+    real = generator.integers(length // 2, length + 1, rows)
+    mask = (np.arange(length) < real[:, None]).astype(np.int32)
+    return {
+        "input_ids": generator.integers(0, config.vocab_size, (rows, length)).astype(np.int32),
+        "input_mask": mask,
+        "segment_ids": (np.arange(length) >= length // 3).astype(np.int32) * mask,
+        "masked_lm_positions": generator.integers(1, length // 2, (rows, 4)).astype(np.int32),
+        "masked_lm_ids": generator.integers(0, config.vocab_size, (rows, 4)).astype(np.int32),
+        "masked_lm_weights": (generator.random((rows, 4)) < 0.8).astype(np.float32),
+        "next_sentence_labels": generator.integers(0, 2, rows).astype(np.int32),
+        "sequence_weights": np.ones(rows, np.float32),
+    }

@@ -1,0 +1,27 @@
+"""How the code is laid out: what tests share, how long entry scripts are, what modules are called."""
+
+import ast
+from collections import Counter
+
+import pytest
+
+from tests.conftest import ROOT
+
+MODULES = [file for room in ("src", "model_utils") for file in sorted((ROOT / room).rglob("*.py"))]
+
+
+def test_no_test_module_imports_another() -> None:
+    """What they share stands in tests/helpers/ and conftest.py."""
+    for file in (ROOT / "tests").rglob("*.py"):
+        assert "from tests" + ".test_" not in file.read_text(), file
+
+
+@pytest.mark.parametrize("script", sorted(ROOT.glob("*.py")), ids=lambda script: script.name)
+def test_entry_scripts_are_short(script) -> None:
+    assert len(script.read_text().splitlines()) <= 85
+    assert ast.get_docstring(ast.parse(script.read_text()))
+
+
+def test_no_two_modules_have_the_same_name() -> None:
+    names = Counter(file.stem for file in MODULES if file.stem != "__init__")
+    assert [name for name, count in names.items() if count > 1] == []
