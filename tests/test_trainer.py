@@ -103,11 +103,13 @@ def make_config(folder: Path, **changes: Any) -> PretrainConfig:
     return load_config(PretrainConfig, ["--config_path", os.devnull, *words])
 
 
-FACTS = ("identity", "precision", "architecture")
+FACTS = ("identity", "precision", "architecture", "earlier_identity")
 
 
-def make_facts(identity: Any = None, precision: Precision = FLOAT32, architecture: Any = None) -> RunFacts:
-    return RunFacts(identity or {"rows": 20}, precision, architecture or {})
+def make_facts(
+    identity: Any = None, precision: Precision = FLOAT32, architecture: Any = None, earlier_identity: Any = None
+) -> RunFacts:
+    return RunFacts(identity or {"rows": 20}, precision, architecture or {}, earlier_identity)
 
 
 def evaluation(measure: Callable[[Callable[[], object]], dict[str, float]], *when: Any) -> Evaluation:
@@ -420,6 +422,11 @@ def test_a_run_is_not_resumed_on_other_data(tmp_path: Path) -> None:
     fit(config)
     with pytest.raises(CheckpointError, match="other data: rows was 20 and is now 21"):
         fit(config, identity={"rows": 21})
+    with pytest.raises(CheckpointError, match="other data: rows was 20 and is now 21"):
+        fit(config, identity={"train rows": 20}, earlier_identity={"rows": 21})
+    with pytest.raises(CheckpointError, match="other data: train rows was None and is now 20"):
+        fit(config, identity={"train rows": 20}, earlier_identity={"rows": 20, "files": {}})
+    fit(config, identity={"train rows": 20}, earlier_identity={"rows": 20})
 
 
 def test_a_run_is_not_resumed_as_another_model(tmp_path: Path) -> None:

@@ -287,7 +287,7 @@ class Finetuning:
             plan,
             config,
             folder,
-            RunFacts(self.identity(), self.precision, self.architecture.facts()),
+            self.run_facts(),
             ranks,
             initialise=lambda: self.initialise(network),
             evaluation=self.evaluation(network, eval_steps) if config.do_eval else None,
@@ -306,15 +306,17 @@ class Finetuning:
         network = self.task.scores_network(self.architecture)
         return Evaluation(training, network, measure, steps, Selection(self.task.selection, self.config.early_stopping))
 
-    def identity(self) -> dict[str, Any]:
-        """The facts by which a run knows its texts again, wherever their features lie: those that it learns from, and
-        those that choose its best checkpoint.
+    def run_facts(self) -> RunFacts:
+        """What a run is known by; its texts, wherever their features lie, are those that it learns from and those that
+        choose its best checkpoint.
         """
         splits = (TRAIN, self.task.dev_splits[0]) if self.config.do_eval else (TRAIN,)
         facts = {split: self.records(split).facts for split in splits}
-        return {
+        identity = {
             f"{split} {key}": each[key] for split, each in facts.items() for key in each if key not in STORAGE_FACTS
         }
+        earlier_identity = {key: facts[TRAIN][key] for key in ("task", "rows", "files")}
+        return RunFacts(identity, self.precision, self.architecture.facts(), earlier_identity)
 
     def initialise(self, network: nn.Cell) -> None:
         """The warm start, if there is one."""

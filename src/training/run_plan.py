@@ -83,11 +83,18 @@ class RunFacts:
     identity: facts of the data; a run is not resumed on other data.
     precision: in what numbers it computes; a resumed run changes it only where the configuration says so.
     architecture: AlbertConfig.facts() of the network.
+    earlier_identity: identity as version 0.1.0 kept it, where that was otherwise.
     """
 
     identity: Mapping[str, Any]
     precision: Precision
     architecture: Mapping[str, Any]
+    earlier_identity: Mapping[str, Any] | None = None
+
+    def identity_like(self, saved: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The identity in the form of a saved one."""
+        earlier = self.earlier_identity
+        return earlier if earlier and earlier.keys() == saved.keys() else self.identity
 
 
 def plan_run(config: Any, epochs: int, batch_size: int, batches_per_epoch: int) -> Plan:

@@ -176,7 +176,7 @@ class Trainer:
                 f"{contents.path} holds weights but no whole state of a run: {', '.join(missing)} are missing; move it "
                 "out of this folder"
             )
-        for key, value in self.facts.identity.items():
+        for key, value in self.facts.identity_like(state["identity"]).items():
             if state["identity"].get(key) != value:
                 raise CheckpointError(
                     f"{contents.path} was trained on other data: {key} was {state['identity'].get(key)!r} and is now "
