@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from tests.conftest import ROOT
-from tests.folder_state import folder_state
+from tests.helpers.folder_state import folder_state
 
 TASKS = ("classification", "regression", "multiple_choice", "squad_v1", "squad_v2", "token_classification")
 NOT_COMPARED = ("examples_per_s", "tokens_per_s", "eta_s", "grad_norm")  # a norm adds up what losses do not show
