@@ -5,6 +5,7 @@ median, because it is disturbed least. Leave the machine alone while this runs: 
 their own threads lose much more than their share.
 """
 
+import logging
 import os
 import statistics
 import sys
@@ -19,6 +20,7 @@ from model_utils.errors import ConfigError
 from model_utils.schema import Config, option
 from src.albert_config import COMPUTE_TYPES, PRESETS, AlbertConfig
 
+logger = logging.getLogger(__name__)
 LARGEST_DIFFERENCE = 1e-5  # of the first losses, as a share of the loss
 QUIET = 0.05  # share of the machine's CPU time that others may use before a figure means little
 # Dense matrix products in 10^12 operations a second, from NVIDIA's data sheets: float32 without TF32, which MindSpore
@@ -168,10 +170,9 @@ def report(config: TrainStepConfig, timings: list[Timing], disturbance: float) -
 
 def main(config: TrainStepConfig) -> int:
     """Measure and print; code 1 if the two sides do not compute the same."""
-    print(
+    logger.info(
         f"{config.albert_network}, {config.batch_size} x {config.length}, {config.architecture().compute_type}, "
-        f"dropout 0, {config.rounds} rounds of {config.steps} updates, {len(os.sched_getaffinity(0))} cores",
-        flush=True,
+        f"dropout 0, {config.rounds} rounds of {config.steps} updates, {len(os.sched_getaffinity(0))} cores"
     )
     others, total = machine_seconds()
     timings = measure(config)

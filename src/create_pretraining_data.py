@@ -8,6 +8,7 @@ whatever the size of the corpus.
 """
 
 import itertools
+import logging
 import os
 import signal
 import tempfile
@@ -41,7 +42,7 @@ from src.data.feature_files import (
     pack_rows,
     sha256_of,
 )
-from src.data.masking import Settings, Vocabulary
+from src.data.masking import InstanceSettings, MaskVocabulary
 from src.data.mindrecord_file import HEADER_BYTES, files_needed
 from src.data.pretraining_instances import (
     MIN_DOCUMENT_TOKENS,
@@ -53,6 +54,7 @@ from src.data.pretraining_instances import (
 )
 from src.tokenization import FullTokenizer, build_tokenizer
 
+logger = logging.getLogger(__name__)
 TASK = "pretrain"
 PROCESSES_PER_CORE = 4
 UNIT_CHARACTERS = 200_000  # about 400 examples of 128 English tokens, times dupe_factor
@@ -125,7 +127,7 @@ class UnitResult:
 class UnitMaker:
     """Turns units of documents into rows; every worker process has one."""
 
-    def __init__(self, tokenizer: FullTokenizer, settings: Settings, seed: int, dupe_factor: int) -> None:
+    def __init__(self, tokenizer: FullTokenizer, settings: InstanceSettings, seed: int, dupe_factor: int) -> None:
         self.tokenizer, self.settings, self.seed, self.dupe_factor = tokenizer, settings, seed, dupe_factor
         self.vocabulary = describe_vocabulary(tokenizer)
         self.columns = columns(settings, tokenizer.pad_id)
@@ -159,7 +161,7 @@ class UnitMaker:
         return [[ids for _ in document if (ids := next(encoded))] for document in sentences]
 
 
-def describe_vocabulary(tokenizer: FullTokenizer) -> Vocabulary:
+def describe_vocabulary(tokenizer: FullTokenizer) -> MaskVocabulary:
     """What src/data/masking.py needs to know of a tokenizer's vocabulary.
 
     Random replacement draws from all tokens but special and control symbols. google draws from those, too; but a
@@ -168,7 +170,7 @@ def describe_vocabulary(tokenizer: FullTokenizer) -> Vocabulary:
     tokens = [tokenizer.inv_vocab[index] for index in range(tokenizer.vocab_size)]
     special = [tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id]
     special += [tokenizer.vocab[token] for token in ("<s>", "</s>") if token in tokenizer.vocab]
-    return Vocabulary(
+    return MaskVocabulary(
         word_start=np.array([tokenizer.is_word_start(token) for token in tokens]),
         replacements=np.setdiff1d(np.arange(len(tokens), dtype=np.int32), special),
         cls_id=tokenizer.cls_id,
@@ -257,7 +259,7 @@ def _make_unit(number: int, unit: list[Document]) -> UnitResult:
 
 
 def gather_facts(
-    config: CreateDataConfig, settings: Settings, tokenizer: FullTokenizer, files: list[Path]
+    config: CreateDataConfig, settings: InstanceSettings, tokenizer: FullTokenizer, files: list[Path]
 ) -> dict[str, Any]:
     """What determines the output, for NAME.facts.json."""
     common = Path(os.path.commonpath([file.parent for file in files]))
@@ -292,7 +294,7 @@ def number_of_workers(wanted: int) -> int:
     return wanted or cores
 
 
-def estimate(
+def dry_run(
     maker: UnitMaker, units: Iterator[list[Document]], source_bytes: int, workers: int, path: Path, file_num: int
 ) -> str:
     """Make the examples of one unit, and say what all the text would take; nothing is kept.
@@ -330,17 +332,17 @@ def main(config: CreateDataConfig) -> None:
     workers = number_of_workers(config.num_workers)
     files = expand_glob(config.input_file)
     tokenizer = build_tokenizer(config.vocab_file, config.spm_model_file, config.do_lower_case)
-    settings = Settings(**{field.name: getattr(config, field.name) for field in fields(Settings)})
+    settings = InstanceSettings(**{field.name: getattr(config, field.name) for field in fields(InstanceSettings)})
     facts = gather_facts(config, settings, tokenizer, files)
     if is_complete(path, facts):
         rows = open_records(path, TASK).num_rows
-        print(f"{path} is complete, {rows:,} examples of this text with these settings: nothing to do")
+        logger.info(f"{path} is complete, {rows:,} examples of this text with these settings: nothing to do")
         return
     maker = UnitMaker(tokenizer, settings, config.random_seed, config.dupe_factor)
     units = group_documents(read_documents(files))
     source_bytes = sum(file.stat().st_size for file in files)
     if config.dry_run:
-        print(estimate(maker, units, source_bytes, workers, path, config.output_file_num))
+        logger.info(dry_run(maker, units, source_bytes, workers, path, config.output_file_num))
         return
     token_counts, coverage = np.zeros(tokenizer.vocab_size, np.int64), Coverage.none()
     with (
@@ -363,8 +365,8 @@ def main(config: CreateDataConfig) -> None:
             )
         writer.add_array("unigram", token_counts)
     seconds = time.monotonic() - start
-    print(f"{path}: {writer.rows:,} examples in {seconds:.1f} s, {writer.rows / seconds:,.0f} a second")
-    print(f"coverage: {coverage}")
+    logger.info(f"{path}: {writer.rows:,} examples in {seconds:.1f} s, {writer.rows / seconds:,.0f} a second")
+    logger.info(f"coverage: {coverage}")
 
 
 if __name__ == "__main__":

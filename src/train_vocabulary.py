@@ -6,6 +6,7 @@ goes through the same preprocessing as when it is tokenized.
 
 import io
 import itertools
+import logging
 import random
 import re
 import time
@@ -26,6 +27,7 @@ from src.data.corpus import MAX_LINE_BYTES, expand_glob, read_documents, split_s
 from src.data.wordpiece import split_words
 from src.tokenization import SENTENCEPIECE_SPECIALS, WORDPIECE_SPECIALS, FullTokenizer, preprocess_text
 
+logger = logging.getLogger(__name__)
 CHARACTER_COVERAGE = 0.99995
 OWN_PIECES = ("(", ")", '"', "-", ".", "–", "£", "€")  # characters that ALBERT never joins to others
 SAMPLE = 20_000  # sentences of a dry run
@@ -73,9 +75,9 @@ def main(config: TrainVocabularyConfig) -> None:
         )
     check_output_folder(targets[-1].parent, "output_prefix's folder")
     paths = expand_glob(config.input_file)
-    print(f"training a {config.kind} vocabulary of {config.vocab_size} entries on {len(paths)} file(s)", flush=True)
+    logger.info(f"training a {config.kind} vocabulary of {config.vocab_size} entries on {len(paths)} file(s)")
     if config.dry_run:
-        print(rehearse(train, paths, config))
+        logger.info(dry_run(train, paths, config))
         return
     contents = train(lambda: _read_sentences(paths), config)
     targets[-1].parent.mkdir(parents=True, exist_ok=True)
@@ -83,10 +85,10 @@ def main(config: TrainVocabularyConfig) -> None:
         write_atomically(target, lambda temporary, content=content: temporary.write_bytes(content))
     model, vocabulary = (targets[-1], None) if config.kind == "sentencepiece" else (None, targets[-1])
     tokenizer = FullTokenizer(vocabulary, config.do_lower_case, model)
-    print(f"wrote {tokenizer.file}: {tokenizer.vocab_size} entries, sha256 {tokenizer.sha256}")
+    logger.info(f"wrote {tokenizer.file}: {tokenizer.vocab_size} entries, sha256 {tokenizer.sha256}")
 
 
-def rehearse(train: Trainer, paths: Sequence[Path], config: TrainVocabularyConfig) -> str:
+def dry_run(train: Trainer, paths: Sequence[Path], config: TrainVocabularyConfig) -> str:
     """Train on the first SAMPLE sentences and say what all the text would take; nothing is kept.
 
     Raises:

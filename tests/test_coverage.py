@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from src.data.coverage import NEAR, Coverage
-from src.data.pretraining_instances import Pair, Span, join_documents, sample_pairs
+from src.data.pretraining_instances import Pair, SegmentSpan, join_documents, sample_pairs
 from tests.helpers.pretraining_rows import lopsided_documents, with_settings
 
 PASSES = 16
@@ -45,7 +45,7 @@ def test_borrowed_segments_hold_beginnings_and_ends_too():
 
 def test_counts_add_up():
     documents = join_documents([[[1] * 10, [1] * 70], [[1] * 15], [[1] * 20]])
-    pairs = [Pair(Span(2, 10), Span(10, 75), 0), Pair(Span(80, 90), Span(91, 100), 1)]
+    pairs = [Pair(SegmentSpan(2, 10), SegmentSpan(10, 75), 0), Pair(SegmentSpan(80, 90), SegmentSpan(91, 100), 1)]
     coverage = Coverage.of(documents, pairs, passes=2)
     assert NEAR == (8, 32, 64)
     # documents of 80 and 20 tokens, all of whose tokens but 0, 1, 75 to 79 and 90 are used once

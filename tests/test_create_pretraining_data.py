@@ -16,7 +16,7 @@ from src import create_pretraining_data
 from src.create_pretraining_data import CreateDataConfig, UnitMaker, UnitMakers, describe_vocabulary, group_documents
 from src.data import mindrecord_file
 from src.data.feature_files import open_records
-from src.data.masking import Settings
+from src.data.masking import InstanceSettings
 from src.data.pretraining_instances import build_examples, join_documents, sample_pairs
 from src.tokenization import FullTokenizer
 from tests.helpers.pretraining_rows import CLS, MASK, SEP, SETTINGS, masked_runs, original_ids, word_numbers
@@ -81,7 +81,7 @@ def test_seeds_and_duplicates_differ(text_and_model, tmp_path):
 
 
 def make_maker(
-    tokenizer: FullTokenizer, seed: int = 0, dupe_factor: int = 1, settings: Settings = SETTINGS
+    tokenizer: FullTokenizer, seed: int = 0, dupe_factor: int = 1, settings: InstanceSettings = SETTINGS
 ) -> UnitMaker:
     return UnitMaker(tokenizer, settings, seed, dupe_factor)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from src.data.masking import Settings, Vocabulary, mask_tokens
+from src.data.masking import InstanceSettings, MaskVocabulary, mask_tokens
 from tests.helpers.pretraining_rows import (
     CLS,
     FIRST,
@@ -70,7 +70,7 @@ def test_tokens_are_masked_one_by_one_without_whole_words():
         assert len(row["masked_lm_ids"]) == min(20, max(1, round(len(row["input_ids"]) * 0.15)))
 
 
-def google_mask(words: np.ndarray, wanted: int, settings: Settings, random: np.random.Generator) -> set[int]:
+def google_mask(words: np.ndarray, wanted: int, settings: InstanceSettings, random: np.random.Generator) -> set[int]:
     """Positions that google-research/albert's create_masked_lm_predictions masks, one example, one n-gram at a time."""
     inner = [np.flatnonzero(words == word).tolist() for word in range(words[-1] + 1)]
     probabilities = 1 / np.arange(1, settings.ngram + 1)
@@ -138,7 +138,7 @@ def test_no_n_gram_crosses_into_the_second_segment():
 
 
 def test_words_too_long_to_be_masked_leave_an_example_without_predictions():
-    vocab = Vocabulary(np.zeros(V, bool), np.arange(FIRST, V, dtype=np.int32), CLS, SEP, MASK)
+    vocab = MaskVocabulary(np.zeros(V, bool), np.arange(FIRST, V, dtype=np.int32), CLS, SEP, MASK)
     rows, _, _ = examples_of([[[FIRST] * 20 for _ in range(50)]], with_settings(max_predictions_per_seq=3), vocab=vocab)
     for row in rows:
         assert row["masked_lm_positions"].tolist() == [0] and row["masked_lm_weights"].tolist() == [0.0]

@@ -64,7 +64,7 @@ class Loading:
 
 
 @dataclass(frozen=True)
-class Plan:
+class BatchPlan:
     """The rows of this rank's batches.
 
     rows: (batches, B) int64; -1 fills up the last batch of an evaluation.
@@ -82,7 +82,7 @@ def plan_batches(
     order: np.ndarray,
     drop_remainder: bool,
     random: np.random.Generator | None,
-) -> Plan:
+) -> BatchPlan:
     """Put rows into batches of one bucket of lengths each.
 
     What is left over in a bucket goes into the next larger one, so that at most one batch is incomplete: it is
@@ -112,7 +112,7 @@ def plan_batches(
         whole = len(rows) - int((rows[-1:] < 0).any())  # what is filled up stays last
         shuffled = [*random.permutation(whole), *range(whole, len(rows))]
         rows, widths = rows[shuffled], widths[shuffled]
-    return Plan(rows, widths)
+    return BatchPlan(rows, widths)
 
 
 class FeatureDataset:
@@ -142,7 +142,7 @@ class FeatureDataset:
                 f"row of {records.folder} ({records.lengths.max()} tokens)"
             )
 
-    def plan(self, epoch: int) -> Plan:
+    def plan(self, epoch: int) -> BatchPlan:
         """The rows of this rank's batches in an epoch."""
         loading = self.loading
         random = loading.random(epoch) if loading.shuffle else None
@@ -151,7 +151,7 @@ class FeatureDataset:
             self.records.lengths, self.boundaries, loading.rows_at_once, order, not loading.evaluation, random
         )
         rows = plan.rows.reshape(-1, loading.rank_size, loading.batch_size)[:, loading.rank]
-        return Plan(rows, plan.widths)
+        return BatchPlan(rows, plan.widths)
 
     def width_shares(self) -> list[tuple[int, float]]:
         """For each width of batches the number of the first one in epoch 0, and the share of those that have it."""

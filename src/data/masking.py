@@ -13,7 +13,7 @@ MASK_SHARE, KEEP_SHARE = 0.8, 0.1  # what remains becomes a random token
 
 
 @dataclass(frozen=True)
-class Vocabulary:
+class MaskVocabulary:
     """What making examples needs to know of a vocabulary.
 
     word_start: (V,) bool, whether a token begins a word.
@@ -28,7 +28,7 @@ class Vocabulary:
 
 
 @dataclass(frozen=True)
-class Settings:
+class InstanceSettings:
     """How examples are made; the keys of create_data_config.yaml of the same names."""
 
     max_seq_length: int
@@ -53,8 +53,8 @@ def mask_tokens(
     word_start: np.ndarray,
     maskable: np.ndarray,
     in_b: np.ndarray,
-    vocabulary: Vocabulary,
-    settings: Settings,
+    vocabulary: MaskVocabulary,
+    settings: InstanceSettings,
     random: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Hide tokens of every example: about masked_lm_prob of its length, at most max_predictions_per_seq.
@@ -115,7 +115,7 @@ class _Words:
 
 
 def _choose_ngrams(
-    words: _Words, wanted: np.ndarray, taken: np.ndarray, settings: Settings, random: np.random.Generator
+    words: _Words, wanted: np.ndarray, taken: np.ndarray, settings: InstanceSettings, random: np.random.Generator
 ) -> np.ndarray:
     """Choose n-grams of words until `wanted` tokens of each example are chosen or no n-gram fits.
 
@@ -168,7 +168,9 @@ def _cumulative_ngram_probabilities(ngram: int, favor_shorter: bool) -> np.ndarr
     return np.where(np.arange(ngram) >= np.arange(ngram)[:, None], 1.0, table)
 
 
-def _replace(ids: np.ndarray, masked: np.ndarray, vocabulary: Vocabulary, random: np.random.Generator) -> np.ndarray:
+def _replace(
+    ids: np.ndarray, masked: np.ndarray, vocabulary: MaskVocabulary, random: np.random.Generator
+) -> np.ndarray:
     """[MASK] for 80 % of the masked tokens, themselves for 10 %, a random token for 10 %."""
     row, position = np.nonzero(masked)
     draw = random.random(len(row))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from src.data.feature_files import Column, Ragged
-from src.data.masking import Settings, Vocabulary, mask_tokens
+from src.data.masking import InstanceSettings, MaskVocabulary, mask_tokens
 
 SPECIAL_TOKENS = 3
 MIN_DOCUMENT_TOKENS = 16  # a shorter text makes no pair worth learning from
@@ -21,7 +21,7 @@ _ATTEMPTS = 20
 _SHIFTS = (0, 1, -1, 2, -2, 3, -3, 4, -4)  # of a place that must not be a border between sentences
 
 
-def columns(settings: Settings, pad_id: int) -> dict[str, Column]:
+def columns(settings: InstanceSettings, pad_id: int) -> dict[str, Column]:
     """The columns of pre-training examples, with google's names and meanings."""
     length, predictions = settings.max_seq_length, settings.predictions
     return {
@@ -73,7 +73,7 @@ def join_documents(documents: list[list[list[int]]]) -> Documents:
 # --- pairs of segments ---
 
 
-class Span(NamedTuple):
+class SegmentSpan(NamedTuple):
     """Tokens [start, end)."""
 
     start: int
@@ -87,12 +87,12 @@ class Pair(NamedTuple):
     from another document.
     """
 
-    first: Span
-    second: Span
+    first: SegmentSpan
+    second: SegmentSpan
     label: int
 
 
-def sample_pairs(documents: Documents, settings: Settings, random: Random) -> list[Pair]:
+def sample_pairs(documents: Documents, settings: InstanceSettings, random: Random) -> list[Pair]:
     """Pairs of segments from all documents; each token, wherever in its document it stands, is in about one pair.
 
     A document is divided into stretches, each of which becomes a pair (_sample_sizes). The label is drawn after the
@@ -143,7 +143,7 @@ def _sample_sizes(tokens: int, max_tokens: int, short_seq_prob: float, random: R
     return sizes
 
 
-def _cut(borders: list[int], start: int, size: int, random: Random) -> tuple[Span, Span] | None:
+def _cut(borders: list[int], start: int, size: int, random: Random) -> tuple[SegmentSpan, SegmentSpan] | None:
     """Two segments in the order of the text from about the tokens [start, start + size) of a document.
 
     One segment begins where a sentence does, the other ends where one does, and their other ends are inside sentences.
@@ -160,23 +160,23 @@ def _cut(borders: list[int], start: int, size: int, random: Random) -> tuple[Spa
         return None
     start, end = window
     margin = max(1, (end - start) // 8)
-    sentences = Span(borders[bisect_left(borders, start) - 1], borders[bisect_left(borders, end)])
+    sentences = SegmentSpan(borders[bisect_left(borders, start) - 1], borders[bisect_left(borders, end)])
     inner = borders[bisect_left(borders, start + margin) : bisect_right(borders, end - margin)]
     for _ in range(_ATTEMPTS if inner and sentences.end - sentences.start <= 2 * (end - start) else 0):
         split = random.choice(inner)
         first_end, second_start = sentences.start + end - split, sentences.end - (split - start)
         if not _is_border(borders, first_end) and not _is_border(borders, second_start):
             if random.random() < 0.5:
-                return Span(start, split), Span(split, end)
-            return Span(sentences.start, first_end), Span(second_start, sentences.end)
+                return SegmentSpan(start, split), SegmentSpan(split, end)
+            return SegmentSpan(sentences.start, first_end), SegmentSpan(second_start, sentences.end)
     for _ in range(_ATTEMPTS):
         split = random.randint(start + margin, end - margin)
         if not _is_border(borders, split) and not _is_border(borders, start + end - split):
-            return Span(start, split), Span(split, end)
+            return SegmentSpan(start, split), SegmentSpan(split, end)
     return None
 
 
-def _cut_whole(borders: list[int], random: Random) -> tuple[Span, Span] | None:
+def _cut_whole(borders: list[int], random: Random) -> tuple[SegmentSpan, SegmentSpan] | None:
     """Two segments of whole sentences that make up a document; None where lengths would tell their order.
 
     There must be a border, perhaps the same, that splits it into nearly these lengths in the other order; each of the
@@ -192,10 +192,10 @@ def _cut_whole(borders: list[int], random: Random) -> tuple[Span, Span] | None:
     if not chosen:
         return None
     split = random.choice(chosen)
-    return Span(begin, split), Span(split, end)
+    return SegmentSpan(begin, split), SegmentSpan(split, end)
 
 
-def _window(borders: list[int], start: int, size: int) -> Span | None:
+def _window(borders: list[int], start: int, size: int) -> SegmentSpan | None:
     """About the tokens [start, start + size), moved and shortened so that both ends are inside sentences."""
     begin, end = borders[0] + 1, borders[-1] - 1
     for tokens in range(min(size, end - begin), max(size // 2, 1), -1):
@@ -207,13 +207,13 @@ def _window(borders: list[int], start: int, size: int) -> Span | None:
                 and not _is_border(borders, place)
                 and not _is_border(borders, place + tokens)
             ):
-                return Span(place, place + tokens)
+                return SegmentSpan(place, place + tokens)
     return None
 
 
 def _with_another(
-    documents: Documents, own: int, segments: tuple[Span, Span], label: int, random: Random
-) -> tuple[Span, Span] | None:
+    documents: Documents, own: int, segments: tuple[SegmentSpan, SegmentSpan], label: int, random: Random
+) -> tuple[SegmentSpan, SegmentSpan] | None:
     """Segments with one of them, either, from another document, if the label asks for it; None if none was found.
 
     Where no other document has such a segment there is no pair of either label.
@@ -225,7 +225,7 @@ def _with_another(
     return (other, segments[1]) if replaced == 0 else (segments[0], other)
 
 
-def _segment_of_another(documents: Documents, own: int, model: Span, random: Random) -> Span | None:
+def _segment_of_another(documents: Documents, own: int, model: SegmentSpan, random: Random) -> SegmentSpan | None:
     """A segment as long as `model` and cut as it is, from another document of the unit; None if none was found.
 
     Any token is about as likely to be in it as any other. Drawn within a document alone it would seldom hold the
@@ -252,7 +252,7 @@ def _segment_of_another(documents: Documents, own: int, model: Span, random: Ran
             and _is_border(borders, start) == begins
             and _is_border(borders, start + length) == ends
         ):
-            return Span(start, start + length)
+            return SegmentSpan(start, start + length)
     return None
 
 
@@ -264,7 +264,11 @@ def _is_border(borders: list[int], position: int) -> bool:
 
 
 def build_examples(
-    documents: Documents, pairs: list[Pair], vocabulary: Vocabulary, settings: Settings, random: np.random.Generator
+    documents: Documents,
+    pairs: list[Pair],
+    vocabulary: MaskVocabulary,
+    settings: InstanceSettings,
+    random: np.random.Generator,
 ) -> dict[str, Ragged]:
     """The rows of at least one pair, masked, without padding; see columns().
 

@@ -10,7 +10,7 @@ from model_utils.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """How long a run is: updates in all, and micro-batches of this rank in an epoch."""
 
     train_steps: int
@@ -97,7 +97,7 @@ class RunFacts:
         return earlier if earlier and earlier.keys() == saved.keys() else self.identity
 
 
-def plan_run(config: Any, epochs: int, batch_size: int, batches_per_epoch: int) -> Plan:
+def plan_run(config: Any, epochs: int, batch_size: int, batches_per_epoch: int) -> RunPlan:
     """config.train_steps if it is above 0, else as many updates as the epochs hold.
 
     Raises:
@@ -112,7 +112,7 @@ def plan_run(config: Any, epochs: int, batch_size: int, batches_per_epoch: int) 
             f"accumulation_steps {config.accumulation_steps} make no update: lower the batch size or "
             "accumulation_steps, or give more data"
         )
-    return Plan(planned, batches_per_epoch)
+    return RunPlan(planned, batches_per_epoch)
 
 
 def plan_precision(config: Any, device: Device) -> Precision:

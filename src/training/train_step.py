@@ -18,7 +18,7 @@ from src.layers import mix_bits
 from src.training.layerwise_gradient import LayerwiseGradient, scaled_loss
 from src.training.optimizer import Optimizer, OptimizerSettings, build_optimizer, describe_decay_groups
 from src.training.ranks import ALONE, Ranks
-from src.training.run_plan import LossScale, Plan, Precision
+from src.training.run_plan import LossScale, Precision, RunPlan
 
 logger = logging.getLogger(__name__)
 RANK_SEEDS = UPDATES + 1  # between two ranks: update s of one never has the masks of update s + d of another
@@ -218,7 +218,7 @@ class TrainStep(nn.Cell):
                 self.ready_graphs.add(graph)
 
 
-def build_step(config: Any, network: nn.Cell, plan: Plan, precision: Precision, ranks: Ranks) -> TrainStep:
+def build_step(config: Any, network: nn.Cell, plan: RunPlan, precision: Precision, ranks: Ranks) -> TrainStep:
     """The training step of a run, with the optimizer that its configuration names.
 
     Args:

@@ -24,7 +24,7 @@ from src.training.meters import Speed, Stopwatch, Window
 from src.training.ranks import ALONE, Ranks
 from src.training.run_folder import RunFolder
 from src.training.run_log import EVAL_PREFIX, Baselines, RunLog
-from src.training.run_plan import Plan, RunFacts
+from src.training.run_plan import RunFacts, RunPlan
 from src.training.stop_signals import StopSignals
 from src.training.train_step import TrainStep
 
@@ -76,7 +76,7 @@ class Trainer:
         self,
         step: TrainStep,
         data: Batches,
-        plan: Plan,
+        plan: RunPlan,
         config: Any,
         folder: RunFolder,
         facts: RunFacts,

@@ -5,10 +5,10 @@ from random import Random
 
 import numpy as np
 
-from src.data.masking import Settings, Vocabulary
+from src.data.masking import InstanceSettings, MaskVocabulary
 from src.data.pretraining_instances import build_examples, join_documents, sample_pairs
 
-SETTINGS = Settings(
+SETTINGS = InstanceSettings(
     max_seq_length=128,
     max_predictions_per_seq=20,
     masked_lm_prob=0.15,
@@ -23,13 +23,13 @@ CLS, SEP, MASK, FIRST = 2, 3, 4, 10  # token ids; those below FIRST are special
 V = 5000
 
 
-def with_settings(**changes) -> Settings:
-    return Settings(**{**SETTINGS.__dict__, **changes})
+def with_settings(**changes) -> InstanceSettings:
+    return InstanceSettings(**{**SETTINGS.__dict__, **changes})
 
 
-def vocabulary(word_start_share: float = 0.7) -> Vocabulary:
+def vocabulary(word_start_share: float = 0.7) -> MaskVocabulary:
     starts = np.random.default_rng(0).random(V) < word_start_share
-    return Vocabulary(starts, np.arange(FIRST, V, dtype=np.int32), CLS, SEP, MASK)
+    return MaskVocabulary(starts, np.arange(FIRST, V, dtype=np.int32), CLS, SEP, MASK)
 
 
 def lopsided_documents(count: int, seed: int = 0) -> list[list[list[int]]]:
