@@ -25,7 +25,7 @@ from src.training.dry_run import dry_run
 from src.training.evaluation import Evaluation, Selection
 from src.training.ranks import Ranks
 from src.training.run_folder import RunFolder
-from src.training.run_plan import LossScale, Plan, Precision, RunFacts, plan_precision, plan_run
+from src.training.run_plan import LossScale, Precision, RunFacts, RunPlan, plan_precision, plan_run
 from src.training.trainer import UNTIL_KNOWN, Trainer
 from src.training.training_config import PretrainConfig
 
@@ -123,7 +123,7 @@ def fit(config: PretrainConfig, step: Step | None = None, **arguments: Any) -> d
     data = arguments.pop("data", Rows())
     facts = make_facts(**{key: arguments.pop(key) for key in FACTS if key in arguments})
     with RunFolder(config.save_checkpoint_path, config) as folder:
-        plan = Plan(config.train_steps, data.per_epoch)
+        plan = RunPlan(config.train_steps, data.per_epoch)
         return Trainer(step or Step(), data, plan, config, folder, facts, **arguments).fit()
 
 
@@ -232,7 +232,7 @@ def test_data_sink_waits_for_the_device_only_every_data_sink_steps(tmp_path: Pat
             super().read()
 
     with RunFolder(tmp_path, config) as folder:
-        Counting(Step(), Rows(), Plan(20, 5), config, folder, make_facts()).fit()
+        Counting(Step(), Rows(), RunPlan(20, 5), config, folder, make_facts()).fit()
     assert [count for count in reads if count] == [1, 4, 5, 5, 5]  # the first one compiles
 
 
@@ -361,7 +361,7 @@ def test_all_ranks_leave_an_evaluation_together(tmp_path: Path) -> None:
 
         with RunFolder(config.save_checkpoint_path, config, writer=ranks.writer) as folder:
             run = make_facts(), ranks, None, evaluation(measure, 3)
-            trainer = Trainer(Step(), Rows(), Plan(20, 5), config, folder, *run)
+            trainer = Trainer(Step(), Rows(), RunPlan(20, 5), config, folder, *run)
             trainer.signals = signals
             try:
                 trainer.fit()
@@ -487,7 +487,7 @@ def test_ranks_that_would_train_apart_are_refused(tmp_path: Path, differing: dic
         folder, ranks = RunFolder(tmp_path / "run", config), Ranks(rank, 2, tmp_path, wait_minutes=0.5)
         try:
             facts = make_facts(given["identity"])
-            Trainer(step, Rows(), Plan(20, 5), config, folder, facts, ranks).check_ranks()
+            Trainer(step, Rows(), RunPlan(20, 5), config, folder, facts, ranks).check_ranks()
         except UserError as error:
             return str(error)
         return ""
@@ -522,7 +522,7 @@ def test_a_dry_run_keeps_nothing(tmp_path: Path, selection: Selection | None, co
     step, data = Step(), Rows(lengths=(8, 12))
     folder = RunFolder(tmp_path / "run", config)
     measured = selection and evaluation(lambda _: {}, 3, selection)
-    sentence = dry_run(Trainer(step, data, Plan(20, 5), config, folder, make_facts(), evaluation=measured))
+    sentence = dry_run(Trainer(step, data, RunPlan(20, 5), config, folder, make_facts(), evaluation=measured))
     assert sentence.startswith("dry run: one update with 4 x 8 takes 0.") and ", with 4 x 12 takes 0." in sentence
     assert step.seen == [0, 0, 0, 0, 1, 1, 1, 1]  # two updates of two micro-batches for each width
     assert "20 updates take about 0:00:0" in sentence and f"at most {copies} at a time" in sentence
@@ -531,8 +531,8 @@ def test_a_dry_run_keeps_nothing(tmp_path: Path, selection: Selection | None, co
 
 def test_length_of_a_run() -> None:
     config = SimpleNamespace(train_steps=7, accumulation_steps=4)
-    assert plan_run(config, 3, 2, 10) == Plan(7, 10)
+    assert plan_run(config, 3, 2, 10) == RunPlan(7, 10)
     config.train_steps = 0
-    assert plan_run(config, 3, 2, 10) == Plan(7, 10)  # 30 micro-batches make 7 whole updates
+    assert plan_run(config, 3, 2, 10) == RunPlan(7, 10)  # 30 micro-batches make 7 whole updates
     with pytest.raises(ConfigError, match="gives 1 batches of 2 an epoch"):
         plan_run(config, 3, 2, 1)
