@@ -8,8 +8,7 @@ from src.inference.exporting import read_key
 from src.inference.file_answers import answer_records, rehearse
 from src.inference.predictor import Predictor
 from src.inference.record_files import check_input, check_output, read_records
-
-TEXT_KEYS = {"token_classification": "text", "fill_mask": "text"}  # of a plain line; text_a elsewhere
+from src.tasks import TASKS
 
 
 def main(config: PredictConfig) -> int:
@@ -32,13 +31,13 @@ def main(config: PredictConfig) -> int:
         top_k=config.top_k,
         text_columns=(config.text_a_column, config.text_b_column),
     )
-    task = predictor.card["task"]
+    task = predictor.task_info.task
     if config.top_k != PredictConfig().top_k and task != "fill_mask":
         raise ConfigError(f"top_k is {config.top_k}, but the model's task is {task}, not fill_mask")
     if config.serve:
         serve(predictor, *address, allowed_hosts=hosts)
         return 0
-    text_key = config.text_a_column or TEXT_KEYS.get(task, "text_a")
+    text_key = config.text_a_column or next(iter(TASKS[task].answerer.texts), "text_a")
     records = read_records(config.input, config.input_format, text_key)
     if config.dry_run:
         rehearse(predictor, records)

@@ -19,7 +19,7 @@ from src.albert_config import AlbertConfig
 from src.conversion.google_checkpoint import read_google
 from src.conversion.hugging_face_folder import read_hugging_face, write_hugging_face
 from src.conversion.own_checkpoint import read_own, write_own
-from src.task_file import TASKS
+from src.tasks import FINE_TUNED
 
 READERS = {"tf": read_google, "hf": read_hugging_face, "mindspore": read_own}
 WRITERS = {"mindspore": write_own, "hf": write_hugging_face}
@@ -43,7 +43,7 @@ class ConvertConfig(Config):
     target: str = option("", "format of the output", choices=("", *WRITERS), required=True)
     input: str = option("", "folder of the model, or a checkpoint in it (tf: its prefix)", required=True)
     output: str = option("", "folder that is made, new or empty", required=True)
-    task: str = option("", "what a fine-tuned head is for, where the input does not say", choices=("", *TASKS))
+    task: str = option("", "what a fine-tuned head is for, where the input does not say", choices=("", *FINE_TUNED))
     labels: tuple[str, ...] = option((), "names of a classifier's outputs in order, where the input gives none")
 
     def validate(self) -> None:

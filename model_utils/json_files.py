@@ -7,7 +7,7 @@ then values that somebody changed afterwards are noticed. Files without one are 
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
@@ -133,9 +133,18 @@ def read_json(path: Path, schema: type[SchemaType], error: type[UserError] = Dat
     Raises:
         error: as read_object, or a key is missing or holds what is not allowed.
     """
+    return read_validated(path, lambda value: validated(value, schema, str(path), error), error)
+
+
+def read_validated(path: Path, validate: Callable[[Any], SchemaType], error: type[UserError] = DataError) -> SchemaType:
+    """The object in a JSON file as `validate` has it, which raises `error` where a key is missing or wrong.
+
+    Raises:
+        error: as read_object.
+    """
     value = _read_object(path, error)
-    validated(value, schema, str(path), error)  # which says more than that something was changed
-    return validated(_unchanged(value, path, error), schema, str(path), error)
+    validate(value)  # which says more than that something was changed
+    return validate(_unchanged(value, path, error))
 
 
 def validated(value: Any, schema: type[SchemaType], origin: str, error: type[UserError] = DataError) -> SchemaType:

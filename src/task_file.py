@@ -2,24 +2,24 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from model_utils.json_files import Schema, read_json, write_checked
+from model_utils.json_files import Schema, read_validated, write_checked
 from src.albert_config import LENGTH, WIDTH
+from src.tasks import parse_task_info
+from src.tasks.task_info import TaskInfo
 
 TASK_FILE = "task.json"
-BEAM = 1000  # answers of a question that are kept or looked at, at most
-TASKS = ("classification", "regression", "multiple_choice", "squad_v1", "squad_v2", "token_classification")
-TEXT_COLUMNS = "text_columns"  # of a card: the names that texts had in the training data, by their keys in records
-LABELLED = ("classification", "token_classification")  # an output for each label
+BEAM = 1000
 
 
 @dataclass(frozen=True)
 class Task:
-    """A task of TASKS, and what task.json says about it.
+    """A fine-tuned task, and what task.json says about it.
 
     labels: in the order of the outputs; () where the outputs are no labels. settings: all the rest (SettingsSchema).
     """
@@ -45,50 +45,36 @@ class SettingsSchema(Schema):
     text_columns: dict[Literal["text_a", "text_b", "text"], str] = Field(default_factory=dict)
 
 
-class CardSchema(SettingsSchema):
-    """What has to be known to use fine-tuned weights."""
-
-    task: Literal[TASKS]
-    labels: tuple[str, ...] | None = None
-
-    @model_validator(mode="after")
-    def _labels_fit(self) -> Self:
-        if self.task in LABELLED and not self.labels:
-            raise ValueError(f"a name in labels for each output of {self.task}")
-        if len(set(self.labels or ())) < len(self.labels or ()):
-            raise ValueError("labels that differ from each other")
-        return self
-
-
 def folder_of(weights: Path) -> Path:
     """The folder that a checkpoint lies in, or the folder itself."""
     return weights if weights.is_dir() else weights.parent
 
 
-def write_card(folder: Path, card: Mapping[str, Any]) -> None:
+def write_task_info(folder: Path, task_info: TaskInfo) -> None:
     """Write task.json."""
-    write_checked(folder / TASK_FILE, card)
+    write_checked(folder / TASK_FILE, task_info.stated())
 
 
 def write_task(folder: Path, task: Task) -> None:
     """Write task.json."""
-    write_card(folder, {**task.settings, "task": task.task, "labels": task.labels})
+    content = {**task.settings, "task": task.task, "labels": task.labels}
+    write_task_info(folder, parse_task_info(content, str(folder / TASK_FILE)))
 
 
-def read_card(weights: Path) -> dict[str, Any] | None:
-    """All that task.json beside weights (a checkpoint or its folder) says, or None where there is none.
+def read_task_info(weights: Path) -> TaskInfo | None:
+    """What task.json beside weights (a checkpoint or its folder) says, or None where there is none.
 
     Raises:
         DataError: the file is damaged, or was changed after it was written.
     """
     file = folder_of(weights) / TASK_FILE
-    if not file.exists():
-        return None
-    card = read_json(file, CardSchema)
-    return card.model_dump(exclude_unset=True) | {"labels": list(card.labels or ())}
+    return read_validated(file, partial(parse_task_info, origin=str(file))) if file.exists() else None
 
 
 def read_task(weights: Path) -> Task | None:
-    """What read_card gives, as a Task."""
-    card = read_card(weights)
-    return card and Task(card.pop("task"), tuple(card.pop("labels")), card)
+    """What read_task_info gives, as a Task."""
+    task_info = read_task_info(weights)
+    if task_info is None:
+        return None
+    content = task_info.stated()
+    return Task(content.pop("task"), tuple(content.pop("labels")), content)

@@ -4,7 +4,6 @@ Everything lies beside the weights: albert_config.json, task.json, the vocabular
 without task.json are those of pre-training, and fill in masks.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,42 +13,19 @@ from mindspore import Tensor, nn
 
 from model_utils.errors import CheckpointError
 from src.albert_config import AlbertConfig, check_memory, find_config_file
-from src.checkpoint_files import BACKBONE, find_checkpoint, load_backbone
-from src.data.race_data import NUM_CHOICES
-from src.finetune_eval_model import (
-    EncoderOutputs,
-    FillMaskScores,
-    MultipleChoiceScores,
-    QuestionAnsweringScores,
-    SequenceClassificationScores,
-    SpanSearchScores,
-    TokenClassificationScores,
-)
+from src.checkpoint_files import find_checkpoint, load_backbone
 from src.saved_tokenizer import load_tokenizer
-from src.squad_postprocess import ANSWER_ALWAYS
-from src.task_file import read_card
+from src.task_file import read_task_info
+from src.tasks import TASKS
+from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
-
-FILL_MASK, EMBEDDINGS = "fill_mask", "embeddings"
-_LENGTHS = {"doc_stride": 128, "max_query_length": 64, "max_answer_length": 30, "n_best_size": 20}
-# What task.json may leave out: that of weights which others trained does.
-DEFAULTS: dict[str, dict[str, Any]] = {
-    "classification": {"max_seq_length": 512, "classifier_hidden_size": 0},
-    "regression": {"max_seq_length": 512, "classifier_hidden_size": 0},
-    "multiple_choice": {"max_seq_length": 512, "max_qa_length": 128},
-    "squad_v1": {"max_seq_length": 384, **_LENGTHS},
-    "squad_v2": {"max_seq_length": 384, **_LENGTHS, "start_n_top": 5, "end_n_top": 5, "null_threshold": ANSWER_ALWAYS},
-    "token_classification": {"max_seq_length": 512},
-    FILL_MASK: {"max_seq_length": 512},
-    EMBEDDINGS: {"max_seq_length": 512},
-}
 
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """Weights in their network, which is an AnsweringNetwork, and what belongs to them; card: task, labels, lengths."""
+    """Weights in their network, which is an AnsweringNetwork, and what belongs to them."""
 
-    card: dict[str, Any]
+    task_info: TaskInfo
     architecture: AlbertConfig
     tokenizer: FullTokenizer
     network: "AnsweringNetwork"
@@ -110,46 +86,10 @@ def load_trained(
             f"{file} says vocab_size {architecture.vocab_size}, but the vocabulary {tokenizer.file.name} beside it has "
             f"{tokenizer.vocab_size} entries"
         )
-    card = complete_card(None if embeddings else read_card(weights), architecture, embeddings)
-    scores, needed = build_scores(card, architecture)
-    load_backbone(scores, contents, needed)
-    return TrainedModel(card, architecture, tokenizer, AnsweringNetwork(scores))
-
-
-def complete_card(card: dict[str, Any] | None, architecture: AlbertConfig, embeddings: bool) -> dict[str, Any]:
-    """What task.json says, or the card of pre-trained weights; with what it leaves out."""
-    card = card or {"task": EMBEDDINGS if embeddings else FILL_MASK, "labels": []}
-    card = DEFAULTS[card["task"]] | card
-    if not architecture.use_relative_positions:
-        card["max_seq_length"] = min(card["max_seq_length"], architecture.max_position_embeddings)
-    if "max_query_length" in card:
-        card["max_query_length"] = min(card["max_query_length"], card["max_seq_length"] - 4)
-    return card
-
-
-def shortest_row(card: Mapping[str, Any]) -> int:
-    """The tokens that a row must have: as many as the beam of a SQuAD v2.0 head takes."""
-    return max(card.get("start_n_top", 1), card.get("end_n_top", 1))
-
-
-def build_scores(card: dict[str, Any], architecture: AlbertConfig) -> tuple[nn.Cell, tuple[str, ...]]:
-    """The network of a card, and beginnings of the names of the parameters that it cannot do without."""
-    labels = max(1, len(card["labels"]))
-    everything = ("",)
-    match card["task"]:
-        case "classification" | "regression":
-            hidden = card["classifier_hidden_size"]
-            return SequenceClassificationScores(architecture, labels, hidden), everything
-        case "multiple_choice":
-            return MultipleChoiceScores(architecture, NUM_CHOICES), everything
-        case "squad_v1":
-            return QuestionAnsweringScores(architecture), everything
-        case "squad_v2":
-            beams = card["start_n_top"], card["end_n_top"]
-            return SpanSearchScores(architecture, *beams), everything
-        case "token_classification":
-            return TokenClassificationScores(architecture, labels), everything
-        case "embeddings":
-            return EncoderOutputs(architecture), (BACKBONE,)
-        case _:
-            return FillMaskScores(architecture), (BACKBONE, "mlm.")
+    task_info = None if embeddings else read_task_info(weights)
+    task_info = task_info or TaskInfo(task="embeddings" if embeddings else "fill_mask")
+    task_info = task_info.fitted(architecture)
+    spec = TASKS[task_info.task]
+    scores = spec.scores(architecture, task_info)
+    load_backbone(scores, contents, spec.needed)
+    return TrainedModel(task_info, architecture, tokenizer, AnsweringNetwork(scores))

@@ -22,14 +22,16 @@ from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import PreTrainingScores
 from src.checkpoint_files import find_checkpoint, load_backbone
 from src.conversion import google_checkpoint
-from src.conversion.hf_names import HEAD_NAMES, hugging_face_names
+from src.conversion.hf_names import hugging_face_names
+from src.conversion.hugging_face_folder import HEAD_NAMES
 from src.conversion.own_checkpoint import write_own
 from src.conversion.portable_model import PortableModel, weight_shapes
 from src.conversion.tf_names import from_google, google_names, is_training_state
 from src.conversion.tokenizer_json import build_tokenizer_json, extract_vocabulary
 from src.inference.predictor import Predictor
 from src.saved_tokenizer import load_tokenizer
-from src.task_file import TASKS, Task, read_card, read_task
+from src.task_file import Task, read_task, read_task_info
+from src.tasks import FINE_TUNED
 from src.tokenization import FullTokenizer
 from tests.helpers import google_figures
 from tests.helpers.converted_outputs import computed, pre_training_outputs
@@ -224,7 +226,7 @@ ASKED = {
 }
 
 
-@pytest.mark.parametrize("task", [task for task in TASKS if task != "squad_v2"])
+@pytest.mark.parametrize("task", [task for task in FINE_TUNED if task != "squad_v2"])
 def test_how_a_model_is_used_goes_there_and_back(tmp_path: Path, task: str) -> None:
     """task.json says lengths, strides, columns: without them the same weights answer otherwise."""
     settings = {"max_seq_length": 24, "doc_stride": 3, "classifier_hidden_size": 0, "text_columns": {"text": "review"}}
@@ -246,7 +248,11 @@ def test_what_a_foreign_file_says_about_use_changes_neither_task_nor_labels(tmp_
     ours = convert(
         "hf", "mindspore", write_hugging_face(tmp_path / "hf", SMALL, values, **described), tmp_path / "ours"
     )
-    assert read_card(ours) == {"task": "classification", "labels": list(LABELS.values()), "max_seq_length": 24}
+    assert read_task_info(ours).stated() == {
+        "task": "classification",
+        "labels": list(LABELS.values()),
+        "max_seq_length": 24,
+    }
 
 
 def test_published_file_with_pooler_beside_masked_tokens_keeps_it(tmp_path: Path) -> None:

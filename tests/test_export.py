@@ -19,10 +19,11 @@ from src.inference.deploy_config import AIR, MINDIR, ONNX, ExportConfig
 from src.inference.exporting import check, export_model, load_mindir, read_key, rehearse_export
 from src.inference.predictor import Predictor
 from src.inference.server.schemas import ANSWERS
-from src.task_file import read_card
-from src.trained_model import build_scores, complete_card, load_trained
+from src.task_file import read_task_info
+from src.tasks import TASKS
+from src.trained_model import load_trained
 from tests.helpers.folder_state import folder_state
-from tests.helpers.trained_folders import ARCHITECTURE, CARDS, make_folder
+from tests.helpers.trained_folders import ARCHITECTURE, TASK_INFOS, make_folder
 
 TEXTS = ["a", "some words, and more.", "who is it? " * 9]
 RECORDS: dict[str, Callable[[str], dict[str, Any]]] = {
@@ -106,7 +107,7 @@ def test_a_deep_network_with_relative_positions(tmp_path: Path) -> None:
 
 def test_the_description_says_what_the_file_needs(mindir: Path) -> None:
     described = json.loads(mindir.with_suffix(".json").read_text())
-    assert described["task"] == "classification" and described["labels"] == CARDS["classification"]["labels"]
+    assert described["task"] == "classification" and described["labels"] == TASK_INFOS["classification"]["labels"]
     assert described["max_seq_length"] == 40 and described["do_lower_case"] is True
     assert [each["name"] for each in described["inputs"]] == ["input_ids", "input_mask", "segment_ids"]
     assert all(each["shape"] == ["batch", "length"] for each in described["inputs"])
@@ -159,7 +160,7 @@ def test_a_huge_entry_hides_no_difference(classifier: Path) -> None:
 
 
 def test_a_beam_wider_than_a_short_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(CARDS, "squad_v2", CARDS["squad_v2"] | {"start_n_top": 12, "end_n_top": 15})
+    monkeypatch.setitem(TASK_INFOS, "squad_v2", TASK_INFOS["squad_v2"] | {"start_n_top": 12, "end_n_top": 15})
     folder = make_folder(tmp_path / "run", "squad_v2")
     records = [RECORDS["squad_v2"](text) for text in TEXTS]
     answers = Predictor.load(exported(folder, tmp_path / "beam")).predict(records)
@@ -216,7 +217,7 @@ def test_a_dry_run_writes_nothing(classifier: Path, tmp_path: Path, capsys: pyte
         export.main(ExportConfig(export_file_name="/proc/version/model", **settings))
 
 
-@pytest.mark.parametrize("task", CARDS)
+@pytest.mark.parametrize("task", TASK_INFOS)
 @pytest.mark.oracles
 def test_onnx(task: str, tmp_path: Path) -> None:
     """ONNX Runtime computes the same: export_model compares, and ends with an error where it does not."""
@@ -306,7 +307,8 @@ def test_weights_that_do_not_fit_what_lies_beside_them(tmp_path: Path) -> None:
     with_config(hidden_size=64)
     with pytest.raises(CheckpointError, match=r"hidden_size is 64, but albert-1\.ckpt was trained with 32"):
         load_trained(folder)
-    scores, _ = build_scores(complete_card(read_card(folder), ARCHITECTURE, False), ARCHITECTURE)
+    task_info = read_task_info(folder).fitted(ARCHITECTURE)
+    scores = TASKS[task_info.task].scores(ARCHITECTURE, task_info)
     save_checkpoint(scores, folder, 1, {})  # without its architecture, as version 0.1.0 did
     with pytest.raises(CheckpointError, match="made for another architecture"):
         load_trained(folder)

@@ -22,7 +22,7 @@ from src.inference.predictor import Predictor
 from src.inference.record_files import NumberedRecord, check_input, check_output, read_records, write_records
 from src.inference.server import create_app
 from src.saved_tokenizer import load_tokenizer
-from src.task_file import read_card, write_card
+from src.task_file import read_task_info, write_task_info
 from src.tasks.fill_mask import encode_masked
 from tests.conftest import ROOT
 from tests.helpers.folder_state import folder_state
@@ -249,7 +249,8 @@ def test_what_is_cut_says_so(classify: Predictor) -> None:
 
 def test_texts_may_have_the_names_of_their_columns_in_training(classifier: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(classifier, tmp_path / "run")
-    write_card(folder, read_card(folder) | {"text_columns": {"text_a": "review", "text_b": "title"}})
+    columns = {"text_a": "review", "text_b": "title"}
+    write_task_info(folder, read_task_info(folder).model_copy(update={"text_columns": columns}))
     predictor = Predictor.load(folder)
     pair = {"text_a": "fine", "text_b": "words"}
     same = [{"review": "fine", "title": "words"}, {"review": "fine", "text_b": "words"}, pair | {"review": "fine"}]

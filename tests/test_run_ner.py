@@ -126,4 +126,4 @@ def test_the_name_of_the_texts_column_is_known(tmp_path: Path) -> None:
     ):
         settings = {"train_file": tmp_path / f"train.{name}", "text_column": column, "do_eval": False}
         config = load_config(NerConfig, arguments({}, settings))
-        assert NerTask(config, None).card.get("text_columns") == found
+        assert NerTask(config, None).task_info.text_columns == (found or {})

@@ -15,8 +15,8 @@ from model_utils.schema import load_config
 from src.create_squad_data import Answer, Question, read_squad
 from src.data.text_tables import read_table
 from src.tasks.finetune_config import SquadConfig, SquadV2Config
-from src.tasks.finetuning import Judgement
-from src.tasks.question_answering import SquadTask, SquadV2Task
+from src.tasks.question_answering import SQUAD_V2, SquadTask, SquadV2Task
+from src.tasks.spec import Judgement
 from src.tasks.squad_metrics import score_answers, score_with_threshold
 from tests.helpers.finetune_arguments import LEARNER, arguments
 from tests.helpers.folder_state import folder_state
@@ -196,7 +196,7 @@ def test_trivial_answers_of_v2_are_none() -> None:
 SURE = (0.5, 0.6, 0.7, 0.8)  # no_answer_probability
 
 
-def judge(split: str, card: dict[str, Any], questions: list[Question], end: float = 2.0) -> Judgement:
+def judge(split: str, settings: dict[str, Any], questions: list[Question], end: float = 2.0) -> Judgement:
     rows = len(questions)
     task = SquadV2Task(SquadV2Config(), None)
     task.questions[split] = questions
@@ -204,7 +204,9 @@ def judge(split: str, card: dict[str, Any], questions: list[Question], end: floa
     outputs = {"start_top_index": np.full((rows, 1), 2.0), "end_top_index": np.full((rows, 1), end)}
     outputs |= {name: np.zeros((rows, 1)) for name in ("start_top_log_probs", "end_top_log_probs")}
     outputs["cls_logits"] = logit(SURE[:rows])
-    return task.judge(split, SimpleNamespace(array=arrays.__getitem__), outputs, card)
+    return task.judge(
+        split, SimpleNamespace(array=arrays.__getitem__), outputs, SQUAD_V2.info(task="squad_v2", **settings)
+    )
 
 
 def four_questions(told: bool = True) -> list[Question]:

@@ -21,7 +21,8 @@ from fastapi.testclient import TestClient
 from model_utils.errors import ConfigError
 from src.inference.server import Limits, create_app, parse_address, parse_hosts, serve
 from src.inference.server.gates import hosts_of
-from src.inference.server.schemas import ANSWERS
+from src.tasks import TASKS
+from src.tasks.task_info import TaskInfo
 from tests.helpers.scripted_predictor import SCRIPTS, ScriptedPredictor
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -56,12 +57,12 @@ def test_every_task_is_answered_and_described(task: str) -> None:
     answer = SCRIPTS[task][1](RECORDS[task])
     assert reply.status_code == 200 and reply.json() == {"answers": [answer, answer]}
     assert predictor.calls == [[RECORDS[task]] * 2]
-    ANSWERS[task].model_validate(answer)
+    TASKS[task].answer.model_validate(answer)
 
-    assert api.get("/model").json() == predictor.card
+    assert api.get("/model").json() == predictor.task_info.completed()
     schemas = api.get("/openapi.json").json()["components"]["schemas"]
     assert set(RECORDS[task]) <= set(schemas["Record"]["properties"])
-    assert set(answer) <= set(schemas[ANSWERS[task].__name__]["properties"])
+    assert set(answer) <= set(schemas[TASKS[task].answer.__name__]["properties"])
 
 
 def test_ids_come_back_and_a_record_that_fails_leaves_the_others() -> None:
@@ -83,7 +84,7 @@ def test_offsets_and_texts_beyond_the_basic_plane_survive() -> None:
 
 def test_an_unknown_task_is_refused() -> None:
     predictor = ScriptedPredictor("fill_mask")
-    predictor.card["task"] = "translation"
+    predictor.task_info = TaskInfo(task="translation")
     with pytest.raises(ConfigError, match=r"'translation', allowed are classification, .*embeddings$"):
         create_app(predictor)
 

@@ -10,17 +10,6 @@ TIED_COPIES = {
     "predictions.decoder.bias": "predictions.bias",
 }
 
-# The class of transformers for each task of a fine-tuned model; SQuAD v2's beam search has none.
-ARCHITECTURES = {
-    "classification": "AlbertForSequenceClassification",
-    "regression": "AlbertForSequenceClassification",
-    "multiple_choice": "AlbertForMultipleChoice",
-    "token_classification": "AlbertForTokenClassification",
-    "squad_v1": "AlbertForQuestionAnswering",
-}
-# Their output layers have one name on both sides.
-HEAD_NAMES = ("classifier.weight", "classifier.bias", "qa_outputs.weight", "qa_outputs.bias")
-
 _EMBEDDINGS = "albert.embeddings."
 _TABLES = ("word_embeddings", "position_embeddings", "token_type_embeddings")
 _DENSE = {

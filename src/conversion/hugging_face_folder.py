@@ -11,13 +11,15 @@ from model_utils.errors import CheckpointError, ConfigError, DataError
 from model_utils.files import write_json
 from model_utils.json_files import Schema, matching, read_json
 from src.albert_config import RUN_KEYS, AlbertConfig
-from src.conversion.hf_names import ARCHITECTURES, HEAD_NAMES, TIED_COPIES, hugging_face_names
+from src.conversion.hf_names import TIED_COPIES, hugging_face_names
 from src.conversion.own_checkpoint import has_initial_pooler
 from src.conversion.portable_model import PortableModel, Vocabulary, account, check_shapes, settle_task
 from src.conversion.tokenizer_json import build_tokenizer_json, extract_vocabulary
 from src.conversion.torch_weights import read_weights
 from src.foreign_weights import SAFETENSORS
-from src.task_file import LABELLED, SettingsSchema, Task
+from src.task_file import SettingsSchema, Task
+from src.tasks import FINE_TUNED
+from src.tasks import TASKS as SPECS
 from src.tokenization import SENTENCEPIECE_SPECIALS, FullTokenizer
 
 logger = logging.getLogger(__name__)
@@ -27,6 +29,11 @@ BACKBONE = "albert."  # before the backbone's names, but in AlbertModel's own fi
 POSITION_IDS = "albert.embeddings.position_ids"  # 0, 1, 2, ...: a constant that older files hold
 WITHOUT_POOLER = ("AlbertForMaskedLM", "AlbertForQuestionAnswering", "AlbertForTokenClassification")
 NEITHER_HERE_NOR_THERE = ("share_parameters", "use_relative_positions", "max_relative_position")
+# The class of transformers for each task of a fine-tuned model; SQuAD v2's beam search has none.
+ARCHITECTURES = {name: head.hugging_face for name in FINE_TUNED if (head := SPECS[name].head).hugging_face}
+HEAD_NAMES = dict.fromkeys(
+    f"{SPECS[name].head.module}.{weight}" for name in ARCHITECTURES for weight in ("weight", "bias")
+)
 TASKS = {architecture: task for task, architecture in ARCHITECTURES.items() if task != "regression"}
 
 
@@ -191,7 +198,7 @@ def _describe_task(task: Task | None) -> dict[str, Any]:
     described: dict[str, Any] = {OURS: dict(task.settings)} if task.settings else {}
     if task.task == "regression":
         described |= {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}, "problem_type": "regression"}
-    if task.task in LABELLED:
+    if not SPECS[task.task].head.outputs:
         numbers = {label: number for number, label in enumerate(task.labels)}
         described |= {"id2label": {str(number): label for label, number in numbers.items()}, "label2id": numbers}
     return described

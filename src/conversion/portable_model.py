@@ -11,7 +11,8 @@ import numpy as np
 from model_utils.errors import CheckpointError, ConfigError
 from src.albert_config import AlbertConfig
 from src.albert_model import AlbertModel
-from src.task_file import LABELLED, Task
+from src.task_file import Task
+from src.tasks import FINE_TUNED, TASKS, tasks_of_head
 from src.tokenization import FullTokenizer, build_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -22,17 +23,8 @@ PARTS = (
     ("albert.pooler.",),
     ("mlm.",),
     ("sop.",),
-    ("classifier.",),
-    ("classifier_hidden.",),
-    ("qa_outputs.",),
-    ("start_logits.", "end_hidden.", "end_layer_norm.", "end_logits.", "answer_hidden.", "answer_logits."),
+    *dict.fromkeys(part for name in FINE_TUNED for part in TASKS[name].head.parts),
 )
-# The bias of each fine-tuned head, and the tasks that the head serves; the others have one output.
-HEAD_TASKS = {
-    "classifier.bias": ("classification", "regression", "multiple_choice", "token_classification"),
-    "qa_outputs.bias": ("squad_v1",),
-    "start_logits.bias": ("squad_v2",),
-}
 
 
 @dataclass(frozen=True)
@@ -166,16 +158,16 @@ def settle_task(
         ConfigError: the command line contradicts the source.
         CheckpointError: the source contradicts its own weights.
     """
-    heads = [bias for bias in HEAD_TASKS if bias in values]
+    modules = dict.fromkeys(TASKS[name].head.module for name in FINE_TUNED)
+    heads = [bias for module in modules if (bias := f"{module}.bias") in values]
     if not heads:
         if asked or labels:
             raise ConfigError(f"--task and --labels mean nothing for {origin}: it has no fine-tuned head")
         return None
     if len(heads) > 1:
         raise CheckpointError(f"{origin} has several fine-tuned heads, allowed is one: {', '.join(heads)}")
-    allowed, outputs = HEAD_TASKS[heads[0]], len(values[heads[0]])
-    if heads[0] == "classifier.bias":
-        allowed = allowed[1:3] if outputs == 1 else LABELLED
+    outputs = len(values[heads[0]])
+    allowed = tasks_of_head(heads[0].removesuffix(".bias"), outputs)
     settings = stated.settings if stated else {}
     task = stated.task if stated else asked or (allowed[0] if len(allowed) == 1 else "")
     if not task:
@@ -187,7 +179,7 @@ def settle_task(
         raise CheckpointError(
             f"{origin}: a head of {outputs} outputs is not for {task}, possible is {' or '.join(allowed)}"
         )
-    if task not in LABELLED:
+    if TASKS[task].head.outputs:
         if labels:
             raise ConfigError(f"--labels means nothing for {task}")
         return Task(task, (), settings)

@@ -14,6 +14,7 @@ import shutil
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -26,12 +27,12 @@ from mindspore import Tensor, nn
 from model_utils.device import peak_memory
 from model_utils.errors import CheckpointError, ConfigError, DataError
 from model_utils.files import open_file, scratch_folder, sync_to_disk
-from model_utils.json_files import FileBeside, Schema, Sha256, read_json, write_checked
+from model_utils.json_files import FileBeside, Schema, Sha256, read_json, read_validated, write_checked
 from src.data.feature_files import sha256_of
-from src.data.race_data import NUM_CHOICES
 from src.inference.deploy_config import AIR, MINDIR, ONNX
-from src.task_file import CardSchema
-from src.trained_model import DEFAULTS, AnsweringNetwork, TrainedModel, shortest_row
+from src.tasks import TASKS, parse_task_info
+from src.tasks.task_info import TaskInfo
+from src.trained_model import AnsweringNetwork, TrainedModel
 
 logger = logging.getLogger(__name__)
 FORMAT_VERSION = 1
@@ -62,10 +63,9 @@ class VocabularySchema(Schema):
     sha256: Sha256
 
 
-class DescriptionSchema(CardSchema):
-    """What NAME.json says: the card of the model (src/trained_model.py) with the files and the graph."""
+class DescriptionSchema(Schema):
+    """What NAME.json says of the files and the graph, beside what task.json says."""
 
-    task: Literal[tuple(DEFAULTS)]
     format_version: Literal[FORMAT_VERSION]
     sha256: Sha256
     encrypted: bool
@@ -106,7 +106,7 @@ def export_model(
 
     Args:
         name: DIR/NAME. key: encrypt the MINDIR.
-        batch_size, length: of AIR and ONNX; length 0: the card's max_seq_length.
+        batch_size, length: of AIR and ONNX; length 0: the model's max_seq_length.
 
     Raises:
         CheckpointError: the file that was written computes something else; nothing is left behind.
@@ -144,7 +144,7 @@ def rehearse_export(
 ) -> None:
     """Compute one batch, and say what export_model, which has the same arguments and errors, would take."""
     fixed = _settle(model, name, file_format, batch_size, length)
-    inputs = [Tensor(one) for one in sample_inputs(model, *(fixed or (2, model.card["max_seq_length"])))]
+    inputs = [Tensor(one) for one in sample_inputs(model, *(fixed or (2, model.task_info.max_seq_length)))]
     seconds, before = [], peak_memory()
     for _ in range(2):
         start = time.monotonic()
@@ -168,7 +168,7 @@ def _settle(model: TrainedModel, name: Path, file_format: str, batch_size: int, 
     for suffix in (f".{file_format.lower()}", _vocabulary_suffix(model), ".json"):
         if os.path.isdir(file := f"{name}{suffix}"):
             raise DataError(f"{file} is a folder, and would have to be a file of the export; name another one")
-    fixed = None if file_format == MINDIR else (batch_size, length or model.card["max_seq_length"])
+    fixed = None if file_format == MINDIR else (batch_size, length or model.task_info.max_seq_length)
     if fixed:
         _check_length(model, fixed[1])
     if file_format == ONNX:
@@ -181,7 +181,7 @@ def _vocabulary_suffix(model: TrainedModel) -> str:
 
 
 def _check_length(model: TrainedModel, length: int) -> None:
-    least, most = shortest_row(model.card), model.card["max_seq_length"]
+    least, most = model.task_info.shortest_row, model.task_info.max_seq_length
     if not least <= length <= most:
         raise ConfigError(f"export_seq_length is {length}, allowed for this model are {least} to {most} tokens")
 
@@ -202,7 +202,7 @@ def _write(model: TrainedModel, name: Path, file_format: str, key: bytes | None,
     except (RuntimeError, TypeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise DataError(
-            f"MindSpore cannot write the network of {model.card['task']} as {file_format}: {reason}"
+            f"MindSpore cannot write the network of {model.task_info.task} as {file_format}: {reason}"
         ) from error
     file.chmod(0o644)  # MindSpore lets its owner alone read it
     return file
@@ -249,7 +249,8 @@ def check(model: TrainedModel, exported: Callable[..., Any], fixed: tuple[int, i
     Raises:
         CheckpointError: it is above TOLERANCE.
     """
-    longest, least = model.card["max_seq_length"], 2 * shortest_row(model.card)  # sample rows are half full or more
+    longest = model.task_info.max_seq_length
+    least = 2 * model.task_info.shortest_row  # sample rows are half full or more
     shapes = (
         [fixed] if fixed else [(rows, min(max(tokens, least), longest)) for rows, tokens in SHAPES] + [(2, longest)]
     )
@@ -290,8 +291,8 @@ def sample_inputs(model: TrainedModel, batch: int, length: int) -> list[np.ndarr
     ids = random.integers(0, model.architecture.vocab_size, (batch, length)).astype(np.int32) * mask
     segments = (np.arange(length) > length // 3).astype(np.int32) * mask
     columns = {"input_ids": ids, "input_mask": mask, "segment_ids": segments, "p_mask": 1 - mask}
-    if model.card["task"] == "multiple_choice":  # entry t * NUM_CHOICES + c is token t of choice c
-        columns = {name: column.repeat(NUM_CHOICES, 1) for name, column in columns.items()}
+    texts = TASKS[model.task_info.task].texts_per_row  # entry t * texts + c is token t of text c
+    columns = {name: column.repeat(texts, 1) for name, column in columns.items()}
     columns["masked_lm_positions"] = random.integers(0, length, (batch, 2)).astype(np.int32)
     return [columns[name] for name in model.network.input_columns]
 
@@ -306,10 +307,10 @@ def describe(
 ) -> dict[str, Any]:
     """The content of NAME.json."""
     network: AnsweringNetwork = model.network
-    lanes = NUM_CHOICES if model.card["task"] == "multiple_choice" else 1
-    batch, length = (fixed[0], fixed[1] * lanes) if fixed else ("batch", f"{lanes} * length" if lanes > 1 else "length")
+    texts = TASKS[model.task_info.task].texts_per_row
+    batch, length = (fixed[0], fixed[1] * texts) if fixed else ("batch", f"{texts} * length" if texts > 1 else "length")
     masks = 2 if fixed else "masks"
-    return model.card | {
+    return model.task_info.completed() | {
         "format_version": FORMAT_VERSION,
         "file": file.name,
         "file_format": file_format,
@@ -327,7 +328,7 @@ def describe(
     }
 
 
-def read_description(file: Path) -> dict[str, Any]:
+def read_description(file: Path) -> tuple[DescriptionSchema, TaskInfo]:
     """NAME.json beside NAME.mindir, whose sha256 it is compared with.
 
     Raises:
@@ -336,11 +337,12 @@ def read_description(file: Path) -> dict[str, Any]:
     path = file.with_suffix(".json")
     if not os.path.lexists(path):
         raise DataError(f"{path} is missing: it says what {file.name} computes, and was written beside it")
+    task_info = read_validated(path, partial(parse_task_info, origin=str(path), allowed=TASKS))
     described = read_json(path, DescriptionSchema)
-    if missing := DEFAULTS[described.task].keys() - described.model_fields_set:
+    if missing := task_info.settings() - task_info.model_fields_set:
         raise DataError(f"{path}: {min(missing)} is missing")
     if not file.is_file():
         raise DataError(f"{file} is missing")
     if sha256_of(file) != described.sha256:
         raise DataError(f"{file} is damaged, or does not belong to {path.name}: its sha256 is another one")
-    return described.model_dump(exclude_unset=True) | {"labels": list(described.labels or ())}
+    return described, task_info

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 RECORDS_AT_ONCE = 1024
 REHEARSED = 64  # records that a dry run answers
 PREDICTION = "prediction"
-LENGTHS = ("max_seq_length", "max_qa_length", "max_query_length")  # of a card, that texts are cut to
+LENGTHS = ("max_seq_length", "max_qa_length", "max_query_length")  # of a task, that texts are cut to
 
 
 def answered(predictor: Predictor, batch: list[NumberedRecord]) -> Iterator[tuple[NumberedRecord, dict[str, Any]]]:
@@ -62,7 +62,8 @@ def answer_records(predictor: Predictor, records: Iterator[NumberedRecord], outp
             total += len(batch)
             progress.update(len(batch))
     if truncated:
-        limits = ", ".join(f"{key} {predictor.card[key]}" for key in LENGTHS if key in predictor.card)
+        task_info = predictor.task_info
+        limits = ", ".join(f"{key} {getattr(task_info, key)}" for key in LENGTHS if key in task_info.settings())
         logger.info(
             f"{truncated:,} of {total:,} records have texts longer than the model takes, which were cut: {limits}"
         )

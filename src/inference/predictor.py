@@ -12,8 +12,11 @@ from src.albert_config import AlbertConfig
 from src.data.feature_cache import Features
 from src.data.feature_files import Column
 from src.data.length_buckets import WIDTH_STEP
-from src.inference.answers import ANSWERERS, Answerer, MaskAnswerer, Record
-from src.inference.exporting import load_mindir, read_description
+from src.inference.exporting import DescriptionSchema, load_mindir, read_description
+from src.tasks import TASKS
+from src.tasks.answerer import Record
+from src.tasks.fill_mask import MaskAnswerer
+from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer, build_tokenizer
 from src.trained_model import load_trained
 from src.training.network_outputs import WORKING_MEMORY, OutputTable, rows_in_memory
@@ -26,11 +29,11 @@ _OUTPUTS_AT_ONCE = WORKING_MEMORY // 16  # float32 numbers, each of them about f
 class ExportedNetwork:
     """The graph of a MINDIR, with the names of its columns as src.trained_model.AnsweringNetwork has them."""
 
-    def __init__(self, graph: Callable[..., Any], described: dict[str, Any]) -> None:
+    def __init__(self, graph: Callable[..., Any], described: DescriptionSchema) -> None:
         self.graph = graph
-        self.input_columns = tuple(each["name"] for each in described["inputs"])
-        self.output_names = tuple(each["name"] for each in described["outputs"])
-        self.per_token_outputs = tuple(each["name"] for each in described["outputs"] if each["per_token"])
+        self.input_columns = tuple(each.name for each in described.inputs)
+        self.output_names = tuple(each.name for each in described.outputs)
+        self.per_token_outputs = tuple(each.name for each in described.outputs if each.per_token)
 
     def __call__(self, *inputs: Tensor) -> Any:
         return self.graph(*inputs)
@@ -40,13 +43,13 @@ class Predictor:
     """Answers records, JSON objects in the formats of docs/serving.md. Not thread-safe; any one thread may use it.
 
     Args:
-        card: "task", "labels", "max_seq_length" and what else the task needs (src/trained_model.py).
+        task_info: of the network, with lengths that it takes.
         network: takes batches of columns (B, *) int32; an AnsweringNetwork or an ExportedNetwork.
         architecture: of the network.
         batch_tokens: that the network takes at once, padding included, at least one row of them; 0: as many as keep its
             memory within bounds (src.training.network_outputs.rows_in_memory).
         top_k: tokens for each mask, where masks are filled in.
-        text_columns: keys of the first and the second text in records (src/inference/answers.py); empty: as in
+        text_columns: keys of the first and the second text in records (src/tasks/answerer.py); empty: as in
             training.
 
     Raises:
@@ -55,7 +58,7 @@ class Predictor:
 
     def __init__(
         self,
-        card: dict[str, Any],
+        task_info: TaskInfo,
         tokenizer: FullTokenizer,
         network: Any,
         architecture: AlbertConfig,
@@ -63,9 +66,10 @@ class Predictor:
         top_k: int = 5,
         text_columns: tuple[str, str] = ("", ""),
     ) -> None:
-        self.card = card
+        self.task_info = task_info
         self._network, self._architecture, self._batch_tokens = network, architecture, batch_tokens
-        self._answerer: Answerer = ANSWERERS[card["task"]](card, tokenizer, text_columns)
+        self._spec = TASKS[task_info.task]
+        self._answerer = self._spec.answerer(task_info, tokenizer, text_columns)
         if isinstance(self._answerer, MaskAnswerer):
             self._answerer.top_k = top_k
 
@@ -94,18 +98,19 @@ class Predictor:
         model = Path(model)
         if model.suffix != MINDIR_SUFFIX:
             trained = load_trained(model, embeddings, vocab_file, spm_model_file)
-            return cls(trained.card, trained.tokenizer, trained.network, trained.architecture, **settings)
-        card = read_description(model)
-        if card["encrypted"] != (key is not None):
-            needed = "encrypted: encrypt_key_file is needed" if card["encrypted"] else "not encrypted: no key is needed"
+            return cls(trained.task_info, trained.tokenizer, trained.network, trained.architecture, **settings)
+        described, task_info = read_description(model)
+        if described.encrypted != (key is not None):
+            needed = "not encrypted: no key is needed" if key else "encrypted: encrypt_key_file is needed"
             raise ConfigError(f"{model} is {needed}")
-        vocabulary = model.with_name(card["vocabulary"]["file"])
+        vocabulary = model.with_name(described.vocabulary.file)
         kind = (str(vocabulary), "") if vocabulary.suffix == ".txt" else ("", str(vocabulary))
-        tokenizer = build_tokenizer(*kind, card["do_lower_case"])
-        if tokenizer.sha256 != card["vocabulary"]["sha256"]:
+        tokenizer = build_tokenizer(*kind, described.do_lower_case)
+        if tokenizer.sha256 != described.vocabulary.sha256:
             raise DataError(f"{vocabulary} is not the vocabulary that {model.name} was exported with")
-        architecture = AlbertConfig.from_values(card["architecture"], model.with_suffix(".json"))
-        return cls(card, tokenizer, ExportedNetwork(load_mindir(model, key), card), architecture, **settings)
+        architecture = AlbertConfig.from_values(described.architecture, model.with_suffix(".json"))
+        network = ExportedNetwork(load_mindir(model, key), described)
+        return cls(task_info, tokenizer, network, architecture, **settings)
 
     def predict(self, records: Sequence[Record]) -> list[Record]:
         """One answer for each record, in their order.
@@ -147,9 +152,9 @@ class Predictor:
     def _run(self, features: Features) -> dict[str, Any]:
         """The network's outputs for all rows, batched by length."""
         lengths = features.values["input_ids"].counts
-        step, lanes = WIDTH_STEP * self._answerer.lanes, self._answerer.lanes
-        longest = self.card["max_seq_length"] * lanes
-        widths = np.minimum(-(-np.maximum(lengths, self._answerer.shortest * lanes) // step) * step, longest)
+        texts = self._spec.texts_per_row
+        step, longest = WIDTH_STEP * texts, self.task_info.max_seq_length * texts
+        widths = np.minimum(-(-np.maximum(lengths, self.task_info.shortest_row * texts) // step) * step, longest)
         outputs = OutputTable(self._network, lengths, self._answerer.ignored_outputs)
         order = np.argsort(-lengths, kind="stable")
         while len(order):
@@ -163,8 +168,8 @@ class Predictor:
         """Rows of a batch of this width, which is that of all texts side by side."""
         if self._batch_tokens:
             return max(1, self._batch_tokens // width)
-        lanes = self._answerer.lanes
-        return max(1, rows_in_memory(self._architecture, width // lanes, self.card.get("start_n_top", 0)) // lanes)
+        texts = self._spec.texts_per_row
+        return max(1, rows_in_memory(self._architecture, width // texts, self.task_info.searched_starts) // texts)
 
 
 def _pad(features: Features, name: str, rows: np.ndarray, width: int) -> np.ndarray:

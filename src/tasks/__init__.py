@@ -1,1 +1,54 @@
-"""The tasks, and the course of fine-tuning that they share."""
+"""The tasks by the name that task.json has for them, and the course of fine-tuning that they share."""
+
+from collections.abc import Collection
+from typing import Any, Literal
+
+from pydantic import create_model
+
+from model_utils.json_files import Schema, validated
+from src.tasks.classification import CLASSIFICATION, REGRESSION
+from src.tasks.fill_mask import EMBEDDINGS, FILL_MASK
+from src.tasks.multiple_choice import MULTIPLE_CHOICE
+from src.tasks.question_answering import SQUAD_V1, SQUAD_V2
+from src.tasks.spec import TaskSpec
+from src.tasks.task_info import TaskInfo
+from src.tasks.token_classification import TOKEN_CLASSIFICATION
+
+TASKS: dict[str, TaskSpec] = {
+    spec.name: spec
+    for spec in (
+        CLASSIFICATION,
+        REGRESSION,
+        MULTIPLE_CHOICE,
+        SQUAD_V1,
+        SQUAD_V2,
+        TOKEN_CLASSIFICATION,
+        FILL_MASK,
+        EMBEDDINGS,
+    )
+}
+FINE_TUNED = tuple(name for name, spec in TASKS.items() if spec.head)
+
+
+def parse_task_info(content: Any, origin: str, allowed: Collection[str] = FINE_TUNED) -> TaskInfo:
+    """What task.json says, as its task has it.
+
+    Args:
+        origin: the file, for the error. allowed: tasks.
+
+    Raises:
+        DataError: names the key, what it holds and what is allowed.
+    """
+    named = create_model("Named", __base__=Schema, task=(Literal[tuple(allowed)], ...))
+    return validated(content, TASKS[validated(content, named, origin).task].info, origin)
+
+
+def tasks_of_head(module: str, outputs: int) -> list[str]:
+    """The tasks that a head may be for.
+
+    Args:
+        module: Head.module. outputs: of it.
+    """
+    heads = {name: TASKS[name].head for name in FINE_TUNED if TASKS[name].head.module == module}
+    exact = [name for name, head in heads.items() if head.outputs == outputs]
+    return exact or [name for name, head in heads.items() if not head.outputs]

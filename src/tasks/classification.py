@@ -1,16 +1,17 @@
 """Classification and regression of texts and pairs of texts: GLUE's tasks, and anyone's own."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from mindspore import nn
+from pydantic import Field
 from scipy.special import softmax
 
 from model_utils.errors import ConfigError, DataError
-from src.albert_config import AlbertConfig
+from src.albert_config import WIDTH, AlbertConfig
 from src.albert_for_finetune import AlbertForRegression, AlbertForSequenceClassification
 from src.assessment_method import METHODS, assess
 from src.create_finetune_data import (
@@ -18,6 +19,7 @@ from src.create_finetune_data import (
     TextColumns,
     classification_facts,
     classification_features,
+    encode_pairs,
     find_labels,
     find_splits,
     read_examples,
@@ -25,32 +27,34 @@ from src.create_finetune_data import (
     read_tfrecord,
     sample,
     split_off,
+    token_columns,
 )
+from src.data.feature_cache import Features
 from src.data.feature_files import RecordSet, sha256_of
 from src.data.text_tables import read_table
 from src.finetune_eval_model import SequenceClassificationScores
-from src.task_file import TEXT_COLUMNS, read_task
+from src.tasks.answerer import Answer, Answerer, Outputs, Probability, Record, likeliest_name
 from src.tasks.finetune_config import ClassifierConfig
-from src.tasks.finetuning import TRAIN, Judgement, Source
 from src.tasks.glue import GLUE_TASKS, read_glue, write_submission
 from src.tasks.prediction_table import write_prediction_table
+from src.tasks.spec import TRAIN, Head, Judgement, RecordField, Source, TaskSpec
+from src.tasks.task_info import LabelledInfo, TaskInfo
 from src.tokenization import FullTokenizer
 
 LABELS = "labels"  # array of label ids or scores beside the rows of a split that has them
 
 
 class ClassifierTask:
-    """See src.tasks.finetuning.Task.
+    """See src.tasks.spec.Task.
 
     Raises:
         ConfigError, DataError: the texts are missing, or labels and num_class contradict each other.
     """
 
     kind = "classification"
-    lanes = 1
     scores_texts = False
 
-    def __init__(self, config: ClassifierConfig, tokenizer: FullTokenizer) -> None:
+    def __init__(self, config: ClassifierConfig, tokenizer: FullTokenizer, known: TaskInfo | None = None) -> None:
         self.config, self.tokenizer = config, tokenizer
         self.glue = GLUE_TASKS.get(config.task_name)
         self.examples = GlueTexts(config) if self.glue else CustomTexts(config)
@@ -58,7 +62,7 @@ class ClassifierTask:
         self.dev_splits, self.test_splits = self.examples.dev_splits, self.examples.test_splits
         self.pairs = bool(self.examples.columns.text_b)
         self.regression = not self.glue.labels if self.glue else config.num_class == 1
-        self.labels = [] if self.regression else self._find_labels()
+        self.labels = [] if self.regression else self._find_labels(known)
         usual = "spearman_correlation" if self.regression else "accuracy"
         default = self.glue.metric if self.glue else usual
         self.method = config.assessment_method or default
@@ -68,23 +72,24 @@ class ClassifierTask:
                 "spearman_correlation belongs to regressions and the other methods to classes"
             )
         self.selection = METHODS[self.method][0]
-        self.card: dict[str, Any] = {
-            "task": "regression" if self.regression else "classification",
-            "labels": self.labels,
-            "max_seq_length": config.max_seq_length,
-            "task_name": config.task_name,
-            "classifier_hidden_size": config.classifier_hidden_size,
-        }
-        if columns := self.examples.text_columns():
-            self.card[TEXT_COLUMNS] = columns
+        self.spec = REGRESSION if self.regression else CLASSIFICATION
+        columns = self.examples.text_columns()
+        self.task_info = self.spec.info(
+            task=self.spec.name,
+            labels=tuple(self.labels),
+            max_seq_length=config.max_seq_length,
+            task_name=config.task_name,
+            classifier_hidden_size=config.classifier_hidden_size,
+            **({"text_columns": columns} if columns else {}),
+        )
 
-    def _find_labels(self) -> list[str]:
+    def _find_labels(self, known: TaskInfo | None) -> list[str]:
         config = self.config
         if self.glue:
             labels = list(self.glue.labels)
         elif config.label_list:
             labels = list(config.label_list)
-        elif not config.do_train and (known := read_task(Path(config.load_finetune_checkpoint_path))):
+        elif known:
             labels = list(known.labels)
         elif config.train_data_file_path:
             labels = [str(number) for number in range(config.num_class)]
@@ -111,16 +116,7 @@ class ClassifierTask:
         described = (examples, labels, self.tokenizer, config.max_seq_length)
         return Source(classification_facts(*described), partial(classification_features, *described))
 
-    def training_network(self, architecture: AlbertConfig, seed: int) -> nn.Cell:
-        losses = AlbertForRegression if self.regression else AlbertForSequenceClassification
-        return losses(self.scores_network(architecture), seed)
-
-    def scores_network(self, architecture: AlbertConfig) -> nn.Cell:
-        return SequenceClassificationScores(architecture, max(1, len(self.labels)), self.config.classifier_hidden_size)
-
-    def judge(
-        self, split: str, records: RecordSet, outputs: dict[str, np.ndarray], card: Mapping[str, Any]
-    ) -> Judgement:
+    def judge(self, split: str, records: RecordSet, outputs: dict[str, np.ndarray], task_info: TaskInfo) -> Judgement:
         logits = outputs["logits"]
         predictions = logits[:, 0] if self.regression else logits.argmax(1)
         right = records.array(LABELS) if "label_ids" in records.columns else None
@@ -245,3 +241,74 @@ class CustomTexts:
         if "dev" in self.files or not config.do_eval:
             return list(self._training)
         return split_off(self._training, config.dev_ratio, config.seed)[split == "dev"]
+
+
+class RegressionInfo(TaskInfo):
+    """classifier_hidden_size: of a layer between the encoder and the classifier, 0 for none."""
+
+    classifier_hidden_size: int = Field(0, ge=0, le=WIDTH)
+
+
+class ClassificationInfo(RegressionInfo, LabelledInfo):
+    """The same with labels."""
+
+
+def build_scores(architecture: AlbertConfig, task_info: RegressionInfo) -> nn.Cell:
+    """The network of classes, or of one score."""
+    return SequenceClassificationScores(architecture, max(1, len(task_info.labels)), task_info.classifier_hidden_size)
+
+
+class ClassificationAnswerer(Answerer):
+    """text_a, text_b -> label, probabilities."""
+
+    texts = ("text_a", "text_b")
+
+    def read(self, record: Record) -> tuple[str, str]:
+        return self.text(record, "text_a"), self.text(record, "text_b", needed=False)
+
+    def features(self, items: Sequence[tuple[str, str]]) -> Features:
+        values, truncated = encode_pairs(*zip(*items, strict=True), self.tokenizer, self.length)
+        return Features(token_columns(self.tokenizer, self.length), values, {"truncated": truncated})
+
+    def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
+        return [likeliest_name("label", self.task_info.labels, row) for row in softmax(outputs["logits"], 1)]
+
+
+class RegressionAnswerer(ClassificationAnswerer):
+    """text_a, text_b -> score."""
+
+    def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
+        return [{"score": float(row[0])} for row in outputs["logits"]]
+
+
+class ClassificationAnswer(Answer):
+    label: str
+    probabilities: dict[str, Probability]
+
+
+class RegressionAnswer(Answer):
+    score: float
+
+
+_PAIR = {"text_a": RecordField(), "text_b": RecordField(optional=True)}
+_PARTS, _HUGGING_FACE = (("classifier.",), ("classifier_hidden.",)), "AlbertForSequenceClassification"
+CLASSIFICATION = TaskSpec(
+    "classification",
+    build_scores,
+    ClassificationAnswerer,
+    _PAIR,
+    ClassificationAnswer,
+    Head("classifier", 0, _PARTS, _HUGGING_FACE),
+    ClassificationInfo,
+    losses=AlbertForSequenceClassification,
+)
+REGRESSION = TaskSpec(
+    "regression",
+    build_scores,
+    RegressionAnswerer,
+    _PAIR,
+    RegressionAnswer,
+    Head("classifier", 1, _PARTS, _HUGGING_FACE),
+    RegressionInfo,
+    losses=AlbertForRegression,
+)

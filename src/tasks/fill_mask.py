@@ -1,11 +1,20 @@
-"""Filling in [MASK]: the text for the network, and the likeliest tokens of its scores."""
+"""What pre-trained weights do as they are: fill in [MASK], and turn a text into a vector."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel, Field
 from scipy.special import softmax
 
 from model_utils.errors import DataError
+from src.create_finetune_data import token_columns
+from src.data.feature_cache import Features
+from src.data.feature_files import Column, Ragged
+from src.finetune_eval_model import EncoderOutputs, FillMaskScores
+from src.tasks.answerer import Answer, Answerer, Outputs, Probability, Record
+from src.tasks.classification import ClassificationAnswerer
+from src.tasks.spec import RecordField, TaskSpec
 from src.tokenization import WORD_START, FullTokenizer
 
 MASK = "[MASK]"
@@ -40,3 +49,79 @@ def likeliest(logits: np.ndarray, tokenizer: FullTokenizer, top_k: int) -> list[
     order = np.argsort(-probabilities, kind="stable")[:top_k]
     tokens = tokenizer.convert_ids_to_tokens(order)
     return [{"token": token, "probability": float(probabilities[i])} for token, i in zip(tokens, order, strict=True)]
+
+
+class MaskAnswerer(Answerer):
+    """text with [MASK] -> predictions, the likeliest tokens for each mask."""
+
+    texts = ("text",)
+    top_k = 5
+
+    def read(self, record: Record) -> tuple[list[int], list[int]]:
+        ids = encode_masked(self.text(record, "text"), self.tokenizer, self.length)
+        return ids, [place for place, token in enumerate(ids) if token == self.tokenizer.mask_id]
+
+    def outputs_of(self, item: tuple[list[int], list[int]]) -> int:
+        return len(item[1]) * self.tokenizer.vocab_size
+
+    def features(self, items: Sequence[tuple[list[int], list[int]]]) -> Features:
+        counts = np.array([len(ids) for ids, _ in items], np.int64)
+        ids = np.concatenate([ids for ids, _ in items]).astype(np.int32)
+        columns = token_columns(self.tokenizer, self.length)
+        filled = (ids, np.ones_like(ids), np.zeros_like(ids))
+        values = {name: Ragged(column, counts) for name, column in zip(columns, filled, strict=True)}
+        most = max(len(places) for _, places in items)
+        positions = np.array([places + [0] * (most - len(places)) for _, places in items], np.int32)
+        columns["masked_lm_positions"] = Column("int32", most)
+        values["masked_lm_positions"] = Ragged(positions.ravel(), np.full(len(items), most))
+        return Features(columns, values)
+
+    def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
+        return [
+            {"predictions": [likeliest(logits, self.tokenizer, self.top_k) for logits in rows[: len(places)]]}
+            for (_, places), rows in zip(items, outputs["mlm_logits"], strict=True)
+        ]
+
+
+class EmbeddingsAnswerer(ClassificationAnswerer):
+    """text_a -> pooled."""
+
+    ignored_outputs = ("sequence_output",)
+    texts = ("text_a",)
+
+    def read(self, record: Record) -> tuple[str, str]:
+        return self.text(record, "text_a"), ""
+
+    def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
+        return [{"pooled": row.tolist()} for row in outputs["pooled_output"]]
+
+
+class TokenProbability(BaseModel):
+    token: str
+    probability: Probability
+
+
+class MaskAnswer(Answer):
+    predictions: list[list[TokenProbability]] = Field(description="for each [MASK] the likeliest tokens, best first")
+
+
+class EmbeddingAnswer(Answer):
+    pooled: list[float]
+
+
+FILL_MASK = TaskSpec(
+    "fill_mask",
+    lambda architecture, _: FillMaskScores(architecture),
+    MaskAnswerer,
+    {"text": RecordField()},
+    MaskAnswer,
+    needed=("albert.", "mlm."),
+)
+EMBEDDINGS = TaskSpec(
+    "embeddings",
+    lambda architecture, _: EncoderOutputs(architecture),
+    EmbeddingsAnswerer,
+    {"text_a": RecordField()},
+    EmbeddingAnswer,
+    needed=("albert.",),
+)

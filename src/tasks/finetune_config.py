@@ -9,7 +9,6 @@ from src.albert_config import LENGTH, WIDTH
 from src.assessment_method import METHODS
 from src.data.entities import is_tag
 from src.data.ner_data import FORMATS
-from src.task_file import BEAM
 from src.tasks.glue import GLUE_TASKS
 from src.training.training_config import TrainingConfig
 
@@ -17,6 +16,7 @@ CUSTOM = "custom"
 TFRECORD = ".tfrecord"
 SAMPLES = 2**31 - 1
 LABELS = 100_000
+BEAM = 1000  # answers of a question that are kept or looked at, at most
 
 
 class FinetuneConfig(TrainingConfig):

@@ -1,30 +1,31 @@
 """Fine-tuning of every task: train, choose the best checkpoint on the development set, measure, predict.
 
-What differs between tasks lies behind `Task`; the entry scripts name one and this module does the rest.
+What differs between tasks lies behind src.tasks.spec.Task; the entry scripts name one and this module does the rest.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
 from mindspore import nn
 
 from model_utils.config import check_output_folder
 from model_utils.device import Device, setup_device
 from model_utils.errors import CheckpointError, ConfigError
 from model_utils.files import write_json
-from src.albert_config import AlbertConfig, check_memory
+from src.albert_config import check_memory
 from src.checkpoint_files import Contents, find_checkpoint, load_backbone
 from src.data.batches import FeatureDataset, Loading
-from src.data.feature_cache import Features, cached_features
+from src.data.feature_cache import cached_features
 from src.data.feature_files import SUFFIX, RecordSet, open_records
 from src.data.length_buckets import WIDTH_STEP, choose_boundaries
 from src.saved_tokenizer import load_tokenizer, save_tokenizer
-from src.task_file import TASK_FILE, folder_of, read_card, write_card
+from src.task_file import TASK_FILE, folder_of, read_task_info, write_task_info
 from src.tasks.finetune_config import FinetuneConfig
+from src.tasks.spec import TRAIN, Judgement, Task
+from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer, build_tokenizer
 from src.training.dry_run import dry_run
 from src.training.evaluation import Evaluation, Selection
@@ -36,24 +37,7 @@ from src.training.train_step import build_step
 from src.training.trainer import Trainer
 
 EVAL_FILE = "eval_results.json"
-TRAIN = "train"
 STORAGE_FACTS = ("format_version", "source", "columns", "record_files", "files")  # names of files, and what follows
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """What the outputs of a split amount to.
-
-    metrics: official ones by name; empty where the split has no labels.
-    write: puts the predictions into a folder: predictions_SPLIT.tsv, and what the task's official formats are.
-    remarks: sentences without which the metrics could be misread.
-    calibration: what the development split says about using the weights, where their task.json does not.
-    """
-
-    metrics: dict[str, float]
-    write: Callable[[Path], object]
-    remarks: tuple[str, ...] = ()
-    calibration: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -64,61 +48,7 @@ class Measured:
     calibration: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Source:
-    """Where the rows of a split come from: `facts` decide everything about what `make` returns."""
-
-    facts: Mapping[str, Any]
-    make: Callable[[], Features]
-
-
-class Task(Protocol):
-    """What a task knows: its texts, its networks and its official measures.
-
-    kind: of its feature rows. lanes: texts side by side in a row, whose lengths count together (RACE: 4 choices).
-    selection: the development metric that chooses the best checkpoint, the larger the better.
-    dev_splits, test_splits: names; the first development split is the one that chooses.
-    pairs: whether rows are two texts, told apart as segments 0 and 1.
-    scores_texts: whether judge compares with the texts themselves, so that ready features must be those of the texts.
-    card: task.json: "task" and "labels" (src/task_file.py), and what else has to be known to use the weights.
-    """
-
-    kind: str
-    lanes: int
-    selection: str
-    dev_splits: tuple[str, ...]
-    test_splits: tuple[str, ...]
-    pairs: bool
-    scores_texts: bool
-    card: dict[str, Any]
-
-    def source(self, split: str) -> Source:
-        """The rows of a split.
-
-        Raises:
-            DataError, ConfigError: the texts are missing or wrong.
-        """
-
-    def training_network(self, architecture: AlbertConfig, seed: int) -> nn.Cell:
-        """One of src/albert_for_finetune.py."""
-
-    def scores_network(self, architecture: AlbertConfig) -> nn.Cell:
-        """Its counterpart of src/finetune_eval_model.py."""
-
-    def judge(
-        self, split: str, records: RecordSet, outputs: dict[str, np.ndarray], card: Mapping[str, Any]
-    ) -> Judgement:
-        """From outputs of all rows to predictions and metrics.
-
-        Args:
-            card: task.json of the weights; it may lack what a development split calibrates.
-        """
-
-    def baselines(self, train: RecordSet, dev: RecordSet) -> dict[str, float]:
-        """Development metrics of the trivial answer, which is learnt from the training labels alone."""
-
-
-MakeTask = Callable[[FinetuneConfig, FullTokenizer], Task]
+MakeTask = Callable[[FinetuneConfig, FullTokenizer, TaskInfo | None], Task]
 
 
 def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
@@ -126,7 +56,8 @@ def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
     check_outputs(config)
     device = setup_device(config.device_target, config.device_id, config.distribute, config.device_num, config.seed)
     tokenizer = find_tokenizer(config)
-    task = make_task(config, tokenizer)
+    known = None if config.do_train else read_task_info(Path(config.load_finetune_checkpoint_path))
+    task = make_task(config, tokenizer, known)
     work = Finetuning(config, device, tokenizer, task)
     if not config.do_train:
         if config.dry_run:
@@ -253,10 +184,10 @@ class Finetuning:
     def dataset(self, split: str, weight_columns: tuple[str, ...] = (), seed: int = 0) -> FeatureDataset:
         """Batches of a split, bucketed by length."""
         config, records, training = self.config, self.records(split), split == TRAIN
-        lanes = self.task.lanes
-        widths = choose_boundaries(records.lengths, config.length_buckets, WIDTH_STEP * lanes)
-        starts = self.task.card.get("start_n_top", 0)
-        most = max(1, rows_in_memory(self.architecture, int(widths[-1]) // lanes, starts) // lanes)
+        texts, task_info = self.task.spec.texts_per_row, self.task.task_info
+        widths = choose_boundaries(records.lengths, config.length_buckets, WIDTH_STEP * texts)
+        rows = rows_in_memory(self.architecture, int(widths[-1]) // texts, task_info.searched_starts)
+        most = max(1, rows // texts)
         loading = Loading(
             config.train_batch_size if training else min(config.eval_batch_size, most),
             seed,
@@ -264,14 +195,14 @@ class Finetuning:
             evaluation=not training,
             rank=self.ranks.rank,
             rank_size=self.ranks.size,
-            bucket_boundaries=tuple(min(width, config.max_seq_length * lanes) for width in widths),
+            bucket_boundaries=tuple(min(width, config.max_seq_length * texts) for width in widths),
         )
         return FeatureDataset(records, loading, weight_columns)
 
     def build(self, folder: RunFolder, config: FinetuneConfig) -> Trainer:
         """Data, model, optimizer, step and loop of one seed."""
         task, ranks = self.task, self.ranks
-        network = task.training_network(self.architecture, config.seed)
+        network = task.spec.losses(task.spec.scores(self.architecture, task.task_info), config.seed)
         data = self.dataset(TRAIN, network.weight_columns, config.seed)
         check_memory(self.architecture, config.train_batch_size * data.boundaries[-1])
         batches = data.batches_per_epoch
@@ -279,7 +210,7 @@ class Finetuning:
         step = build_step(config, network, plan, self.precision, ranks)
         folder.beside(lambda path: self.architecture.to_json(path / "albert_config.json"))
         folder.beside(lambda path: save_tokenizer(path, self.tokenizer))
-        folder.beside(lambda path: write_card(path, task.card))
+        folder.beside(lambda path: write_task_info(path, task.task_info))
         eval_steps = config.eval_steps or max(1, batches // config.accumulation_steps)
         return Trainer(
             step,
@@ -301,9 +232,9 @@ class Finetuning:
 
         def measure(network: nn.Cell, before_batch: Callable[[], object]) -> Judgement:
             outputs = predict_rows(network, data, self.ranks, before_batch)
-            return self.task.judge(split, data.records, outputs, self.task.card)
+            return self.task.judge(split, data.records, outputs, self.task.task_info)
 
-        network = self.task.scores_network(self.architecture)
+        network = self.task.spec.scores(self.architecture, self.task.task_info)
         return Evaluation(training, network, measure, steps, Selection(self.task.selection, self.config.early_stopping))
 
     def run_facts(self) -> RunFacts:
@@ -350,7 +281,7 @@ class Finetuning:
         """Measure what was trained; the only place where what is found out so goes into the folder of the weights."""
         measured = self.measure(run, output, evaluation)
         if measured.calibration and self.ranks.writer:
-            write_card(run, read_card(run) | measured.calibration)
+            write_task_info(run, read_task_info(run).model_copy(update=measured.calibration))
         return measured.results
 
     def measure(self, weights: Path, output: Path, evaluation: Evaluation | None = None) -> Measured:
@@ -359,11 +290,12 @@ class Finetuning:
         Args:
             evaluation: of the training that ended with these weights; what it found for them is not measured again.
         """
-        card = self.check_task(weights)
+        task_info = self.check_task(weights)
         contents = find_checkpoint(weights)
         self.ranks.must_agree({"checkpoint": contents.path.name}, "what they measure")
         step = contents.loop_state.get("step")
-        known = evaluation.kept.get(step) if evaluation and card == self.task.card else None
+        ours = task_info.stated() == self.task.task_info.stated()
+        known = evaluation.kept.get(step) if evaluation and ours else None
         network: nn.Cell | None = None
         results: dict[str, float] = {}
         baselines: dict[str, float] = {}
@@ -375,8 +307,9 @@ class Finetuning:
             else:
                 network = network or self.scores_of(contents)
                 outputs = predict_rows(network, self.dataset(split), self.ranks)
-                judgement = self.task.judge(split, self.records(split), outputs, card | calibration)
+                judgement = self.task.judge(split, self.records(split), outputs, task_info)
             calibration |= judgement.calibration
+            task_info = task_info.model_copy(update=judgement.calibration)
             remarks += [f"{split}: {remark}" for remark in judgement.remarks]
             prefix = "" if split == self.task.dev_splits[0] else f"{split}_"
             results |= {prefix + name: value for name, value in judgement.metrics.items()}
@@ -397,20 +330,21 @@ class Finetuning:
 
     def scores_of(self, contents: Contents) -> nn.Cell:
         """The task's network without losses, with these weights."""
-        network = self.task.scores_network(self.architecture)
+        network = self.task.spec.scores(self.architecture, self.task.task_info)
         load_backbone(network, contents, needed=("",))
         return network
 
-    def check_task(self, weights: Path) -> dict[str, Any]:
+    def check_task(self, weights: Path) -> TaskInfo:
         """task.json of weights, whose task and labels must be those at hand; what else differs is said.
 
         Raises:
             CheckpointError: they differ, or the weights are of no task.
         """
-        theirs, ours = read_card(weights), self.task.card
-        if theirs is None:
+        found = read_task_info(weights)
+        if found is None:
             raise CheckpointError(f"{weights} holds no fine-tuned weights: no {TASK_FILE} lies there")
-        for key, value in ours.items():
+        theirs = found.stated()
+        for key, value in self.task.task_info.stated().items():
             if theirs.get(key, value) == value:
                 continue
             if key in ("task", "labels"):
@@ -418,4 +352,4 @@ class Finetuning:
                     f"{weights} was fine-tuned for another head: {key} is {theirs[key]}, needed is {value}"
                 )
             self.say(f"{key} is {value} here, and {theirs[key]} in the {TASK_FILE} of {weights}")
-        return theirs
+        return found

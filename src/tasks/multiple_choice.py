@@ -1,41 +1,52 @@
 """RACE: which of four choices answers a question on an article."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mindspore import nn
+from pydantic import Field
 from scipy.special import softmax
 
-from model_utils.errors import ConfigError
+from model_utils.errors import ConfigError, DataError
 from model_utils.files import write_json
-from src.albert_config import AlbertConfig
+from src.albert_config import LENGTH
 from src.albert_for_finetune import AlbertForMultipleChoice
 from src.assessment_method import assess
-from src.create_finetune_data import sample
+from src.create_finetune_data import sample, token_columns
+from src.data.feature_cache import Features
 from src.data.feature_files import RecordSet
-from src.data.race_data import ANSWERS, LEVELS, NUM_CHOICES, Question, race_facts, race_features, read_race
+from src.data.race_data import (
+    ANSWERS,
+    LEVELS,
+    NUM_CHOICES,
+    Question,
+    encode_questions,
+    race_facts,
+    race_features,
+    read_race,
+)
 from src.finetune_eval_model import MultipleChoiceScores
+from src.tasks.answerer import Answer, Answerer, Outputs, Probability, Record, likeliest_name, text_of
 from src.tasks.finetune_config import RaceConfig
-from src.tasks.finetuning import TRAIN, Judgement, Source
 from src.tasks.prediction_table import write_prediction_table
+from src.tasks.spec import TRAIN, Head, Judgement, RecordField, Source, TaskSpec
+from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
 
 
 class RaceTask:
-    """See src.tasks.finetuning.Task. The best checkpoint is chosen on dev; test is measured once, by do_predict."""
+    """See src.tasks.spec.Task. The best checkpoint is chosen on dev; test is measured once, by do_predict."""
 
     kind = "race"
-    lanes = NUM_CHOICES
     pairs = True
     selection = "accuracy"
     dev_splits = ("dev",)
     test_splits = ("test",)
     scores_texts = False
 
-    def __init__(self, config: RaceConfig, tokenizer: FullTokenizer) -> None:
+    def __init__(self, config: RaceConfig, tokenizer: FullTokenizer, known: TaskInfo | None = None) -> None:
         if not config.data_dir:
             raise ConfigError("--data_dir is needed: the folder RACE with train, dev and test")
         if config.max_qa_length + 3 > config.max_seq_length:
@@ -45,8 +56,10 @@ class RaceTask:
             )
         self.config, self.tokenizer = config, tokenizer
         self.questions: dict[str, list[Question]] = {}  # of the rows of a split, unless its features were ready
-        lengths = {"max_seq_length": config.max_seq_length, "max_qa_length": config.max_qa_length}
-        self.card: dict[str, Any] = {"task": "multiple_choice", "labels": [], **lengths}
+        self.spec = MULTIPLE_CHOICE
+        self.task_info = ChoiceInfo(
+            task=self.spec.name, max_seq_length=config.max_seq_length, max_qa_length=config.max_qa_length
+        )
 
     def source(self, split: str) -> Source:
         config = self.config
@@ -57,15 +70,7 @@ class RaceTask:
         described = (questions, self.tokenizer, config.max_seq_length, config.max_qa_length)
         return Source(race_facts(*described), partial(race_features, *described))
 
-    def training_network(self, architecture: AlbertConfig, seed: int) -> nn.Cell:
-        return AlbertForMultipleChoice(self.scores_network(architecture), seed)
-
-    def scores_network(self, architecture: AlbertConfig) -> nn.Cell:
-        return MultipleChoiceScores(architecture, NUM_CHOICES)
-
-    def judge(
-        self, split: str, records: RecordSet, outputs: dict[str, np.ndarray], card: Mapping[str, Any]
-    ) -> Judgement:
+    def judge(self, split: str, records: RecordSet, outputs: dict[str, np.ndarray], task_info: TaskInfo) -> Judgement:
         choices = outputs["logits"].argmax(1)
         right, levels = records.array("labels"), records.array("levels")
         metrics = assess("accuracy", choices, right)
@@ -95,3 +100,46 @@ class RaceTask:
         """The choice that is most often right in training, always."""
         right = dev.array("labels")
         return assess("accuracy", np.full_like(right, np.bincount(train.array("labels")).argmax()), right)
+
+
+class ChoiceInfo(TaskInfo):
+    """max_qa_length: tokens of question and option together."""
+
+    max_qa_length: int = Field(128, ge=1, le=LENGTH)
+
+
+class ChoiceAnswerer(Answerer):
+    """article, question, options -> answer, probabilities."""
+
+    def read(self, record: Record) -> tuple[str, str, list[str]]:
+        options = record.get("options")
+        if not isinstance(options, list) or len(options) != NUM_CHOICES:
+            raise DataError(f"options is no list of {NUM_CHOICES} texts")
+        options = [text_of({"an option": option}, "an option") for option in options]
+        return text_of(record, "article"), text_of(record, "question"), options
+
+    def features(self, items: Sequence[tuple[str, str, list[str]]]) -> Features:
+        lengths = self.length, self.task_info.max_qa_length
+        values, truncated = encode_questions(*zip(*items, strict=True), self.tokenizer, *lengths)
+        return Features(token_columns(self.tokenizer, self.length * NUM_CHOICES), values, {"truncated": truncated})
+
+    def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
+        return [likeliest_name("answer", ANSWERS, row) for row in softmax(outputs["logits"], 1)]
+
+
+class ChoiceAnswer(Answer):
+    answer: str = Field(description="letter of the option, A for the first")
+    probabilities: dict[str, Probability]
+
+
+MULTIPLE_CHOICE = TaskSpec(
+    "multiple_choice",
+    lambda architecture, _: MultipleChoiceScores(architecture, NUM_CHOICES),
+    ChoiceAnswerer,
+    {"article": RecordField(), "question": RecordField(), "options": RecordField(texts=NUM_CHOICES)},
+    ChoiceAnswer,
+    Head("classifier", 1, (("classifier.",),), "AlbertForMultipleChoice"),
+    ChoiceInfo,
+    texts_per_row=NUM_CHOICES,
+    losses=AlbertForMultipleChoice,
+)

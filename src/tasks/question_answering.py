@@ -3,21 +3,23 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Self
 
 import numpy as np
-from mindspore import nn
+from pydantic import BaseModel, Field
 
 from model_utils.errors import ConfigError
-from src.albert_config import AlbertConfig
+from src.albert_config import LENGTH, AlbertConfig
 from src.albert_for_finetune import AlbertForQuestionAnswering, AlbertForSpanSearch
 from src.create_finetune_data import sample
 from src.create_squad_data import Question, SquadWindows, read_squad, squad_facts, squad_features
+from src.data.feature_cache import Features
 from src.data.feature_files import RecordSet
 from src.finetune_eval_model import QuestionAnsweringScores, SpanSearchScores
 from src.squad_postprocess import (
     ANSWER_ALWAYS,
     Prediction,
+    Span,
     answer_texts,
     beam_predictions,
     independent_predictions,
@@ -25,29 +27,149 @@ from src.squad_postprocess import (
     prediction_columns,
     write_predictions,
 )
-from src.tasks.finetune_config import SquadConfig, SquadV2Config
-from src.tasks.finetuning import TRAIN, Judgement, Source
+from src.tasks.answerer import Answer, Answerer, Offset, Outputs, Probability, Record, text_of
+from src.tasks.finetune_config import BEAM, SquadConfig, SquadV2Config
 from src.tasks.prediction_table import write_prediction_table
+from src.tasks.spec import TRAIN, Head, Judgement, RecordField, Source, TaskSpec
 from src.tasks.squad_metrics import score_answers, score_with_threshold
+from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
 
-THRESHOLD = "null_threshold"  # probability of no answer above which there is none
+THRESHOLD = "null_threshold"  # of SpanSearchInfo
 SUFFIXES = {"dev": "", "test": "_test"}  # of the names of prediction files
 
 
+class SpanInfo(TaskInfo):
+    """How contexts are cut into windows, and which spans are compared; lengths are in tokens."""
+
+    max_seq_length: int = Field(384, ge=8, le=LENGTH)
+    doc_stride: int = Field(128, ge=1, le=LENGTH)
+    max_query_length: int = Field(64, ge=1, le=LENGTH)
+    max_answer_length: int = Field(30, ge=1, le=LENGTH)
+    n_best_size: int = Field(20, ge=1, le=BEAM)
+
+    def fitted(self, architecture: AlbertConfig) -> Self:
+        info = super().fitted(architecture)
+        return info.model_copy(update={"max_query_length": min(info.max_query_length, info.max_seq_length - 4)})
+
+
+class SpanSearchInfo(SpanInfo):
+    """The beam, and the probability of no answer above which there is none."""
+
+    start_n_top: int = Field(5, ge=1, le=BEAM)
+    end_n_top: int = Field(5, ge=1, le=BEAM)
+    null_threshold: float = ANSWER_ALWAYS
+
+    @property
+    def shortest_row(self) -> int:
+        return max(self.start_n_top, self.end_n_top)
+
+    @property
+    def searched_starts(self) -> int:
+        return self.start_n_top
+
+
+class SpanAnswerer(Answerer):
+    """context, question -> answer, start, end, score, no_answer_probability, n_best; long contexts in windows."""
+
+    predict = staticmethod(independent_predictions)
+
+    @property
+    def threshold(self) -> float | None:
+        """Of Prediction.choose."""
+        return None
+
+    def read(self, record: Record) -> tuple[str, str]:
+        return text_of(record, "context"), text_of(record, "question")
+
+    def features(self, items: Sequence[tuple[str, str]]) -> Features:
+        lengths = self.length, self.task_info.doc_stride, self.task_info.max_query_length
+        return squad_features(self._questions(items), self.tokenizer, *lengths, training=False)
+
+    def answers(self, items: Sequence[tuple[str, str]], features: Features, outputs: Outputs) -> list[Record]:
+        windows = SquadWindows.of(features.arrays.__getitem__)
+        limits = self.task_info.n_best_size, self.task_info.max_answer_length
+        return [self._answer(one) for one in self.predict(self._questions(items), windows, outputs, *limits)]
+
+    def _questions(self, items: Sequence[tuple[str, str]]) -> list[Question]:
+        return [Question(str(number), question, context) for number, (context, question) in enumerate(items)]
+
+    def _answer(self, prediction: Prediction) -> Record:
+        chosen, absent = prediction.choose(self.threshold), prediction.no_answer_probability
+        nothing = {"answer": "", "start": None, "end": None, "score": 1.0 if absent is None else absent}
+        return {
+            **(_span_entry(chosen) if chosen else nothing),
+            "no_answer_probability": absent,
+            "n_best": [_span_entry(span) for span in prediction.best],
+        }
+
+
+class SpanSearchAnswerer(SpanAnswerer):
+    """The same, or no answer."""
+
+    predict = staticmethod(beam_predictions)
+
+    @property
+    def threshold(self) -> float | None:
+        return self.task_info.null_threshold
+
+
+def _span_entry(span: Span) -> Record:
+    return {"answer": span.text, "start": span.start, "end": span.end, "score": span.probability}
+
+
+class SpanEntry(BaseModel):
+    answer: str = Field(description="text of the passage, empty for no answer")
+    start: Offset | None
+    end: Offset | None
+    score: float
+
+
+class SpanAnswer(SpanEntry, Answer):
+    no_answer_probability: Probability | None
+    n_best: list[SpanEntry] = Field(description="the likeliest spans, best first")
+
+
+_FIELDS = {"context": RecordField(), "question": RecordField()}
+SQUAD_V1 = TaskSpec(
+    "squad_v1",
+    lambda architecture, _: QuestionAnsweringScores(architecture),
+    SpanAnswerer,
+    _FIELDS,
+    SpanAnswer,
+    Head("qa_outputs", 2, (("qa_outputs.",),), "AlbertForQuestionAnswering"),
+    SpanInfo,
+    losses=AlbertForQuestionAnswering,
+)
+SQUAD_V2 = TaskSpec(
+    "squad_v2",
+    lambda architecture, task_info: SpanSearchScores(architecture, task_info.start_n_top, task_info.end_n_top),
+    SpanSearchAnswerer,
+    _FIELDS,
+    SpanAnswer,
+    Head(
+        "start_logits",
+        1,
+        (("start_logits.", "end_hidden.", "end_layer_norm.", "end_logits.", "answer_hidden.", "answer_logits."),),
+    ),
+    SpanSearchInfo,
+    losses=AlbertForSpanSearch,
+)
+
+
 class SquadTask:
-    """See src.tasks.finetuning.Task; SQuAD v1.1."""
+    """See src.tasks.spec.Task; SQuAD v1.1."""
 
     kind = "squad"
-    lanes = 1
     pairs = True
     selection = "f1"
     dev_splits = ("dev",)
     test_splits = ("test",)
     scores_texts = True
     version_2 = False
+    spec = SQUAD_V1
 
-    def __init__(self, config: SquadConfig, tokenizer: FullTokenizer) -> None:
+    def __init__(self, config: SquadConfig, tokenizer: FullTokenizer, known: TaskInfo | None = None) -> None:
         if config.max_query_length + 4 > config.max_seq_length:
             raise ConfigError(
                 f"max_query_length is {config.max_query_length}, allowed is at most max_seq_length - 4 "
@@ -55,9 +177,8 @@ class SquadTask:
             )
         self.config, self.tokenizer = config, tokenizer
         self.questions: dict[str, list[Question]] = {}
-        kept = ("max_seq_length", "doc_stride", "max_query_length", "max_answer_length", "n_best_size", "language")
-        self.card: dict[str, Any] = {"task": "squad_v2" if self.version_2 else "squad_v1", "labels": []}
-        self.card |= {key: getattr(config, key) for key in kept}
+        kept = (*self.spec.info.settings() - {THRESHOLD}, "language")
+        self.task_info = self.spec.info(task=self.spec.name, **{key: getattr(config, key) for key in kept})
 
     def source(self, split: str) -> Source:
         config = self.config
@@ -71,15 +192,7 @@ class SquadTask:
         described = (self.questions[split], self.tokenizer, *lengths, split == TRAIN)
         return Source(squad_facts(*described), partial(squad_features, *described))
 
-    def training_network(self, architecture: AlbertConfig, seed: int) -> nn.Cell:
-        return AlbertForQuestionAnswering(self.scores_network(architecture), seed)
-
-    def scores_network(self, architecture: AlbertConfig) -> nn.Cell:
-        return QuestionAnsweringScores(architecture)
-
-    def judge(
-        self, split: str, records: RecordSet, outputs: dict[str, np.ndarray], card: Mapping[str, Any]
-    ) -> Judgement:
+    def judge(self, split: str, records: RecordSet, outputs: dict[str, np.ndarray], task_info: TaskInfo) -> Judgement:
         config, questions = self.config, self.questions[split]
         windows = SquadWindows.of(records.array)
         predictions = independent_predictions(questions, windows, outputs, config.n_best_size, config.max_answer_length)
@@ -112,21 +225,10 @@ class SquadV2Task(SquadTask):
 
     selection = "best_f1"
     version_2 = True
+    spec = SQUAD_V2
     config: SquadV2Config
 
-    def __init__(self, config: SquadV2Config, tokenizer: FullTokenizer) -> None:
-        super().__init__(config, tokenizer)
-        self.card |= {"start_n_top": config.start_n_top, "end_n_top": config.end_n_top}
-
-    def training_network(self, architecture: AlbertConfig, seed: int) -> nn.Cell:
-        return AlbertForSpanSearch(self.scores_network(architecture), seed)
-
-    def scores_network(self, architecture: AlbertConfig) -> nn.Cell:
-        return SpanSearchScores(architecture, self.config.start_n_top, self.config.end_n_top)
-
-    def judge(
-        self, split: str, records: RecordSet, outputs: dict[str, np.ndarray], card: Mapping[str, Any]
-    ) -> Judgement:
+    def judge(self, split: str, records: RecordSet, outputs: dict[str, np.ndarray], task_info: TaskInfo) -> Judgement:
         config, questions = self.config, self.questions[split]
         windows = SquadWindows.of(records.array)
         predictions = beam_predictions(questions, windows, outputs, config.n_best_size, config.max_answer_length)
@@ -135,11 +237,12 @@ class SquadV2Task(SquadTask):
             answers = answer_texts(questions, predictions)
             figures = score_with_threshold(questions, answers, absent)
             best = {name: value for name, value in figures.items() if name.startswith("best_")}
-        calibration = {THRESHOLD: best["best_f1_thresh"]} if THRESHOLD not in card and split == "dev" else {}
-        threshold = ({THRESHOLD: ANSWER_ALWAYS} | card | calibration)[THRESHOLD]
+        stored = THRESHOLD in task_info.model_fields_set
+        calibration = {THRESHOLD: best["best_f1_thresh"]} if not stored and split == "dev" else {}
+        threshold = calibration.get(THRESHOLD, task_info.null_threshold)
         written = answer_texts(questions, predictions, threshold)
         metrics = score_with_threshold(questions, written) | best | {THRESHOLD: threshold} if best else {}
-        origin = "stored with the weights" if THRESHOLD in card else f"as no {THRESHOLD} is stored with the weights"
+        origin = "stored with the weights" if stored else f"as no {THRESHOLD} is stored with the weights"
         origin = "which gives these very questions the best f1" if calibration else origin
         remarks = [*remarks_on_labels(questions)]
         remarks.append(f"an answer is empty where no_answer_probability is above {threshold:g}, {origin}")

@@ -2,60 +2,70 @@
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mindspore import nn
+from pydantic import BaseModel
 from scipy.special import softmax
 
 from model_utils.errors import DataError
 from model_utils.files import write_atomically
-from src.albert_config import AlbertConfig
 from src.albert_for_finetune import AlbertForTokenClassification
 from src.create_finetune_data import find_splits, sample, split_off
-from src.data.entities import OUTSIDE, entity_scores, tag_names
+from src.data.entities import OUTSIDE, entity_scores, find_entities, tag_names
+from src.data.feature_cache import Features
 from src.data.feature_files import RecordSet
-from src.data.ner_data import NameColumns, Sentence, find_format, ner_facts, ner_features, read_sentences, word_logits
+from src.data.ner_data import (
+    NameColumns,
+    Sentence,
+    find_format,
+    ner_facts,
+    ner_features,
+    read_sentences,
+    split_words,
+    word_logits,
+)
 from src.data.text_tables import read_table
 from src.finetune_eval_model import TokenClassificationScores
-from src.task_file import TEXT_COLUMNS, read_task
+from src.tasks.answerer import Answer, Answerer, Offset, Outputs, Probability, Record, text_of
 from src.tasks.finetune_config import NerConfig
-from src.tasks.finetuning import TRAIN, Judgement, Source
 from src.tasks.prediction_table import write_prediction_table
+from src.tasks.spec import TRAIN, Head, Judgement, RecordField, Source, TaskSpec
+from src.tasks.task_info import LabelledInfo, TaskInfo
 from src.tokenization import FullTokenizer
 
 
 class NerTask:
-    """See src.tasks.finetuning.Task.
+    """See src.tasks.spec.Task.
 
     Raises:
         DataError: there are no sentences, or the training sentences have no entities.
     """
 
     kind = "token_classification"
-    lanes = 1
     pairs = False
     selection = "f1"
     dev_splits = ("dev",)
     test_splits = ("test",)
     scores_texts = True
 
-    def __init__(self, config: NerConfig, tokenizer: FullTokenizer) -> None:
+    def __init__(self, config: NerConfig, tokenizer: FullTokenizer, known: TaskInfo | None = None) -> None:
         self.config, self.tokenizer = config, tokenizer
         named = {TRAIN: config.train_file, "dev": config.dev_file, "test": config.test_file}
         self.files = find_splits(config.data_dir, named, endings=None)
         self.sentences: dict[str, list[Sentence]] = {}
-        self.labels = self._find_labels()
-        self.card: dict[str, Any] = {
-            "task": "token_classification",
-            "labels": self.labels,
-            "max_seq_length": config.max_seq_length,
-        }
-        if columns := self._text_columns():
-            self.card[TEXT_COLUMNS] = columns
+        self.labels = self._find_labels(known)
+        self.spec = TOKEN_CLASSIFICATION
+        columns = self._text_columns()
+        self.task_info = self.spec.info(
+            task=self.spec.name,
+            labels=tuple(self.labels),
+            max_seq_length=config.max_seq_length,
+            **({"text_columns": columns} if columns else {}),
+        )
 
     def _text_columns(self) -> dict[str, str]:
         """The name of the text's column in training, where there are columns with names."""
@@ -64,11 +74,11 @@ class NerTask:
             return {}
         return {"text": read_table(file).name_of(config.text_column)}
 
-    def _find_labels(self) -> list[str]:
+    def _find_labels(self, known: TaskInfo | None) -> list[str]:
         config = self.config
         if config.label_list:
             return list(config.label_list)
-        if not config.do_train and (known := read_task(Path(config.load_finetune_checkpoint_path))):
+        if known:
             return list(known.labels)
         labels = tag_names(tag for sentence in self.read(TRAIN) for tag in sentence.tags or ())
         if len(labels) < 2:
@@ -104,15 +114,7 @@ class NerTask:
         described = (self.used(split), self.labels, self.tokenizer, self.config.max_seq_length)
         return Source(ner_facts(*described), partial(ner_features, *described))
 
-    def training_network(self, architecture: AlbertConfig, seed: int) -> nn.Cell:
-        return AlbertForTokenClassification(self.scores_network(architecture), seed)
-
-    def scores_network(self, architecture: AlbertConfig) -> nn.Cell:
-        return TokenClassificationScores(architecture, len(self.labels))
-
-    def judge(
-        self, split: str, records: RecordSet, outputs: dict[str, np.ndarray], card: Mapping[str, Any]
-    ) -> Judgement:
+    def judge(self, split: str, records: RecordSet, outputs: dict[str, np.ndarray], task_info: TaskInfo) -> Judgement:
         sentences = self.used(split)
         names = np.array(self.labels)
         probabilities = [softmax(logits, 1) for logits in word_logits(records.array, outputs["logits"])]
@@ -159,3 +161,63 @@ def _write(split: str, sentences: list[Sentence], tags: list[list[str]], sure: l
     table["prediction"] = list(itertools.chain.from_iterable(tags))
     table["probability"] = np.concatenate(sure)
     write_prediction_table(folder, split, table)
+
+
+class EntityAnswerer(Answerer):
+    """text or tokens -> entities; offsets of tokens count characters of them with single spaces between."""
+
+    texts = ("text",)
+
+    def read(self, record: Record) -> tuple[str, list[tuple[int, int]]]:
+        if "tokens" not in record:
+            text = self.text(record, "text")
+            return text, split_words(text)
+        tokens = record["tokens"]
+        if not isinstance(tokens, list) or not tokens:
+            raise DataError("tokens is no list of texts")
+        spans, position = [], 0
+        for token in tokens:
+            spans.append((position, position + len(text_of({"a token": token}, "a token"))))
+            position = spans[-1][1] + 1
+        return " ".join(tokens), spans
+
+    def features(self, items: Sequence[tuple[str, list[tuple[int, int]]]]) -> Features:
+        sentences = [Sentence(tuple(text[start:end] for start, end in spans)) for text, spans in items]
+        return ner_features(sentences, self.task_info.labels, self.tokenizer, self.length)
+
+    def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
+        words = word_logits(features.arrays.__getitem__, outputs["logits"])
+        return [self._answer(*item, softmax(logits, 1)) for item, logits in zip(items, words, strict=True)]
+
+    def _answer(self, text: str, spans: list[tuple[int, int]], probabilities: np.ndarray) -> Record:
+        best, scores = probabilities.argmax(1), probabilities.max(1)
+        entities = []
+        for label, first, end in find_entities([self.task_info.labels[index] for index in best]):
+            place = {"start": spans[first][0], "end": spans[end - 1][1]}
+            score = float(scores[first:end].mean())
+            entities.append({"text": text[place["start"] : place["end"]], "label": label, **place, "score": score})
+        return {"entities": entities}
+
+
+class EntityEntry(BaseModel):
+    text: str
+    label: str
+    start: Offset
+    end: Offset
+    score: Probability
+
+
+class EntitiesAnswer(Answer):
+    entities: list[EntityEntry]
+
+
+TOKEN_CLASSIFICATION = TaskSpec(
+    "token_classification",
+    lambda architecture, task_info: TokenClassificationScores(architecture, len(task_info.labels)),
+    EntityAnswerer,
+    {"text": RecordField()},
+    EntitiesAnswer,
+    Head("classifier", 0, (("classifier.",),), "AlbertForTokenClassification"),
+    LabelledInfo,
+    losses=AlbertForTokenClassification,
+)

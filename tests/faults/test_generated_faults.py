@@ -43,10 +43,11 @@ from src.inference.predictor import Predictor
 from src.inference.record_files import check_input, check_output, read_records
 from src.inference.server import Limits, create_app
 from src.saved_tokenizer import load_tokenizer
-from src.task_file import read_card
-from src.tasks import finetune_config
+from src.task_file import read_task_info
+from src.tasks import TASKS, finetune_config
+from src.tasks.task_info import TaskInfo
 from src.tokenization import build_tokenizer
-from src.trained_model import build_scores, complete_card, load_trained
+from src.trained_model import load_trained
 from src.training import training_config
 from src.training.run_folder import check_run_folder
 from src.training.run_log import read_log
@@ -63,7 +64,7 @@ from tests.faults.cases import (
     only_sentences,
     put,
 )
-from tests.helpers.trained_folders import ARCHITECTURE, CARDS, LENGTHS, make_folder, write_vocabulary
+from tests.helpers.trained_folders import ARCHITECTURE, TASK_INFOS, make_folder, make_task_info, write_vocabulary
 
 COMMANDS = [
     kind
@@ -137,8 +138,9 @@ def describe(run: Path, exported: Path) -> dict[str, Any]:
     """What an export of the folder would say."""
     tokenizer = load_tokenizer(run)
     exported.with_name("model.vocab.txt").write_bytes(tokenizer.file.read_bytes())
-    card = {**complete_card(read_card(run), ARCHITECTURE, False), "format_version": 1, "encrypted": False}
-    return card | {
+    return read_task_info(run).fitted(ARCHITECTURE).completed() | {
+        "format_version": 1,
+        "encrypted": False,
         "sha256": hashlib.sha256(exported.read_bytes()).hexdigest(),
         "inputs": [{"name": name, "dtype": "int32"} for name in SpanSearchScores.input_columns],
         "outputs": [{"name": name, "per_token": False} for name in SpanSearchScores.output_names],
@@ -170,7 +172,7 @@ def write_small_files(folder: Path) -> dict[Path, Any]:
     (theirs / "model.safetensors.index.json").write_text('{"weight_map": {"albert.pooler.weight": "a.safetensors"}}')
 
     def answer(folder: Path) -> None:
-        Predictor(complete_card(read_card(folder), ARCHITECTURE, False), load_tokenizer(run), None, ARCHITECTURE)
+        Predictor(read_task_info(folder).fitted(ARCHITECTURE), load_tokenizer(run), None, ARCHITECTURE)
 
     return {
         run / "tokenizer_config.json": lambda: load_tokenizer(run),
@@ -269,27 +271,29 @@ def test_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> No
 class Zeros:
     """A network of a task's columns and outputs, without parameters."""
 
-    def __init__(self, card: dict[str, Any]) -> None:
-        scores, _ = build_scores(card, ARCHITECTURE)
-        self.card, self.input_columns, self.output_names = card, scores.input_columns, scores.output_names
+    def __init__(self, task_info: TaskInfo) -> None:
+        scores = TASKS[task_info.task].scores(ARCHITECTURE, task_info)
+        self.task_info = task_info
+        self.input_columns, self.output_names = scores.input_columns, scores.output_names
         self.per_token_outputs = scores.per_token_outputs
 
     def __call__(self, *columns: Tensor) -> Any:
         (rows, length), further = columns[0].shape, columns[-1].shape[1]
-        starts = self.card.get("start_n_top", 1)
+        task, labels = self.task_info.task, max(1, len(self.task_info.labels))
+        starts, ends = self.task_info.searched_starts, getattr(self.task_info, "end_n_top", 0)
         shapes = {
-            "logits": (rows, {"multiple_choice": 4}.get(self.card["task"], max(1, len(self.card["labels"])))),
+            "logits": (rows, {"multiple_choice": 4}.get(task, labels)),
             "mlm_logits": (rows, further, ARCHITECTURE.vocab_size),
             "start_logits": (rows, length),
             "end_logits": (rows, length),
             "start_top_log_probs": (rows, starts),
             "start_top_index": (rows, starts),
-            "end_top_log_probs": (rows, starts * self.card.get("end_n_top", 1)),
-            "end_top_index": (rows, starts * self.card.get("end_n_top", 1)),
+            "end_top_log_probs": (rows, starts * ends),
+            "end_top_index": (rows, starts * ends),
             "cls_logits": (rows,),
         }
-        if self.card["task"] == "token_classification":
-            shapes["logits"] = (rows, length, len(self.card["labels"]))
+        if task == "token_classification":
+            shapes["logits"] = (rows, length, labels)
         outputs = tuple(Tensor(np.zeros(shapes[name], np.float32)) for name in self.output_names)
         return outputs if len(outputs) > 1 else outputs[0]
 
@@ -300,7 +304,7 @@ KEYS = """id text text_a text_b tokens context question article options label pr
 @st.composite
 def record_files(draw: Any) -> tuple[str, str, bytes]:
     """A task, the ending of a file, and its content."""
-    task, suffix = draw(st.sampled_from(list(CARDS))), draw(st.sampled_from([".jsonl", ".tsv", ".csv", ".txt"]))
+    task, suffix = draw(st.sampled_from(list(TASK_INFOS))), draw(st.sampled_from([".jsonl", ".tsv", ".csv", ".txt"]))
     text = st.one_of(TEXTS, st.sampled_from(["a [MASK] b", "who was it?", "b" * 200, "[MASK]" * 50, "a\u0301\u200b中"]))
     value = st.one_of(text, st.lists(text, min_size=4, max_size=4), VALUES)
     records = draw(st.lists(st.dictionaries(st.one_of(st.sampled_from(KEYS), TEXTS), value, max_size=6), max_size=4))
@@ -315,8 +319,8 @@ def record_files(draw: Any) -> tuple[str, str, bytes]:
 @COUNTS
 def test_records(tmp_path: Path, count: int) -> None:
     tokenizer = build_tokenizer(write_vocabulary(tmp_path), "", True)
-    cards = {task: complete_card({"task": task, **CARDS[task], **LENGTHS}, ARCHITECTURE, False) for task in CARDS}
-    predictors = {task: Predictor(card, tokenizer, Zeros(card), ARCHITECTURE) for task, card in cards.items()}
+    infos = {task: make_task_info(task).fitted(ARCHITECTURE) for task in TASK_INFOS}
+    predictors = {task: Predictor(info, tokenizer, Zeros(info), ARCHITECTURE) for task, info in infos.items()}
     servers = {task: TestClient(create_app(predictor, Limits())) for task, predictor in predictors.items()}
 
     def check(case: tuple[str, str, bytes]) -> None:
@@ -403,8 +407,8 @@ def test_checkpoints(tmp_path: Path, count: int) -> None:
     run = make_folder(tmp_path / "run", "classification")
     file = run / "albert-1.ckpt"
     whole = file.read_bytes()
-    card = complete_card(read_card(run), ARCHITECTURE, False)
-    scores, needed = build_scores(card, ARCHITECTURE)
+    task_info = read_task_info(run)
+    scores, needed = TASKS[task_info.task].scores(ARCHITECTURE, task_info), TASKS[task_info.task].needed
     # Without its last 17 bytes a file has no checksum, and its contents have to be made sense of.
     contents = st.one_of(damaged(whole), damaged(whole[:-17]), damaged(whole[:3000]), st.sampled_from(OTHER_KINDS))
 

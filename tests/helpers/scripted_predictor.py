@@ -4,6 +4,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from src.tasks import TASKS
+
 Record = dict[str, Any]
 
 
@@ -47,18 +49,18 @@ def fill_masks(record: Record) -> Record:
     return {"predictions": [tokens] * record["text"].count("[MASK]")}
 
 
-SCRIPTS: dict[str, tuple[list[str] | None, Callable[[Record], Record]]] = {
-    "classification": (["bad", "good"], classify),
-    "regression": (None, lambda record: {"score": float(len(record["text_a"]))}),
+SCRIPTS: dict[str, tuple[tuple[str, ...], Callable[[Record], Record]]] = {
+    "classification": (("bad", "good"), classify),
+    "regression": ((), lambda record: {"score": float(len(record["text_a"]))}),
     "multiple_choice": (
-        list("ABCD"),
+        tuple("ABCD"),
         lambda record: {"answer": "C", "probabilities": {"A": 0.1, "B": 0.1, "C": 0.7, "D": 0.1}},
     ),
-    "squad_v1": (None, lambda record: find_span(record) | {"no_answer_probability": None}),
-    "squad_v2": (None, find_span),
-    "token_classification": (["O", "B-PER", "I-PER", "B-LOC", "I-LOC", "B-ORG", "I-ORG"], find_names),
-    "fill_mask": (None, fill_masks),
-    "embeddings": (None, lambda record: {"pooled": [i / 32 - 1 for i in range(64)]}),
+    "squad_v1": ((), lambda record: find_span(record) | {"no_answer_probability": None}),
+    "squad_v2": ((), find_span),
+    "token_classification": (("O", "B-PER", "I-PER", "B-LOC", "I-LOC", "B-ORG", "I-ORG"), find_names),
+    "fill_mask": ((), fill_masks),
+    "embeddings": ((), lambda record: {"pooled": [i / 32 - 1 for i in range(64)]}),
 }
 
 
@@ -67,7 +69,7 @@ class ScriptedPredictor:
 
     def __init__(self, task: str, respond: Callable[[Record], Record] | None = None) -> None:
         labels, script = SCRIPTS[task]
-        self.card = {"task": task, "labels": labels, "max_seq_length": 128}
+        self.task_info = TASKS[task].info(task=task, labels=labels, max_seq_length=128)
         self.respond = respond or script
         self.calls: list[list[Record]] = []
         self.threads: set[int] = set()

@@ -8,15 +8,16 @@ from src.albert_model import initialise_weights
 from src.checkpoint_files import ARCHITECTURE as TRAINED_AS
 from src.checkpoint_files import save_checkpoint
 from src.saved_tokenizer import save_tokenizer
-from src.task_file import TASKS, write_card
+from src.task_file import write_task_info
+from src.tasks import FINE_TUNED, TASKS, parse_task_info
+from src.tasks.task_info import TaskInfo
 from src.tokenization import build_tokenizer
-from src.trained_model import build_scores, complete_card
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz.,?"
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LENGTHS = {"max_seq_length": 40, "max_qa_length": 16, "doc_stride": 12, "max_query_length": 12, "n_best_size": 4}
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
-CARDS: dict[str, dict[str, Any]] = {
+TASK_INFOS: dict[str, dict[str, Any]] = {
     "classification": {"labels": ["bad", "good", "so so"], "classifier_hidden_size": 12},
     "regression": {"labels": []},
     "multiple_choice": {"labels": []},
@@ -45,15 +46,20 @@ def write_vocabulary(folder: Path) -> Path:
     return file
 
 
+def make_task_info(task: str, **settings: Any) -> TaskInfo:
+    """What task.json says, with these settings."""
+    return parse_task_info({"task": task, **TASK_INFOS[task], **LENGTHS, **settings}, "task.json", TASKS)
+
+
 def make_folder(folder: Path, task: str, architecture: AlbertConfig = ARCHITECTURE, **settings: Any) -> Path:
     """The folder itself, with checkpoint, albert_config.json, vocabulary, and a task.json with these settings."""
     folder.mkdir(parents=True)
-    card = {"task": task, **CARDS[task], **LENGTHS, **settings}
-    scores, _ = build_scores(complete_card(card, architecture, False), architecture)
+    task_info = make_task_info(task, **settings)
+    scores = TASKS[task].scores(architecture, task_info.fitted(architecture))
     initialise_weights(scores, architecture.initializer_range, seed=0)
     save_checkpoint(scores, folder, 1, {TRAINED_AS: architecture.facts()})
     architecture.to_json(folder / "albert_config.json")
     save_tokenizer(folder, build_tokenizer(str(write_vocabulary(folder)), "", True))
-    if task in TASKS:
-        write_card(folder, card)
+    if task in FINE_TUNED:
+        write_task_info(folder, task_info)
     return folder

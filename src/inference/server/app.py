@@ -50,10 +50,10 @@ def create_app(predictor: Predictor, limits: Limits = DEFAULT_LIMITS, hosts: Col
         hosts: that requests may name (AllowedHosts).
 
     Raises:
-        ConfigError: the predictor's card names a task that is not known.
+        ConfigError: the predictor's task is one that is not known.
     """
-    card = predictor.card
-    requests = request_model(card, limits.records, limits.characters)
+    task_info = predictor.task_info
+    requests = request_model(task_info, limits.records, limits.characters)
     batcher = MicroBatcher(predictor, limits.batch, limits.waiting, limits.window)
 
     @contextlib.asynccontextmanager
@@ -62,7 +62,7 @@ def create_app(predictor: Predictor, limits: Limits = DEFAULT_LIMITS, hosts: Col
         batcher.close()
 
     # FastAPI's own pages of documentation load scripts from elsewhere; the description itself is /openapi.json.
-    app = FastAPI(title=f"ALBERT: {card['task']}", docs_url=None, redoc_url=None, lifespan=lifespan)
+    app = FastAPI(title=f"ALBERT: {task_info.task}", docs_url=None, redoc_url=None, lifespan=lifespan)
     app.add_middleware(BodyLimit, limit=limits.body)
     app.add_middleware(AllowedHosts, names=hosts)
     app.add_middleware(Farewell)
@@ -70,7 +70,7 @@ def create_app(predictor: Predictor, limits: Limits = DEFAULT_LIMITS, hosts: Col
 
     @app.post(
         "/predict",
-        response_model=reply_model(card["task"]),
+        response_model=reply_model(task_info.task),
         responses={code: {"model": Failure, "description": text} for code, text in FAILURES.items()},
     )
     async def predict(request: requests) -> JSONResponse:
@@ -88,7 +88,7 @@ def create_app(predictor: Predictor, limits: Limits = DEFAULT_LIMITS, hosts: Col
     @app.get("/model")
     async def model() -> dict[str, Any]:
         """What is known of the model."""
-        return card
+        return task_info.completed()
 
     @app.get("/health")
     async def health() -> dict[str, str | int]:
@@ -163,12 +163,12 @@ def serve(
         allowed_hosts: that requests may name besides the served address, from parse_hosts.
 
     Raises:
-        ConfigError: the address cannot be bound to, or the card names a task that is not known.
+        ConfigError: the address cannot be bound to, or the task is one that is not known.
     """
     with _listen(host, port) as listener:
         address, port = listener.getsockname()[:2]
         app = create_app(predictor, limits, hosts_of(host, address).union(allowed_hosts))
-        print(f"serving {predictor.card['task']} on http://{_in_url(address)}:{port}/ (Ctrl-C ends)", flush=True)
+        print(f"serving {predictor.task_info.task} on http://{_in_url(address)}:{port}/ (Ctrl-C ends)", flush=True)
         if not ipaddress.ip_address(address).is_loopback:
             print("note: whoever reaches this address may use the model: there is no password", flush=True)
         config = uvicorn.Config(

@@ -1,84 +1,15 @@
-"""Requests and answers of each task as pydantic models, from which the checks and the OpenAPI description follow.
-
-Offsets `start` and `end` count characters (Unicode code points) of the text that was sent, the end excluded.
-"""
+"""Requests and replies of each task as pydantic models, from which the checks and the OpenAPI description follow."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from model_utils.errors import ConfigError
-
-
-def _identity(value: Any) -> Any:
-    if value is None or type(value) is int or (type(value) is str and value.isprintable()):
-        return value
-    raise PydanticCustomError("identity", "an id is a printable text or an integer")
-
-
-Identity = Annotated[str | int | None, BeforeValidator(_identity)]
-Probability = Annotated[float, Field(ge=0, le=1)]
-Offset = Annotated[int, Field(ge=0)]
-
-
-class Answer(BaseModel):
-    """What every answer may carry: the record's own id, and that its text was too long and has been cut."""
-
-    id: Identity = None
-    truncated: bool | None = None
-
-
-class ClassificationAnswer(Answer):
-    label: str
-    probabilities: dict[str, Probability]
-
-
-class RegressionAnswer(Answer):
-    score: float
-
-
-class ChoiceAnswer(Answer):
-    answer: str = Field(description="letter of the option, A for the first")
-    probabilities: dict[str, Probability]
-
-
-class Span(BaseModel):
-    answer: str = Field(description="text of the passage, empty for no answer")
-    start: Offset | None
-    end: Offset | None
-    score: float
-
-
-class SpanAnswer(Span, Answer):
-    no_answer_probability: Probability | None
-    n_best: list[Span] = Field(description="the likeliest spans, best first")
-
-
-class Entity(BaseModel):
-    text: str
-    label: str
-    start: Offset
-    end: Offset
-    score: Probability
-
-
-class EntitiesAnswer(Answer):
-    entities: list[Entity]
-
-
-class TokenProbability(BaseModel):
-    token: str
-    probability: Probability
-
-
-class MaskAnswer(Answer):
-    predictions: list[list[TokenProbability]] = Field(description="for each [MASK] the likeliest tokens, best first")
-
-
-class EmbeddingAnswer(Answer):
-    pooled: list[float]
+from src.tasks import TASKS
+from src.tasks.answerer import Answer, Identity
+from src.tasks.spec import RecordField
+from src.tasks.task_info import TaskInfo
 
 
 class RecordError(Answer):
@@ -93,45 +24,25 @@ class Failure(BaseModel):
     error: str
 
 
-ANSWERS: dict[str, type[Answer]] = {
-    "classification": ClassificationAnswer,
-    "regression": RegressionAnswer,
-    "multiple_choice": ChoiceAnswer,
-    "squad_v1": SpanAnswer,
-    "squad_v2": SpanAnswer,
-    "token_classification": EntitiesAnswer,
-    "fill_mask": MaskAnswer,
-    "embeddings": EmbeddingAnswer,
-}
-
-
-def request_model(card: dict[str, Any], max_records: int, max_characters: int) -> type[BaseModel]:
+def request_model(task_info: TaskInfo, max_records: int, max_characters: int) -> type[BaseModel]:
     """{"records": [...]} with the fields of the model's task.
 
     Args:
-        card: the predictor's; "labels" gives the number of options of a multiple-choice model.
         max_records: of one request. max_characters: of each text.
 
     Raises:
-        ConfigError: the card names a task that this server does not know.
+        ConfigError: the task is none that this server knows.
     """
+    if task_info.task not in TASKS:
+        raise ConfigError(f"the model's task is {task_info.task!r}, allowed are {', '.join(TASKS)}")
     text = Annotated[str, Field(max_length=max_characters)]
-    count = len(card.get("labels") or "ABCD")
-    needed, optional = (text, ...), (text | None, None)
-    pair = {"text_a": needed, "text_b": optional}
-    options = (Annotated[list[text], Field(min_length=count, max_length=count)], ...)
-    fields = {
-        "classification": pair,
-        "regression": pair,
-        "multiple_choice": {"article": needed, "question": needed, "options": options},
-        "squad_v1": {"context": needed, "question": needed},
-        "squad_v2": {"context": needed, "question": needed},
-        "token_classification": {"text": needed},
-        "fill_mask": {"text": needed},
-        "embeddings": {"text_a": needed},
-    }.get(card["task"])
-    if fields is None:
-        raise ConfigError(f"the model's task is {card['task']!r}, allowed are {', '.join(ANSWERS)}")
+
+    def definition(field: RecordField) -> tuple[Any, Any]:
+        if field.texts:
+            return Annotated[list[text], Field(min_length=field.texts, max_length=field.texts)], ...
+        return (text | None, None) if field.optional else (text, ...)
+
+    fields = {name: definition(field) for name, field in TASKS[task_info.task].fields.items()}
     record = create_model("Record", __config__=ConfigDict(extra="forbid"), **fields, id=(Identity, None))
     records = Annotated[list[record], Field(min_length=1, max_length=max_records)]
     return create_model("PredictRequest", __config__=ConfigDict(extra="forbid"), records=(records, ...))
@@ -139,7 +50,7 @@ def request_model(card: dict[str, Any], max_records: int, max_characters: int) -
 
 def reply_model(task: str) -> type[BaseModel]:
     """{"answers": [...]}, one for each record, in order."""
-    return create_model("PredictReply", answers=(list[ANSWERS[task] | RecordError], ...))
+    return create_model("PredictReply", answers=(list[TASKS[task].answer | RecordError], ...))
 
 
 def sentence(error: dict[str, Any]) -> str:

@@ -1,0 +1,127 @@
+"""What a task consists of. Each module of this folder with a TaskSpec is a task, and src/tasks/__init__.py has all."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from mindspore import nn
+
+from src.albert_config import AlbertConfig
+from src.data.feature_cache import Features
+from src.data.feature_files import RecordSet
+from src.tasks.answerer import Answer, Answerer
+from src.tasks.task_info import TaskInfo
+
+TRAIN = "train"
+
+
+@dataclass(frozen=True)
+class RecordField:
+    """A text of a record; or, with a number of texts, a list of so many."""
+
+    optional: bool = False
+    texts: int = 0
+
+
+@dataclass(frozen=True)
+class Head:
+    """The fine-tuned weights of a task.
+
+    module: the layer that scores, as checkpoints name it; its bias tells the head.
+    outputs: of that layer; 0: one for each label.
+    parts: beginnings of the names of weights that come together or not at all.
+    hugging_face: the class of transformers, whose names of these weights are the same; "" for none.
+    """
+
+    module: str
+    outputs: int
+    parts: tuple[tuple[str, ...], ...]
+    hugging_face: str = ""
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """A task as the rest of the project knows it.
+
+    name: in task.json. info: of what task.json says.
+    scores: the network without losses. losses: of scores, whose weights a seed initialises; None: not trained here.
+    needed: beginnings of the names of weights that the scores cannot do without.
+    head: None where pre-trained weights are used as they are.
+    answerer: reads records and makes answers. fields: of a record that the server takes. answer: that it gives.
+    texts_per_row: side by side in a row, whose lengths count together.
+    """
+
+    name: str
+    scores: Callable[[AlbertConfig, Any], nn.Cell]
+    answerer: type[Answerer]
+    fields: Mapping[str, RecordField]
+    answer: type[Answer]
+    head: Head | None = None
+    info: type[TaskInfo] = TaskInfo
+    needed: tuple[str, ...] = ("",)
+    texts_per_row: int = 1
+    losses: Callable[[nn.Cell, int], nn.Cell] | None = None
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the outputs of a split amount to.
+
+    metrics: official ones by name; empty where the split has no labels.
+    write: puts the predictions into a folder: predictions_SPLIT.tsv, and what the task's official formats are.
+    remarks: sentences without which the metrics could be misread.
+    calibration: what the development split says about using the weights, where their task.json does not.
+    """
+
+    metrics: dict[str, float]
+    write: Callable[[Path], object]
+    remarks: tuple[str, ...] = ()
+    calibration: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the rows of a split come from: `facts` decide everything about what `make` returns."""
+
+    facts: Mapping[str, Any]
+    make: Callable[[], Features]
+
+
+class Task(Protocol):
+    """What a task knows: its texts, its networks and its official measures.
+
+    spec: of the task. kind: of its feature rows.
+    selection: the development metric that chooses the best checkpoint, the larger the better.
+    dev_splits, test_splits: names; the first development split is the one that chooses.
+    pairs: whether rows are two texts, told apart as segments 0 and 1.
+    scores_texts: whether judge compares with the texts themselves, so that ready features must be those of the texts.
+    task_info: what task.json is to say.
+    """
+
+    spec: TaskSpec
+    kind: str
+    selection: str
+    dev_splits: tuple[str, ...]
+    test_splits: tuple[str, ...]
+    pairs: bool
+    scores_texts: bool
+    task_info: TaskInfo
+
+    def source(self, split: str) -> Source:
+        """The rows of a split.
+
+        Raises:
+            DataError, ConfigError: the texts are missing or wrong.
+        """
+
+    def judge(self, split: str, records: RecordSet, outputs: dict[str, np.ndarray], task_info: TaskInfo) -> Judgement:
+        """From outputs of all rows to predictions and metrics.
+
+        Args:
+            task_info: of the weights; it may lack what a development split calibrates.
+        """
+
+    def baselines(self, train: RecordSet, dev: RecordSet) -> dict[str, float]:
+        """Development metrics of the baseline, which is learnt from the training labels alone."""

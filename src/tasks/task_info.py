@@ -1,0 +1,72 @@
+"""What task.json says beside fine-tuned weights: what the head was trained for, and how it is used."""
+
+from typing import Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from model_utils.json_files import Schema
+from src.albert_config import LENGTH, AlbertConfig
+
+
+class TaskInfo(Schema):
+    """What all tasks have; a task's own settings are those of a subclass. Other keys of the file are kept.
+
+    labels: in the order of the head's outputs; none where the outputs are no labels.
+    max_seq_length: tokens of a row. text_columns: the texts' names in the training data, by their keys in records.
+    """
+
+    task: str
+    labels: tuple[str, ...] = ()
+    max_seq_length: int = Field(512, ge=8, le=LENGTH)
+    text_columns: dict[Literal["text_a", "text_b", "text"], str] = Field(default_factory=dict)
+
+    @field_validator("labels", mode="before")
+    @classmethod
+    def _null_is_none(cls, labels: Any) -> Any:
+        return tuple(labels or ()) if isinstance(labels, list | None) else labels
+
+    @model_validator(mode="after")
+    def _labels_differ(self) -> Self:
+        if len(set(self.labels)) < len(self.labels):
+            raise ValueError("labels that differ from each other")
+        return self
+
+    @classmethod
+    def settings(cls) -> set[str]:
+        """The keys that a task's weights are used by, each with a default."""
+        return cls.model_fields.keys() - {"task", "labels", "text_columns"}
+
+    @property
+    def shortest_row(self) -> int:
+        """Tokens that a row must have."""
+        return 1
+
+    @property
+    def searched_starts(self) -> int:
+        """Starts of spans that the head goes on with, 0 for a head that searches none."""
+        return 0
+
+    def fitted(self, architecture: AlbertConfig) -> Self:
+        """The same with lengths that a network takes."""
+        if architecture.use_relative_positions:
+            return self
+        longest = min(self.max_seq_length, architecture.max_position_embeddings)
+        return self.model_copy(update={"max_seq_length": longest})
+
+    def stated(self) -> dict[str, Any]:
+        """The content of task.json: what was given, as JSON values."""
+        return self.model_dump(mode="json", exclude_unset=True) | {"labels": list(self.labels)}
+
+    def completed(self) -> dict[str, Any]:
+        """All settings as JSON values, defaults too."""
+        return self.model_dump(mode="json", exclude=set() if self.text_columns else {"text_columns"})
+
+
+class LabelledInfo(TaskInfo):
+    """Of a head with an output for each label."""
+
+    @model_validator(mode="after")
+    def _has_labels(self) -> Self:
+        if not self.labels:
+            raise ValueError(f"a name in labels for each output of {self.task}")
+        return self
