@@ -18,7 +18,6 @@ from src.checkpoint_files import save_checkpoint
 from src.inference.deploy_config import AIR, MINDIR, ONNX, ExportConfig
 from src.inference.exporting import check, export_model, load_mindir, read_key, rehearse_export
 from src.inference.predictor import Predictor
-from src.inference.server.schemas import ANSWERS
 from src.task_file import read_task_info
 from src.tasks import TASKS
 from src.trained_model import load_trained
@@ -76,7 +75,7 @@ def test_the_mindir_answers_as_the_checkpoint(task: str, tmp_path: Path) -> None
     assert answers == ours.predict(records)
     for record, answer in zip(records, answers, strict=True):
         assert "error" not in answer
-        ANSWERS[task].model_validate(answer, extra="forbid")
+        TASKS[task].answer.model_validate(answer, extra="forbid")
         assert_close(from_mindir.predict([record])[0], answer)
     names = {path.name for path in file.parent.iterdir()}
     assert names == {f"{task}.mindir", f"{task}.json", f"{task}.vocab.txt"}
