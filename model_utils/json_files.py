@@ -47,6 +47,7 @@ class Schema(BaseModel):
 
 
 SchemaType = TypeVar("SchemaType", bound=Schema)
+Result = TypeVar("Result")
 
 
 class UnwritableError(ValueError):
@@ -136,7 +137,7 @@ def read_json(path: Path, schema: type[SchemaType], error: type[UserError] = Dat
     return read_validated(path, lambda value: validated(value, schema, str(path), error), error)
 
 
-def read_validated(path: Path, validate: Callable[[Any], SchemaType], error: type[UserError] = DataError) -> SchemaType:
+def read_validated(path: Path, validate: Callable[[Any], Result], error: type[UserError] = DataError) -> Result:
     """The object in a JSON file as `validate` has it, which raises `error` where a key is missing or wrong.
 
     Raises:

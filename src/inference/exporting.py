@@ -14,7 +14,6 @@ import shutil
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -27,7 +26,7 @@ from mindspore import Tensor, nn
 from model_utils.device import peak_memory
 from model_utils.errors import CheckpointError, ConfigError, DataError
 from model_utils.files import open_file, scratch_folder, sync_to_disk
-from model_utils.json_files import FileBeside, Schema, Sha256, read_json, read_validated, write_checked
+from model_utils.json_files import FileBeside, Schema, Sha256, read_validated, validated, write_checked
 from src.data.feature_files import sha256_of
 from src.inference.deploy_config import AIR, MINDIR, ONNX
 from src.tasks import TASKS, parse_task_info
@@ -337,8 +336,11 @@ def read_description(file: Path) -> tuple[DescriptionSchema, TaskInfo]:
     path = file.with_suffix(".json")
     if not os.path.lexists(path):
         raise DataError(f"{path} is missing: it says what {file.name} computes, and was written beside it")
-    task_info = read_validated(path, partial(parse_task_info, origin=str(path), allowed=TASKS))
-    described = read_json(path, DescriptionSchema)
+
+    def parse(content: Any) -> tuple[DescriptionSchema, TaskInfo]:
+        return validated(content, DescriptionSchema, str(path)), parse_task_info(content, str(path), TASKS)
+
+    described, task_info = read_validated(path, parse)
     if missing := task_info.settings() - task_info.model_fields_set:
         raise DataError(f"{path}: {min(missing)} is missing")
     if not file.is_file():
