@@ -4,6 +4,7 @@ A configuration derives from Config; its fields are made by option() and section
 str, tuple[str, ...], any of these `| None`, and other Config classes (sections).
 """
 
+import copy
 import difflib
 import functools
 import os
@@ -88,6 +89,13 @@ class Config(BaseModel):
     )
     config_file: ClassVar[str] = ""  # yaml in the project's root that is read without --config_path; "" for none
     file_sharers: ClassVar[tuple[type["Config"], ...]] = ()  # classes whose keys may stand in the same yaml
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        """Let a class give a parent's field another default alone: `key: type = value`."""
+        super().__init_subclass__(**more)
+        for key in vars(cls).keys() & cls.__pydantic_fields__.keys():
+            if not isinstance(getattr(cls, key), FieldInfo):
+                setattr(cls, key, with_default(cls.__pydantic_fields__[key], getattr(cls, key)))
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -177,6 +185,13 @@ class Config(BaseModel):
 
 
 ConfigType = TypeVar("ConfigType", bound=Config)
+
+
+def with_default(field: FieldInfo, default: Any) -> FieldInfo:
+    """The same field with another default."""
+    changed = copy.copy(field)
+    changed.default = default
+    return changed
 
 
 def is_section(field: FieldInfo) -> bool:

@@ -1,6 +1,5 @@
 """ALBERT's architecture: its sizes, the published presets, and the json files that lie beside weights."""
 
-import copy
 import os
 from pathlib import Path
 from typing import Any, Self
@@ -11,7 +10,7 @@ from pydantic.fields import FieldInfo
 from model_utils.errors import CheckpointError, ConfigError, shorten
 from model_utils.files import write_json
 from model_utils.json_files import read_object
-from model_utils.schema import ANY, Config, extra_of, option, unknown_key
+from model_utils.schema import ANY, Config, extra_of, option, unknown_key, with_default
 
 LENGTH = 65_536  # tokens of a row, at most
 WIDTH = 65_536  # of a layer, at most
@@ -166,8 +165,8 @@ PRESETS = _presets()
 
 def _override(field: FieldInfo) -> tuple[Any, FieldInfo]:
     """A field of AlbertConfig that may be left out; what it needs may come from the preset, and is checked there."""
-    override = copy.copy(field)
-    override.default, override.json_schema_extra = None, {**extra_of(field), "needs": None}
+    override = with_default(field, None)
+    override.json_schema_extra = {**extra_of(field), "needs": None}
     return field.annotation | None, override
 
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from model_utils import errors
 from model_utils.config import check_output_folder
 from model_utils.errors import CheckpointError, ConfigError, UserError
-from model_utils.schema import Config, leaves_of, load_config, option, write_config
+from model_utils.schema import Config, leaves_of, load_config, option, section, write_config
 from src import create_pretraining_data, train_vocabulary
 from src.albert_config import PRESETS, AlbertConfig, check_memory, find_config_file, resolve_albert_config
 from src.create_pretraining_data import CreateDataConfig
@@ -72,8 +72,8 @@ def test_the_projects_yaml_holds_every_key(kind: type[Config]) -> None:
 
 
 @pytest.mark.parametrize("kind", COMMANDS)
-def test_every_command_starts_from_the_projects_files(kind: type[Config]) -> None:
-    assert isinstance(load_config(kind, []), kind)
+def test_the_projects_yaml_says_what_the_class_says(kind: type[Config]) -> None:
+    assert load_config(kind, []) == kind()
 
 
 def test_the_references_flags_exist() -> None:
@@ -99,9 +99,7 @@ def test_help_lists_every_key_with_type_default_and_meaning(kind: type[Config], 
         assert "; default " in lines[at + 2]
     if kind is PretrainConfig:
         at = lines.index("--optimizer_cfg.Lamb.learning_rate")
-        assert (
-            lines[at + 2].strip() == "a number above 0 and at most 100; default 0.00176"
-        )  # the yaml's, not the class's
+        assert lines[at + 2].strip() == "a number above 0 and at most 100; default 0.00176"
 
 
 def test_configuration_costs_no_mindspore_import() -> None:
@@ -396,6 +394,49 @@ def test_a_new_configuration_is_a_class_of_options(tmp_path: Path) -> None:
     assert load(tmp_path, "task: x", "--limit=3", kind=TaskConfig).limit == 3
     with pytest.raises(ConfigError, match="--task is needed: which"):
         TaskConfig().check_required()
+
+
+def test_a_class_may_give_a_key_of_its_parent_another_default(tmp_path: Path) -> None:
+    class PairConfig(Config):
+        """Two numbers."""
+
+        left: int = option(1, "the left one", minimum=0)
+        right: int = option(1, "the right one", needs=("left", 1))
+
+    class OuterConfig(Config):
+        """A pair within."""
+
+        pair: PairConfig = section(PairConfig(left=2), "both")
+
+    class LargerConfig(OuterConfig):
+        """With another pair."""
+
+        pair: PairConfig = PairConfig(right=5)
+
+    class ThreeConfig(PairConfig):
+        """From three on."""
+
+        left: int = 3
+
+    assert load(tmp_path, "", kind=OuterConfig).pair == PairConfig(left=2)
+    assert load(tmp_path, "pair: {left: 1}", "--pair.right=4", kind=OuterConfig).pair == PairConfig(right=4)
+    assert load(tmp_path, "pair: {left: 1}", kind=LargerConfig).pair == PairConfig(right=5)
+    assert (PairConfig().left, ThreeConfig().left, ThreeConfig.model_fields["left"].description) == (
+        1,
+        3,
+        "the left one",
+    )
+    with pytest.raises(ConfigError, match="left is -1, allowed is a whole number at least 0"):
+        ThreeConfig(left=-1)
+
+
+def test_a_changed_copy_is_checked() -> None:
+    config = PretrainConfig(seed=5)
+    assert config.replace(batch_size=3) == PretrainConfig(seed=5, batch_size=3) and config.batch_size == 16
+    with pytest.raises(ConfigError, match="batch_size is 0, allowed is a whole number at least 1"):
+        config.replace(batch_size=0)
+    with pytest.raises(ConfigError, match=r"batchsize is not a key; did you mean batch_size\?"):
+        config.replace(batchsize=3)
 
 
 # --- optimizer settings ---

@@ -1,7 +1,11 @@
 """Every recipe is a complete configuration of its script, with the published figures."""
 
-import pytest
+from pathlib import Path
 
+import pytest
+import yaml
+
+from model_utils.facts import flatten
 from model_utils.schema import load_config
 from src.tasks.finetune_config import ClassifierConfig, FinetuneConfig, RaceConfig, SquadConfig, SquadV2Config
 from tests.conftest import ROOT
@@ -38,6 +42,18 @@ def test_glue(task: str) -> None:
     config = load(task, ClassifierConfig)
     assert config.task_name == task and config.max_seq_length == 512
     assert figures(config) == GLUE[task]
+
+
+# What a reader looks for in a recipe, whatever the defaults are.
+STATED = {"max_seq_length", "epoch_num", "train_batch_size", "optimizer_cfg.AdamWeightDecay.learning_rate"}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "recipes").iterdir()), ids=lambda path: path.stem)
+def test_a_recipe_repeats_no_other_default(path: Path) -> None:
+    kind = {"race": RaceConfig, "squad_v1": SquadConfig, "squad_v2": SquadV2Config}.get(path.stem, ClassifierConfig)
+    defaults = flatten(kind().to_dict())
+    for key, value in flatten(yaml.safe_load(path.read_text())).items():
+        assert key in STATED or value != defaults[key], key
 
 
 def test_race() -> None:

@@ -10,7 +10,7 @@ from src.assessment_method import METHODS
 from src.data.entities import is_tag
 from src.data.ner_data import FORMATS
 from src.tasks.glue import GLUE_TASKS
-from src.training.training_config import TrainingConfig
+from src.training.training_config import DecayedAdamConfig, OptimizerConfig, TrainingConfig
 
 CUSTOM = "custom"
 TFRECORD = ".tfrecord"
@@ -19,8 +19,17 @@ LABELS = 100_000
 BEAM = 1000  # answers of a question that are kept or looked at, at most
 
 
+def adam_of_rate(learning_rate: float) -> OptimizerConfig:
+    """Optimizers of a fine-tuning, where warmup_ratio says the warm-up."""
+    return OptimizerConfig(
+        AdamWeightDecay=DecayedAdamConfig(learning_rate=learning_rate, warmup_steps=0), Lamb=DecayedAdamConfig()
+    )
+
+
 class FinetuneConfig(TrainingConfig):
     """The keys that all tasks share."""
+
+    optimizer_cfg: OptimizerConfig = adam_of_rate(5e-5)
 
     # What is done, from which weights.
     do_train: bool = option(True, "fine-tune")
@@ -81,7 +90,7 @@ class FinetuneConfig(TrainingConfig):
     )
     length_buckets: int = option(4, "widths of batches; each is compiled once", minimum=1, maximum=64)
     warmup_ratio: float = option(
-        0.0, "share of the updates over which the rate grows; 0: the optimizer's warmup_steps", minimum=0, below=1
+        0.1, "share of the updates over which the rate grows; 0: the optimizer's warmup_steps", minimum=0, below=1
     )
     num_seeds: int = option(1, "runs with seed, seed + 1, ...; their mean is reported", minimum=1, maximum=1000)
 
@@ -206,6 +215,10 @@ class RaceConfig(FinetuneConfig):
     """Answer reading comprehension questions with four choices: python run_race.py."""
 
     config_file = "task_race_config.yaml"
+    max_seq_length: int = 512
+    epoch_num: int = 5
+    train_batch_size: int = 8
+    optimizer_cfg: OptimizerConfig = adam_of_rate(1e-5)
 
     level: str = option("all", "which examinations are trained on and measured", choices=("middle", "high", "all"))
     max_qa_length: int = option(128, "tokens of question and choice together", minimum=1, maximum=LENGTH)
@@ -215,6 +228,9 @@ class SquadConfig(FinetuneConfig):
     """Answer questions with a span of the text (SQuAD v1.1): python run_squad_v1.py."""
 
     config_file = "task_squad_v1_config.yaml"
+    max_seq_length: int = 384
+    epoch_num: int = 2
+    train_batch_size: int = 48
 
     train_json_path: str = option("", "training questions in SQuAD's format", on_resume=SAME_PLACE)
     eval_json_path: str = option("", "development questions", on_resume=SAME_PLACE)

@@ -55,9 +55,15 @@ class OptimizerConfig(Config):
 
     optimizer: str = option("AdamWeightDecay", "the optimizer", choices=("AdamWeightDecay", "Lamb", "Adam"))
     AdamWeightDecay: DecayedAdamConfig = section(
-        DecayedAdamConfig(), "Adam with decoupled weight decay, as google's", used_if=("optimizer", "AdamWeightDecay")
+        DecayedAdamConfig(learning_rate=7e-4, warmup_steps=200, beta2=0.98),
+        "Adam with decoupled weight decay, as google's",
+        used_if=("optimizer", "AdamWeightDecay"),
     )
-    Lamb: DecayedAdamConfig = section(DecayedAdamConfig(), "LAMB, for large batches", used_if=("optimizer", "Lamb"))
+    Lamb: DecayedAdamConfig = section(
+        DecayedAdamConfig(learning_rate=0.00176, warmup_steps=3125),
+        "LAMB, for large batches",
+        used_if=("optimizer", "Lamb"),
+    )
     Adam: AdamConfig = section(AdamConfig(), "Adam without weight decay", used_if=("optimizer", "Adam"))
 
     def settings(self) -> dict[str, Any]:
@@ -212,9 +218,9 @@ class PretrainConfig(TrainingConfig):
     do_shuffle: bool = option(True, "a new order of the examples in every epoch")
 
     # How long, with what batch.
-    train_steps: int = option(10000, "updates; 0 or -1: as many as epoch_size epochs have", minimum=-1, maximum=UPDATES)
+    train_steps: int = option(6000, "updates; 0 or -1: as many as epoch_size epochs have", minimum=-1, maximum=UPDATES)
     epoch_size: int = option(1, "epochs, where train_steps does not say the length", minimum=1, maximum=EPOCHS)
-    batch_size: int = option(32, "examples of a device and micro-batch", minimum=1, maximum=ROWS)
+    batch_size: int = option(16, "examples of a device and micro-batch", minimum=1, maximum=ROWS)
 
     # What is written and measured.
     save_checkpoint_path: str = option("", "the run's folder: checkpoints, log, curves", required=True, on_resume=ANY)
@@ -244,7 +250,7 @@ class PretrainEvalConfig(ArchitectureMixin, Config):
     load_checkpoint_path: str = option("", "a checkpoint, or a run's folder", required=True)
     data_dir: str = option("", "folder with held-out MindRecord files, or google's *.tfrecord", required=True)
     schema_dir: str = option("", "schema.json of google's *.tfrecord files, or its folder")
-    batch_size: int = option(32, "examples of a batch", minimum=1, maximum=ROWS)
+    batch_size: int = option(16, "examples of a batch", minimum=1, maximum=ROWS)
     eval_batches: int = option(0, "batches that are measured; 0: all", minimum=0, maximum=UPDATES)
     only_masked: bool = option(False, "measure only tokens hidden by [MASK], not those left in place or replaced")
     device_target: str = option("auto", "the device; auto takes the best one that works", choices=DEVICE_TARGETS)

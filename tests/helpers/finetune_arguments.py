@@ -7,8 +7,6 @@ from typing import Any
 COMMON = {
     "config_path": os.devnull,
     "device_target": "CPU",
-    "warmup_ratio": 0.1,
-    "optimizer_cfg.AdamWeightDecay.warmup_steps": 0,
     "optimizer_cfg.AdamWeightDecay.beta2": 0.98,
 }
 LEARNER = {  # the smallest model that soon learns real sentences by heart
