@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All checks: ruff, then every test file in a process of its own, because MindSpore keeps what it compiles in memory. One
+# All checks: ruff and import-linter, then every test file in a process of its own, because MindSpore keeps what it compiles in memory. One
 # process a core: MindSpore's threads wait for each other in busy loops, and two processes that share cores crawl.
 # usage: bash scripts/test.sh [--slow] [--oracles] [pytest arguments]
 #   --slow     also the tests that take minutes
@@ -27,6 +27,7 @@ trap 'rm -rf "$reports"' EXIT
 failed=0
 python -m ruff check . || failed=1
 python -m ruff format --check . || failed=1
+lint-imports --no-logo --no-cache || failed=1
 CORES=$(python -c 'import os; print(*sorted(os.sched_getaffinity(0))[:4])') # each of the processes takes up to 2 GB
 run_group() { # GROUP OPTIONS...: pytest on a core that no other group has, its output when it is complete
     local group=$1 report core lock output code

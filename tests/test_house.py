@@ -1,8 +1,13 @@
-"""How the code is laid out: what tests share, how long entry scripts are, what modules are called."""
+"""How the code is laid out: what tests share, how long entry scripts are, what modules are called and import.
+
+Which rooms may import from which: pyproject.toml, import-linter.
+"""
 
 import ast
 from collections import Counter
+from graphlib import TopologicalSorter
 
+import grimp
 import pytest
 
 from tests.conftest import ROOT
@@ -25,3 +30,8 @@ def test_entry_scripts_are_short(script) -> None:
 def test_no_two_modules_have_the_same_name() -> None:
     names = Counter(file.stem for file in MODULES if file.stem != "__init__")
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    graph = grimp.build_graph("src", "model_utils", cache_dir=None)
+    TopologicalSorter({name: graph.find_modules_directly_imported_by(name) for name in graph.modules}).prepare()

@@ -324,11 +324,24 @@ def test_distribute_refuses_a_wrong_number(
 # --- test.sh ---
 
 
+IMPORT_CONTRACT = """
+[tool.importlinter]
+root_package = "model_utils"
+[[tool.importlinter.contracts]]
+name = "Messages stand alone"
+type = "forbidden"
+source_modules = ["model_utils.messages"]
+forbidden_modules = ["model_utils.errors"]
+"""
+
+
 @pytest.fixture
 def tested_project(ready_project: Path) -> Path:
-    for name in ("pyproject.toml", "tests/conftest.py", "model_utils/__init__.py", "model_utils/messages.py"):
+    for name in ("tests/conftest.py", "model_utils/__init__.py", "model_utils/messages.py", "model_utils/errors.py"):
         (ready_project / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, ready_project / name)
+    settings, _, _ = (ROOT / "pyproject.toml").read_text().partition("[tool.importlinter]")
+    (ready_project / "pyproject.toml").write_text(settings + IMPORT_CONTRACT)
     write_tests(ready_project, "one", "def test_a():\n    pass\n\n\ndef test_b():\n    pass\n")
     write_tests(
         ready_project,
@@ -377,6 +390,15 @@ def test_a_process_that_dies_counts_as_a_failure(tested_project: Path) -> None:
 def test_what_ruff_finds_fails_too(tested_project: Path, text: str) -> None:
     (tested_project / "module.py").write_text(text)
     done = bash("bash scripts/test.sh", tested_project)
+    assert done.stdout.splitlines()[-1] == "2 passed, 0 failed, 1 skipped"
+    assert done.returncode == 1
+
+
+def test_what_the_import_linter_finds_fails_too(tested_project: Path) -> None:
+    with (tested_project / "model_utils/messages.py").open("a") as file:
+        file.write("\nfrom model_utils import errors  # noqa: E402, F401\n")
+    done = bash("bash scripts/test.sh", tested_project)
+    assert "model_utils.messages -> model_utils.errors" in done.stdout
     assert done.stdout.splitlines()[-1] == "2 passed, 0 failed, 1 skipped"
     assert done.returncode == 1
 
