@@ -6,8 +6,9 @@ from model_utils.config import check_output_folder, run_main
 from model_utils.device import choose_target, setup_device
 from model_utils.errors import DeviceError
 from src.inference.deploy_config import AIR, ExportConfig
-from src.inference.exporting import export_model, read_key, rehearse_export
-from src.trained_model import load_trained
+from src.inference.exported_model import read_key
+from src.inference.exporting import dry_run_export, export_model
+from src.model_folder import ModelFolder
 
 
 def main(config: ExportConfig) -> None:
@@ -21,11 +22,11 @@ def main(config: ExportConfig) -> None:
     key = read_key(config.encrypt_key_file)
     name = Path(config.export_file_name)
     check_output_folder(name.parent, "export_file_name's folder")
-    vocabulary = config.vocab_file_path, config.spm_model_file
-    model = load_trained(Path(config.export_ckpt_file), config.export_embeddings, *vocabulary)
+    folder = ModelFolder.load(config.export_ckpt_file, config.vocab_file_path, config.spm_model_file)
+    model = folder.predictor(config.export_embeddings)
     shape = config.export_batch_size, config.export_seq_length
     if config.dry_run:
-        rehearse_export(model, name, config.file_format, *shape)
+        dry_run_export(model, name, config.file_format, *shape)
         return
     export_model(model, name, config.file_format, key, *shape)
     print(f"written: {name}.{config.file_format.lower()}, {name}.json and the vocabulary")

@@ -1,13 +1,16 @@
 """Answer raw text with a trained model: python predict.py --help lists all keys; docs/export.md shows the formats."""
 
+from pathlib import Path
+
 from model_utils.config import run_main
 from model_utils.device import setup_device
 from model_utils.errors import ConfigError
 from src.inference.deploy_config import PredictConfig
-from src.inference.exporting import read_key
-from src.inference.file_answers import answer_records, rehearse
+from src.inference.exported_model import MINDIR_SUFFIX, load_exported, read_key
+from src.inference.file_answers import answer_records, dry_run
 from src.inference.predictor import Predictor
 from src.inference.record_files import check_input, check_output, read_records
+from src.model_folder import ModelFolder
 from src.tasks import TASKS
 
 
@@ -21,16 +24,7 @@ def main(config: PredictConfig) -> int:
         check_input(config.input, config.input_format)
         check_output(config.output, config.input)
     setup_device(config.device_target, config.device_id)
-    predictor = Predictor.load(
-        config.model,
-        key=read_key(config.encrypt_key_file),
-        embeddings=config.embeddings,
-        vocab_file=config.vocab_file_path,
-        spm_model_file=config.spm_model_file,
-        batch_tokens=config.batch_tokens,
-        top_k=config.top_k,
-        text_columns=(config.text_a_column, config.text_b_column),
-    )
+    predictor = load_predictor(config)
     task = predictor.task_info.task
     if config.top_k != PredictConfig().top_k and task != "fill_mask":
         raise ConfigError(f"top_k is {config.top_k}, but the model's task is {task}, not fill_mask")
@@ -40,9 +34,23 @@ def main(config: PredictConfig) -> int:
     text_key = config.text_a_column or next(iter(TASKS[task].answerer.texts), "text_a")
     records = read_records(config.input, config.input_format, text_key)
     if config.dry_run:
-        rehearse(predictor, records)
+        dry_run(predictor, records)
         return 0
     return answer_records(predictor, records, config.output)
+
+
+def load_predictor(config: PredictConfig) -> Predictor:
+    """That of a MINDIR, or of a checkpoint with what lies beside it."""
+    settings = {
+        "batch_tokens": config.batch_tokens,
+        "top_k": config.top_k,
+        "text_columns": (config.text_a_column, config.text_b_column),
+    }
+    model = Path(config.model)
+    if model.suffix == MINDIR_SUFFIX:
+        return load_exported(model, read_key(config.encrypt_key_file), **settings)
+    folder = ModelFolder.load(model, config.vocab_file_path, config.spm_model_file)
+    return folder.predictor(config.embeddings, **settings)
 
 
 if __name__ == "__main__":

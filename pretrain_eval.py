@@ -13,14 +13,13 @@ from model_utils.files import write_json
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.checkpoint_files import find_checkpoint, load_backbone
 from src.data.batches import Loading
-from src.saved_tokenizer import load_tokenizer
+from src.model_folder import load_tokenizer, read_counts
 from src.training.pretraining import PretrainingData, build_architecture, trained_on
 from src.training.pretraining_evaluation import (
     chance,
     evaluate,
     merge_baselines,
     only_masked,
-    read_counts,
     rehearse,
     table,
     unigram_baselines,

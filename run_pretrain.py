@@ -9,15 +9,15 @@ from model_utils.device import Device, setup_device
 from src.albert_config import check_memory
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.data.batches import Loading
-from src.saved_tokenizer import tokenizer_of_data
+from src.model_folder import ModelFolder
 from src.training.dry_run import dry_run
 from src.training.pretraining import (
     PretrainingData,
     build_architecture,
     held_out_evaluation,
     initialise,
-    keep_beside,
     reference_lines,
+    tokenizer_of_data,
 )
 from src.training.ranks import Ranks, ranks_of
 from src.training.run_folder import RunFolder, check_run_folder
@@ -56,7 +56,7 @@ def build_trainer(config: PretrainConfig, device: Device, ranks: Ranks, folder: 
     check_memory(architecture, config.batch_size * data.facts["max_seq_length"])
     network = AlbertForPreTraining(architecture, seed=config.seed)
     step = build_step(config, network, plan, precision, ranks)
-    keep_beside(folder, architecture, tokenizer, data, say)
+    folder.companions = ModelFolder(architecture, tokenizer, token_counts=data.token_counts)
     evaluation = held_out = None
     if config.eval_steps:
         share = replace(loading, shuffle=False, evaluation=True)

@@ -111,6 +111,26 @@ def open_atomically(path: Path) -> Iterator[TextIO]:
 
 
 @contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder that becomes `path` when everything in it is on the disk; after an error nothing is left.
+
+    Raises:
+        OSError: it cannot be made, or `path` is no empty folder.
+    """
+    path = path.resolve()
+    temporary = temporary_name(path)
+    temporary.mkdir(parents=True)
+    try:
+        yield temporary
+        for file in temporary.iterdir():
+            sync_to_disk(file)
+        temporary.replace(path)
+        sync_to_disk(path.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
 def scratch_folder(parent: Path, purpose: str) -> Iterator[Path]:
     """A folder in `parent` to write into, gone at the end; those that killed processes of this purpose left go, too.
 

@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -72,6 +72,11 @@ def list_checkpoints(folder: Path) -> list[tuple[int, Path]]:
     return sorted(((int(match[1]), path) for match, path in matches if match), reverse=True)
 
 
+def folder_of(weights: Path) -> Path:
+    """The folder that a checkpoint lies in, or the folder itself."""
+    return weights if weights.is_dir() else weights.parent
+
+
 def state_of(cell: nn.Cell) -> dict[str, Parameter]:
     """The Parameters that carry state, by name: all but those that are zero between updates."""
     names = cell.parameters_dict().items()
@@ -79,19 +84,25 @@ def state_of(cell: nn.Cell) -> dict[str, Parameter]:
 
 
 def save_checkpoint(cell: nn.Cell, folder: Path, step: int, loop_state: dict[str, Any]) -> Path:
-    """Write the state of `cell` and the loop's state; older checkpoints stay untouched.
+    """Write the state of `cell` and the loop's state, as write_checkpoint; older checkpoints stay untouched."""
+    path = checkpoint_path(folder, step)
+    write_checkpoint(path, state_of(cell), loop_state)
+    return path
+
+
+def write_checkpoint(path: Path, values: Mapping[str, Tensor], loop_state: dict[str, Any]) -> None:
+    """Write tensors by name and the loop's state.
 
     The file gets its name after it is complete, on the disk, and read back against its checksum.
 
     Raises:
         CheckpointError: it cannot be written, for instance because the disk is full.
     """
-    path = checkpoint_path(folder, step)
-    state = [{"name": name, "data": parameter} for name, parameter in state_of(cell).items()]
-    text = {LOOP_STATE: json.dumps(loop_state)}
+    folder, text = path.parent, {LOOP_STATE: json.dumps(loop_state)}
+    entries = [{"name": name, "data": value} for name, value in values.items()]
 
     def write(temporary: Path) -> None:
-        ms.save_checkpoint(state, str(temporary), crc_check=True, append_dict=text)
+        ms.save_checkpoint(entries, str(temporary), crc_check=True, append_dict=text)
         temporary.chmod(0o644)  # MindSpore leaves 0400
         if not verify(temporary):
             raise OSError(errno.EIO, "its end with the checksum is missing", str(temporary))
@@ -104,7 +115,6 @@ def save_checkpoint(cell: nn.Cell, folder: Path, step: int, loop_state: dict[str
         raise CheckpointError(
             f"{path} could not be written: {error}; older checkpoints in {folder} are whole, the run resumes from them"
         ) from error
-    return path
 
 
 def best_checkpoint(folder: Path) -> Path | None:

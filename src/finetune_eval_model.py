@@ -5,8 +5,10 @@ Each network takes the columns of `input_columns`, then dropout_key () int32, an
 Shape letters: B batch, L length, H hidden size, C labels or choices, S starts, E ends of a start.
 """
 
+from typing import Any
+
 import mindspore as ms
-from mindspore import Tensor, ops
+from mindspore import Tensor, nn, ops
 
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import PreTrainingScores, gather_positions
@@ -215,3 +217,28 @@ class SpanSearchScores(ScoresNetwork):
             end_top_index.reshape(ends),
             cls_logits,
         )
+
+
+class AnsweringNetwork(nn.Cell):
+    """A network of scores without dropout and its key, for any batch and length.
+
+    Inputs are the columns of `input_columns`, (B, *) int32; outputs the tensors of `output_names`.
+    """
+
+    def __init__(self, scores: nn.Cell) -> None:
+        super().__init__(auto_prefix=False)
+        self.scores = scores
+        self.input_columns, self.output_names = scores.input_columns, scores.output_names
+        self.per_token_outputs = scores.per_token_outputs
+        self.no_dropout = Tensor(0, ms.int32)
+        self.set_train(False)
+        self.set_inputs(*self.any_inputs())
+
+    def any_inputs(self) -> list[Tensor]:
+        """Placeholders for batches of any size."""
+        return [Tensor(shape=[None, None], dtype=ms.int32) for _ in self.input_columns]
+
+    def construct(self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor, further: Tensor = None) -> Any:
+        if further is None:
+            return self.scores(input_ids, input_mask, segment_ids, self.no_dropout)
+        return self.scores(input_ids, input_mask, segment_ids, further, self.no_dropout)

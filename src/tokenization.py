@@ -132,10 +132,13 @@ class SentencePiece:
 class FullTokenizer:
     """google-research/albert's FullTokenizer for a SentencePiece model or a WordPiece vocabulary.
 
+    Args:
+        content: of the vocabulary, where its file is yet to be written.
+
     Attributes:
         vocab: id of each token. inv_vocab: token of each id. vocab_size: number of ids.
         pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special tokens.
-        is_sentencepiece: which kind it is. file: the vocabulary's file. sha256: of that file.
+        is_sentencepiece: which kind it is. file: the vocabulary's file. content, sha256: of that file.
 
     Raises:
         DataError: the file is missing, damaged, of the other kind or without a special token.
@@ -152,21 +155,22 @@ class FullTokenizer:
         vocab_file: str | Path | None = None,
         do_lower_case: bool = True,
         spm_model_file: str | Path | None = None,
+        content: bytes | None = None,
     ) -> None:
         if not vocab_file and not spm_model_file:
             raise DataError("no vocabulary is given: set spm_model_file (SentencePiece) or vocab_file (WordPiece)")
         self.do_lower_case = do_lower_case
         self.is_sentencepiece = bool(spm_model_file)
         self.file = Path(spm_model_file or vocab_file)
-        content = _read(self.file)
-        self.sha256 = hashlib.sha256(content).hexdigest()
+        self.content = _read(self.file) if content is None else content
+        self.sha256 = hashlib.sha256(self.content).hexdigest()
         self._kind: SentencePiece | WordPiece
         if self.is_sentencepiece:
-            self._kind = SentencePiece(content, self.file, do_lower_case)
+            self._kind = SentencePiece(self.content, self.file, do_lower_case)
             if vocab_file:
                 _check_listing(Path(vocab_file), self._kind.tokens, self.file)
         else:
-            self._kind = WordPiece(_read_tokens(content, self.file), do_lower_case)
+            self._kind = WordPiece(_read_tokens(self.content, self.file), do_lower_case)
         self.vocab = self._kind.vocab
         self.inv_vocab = dict(enumerate(self._kind.tokens))
         self.vocab_size = len(self._kind.tokens)
@@ -246,23 +250,23 @@ def build_tokenizer(
     spm_model_file: str | Path | None,
     do_lower_case: bool,
     expected_vocab_size: int | None = None,
-    expected_by: str = "the model's configuration (vocab_size)",
+    content: bytes | None = None,
 ) -> FullTokenizer:
     """The tokenizer for the vocabulary file that is given, checked against the model's vocabulary size.
 
     Args:
         expected_vocab_size: rows of the model's embedding table; None does not check.
-        expected_by: the file or key that this size comes from, for the error.
+        content: of the vocabulary, where its file is yet to be written.
 
     Raises:
         DataError: as FullTokenizer, and when the sizes differ.
     """
-    tokenizer = FullTokenizer(vocab_file, do_lower_case, spm_model_file)
+    tokenizer = FullTokenizer(vocab_file, do_lower_case, spm_model_file, content)
     if expected_vocab_size is not None and tokenizer.vocab_size != expected_vocab_size:
         raise DataError(
-            f"the vocabulary {tokenizer.file} has {tokenizer.vocab_size} entries and {expected_by} says "
-            f"{expected_vocab_size}; use the vocabulary that the model was trained with, or leave vocab_size to the "
-            f"vocabulary for a new model"
+            f"the vocabulary {tokenizer.file} has {tokenizer.vocab_size} entries and the model's configuration "
+            f"(vocab_size) says {expected_vocab_size}; use the vocabulary that the model was trained with, or leave "
+            f"vocab_size to the vocabulary for a new model"
         )
     return tokenizer
 

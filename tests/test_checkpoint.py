@@ -14,7 +14,7 @@ from mindspore import Parameter, Tensor, nn
 from model_utils.errors import CheckpointError, UserError
 from src import checkpoint_files as ckpt
 from src.albert_config import AlbertConfig
-from src.saved_tokenizer import load_tokenizer
+from src.model_folder import load_tokenizer
 from src.training import checkpoint as run_checkpoint
 from tests.helpers.trained_folders import make_folder
 

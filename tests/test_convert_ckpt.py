@@ -15,29 +15,29 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from tokenizers import Tokenizer
 
 from model_utils import convert_ckpt
-from model_utils.convert_ckpt import GROUP_OF, ConvertConfig
+from model_utils.convert_ckpt import ConvertConfig
 from model_utils.errors import CheckpointError, ConfigError, DataError, UserError
 from src import finetune_eval_model as heads
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import PreTrainingScores
-from src.checkpoint_files import find_checkpoint, load_backbone
+from src.checkpoint_files import Contents, find_checkpoint, load_backbone
 from src.conversion import google_checkpoint
+from src.conversion.checks import weight_shapes
+from src.conversion.convert import GROUP_OF
 from src.conversion.hf_names import hugging_face_names
 from src.conversion.hugging_face_folder import HEAD_NAMES
-from src.conversion.own_checkpoint import write_own
-from src.conversion.portable_model import PortableModel, weight_shapes
+from src.conversion.own_folder import write_own
 from src.conversion.tf_names import from_google, google_names, is_training_state
 from src.conversion.tokenizer_json import build_tokenizer_json, extract_vocabulary
-from src.inference.predictor import Predictor
-from src.saved_tokenizer import load_tokenizer
-from src.task_file import Task, read_task, read_task_info
+from src.model_folder import ModelFolder, load_tokenizer, read_task_info
 from src.tasks import FINE_TUNED
+from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
 from tests.helpers import google_figures
 from tests.helpers.converted_outputs import computed, pre_training_outputs
 from tests.helpers.folder_state import folder_state
 from tests.helpers.small_text import train_model, write_text
-from tests.helpers.trained_folders import make_folder
+from tests.helpers.trained_folders import head_of, make_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 GOOGLE_TASKS = {
@@ -169,31 +169,31 @@ CASES = {
         ("albert.", "classifier."),
         3,
         {"architectures": ["AlbertForSequenceClassification"], "id2label": LABELS},
-        Task("classification", tuple(LABELS.values())),
+        head_of("classification", *LABELS.values()),
     ),
     "regression": (
         ("albert.", "classifier."),
         1,
         {"architectures": ["AlbertForSequenceClassification"], "id2label": {"0": "LABEL_0"}},
-        Task("regression"),
+        head_of("regression"),
     ),
     "choices": (
         ("albert.", "classifier."),
         1,
         {"architectures": ["AlbertForMultipleChoice"]},
-        Task("multiple_choice"),
+        head_of("multiple_choice"),
     ),
     "tokens": (
         ("albert.", "classifier."),
         3,
         {"architectures": ["AlbertForTokenClassification"], "id2label": LABELS},
-        Task("token_classification", tuple(LABELS.values())),
+        head_of("token_classification", *LABELS.values()),
     ),
     "questions": (
         ("albert.", "qa_outputs."),
         0,
         {"architectures": ["AlbertForQuestionAnswering"]},
-        Task("squad_v1"),
+        head_of("squad_v1"),
     ),
 }
 
@@ -209,7 +209,7 @@ def test_there_and_back_again(tmp_path: Path, case: str, config: AlbertConfig) -
     ours = convert("hf", "mindspore", theirs, tmp_path / "new/ours")
     assert_same_bits({name: value for name, value in own_weights(ours).items() if name in values}, values)
     assert AlbertConfig.from_json(ours / "albert_config.json") == config
-    assert read_task(ours) == task
+    assert read_task_info(ours) == task
     back = convert("mindspore", "hf", ours, tmp_path / "back")
     assert_same_bits(load_file(back / "model.safetensors"), load_file(theirs / "model.safetensors"))
     stated = json.loads((back / "config.json").read_text())
@@ -237,7 +237,7 @@ def test_how_a_model_is_used_goes_there_and_back(tmp_path: Path, task: str) -> N
     back = convert("hf", "mindspore", there, tmp_path / "back")
     assert read_json_file(back / "task.json") == read_json_file(ours / "task.json")
     if task in ASKED:
-        first, second = (Predictor.load(folder).predict([ASKED[task]]) for folder in (ours, back))
+        first, second = (ModelFolder.load(folder).predictor().predict([ASKED[task]]) for folder in (ours, back))
         assert first == second
 
 
@@ -289,10 +289,9 @@ def test_layers_that_share_nothing_become_groups(tmp_path: Path) -> None:
     assert_same_bits(own_weights(back), values)
 
 
-def write_ours(folder: Path, config: AlbertConfig, values: dict[str, np.ndarray], task: Task | None = None) -> Path:
+def write_ours(folder: Path, config: AlbertConfig, values: dict[str, np.ndarray], task: TaskInfo | None = None) -> Path:
     folder = folder / "ours"
-    folder.mkdir()
-    write_own(PortableModel(config, values, task, None), folder)
+    write_own(ModelFolder(config, task_info=task, checkpoint=Contents(folder, values, {})), folder)
     return folder
 
 
@@ -342,9 +341,9 @@ def test_gelu_is_what_its_writer_computes(tmp_path: Path, described: dict, activ
 def test_labels_from_the_command_line(tmp_path: Path) -> None:
     values = random_values(SMALL, ("albert.", "classifier."), 2)
     theirs = write_hugging_face(tmp_path / "hf", SMALL, values, architectures=["AlbertForSequenceClassification"])
-    assert read_task(convert("hf", "mindspore", theirs, tmp_path / "a")).labels == ("LABEL_0", "LABEL_1")
+    assert read_task_info(convert("hf", "mindspore", theirs, tmp_path / "a")).labels == ("LABEL_0", "LABEL_1")
     named = convert("hf", "mindspore", theirs, tmp_path / "b", labels=("bad", "good"))
-    assert read_task(named) == Task("classification", ("bad", "good"))
+    assert read_task_info(named) == head_of("classification", "bad", "good")
     with pytest.raises(ConfigError, match="--labels has 1 labels, the head has 2 outputs"):
         convert("hf", "mindspore", theirs, tmp_path / "c", labels=("bad",))
     with pytest.raises(ConfigError, match=r"--task is squad_v1, but .* is for classification"):
@@ -495,15 +494,15 @@ def test_damaged_folder_is_a_sentence_and_leaves_nothing(tmp_path: Path, damage:
     [
         (SMALL.replace(share_parameters="ffn"), PRE_TRAINING, None, "share ffn alone"),
         (SMALL.replace(use_relative_positions=True), PRE_TRAINING, None, "relative positions"),
-        (SMALL, ("albert.", "start_", "end_", "answer_"), Task("squad_v2"), "no ALBERT with such a beam search"),
+        (SMALL, ("albert.", "start_", "end_", "answer_"), head_of("squad_v2"), "no ALBERT with such a beam search"),
         (SMALL, ("albert.", "classifier."), None, "give --task"),
-        (SMALL, (*PRE_TRAINING, "classifier."), Task("regression"), "and for pre-training"),
+        (SMALL, (*PRE_TRAINING, "classifier."), head_of("regression"), "and for pre-training"),
         (SMALL, ("albert.", "classifier.", "qa_outputs."), None, "several fine-tuned heads"),
     ],
     ids=["ffn", "relative", "beam", "unknown task", "two kinds of heads", "two heads"],
 )
 def test_models_without_a_counterpart(
-    tmp_path: Path, config: AlbertConfig, parts: tuple[str, ...], task: Task | None, sentence: str
+    tmp_path: Path, config: AlbertConfig, parts: tuple[str, ...], task: TaskInfo | None, sentence: str
 ) -> None:
     ours = write_ours(tmp_path, config, random_values(config, parts, 1), task)
     with pytest.raises(UserError, match=sentence):
@@ -514,7 +513,7 @@ def test_hidden_layer_before_the_classifier_has_no_counterpart(tmp_path: Path) -
     values = random_values(SMALL, ("albert.",))
     shapes = weight_shapes(SMALL, outputs=2, between=5)
     values |= {name: np.ones(shape, np.float32) for name, shape in shapes.items() if name.startswith("classifier")}
-    ours = write_ours(tmp_path, SMALL, values, Task("classification", ("a", "b")))
+    ours = write_ours(tmp_path, SMALL, values, head_of("classification", "a", "b"))
     with pytest.raises(CheckpointError, match="hidden layer before its classifier"):
         convert("mindspore", "hf", ours, tmp_path / "hf")
 
@@ -522,7 +521,7 @@ def test_hidden_layer_before_the_classifier_has_no_counterpart(tmp_path: Path) -
 def test_own_checkpoint_needs_its_architecture(tmp_path: Path) -> None:
     ours = write_ours(tmp_path, SMALL, random_values(SMALL, PRE_TRAINING))
     (ours / "albert_config.json").unlink()
-    with pytest.raises(CheckpointError, match=r"no albert_config\.json lies beside .*albert-0\.ckpt"):
+    with pytest.raises(CheckpointError, match=r"no albert_config\.json, which says how to use them, lies .*ours"):
         convert("mindspore", "hf", ours / "albert-0.ckpt", tmp_path / "hf")
 
 
@@ -629,7 +628,7 @@ def test_googles_pre_training_figures_after_conversion(golden: Path, tmp_path: P
 @pytest.mark.usefixtures("without_tensorflow")
 def test_task_that_google_does_not_tell(golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     ours = convert("tf", "mindspore", golden / "google/race/model.ckpt-0", tmp_path / "ours")
-    assert read_task(ours) is None and "regression or multiple_choice; --task" in capsys.readouterr().out
+    assert read_task_info(ours) is None and "regression or multiple_choice; --task" in capsys.readouterr().out
     with pytest.raises(ConfigError, match="give --task"):
         convert("tf", "hf", golden / "google/race", tmp_path / "hf")
 

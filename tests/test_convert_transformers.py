@@ -11,13 +11,13 @@ from safetensors.numpy import load_file
 
 from model_utils import convert_ckpt
 from model_utils.convert_ckpt import ConvertConfig
+from model_utils.errors import CheckpointError
 from src import finetune_eval_model as heads
 from src.albert_config import AlbertConfig
-from src.saved_tokenizer import load_tokenizer
-from src.task_file import Task, read_task
+from src.model_folder import load_tokenizer, read_task_info
 from src.tasks.fill_mask import encode_masked
 from tests.helpers.converted_outputs import computed, pre_training_outputs
-from tests.helpers.trained_folders import make_folder
+from tests.helpers.trained_folders import head_of, make_folder
 
 pytestmark = pytest.mark.oracles
 ROWS, LENGTH = 2, 13
@@ -45,10 +45,10 @@ SHAPES = {
 OUTPUTS = ("sequence", "pooled", "mlm", "sop")
 LABELS = ("a", "b", "c")
 HEADS = {
-    "AlbertForSequenceClassification": (heads.SequenceClassificationScores, Task("classification", LABELS)),
-    "AlbertForTokenClassification": (heads.TokenClassificationScores, Task("token_classification", LABELS)),
-    "AlbertForQuestionAnswering": (heads.QuestionAnsweringScores, Task("squad_v1")),
-    "AlbertForMultipleChoice": (heads.MultipleChoiceScores, Task("multiple_choice")),
+    "AlbertForSequenceClassification": (heads.SequenceClassificationScores, head_of("classification", *LABELS)),
+    "AlbertForTokenClassification": (heads.TokenClassificationScores, head_of("token_classification", *LABELS)),
+    "AlbertForQuestionAnswering": (heads.QuestionAnsweringScores, head_of("squad_v1")),
+    "AlbertForMultipleChoice": (heads.MultipleChoiceScores, head_of("multiple_choice")),
 }
 
 
@@ -163,7 +163,7 @@ def test_heads(torch: ModuleType, transformers: ModuleType, tmp_path: Path, arch
     oracle = random_oracle(torch, transformers, architecture, **SMALL, id2label=labels)
     oracle.save_pretrained(tmp_path / "hf")
     ours = convert("hf", "mindspore", tmp_path / "hf", tmp_path / "ours")
-    assert read_task(ours) == task
+    assert read_task_info(ours) == task
     columns, their_columns = batch(SMALL["vocab_size"]), batch(SMALL["vocab_size"])
     outputs = {"classification": (3,), "token_classification": (3,), "multiple_choice": (ROWS,)}.get(task.task, ())
     if task.task == "multiple_choice":  # the rows are choices of one question; interleaved by token here
@@ -193,7 +193,7 @@ def test_regression(torch: ModuleType, transformers: ModuleType, tmp_path: Path)
     oracle = random_oracle(torch, transformers, "AlbertForSequenceClassification", **SMALL, num_labels=1)
     oracle.save_pretrained(tmp_path / "hf")
     ours = convert("hf", "mindspore", tmp_path / "hf", tmp_path / "ours")
-    assert read_task(ours) == Task("regression")
+    assert read_task_info(ours) == head_of("regression")
     columns = batch(SMALL["vocab_size"])
     network = heads.SequenceClassificationScores(AlbertConfig.from_json(ours / "albert_config.json"), 1)
     assert_close(computed(ours, network, *columns)[0], ask(torch, oracle, columns).logits, "regression")
@@ -278,5 +278,5 @@ def test_pytorch_file(torch: ModuleType, transformers: ModuleType, tmp_path: Pat
     (tmp_path / "hf/model.safetensors").unlink()
     for content in (b"", b"no archive", expected.joinpath("albert-0.ckpt").read_bytes()[:1000]):
         (tmp_path / "hf/pytorch_model.bin").write_bytes(content)
-        with pytest.raises(convert_ckpt.CheckpointError, match="is damaged, or holds more than weights"):
+        with pytest.raises(CheckpointError, match="is damaged, or holds more than weights"):
             convert("hf", "mindspore", tmp_path / "hf", tmp_path / "e")

@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,10 @@ from model_utils.errors import CheckpointError, ConfigError, DataError, DeviceEr
 from model_utils.schema import load_config
 from src.checkpoint_files import save_checkpoint
 from src.inference.deploy_config import AIR, MINDIR, ONNX, ExportConfig
-from src.inference.exporting import check, export_model, load_mindir, read_key, rehearse_export
-from src.inference.predictor import Predictor
-from src.task_file import read_task_info
+from src.inference.exported_model import load_exported, load_mindir, read_key
+from src.inference.exporting import check, dry_run_export, export_model
+from src.model_folder import ModelFolder, read_task_info
 from src.tasks import TASKS
-from src.trained_model import load_trained
 from tests.helpers.folder_state import folder_state
 from tests.helpers.trained_folders import ARCHITECTURE, TASK_INFOS, make_folder
 
@@ -39,7 +37,7 @@ RECORDS: dict[str, Callable[[str], dict[str, Any]]] = {
 
 def exported(folder: Path, name: Path, embeddings: bool = False, **settings: Any) -> Path:
     """NAME.mindir of a folder's weights."""
-    export_model(load_trained(folder, embeddings), name, MINDIR, **settings)
+    export_model(ModelFolder.load(folder).predictor(embeddings), name, MINDIR, **settings)
     return name.with_name(f"{name.name}.mindir")
 
 
@@ -69,8 +67,8 @@ def test_the_mindir_answers_as_the_checkpoint(task: str, tmp_path: Path) -> None
     before = folder_state(folder)
     file = exported(folder, tmp_path / "out" / task, embeddings=is_embeddings)
     records = [RECORDS[task](text) for text in TEXTS]
-    from_mindir = Predictor.load(file)
-    ours = Predictor.load(folder, embeddings=is_embeddings)
+    from_mindir = load_exported(file)
+    ours = ModelFolder.load(folder).predictor(is_embeddings)
     answers = from_mindir.predict(records)
     assert answers == ours.predict(records)
     for record, answer in zip(records, answers, strict=True):
@@ -100,8 +98,8 @@ def test_a_deep_network_with_relative_positions(tmp_path: Path) -> None:
     architecture = ARCHITECTURE.replace(use_relative_positions=True, num_hidden_layers=3, num_hidden_groups=3)
     folder = make_folder(tmp_path / "run", "token_classification", architecture)
     records = [{"text": text} for text in TEXTS]
-    answers = Predictor.load(exported(folder, tmp_path / "deep")).predict(records)
-    assert answers == Predictor.load(folder).predict(records)
+    answers = load_exported(exported(folder, tmp_path / "deep")).predict(records)
+    assert answers == ModelFolder.load(folder).predictor().predict(records)
 
 
 def test_the_description_says_what_the_file_needs(mindir: Path) -> None:
@@ -120,14 +118,14 @@ def test_a_file_that_computes_something_else_is_not_left_behind(
     other = make_folder(tmp_path / "other", "regression")
     (tmp_path / "out" / "unfinished-export-killed").mkdir(parents=True)
     (tmp_path / "out" / "unfinished-export-killed" / ".lock").touch()
-    monkeypatch.setattr("src.inference.exporting.load_mindir", lambda *_: load_trained(other).network)
+    monkeypatch.setattr("src.inference.exporting.load_mindir", lambda *_: ModelFolder.load(other).predictor().network)
     with pytest.raises(CheckpointError, match="what was exported computes something else: outputs"):
         exported(classifier, tmp_path / "out" / "model")
     assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_differences_are_seen(classifier: Path) -> None:
-    model = load_trained(classifier)
+    model = ModelFolder.load(classifier).predictor()
 
     def shifted(*inputs: Any) -> Any:
         return model.network(*inputs) + 1e-3
@@ -137,7 +135,7 @@ def test_differences_are_seen(classifier: Path) -> None:
 
 
 def test_outputs_of_another_shape_are_seen(classifier: Path) -> None:
-    model = load_trained(classifier)
+    model = ModelFolder.load(classifier).predictor()
     with pytest.raises(CheckpointError, match=r"have the shapes \[\(1, 2\)\], not \[\(1, 3\)\]"):
         check(model, lambda *inputs: model.network(*inputs)[:, :2], None)
     with pytest.raises(CheckpointError, match=r"have the shapes \[\(1, 3\), \(1, 3\)\], not \[\(1, 3\)\]"):
@@ -146,24 +144,25 @@ def test_outputs_of_another_shape_are_seen(classifier: Path) -> None:
 
 def test_a_huge_entry_hides_no_difference(classifier: Path) -> None:
     """The scores of forbidden tokens are -1e30; others are compared all the same."""
-    model = load_trained(classifier)
+    model = ModelFolder.load(classifier).predictor()
     scores = np.array([[-1e30, 1.0, 1.0]])
 
     def huge(*_: Any) -> Tensor:
         return Tensor(scores)
 
     huge.input_columns, huge.output_names = model.network.input_columns, model.network.output_names
+    model.network = huge
     with pytest.raises(CheckpointError, match="computes something else: logits"):
-        check(replace(model, network=huge), lambda *_: Tensor(np.add(scores, [[0, 0, 1e-3]])), None)
-    assert check(replace(model, network=huge), lambda *_: Tensor(np.add(scores, [[1e23, 0, 0]])), None) == 0.0
+        check(model, lambda *_: Tensor(np.add(scores, [[0, 0, 1e-3]])), None)
+    assert check(model, lambda *_: Tensor(np.add(scores, [[1e23, 0, 0]])), None) == 0.0
 
 
 def test_a_beam_wider_than_a_short_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TASK_INFOS, "squad_v2", TASK_INFOS["squad_v2"] | {"start_n_top": 12, "end_n_top": 15})
     folder = make_folder(tmp_path / "run", "squad_v2")
     records = [RECORDS["squad_v2"](text) for text in TEXTS]
-    answers = Predictor.load(exported(folder, tmp_path / "beam")).predict(records)
-    assert answers == Predictor.load(folder).predict(records)
+    answers = load_exported(exported(folder, tmp_path / "beam")).predict(records)
+    assert answers == ModelFolder.load(folder).predictor().predict(records)
 
 
 def test_places_that_cannot_be_written_to(classifier: Path, tmp_path: Path) -> None:
@@ -171,9 +170,9 @@ def test_places_that_cannot_be_written_to(classifier: Path, tmp_path: Path) -> N
     with pytest.raises(DataError, match=r"the folder .*file cannot be written to"):
         exported(classifier, tmp_path / "file" / "model")
     (tmp_path / "model.json").mkdir()
-    for write in (export_model, rehearse_export):
+    for write in (export_model, dry_run_export):
         with pytest.raises(DataError, match=r"model\.json is a folder, and would have to be a file of the export"):
-            write(load_trained(classifier), tmp_path / "model", MINDIR)
+            write(ModelFolder.load(classifier).predictor(), tmp_path / "model", MINDIR)
     assert {path.name for path in tmp_path.iterdir()} == {"file", "model.json"}
     for name in (f"{tmp_path}/model.mindir", ".", ".."):
         with pytest.raises(ConfigError, match=r"needed is DIR/NAME or NAME: the endings are added"):
@@ -183,14 +182,14 @@ def test_places_that_cannot_be_written_to(classifier: Path, tmp_path: Path) -> N
 
 def test_rows_of_a_fixed_length_must_suit_the_model(classifier: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="export_seq_length is 41, allowed for this model are 1 to 40 tokens"):
-        export_model(load_trained(classifier), tmp_path / "out" / "model", ONNX, length=41)
+        export_model(ModelFolder.load(classifier).predictor(), tmp_path / "out" / "model", ONNX, length=41)
     assert not (tmp_path / "out").exists()
 
 
 def test_onnx_is_not_left_unchecked(classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(DataError, match="onnxruntime, which is not installed: pip install onnxruntime"):
-        export_model(load_trained(classifier), tmp_path / "out" / "model", ONNX)
+        export_model(ModelFolder.load(classifier).predictor(), tmp_path / "out" / "model", ONNX)
     assert not (tmp_path / "out").exists()
 
 
@@ -221,7 +220,7 @@ def test_a_dry_run_writes_nothing(classifier: Path, tmp_path: Path, capsys: pyte
 def test_onnx(task: str, tmp_path: Path) -> None:
     """ONNX Runtime computes the same: export_model compares, and ends with an error where it does not."""
     folder = make_folder(tmp_path / "run", task)
-    export_model(load_trained(folder), tmp_path / "out" / task, ONNX, batch_size=2)
+    export_model(ModelFolder.load(folder).predictor(), tmp_path / "out" / task, ONNX, batch_size=2)
     described = json.loads((tmp_path / "out" / f"{task}.json").read_text())
     assert described["inputs"][0]["shape"] == [2, 160 if task == "multiple_choice" else 40]
 
@@ -234,13 +233,13 @@ def test_an_encrypted_file_needs_its_key(classifier: Path, mindir: Path, tmp_pat
     key = read_key(str(tmp_path / "key"))
     file = exported(classifier, tmp_path / "secret", key=key)
     records = [RECORDS["classification"](text) for text in TEXTS]
-    assert Predictor.load(file, key=key).predict(records) == Predictor.load(mindir).predict(records)
+    assert load_exported(file, key=key).predict(records) == load_exported(mindir).predict(records)
     with pytest.raises(DataError, match=r"secret\.mindir cannot be loaded: its key may be another one"):
-        Predictor.load(file, key=bytes(16))
+        load_exported(file, key=bytes(16))
     with pytest.raises(ConfigError, match="is encrypted: encrypt_key_file is needed"):
-        Predictor.load(file)
+        load_exported(file)
     with pytest.raises(ConfigError, match="is not encrypted: no key is needed"):
-        Predictor.load(mindir, key=key)
+        load_exported(mindir, key=key)
 
 
 def test_a_key_has_one_of_three_lengths(tmp_path: Path) -> None:
@@ -286,7 +285,7 @@ def damage(file: Path, change: str) -> None:
 def test_damaged_files_are_refused(copy: Path, change: str, sentence: str) -> None:
     damage(copy, change)
     with pytest.raises(UserError) as raised:
-        Predictor.load(copy)
+        load_exported(copy)
     assert sentence in str(raised.value)
 
 
@@ -305,18 +304,18 @@ def test_weights_that_do_not_fit_what_lies_beside_them(tmp_path: Path) -> None:
 
     with_config(hidden_size=64)
     with pytest.raises(CheckpointError, match=r"hidden_size is 64, but albert-1\.ckpt was trained with 32"):
-        load_trained(folder)
+        ModelFolder.load(folder).predictor()
     task_info = read_task_info(folder).fitted(ARCHITECTURE)
     scores = TASKS[task_info.task].scores(ARCHITECTURE, task_info)
     save_checkpoint(scores, folder, 1, {})  # without its architecture, as version 0.1.0 did
     with pytest.raises(CheckpointError, match="made for another architecture"):
-        load_trained(folder)
+        ModelFolder.load(folder).predictor()
     with_config(vocab_size=70)
     with pytest.raises(CheckpointError, match=r"says vocab_size 70, but the vocabulary vocab\.txt beside it has 63"):
-        load_trained(folder)
+        ModelFolder.load(folder).predictor()
     (folder / "albert_config.json").unlink()
     with pytest.raises(CheckpointError, match=r"no albert_config\.json, which says how to use them, lies beside"):
-        load_trained(folder)
+        ModelFolder.load(folder).predictor()
 
 
 def test_a_tasks_yaml_may_be_given_but_its_keys_not_as_flags(tmp_path: Path) -> None:

@@ -55,8 +55,7 @@ import json, resource, sys
 import mindspore as ms, numpy as np
 from mindspore import Tensor
 from src.albert_config import AlbertConfig
-from src.finetune_eval_model import SequenceClassificationScores, SpanSearchScores
-from src.trained_model import AnsweringNetwork
+from src.finetune_eval_model import AnsweringNetwork, SequenceClassificationScores, SpanSearchScores
 
 ms.set_context(mode=ms.GRAPH_MODE)
 config = AlbertConfig(**json.loads(sys.argv[1]))

@@ -21,8 +21,7 @@ from src.inference.file_answers import answer_records, joined
 from src.inference.predictor import Predictor
 from src.inference.record_files import NumberedRecord, check_input, check_output, read_records, write_records
 from src.inference.server import create_app
-from src.saved_tokenizer import load_tokenizer
-from src.task_file import read_task_info, write_task_info
+from src.model_folder import ModelFolder, calibrate, load_tokenizer
 from src.tasks.fill_mask import encode_masked
 from tests.conftest import ROOT
 from tests.helpers.folder_state import folder_state
@@ -36,7 +35,7 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def classify(classifier: Path) -> Predictor:
-    return Predictor.load(classifier, batch_tokens=64)
+    return ModelFolder.load(classifier).predictor(batch_tokens=64)
 
 
 def records_of(path: Path, content: bytes, input_format: str = "auto") -> list[tuple[int, Any]]:
@@ -250,15 +249,15 @@ def test_what_is_cut_says_so(classify: Predictor) -> None:
 def test_texts_may_have_the_names_of_their_columns_in_training(classifier: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(classifier, tmp_path / "run")
     columns = {"text_a": "review", "text_b": "title"}
-    write_task_info(folder, read_task_info(folder).model_copy(update={"text_columns": columns}))
-    predictor = Predictor.load(folder)
+    calibrate(folder, {"text_columns": columns})
+    predictor = ModelFolder.load(folder).predictor()
     pair = {"text_a": "fine", "text_b": "words"}
     same = [{"review": "fine", "title": "words"}, {"review": "fine", "text_b": "words"}, pair | {"review": "fine"}]
     assert predictor.predict(same) == predictor.predict([pair] * 3)
     assert predictor.predict([{"review": "fine"}]) == predictor.predict([{"text_a": "fine"}])
     assert predictor.predict([{"body": "fine"}]) == [{"error": "review or text_a is missing; the record has body"}]
 
-    named = Predictor.load(folder, text_columns=("body", "head"))
+    named = ModelFolder.load(folder).predictor(text_columns=("body", "head"))
     asked = [{"body": "fine", "head": "words"}, {"review": "fine", "head": "a"}, {"body": "fine", "title": "words"}]
     answers = named.predict(asked)
     assert answers[:1] == predictor.predict([pair])
@@ -271,7 +270,7 @@ def test_texts_may_have_the_names_of_their_columns_in_training(classifier: Path,
         (("body", "head"), "text_b_column is head"),
     ):
         with pytest.raises(ConfigError, match=sentence):
-            Predictor.load(folder, embeddings=True, text_columns=columns)
+            ModelFolder.load(folder).predictor(embeddings=True, text_columns=columns)
 
 
 def test_a_blank_record_is_an_error_for_itself_over_http(classify: Predictor) -> None:
@@ -288,7 +287,7 @@ def test_probabilities_are_of_all_labels(classify: Predictor) -> None:
 
 
 def test_choices_need_four_options(tmp_path: Path) -> None:
-    predictor = Predictor.load(make_folder(tmp_path / "run", "multiple_choice"))
+    predictor = ModelFolder.load(make_folder(tmp_path / "run", "multiple_choice")).predictor()
     good = {"article": "a b c", "question": "why", "options": ["a", "b", "c", "d"]}
     answers = predictor.predict([good | {"options": ["a"]}, good, good | {"options": ["a", "b", "c", ""]}])
     assert answers[0] == {"error": "options is no list of 4 texts"}
@@ -298,7 +297,7 @@ def test_choices_need_four_options(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("task", ["squad_v1", "squad_v2"])
 def test_spans_are_parts_of_long_contexts(task: str, tmp_path: Path) -> None:
-    predictor = Predictor.load(make_folder(tmp_path / "run", task))
+    predictor = ModelFolder.load(make_folder(tmp_path / "run", task)).predictor()
     context = "  It is, by any word; a long “text” é of many windows. " * 4
     (answer,) = predictor.predict([{"context": context, "question": "what is it?"}])
     assert 1 <= len(answer["n_best"]) <= 4
@@ -316,7 +315,7 @@ def test_spans_are_parts_of_long_contexts(task: str, tmp_path: Path) -> None:
 
 
 def test_entities_have_their_surface_text(tmp_path: Path) -> None:
-    predictor = Predictor.load(make_folder(tmp_path / "run", "token_classification"))
+    predictor = ModelFolder.load(make_folder(tmp_path / "run", "token_classification")).predictor()
     text = "Anna's  friend (of Lyon) came, with 3.5 others; " * 5  # several windows
     entities = predictor.predict([{"text": text}])[0]["entities"]
     assert entities and all(text[each["start"] : each["end"]] == each["text"] for each in entities)
@@ -329,7 +328,7 @@ def test_entities_have_their_surface_text(tmp_path: Path) -> None:
 
 def test_masks_are_filled_in(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "run", "fill_mask")
-    predictor = Predictor.load(folder, top_k=3)
+    predictor = ModelFolder.load(folder).predictor(top_k=3)
     texts = ["[MASK] ab", "a [MASK] c [MASK]", "none", "[MASK]" + "a" * 38]
     answers = predictor.predict([{"text": text} for text in texts])
     assert [len(answer.get("predictions", ())) for answer in answers] == [1, 2, 0, 0]
@@ -344,17 +343,17 @@ def test_masks_are_filled_in(tmp_path: Path) -> None:
 
 def test_many_masks_are_computed_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each mask has scores for the whole vocabulary: memory, not the number of records, bounds what goes together."""
-    predictor = Predictor.load(make_folder(tmp_path / "run", "fill_mask"))
+    predictor = ModelFolder.load(make_folder(tmp_path / "run", "fill_mask")).predictor()
     records = [{"text": "a [MASK] " * count} for count in (1, 1, 9, 1, 2, 2)]
     expected = predictor.predict(records)
     calls: list[tuple[int, ...]] = []
-    compute = type(predictor._network).__call__
+    compute = type(predictor.network).__call__
     monkeypatch.setattr(
-        type(predictor._network),
+        type(predictor.network),
         "__call__",
         lambda self, *columns: (calls.append(columns[-1].shape), compute(self, *columns))[1],
     )
-    monkeypatch.setattr("src.inference.predictor._OUTPUTS_AT_ONCE", 4 * predictor._architecture.vocab_size)
+    monkeypatch.setattr("src.inference.predictor._OUTPUTS_AT_ONCE", 4 * predictor.architecture.vocab_size)
     for answer, before in zip(predictor.predict(records), expected, strict=True):
         assert [len(one) for one in answer["predictions"]] == [len(one) for one in before["predictions"]]
         for one, other in zip(answer["predictions"], before["predictions"], strict=True):

@@ -22,8 +22,9 @@ from model_utils.schema import load_config
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.checkpoint_files import find_checkpoint, list_checkpoints, load_backbone
+from src.model_folder import read_counts
 from src.training.pretraining import PretrainingData
-from src.training.pretraining_evaluation import evaluate, only_masked, read_counts, unigram_baselines
+from src.training.pretraining_evaluation import evaluate, only_masked, unigram_baselines
 from src.training.ranks import ALONE
 from src.training.run_folder import RunFolder
 from src.training.training_config import PretrainConfig, PretrainEvalConfig

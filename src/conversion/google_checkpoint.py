@@ -9,16 +9,18 @@ import numpy as np
 
 from model_utils.errors import CheckpointError, ConfigError
 from src.albert_config import AlbertConfig, find_config_file
-from src.conversion.portable_model import PortableModel, Vocabulary, account, check_shapes, settle_task
+from src.checkpoint_files import Contents
+from src.conversion.checks import account, check_shapes, settle_task
 from src.conversion.tf_names import from_google, google_names, is_training_state
-from src.task_file import Task
+from src.model_folder import ModelFolder
+from src.tokenization import FullTokenizer, build_tokenizer
 
 logger = logging.getLogger(__name__)
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}  # no remarks on the processor at its start
 HUB_SCOPE = "module/"  # before every name where a TF-Hub module was saved again
 
 
-def read_google(path: Path, task: str = "", labels: tuple[str, ...] = ()) -> PortableModel:
+def read_google(path: Path, task: str = "", labels: tuple[str, ...] = ()) -> ModelFolder:
     """The model in a checkpoint; albert_config.json and the vocabulary lie beside it, in assets/ or one folder above.
 
     Args:
@@ -37,8 +39,9 @@ def read_google(path: Path, task: str = "", labels: tuple[str, ...] = ()) -> Por
     values = {name: from_google(variable, variables[variable]) for name, variable in matched.items()}
     check_shapes(values, config, prefix)
     several = len(values.get("classifier.bias", ())) > 1
-    settled = settle_task(values, Task("classification") if several else None, task, labels, prefix)
-    return PortableModel(config, values, settled, _find_vocabulary(config_file.parent))
+    task_info = settle_task(values, {"task": "classification"} if several else {}, task, labels, prefix)
+    tokenizer = _find_vocabulary(config_file.parent, config.vocab_size)
+    return ModelFolder(config, tokenizer, task_info, checkpoint=Contents(prefix, values, {}))
 
 
 def find_prefix(path: Path) -> Path:
@@ -73,7 +76,7 @@ def _find_config(prefix: Path) -> Path:
     )
 
 
-def _find_vocabulary(folder: Path) -> Vocabulary | None:
+def _find_vocabulary(folder: Path, vocab_size: int) -> FullTokenizer | None:
     """The SentencePiece model or, for Chinese, the WordPiece vocabulary of a folder."""
     found = sorted(folder.glob("*.model")) or sorted(folder.glob("vocab*.txt"))
     if len(found) > 1:
@@ -81,7 +84,8 @@ def _find_vocabulary(folder: Path) -> Vocabulary | None:
     if not found:
         return None
     logger.info(f"vocabulary: {found[0]}, lower-cased (google's files do not say, all published models are)")
-    return Vocabulary(found[0].read_bytes(), found[0].name, found[0].suffix == ".model", True)
+    files = ("", found[0]) if found[0].suffix == ".model" else (found[0], "")
+    return build_tokenizer(*files, True, vocab_size)
 
 
 def _tensorflow() -> ModuleType:

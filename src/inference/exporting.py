@@ -10,91 +10,36 @@ import contextlib
 import importlib
 import logging
 import os
-import shutil
 import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
 import mindspore as ms
 import mindspore.onnx
 import numpy as np
-from mindspore import Tensor, nn
+from mindspore import Tensor
 
 from model_utils.device import peak_memory
 from model_utils.errors import CheckpointError, ConfigError, DataError
-from model_utils.files import open_file, scratch_folder, sync_to_disk
-from model_utils.json_files import FileBeside, Schema, Sha256, read_validated, validated, write_checked
+from model_utils.files import scratch_folder, sync_to_disk
+from model_utils.json_files import write_checked
 from src.data.feature_files import sha256_of
 from src.inference.deploy_config import AIR, MINDIR, ONNX
-from src.tasks import TASKS, parse_task_info
-from src.tasks.task_info import TaskInfo
-from src.trained_model import AnsweringNetwork, TrainedModel
+from src.inference.exported_model import ENCRYPTION, FORMAT_VERSION, load_mindir
+from src.inference.predictor import Predictor
+from src.tasks import TASKS
 
 logger = logging.getLogger(__name__)
-FORMAT_VERSION = 1
 TOLERANCE = 1e-5  # of an output's largest entry, or of 1 where that is smaller
 FORBIDDEN = 1e20  # what is larger is no score but forbids a token, and is measured by itself alone
 SHAPES = (1, 9), (3, 24)  # batches and lengths that a MINDIR is tried on, besides the longest
-KEY_BYTES = (16, 24, 32)
-ENCRYPTION = "AES-GCM"
-
-
-class InputSchema(Schema):
-    """A column that an exported graph takes."""
-
-    name: str
-
-
-class OutputSchema(Schema):
-    """A tensor that an exported graph gives."""
-
-    name: str
-    per_token: bool
-
-
-class VocabularySchema(Schema):
-    """The vocabulary beside an exported graph."""
-
-    file: FileBeside
-    sha256: Sha256
-
-
-class DescriptionSchema(Schema):
-    """What NAME.json says of the files and the graph, beside what task.json says."""
-
-    format_version: Literal[FORMAT_VERSION]
-    sha256: Sha256
-    encrypted: bool
-    inputs: tuple[InputSchema, ...]
-    outputs: tuple[OutputSchema, ...]
-    vocabulary: VocabularySchema
-    do_lower_case: bool
-    architecture: dict[str, Any]
-
-
-def read_key(file: str) -> bytes | None:
-    """The key in a file, or None for no file.
-
-    Raises:
-        ConfigError: it cannot be read or has another length.
-    """
-    if not file:
-        return None
-    try:
-        with open_file(Path(file)) as stream:
-            key = stream.read(max(KEY_BYTES) + 1)
-    except OSError as error:
-        raise ConfigError(f"encrypt_key_file {file} cannot be read: {error.strerror}") from error
-    if len(key) not in KEY_BYTES:
-        raise ConfigError(f"encrypt_key_file {file} has {len(key)} bytes, allowed are 16, 24 or 32 (no end of line)")
-    return key
 
 
 def export_model(
-    model: TrainedModel,
+    model: Predictor,
     name: Path,
     file_format: str,
     key: bytes | None = None,
@@ -104,7 +49,7 @@ def export_model(
     """Write the files of a model; older ones of this name are replaced.
 
     Args:
-        name: DIR/NAME. key: encrypt the MINDIR.
+        model: of ModelFolder.predictor. name: DIR/NAME. key: encrypt the MINDIR.
         batch_size, length: of AIR and ONNX; length 0: the model's max_seq_length.
 
     Raises:
@@ -125,7 +70,8 @@ def export_model(
             load = _load_onnx if file_format == ONNX else load_mindir
             difference = check(model, load(file, key), fixed)
             logger.info(f"{name.name}{file.suffix}: largest difference from the checkpoint {difference:.1e}")
-        vocabulary = shutil.copyfile(model.tokenizer.file, temporary / f"{name.name}{_vocabulary_suffix(model)}")
+        vocabulary = temporary / f"{name.name}{_vocabulary_suffix(model)}"
+        vocabulary.write_bytes(model.tokenizer.content)
         description = temporary / f"{name.name}.json"
         write_checked(description, describe(model, file, vocabulary, file_format, key, fixed))
         for path in (file, vocabulary, description):
@@ -134,8 +80,8 @@ def export_model(
         sync_to_disk(name.parent)
 
 
-def rehearse_export(
-    model: TrainedModel,
+def dry_run_export(
+    model: Predictor,
     name: Path,
     file_format: str,
     batch_size: int = 1,
@@ -151,7 +97,7 @@ def rehearse_export(
         seconds.append(time.monotonic() - start)
     first, usual = seconds
     weights = sum(parameter.nbytes for parameter in model.network.get_parameters())
-    size = weights + model.tokenizer.file.stat().st_size
+    size = weights + len(model.tokenizer.content)
     # Compiled to be written, to be compared with and as it was written; both then compute this batch and smaller ones.
     duration = 3 * (first - usual) + 4 * usual
     memory = peak_memory()
@@ -162,7 +108,7 @@ def rehearse_export(
     )
 
 
-def _settle(model: TrainedModel, name: Path, file_format: str, batch_size: int, length: int) -> tuple[int, int] | None:
+def _settle(model: Predictor, name: Path, file_format: str, batch_size: int, length: int) -> tuple[int, int] | None:
     """The fixed shape of a file, None for any; everything is checked that can be checked before work."""
     for suffix in (f".{file_format.lower()}", _vocabulary_suffix(model), ".json"):
         if os.path.isdir(file := f"{name}{suffix}"):
@@ -175,17 +121,17 @@ def _settle(model: TrainedModel, name: Path, file_format: str, batch_size: int, 
     return fixed
 
 
-def _vocabulary_suffix(model: TrainedModel) -> str:
+def _vocabulary_suffix(model: Predictor) -> str:
     return ".model" if model.tokenizer.is_sentencepiece else ".vocab.txt"
 
 
-def _check_length(model: TrainedModel, length: int) -> None:
+def _check_length(model: Predictor, length: int) -> None:
     least, most = model.task_info.shortest_row, model.task_info.max_seq_length
     if not least <= length <= most:
         raise ConfigError(f"export_seq_length is {length}, allowed for this model are {least} to {most} tokens")
 
 
-def _write(model: TrainedModel, name: Path, file_format: str, key: bytes | None, fixed: tuple[int, int] | None) -> Path:
+def _write(model: Predictor, name: Path, file_format: str, key: bytes | None, fixed: tuple[int, int] | None) -> Path:
     inputs = model.network.any_inputs() if fixed is None else [Tensor(one) for one in sample_inputs(model, *fixed)]
     if fixed is not None:
         model.network.set_inputs(*inputs)
@@ -205,20 +151,6 @@ def _write(model: TrainedModel, name: Path, file_format: str, key: bytes | None,
         ) from error
     file.chmod(0o644)  # MindSpore lets its owner alone read it
     return file
-
-
-def load_mindir(file: Path, key: bytes | None = None) -> Callable[..., Any]:
-    """The graph in a MINDIR, to be called with tensors.
-
-    Raises:
-        DataError: it is damaged or no MINDIR, or encrypted with another key.
-    """
-    decryption = {"dec_key": key, "dec_mode": ENCRYPTION} if key else {}
-    try:
-        return nn.GraphCell(ms.load(str(file), **decryption))
-    except (RuntimeError, ValueError) as error:
-        hint = "its key may be another one" if key else "it may be damaged, or encrypted (encrypt_key_file)"
-        raise DataError(f"{file} cannot be loaded: {hint}") from error
 
 
 def _onnxruntime() -> ModuleType:
@@ -242,7 +174,7 @@ def _load_onnx(file: Path, _: bytes | None) -> Callable[..., Any]:
     return run
 
 
-def check(model: TrainedModel, exported: Callable[..., Any], fixed: tuple[int, int] | None) -> float:
+def check(model: Predictor, exported: Callable[..., Any], fixed: tuple[int, int] | None) -> float:
     """The largest difference of a score between an exported network and its origin, over batches of several shapes.
 
     Raises:
@@ -281,7 +213,7 @@ def _arrays(outputs: Any) -> list[np.ndarray]:
     return [output.asnumpy().astype(np.float64) for output in outputs]
 
 
-def sample_inputs(model: TrainedModel, batch: int, length: int) -> list[np.ndarray]:
+def sample_inputs(model: Predictor, batch: int, length: int) -> list[np.ndarray]:
     """Random rows (batch, length) for each input, int32; all but the last one are padded."""
     random = np.random.default_rng(length)
     lengths = random.integers(max(1, length // 2), length + 1, batch)
@@ -297,7 +229,7 @@ def sample_inputs(model: TrainedModel, batch: int, length: int) -> list[np.ndarr
 
 
 def describe(
-    model: TrainedModel,
+    model: Predictor,
     file: Path,
     vocabulary: Path,
     file_format: str,
@@ -305,7 +237,7 @@ def describe(
     fixed: tuple[int, int] | None,
 ) -> dict[str, Any]:
     """The content of NAME.json."""
-    network: AnsweringNetwork = model.network
+    network = model.network
     texts = TASKS[model.task_info.task].texts_per_row
     batch, length = (fixed[0], fixed[1] * texts) if fixed else ("batch", f"{texts} * length" if texts > 1 else "length")
     masks = 2 if fixed else "masks"
@@ -325,26 +257,3 @@ def describe(
         "architecture": model.architecture.facts(),
         "mindspore": ms.__version__,
     }
-
-
-def read_description(file: Path) -> tuple[DescriptionSchema, TaskInfo]:
-    """NAME.json beside NAME.mindir, whose sha256 it is compared with.
-
-    Raises:
-        DataError: it is missing, damaged, or does not belong to the file.
-    """
-    path = file.with_suffix(".json")
-    if not os.path.lexists(path):
-        raise DataError(f"{path} is missing: it says what {file.name} computes, and was written beside it")
-
-    def parse(content: Any) -> tuple[DescriptionSchema, TaskInfo]:
-        return validated(content, DescriptionSchema, str(path)), parse_task_info(content, str(path), TASKS)
-
-    described, task_info = read_validated(path, parse)
-    if missing := task_info.settings() - task_info.model_fields_set:
-        raise DataError(f"{path}: {min(missing)} is missing")
-    if not file.is_file():
-        raise DataError(f"{file} is missing")
-    if sha256_of(file) != described.sha256:
-        raise DataError(f"{file} is damaged, or does not belong to {path.name}: its sha256 is another one")
-    return described, task_info

@@ -17,7 +17,7 @@ from src.inference.record_files import NumberedRecord, batched, line_of, write_r
 
 logger = logging.getLogger(__name__)
 RECORDS_AT_ONCE = 1024
-REHEARSED = 64  # records that a dry run answers
+DRY_RUN_RECORDS = 64  # records that a dry run answers
 PREDICTION = "prediction"
 LENGTHS = ("max_seq_length", "max_qa_length", "max_query_length")  # of a task, that texts are cut to
 
@@ -72,15 +72,15 @@ def answer_records(predictor: Predictor, records: Iterator[NumberedRecord], outp
     return int(0 < failed == total)
 
 
-def rehearse(predictor: Predictor, records: Iterator[NumberedRecord]) -> None:
+def dry_run(predictor: Predictor, records: Iterator[NumberedRecord]) -> None:
     """Read all records and answer some, chosen by chance; say what answering them all would take. Nothing is kept."""
     chance, chosen, unreadable, total = random.Random(0), [], 0, 0
     for record in records:
         total += 1
         unreadable += bool(record.error)
-        if len(chosen) < REHEARSED:
+        if len(chosen) < DRY_RUN_RECORDS:
             chosen.append(record)
-        elif (place := chance.randrange(total)) < REHEARSED:
+        elif (place := chance.randrange(total)) < DRY_RUN_RECORDS:
             chosen[place] = record
     seconds = []
     for _ in range(2):

@@ -1,42 +1,25 @@
-"""Answers to raw text from a trained model, be it a checkpoint or an exported MINDIR: `Predictor.load(path)`."""
+"""Answers to raw text from a network, be it that of a ModelFolder or an exported one."""
 
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any, Self
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from mindspore import Tensor
 
-from model_utils.errors import ConfigError, DataError
+from model_utils.errors import DataError
 from src.albert_config import AlbertConfig
 from src.data.feature_cache import Features
 from src.data.feature_files import Column
 from src.data.length_buckets import WIDTH_STEP
-from src.inference.exporting import DescriptionSchema, load_mindir, read_description
 from src.tasks import TASKS
 from src.tasks.answerer import Record
 from src.tasks.fill_mask import MaskAnswerer
 from src.tasks.task_info import TaskInfo
-from src.tokenization import FullTokenizer, build_tokenizer
-from src.trained_model import load_trained
+from src.tokenization import FullTokenizer
 from src.training.network_outputs import WORKING_MEMORY, OutputTable, rows_in_memory
 
-MINDIR_SUFFIX = ".mindir"
 _RECORDS_AT_ONCE = 256  # whose rows and outputs are kept at the same time
 _OUTPUTS_AT_ONCE = WORKING_MEMORY // 16  # float32 numbers, each of them about four times while they are computed
-
-
-class ExportedNetwork:
-    """The graph of a MINDIR, with the names of its columns as src.trained_model.AnsweringNetwork has them."""
-
-    def __init__(self, graph: Callable[..., Any], described: DescriptionSchema) -> None:
-        self.graph = graph
-        self.input_columns = tuple(each.name for each in described.inputs)
-        self.output_names = tuple(each.name for each in described.outputs)
-        self.per_token_outputs = tuple(each.name for each in described.outputs if each.per_token)
-
-    def __call__(self, *inputs: Tensor) -> Any:
-        return self.graph(*inputs)
 
 
 class Predictor:
@@ -66,51 +49,13 @@ class Predictor:
         top_k: int = 5,
         text_columns: tuple[str, str] = ("", ""),
     ) -> None:
-        self.task_info = task_info
-        self._network, self._architecture, self._batch_tokens = network, architecture, batch_tokens
+        self.task_info, self.tokenizer = task_info, tokenizer
+        self.network, self.architecture = network, architecture
+        self._batch_tokens = batch_tokens
         self._spec = TASKS[task_info.task]
         self._answerer = self._spec.answerer(task_info, tokenizer, text_columns)
         if isinstance(self._answerer, MaskAnswerer):
             self._answerer.top_k = top_k
-
-    @classmethod
-    def load(
-        cls,
-        model: str | Path,
-        *,
-        key: bytes | None = None,
-        embeddings: bool = False,
-        vocab_file: str = "",
-        spm_model_file: str = "",
-        **settings: Any,
-    ) -> Self:
-        """A predictor of NAME.mindir, or of a checkpoint or the folder of a run or a conversion.
-
-        Args:
-            key: of an encrypted MINDIR.
-            embeddings: of a checkpoint, the backbone alone.
-            vocab_file, spm_model_file: the vocabulary, where none lies beside a checkpoint.
-            settings: batch_tokens, top_k, text_columns.
-
-        Raises:
-            DataError, CheckpointError: a file is missing, damaged, or does not belong to the others.
-        """
-        model = Path(model)
-        if model.suffix != MINDIR_SUFFIX:
-            trained = load_trained(model, embeddings, vocab_file, spm_model_file)
-            return cls(trained.task_info, trained.tokenizer, trained.network, trained.architecture, **settings)
-        described, task_info = read_description(model)
-        if described.encrypted != (key is not None):
-            needed = "not encrypted: no key is needed" if key else "encrypted: encrypt_key_file is needed"
-            raise ConfigError(f"{model} is {needed}")
-        vocabulary = model.with_name(described.vocabulary.file)
-        kind = (str(vocabulary), "") if vocabulary.suffix == ".txt" else ("", str(vocabulary))
-        tokenizer = build_tokenizer(*kind, described.do_lower_case)
-        if tokenizer.sha256 != described.vocabulary.sha256:
-            raise DataError(f"{vocabulary} is not the vocabulary that {model.name} was exported with")
-        architecture = AlbertConfig.from_values(described.architecture, model.with_suffix(".json"))
-        network = ExportedNetwork(load_mindir(model, key), described)
-        return cls(task_info, tokenizer, network, architecture, **settings)
 
     def predict(self, records: Sequence[Record]) -> list[Record]:
         """One answer for each record, in their order.
@@ -155,13 +100,13 @@ class Predictor:
         texts = self._spec.texts_per_row
         step, longest = WIDTH_STEP * texts, self.task_info.max_seq_length * texts
         widths = np.minimum(-(-np.maximum(lengths, self.task_info.shortest_row * texts) // step) * step, longest)
-        outputs = OutputTable(self._network, lengths, self._answerer.ignored_outputs)
+        outputs = OutputTable(self.network, lengths, self._answerer.ignored_outputs)
         order = np.argsort(-lengths, kind="stable")
         while len(order):
             width = int(widths[order[0]])
             rows, order = np.split(order, [self._rows_at_once(width)])
-            inputs = [_pad(features, name, rows, width) for name in self._network.input_columns]
-            outputs.put(rows, self._network(*map(Tensor, inputs)))
+            inputs = [_pad(features, name, rows, width) for name in self.network.input_columns]
+            outputs.put(rows, self.network(*map(Tensor, inputs)))
         return outputs.values
 
     def _rows_at_once(self, width: int) -> int:
@@ -169,7 +114,7 @@ class Predictor:
         if self._batch_tokens:
             return max(1, self._batch_tokens // width)
         texts = self._spec.texts_per_row
-        return max(1, rows_in_memory(self._architecture, width // texts, self.task_info.searched_starts) // texts)
+        return max(1, rows_in_memory(self.architecture, width // texts, self.task_info.searched_starts) // texts)
 
 
 def _pad(features: Features, name: str, rows: np.ndarray, width: int) -> np.ndarray:

@@ -16,13 +16,12 @@ from model_utils.device import Device, setup_device
 from model_utils.errors import CheckpointError, ConfigError
 from model_utils.files import write_json
 from src.albert_config import check_memory
-from src.checkpoint_files import Contents, find_checkpoint, load_backbone
+from src.checkpoint_files import Contents, find_checkpoint, folder_of, load_backbone
 from src.data.batches import FeatureDataset, Loading
 from src.data.feature_cache import cached_features
 from src.data.feature_files import SUFFIX, RecordSet, open_records
 from src.data.length_buckets import WIDTH_STEP, choose_boundaries
-from src.saved_tokenizer import load_tokenizer, save_tokenizer
-from src.task_file import TASK_FILE, folder_of, read_task_info, write_task_info
+from src.model_folder import TASK_FILE, ModelFolder, calibrate, load_tokenizer, read_task_info
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.spec import TRAIN, Judgement, Task
 from src.tasks.task_info import TaskInfo
@@ -208,9 +207,7 @@ class Finetuning:
         batches = data.batches_per_epoch
         plan = plan_run(config, config.epoch_num, config.train_batch_size, batches)
         step = build_step(config, network, plan, self.precision, ranks)
-        folder.beside(lambda path: self.architecture.to_json(path / "albert_config.json"))
-        folder.beside(lambda path: save_tokenizer(path, self.tokenizer))
-        folder.beside(lambda path: write_task_info(path, task.task_info))
+        folder.companions = ModelFolder(self.architecture, self.tokenizer, task.task_info)
         eval_steps = config.eval_steps or max(1, batches // config.accumulation_steps)
         return Trainer(
             step,
@@ -281,7 +278,7 @@ class Finetuning:
         """Measure what was trained; the only place where what is found out so goes into the folder of the weights."""
         measured = self.measure(run, output, evaluation)
         if measured.calibration and self.ranks.writer:
-            write_task_info(run, read_task_info(run).model_copy(update=measured.calibration))
+            calibrate(run, measured.calibration)
         return measured.results
 
     def measure(self, weights: Path, output: Path, evaluation: Evaluation | None = None) -> Measured:

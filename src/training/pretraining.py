@@ -1,5 +1,6 @@
 """What pre-training and its evaluation are built of: data checked against the model, first weights, evaluation."""
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,16 +9,13 @@ import numpy as np
 
 from model_utils.errors import ConfigError, DataError
 from model_utils.facts import flatten
-from model_utils.files import write_atomically
 from src.albert_config import PRESETS, RUN_KEYS, AlbertConfig, find_config_file
 from src.albert_for_pre_training import AlbertForPreTraining, initialise_output_bias
 from src.checkpoint_files import Contents, find_checkpoint, load_backbone
 from src.data.batches import FeatureDataset, TFRecordDataset
-from src.saved_tokenizer import save_tokenizer
-from src.tokenization import FullTokenizer
+from src.tokenization import FullTokenizer, build_tokenizer
 from src.training.evaluation import Evaluation
 from src.training.pretraining_evaluation import (
-    UNIGRAM_FILE,
     HeldOut,
     chance,
     evaluate,
@@ -25,9 +23,9 @@ from src.training.pretraining_evaluation import (
     unigram_baselines,
 )
 from src.training.ranks import Ranks
-from src.training.run_folder import RunFolder
 from src.training.training_config import PretrainConfig, PretrainEvalConfig
 
+logger = logging.getLogger(__name__)
 Say = Callable[[str], object]
 IDENTITY = ("task", "max_seq_length", "max_predictions_per_seq", "vocab_sha256", "vocab_size", "rows", "files")
 
@@ -154,21 +152,36 @@ def _vocab_size(config: Any, data: PretrainingData, tokenizer: FullTokenizer | N
     )
 
 
-def keep_beside(
-    folder: RunFolder, architecture: AlbertConfig, tokenizer: FullTokenizer | None, data: PretrainingData, say: Say
-) -> None:
-    """Have the architecture, the vocabulary and the token counts written beside the checkpoints."""
-    folder.beside(lambda path: architecture.to_json(path / "albert_config.json"))
-    if tokenizer:
-        folder.beside(lambda path: save_tokenizer(path, tokenizer))
-    else:
-        say(
-            f"the vocabulary {data.facts.get('vocab_file', '')} does not lie beside the data and is not copied beside "
-            "the checkpoints; name it in spm_model_file or vocab_file to have it there"
+def tokenizer_of_data(
+    data_dir: str | Path, facts: dict[str, Any], vocab_file: str = "", spm_model_file: str = ""
+) -> FullTokenizer | None:
+    """The tokenizer that feature files were made with, or None where its file is not at hand.
+
+    Args:
+        data_dir: where the file lies if it is not given.
+        facts: of the feature files.
+
+    Raises:
+        DataError: the vocabulary is not the one that made the files, or is damaged.
+    """
+    if not vocab_file and not spm_model_file:
+        data_dir = Path(data_dir)
+        beside = (data_dir if data_dir.is_dir() else data_dir.parent) / facts.get("vocab_file", "")
+        if not beside.is_file():
+            logger.info(
+                f"the vocabulary {facts.get('vocab_file', '')} does not lie beside the data and is not copied beside "
+                "the checkpoints; name it in spm_model_file or vocab_file to have it there"
+            )
+            return None
+        vocab_file, spm_model_file = ("", str(beside)) if beside.suffix == ".model" else (str(beside), "")
+    tokenizer = build_tokenizer(vocab_file, spm_model_file, facts.get("do_lower_case", True))
+    made_with = facts.get("vocab_sha256", tokenizer.sha256)
+    if tokenizer.sha256 != made_with:
+        raise DataError(
+            f"the vocabulary {tokenizer.file} (sha256 {tokenizer.sha256}) is not the one that made {data_dir}: "
+            f"{facts['vocab_file']} (sha256 {made_with})"
         )
-    counts = data.token_counts
-    if counts is not None:
-        folder.beside(lambda path: write_atomically(path / UNIGRAM_FILE, lambda file: np.save(file, counts)))
+    return tokenizer
 
 
 def initialise(network: AlbertForPreTraining, data: PretrainingData, weights: str) -> None:

@@ -1,28 +1,21 @@
 """Held-out quality of a pre-trained ALBERT, beside chance and beside knowing nothing but word frequencies."""
 
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import islice
-from pathlib import Path
-from tokenize import TokenError
 
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor
 
 from model_utils.device import peak_memory
-from model_utils.errors import DataError, shorten
-from model_utils.files import open_file
+from model_utils.errors import DataError
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.training.ranks import ALONE, Ranks
 
-UNIGRAM_FILE = "unigram.npy"  # beside a checkpoint: token counts of its training data
-# What numpy raises for a damaged file: its header is an expression of Python, which gives shape and type.
-UNREADABLE = (ValueError, EOFError, SyntaxError, TokenError, ArithmeticError, MemoryError)
 _WEIGHTS_OF = {"mlm": "masked_lm_weights", "sop": "sequence_weights"}
 
 
@@ -146,27 +139,6 @@ def unigram_baselines(counts: np.ndarray, training_counts: np.ndarray | None) ->
     lines["mlm_loss"]["own unigram"] = float(-(share[present] * np.log(share[present])).sum())
     lines["mlm_accuracy"]["own unigram"] = float(share.max())
     return lines
-
-
-def read_counts(folder: Path, vocab_size: int) -> np.ndarray | None:
-    """(V,) token counts of the training data, from beside its checkpoint; None where they do not lie there.
-
-    Raises:
-        DataError: they are damaged or of another vocabulary.
-    """
-    file = folder / UNIGRAM_FILE
-    if not os.path.lexists(file):
-        return None
-    try:
-        with open_file(file) as stream:
-            counts = np.lib.format.read_array(stream, allow_pickle=False)
-    except (OSError, *UNREADABLE) as error:
-        raise DataError(f"{file} cannot be read, or is damaged: {shorten(str(error))}") from error
-    if counts.dtype.kind not in "iu" or (counts < 0).any():
-        raise DataError(f"{file} holds {counts.dtype}, or a number below 0: allowed are counts of tokens")
-    if counts.shape != (vocab_size,):
-        raise DataError(f"{file} has shape {counts.shape}, the model's vocabulary {vocab_size} tokens")
-    return counts
 
 
 def merge_baselines(*sources: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:

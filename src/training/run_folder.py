@@ -10,7 +10,6 @@ train_results.json written last: its presence means that the run is finished
 import fcntl
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,6 +19,7 @@ from model_utils.facts import first_difference
 from model_utils.files import write_json
 from model_utils.schema import Config, load_config, write_config
 from src.checkpoint_files import list_checkpoints
+from src.model_folder import ModelFolder
 
 CONFIG_FILE = "config.yaml"
 RESULTS_FILE = "train_results.json"
@@ -34,6 +34,7 @@ class RunFolder:
         writer: whether this process writes (rank 0); the others neither lock nor write.
 
     Attributes:
+        companions: what is written beside the checkpoints when work starts; whoever builds the training sets it.
         begun: a run of this configuration has worked here before.
         finished: it is complete.
 
@@ -48,7 +49,7 @@ class RunFolder:
         self.config = config
         self.writer = writer
         self._lock: int | None = None
-        self._companions: list[Callable[[Path], object]] = []
+        self.companions: ModelFolder | None = None
         self.begun = self.finished = False
 
     def __enter__(self) -> Self:
@@ -85,10 +86,6 @@ class RunFolder:
             os.close(self._lock)
             self._lock = None
 
-    def beside(self, write: Callable[[Path], object]) -> None:
-        """Have `write(folder)` called when work starts: for what belongs beside checkpoints, such as the vocabulary."""
-        self._companions.append(write)
-
     def begin(self, needed_bytes: int) -> None:
         """Bind the folder to the configuration; called when everything is built and work starts.
 
@@ -106,8 +103,8 @@ class RunFolder:
                 f"the disk of {self.path} has {free / 1e6:,.0f} MB free, the checkpoints of this run need "
                 f"{needed_bytes / 1e6:,.0f} MB: make room, or keep fewer (save_checkpoint_num)"
             )
-        for write in self._companions:
-            write(self.path)
+        if self.companions:
+            self.companions.save_companions(self.path)
         write_config(self.config.from_anywhere(), self.path / CONFIG_FILE)  # last: where it is, the companions are
 
     def finish(self, results: dict[str, Any]) -> None:

@@ -37,17 +37,15 @@ from src.data.race_data import read_race
 from src.data.tfrecords import check_tfrecord
 from src.finetune_eval_model import SpanSearchScores
 from src.inference import deploy_config
-from src.inference.exporting import read_key
+from src.inference.exported_model import load_exported, read_key
 from src.inference.file_answers import answer_records
 from src.inference.predictor import Predictor
 from src.inference.record_files import check_input, check_output, read_records
 from src.inference.server import Limits, create_app
-from src.saved_tokenizer import load_tokenizer
-from src.task_file import read_task_info
+from src.model_folder import ModelFolder, load_tokenizer, read_task_info
 from src.tasks import TASKS, finetune_config
 from src.tasks.task_info import TaskInfo
 from src.tokenization import build_tokenizer
-from src.trained_model import load_trained
 from src.training import training_config
 from src.training.run_folder import check_run_folder
 from src.training.run_log import read_log
@@ -182,7 +180,7 @@ def write_small_files(folder: Path) -> dict[Path, Any]:
         run / "best_checkpoint.json": lambda: best_checkpoint(run),
         run / "train_log.jsonl": lambda: read_log(run, 5, quiet),
         folder / "begun/config.yaml": lambda: check_run_folder(folder / "begun", config),
-        folder / "model.json": lambda: Predictor.load(exported),
+        folder / "model.json": lambda: load_exported(exported),
         ready: lambda: open_records(ready.parent, "classification").columns,
         theirs / "config.json": lambda: read_hugging_face(theirs),
         theirs / "tokenizer_config.json": lambda: read_hugging_face(theirs),
@@ -217,7 +215,7 @@ def damaged_files(draw: Any, whole: list[bytes]) -> tuple[int, bytes | str]:
 
 @COUNTS
 def test_small_files(tmp_path: Path, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("src.inference.predictor.load_mindir", lambda *_: None)
+    monkeypatch.setattr("src.inference.exported_model.load_mindir", lambda *_: None)
     readers = write_small_files(tmp_path)
     files = list(readers)
     whole = [file.read_bytes() for file in files]
@@ -245,9 +243,8 @@ def test_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> No
     for read in (
         lambda: find_checkpoint(Path(name)),
         lambda: load_tokenizer(Path(name)),
-        lambda: load_trained(Path(name)),
-        lambda: Predictor.load(name),
-        lambda: Predictor.load(f"{name}.mindir"),
+        lambda: ModelFolder.load(name),
+        lambda: load_exported(Path(f"{name}.mindir")),
         lambda: convert_ckpt.main(ConvertConfig(source="hf", target="mindspore", input=name, output="new")),
         lambda: convert_ckpt.main(ConvertConfig(source="mindspore", target="hf", input=name, output=name)),
         lambda: convert_ckpt.main(ConvertConfig(source="tf", target="mindspore", input=name, output="new")),

@@ -7,8 +7,7 @@ from src.albert_config import AlbertConfig
 from src.albert_model import initialise_weights
 from src.checkpoint_files import ARCHITECTURE as TRAINED_AS
 from src.checkpoint_files import save_checkpoint
-from src.saved_tokenizer import save_tokenizer
-from src.task_file import write_task_info
+from src.model_folder import ModelFolder
 from src.tasks import FINE_TUNED, TASKS, parse_task_info
 from src.tasks.task_info import TaskInfo
 from src.tokenization import build_tokenizer
@@ -51,6 +50,11 @@ def make_task_info(task: str, **settings: Any) -> TaskInfo:
     return parse_task_info({"task": task, **TASK_INFOS[task], **LENGTHS, **settings}, "task.json", TASKS)
 
 
+def head_of(task: str, *labels: str) -> TaskInfo:
+    """What task.json says of a head of which nothing else is known."""
+    return parse_task_info({"task": task, "labels": labels}, "task.json")
+
+
 def make_folder(folder: Path, task: str, architecture: AlbertConfig = ARCHITECTURE, **settings: Any) -> Path:
     """The folder itself, with checkpoint, albert_config.json, vocabulary, and a task.json with these settings."""
     folder.mkdir(parents=True)
@@ -58,8 +62,6 @@ def make_folder(folder: Path, task: str, architecture: AlbertConfig = ARCHITECTU
     scores = TASKS[task].scores(architecture, task_info.fitted(architecture))
     initialise_weights(scores, architecture.initializer_range, seed=0)
     save_checkpoint(scores, folder, 1, {TRAINED_AS: architecture.facts()})
-    architecture.to_json(folder / "albert_config.json")
-    save_tokenizer(folder, build_tokenizer(str(write_vocabulary(folder)), "", True))
-    if task in FINE_TUNED:
-        write_task_info(folder, task_info)
+    tokenizer = build_tokenizer(str(write_vocabulary(folder)), "", True)
+    ModelFolder(architecture, tokenizer, task_info if task in FINE_TUNED else None).save_companions(folder)
     return folder

@@ -1,19 +1,17 @@
-"""A model on its way between two formats, and the checks of every way: all weights accounted for, all sizes right."""
+"""Checks of every conversion: all weights accounted for, all shapes right, and what the head is for."""
 
 import logging
 import textwrap
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from model_utils.errors import CheckpointError, ConfigError
 from src.albert_config import AlbertConfig
 from src.albert_model import AlbertModel
-from src.task_file import Task
-from src.tasks import FINE_TUNED, TASKS, tasks_of_head
-from src.tokenization import FullTokenizer, build_tokenizer
+from src.tasks import FINE_TUNED, TASKS, parse_task_info, tasks_of_head
+from src.tasks.task_info import TaskInfo
 
 logger = logging.getLogger(__name__)
 
@@ -25,40 +23,6 @@ PARTS = (
     ("sop.",),
     *dict.fromkeys(part for name in FINE_TUNED for part in TASKS[name].head.parts),
 )
-
-
-@dataclass(frozen=True)
-class Vocabulary:
-    """The bytes of a vocabulary file, the name to give it, its kind, and whether its texts are lower-cased."""
-
-    content: bytes
-    name: str
-    is_sentencepiece: bool
-    do_lower_case: bool
-
-    def write(self, file: Path, vocab_size: int) -> FullTokenizer:
-        """Write the file and open it as a tokenizer.
-
-        Raises:
-            DataError: it is no such vocabulary, or not of this size.
-        """
-        file.write_bytes(self.content)
-        files = (None, file) if self.is_sentencepiece else (file, None)
-        return build_tokenizer(*files, self.do_lower_case, vocab_size)
-
-
-@dataclass(frozen=True)
-class PortableModel:
-    """Everything that a conversion carries over.
-
-    config: the architecture. values: float32 arrays under this project's names and in its orientation.
-    task: None where no head is fine-tuned, or none is known. vocabulary: None where the source has none.
-    """
-
-    config: AlbertConfig
-    values: dict[str, np.ndarray]
-    task: Task | None
-    vocabulary: Vocabulary | None
 
 
 def account(names: Mapping[str, str], found: Collection[str], skipped: int, origin: object) -> dict[str, str]:
@@ -146,17 +110,18 @@ def weight_shapes(config: AlbertConfig, outputs: int = 0, between: int = 0) -> d
 
 
 def settle_task(
-    values: Mapping[str, np.ndarray], stated: Task | None, asked: str, labels: tuple[str, ...], origin: object
-) -> Task | None:
-    """The task of the head that the weights have, or None where they have no fine-tuned one or nothing says its task.
+    values: Mapping[str, np.ndarray], stated: Mapping[str, Any], asked: str, labels: tuple[str, ...], origin: object
+) -> TaskInfo | None:
+    """What the head of the weights is for, or None where they have no fine-tuned one or nothing says its task.
 
     Args:
-        stated: what the source says; labels may be ().
+        stated: what the source says, by the keys of task.json; any may be missing.
         asked, labels: what the command line says; "" and () for nothing.
 
     Raises:
         ConfigError: the command line contradicts the source.
         CheckpointError: the source contradicts its own weights.
+        DataError: it says what task.json cannot say.
     """
     modules = dict.fromkeys(TASKS[name].head.module for name in FINE_TUNED)
     heads = [bias for module in modules if (bias := f"{module}.bias") in values]
@@ -168,8 +133,7 @@ def settle_task(
         raise CheckpointError(f"{origin} has several fine-tuned heads, allowed is one: {', '.join(heads)}")
     outputs = len(values[heads[0]])
     allowed = tasks_of_head(heads[0].removesuffix(".bias"), outputs)
-    settings = stated.settings if stated else {}
-    task = stated.task if stated else asked or (allowed[0] if len(allowed) == 1 else "")
+    task = stated.get("task") or asked or (allowed[0] if len(allowed) == 1 else "")
     if not task:
         logger.info(f"{origin} does not say whether its head is for {' or '.join(allowed)}; --task would")
         return None
@@ -179,15 +143,15 @@ def settle_task(
         raise CheckpointError(
             f"{origin}: a head of {outputs} outputs is not for {task}, possible is {' or '.join(allowed)}"
         )
-    if TASKS[task].head.outputs:
-        if labels:
-            raise ConfigError(f"--labels means nothing for {task}")
-        return Task(task, (), settings)
-    names = labels or (stated.labels if stated else ()) or tuple(f"LABEL_{i}" for i in range(outputs))
-    if len(names) != outputs:
-        source = "--labels has" if labels else f"{origin} names"
-        raise ConfigError(f"{source} {len(names)} labels, the head has {outputs} outputs: {listed(names)}")
-    return Task(task, names, settings)
+    names: list[str] = []
+    if not TASKS[task].head.outputs:
+        names = list(labels or stated.get("labels") or (f"LABEL_{i}" for i in range(outputs)))
+        if len(names) != outputs:
+            source = "--labels has" if labels else f"{origin} names"
+            raise ConfigError(f"{source} {len(names)} labels, the head has {outputs} outputs: {listed(names)}")
+    elif labels:
+        raise ConfigError(f"--labels means nothing for {task}")
+    return parse_task_info({**stated, "task": task, "labels": names}, str(origin))
 
 
 def listed(names: Iterable[str]) -> str:

@@ -1,0 +1,56 @@
+"""From one format to another: readers and writers by the name of their format, and what all conversions check."""
+
+import logging
+from pathlib import Path
+
+from model_utils.errors import CheckpointError, ConfigError
+from src.albert_config import AlbertConfig
+from src.conversion.google_checkpoint import read_google
+from src.conversion.hugging_face_folder import read_hugging_face, write_hugging_face
+from src.conversion.own_folder import read_own, write_own
+
+logger = logging.getLogger(__name__)
+READERS = {"tf": read_google, "hf": read_hugging_face, "mindspore": read_own}
+WRITERS = {"mindspore": write_own, "hf": write_hugging_face}
+# The group that a layer belongs to. Whole numbers here, rounded quotients there: some uneven divisions differ.
+GROUP_OF = {
+    "tf": lambda layer, layers, groups: int(layer / layers * groups),
+    "hf": lambda layer, layers, groups: int(layer / (layers / groups)),
+    "mindspore": lambda layer, layers, groups: layer * groups // layers,
+}
+
+
+def convert(
+    source: str, input_path: Path, target: str, output: Path, task: str = "", labels: tuple[str, ...] = ()
+) -> None:
+    """Make the folder `output` of the model in `input_path`.
+
+    Args:
+        source, target: keys of READERS and WRITERS.
+        task, labels: what a fine-tuned head is for, where the input does not say.
+
+    Raises:
+        ConfigError, CheckpointError, DataError: something is missing, damaged or contradictory; nothing is written.
+    """
+    try:
+        if output.exists() and not (output.is_dir() and not any(output.iterdir())):
+            raise ConfigError(f"the output {output} exists and is not an empty folder; name a new one")
+        model = READERS[source](input_path, task, labels)
+        check_groups(model.architecture, source, target)
+        WRITERS[target](model, output)
+    except OSError as error:
+        raise CheckpointError(f"{error.filename or output}: {error.strerror}") from error
+    count = sum(value.size for value in model.weights.values())
+    logger.info(f"wrote {output}: {count:,} parameters{f' for {model.task_info.task}' if model.task_info else ''}")
+
+
+def check_groups(config: AlbertConfig, source: str, target: str) -> None:
+    """Raise CheckpointError if a layer belongs to another group in the target than in the source."""
+    layers, groups = config.num_hidden_layers, config.num_hidden_groups
+    for layer in range(layers):
+        theirs, ours = (GROUP_OF[kind](layer, layers, groups) for kind in (source, target))
+        if theirs != ours and config.share_parameters != "none":
+            raise CheckpointError(
+                f"{layers} layers in {groups} groups: layer {layer} is in group {theirs} for {source} and in {ours} "
+                f"for {target}; such a division cannot be converted"
+            )

@@ -1,0 +1,149 @@
+"""Read what export.py wrote: NAME.json, the vocabulary and NAME.mindir, and answer records with them."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import mindspore as ms
+from mindspore import Tensor, nn
+
+from model_utils.errors import ConfigError, DataError
+from model_utils.files import open_file
+from model_utils.json_files import FileBeside, Schema, Sha256, read_validated, validated
+from src.albert_config import AlbertConfig
+from src.data.feature_files import sha256_of
+from src.inference.predictor import Predictor
+from src.tasks import TASKS, parse_task_info
+from src.tasks.task_info import TaskInfo
+from src.tokenization import build_tokenizer
+
+FORMAT_VERSION = 1
+MINDIR_SUFFIX = ".mindir"
+KEY_BYTES = (16, 24, 32)
+ENCRYPTION = "AES-GCM"
+
+
+class InputSchema(Schema):
+    """A column that an exported graph takes."""
+
+    name: str
+
+
+class OutputSchema(Schema):
+    """A tensor that an exported graph gives."""
+
+    name: str
+    per_token: bool
+
+
+class VocabularySchema(Schema):
+    """The vocabulary beside an exported graph."""
+
+    file: FileBeside
+    sha256: Sha256
+
+
+class DescriptionSchema(Schema):
+    """What NAME.json says of the files and the graph, beside what task.json says."""
+
+    format_version: Literal[FORMAT_VERSION]
+    sha256: Sha256
+    encrypted: bool
+    inputs: tuple[InputSchema, ...]
+    outputs: tuple[OutputSchema, ...]
+    vocabulary: VocabularySchema
+    do_lower_case: bool
+    architecture: dict[str, Any]
+
+
+def load_exported(file: Path, key: bytes | None = None, **settings: Any) -> Predictor:
+    """What answers records with NAME.mindir and the files beside it.
+
+    Args:
+        key: of an encrypted MINDIR.
+        settings: batch_tokens, top_k, text_columns of Predictor.
+
+    Raises:
+        DataError, CheckpointError: a file is missing, damaged, or does not belong to the others.
+        ConfigError: a key is missing or not needed, or the settings mean nothing for the task.
+    """
+    described, task_info = read_description(file)
+    if described.encrypted != (key is not None):
+        needed = "not encrypted: no key is needed" if key else "encrypted: encrypt_key_file is needed"
+        raise ConfigError(f"{file} is {needed}")
+    vocabulary = file.with_name(described.vocabulary.file)
+    kind = (str(vocabulary), "") if vocabulary.suffix == ".txt" else ("", str(vocabulary))
+    tokenizer = build_tokenizer(*kind, described.do_lower_case)
+    if tokenizer.sha256 != described.vocabulary.sha256:
+        raise DataError(f"{vocabulary} is not the vocabulary that {file.name} was exported with")
+    architecture = AlbertConfig.from_values(described.architecture, file.with_suffix(".json"))
+    return Predictor(task_info, tokenizer, ExportedNetwork(load_mindir(file, key), described), architecture, **settings)
+
+
+def read_key(file: str) -> bytes | None:
+    """The key in a file, or None for no file.
+
+    Raises:
+        ConfigError: it cannot be read or has another length.
+    """
+    if not file:
+        return None
+    try:
+        with open_file(Path(file)) as stream:
+            key = stream.read(max(KEY_BYTES) + 1)
+    except OSError as error:
+        raise ConfigError(f"encrypt_key_file {file} cannot be read: {error.strerror}") from error
+    if len(key) not in KEY_BYTES:
+        raise ConfigError(f"encrypt_key_file {file} has {len(key)} bytes, allowed are 16, 24 or 32 (no end of line)")
+    return key
+
+
+def read_description(file: Path) -> tuple[DescriptionSchema, TaskInfo]:
+    """NAME.json beside NAME.mindir, whose sha256 it is compared with.
+
+    Raises:
+        DataError: it is missing, damaged, or does not belong to the file.
+    """
+    path = file.with_suffix(".json")
+    if not os.path.lexists(path):
+        raise DataError(f"{path} is missing: it says what {file.name} computes, and was written beside it")
+
+    def parse(content: Any) -> tuple[DescriptionSchema, TaskInfo]:
+        return validated(content, DescriptionSchema, str(path)), parse_task_info(content, str(path), TASKS)
+
+    described, task_info = read_validated(path, parse)
+    if missing := task_info.settings() - task_info.model_fields_set:
+        raise DataError(f"{path}: {min(missing)} is missing")
+    if not file.is_file():
+        raise DataError(f"{file} is missing")
+    if sha256_of(file) != described.sha256:
+        raise DataError(f"{file} is damaged, or does not belong to {path.name}: its sha256 is another one")
+    return described, task_info
+
+
+def load_mindir(file: Path, key: bytes | None = None) -> Callable[..., Any]:
+    """The graph in a MINDIR, to be called with tensors.
+
+    Raises:
+        DataError: it is damaged or no MINDIR, or encrypted with another key.
+    """
+    decryption = {"dec_key": key, "dec_mode": ENCRYPTION} if key else {}
+    try:
+        return nn.GraphCell(ms.load(str(file), **decryption))
+    except (RuntimeError, ValueError) as error:
+        hint = "its key may be another one" if key else "it may be damaged, or encrypted (encrypt_key_file)"
+        raise DataError(f"{file} cannot be loaded: {hint}") from error
+
+
+class ExportedNetwork:
+    """The graph of a MINDIR, with the names of its columns as src.finetune_eval_model.AnsweringNetwork has them."""
+
+    def __init__(self, graph: Callable[..., Any], described: DescriptionSchema) -> None:
+        self.graph = graph
+        self.input_columns = tuple(each.name for each in described.inputs)
+        self.output_names = tuple(each.name for each in described.outputs)
+        self.per_token_outputs = tuple(each.name for each in described.outputs if each.per_token)
+
+    def __call__(self, *inputs: Tensor) -> Any:
+        return self.graph(*inputs)

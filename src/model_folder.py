@@ -1,0 +1,277 @@
+"""A folder with a model: its weights and what lies beside them, loaded and checked together, used, and saved.
+
+albert-<step>.ckpt      the weights (src/checkpoint_files.py)
+albert_config.json      the architecture
+tokenizer_config.json   names the vocabulary, which lies beside it, and says whether text is lower-cased
+task.json               what a fine-tuned head is for; pre-trained weights have none
+unigram.npy             how often each token is the answer in the pre-training data, where that is known
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from tokenize import TokenError
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from mindspore import Tensor
+from pydantic import model_validator
+
+from model_utils.errors import CheckpointError, DataError, shorten
+from model_utils.files import new_folder, open_file, write_atomically
+from model_utils.json_files import FileBeside, Schema, Sha256, read_json, read_validated, write_checked
+from src.albert_config import AlbertConfig, check_memory, find_config_file
+from src.checkpoint_files import (
+    ARCHITECTURE,
+    Contents,
+    checkpoint_path,
+    find_checkpoint,
+    folder_of,
+    load_backbone,
+    write_checkpoint,
+)
+from src.finetune_eval_model import AnsweringNetwork
+from src.foreign_weights import refuse_foreign
+from src.tokenization import FullTokenizer, build_tokenizer
+
+if TYPE_CHECKING:
+    from src.inference.predictor import Predictor
+    from src.tasks.task_info import TaskInfo
+
+ARCHITECTURE_FILE, TOKENIZER_FILE, TASK_FILE = "albert_config.json", "tokenizer_config.json", "task.json"
+UNIGRAM_FILE = "unigram.npy"
+OF_WEIGHTS = ("step", "identity")  # what of the loop's state is not about a run alone: updates, data
+# What numpy raises for a damaged file: its header is an expression of Python, which gives shape and type.
+UNREADABLE = (ValueError, EOFError, SyntaxError, TokenError, ArithmeticError, MemoryError)
+
+
+class TokenizerSchema(Schema):
+    """What tokenizer_config.json says: one of the two files, which lies beside it."""
+
+    vocab_file: FileBeside | None = None
+    spm_model_file: FileBeside | None = None
+    do_lower_case: bool
+    vocab_sha256: Sha256
+
+    @model_validator(mode="after")
+    def _one_file(self) -> Self:
+        if (self.vocab_file is None) == (self.spm_model_file is None):
+            raise ValueError("one of vocab_file and spm_model_file")
+        return self
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """A model: weights and all that is needed to use them.
+
+    architecture: of the weights. tokenizer: None where the vocabulary is not at hand.
+    task_info: what task.json says; None for pre-trained weights. token_counts: (V,) integers, or None.
+    checkpoint: the weights by name, as they were read, and where they come from; None while they are in training.
+    """
+
+    architecture: AlbertConfig
+    tokenizer: FullTokenizer | None = None
+    task_info: "TaskInfo | None" = None
+    token_counts: np.ndarray | None = None
+    checkpoint: Contents | None = None
+
+    @classmethod
+    def load(cls, path: str | Path, vocab_file: str = "", spm_model_file: str = "") -> Self:
+        """The model in a checkpoint, or in the folder of a run or a conversion: its best checkpoint, else its newest.
+
+        Args:
+            vocab_file, spm_model_file: the vocabulary, where none lies beside the weights.
+
+        Raises:
+            CheckpointError: there are no such weights, they are another program's, or albert_config.json is missing or
+                not what they were trained with.
+            DataError: another file is damaged or does not belong to the weights.
+        """
+        path = Path(path)
+        checkpoint = find_checkpoint(path)
+        folder, file = folder_of(path), find_config_file(path)
+        if file is None:
+            raise CheckpointError(
+                f"no {ARCHITECTURE_FILE}, which says how to use them, lies beside the weights in {folder}"
+            )
+        architecture = AlbertConfig.from_json(file)
+        check_memory(architecture)
+        tokenizer = None
+        if vocab_file or spm_model_file or (folder / TOKENIZER_FILE).exists():
+            tokenizer = load_tokenizer(path, vocab_file, spm_model_file)
+            if tokenizer.vocab_size != architecture.vocab_size:
+                raise CheckpointError(
+                    f"{file} says vocab_size {architecture.vocab_size}, but the vocabulary {tokenizer.file.name} "
+                    f"beside it has {tokenizer.vocab_size} entries"
+                )
+        counts = read_counts(folder, architecture.vocab_size)
+        return cls(architecture, tokenizer, read_task_info(path), counts, checkpoint)
+
+    @property
+    def weights(self) -> dict[str, np.ndarray]:
+        """The weights by name."""
+        return self.checkpoint.values
+
+    def with_weights(self, weights: dict[str, np.ndarray]) -> Self:
+        """The same with other weights."""
+        return replace(self, checkpoint=replace(self.checkpoint, values=weights))
+
+    def save(self, path: str | Path) -> None:
+        """Make a folder, new or empty, that `load` reads; it is there when all of it is.
+
+        Raises:
+            CheckpointError: the weights cannot be written.
+            OSError: the folder cannot be written, or has files already.
+        """
+        known = {key: value for key, value in self.checkpoint.loop_state.items() if key in OF_WEIGHTS}
+        weights = {name: Tensor(value) for name, value in self.weights.items()}
+        with new_folder(Path(path)) as folder:
+            self.save_companions(folder)
+            file = checkpoint_path(folder, known.get("step", 0))
+            write_checkpoint(file, weights, known | {ARCHITECTURE: self.architecture.facts()})
+
+    def save_companions(self, folder: Path) -> None:
+        """Write what lies beside the weights."""
+        self.architecture.to_json(folder / ARCHITECTURE_FILE)
+        if self.tokenizer is not None:
+            _save_tokenizer(folder, self.tokenizer)
+        if self.task_info is not None:
+            write_checked(folder / TASK_FILE, self.task_info.stated())
+        if self.token_counts is not None:
+            write_atomically(folder / UNIGRAM_FILE, lambda file: np.save(file, self.token_counts))
+
+    def usage(self, embeddings: bool = False) -> "TaskInfo":
+        """What the network is used for, with lengths that it takes; pre-trained weights fill in masks.
+
+        Args:
+            embeddings: use the backbone alone, whatever the weights were trained for.
+        """
+        from src.tasks.task_info import TaskInfo
+
+        task_info = None if embeddings else self.task_info
+        task_info = task_info or TaskInfo(task="embeddings" if embeddings else "fill_mask")
+        return task_info.fitted(self.architecture)
+
+    def network(self, embeddings: bool = False) -> AnsweringNetwork:
+        """The network of the task with these weights, in float32 and without dropout.
+
+        Args:
+            embeddings: as in usage.
+
+        Raises:
+            CheckpointError: the weights are not those of the task and the architecture.
+        """
+        from src.tasks import TASKS
+
+        task_info = self.usage(embeddings)
+        spec = TASKS[task_info.task]
+        scores = spec.scores(self.architecture, task_info)
+        load_backbone(scores, self.checkpoint, spec.needed)
+        return AnsweringNetwork(scores)
+
+    def predictor(self, embeddings: bool = False, **settings: Any) -> "Predictor":
+        """What answers records with these weights.
+
+        Args:
+            embeddings: as in usage.
+            settings: batch_tokens, top_k, text_columns of src.inference.predictor.Predictor.
+
+        Raises:
+            CheckpointError: as network.
+            DataError: there is no vocabulary.
+            ConfigError: the settings mean nothing for the task.
+        """
+        from src.inference.predictor import Predictor
+
+        if self.tokenizer is None:
+            raise _no_vocabulary(self.checkpoint.path.parent)
+        return Predictor(
+            self.usage(embeddings), self.tokenizer, self.network(embeddings), self.architecture, **settings
+        )
+
+
+def _no_vocabulary(folder: Path) -> DataError:
+    return DataError(
+        f"no {TOKENIZER_FILE} lies beside the weights in {folder}: name the vocabulary that they were trained "
+        "with in spm_model_file (SentencePiece) or vocab_file (WordPiece)"
+    )
+
+
+def _save_tokenizer(folder: Path, tokenizer: FullTokenizer) -> None:
+    file = folder / tokenizer.file.name
+    write_atomically(file, lambda temporary: temporary.write_bytes(tokenizer.content))
+    kind = "spm_model_file" if tokenizer.is_sentencepiece else "vocab_file"
+    described = {kind: file.name, "do_lower_case": tokenizer.do_lower_case, "vocab_sha256": tokenizer.sha256}
+    write_checked(folder / TOKENIZER_FILE, described)
+
+
+def load_tokenizer(weights: Path, vocab_file: str = "", spm_model_file: str = "") -> FullTokenizer:
+    """The tokenizer that weights were trained with.
+
+    Args:
+        weights: a checkpoint or its folder.
+        vocab_file, spm_model_file: the vocabulary, where none lies beside the weights.
+
+    Raises:
+        DataError: none is there, it is not the one that the weights were trained with, or it is damaged.
+        CheckpointError: the weights are another program's.
+    """
+    refuse_foreign(weights)
+    folder = folder_of(weights)
+    file = folder / TOKENIZER_FILE
+    if not file.exists():
+        if not vocab_file and not spm_model_file:
+            raise _no_vocabulary(folder)
+        return build_tokenizer(vocab_file, spm_model_file, True)
+    described = read_json(file, TokenizerSchema)
+    if not vocab_file and not spm_model_file:
+        vocab_file = str(folder / described.vocab_file) if described.vocab_file else ""
+        spm_model_file = str(folder / described.spm_model_file) if described.spm_model_file else ""
+    tokenizer = build_tokenizer(vocab_file, spm_model_file, described.do_lower_case)
+    if tokenizer.sha256 != described.vocab_sha256:
+        raise DataError(
+            f"the vocabulary {tokenizer.file} is not the one that the weights in {folder} were trained with: its "
+            f"sha256 is {tokenizer.sha256}, {TOKENIZER_FILE} says {described.vocab_sha256}"
+        )
+    return tokenizer
+
+
+def read_task_info(weights: Path) -> "TaskInfo | None":
+    """What task.json beside weights (a checkpoint or its folder) says, or None where there is none.
+
+    Raises:
+        DataError: the file is damaged, or was changed after it was written.
+    """
+    from src.tasks import parse_task_info
+
+    file = folder_of(weights) / TASK_FILE
+    return read_validated(file, partial(parse_task_info, origin=str(file))) if file.exists() else None
+
+
+def calibrate(folder: Path, calibration: Mapping[str, Any]) -> None:
+    """Add to the task.json of weights what a development split says about using them."""
+    calibrated = read_task_info(folder).model_copy(update=calibration)
+    write_checked(folder / TASK_FILE, calibrated.stated())
+
+
+def read_counts(folder: Path, vocab_size: int) -> np.ndarray | None:
+    """(V,) token counts of the training data, from beside its checkpoint; None where they do not lie there.
+
+    Raises:
+        DataError: they are damaged or of another vocabulary.
+    """
+    file = folder / UNIGRAM_FILE
+    if not os.path.lexists(file):
+        return None
+    try:
+        with open_file(file) as stream:
+            counts = np.lib.format.read_array(stream, allow_pickle=False)
+    except (OSError, *UNREADABLE) as error:
+        raise DataError(f"{file} cannot be read, or is damaged: {shorten(str(error))}") from error
+    if counts.dtype.kind not in "iu" or (counts < 0).any():
+        raise DataError(f"{file} holds {counts.dtype}, or a number below 0: allowed are counts of tokens")
+    if counts.shape != (vocab_size,):
+        raise DataError(f"{file} has shape {counts.shape}, the model's vocabulary {vocab_size} tokens")
+    return counts
