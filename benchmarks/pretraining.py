@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from model_utils.device import nvidia_cards, setup_device
+from model_utils.device import nvidia_gpus, setup_device
 from model_utils.errors import UserError
 from src.albert_config import RUN_KEYS, AlbertConfig
 from src.conversion.hf_names import TIED_COPIES, hugging_face_names
@@ -88,9 +88,9 @@ class OurUpdates:
 
     def facts(self) -> dict[str, str]:
         """Where and with what it computes."""
-        card = nvidia_cards()[self.device.device_id].name if self.device.target == "GPU" else ""
+        gpu = nvidia_gpus()[self.device.device_id].name if self.device.target == "GPU" else ""
         software = f"mindspore {version('mindspore')}, numpy {version('numpy')}, Python {sys.version.split()[0]}"
-        return {"device": card or self.device.target, "software": software}
+        return {"device": gpu or self.device.target, "software": software}
 
 
 class TransformersUpdates:

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 LARGEST_DIFFERENCE = 1e-5  # of the first losses, as a share of the loss
 QUIET = 0.05  # share of the machine's CPU time that others may use before a figure means little
 # Dense matrix products in 10^12 operations a second, from NVIDIA's data sheets: float32 without TF32, which MindSpore
-# leaves off, and float16 on tensor cores. Under the names that the driver gives the cards.
+# leaves off, and float16 on tensor cores. Under the names that the driver gives the GPUs.
 PEAKS = {
     "NVIDIA H200": {"float32": 67.0, "float16": 989.0},
     "NVIDIA H100 80GB HBM3": {"float32": 67.0, "float16": 989.0},

@@ -22,6 +22,8 @@ from model_utils.errors import DeviceError
 from model_utils.messages import set_level
 from model_utils.schema import Config, option
 
+logger = logging.getLogger(__name__)
+
 # What MindSpore's GPU plugin links, by the names that it asks the loader for; pip has them (requirements-gpu.txt).
 CUDA_LIBRARIES = (
     "libcudart.so.11.0",
@@ -55,8 +57,8 @@ class Device:
 
 
 @dataclass(frozen=True)
-class Card:
-    """An NVIDIA card as the driver describes it; capability as in `sm_90`."""
+class Gpu:
+    """An NVIDIA GPU as the driver describes it; capability as in `sm_90`."""
 
     name: str
     capability: str
@@ -76,17 +78,17 @@ def _cuda_driver() -> ctypes.CDLL | None:
 
 
 @functools.cache
-def nvidia_cards() -> tuple[Card, ...]:
-    """The cards that NVIDIA's driver offers this process; none without a driver."""
+def nvidia_gpus() -> tuple[Gpu, ...]:
+    """The GPUs that NVIDIA's driver offers this process; none without a driver."""
     driver = _cuda_driver()
     if driver is None:
         return ()
     count = ctypes.c_int()
     driver.cuDeviceGetCount(ctypes.byref(count))
-    return tuple(_describe_card(driver, index) for index in range(count.value))
+    return tuple(_describe_gpu(driver, index) for index in range(count.value))
 
 
-def _describe_card(driver: ctypes.CDLL, index: int) -> Card:
+def _describe_gpu(driver: ctypes.CDLL, index: int) -> Gpu:
     device, name, memory = ctypes.c_int(), ctypes.create_string_buffer(128), ctypes.c_size_t()
     driver.cuDeviceGet(ctypes.byref(device), index)
     driver.cuDeviceGetName(name, len(name), device)
@@ -96,7 +98,7 @@ def _describe_card(driver: ctypes.CDLL, index: int) -> Card:
         value = ctypes.c_int()
         driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
         digits.append(str(value.value))
-    return Card(name.value.decode(), "sm_" + "".join(digits), memory.value / 2**30)
+    return Gpu(name.value.decode(), "sm_" + "".join(digits), memory.value / 2**30)
 
 
 def nvidia_driver_version() -> str:
@@ -159,8 +161,8 @@ def gpu_obstacle() -> str:
         return (
             "there is no working NVIDIA driver (libcuda.so.1): install the driver, 450.80 or newer, and see nvidia-smi"
         )
-    if not nvidia_cards():
-        return "NVIDIA's driver works but offers no card: check CUDA_VISIBLE_DEVICES and nvidia-smi"
+    if not nvidia_gpus():
+        return "NVIDIA's driver works but offers no GPU: check CUDA_VISIBLE_DEVICES and nvidia-smi"
     if gpu_plugin() is None:
         return "this mindspore has no GPU plugin: install requirements.txt on Linux x86_64"
     if missing := missing_libraries():
@@ -197,8 +199,8 @@ def choose_target(device_target: str) -> str:
     if not ascend_obstacle():
         return "Ascend"
     obstacle = gpu_obstacle()
-    if obstacle and nvidia_cards():
-        print(f"device: CPU, although there is a {nvidia_cards()[0].name}: {obstacle}", file=sys.stderr)
+    if obstacle and nvidia_gpus():
+        logger.warning(f"device: CPU, although there is a {nvidia_gpus()[0].name}: {obstacle}")
     return "CPU" if obstacle else "GPU"
 
 
@@ -223,7 +225,7 @@ def setup_device(
                 "distribute is true, but this process was not started as one of several: use scripts/*_distribute.sh"
             )
         device_id = int(os.environ.get("DEVICE_ID", "0")) if target != "CPU" else 0
-    available = {"GPU": len(nvidia_cards()), "CPU": 1}.get(target)
+    available = {"GPU": len(nvidia_gpus()), "CPU": 1}.get(target)
     if available is not None and device_id >= available:
         allowed = "0" if available == 1 else f"0 to {available - 1}"
         raise DeviceError(f"device_id is {device_id}, but {target} has {available} device(s): allowed is {allowed}")
@@ -291,15 +293,15 @@ def peak_memory() -> int:
 
 
 def main(config: DeviceConfig) -> None:
-    """Print target, card, driver, plugin, libraries and a checked matrix product."""
+    """Print target, GPUs, driver, plugin, libraries and a checked matrix product."""
     device = setup_device(config.device_target, config.device_id)
     plugin, missing = gpu_plugin(), missing_libraries()
-    cards = [f"{card.name} ({card.capability}, {card.memory_gib:.0f} GiB)" for card in nvidia_cards()]
+    gpus = [f"{gpu.name} ({gpu.capability}, {gpu.memory_gib:.0f} GiB)" for gpu in nvidia_gpus()]
     rows = {
         "target": f"{device.target}, device {device.device_id}",
         "software": f"Python {sys.version.split()[0]}, mindspore {version('mindspore')}, numpy {version('numpy')}",
         "CPU cores": str(len(os.sched_getaffinity(0))),
-        "NVIDIA cards": ", ".join(cards) or "none",
+        "NVIDIA GPUs": ", ".join(gpus) or "none",
         "NVIDIA driver": nvidia_driver_version(),
         "GPU plugin": plugin.name if plugin else "none",
         "CUDA libraries": f"{len(CUDA_LIBRARIES) - len(missing)} of {len(CUDA_LIBRARIES)}"

@@ -164,10 +164,14 @@ def _locked_folder(parent: Path, prefix: str) -> tuple[Path, TextIO]:
         lock.close()  # between open and flock another process took the folder for a leftover
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a UTF-8 file atomically."""
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write an indented JSON file atomically; not-a-number is refused, because JSON has no word for it."""
-    text = json.dumps(value, indent=2, allow_nan=False) + "\n"
-    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
 def _takes_bytes(path: Path) -> bool:

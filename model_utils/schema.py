@@ -29,7 +29,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from model_utils.errors import ConfigError, shorten
-from model_utils.files import write_atomically
+from model_utils.files import write_text
 from model_utils.yaml_files import read_yaml
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -313,8 +313,7 @@ def write_config(config: Config, path: str | Path) -> None:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     # Not allow_unicode: with it a next-line character (U+0085) would not come back.
-    text = yaml.safe_dump(config.to_dict(), sort_keys=False)
-    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    write_text(path, yaml.safe_dump(config.to_dict(), sort_keys=False))
 
 
 # --- merging ---

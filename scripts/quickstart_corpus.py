@@ -14,7 +14,7 @@ from pathlib import Path
 from pydoc_data.topics import topics
 
 from model_utils.config import run_main
-from model_utils.files import write_atomically
+from model_utils.files import write_text
 from model_utils.schema import Config, option
 
 HELD_OUT_SHARE = 0.06  # of the documents
@@ -84,7 +84,7 @@ def main(config: QuickstartCorpusConfig) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, chosen in split_documents().items():
         text = "\n\n".join("\n".join(document) for document in chosen) + "\n"
-        write_atomically(folder / f"{name}.txt", lambda file, text=text: file.write_text(text, encoding="utf-8"))
+        write_text(folder / f"{name}.txt", text)
         print(f"{folder / name}.txt: {len(chosen)} documents, {len(text.split()):,} words")
 
 

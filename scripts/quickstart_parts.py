@@ -8,7 +8,7 @@ import zlib
 from pathlib import Path
 
 from model_utils.config import run_main
-from model_utils.files import write_atomically
+from model_utils.files import write_text
 from model_utils.schema import Config, option
 from scripts.quickstart_corpus import documents, prose
 
@@ -54,7 +54,7 @@ def main(config: QuickstartPartsConfig) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, rows in split_docstrings().items():
         text = "".join(f"{docstring}\t{part}\n" for docstring, part in [("docstring", "part"), *rows])
-        write_atomically(folder / f"{name}.tsv", lambda file, text=text: file.write_text(text, encoding="utf-8"))
+        write_text(folder / f"{name}.tsv", text)
         print(f"{folder / name}.tsv: {len(rows):,} docstrings of {len({part for _, part in rows})} parts")
 
 

@@ -480,7 +480,7 @@ NEEDED = ("--data_dir=x", "--save_checkpoint_path=y")
         ),
         ("pass", (*NEEDED, "--sed=1"), 2, "error: command line: --sed is not a key; did you mean --seed?"),
         ("raise DataError('no text in x')", NEEDED, 2, "error: no text in x"),
-        ("raise DeviceError('no card')", NEEDED, 2, "error: no card"),
+        ("raise DeviceError('no GPU')", NEEDED, 2, "error: no GPU"),
         ("raise OSError(errno.ENOSPC, 'full', 'a/b')", NEEDED, 2, "error: the disk is full: a/b"),
         ("raise OSError(errno.EACCES, 'Permission denied', 'a/b')", NEEDED, 2, "error: a/b: Permission denied"),
         ("open('n' * 300)", NEEDED, 2, "error: nnn"),

@@ -12,8 +12,8 @@ from model_utils import device
 from model_utils.device import (
     CUDA_LIBRARIES,
     RANKS_FOLDER,
-    Card,
     Device,
+    Gpu,
     check_product,
     choose_target,
     gpu_obstacle,
@@ -22,7 +22,7 @@ from model_utils.device import (
 from model_utils.errors import DeviceError
 
 ROOT = Path(__file__).resolve().parents[1]
-CARD = Card("Test Card", "sm_90", 80.0)
+GPU = Gpu("Test GPU", "sm_90", 80.0)
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def machine(monkeypatch: pytest.MonkeyPatch):
 
     change(
         _cuda_driver=object(),
-        nvidia_cards=(CARD,),
+        nvidia_gpus=(GPU,),
         gpu_plugin=Path("libmindspore_gpu.so.11.6"),
         missing_libraries=[],
         _nvcc_release="11.6",
@@ -56,8 +56,8 @@ def test_auto_takes_the_best_device_that_works(machine, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("parts", "sentence"),
     [
-        ({"_cuda_driver": None, "nvidia_cards": ()}, r"no working NVIDIA driver \(libcuda.so.1\): install the driver"),
-        ({"nvidia_cards": ()}, "offers no card: check CUDA_VISIBLE_DEVICES"),
+        ({"_cuda_driver": None, "nvidia_gpus": ()}, r"no working NVIDIA driver \(libcuda.so.1\): install the driver"),
+        ({"nvidia_gpus": ()}, "offers no GPU: check CUDA_VISIBLE_DEVICES"),
         ({"gpu_plugin": None}, "has no GPU plugin: install requirements.txt"),
         (
             {"missing_libraries": ["libcudnn.so.8"]},
@@ -73,21 +73,21 @@ def test_a_gpu_that_cannot_be_used_is_refused_with_advice(machine, parts: dict[s
         choose_target("GPU")
 
 
-def test_auto_says_why_it_leaves_a_card_alone(machine, capsys: pytest.CaptureFixture) -> None:
+def test_auto_says_why_it_leaves_a_gpu_alone(machine, capsys: pytest.CaptureFixture) -> None:
     machine(missing_libraries=["libcudnn.so.8"])
     assert choose_target("auto") == "CPU"
-    assert capsys.readouterr().err.startswith(
-        "device: CPU, although there is a Test Card: libcudnn.so.8 cannot be loaded"
+    assert capsys.readouterr().out.startswith(
+        "device: CPU, although there is a Test GPU: libcudnn.so.8 cannot be loaded"
     )
-    machine(nvidia_cards=())
+    machine(nvidia_gpus=())
     assert choose_target("auto") == "CPU"
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().out == ""
 
 
 def test_a_device_number_that_is_not_there_is_refused(machine) -> None:
     with pytest.raises(DeviceError, match=r"device_id is 1, but GPU has 1 device\(s\): allowed is 0"):
         setup_device("GPU", device_id=1)
-    machine(nvidia_cards=(CARD, CARD))
+    machine(nvidia_gpus=(GPU, GPU))
     with pytest.raises(DeviceError, match=r"device_id is 2, but GPU has 2 device\(s\): allowed is 0 to 1"):
         setup_device("GPU", device_id=2)
     with pytest.raises(DeviceError, match="device_id is 1, but CPU has 1 device"):

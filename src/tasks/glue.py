@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from model_utils.errors import DataError
-from model_utils.files import write_atomically
+from model_utils.files import write_text
 from src.create_finetune_data import Example, TextColumns, read_examples, score_of
 
 HIGHEST_SCORE = 5.0  # of STS-B; the lowest is 0
@@ -136,5 +136,5 @@ def write_submission(folder: Path, task_name: str, split: str, predictions: np.n
         answers = [f"{score:.3f}" for score in np.clip(predictions, 0, HIGHEST_SCORE)]
     lines = ["index\tprediction", *(f"{index}\t{answer}" for index, answer in enumerate(answers))]
     path = folder / task.submissions[split]
-    write_atomically(path, lambda temporary: temporary.write_text("\n".join(lines) + "\n", encoding="utf-8"))
+    write_text(path, "\n".join(lines) + "\n")
     return path

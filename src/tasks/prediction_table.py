@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from model_utils.files import write_atomically
+from model_utils.files import write_text
 
 _ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
 
@@ -23,7 +23,7 @@ def write_prediction_table(folder: Path, split: str, columns: Mapping[str, Itera
     rows = zip(*columns.values(), strict=True)
     text = "".join("\t".join(map(_field, row)) + "\n" for row in (tuple(columns), *rows))
     file = folder / f"predictions_{split}.tsv"
-    write_atomically(file, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    write_text(file, text)
 
 
 def _field(value: Any) -> str:

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from scipy.special import softmax
 
 from model_utils.errors import DataError
-from model_utils.files import write_atomically
+from model_utils.files import write_text
 from src.albert_for_finetune import AlbertForTokenClassification
 from src.create_finetune_data import find_splits, sample, split_off
 from src.data.entities import OUTSIDE, entity_scores, find_entities, tag_names
@@ -148,7 +148,7 @@ def _write(split: str, sentences: list[Sentence], tags: list[list[str]], sure: l
         columns = [sentence.words, *([sentence.tags] if sentence.tags else []), predicted]
         blocks.append("".join(" ".join(row) + "\n" for row in zip(*columns, strict=True)))
     text = "\n".join(blocks)
-    write_atomically(folder / f"predictions_{split}.txt", lambda file: file.write_text(text, encoding="utf-8"))
+    write_text(folder / f"predictions_{split}.txt", text)
     words = [(number, each, word) for number, each in enumerate(sentences) for word in range(len(each.words))]
     table = {
         "index": [number for number, _, _ in words],

@@ -13,7 +13,7 @@ from tensorboardX import SummaryWriter
 from tqdm import tqdm
 
 from model_utils.errors import DataError
-from model_utils.files import write_atomically
+from model_utils.files import write_atomically, write_text
 from model_utils.json_files import Schema, parse_json, read_file, validated
 
 LOG_FILE = "train_log.jsonl"
@@ -75,7 +75,7 @@ class RunLog:
         self.bar = None
         self.records = read_log(folder, start_step, self.say)
         text = "".join(json.dumps(record) + "\n" for record in self.records)
-        write_atomically(folder / LOG_FILE, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+        write_text(folder / LOG_FILE, text)
         self.file = (folder / LOG_FILE).open("a", encoding="utf-8")
         self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=start_step + 1)
         if sys.stderr.isatty():
