@@ -33,15 +33,7 @@ from model_utils.errors import ConfigError, DataError, UserError
 from model_utils.schema import Config, option
 from src.data.corpus import expand_glob, read_documents, split_sentences
 from src.data.coverage import Coverage
-from src.data.feature_files import (
-    PackedRows,
-    RecordWriter,
-    check_record_path,
-    is_complete,
-    open_records,
-    pack_rows,
-    sha256_of,
-)
+from src.data.feature_files import is_complete, open_records, sha256_of
 from src.data.masking import InstanceSettings, MaskVocabulary
 from src.data.mindrecord_file import HEADER_BYTES, files_needed
 from src.data.pretraining_instances import (
@@ -52,6 +44,7 @@ from src.data.pretraining_instances import (
     join_documents,
     sample_pairs,
 )
+from src.data.record_writer import PackedRows, RecordWriter, check_record_path, pack_rows
 from src.tokenization import FullTokenizer, build_tokenizer
 
 logger = logging.getLogger(__name__)

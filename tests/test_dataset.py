@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from dataset import create_pretrain_dataset
 from model_utils.errors import DataError
 from src.data.batches import FeatureDataset, Loading, plan_batches
-from src.data.feature_files import Column, Ragged, RecordWriter, open_records, pack_rows
+from src.data.feature_files import Column, Ragged, open_records
+from src.data.record_writer import RecordWriter, pack_rows
 from src.data.tfrecords import _checksum, check_tfrecord
 from tests.helpers.small_text import make_records, train_model, write_text
 from tests.helpers.tfrecord_files import crc32c, masked, tf_example, write_tfrecord

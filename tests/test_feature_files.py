@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from mindspore.mindrecord import FileWriter
 
 from model_utils.errors import DataError
-from src.data import feature_files as records
-from src.data import mindrecord_file
-from src.data.feature_files import Column, PackedRows, Ragged, RecordWriter, is_complete, open_records, pack_rows
+from src.data import mindrecord_file, record_writer
+from src.data.feature_files import Column, Ragged, is_complete, open_records
 from src.data.mindrecord_file import files_needed
+from src.data.record_writer import PackedRows, RecordWriter, pack_rows
 from tests.helpers.feature_rows import COLUMNS, FACTS, ragged_columns, row_dicts, write, write_packed
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -93,11 +93,11 @@ def test_an_error_while_writing_leaves_nothing(tmp_path, monkeypatch):
 KILLED = """
 import os, sys
 from pathlib import Path
-from src.data import feature_files as records
-from src.data.feature_files import RecordWriter
+from src.data import record_writer
+from src.data.record_writer import RecordWriter
 from tests.helpers.feature_rows import write
 if sys.argv[2] == "late":
-    records.write_checked = lambda *_: os.kill(os.getpid(), 9)
+    record_writer.write_checked = lambda *_: os.kill(os.getpid(), 9)
 else:
     RecordWriter.add_array = lambda *_: os.kill(os.getpid(), 9)
 write(Path(sys.argv[1]), [3, 4, 5])
@@ -288,8 +288,8 @@ def test_other_characters_are_a_name(tmp_path):
 
 
 def test_a_full_disk_is_a_sentence_and_leaves_nothing(tmp_path, monkeypatch):
-    usage = type("Usage", (), {"free": records.SPARE_BYTES - 1})
-    monkeypatch.setattr(records.shutil, "disk_usage", lambda _: usage)
+    usage = type("Usage", (), {"free": record_writer.SPARE_BYTES - 1})
+    monkeypatch.setattr(record_writer.shutil, "disk_usage", lambda _: usage)
     with pytest.raises(DataError, match="cannot be written: the disk is full; nothing was kept"):
         write(tmp_path, [5] * 4)
     assert list(tmp_path.iterdir()) == []
@@ -299,7 +299,7 @@ def test_a_disk_that_fills_up_at_the_end_leaves_nothing(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(records.np, "save", fail)
+    monkeypatch.setattr(record_writer.np, "save", fail)
     with pytest.raises(DataError, match="the disk is full"):
         write(tmp_path, [5] * 4)
     assert list(tmp_path.iterdir()) == []

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from src.data.feature_files import Column, Ragged, RecordSet, RecordWriter, facts_of, open_records, pack_rows
+from src.data.feature_files import Column, Ragged, RecordSet, facts_of, open_records
+from src.data.record_writer import RecordWriter, pack_rows
 
 ROWS_AT_ONCE = 5000  # packed rows take several times the memory of arrays
 

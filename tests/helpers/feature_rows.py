@@ -4,7 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from src.data.feature_files import Column, PackedRows, Ragged, RecordWriter, pack_rows
+from src.data.feature_files import Column, Ragged
+from src.data.record_writer import PackedRows, RecordWriter, pack_rows
 
 COLUMNS = {
     "tokens": Column("int32", 9, padding=7, per_token=True),
