@@ -11,7 +11,7 @@ from typing import NoReturn, TypeVar
 from model_utils.errors import ConfigError, UserError
 from model_utils.files import check_writable
 from model_utils.messages import show_messages
-from model_utils.schema import Config, load_config
+from model_utils.schema import ANY, Config, load_config, option
 
 DEVICE_TARGETS = ("auto", "CPU", "GPU", "Ascend")
 # What can be wrong with a file that the user named; other system errors keep their traceback.
@@ -31,6 +31,15 @@ SEED = 2**32 - 1  # the largest that MindSpore and numpy take
 LOSS_SCALE = 2.0**32
 MINUTES = 60 * 24 * 366
 Settings = TypeVar("Settings", bound=Config)
+
+
+class OneDeviceConfig(Config):
+    """The device of a command."""
+
+    device_target: str = option(
+        "auto", "the device; auto takes the best one that works", choices=DEVICE_TARGETS, on_resume=ANY
+    )
+    device_id: int = option(0, "number of the device, counted from 0", minimum=0, maximum=DEVICES - 1, on_resume=ANY)
 
 
 def run_main(main: Callable[[Settings], int | None], kind: type[Settings], messages: str = "stdout") -> NoReturn:

@@ -17,10 +17,9 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-from model_utils.config import DEVICE_TARGETS, run_main
+from model_utils.config import OneDeviceConfig, run_main
 from model_utils.errors import DeviceError
 from model_utils.messages import set_level
-from model_utils.schema import Config, option
 
 logger = logging.getLogger(__name__)
 
@@ -256,11 +255,8 @@ def setup_device(
 # --- python -m model_utils.device ---
 
 
-class DeviceConfig(Config):
+class DeviceConfig(OneDeviceConfig):
     """Print the device that commands would use, and check it: python -m model_utils.device."""
-
-    device_target: str = option("auto", "the device; auto takes the best one that works", choices=DEVICE_TARGETS)
-    device_id: int = option(0, "number of the device, counted from 0", minimum=0)
 
 
 def check_product(compute_type: str) -> float:

@@ -156,7 +156,7 @@ class Config(BaseModel):
 
     def to_dict(self) -> dict[str, Any]:
         """The configuration as yaml holds it: sections are dicts, tuples lists; keys that are None are left out."""
-        return {key: _as_yaml(value) for key, value in self if value is not None}
+        return self.model_dump(mode="json", exclude_none=True)
 
     def from_anywhere(self) -> Self:
         """The same configuration for a process that works in another folder: paths by which a run is known (SAME_PLACE)
@@ -173,14 +173,13 @@ class Config(BaseModel):
     def binding(self, prefix: str = "") -> dict[str, Any]:
         """What an unfinished run must be resumed with, by dotted key; as to_dict, but paths are real ones."""
         result: dict[str, Any] = {}
-        for key, value in self:
+        for key, value in self.to_dict().items():
             extra = extra_of(type(self).model_fields[key])
-            if isinstance(value, Config):
+            if isinstance(value, dict):
                 if extra["used_if"] is None or getattr(self, extra["used_if"][0]) == extra["used_if"][1]:
-                    result |= value.binding(f"{prefix}{key}.")
-            elif extra["on_resume"] != ANY and value is not None:
-                place = extra["on_resume"] == SAME_PLACE and value
-                result[prefix + key] = os.path.realpath(value) if place else _as_yaml(value)
+                    result |= getattr(self, key).binding(f"{prefix}{key}.")
+            elif extra["on_resume"] != ANY:
+                result[prefix + key] = os.path.realpath(value) if extra["on_resume"] == SAME_PLACE and value else value
         return result
 
 
@@ -275,12 +274,6 @@ def _characters(text: str) -> str:
         raise ValueError
     text.encode()  # fails for bytes of the command line that are not UTF-8
     return text
-
-
-def _as_yaml(value: Any) -> Any:
-    if isinstance(value, Config):
-        return value.to_dict()
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _sentence(error: ValidationError, kind: type[Config], origin: str = "", mark: str = "") -> ConfigError:

@@ -653,9 +653,9 @@ def test_another_vocabulary_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"vocab_size in .*albert_config\.json is 99, but the vocabulary of the data has"
     ):
-        config.albert_config(vocab_size=100, compute_type="float32")
+        config.albert_config(100, "float32", config.load_checkpoint_path)
     config = load_config(PretrainConfig, ["--albert_cfg.vocab_size=50"])
     with pytest.raises(
         ConfigError, match=r"albert_cfg\.vocab_size is 50, but the vocabulary of the data has 100 tokens"
     ):
-        config.albert_config(vocab_size=100, compute_type="float32")
+        config.albert_config(100, "float32", config.load_checkpoint_path)

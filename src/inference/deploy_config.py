@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from model_utils.config import DEVICE_TARGETS, DEVICES, ROWS
+from model_utils.config import ROWS, OneDeviceConfig
 from model_utils.errors import ConfigError
-from model_utils.schema import Config, option
+from model_utils.schema import option
 from src.albert_config import LENGTH
 from src.tasks.finetune_config import ClassifierConfig, NerConfig, RaceConfig, SquadConfig, SquadV2Config
 from src.training.training_config import PretrainConfig
@@ -12,7 +12,7 @@ from src.training.training_config import PretrainConfig
 MINDIR, AIR, ONNX = "MINDIR", "AIR", "ONNX"
 
 
-class ExportConfig(Config):
+class ExportConfig(OneDeviceConfig):
     """Write a trained model as a file that can be deployed: python export.py.
 
     What the file computes follows from the weights and what lies beside them. The yaml file of the task may be given as
@@ -37,8 +37,6 @@ class ExportConfig(Config):
     encrypt_key_file: str = option(
         "", "file of 16, 24 or 32 bytes: encrypt the MINDIR by AES-GCM", needs=("file_format", MINDIR)
     )
-    device_target: str = option("auto", "the device; auto takes the best one that works", choices=DEVICE_TARGETS)
-    device_id: int = option(0, "number of the device, counted from 0", minimum=0, maximum=DEVICES - 1)
     dry_run: bool = option(False, "load the weights, compute one batch, estimate time, memory and disk; write nothing")
 
     def validate(self) -> None:
@@ -51,7 +49,7 @@ class ExportConfig(Config):
             raise ConfigError("export_batch_size and export_seq_length mean nothing for MINDIR, which takes any shape")
 
 
-class PredictConfig(Config):
+class PredictConfig(OneDeviceConfig):
     """Answer raw text with a trained model: python predict.py."""
 
     model: str = option("", "NAME.mindir, a checkpoint, or the folder of a run or a conversion", required=True)
@@ -79,8 +77,6 @@ class PredictConfig(Config):
     vocab_file_path: str = option("", "WordPiece vocabulary, if none lies beside the checkpoint")
     spm_model_file: str = option("", "SentencePiece model, if none lies beside the checkpoint")
     encrypt_key_file: str = option("", "file of the key that the MINDIR was encrypted with")
-    device_target: str = option("auto", "the device; auto takes the best one that works", choices=DEVICE_TARGETS)
-    device_id: int = option(0, "number of the device, counted from 0", minimum=0, maximum=DEVICES - 1)
     dry_run: bool = option(
         False, "load the model, read all records, answer some, estimate time, memory and disk; keep nothing"
     )

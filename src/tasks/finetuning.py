@@ -120,7 +120,9 @@ class Finetuning:
         self.config, self.device, self.tokenizer, self.task = config, device, tokenizer, task
         self.ranks = ranks_of(device)
         self.precision = plan_precision(config, device)
-        self.architecture = config.albert_config(tokenizer.vocab_size, self.precision.compute_type)
+        self.architecture = config.albert_config(
+            tokenizer.vocab_size, self.precision.compute_type, config.load_checkpoint_path
+        )
         positions = self.architecture.max_position_embeddings
         if config.max_seq_length > positions and not self.architecture.use_relative_positions:
             raise ConfigError(

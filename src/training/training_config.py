@@ -3,7 +3,6 @@
 from typing import Any
 
 from model_utils.config import (
-    DEVICE_TARGETS,
     DEVICES,
     EPOCHS,
     LOSS_SCALE,
@@ -12,6 +11,7 @@ from model_utils.config import (
     ROWS,
     SEED,
     UPDATES,
+    OneDeviceConfig,
 )
 from model_utils.errors import ConfigError
 from model_utils.schema import ANY, SAME_PLACE, Config, option, section
@@ -72,43 +72,44 @@ class OptimizerConfig(Config):
         return {"name": self.optimizer, "weight_decay": 0.0, "decay_filter": ()} | dict(chosen)
 
 
-class ArchitectureMixin:
-    """For configurations with albert_network, albert_cfg, load_checkpoint_path and compute_type."""
+class ArchitectureConfig(OneDeviceConfig):
+    """Which ALBERT, on which device, in which numbers."""
 
-    def albert_config(self, vocab_size: int, compute_type: str, weights: str | None = None) -> AlbertConfig:
-        """The architecture for a vocabulary of this size; see resolve_albert_config.
+    albert_network: str = option(
+        "albert_base",
+        "preset of sizes, where no albert_config.json lies beside the weights; _v1 has dropout 0.1",
+        choices=tuple(PRESETS),
+    )
+    albert_cfg: AlbertOverrides = section(AlbertOverrides(), "keys of the architecture that differ from the preset")
+    compute_type: str = option(
+        "",
+        "type of the matrix products; empty: float32 on CPU, else float16",
+        choices=("", *COMPUTE_TYPES),
+        on_resume=ANY,
+    )
 
-        Args:
-            weights: the checkpoint whose albert_config.json wins over the preset, by default load_checkpoint_path.
-        """
-        chosen: Any = self
-        weights = chosen.load_checkpoint_path if weights is None else weights
-        return resolve_albert_config(chosen.albert_network, chosen.albert_cfg, vocab_size, compute_type, weights)
+    def albert_config(self, vocab_size: int, compute_type: str, weights: str) -> AlbertConfig:
+        """The architecture for a vocabulary of this size; see resolve_albert_config."""
+        return resolve_albert_config(self.albert_network, self.albert_cfg, vocab_size, compute_type, weights)
 
-    def check_architecture(self) -> None:
-        """Raise ConfigError if albert_cfg contradicts the preset; beside a checkpoint its own json decides later."""
-        chosen: Any = self
-        if not chosen.load_checkpoint_path:
+    def check_architecture(self, weights: str) -> None:
+        """Raise ConfigError if albert_cfg contradicts the preset; beside weights their own json decides later."""
+        if not weights:
             default = AlbertConfig()
-            size = chosen.albert_cfg.vocab_size or default.vocab_size
-            self.albert_config(size, chosen.compute_type or default.compute_type)
+            size = self.albert_cfg.vocab_size or default.vocab_size
+            self.albert_config(size, self.compute_type or default.compute_type, "")
 
 
-class TrainingConfig(ArchitectureMixin, Config):
+class TrainingConfig(ArchitectureConfig):
     """The keys of every training: pre-training and the tasks derive from it."""
 
-    # What is trained, with what optimizer.
-    albert_network: str = option("albert_base", "preset of sizes; _v1 has dropout 0.1", choices=tuple(PRESETS))
-    albert_cfg: AlbertOverrides = section(AlbertOverrides(), "keys of the architecture that differ from the preset")
+    # How it is trained.
     accumulation_steps: int = option(1, "micro-batches added up to one update", minimum=1, maximum=MICRO_BATCHES)
     optimizer_cfg: OptimizerConfig = section(OptimizerConfig(), "the optimizer")
     clip_norm: float = option(1.0, "global norm that gradients are cut to; 0 leaves them alone", minimum=0, maximum=1e6)
     seed: int = option(12345, "seed of weights, order and dropout", minimum=0, maximum=SEED)
 
     # On which device, in which numbers.
-    device_target: str = option(
-        "auto", "the device; auto takes the best one that works", choices=DEVICE_TARGETS, on_resume=ANY
-    )
     device_id: int = option(
         0,
         "number of the device, counted from 0",
@@ -119,12 +120,6 @@ class TrainingConfig(ArchitectureMixin, Config):
     )
     distribute: bool = option(False, "several devices, one process each: scripts/run_*_distribute.sh")
     device_num: int = option(1, "number of devices in use", minimum=1, needs=("distribute", True), maximum=DEVICES)
-    compute_type: str = option(
-        "",
-        "type of the matrix products; empty: float32 on CPU, else float16",
-        choices=("", *COMPUTE_TYPES),
-        on_resume=ANY,
-    )
     enable_lossscale: bool = option(True, "scale the loss against float16 underflow; changes nothing in float32")
     loss_scale_mode: str = option(
         "dynamic", "dynamic adapts the scale", choices=("dynamic", "static"), needs=("enable_lossscale", True)
@@ -189,7 +184,7 @@ class TrainingConfig(ArchitectureMixin, Config):
         return self.optimizer_cfg.settings()
 
     def validate(self) -> None:
-        self.check_architecture()
+        self.check_architecture(self.load_checkpoint_path)
         if self.enable_lossscale and self.loss_scale_value < self.min_loss_scale:
             raise ConfigError(
                 f"loss_scale_value is {self.loss_scale_value:g}, allowed is at least min_loss_scale "
@@ -237,29 +232,20 @@ class PretrainConfig(TrainingConfig):
             raise ConfigError(f"{key} is {getattr(self, key)}, which means nothing while eval_steps is 0")
 
 
-class PretrainEvalConfig(ArchitectureMixin, Config):
+class PretrainEvalConfig(ArchitectureConfig):
     """Measure a pre-trained ALBERT on held-out examples: python pretrain_eval.py."""
 
     config_file = "pretrain_config.yaml"
     file_sharers = (PretrainConfig,)
 
-    albert_network: str = option(
-        "albert_base", "preset, where no albert_config.json lies beside the checkpoint", choices=tuple(PRESETS)
-    )
-    albert_cfg: AlbertOverrides = section(AlbertOverrides(), "keys of the architecture that differ")
     load_checkpoint_path: str = option("", "a checkpoint, or a run's folder", required=True)
     data_dir: str = option("", "folder with held-out MindRecord files, or google's *.tfrecord", required=True)
     schema_dir: str = option("", "schema.json of google's *.tfrecord files, or its folder")
     batch_size: int = option(16, "examples of a batch", minimum=1, maximum=ROWS)
     eval_batches: int = option(0, "batches that are measured; 0: all", minimum=0, maximum=UPDATES)
     only_masked: bool = option(False, "measure only tokens hidden by [MASK], not those left in place or replaced")
-    device_target: str = option("auto", "the device; auto takes the best one that works", choices=DEVICE_TARGETS)
-    device_id: int = option(0, "number of the device, counted from 0", minimum=0, maximum=DEVICES - 1)
-    compute_type: str = option(
-        "", "type of the matrix products; empty: float32 on CPU, else float16", choices=("", *COMPUTE_TYPES)
-    )
     output_path: str = option("", "folder for eval_results.json; empty: beside the checkpoint")
     dry_run: bool = option(False, "measure one batch, estimate time and memory; keep nothing")
 
     def validate(self) -> None:
-        self.check_architecture()
+        self.check_architecture(self.load_checkpoint_path)
