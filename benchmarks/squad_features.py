@@ -5,7 +5,7 @@ from pathlib import Path
 
 from model_utils.config import run_main
 from model_utils.schema import Config, option
-from src.create_squad_data import read_squad, squad_features
+from src.create_squad_data import SquadSplit, read_squad
 from src.tokenization import build_tokenizer
 
 
@@ -26,7 +26,8 @@ def main(config: SquadFeaturesConfig) -> None:
     tokenizer = build_tokenizer(config.vocab_file_path, config.spm_model_file, True)
     tokenizer.encode("its tables are made at the first text")
     start = time.perf_counter()
-    features = squad_features(questions, tokenizer, config.max_seq_length, config.doc_stride, 64, config.training)
+    name = "train" if config.training else "dev"
+    features = SquadSplit(name, questions, tokenizer, config.max_seq_length, config.doc_stride, 64).features()
     seconds = time.perf_counter() - start
     windows = len(features.values["input_ids"].counts)
     rate = len(questions) / seconds

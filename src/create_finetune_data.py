@@ -8,9 +8,10 @@ classifier_utils makes them.
 import hashlib
 import itertools
 import json
+import logging
 import math
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,11 +20,12 @@ import numpy as np
 
 from model_utils.errors import DataError, shorten
 from src.data.feature_cache import Features
-from src.data.feature_files import Column, Ragged, mindspore_reason
+from src.data.feature_files import Column, Ragged, mindspore_reason, sha256_of
 from src.data.text_tables import SUFFIXES, Table, read_lines, read_table
 from src.data.tfrecords import check_tfrecord
 from src.tokenization import FullTokenizer
 
+logger = logging.getLogger(__name__)
 TOKEN_COLUMNS = ("input_ids", "input_mask", "segment_ids")
 LARGEST_SCORE = 1e6  # of a regression: squares of errors are summed in float32
 NEGATIVE, POSITIVE = "negative", "positive"
@@ -245,40 +247,48 @@ def token_columns(tokenizer: FullTokenizer, width: int) -> dict[str, Column]:
     return {name: Column("int32", width, padding.get(name, 0), True) for name in TOKEN_COLUMNS}
 
 
-def classification_features(
-    examples: Sequence[Example],
-    labels: Sequence[str] | None,
-    tokenizer: FullTokenizer,
-    max_seq_length: int,
-    say: Callable[[str], object] = print,
-) -> Features:
-    """Rows of the examples, in their order.
+@dataclass(frozen=True)
+class ClassificationSplit:
+    """Examples of a split; labels: by id, None for regression; max_seq_length: tokens of a row."""
 
-    Args:
-        labels: by id; None for regression.
-        say: told how many rows were too long.
+    name: str
+    examples: Sequence[Example]
+    labels: Sequence[str] | None
+    tokenizer: FullTokenizer
+    max_seq_length: int
 
-    Returns:
-        Columns input_ids, input_mask, segment_ids and, unless all examples are unlabelled, label_ids: the label's id
-        (int32), or the score (float32). The same as array `labels` (rows,).
+    def facts(self) -> dict[str, Any]:
+        """Everything that decides about the features."""
+        texts = ((example.text_a, example.text_b, example.label) for example in self.examples)
+        source = {example.file.name for example in self.examples}
+        named = None if self.labels is None else list(self.labels)
+        return text_facts(source, texts, self.tokenizer, max_seq_length=self.max_seq_length, labels=named)
 
-    Raises:
-        DataError: there are no examples; a label is unknown, missing while others are there, or no number.
-    """
-    if not examples:
-        raise DataError("there are no examples to make features of")
-    targets = _targets(examples, labels)
-    texts_a, texts_b = [example.text_a for example in examples], [example.text_b for example in examples]
-    values, truncated = encode_pairs(texts_a, texts_b, tokenizer, max_seq_length)
-    if truncated.any():
-        say(
-            f"{examples[0].file.name}: {truncated.sum():,} of {len(examples):,} examples have more than "
-            f"{max_seq_length} tokens and are cut"
-        )
-    columns = token_columns(tokenizer, max_seq_length)
-    if targets is None:
-        return Features(columns, values)
-    return labelled_features(columns, values, targets)
+    def features(self) -> Features:
+        """Rows of the examples, in their order.
+
+        Returns:
+            Columns input_ids, input_mask, segment_ids and, unless all examples are unlabelled, label_ids: the label's
+            id (int32), or the score (float32). The same as array `labels` (rows,).
+
+        Raises:
+            DataError: there are no examples; a label is unknown, missing while others are there, or no number.
+        """
+        examples, most = self.examples, self.max_seq_length
+        if not examples:
+            raise DataError("there are no examples to make features of")
+        targets = _targets(examples, self.labels)
+        texts_a, texts_b = [example.text_a for example in examples], [example.text_b for example in examples]
+        values, truncated = encode_pairs(texts_a, texts_b, self.tokenizer, most)
+        if truncated.any():
+            logger.info(
+                f"{examples[0].file.name}: {truncated.sum():,} of {len(examples):,} examples have more than {most} "
+                "tokens and are cut"
+            )
+        columns = token_columns(self.tokenizer, most)
+        if targets is None:
+            return Features(columns, values)
+        return labelled_features(columns, values, targets)
 
 
 def labelled_features(
@@ -324,16 +334,6 @@ def _targets(examples: Sequence[Example], labels: Sequence[str] | None) -> np.nd
     return np.array([ids[example.label] for example in examples], np.int32)
 
 
-def classification_facts(
-    examples: Sequence[Example], labels: Sequence[str] | None, tokenizer: FullTokenizer, max_seq_length: int
-) -> dict[str, Any]:
-    """Everything that decides about classification_features of the same arguments."""
-    texts = ((example.text_a, example.text_b, example.label) for example in examples)
-    source = {example.file.name for example in examples}
-    named = None if labels is None else list(labels)
-    return text_facts(source, texts, tokenizer, max_seq_length=max_seq_length, labels=named)
-
-
 def text_facts(
     source: Iterable[str], texts: Iterable[Any], tokenizer: FullTokenizer, **settings: Any
 ) -> dict[str, Any]:
@@ -358,10 +358,28 @@ def text_facts(
 # --- google's fine-tuning TFRecords ---
 
 
+@dataclass(frozen=True)
+class ReadySplit:
+    """A split whose features are ready in a file, so that its texts are not known; schema: as in read_tfrecord."""
+
+    name: str
+    path: Path
+    schema: Path | None = None
+    examples: tuple[()] = ()
+
+    def facts(self) -> dict[str, Any]:
+        """Everything that decides about the features."""
+        return {"source": self.path.name, "source_sha256": sha256_of(self.path)}
+
+    def features(self) -> Features:
+        """The rows of the TFRecord."""
+        return read_tfrecord(self.path, self.schema)
+
+
 def read_tfrecord(path: Path, schema: Path | None = None) -> Features:
     """Rows of a TFRecord that google's run_classifier wrote, their padding cut off.
 
-    Rows that only filled up a batch (is_real_example 0) are left out. Labels are as classification_features has them.
+    Rows that only filled up a batch (is_real_example 0) are left out. Labels are as ClassificationSplit has them.
 
     Args:
         schema: a schema.json, or None to take the columns from the file.

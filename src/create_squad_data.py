@@ -10,8 +10,9 @@ the product of their lengths; here the tokenizer says which characters each toke
 
 import itertools
 import json
+import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,12 @@ import numpy as np
 from model_utils.errors import DataError, shorten
 from model_utils.json_files import parse_json
 from src.create_finetune_data import text_facts, token_columns
-from src.data.feature_cache import Features
+from src.data.feature_cache import TRAIN, Features
 from src.data.feature_files import Column, Ragged
 from src.data.text_tables import read_lines
 from src.tokenization import FullTokenizer
 
+logger = logging.getLogger(__name__)
 _TARGETS = ("start_positions", "end_positions", "is_impossible")
 _SHOWN = 3  # of the answers that are left out
 _KINDS = {str: "a text", list: "a list", dict: "an object", int: "a whole number", bool: "true or false"}
@@ -226,73 +228,105 @@ def best_windows(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
     return np.where(context < 0, -np.inf, context + 0.01 * counts).argmax(1)
 
 
-def squad_features(
-    questions: Sequence[Question],
-    tokenizer: FullTokenizer,
-    max_seq_length: int,
-    doc_stride: int,
-    max_query_length: int,
-    training: bool,
-    say: Callable[[str], object] = print,
-) -> Features:
-    """One row for each window of each question, in their order.
+@dataclass(frozen=True)
+class SquadSplit:
+    """Questions of a split.
 
-    Args:
-        max_seq_length: tokens of a row, at least max_query_length + 4.
-        doc_stride: tokens from the beginning of a window to that of the next.
-        max_query_length: tokens of a question; the rest is cut off.
-        training: find the first answer. Questions whose first answer is not where answer_start says are left out.
-        say: told how many were left out, with a few of them.
-
-    Returns:
-        Columns input_ids, input_mask, segment_ids, p_mask (1 at question and [SEP], which cannot be an answer): int32,
-        per_token. For training start_positions, end_positions, is_impossible: int32, first and last token of the
-        answer and 0, or 0, 0, 1 where the row does not hold it; otherwise the arrays that SquadWindows reads, and
-        truncated (questions,) bool, whether a question was cut off.
-
-    Raises:
-        DataError: there are no questions, or none is left.
+    max_seq_length: tokens of a row, at least max_query_length + 4.
+    doc_stride: tokens from the beginning of a window to that of the next.
+    max_query_length: tokens of a question; the rest is cut off.
     """
-    pieces: list[np.ndarray] = []
-    windows: list[tuple[int, int, int, int]] = []
-    positions: list[tuple[int, int, int]] = []
-    token_spans = [np.zeros((0, 2), np.int32)]
-    left_out: list[Question] = []
-    sep, tokens_before = np.array([tokenizer.sep_id], np.int32), 0
-    queries = tokenizer.encode_batch(question.question for question in questions)
-    asked = zip(range(len(questions)), questions, queries, strict=True)
+
+    name: str
+    examples: Sequence[Question]
+    tokenizer: FullTokenizer
+    max_seq_length: int
+    doc_stride: int
+    max_query_length: int
+
+    @property
+    def training(self) -> bool:
+        """Whether the first answer is looked for, and questions are left out where it is not where its start says."""
+        return self.name == TRAIN
+
+    def facts(self) -> dict[str, Any]:
+        """Everything that decides about the features."""
+        texts = (
+            (context, [(one.question, [(a.text, a.start) for a in one.answers], one.is_impossible) for one in group])
+            for context, group in itertools.groupby(self.examples, key=attrgetter("context"))
+        )
+        settings = {key: getattr(self, key) for key in ("max_seq_length", "doc_stride", "max_query_length", "training")}
+        return text_facts({question.source for question in self.examples}, texts, self.tokenizer, **settings)
+
+    def features(self) -> Features:
+        """One row for each window of each question, in their order.
+
+        Returns:
+            Columns input_ids, input_mask, segment_ids, p_mask (1 at question and [SEP], which cannot be an answer):
+            int32, per_token. For training start_positions, end_positions, is_impossible: int32, first and last token of
+            the answer and 0, or 0, 0, 1 where the row does not hold it; otherwise the arrays that SquadWindows reads,
+            and truncated (questions,) bool, whether a question was cut off.
+
+        Raises:
+            DataError: there are no questions, or none is left.
+        """
+        cut = _cut(self)
+        if cut.left_out:
+            logger.info(_describe(cut.left_out, len(self.examples)))
+        if not cut.windows:
+            raise DataError("there are no questions to make features of")
+        _, _, counts, places = placed = np.array(cut.windows, np.int32).T
+        input_ids = np.concatenate(cut.pieces)
+        columns, values = _token_columns(self.tokenizer, self.max_seq_length, input_ids, counts, places)
+        if self.training:
+            return _with_targets(columns, values, cut.positions)
+        arrays = {"windows": placed.T, "token_spans": np.concatenate(cut.token_spans), "truncated": cut.truncated}
+        return Features(columns, values, arrays)
+
+
+@dataclass
+class _Cut:
+    """Contexts cut into windows.
+
+    pieces: of all rows, one after the other. windows, positions: of each row, as SquadWindows and _TARGETS have them.
+    token_spans: (tokens, 2) of each context. truncated: (questions,) bool.
+    """
+
+    truncated: np.ndarray
+    pieces: list[np.ndarray] = field(default_factory=list)
+    windows: list[tuple[int, int, int, int]] = field(default_factory=list)
+    positions: list[tuple[int, int, int]] = field(default_factory=list)
+    token_spans: list[np.ndarray] = field(default_factory=lambda: [np.zeros((0, 2), np.int32)])
+    left_out: list[Question] = field(default_factory=list)
+
+
+def _cut(split: SquadSplit) -> _Cut:
+    tokenizer, sep, tokens_before = split.tokenizer, np.array([split.tokenizer.sep_id], np.int32), 0
+    queries = tokenizer.encode_batch(question.question for question in split.examples)
+    cut = _Cut(np.array([len(query) > split.max_query_length for query in queries]))
+    asked = zip(range(len(split.examples)), split.examples, queries, strict=True)
     for context, group in itertools.groupby(asked, key=lambda item: item[1].context):
         tokens, offsets = tokenizer.tokenize_with_offsets(context)
         ids = np.array(tokenizer.convert_tokens_to_ids(tokens), np.int32)
         spans = np.array(offsets, np.int32).reshape(-1, 2)
         for number, question, query in group:
             answer = None
-            if training and not question.is_impossible:
+            if split.training and not question.is_impossible:
                 answer = _answer_tokens(question, spans)
                 if answer is None:
-                    left_out.append(question)
+                    cut.left_out.append(question)
                     continue
-            head = np.array([tokenizer.cls_id, *query[:max_query_length], tokenizer.sep_id], np.int32)
-            room = max_seq_length - len(head) - 1
-            step = min(doc_stride, room)
+            head = np.array([tokenizer.cls_id, *query[: split.max_query_length], tokenizer.sep_id], np.int32)
+            room = split.max_seq_length - len(head) - 1
+            step = min(split.doc_stride, room)
             for first in range(0, max(0, len(ids) - room) + step, step):
                 part = ids[first : first + room]
-                pieces += [head, part, sep]
-                windows.append((number, tokens_before + first, len(part), len(head)))
-                positions.append(_positions(answer, first, len(part), len(head)))
-        token_spans.append(spans)
+                cut.pieces += [head, part, sep]
+                cut.windows.append((number, tokens_before + first, len(part), len(head)))
+                cut.positions.append(_positions(answer, first, len(part), len(head)))
+        cut.token_spans.append(spans)
         tokens_before += len(spans)
-    if left_out:
-        say(_describe(left_out, len(questions)))
-    if not windows:
-        raise DataError("there are no questions to make features of")
-    _, _, counts, places = placed = np.array(windows, np.int32).T
-    columns, values = _token_columns(tokenizer, max_seq_length, np.concatenate(pieces), counts, places)
-    if training:
-        return _with_targets(columns, values, positions)
-    truncated = np.array([len(query) > max_query_length for query in queries])
-    arrays = {"windows": placed.T, "token_spans": np.concatenate(token_spans), "truncated": truncated}
-    return Features(columns, values, arrays)
+    return cut
 
 
 def _with_targets(
@@ -344,28 +378,4 @@ def _describe(left_out: Sequence[Question], total: int) -> str:
     return (
         f"{left_out[0].source}: {len(left_out):,} of {total:,} questions have an answer that does not lie where "
         f"answer_start says and are left out: {', '.join(shown)}{', ...' if len(left_out) > _SHOWN else ''}"
-    )
-
-
-def squad_facts(
-    questions: Sequence[Question],
-    tokenizer: FullTokenizer,
-    max_seq_length: int,
-    doc_stride: int,
-    max_query_length: int,
-    training: bool,
-) -> dict[str, Any]:
-    """Everything that decides about squad_features of the same arguments."""
-    texts = (
-        (context, [(each.question, [(a.text, a.start) for a in each.answers], each.is_impossible) for each in group])
-        for context, group in itertools.groupby(questions, key=attrgetter("context"))
-    )
-    return text_facts(
-        {question.source for question in questions},
-        texts,
-        tokenizer,
-        max_seq_length=max_seq_length,
-        doc_stride=doc_stride,
-        max_query_length=max_query_length,
-        training=training,
     )

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from model_utils.errors import DataError
 from src.create_finetune_data import (
+    ClassificationSplit,
     Example,
     TextColumns,
-    classification_facts,
-    classification_features,
     encode_pairs,
     find_labels,
     find_splits,
@@ -215,11 +214,10 @@ def test_single_texts_are_cut_at_their_end(tokenizer):
     assert truncated.tolist() == [True, False]
 
 
-def test_classification_rows(tokenizer):
-    said = []
+def test_classification_rows(tokenizer, capsys):
     examples = [example("a b c", label="y"), example("b", label="x"), example("c", label="y")]
-    features = classification_features(examples, ["x", "y"], tokenizer, 4, said.append)
-    assert said == ["f.tsv: 1 of 3 examples have more than 4 tokens and are cut"]
+    features = ClassificationSplit("train", examples, ["x", "y"], tokenizer, 4).features()
+    assert capsys.readouterr().out == "f.tsv: 1 of 3 examples have more than 4 tokens and are cut\n"
     assert features.values["label_ids"].values.tolist() == features.arrays["labels"].tolist() == [1, 0, 1]
     assert features.values["label_ids"].counts.tolist() == [1, 1, 1]
     assert features.columns["label_ids"].dtype == str(features.values["label_ids"].values.dtype) == "int32"
@@ -228,13 +226,15 @@ def test_classification_rows(tokenizer):
 
 
 def test_regression_rows(tokenizer):
-    features = classification_features([example("a", label="4.75"), example("b", label="0")], None, tokenizer, 8)
+    features = ClassificationSplit(
+        "train", [example("a", label="4.75"), example("b", label="0")], None, tokenizer, 8
+    ).features()
     assert features.columns["label_ids"].dtype == "float32"
     assert features.arrays["labels"].tolist() == [4.75, 0.0]
 
 
 def test_unlabelled_rows(tokenizer):
-    features = classification_features([example("a"), example("")], ["x", "y"], tokenizer, 8)
+    features = ClassificationSplit("test", [example("a"), example("")], ["x", "y"], tokenizer, 8).features()
     assert set(features.columns) == set(features.values) == {"input_ids", "input_mask", "segment_ids"}
     assert not features.arrays
 
@@ -252,13 +252,13 @@ def test_unlabelled_rows(tokenizer):
 )
 def test_labels_that_are_refused(tokenizer, examples, labels, message):
     with pytest.raises(DataError, match=message):
-        classification_features(examples, labels, tokenizer, 8)
+        ClassificationSplit("train", examples, labels, tokenizer, 8).features()
 
 
 def test_facts_tell_everything_that_decides(tokenizer, tmp_path):
     base = ([example("a", "b", "x"), example("c", "d", "y")], ["x", "y"], tokenizer, 8)
-    facts = classification_facts(*base)
-    assert json.loads(json.dumps(facts)) == facts == classification_facts(*base)
+    facts = ClassificationSplit("train", *base).facts()
+    assert json.loads(json.dumps(facts)) == facts == ClassificationSplit("dev", *base).facts()
     other = FullTokenizer(write(tmp_path / "vocab.txt", "\n".join([*SPECIALS, *WORDS, "k"])))
     changed = [
         (base[0][:1], *base[1:]),
@@ -270,7 +270,7 @@ def test_facts_tell_everything_that_decides(tokenizer, tmp_path):
         (base[0], base[1], FullTokenizer(tokenizer.file, do_lower_case=False), 8),
         (*base[:3], 9),
     ]
-    assert all(classification_facts(*arguments) != facts for arguments in changed)
+    assert all(ClassificationSplit("train", *arguments).facts() != facts for arguments in changed)
 
 
 # --- google's TFRecords ---

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from model_utils.errors import DataError
-from src.create_squad_data import Answer, Question, SquadWindows, read_squad, squad_facts, squad_features
+from src.create_squad_data import Answer, Question, SquadSplit, SquadWindows, read_squad
 from src.data.feature_cache import cached_features
 from src.tokenization import FullTokenizer
 
@@ -219,7 +219,7 @@ def letters(count: int, answer: tuple[int, int] | None = None, question: str = "
 
 
 def test_a_context_that_fits(tokenizer):
-    features = squad_features([letters(4, (1, 3))], tokenizer, 16, 8, 4, training=True)
+    features = SquadSplit("train", [letters(4, (1, 3))], tokenizer, 16, 8, 4).features()
     assert rows_of(features, "input_ids") == [[CLS, A, B, SEP, A, B, C, D, SEP]]
     assert rows_of(features, "input_mask") == [[1] * 9]
     assert rows_of(features, "segment_ids") == [[0, 0, 0, 0, 1, 1, 1, 1, 1]]
@@ -232,7 +232,7 @@ def test_a_context_that_fits(tokenizer):
 
 
 def test_a_long_context_becomes_windows(tokenizer):
-    features = squad_features([letters(8, (3, 5))], tokenizer, 9, 2, 2, training=True)
+    features = SquadSplit("train", [letters(8, (3, 5))], tokenizer, 9, 2, 2).features()
     assert rows_of(features, "input_ids") == [
         [CLS, A, B, SEP, A, B, C, D, SEP],
         [CLS, A, B, SEP, C, D, E, F, SEP],
@@ -242,7 +242,7 @@ def test_a_long_context_becomes_windows(tokenizer):
 
 
 def test_a_long_question_is_cut_and_leaves_room(tokenizer):
-    features = squad_features([letters(6, (0, 1), "c d e f")], tokenizer, 9, 3, 3, training=True)
+    features = SquadSplit("train", [letters(6, (0, 1), "c d e f")], tokenizer, 9, 3, 3).features()
     assert rows_of(features, "input_ids") == [
         [CLS, C, D, E, SEP, A, B, C, SEP],
         [CLS, C, D, E, SEP, D, E, F, SEP],
@@ -251,55 +251,55 @@ def test_a_long_question_is_cut_and_leaves_room(tokenizer):
 
 
 def test_unanswerable_questions_point_at_cls(tokenizer):
-    assert targets_of(squad_features([letters(4)], tokenizer, 16, 8, 4, training=True)) == [(0, 0, 1)]
+    assert targets_of(SquadSplit("train", [letters(4)], tokenizer, 16, 8, 4).features()) == [(0, 0, 1)]
 
 
 def test_an_answer_inside_words_takes_whole_tokens(tokenizer):
     context = "[a] (b) c"
     question = Question("1", "a", context, (Answer("b) ", 5),))
-    features = squad_features([question], tokenizer, 32, 8, 4, training=True)
+    features = SquadSplit("train", [question], tokenizer, 32, 8, 4).features()
     ids = rows_of(features, "input_ids")[0]
     start, end, _ = targets_of(features)[0]
     assert ids[start : end + 1] == [B, UNK]
 
 
-def test_answers_that_lie_elsewhere_are_left_out_of_training(tokenizer):
+def test_answers_that_lie_elsewhere_are_left_out_of_training(tokenizer, capsys):
     context = "a b\u200b cd c"
     answers = [("b", 1), ("c", -1), ("b", 99), ("", 6), ("\u200b", 3), ("c", 8), ("B", 2)]
     questions = [
         Question(f"q{number}", "d", context, (Answer(*answer), Answer("a", 0)), source="train.json")
         for number, answer in enumerate(answers)
     ]
-    said = []
-    features = squad_features(questions, tokenizer, 16, 8, 4, True, said.append)
+    features = SquadSplit("train", questions, tokenizer, 16, 8, 4).features()
     assert targets_of(features) == [(6, 6, 0)]  # q5
-    assert len(said) == 1
-    assert said[0].startswith("train.json: 6 of 7 questions have an answer that does not lie where answer_start says")
-    assert "q0 ('b' at 1, where ' ' stands), q1 ('c' at -1, where '' stands), q2 ('b' at 99" in said[0]
-    assert said[0].endswith(", ...")
+    (said,) = capsys.readouterr().out.splitlines()
+    assert said.startswith("train.json: 6 of 7 questions have an answer that does not lie where answer_start says")
+    assert "q0 ('b' at 1, where ' ' stands), q1 ('c' at -1, where '' stands), q2 ('b' at 99" in said
+    assert said.endswith(", ...")
     with pytest.raises(DataError, match="there are no questions"):
-        squad_features(questions[:2], tokenizer, 16, 8, 4, True, said.append)
-    evaluated = squad_features(questions, tokenizer, 16, 8, 4, False, said.append)
+        SquadSplit("train", questions[:2], tokenizer, 16, 8, 4).features()
+    capsys.readouterr()
+    evaluated = SquadSplit("dev", questions, tokenizer, 16, 8, 4).features()
     assert SquadWindows.of(evaluated.arrays.__getitem__).questions.tolist() == list(range(7))
-    assert len(said) == 2
+    assert capsys.readouterr().out == ""
 
 
 def test_no_questions_are_refused(tokenizer):
     with pytest.raises(DataError, match="there are no questions"):
-        squad_features([], tokenizer, 16, 8, 4, training=False)
+        SquadSplit("dev", [], tokenizer, 16, 8, 4).features()
 
 
 def test_contexts_are_tokenized_once(tokenizer, tmp_path, monkeypatch):
     seen = []
     original = tokenizer.tokenize_with_offsets
     monkeypatch.setattr(tokenizer, "tokenize_with_offsets", lambda text: seen.append(text) or original(text))
-    squad_features(read_squad(write(tmp_path, SQUAD), False), tokenizer, 16, 8, 4, training=True)
+    SquadSplit("train", read_squad(write(tmp_path, SQUAD), False), tokenizer, 16, 8, 4).features()
     assert seen == ["A b c d e", "f g"]
 
 
 def test_windows_know_the_characters_of_their_tokens(tokenizer, tmp_path):
     questions = [letters(8), letters(2), letters(2, question="c d e"), Question("x", "a", "Á  (ab) \u200b")]
-    features = squad_features(questions, tokenizer, 9, 2, 2, training=False)
+    features = SquadSplit("dev", questions, tokenizer, 9, 2, 2).features()
     records = cached_features(tmp_path, "squad", {}, lambda: features)
     windows = SquadWindows.of(records.array)
     assert "start_positions" not in records.columns
@@ -335,7 +335,7 @@ def plain_max_context(starts, counts, position):
 @example(310, 300, 200)  # the second window is so much shorter that the first has tokens nearer to its own end
 def test_every_token_has_one_window_of_most_context(tokenizer, length, room, stride):
     questions = [letters(length, question="a"), letters(3, question="b"), letters(length, question="c")]
-    features = squad_features(questions, tokenizer, room + 4, stride, 1, training=False)
+    features = SquadSplit("dev", questions, tokenizer, room + 4, stride, 1).features()
     windows = SquadWindows.of(features.arrays.__getitem__)
     most = windows.max_context()
     for number, question in enumerate(questions):
@@ -354,28 +354,28 @@ def test_every_token_has_one_window_of_most_context(tokenizer, length, room, str
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_windows_and_positions_are_googles(golden, shared, english, version):
+def test_windows_and_positions_are_googles(golden, shared, english, version, capsys):
     """All 1,089 and all 1,274 windows: token ids, segments, mask, positions. None differs."""
     path = golden / "squad_features" / f"squad_v{version}_dev.jsonl"
     wanted = [json.loads(line) for line in path.read_text().splitlines()]
     questions = read_squad(shared / "data" / f"squad_v{version}" / "dev.json", version == 2)
-    features = squad_features(questions, english, 384, 128, 64, True, pytest.fail)
+    features = SquadSplit("train", questions, english, 384, 128, 64).features()
     for name in ("input_ids", "segment_ids", "p_mask"):
         assert rows_of(features, name) == [row[name] for row in wanted]
     expected = [(row["start_position"], row["end_position"], row["is_impossible"]) for row in wanted]
-    assert targets_of(features) == expected
-    windows = SquadWindows.of(squad_features(questions, english, 384, 128, 64, False).arrays.__getitem__)
+    assert targets_of(features) == expected and capsys.readouterr().out == ""
+    windows = SquadWindows.of(SquadSplit("dev", questions, english, 384, 128, 64).features().arrays.__getitem__)
     assert [questions[number].id for number in windows.questions] == [row["id"] for row in wanted]
 
 
-def test_squadshifts_answers_lie_where_they_should(shared, english):
+def test_squadshifts_answers_lie_where_they_should(shared, english, capsys):
     questions = read_squad(shared / "data" / "squad_v1" / "squadshifts_new_wiki_v1.0.json", version_2=False)
     assert len(questions) == 7938 and max(len(question.answers) for question in questions) > 1
-    features = squad_features(questions[:500], english, 384, 128, 64, True, pytest.fail)
-    assert sum(not flag for _, _, flag in targets_of(features)) >= 500
+    features = SquadSplit("train", questions[:500], english, 384, 128, 64).features()
+    assert sum(not flag for _, _, flag in targets_of(features)) >= 500 and capsys.readouterr().out == ""
 
 
-def test_chinese_answers_are_found_by_character(chinese):
+def test_chinese_answers_are_found_by_character(chinese, capsys):
     """In the form of XQuAD's Chinese part."""
     context = "沃尔特·惠特曼（Walt Whitman，1819年－1892年）生于长岛，1855年出版《草叶集》。"
     answers = ["沃尔特·惠特曼", "1819年", "Walt Whitman", "长岛", "《草叶集》", "草叶集"]
@@ -383,8 +383,9 @@ def test_chinese_answers_are_found_by_character(chinese):
         Question(str(number), "他是谁？", context, (Answer(text, context.index(text)),))
         for number, text in enumerate(answers)
     ]
-    features = squad_features(questions, chinese, 64, 32, 16, True, pytest.fail)
-    windows = SquadWindows.of(squad_features(questions, chinese, 64, 32, 16, False).arrays.__getitem__)
+    features = SquadSplit("train", questions, chinese, 64, 32, 16).features()
+    windows = SquadWindows.of(SquadSplit("dev", questions, chinese, 64, 32, 16).features().arrays.__getitem__)
+    assert capsys.readouterr().out == ""
     for row, (text, (start, end, impossible)) in enumerate(zip(answers, targets_of(features), strict=True)):
         shift = windows.firsts[row] - windows.places[row]
         first, last = windows.token_spans[start + shift, 0], windows.token_spans[end + shift, 1]
@@ -400,7 +401,8 @@ def test_chinese_answers_are_found_by_character(chinese):
 def test_facts_tell_everything_that_decides(tokenizer, tmp_path):
     def facts(document=SQUAD, max_seq_length=16, doc_stride=8, max_query_length=4, training=True):
         questions = read_squad(write(tmp_path, document), version_2=True)
-        return squad_facts(questions, tokenizer, max_seq_length, doc_stride, max_query_length, training)
+        lengths = (max_seq_length, doc_stride, max_query_length)
+        return SquadSplit("train" if training else "dev", questions, tokenizer, *lengths).facts()
 
     first = facts()
     assert json.loads(json.dumps(first)) == first == facts()

@@ -188,7 +188,7 @@ def test_real_files(shared, task, split, texts, labels):
 # --- what is wrong ---
 
 
-def test_broken_rows_of_qqp_are_left_out_and_counted(tmp_path):
+def test_broken_rows_of_qqp_are_left_out_and_counted(tmp_path, capsys):
     rows = [
         "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate",
         "1\t3\t4\tWhy?\tWhy not?\t0",
@@ -198,9 +198,8 @@ def test_broken_rows_of_qqp_are_left_out_and_counted(tmp_path):
         "4\t9\t10\tWhen?\tWhen is it?\t1",
     ]
     write(tmp_path / "QQP/train.tsv", "\n".join(rows) + "\n")
-    said = []
-    assert [example.line for example in read_glue("qqp", tmp_path, "train", said.append)] == [2, 6]
-    (sentence,) = said
+    assert [example.line for example in read_glue("qqp", tmp_path, "train")] == [2, 6]
+    (sentence,) = capsys.readouterr().out.splitlines()
     assert sentence.startswith("left out 3 broken row(s) of 5; the first one: ")
     assert "line 3 has 4 column(s), expected are 6" in sentence
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from model_utils.errors import DataError
 from src.data.entities import tag_names
 from src.data.feature_files import Ragged
-from src.data.ner_data import NameColumns, Sentence, ner_facts, ner_features, read_sentences, split_words, word_logits
+from src.data.ner_data import EntityColumns, NerSplit, Sentence, read_sentences, split_words, word_logits
 from src.tokenization import FullTokenizer, build_tokenizer
 
-NAMES = NameColumns()
+NAMES = EntityColumns()
 LETTERS = "abcdefghij"
 
 
@@ -114,7 +114,7 @@ def test_every_word_is_learnt_once_at_its_first_token(
     labels = ["O", "B-X"]
     random = np.random.default_rng(0)
     labelled = [Sentence(tuple(words), tuple(random.choice(labels, len(words)).tolist())) for words in sentences]
-    features = ner_features(labelled, labels, tokenizer, length)
+    features = NerSplit("train", labelled, labels, tokenizer, length).features()
     counts = features.values["input_ids"].counts
     assert counts.max() <= length
     weights, targets = features.values["label_weights"].values, features.values["label_ids"].values
@@ -131,7 +131,7 @@ def test_every_word_is_learnt_once_at_its_first_token(
 
 
 def test_a_long_sentence_shows_every_word_its_surroundings(tokenizer: FullTokenizer) -> None:
-    features = ner_features([Sentence(("a",) * 40, ("O",) * 40)], ["O"], tokenizer, 18)
+    features = NerSplit("dev", [Sentence(("a",) * 40, ("O",) * 40)], ["O"], tokenizer, 18).features()
     rows, positions = features.arrays["words"].T
     before, after = positions - 1, features.values["input_ids"].counts[rows] - 2 - positions
     inside = slice(8, -8)
@@ -141,14 +141,14 @@ def test_a_long_sentence_shows_every_word_its_surroundings(tokenizer: FullTokeni
 def test_unknown_tag(tokenizer: FullTokenizer) -> None:
     sentence = Sentence(("a", "b"), ("O", "B-Y"), Path("dev.txt"), 7, 1)
     with pytest.raises(DataError, match=r"dev\.txt: line 8 has the tag 'B-Y', allowed are O, B-X"):
-        ner_features([sentence], ["O", "B-X"], tokenizer, 16)
+        NerSplit("dev", [sentence], ["O", "B-X"], tokenizer, 16).features()
 
 
 def test_facts_tell_tags_and_labels_apart(tokenizer: FullTokenizer) -> None:
     first, second = Sentence(("a",), ("O",)), Sentence(("a",), ("B-X",))
     labels = ["O", "B-X"]
     kinds = [([first], labels, 16), ([second], labels, 16), ([first], labels[::-1], 16), ([first], labels, 17)]
-    facts = [str(ner_facts(sentences, names, tokenizer, length)) for sentences, names, length in kinds]
+    facts = [str(NerSplit("dev", sentences, names, tokenizer, length).facts()) for sentences, names, length in kinds]
     assert len(set(facts)) == len(kinds)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from model_utils.errors import DataError
-from src.data.race_data import encode_questions, race_facts, race_features, read_race
+from src.data.race_data import RaceSplit, encode_questions, read_race
 from src.tokenization import FullTokenizer
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -178,7 +178,7 @@ def test_rows_of_real_passages_are_googles(real, english):
     """google's convert_single_example, as its text says, on every choice."""
     questions = read_race(real, "dev")
     width, most = 256, 24
-    features = race_features(questions, english, width, most, say=lambda _: None)
+    features = RaceSplit("dev", questions, english, width, most).features()
     assert len(questions) > 12 and {question.level for question in questions} == {0, 1}
     for row, question in enumerate(questions):
         asked = english.preprocess(question.question)
@@ -190,11 +190,10 @@ def test_rows_of_real_passages_are_googles(real, english):
             assert found == english.convert_tokens_to_ids(["[CLS]", *article, "[SEP]", *ending, "[SEP]"])
 
 
-def test_features_of_real_passages(real, english):
+def test_features_of_real_passages(real, english, capsys):
     questions = read_race(real, "dev")
-    said = []
-    features = race_features(questions, english, 256, 24, said.append)
-    assert len(said) == 1 and f" of {len(questions)} questions do not fit into 256 tokens" in said[0]
+    features = RaceSplit("dev", questions, english, 256, 24).features()
+    assert f" of {len(questions)} questions do not fit into 256 tokens" in capsys.readouterr().out
     assert features.columns["input_ids"].width == 4 * 256 and features.columns["input_ids"].per_token
     assert features.arrays["labels"].tolist() == [question.answer for question in questions]
     assert features.values["label_ids"].values.dtype == np.int32
@@ -209,19 +208,19 @@ def test_articles_are_tokenized_once(tokenizer, tmp_path, monkeypatch):
     seen = []
     encode_batch = tokenizer.encode_batch
     monkeypatch.setattr(tokenizer, "encode_batch", lambda texts: seen.extend(texts) or encode_batch(texts))
-    race_features(read_race(tmp_path, "dev", "middle"), tokenizer, 32, 16)
+    RaceSplit("dev", read_race(tmp_path, "dev", "middle"), tokenizer, 32, 16).features()
     assert seen.count(PASSAGE["article"]) == 1
 
 
 def test_no_questions_are_refused(tokenizer):
     with pytest.raises(DataError, match="there are no questions"):
-        race_features([], tokenizer, 32, 16)
+        RaceSplit("dev", [], tokenizer, 32, 16).features()
 
 
 def test_facts_tell_everything_that_decides(tokenizer, tmp_path):
     def facts(passage=PASSAGE, max_seq_length=32, max_qa_length=16):
         write(tmp_path, passage)
-        return race_facts(read_race(tmp_path, "dev", "middle"), tokenizer, max_seq_length, max_qa_length)
+        return RaceSplit("dev", read_race(tmp_path, "dev", "middle"), tokenizer, max_seq_length, max_qa_length).facts()
 
     first = facts()
     assert json.loads(json.dumps(first)) == first == facts()

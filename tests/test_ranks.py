@@ -206,9 +206,9 @@ sys.path.insert(0, {str(ROOT)!r})
 import run_classifier
 from model_utils.config import run_main
 from src.tasks.finetune_config import ClassifierConfig
-from src.tasks import finetuning
+from src.tasks import task_data
 
-cached_features, makers = finetuning.cached_features, Path(sys.argv.pop(1))
+cached_features, makers = task_data.cached_features, Path(sys.argv.pop(1))
 
 
 def watched(folder, task, facts, make):
@@ -221,7 +221,7 @@ def watched(folder, task, facts, make):
     return cached_features(folder, task, facts, slowly)
 
 
-finetuning.cached_features = watched
+task_data.cached_features = watched
 run_main(run_classifier.main, ClassifierConfig)
 """
 

@@ -12,11 +12,11 @@ from scipy.special import logit
 import run_squad_v1
 import run_squad_v2
 from model_utils.schema import load_config
-from src.create_squad_data import Answer, Question, read_squad
+from src.create_squad_data import Answer, Question, SquadSplit, read_squad
 from src.data.text_tables import read_table
 from src.tasks.finetune_config import SquadConfig, SquadV2Config
 from src.tasks.question_answering import SQUAD_V2, SquadTask, SquadV2Task
-from src.tasks.spec import Judgement
+from src.tasks.spec import EvaluationResult, PreparedSplit
 from src.tasks.squad_metrics import score_answers, score_with_threshold
 from tests.helpers.finetune_arguments import LEARNER, arguments
 from tests.helpers.folder_state import folder_state
@@ -175,38 +175,44 @@ def test_weights_alone_answer_the_same(run: tuple[str, Path], shared: Path, tmp_
     assert not any(name.startswith("test_") for name in read(tmp_path / "eval_results.json"))
 
 
+def prepared(split: str, questions: list[Question], records: Any = None) -> PreparedSplit:
+    return PreparedSplit(SquadSplit(split, questions, None, 16, 8, 4), records)
+
+
 @pytest.mark.parametrize(
     ("language", "context", "answer", "f1"),
     [("en", "Countess Ada wrote", "Ada", 200 / 3), ("zh", "北京大学", "北", 200 / 3), ("en", "the cat", "cat", 100.0)],
 )
-def test_trivial_answers_of_v1_are_beginnings(language: str, context: str, answer: str, f1: float) -> None:
+def test_baseline_answers_of_v1_are_beginnings(language: str, context: str, answer: str, f1: float) -> None:
     task = SquadTask(SquadConfig(max_answer_length=2, language=language), None)
-    task.questions["dev"] = [Question("1", "?", context, (Answer(answer, context.index(answer)),))]
-    assert task.baselines(None, None) == pytest.approx({"exact_match": 100.0 * (f1 == 100.0), "f1": f1})
+    questions = [Question("1", "?", context, (Answer(answer, context.index(answer)),))]
+    assert task.baseline(None, prepared("dev", questions)) == pytest.approx(
+        {"exact_match": 100.0 * (f1 == 100.0), "f1": f1}
+    )
 
 
-def test_trivial_answers_of_v2_are_none() -> None:
+def test_baseline_answers_of_v2_are_none() -> None:
     task = SquadV2Task(SquadV2Config(), None)
-    task.questions["dev"] = [Question(str(number), "?", "a", is_impossible=number < 1) for number in range(4)]
-    assert task.baselines(None, None) == dict.fromkeys(("exact", "f1", "best_exact", "best_f1"), 25.0)
+    questions = [Question(str(number), "?", "a", is_impossible=number < 1) for number in range(4)]
+    assert task.baseline(None, prepared("dev", questions)) == dict.fromkeys(
+        ("exact", "f1", "best_exact", "best_f1"), 25.0
+    )
 
 
-# --- judging, of four questions in "x", which no network answers rightly ---
+# --- evaluation of four questions in "x", which no network answers rightly ---
 
 SURE = (0.5, 0.6, 0.7, 0.8)  # no_answer_probability
 
 
-def judge(split: str, settings: dict[str, Any], questions: list[Question], end: float = 2.0) -> Judgement:
+def evaluate(split: str, settings: dict[str, Any], questions: list[Question], end: float = 2.0) -> EvaluationResult:
     rows = len(questions)
     task = SquadV2Task(SquadV2Config(), None)
-    task.questions[split] = questions
     arrays = {"windows": np.int32([[row, row, 1, 2] for row in range(rows)]), "token_spans": np.int32([[0, 1]] * rows)}
     outputs = {"start_top_index": np.full((rows, 1), 2.0), "end_top_index": np.full((rows, 1), end)}
     outputs |= {name: np.zeros((rows, 1)) for name in ("start_top_log_probs", "end_top_log_probs")}
     outputs["cls_logits"] = logit(SURE[:rows])
-    return task.judge(
-        split, SimpleNamespace(array=arrays.__getitem__), outputs, SQUAD_V2.info(task="squad_v2", **settings)
-    )
+    task_info = SQUAD_V2.info(task="squad_v2", **settings)
+    return task.evaluate(prepared(split, questions, SimpleNamespace(array=arrays.__getitem__)), outputs, task_info)
 
 
 def four_questions(told: bool = True) -> list[Question]:
@@ -215,34 +221,34 @@ def four_questions(told: bool = True) -> list[Question]:
 
 
 def test_a_threshold_at_which_nothing_is_answered_is_named() -> None:
-    judgement = judge("dev", {}, four_questions())
-    assert judgement.calibration == {"null_threshold": 0.0}
-    assert {judgement.metrics[name] for name in ("exact", "f1", "best_exact", "best_f1")} == {75.0}
-    assert judgement.remarks == (
+    result = evaluate("dev", {}, four_questions())
+    assert result.calibration == {"null_threshold": 0.0}
+    assert {result.metrics[name] for name in ("exact", "f1", "best_exact", "best_f1")} == {75.0}
+    assert result.remarks == (
         "an answer is empty where no_answer_probability is above 0, which gives these very questions the best f1",
         "no question is answered: none has a no_answer_probability of 0 or less",
     )
 
 
 def test_answers_that_no_threshold_gives_are_told_from_those_that_it_takes() -> None:
-    assert judge("dev", {"null_threshold": 1.0}, four_questions(), end=1.0).remarks[1] == (
+    assert evaluate("dev", {"null_threshold": 1.0}, four_questions(), end=1.0).remarks[1] == (
         "no question is answered: where no_answer_probability allows one, no allowed span is among the best starts and "
         "ends"
     )
 
 
 def test_a_stored_threshold_is_used_and_only_development_questions_make_one(tmp_path: Path) -> None:
-    stored = judge("dev", {"null_threshold": 0.65}, four_questions())
+    stored = evaluate("dev", {"null_threshold": 0.65}, four_questions())
     assert stored.calibration == {} and stored.metrics["exact"] == 25.0 and stored.metrics["best_exact"] == 75.0
     assert stored.remarks == ("an answer is empty where no_answer_probability is above 0.65, stored with the weights",)
     stored.write(tmp_path)
     assert list(read(tmp_path / "predictions.json").values()) == ["x", "x", "", ""]
-    test = judge("test", {}, four_questions())
+    test = evaluate("test", {}, four_questions())
     assert test.calibration == {} and (test.metrics["null_threshold"], test.metrics["exact"]) == (1.0, 0.0)
     assert "as no null_threshold is stored" in test.remarks[0]
 
 
 def test_figures_need_the_answers_of_all_questions() -> None:
-    judgement = judge("test", {"null_threshold": 0.65}, four_questions(told=False))
-    assert judgement.metrics == {}
-    assert judgement.remarks[0] == "3 of 4 questions do not say their answers: there are no figures"
+    result = evaluate("test", {"null_threshold": 0.65}, four_questions(told=False))
+    assert result.metrics == {}
+    assert result.remarks[0] == "3 of 4 questions do not say their answers: there are no figures"

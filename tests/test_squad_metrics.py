@@ -100,14 +100,13 @@ def test_chinese_f1_is_symmetric(first, second):
 # --- means ---
 
 
-def test_version_1_counts_questions_without_a_prediction_as_wrong():
-    said = []
+def test_version_1_counts_questions_without_a_prediction_as_wrong(capsys):
     asked = questions(("x",), ("y",), ("x y",), ("z",), ("z",), ("z",))
-    figures = score_answers(asked, {"0": "x", "2": "x", "unknown": "z"}, say=said.append)
+    figures = score_answers(asked, {"0": "x", "2": "x", "unknown": "z"})
     assert figures == {"exact_match": pytest.approx(100 / 6), "f1": pytest.approx((100 + 200 / 3) / 6)}
-    assert said == ["4 of 6 questions have no prediction and count as wrong: 1, 3, 4, ..."]
-    score_answers(asked[:1], {"0": "x"}, say=said.append)
-    assert len(said) == 1
+    assert capsys.readouterr().out == "4 of 6 questions have no prediction and count as wrong: 1, 3, 4, ...\n"
+    score_answers(asked[:1], {"0": "x"})
+    assert capsys.readouterr().out == ""
 
 
 def test_version_2_tells_questions_with_and_without_an_answer_apart():
@@ -127,12 +126,9 @@ def test_version_2_tells_questions_with_and_without_an_answer_apart():
     assert not any(name.startswith("NoAns") for name in score_with_threshold(asked[:1], {"0": "x"}))
 
 
-def test_version_2_counts_questions_without_a_prediction_as_wrong():
-    said = []
-    figures = score_with_threshold(
-        questions(("x",), (), ()), {"0": "x", "1": ""}, {"0": 0.2, "1": 0.4}, say=said.append
-    )
-    assert said == ["1 of 3 questions have no prediction and count as wrong: 2"]
+def test_version_2_counts_questions_without_a_prediction_as_wrong(capsys):
+    figures = score_with_threshold(questions(("x",), (), ()), {"0": "x", "1": ""}, {"0": 0.2, "1": 0.4})
+    assert capsys.readouterr().out == "1 of 3 questions have no prediction and count as wrong: 2\n"
     assert figures["exact"] == figures["f1"] == figures["best_exact"] == pytest.approx(200 / 3)
     assert (figures["NoAns_exact"], figures["best_exact_thresh"]) == (50, 0.2)
 

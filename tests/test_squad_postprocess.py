@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from src.create_squad_data import Question, SquadWindows, read_squad, squad_features
+from src.create_squad_data import Question, SquadSplit, SquadWindows, read_squad
 from src.data.feature_files import Ragged
-from src.squad_postprocess import answer_texts, beam_predictions, independent_predictions, write_predictions
+from src.squad_get_predictions import beam_predictions, independent_predictions
+from src.squad_postprocess import answer_texts, write_predictions
 from src.tasks.squad_metrics import score_answers, score_with_threshold
 from src.tokenization import FullTokenizer
 
@@ -33,7 +34,7 @@ def tokenizer(tmp_path_factory) -> FullTokenizer:
 
 
 def windows_of(questions, tokenizer, width=WIDTH, stride=STRIDE) -> SquadWindows:
-    features = squad_features(questions, tokenizer, width, stride, QUERY, training=False)
+    features = SquadSplit("dev", questions, tokenizer, width, stride, QUERY).features()
     return SquadWindows.of(features.arrays.__getitem__)
 
 
@@ -268,8 +269,8 @@ def test_a_network_that_knows_the_answers_gets_full_marks(shared, english, versi
     """Answers that begin or end inside a token are out of reach; there are few."""
     questions = read_squad(shared / "data" / f"squad_v{version}" / "dev.json", version == 2)
     lengths = (192, 64, 32)
-    training = squad_features(questions, english, *lengths, training=True).values
-    features = squad_features(questions, english, *lengths, training=False)
+    training = SquadSplit("train", questions, english, *lengths).features().values
+    features = SquadSplit("dev", questions, english, *lengths).features()
     windows = SquadWindows.of(features.arrays.__getitem__)
     assert len(windows.counts) > len(questions)
     starts, ends = (training[name].values[:, None] for name in ("start_positions", "end_positions"))

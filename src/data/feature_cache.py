@@ -6,16 +6,17 @@ setting never meets old features.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from src.data.feature_files import Column, Ragged, RecordSet, facts_of, open_records
 from src.data.record_writer import RecordWriter, pack_rows
 
+TRAIN = "train"  # the split that is trained on
 ROWS_AT_ONCE = 5000  # packed rows take several times the memory of arrays
 
 
@@ -29,6 +30,25 @@ class Features:
     columns: dict[str, Column]
     values: dict[str, Ragged]
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+class Split(Protocol):
+    """A split of a task's texts.
+
+    name: TRAIN, or one that is measured or predicted. examples: the texts, in the order of the features' rows.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def examples(self) -> Sequence[Any]: ...
+
+    def facts(self) -> dict[str, Any]:
+        """Everything that decides about the features, as JSON values."""
+
+    def features(self) -> Features:
+        """The rows."""
 
 
 def cached_features(folder: Path, task: str, facts: Mapping[str, Any], make: Callable[[], Features]) -> RecordSet:

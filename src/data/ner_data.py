@@ -5,8 +5,9 @@ tables of texts and the names in them. The tag of a word is learnt and predicted
 """
 
 import itertools
+import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from src.data.feature_files import Column, Ragged
 from src.data.text_tables import SUFFIXES, read_lines, read_table
 from src.tokenization import FullTokenizer
 
+logger = logging.getLogger(__name__)
 FORMATS = ("columns", "lines", "names")
 _TEXT_TABLES = tuple(suffix for suffix in SUFFIXES if suffix not in (".txt", ".tsv"))  # these may be columns
 _DOCUMENT = "-DOCSTART-"
@@ -51,7 +53,7 @@ class Sentence:
 
 
 @dataclass(frozen=True)
-class NameColumns:
+class EntityColumns:
     """Which columns of a table hold the text and a name that occurs in it; how entities of these names are labelled."""
 
     text: str = "review"
@@ -68,7 +70,7 @@ def split_words(text: str) -> list[tuple[int, int]]:
 # --- reading ---
 
 
-def read_sentences(path: Path, data_format: str, names: NameColumns, labelled: bool = True) -> list[Sentence]:
+def read_sentences(path: Path, data_format: str, names: EntityColumns, labelled: bool = True) -> list[Sentence]:
     """The sentences of a file, in their order.
 
     Args:
@@ -141,7 +143,7 @@ def _read_lines(path: Path, labelled: bool) -> Iterator[Sentence]:
         yield Sentence(tuple(parts[0]), tuple(parts[1]) if len(parts) == 2 else None, path, line)
 
 
-def _read_names(path: Path, columns: NameColumns, labelled: bool) -> list[Sentence]:
+def _read_names(path: Path, columns: EntityColumns, labelled: bool) -> list[Sentence]:
     """The texts of a table, each once, with all names that its rows give; a row without a name is a text without."""
     table = read_table(path)
     labelled = labelled or table.has(columns.name)
@@ -161,7 +163,7 @@ def _read_names(path: Path, columns: NameColumns, labelled: bool) -> list[Senten
             sentences.append(Sentence(tuple(words), tuple(tags) if labelled else None, path, line))
     if missing:
         shown = ", ".join(missing[:_SHOWN]) + (", ..." if len(missing) > _SHOWN else "")
-        print(f"{path.name}: {len(missing):,} names do not occur in their texts, which are left out: {shown}")
+        logger.info(f"{path.name}: {len(missing):,} names do not occur in their texts, which are left out: {shown}")
     return sentences
 
 
@@ -187,58 +189,69 @@ def tag_names_in(words: Sequence[str], names: Sequence[str], label: str) -> tupl
 # --- features ---
 
 
-def ner_features(
-    sentences: Sequence[Sentence], labels: Sequence[str], tokenizer: FullTokenizer, max_seq_length: int
-) -> Features:
-    """One row for each sentence, in their order; of one that is too long, one for each window.
+@dataclass(frozen=True)
+class NerSplit:
+    """Sentences of a split; labels: tags by id; max_seq_length: tokens of a row, [CLS] and [SEP] included."""
 
-    Windows overlap by half, and a word belongs to the one that shows most of its surroundings.
+    name: str
+    examples: Sequence[Sentence]
+    labels: Sequence[str]
+    tokenizer: FullTokenizer
+    max_seq_length: int
 
-    Args:
-        labels: tags by id.
-        max_seq_length: tokens of a row, [CLS] and [SEP] included.
+    def facts(self) -> dict[str, Any]:
+        """Everything that decides about the features."""
+        texts = ((sentence.words, sentence.tags) for sentence in self.examples)
+        source = {sentence.file.name for sentence in self.examples}
+        return text_facts(source, texts, self.tokenizer, max_seq_length=self.max_seq_length, labels=list(self.labels))
 
-    Returns:
-        Columns input_ids, input_mask, segment_ids, int32, and where all sentences are labelled label_ids (int32) and
-        label_weights (float32, 1 at the first token of each word of the row); all per_token.
-        Arrays `words` (all words, 2) int32: row and position of each; `sentence_words` (sentences,) words of each.
+    def features(self) -> Features:
+        """One row for each sentence, in their order; of one that is too long, one for each window.
 
-    Raises:
-        DataError: there are no sentences; a tag is unknown.
-    """
-    if not sentences:
-        raise DataError("there are no sentences to make features of")
-    targets = _targets(sentences, labels)
-    counts = np.array([len(sentence.words) for sentence in sentences], np.int64)
-    pieces = tokenizer.encode_batch(word for sentence in sentences for word in sentence.words)
-    ids: list[int] = []
-    lengths, places = [], np.zeros((counts.sum(), 2), np.int32)
-    room, word = max_seq_length - 2, 0
-    for count in counts.tolist():
-        own = [piece or [tokenizer.unk_id] for piece in pieces[word : word + count]]
-        tokens = list(itertools.chain.from_iterable(own))
-        firsts = np.cumsum([0, *map(len, own[:-1])])
-        step = max(1, room // 2)
-        starts = np.arange(0, max(0, len(tokens) - room) + step, step)
-        sizes = np.minimum(len(tokens) - starts, room)
-        window = best_windows(starts, sizes)[firsts]
-        places[word : word + count] = np.stack([len(lengths) + window, firsts - starts[window] + 1], 1)
-        for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
-            ids += [tokenizer.cls_id, *tokens[start : start + size], tokenizer.sep_id]
-            lengths.append(size + 2)
-        word += count
-    rows = np.array(lengths, np.int64)
-    input_ids = np.array(ids, np.int32)
-    columns = token_columns(tokenizer, max_seq_length)
-    filled = (input_ids, np.ones_like(input_ids), np.zeros_like(input_ids))
-    values = {name: Ragged(column, rows) for name, column in zip(columns, filled, strict=True)}
-    if targets is not None:
-        at = (np.cumsum(rows) - rows)[places[:, 0]] + places[:, 1]
-        for name, dtype, entries in (("label_ids", "int32", targets), ("label_weights", "float32", 1)):
-            column = np.zeros(len(input_ids), dtype)
-            column[at] = entries
-            columns[name], values[name] = Column(dtype, max_seq_length, 0, True), Ragged(column, rows)
-    return Features(columns, values, {"words": places, "sentence_words": counts.astype(np.int32)})
+        Windows overlap by half, and a word belongs to the one that shows most of its surroundings.
+
+        Returns:
+            Columns input_ids, input_mask, segment_ids, int32, and where all sentences are labelled label_ids (int32)
+            and label_weights (float32, 1 at the first token of each word of the row); all per_token.
+            Arrays `words` (all words, 2) int32: row and position of each; `sentence_words` (sentences,) words of each.
+
+        Raises:
+            DataError: there are no sentences; a tag is unknown.
+        """
+        sentences, tokenizer = self.examples, self.tokenizer
+        if not sentences:
+            raise DataError("there are no sentences to make features of")
+        targets = _targets(sentences, self.labels)
+        counts = np.array([len(sentence.words) for sentence in sentences], np.int64)
+        pieces = tokenizer.encode_batch(word for sentence in sentences for word in sentence.words)
+        ids: list[int] = []
+        lengths, places = [], np.zeros((counts.sum(), 2), np.int32)
+        room, word = self.max_seq_length - 2, 0
+        for count in counts.tolist():
+            own = [piece or [tokenizer.unk_id] for piece in pieces[word : word + count]]
+            tokens = list(itertools.chain.from_iterable(own))
+            firsts = np.cumsum([0, *map(len, own[:-1])])
+            step = max(1, room // 2)
+            starts = np.arange(0, max(0, len(tokens) - room) + step, step)
+            sizes = np.minimum(len(tokens) - starts, room)
+            window = best_windows(starts, sizes)[firsts]
+            places[word : word + count] = np.stack([len(lengths) + window, firsts - starts[window] + 1], 1)
+            for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
+                ids += [tokenizer.cls_id, *tokens[start : start + size], tokenizer.sep_id]
+                lengths.append(size + 2)
+            word += count
+        rows = np.array(lengths, np.int64)
+        input_ids = np.array(ids, np.int32)
+        columns = token_columns(tokenizer, self.max_seq_length)
+        filled = (input_ids, np.ones_like(input_ids), np.zeros_like(input_ids))
+        values = {name: Ragged(column, rows) for name, column in zip(columns, filled, strict=True)}
+        if targets is not None:
+            at = (np.cumsum(rows) - rows)[places[:, 0]] + places[:, 1]
+            for name, dtype, entries in (("label_ids", "int32", targets), ("label_weights", "float32", 1)):
+                column = np.zeros(len(input_ids), dtype)
+                column[at] = entries
+                columns[name], values[name] = Column(dtype, self.max_seq_length, 0, True), Ragged(column, rows)
+        return Features(columns, values, {"words": places, "sentence_words": counts.astype(np.int32)})
 
 
 def _targets(sentences: Sequence[Sentence], labels: Sequence[str]) -> np.ndarray | None:
@@ -257,17 +270,8 @@ def word_logits(array: Callable[[str], np.ndarray], logits: Ragged) -> list[np.n
     """(words, C) for each sentence, of a network's outputs for all tokens, (tokens, C).
 
     Args:
-        array: gives an array of ner_features by its name: `features.arrays.__getitem__`, `records.array`.
+        array: gives an array of NerSplit by its name: `features.arrays.__getitem__`, `records.array`.
     """
     rows, positions = array("words").T
     first = np.cumsum(logits.counts) - logits.counts
     return np.split(logits.values[first[rows] + positions], np.cumsum(array("sentence_words"))[:-1])
-
-
-def ner_facts(
-    sentences: Sequence[Sentence], labels: Iterable[str], tokenizer: FullTokenizer, max_seq_length: int
-) -> dict[str, Any]:
-    """Everything that decides about ner_features of the same arguments."""
-    texts = ((sentence.words, sentence.tags) for sentence in sentences)
-    source = {sentence.file.name for sentence in sentences}
-    return text_facts(source, texts, tokenizer, max_seq_length=max_seq_length, labels=list(labels))

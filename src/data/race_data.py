@@ -6,7 +6,8 @@ space. Of question and option the last max_qa_length tokens stay, of the article
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+import logging
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from pathlib import Path
@@ -22,6 +23,7 @@ from src.data.feature_files import Ragged
 from src.data.text_tables import read_lines
 from src.tokenization import FullTokenizer
 
+logger = logging.getLogger(__name__)
 SPLITS = ("train", "dev", "test")
 LEVELS = ("middle", "high")
 ANSWERS = "ABCD"
@@ -100,48 +102,62 @@ def _read_passage(file: Path, level: int) -> list[Question]:
     return found
 
 
-def race_features(
-    questions: Sequence[Question],
-    tokenizer: FullTokenizer,
-    max_seq_length: int,
-    max_qa_length: int,
-    say: Callable[[str], object] = print,
-) -> Features:
-    """One row a question, in their order.
+@dataclass(frozen=True)
+class RaceSplit:
+    """Questions of a split.
 
-    Args:
-        max_seq_length: tokens of one choice, at least max_qa_length + 3. max_qa_length: of question and option.
-        say: told how many rows were too long.
-
-    Returns:
-        Columns of encode_questions; label_ids: int32, the right choice. Arrays labels (rows,) int32, the same; levels
-        (rows,) int32, indices into LEVELS; question_ids (rows,) text.
-
-    Raises:
-        DataError: there are no questions.
+    max_seq_length: tokens of one choice, at least max_qa_length + 3. max_qa_length: of question and option.
     """
-    if not questions:
-        raise DataError("there are no questions to make features of")
-    values, truncated = encode_questions(
-        [question.article for question in questions],
-        [question.question for question in questions],
-        [question.options for question in questions],
-        tokenizer,
-        max_seq_length,
-        max_qa_length,
-    )
-    if truncated.any():
-        say(
-            f"{truncated.sum():,} of {len(questions):,} questions do not fit into {max_seq_length} tokens with their "
-            "article, or their options not into max_qa_length; they are cut"
+
+    name: str
+    examples: Sequence[Question]
+    tokenizer: FullTokenizer
+    max_seq_length: int
+    max_qa_length: int
+
+    def facts(self) -> dict[str, Any]:
+        """Everything that decides about the features."""
+        levels = {LEVELS[question.level] for question in self.examples}
+        texts = (
+            (article, [(each.id, each.question, each.options, each.answer) for each in group])
+            for article, group in itertools.groupby(self.examples, key=attrgetter("article"))
         )
-    return labelled_features(
-        token_columns(tokenizer, NUM_CHOICES * max_seq_length),
-        values,
-        np.array([question.answer for question in questions], np.int32),
-        levels=np.array([question.level for question in questions], np.int32),
-        question_ids=np.array([question.id for question in questions]),
-    )
+        lengths = {"max_seq_length": self.max_seq_length, "max_qa_length": self.max_qa_length}
+        return text_facts(levels, texts, self.tokenizer, **lengths)
+
+    def features(self) -> Features:
+        """One row a question, in their order.
+
+        Returns:
+            Columns of encode_questions; label_ids: int32, the right choice. Arrays labels (rows,) int32, the same;
+            levels (rows,) int32, indices into LEVELS; question_ids (rows,) text.
+
+        Raises:
+            DataError: there are no questions.
+        """
+        questions = self.examples
+        if not questions:
+            raise DataError("there are no questions to make features of")
+        values, truncated = encode_questions(
+            [question.article for question in questions],
+            [question.question for question in questions],
+            [question.options for question in questions],
+            self.tokenizer,
+            self.max_seq_length,
+            self.max_qa_length,
+        )
+        if truncated.any():
+            logger.info(
+                f"{truncated.sum():,} of {len(questions):,} questions do not fit into {self.max_seq_length} tokens "
+                "with their article, or their options not into max_qa_length; they are cut"
+            )
+        return labelled_features(
+            token_columns(self.tokenizer, NUM_CHOICES * self.max_seq_length),
+            values,
+            np.array([question.answer for question in questions], np.int32),
+            levels=np.array([question.level for question in questions], np.int32),
+            question_ids=np.array([question.id for question in questions]),
+        )
 
 
 def encode_questions(
@@ -202,15 +218,3 @@ def _tokenize(
 
 def _join(question: str, option: str) -> str:
     return question.replace(BLANK, option) if BLANK in question else f"{question} {option}"
-
-
-def race_facts(
-    questions: Sequence[Question], tokenizer: FullTokenizer, max_seq_length: int, max_qa_length: int
-) -> dict[str, Any]:
-    """Everything that decides about race_features of the same arguments."""
-    levels = {LEVELS[question.level] for question in questions}
-    texts = (
-        (article, [(each.id, each.question, each.options, each.answer) for each in group])
-        for article, group in itertools.groupby(questions, key=attrgetter("article"))
-    )
-    return text_facts(levels, texts, tokenizer, max_seq_length=max_seq_length, max_qa_length=max_qa_length)

@@ -15,29 +15,27 @@ from src.albert_config import WIDTH, AlbertConfig
 from src.albert_for_finetune import AlbertForRegression, AlbertForSequenceClassification
 from src.assessment_method import METHODS, assess
 from src.create_finetune_data import (
+    ClassificationSplit,
     Example,
+    ReadySplit,
     TextColumns,
-    classification_facts,
-    classification_features,
     encode_pairs,
     find_labels,
     find_splits,
     read_examples,
     read_polarity_files,
-    read_tfrecord,
     sample,
     split_off,
     token_columns,
 )
-from src.data.feature_cache import Features
-from src.data.feature_files import RecordSet, sha256_of
+from src.data.feature_cache import TRAIN, Features, Split
 from src.data.text_tables import read_table
 from src.finetune_eval_model import SequenceClassificationScores
 from src.tasks.answerer import Answer, Answerer, Outputs, Probability, Record, likeliest_name
 from src.tasks.finetune_config import ClassifierConfig
 from src.tasks.glue import GLUE_TASKS, read_glue, write_submission
 from src.tasks.prediction_table import write_prediction_table
-from src.tasks.spec import TRAIN, Head, Judgement, RecordField, Source, TaskSpec
+from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, TaskSpec
 from src.tasks.task_info import LabelledInfo, TaskInfo
 from src.tokenization import FullTokenizer
 
@@ -58,7 +56,6 @@ class ClassifierTask:
         self.config, self.tokenizer = config, tokenizer
         self.glue = GLUE_TASKS.get(config.task_name)
         self.examples = GlueTexts(config) if self.glue else CustomTexts(config)
-        self.texts: dict[str, list[Example]] = {}  # of the rows of a split, unless its features were ready
         self.dev_splits, self.test_splits = self.examples.dev_splits, self.examples.test_splits
         self.pairs = bool(self.examples.columns.text_b)
         self.regression = not self.glue.labels if self.glue else config.num_class == 1
@@ -102,46 +99,42 @@ class ClassifierTask:
             )
         return labels
 
-    def source(self, split: str) -> Source:
+    def split(self, name: str) -> Split:
         config = self.config
-        ready = {TRAIN: config.train_data_file_path, self.dev_splits[0]: config.eval_data_file_path}.get(split, "")
+        ready = {TRAIN: config.train_data_file_path, self.dev_splits[0]: config.eval_data_file_path}.get(name, "")
         if ready:
-            schema = Path(config.schema_file_path) if config.schema_file_path else None
-            facts = {"source": Path(ready).name, "source_sha256": sha256_of(Path(ready))}
-            return Source(facts, partial(read_tfrecord, Path(ready), schema))
-        examples = sample(self.examples.read(split), config.most_samples(split), config.seed)
-        if split != TRAIN:
-            self.texts[split] = examples
+            return ReadySplit(name, Path(ready), Path(config.schema_file_path) if config.schema_file_path else None)
+        examples = sample(self.examples.read(name), config.most_samples(name), config.seed)
         labels = None if self.regression else self.labels
-        described = (examples, labels, self.tokenizer, config.max_seq_length)
-        return Source(classification_facts(*described), partial(classification_features, *described))
+        return ClassificationSplit(name, examples, labels, self.tokenizer, config.max_seq_length)
 
-    def judge(self, split: str, records: RecordSet, outputs: dict[str, np.ndarray], task_info: TaskInfo) -> Judgement:
-        logits = outputs["logits"]
+    def evaluate(
+        self, prepared: PreparedSplit, outputs: dict[str, np.ndarray], task_info: TaskInfo
+    ) -> EvaluationResult:
+        name, records, logits = prepared.split.name, prepared.records, outputs["logits"]
         predictions = logits[:, 0] if self.regression else logits.argmax(1)
         right = records.array(LABELS) if "label_ids" in records.columns else None
         metrics = {} if right is None else assess(self.method, predictions, right, len(self.labels))
         remarks = []
         if "f1" in metrics:
             remarks.append(describe_f1(self.labels))
-        if self._submission(split) and self.config.max_predict_samples:
-            remarks.append(f"{self._submission(split)} is not written: max_predict_samples leaves rows out")
-        return Judgement(metrics, partial(self._write, split, logits, right), tuple(remarks))
+        if self._submission(name) and self.config.max_predict_samples:
+            remarks.append(f"{self._submission(name)} is not written: max_predict_samples leaves rows out")
+        return EvaluationResult(metrics, partial(self._write, prepared.split, logits, right), tuple(remarks))
 
     def _submission(self, split: str) -> str:
         """Name of the file that GLUE's server takes, "" for none."""
         return self.glue.submissions.get(split, "") if self.glue else ""
 
-    def _write(self, split: str, logits: np.ndarray, right: np.ndarray | None, folder: Path) -> None:
+    def _write(self, split: Split, logits: np.ndarray, right: np.ndarray | None, folder: Path) -> None:
         """predictions_SPLIT.tsv, and for a test split of GLUE the file that its server takes.
 
         Args:
             right: (rows,) label ids or scores, if they are known.
         """
-        names = np.array(self.labels)
+        names, texts = np.array(self.labels), split.examples
         predictions = logits[:, 0] if self.regression else logits.argmax(1)
         columns: dict[str, Sequence[Any]] = {"index": range(len(logits))}
-        texts = self.texts.get(split, [])
         if texts:
             columns |= {"file": [each.file.name for each in texts], "line": [each.line for each in texts]}
         if right is not None:
@@ -153,13 +146,13 @@ class ClassifierTask:
             columns["text_a"] = [each.text_a for each in texts]
         if any(each.text_b for each in texts):
             columns["text_b"] = [each.text_b for each in texts]
-        write_prediction_table(folder, split, columns)
-        if self._submission(split) and not self.config.max_predict_samples:
-            write_submission(folder, self.config.task_name, split, predictions)
+        write_prediction_table(folder, split.name, columns)
+        if self._submission(split.name) and not self.config.max_predict_samples:
+            write_submission(folder, self.config.task_name, split.name, predictions)
 
-    def baselines(self, train: RecordSet, dev: RecordSet) -> dict[str, float]:
-        """The mean score or the most frequent label, always."""
-        known, labels = train.array(LABELS), dev.array(LABELS)
+    def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:
+        """The majority class of the training labels, or their mean score."""
+        known, labels = train.records.array(LABELS), dev.records.array(LABELS)
         usual = known.mean() if self.regression else np.bincount(known).argmax()
         return assess(self.method, np.full_like(labels, usual), labels, len(self.labels))
 

@@ -3,8 +3,9 @@
 What differs between tasks lies behind src.tasks.spec.Task; the entry scripts name one and this module does the rest.
 """
 
+import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -17,36 +18,24 @@ from model_utils.errors import CheckpointError, ConfigError
 from model_utils.files import write_json
 from src.albert_config import check_memory
 from src.checkpoint_files import Contents, find_checkpoint, folder_of, load_backbone
-from src.data.batches import FeatureDataset, Loading
-from src.data.feature_cache import cached_features
-from src.data.feature_files import SUFFIX, RecordSet, open_records
-from src.data.length_buckets import WIDTH_STEP, choose_boundaries
+from src.data.feature_cache import TRAIN
 from src.model_folder import TASK_FILE, ModelFolder, calibrate, load_tokenizer, read_task_info
 from src.tasks.finetune_config import FinetuneConfig
-from src.tasks.spec import TRAIN, Judgement, Task
+from src.tasks.spec import EvaluationResult, Task
+from src.tasks.task_data import TaskData
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer, build_tokenizer
 from src.training.dry_run import dry_run
 from src.training.evaluation import Evaluation, Selection
-from src.training.network_outputs import predict_rows, rows_in_memory
+from src.training.network_outputs import predict_rows
 from src.training.ranks import ranks_of
 from src.training.run_folder import RunFolder, check_run_folder
 from src.training.run_plan import RunFacts, plan_precision, plan_run
 from src.training.train_step import build_step
 from src.training.trainer import Trainer
 
+logger = logging.getLogger(__name__)
 EVAL_FILE = "eval_results.json"
-STORAGE_FACTS = ("format_version", "source", "columns", "record_files", "files")  # names of files, and what follows
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Metrics of all splits by name, and the calibration of a Judgement."""
-
-    results: dict[str, float]
-    calibration: dict[str, Any]
-
-
 MakeTask = Callable[[FinetuneConfig, FullTokenizer, TaskInfo | None], Task]
 
 
@@ -56,16 +45,15 @@ def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
     device = setup_device(config.device_target, config.device_id, config.distribute, config.device_num, config.seed)
     tokenizer = find_tokenizer(config)
     known = None if config.do_train else read_task_info(Path(config.load_finetune_checkpoint_path))
-    task = make_task(config, tokenizer, known)
-    work = Finetuning(config, device, tokenizer, task)
+    work = Finetuning(config, device, tokenizer, make_task(config, tokenizer, known))
     if not config.do_train:
         if config.dry_run:
             raise ConfigError("dry_run is true, which means nothing while do_train is false")
         weights = Path(config.load_finetune_checkpoint_path)
         work.measure(weights, Path(config.output_path or folder_of(weights)))
         return
-    for split in work.measured_splits:  # what is missing is missed before the training, not after it
-        work.records(split)
+    for split in work.data.measured_splits:  # what is missing is missed before the training, not after it
+        work.data.prepared(split)
     if config.dry_run:
         work.dry_run()
         return
@@ -78,7 +66,7 @@ def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
         if config.do_eval or config.do_predict:
             results[str(seed)] = work.conclude(root / several, output / several, evaluation)
     if config.num_seeds > 1 and work.ranks.writer and any(results.values()):
-        write_json(output / EVAL_FILE, {"seeds": results, **summarise(list(results.values()), work.say)})
+        write_json(output / EVAL_FILE, {"seeds": results, **summarise(list(results.values()))})
 
 
 def check_outputs(config: FinetuneConfig) -> None:
@@ -99,14 +87,43 @@ def find_tokenizer(config: FinetuneConfig) -> FullTokenizer:
     return build_tokenizer(config.vocab_file_path, config.spm_model_file, config.do_lower_case)
 
 
-def summarise(results: list[dict[str, float]], say: Callable[[str], object]) -> dict[str, dict[str, float]]:
+def summarise(results: list[dict[str, float]]) -> dict[str, dict[str, float]]:
     """Mean and standard deviation of every metric over the seeds."""
     names = results[0]
     means = {name: mean(result[name] for result in results) for name in names}
     deviations = {name: stdev(result[name] for result in results) for name in names}
     for name in names:
-        say(f"{name}: {means[name]:.4f} ± {deviations[name]:.4f} over {len(results)} seeds")
+        logger.info(f"{name}: {means[name]:.4f} ± {deviations[name]:.4f} over {len(results)} seeds")
     return {"mean": means, "standard_deviation": deviations}
+
+
+@dataclass
+class Report:
+    """What all splits come to, by metric; before those of any but the first split stands its name."""
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    baselines: dict[str, float] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+    calibration: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, split: str, prefix: str, result: EvaluationResult, baseline: dict[str, float]) -> None:
+        """The result of one more split."""
+        self.metrics |= {prefix + name: value for name, value in result.metrics.items()}
+        self.baselines |= {prefix + name: value for name, value in baseline.items()}
+        self.remarks += [f"{split}: {remark}" for remark in result.remarks]
+        self.calibration |= result.calibration
+
+    def write(self, output: Path, **facts: Any) -> None:
+        """Write eval_results.json, facts first."""
+        write_json(output / EVAL_FILE, {**facts, **self.metrics, "baselines": self.baselines, "remarks": self.remarks})
+
+    def log(self) -> None:
+        """Say all of it."""
+        for name, value in self.metrics.items():
+            compared = f" (baseline {self.baselines[name]:.4f})" if name in self.baselines else ""
+            logger.info(f"{name}: {value:.4f}{compared}")
+        for remark in self.remarks:
+            logger.info(remark)
 
 
 class Finetuning:
@@ -134,77 +151,13 @@ class Finetuning:
                 "type_vocab_size is 1, but the rows of this task are pairs of texts, whose second is segment 1: needed "
                 "is a model with type_vocab_size 2"
             )
-        self._records: dict[str, RecordSet] = {}
-
-    def say(self, sentence: str) -> None:
-        """A line for the reader, from one rank."""
-        if self.ranks.writer:
-            print(sentence, flush=True)
-
-    @property
-    def measured_splits(self) -> tuple[str, ...]:
-        """What is evaluated and predicted, as asked for."""
-        return self.task.dev_splits * self.config.do_eval + self.task.test_splits * self.config.do_predict
-
-    def records(self, split: str) -> RecordSet:
-        """The feature files of a split, the same ones on every rank.
-
-        Raises:
-            DataError: the texts or the files are missing or wrong.
-            UserError: the ranks have other ones.
-        """
-        if split not in self._records:
-            records = self._open_records(split)
-            self.ranks.must_agree(records.facts["files"], f"the files of the {split} split")
-            self._records[split] = records
-        return self._records[split]
-
-    def _open_records(self, split: str) -> RecordSet:
-        """Rank 0 makes what is not there yet, the others wait."""
-        config = self.config
-        ready = {TRAIN: config.train_data_file_path, self.task.dev_splits[0]: config.eval_data_file_path}
-        if (path := ready.get(split, "")) and path.endswith(SUFFIX):
-            facts = self.task.source(split).facts if self.task.scores_texts else {}
-            return open_records(path, self.task.kind, **facts)
-        source, folder = self.task.source(split), Path(config.feature_dir)
-        self.ranks.must_agree(dict(source.facts), f"the texts of the {split} split")
-        made = f"the features of the {split} split"
-        if not self.ranks.writer:
-            self.ranks.wait(made)
-        records = cached_features(folder, self.task.kind, source.facts, source.make)
-        if self.ranks.writer:
-            self.ranks.wait(made)
-        return records
-
-    def baselines(self, split: str) -> dict[str, float]:
-        """The trivial answer's metrics, where the labels are known."""
-        if not self.config.do_train or split not in self.task.dev_splits or not self.config.do_eval:
-            return {}
-        return self.task.baselines(self.records(TRAIN), self.records(split))
-
-    def dataset(self, split: str, weight_columns: tuple[str, ...] = (), seed: int = 0) -> FeatureDataset:
-        """Batches of a split, bucketed by length."""
-        config, records, training = self.config, self.records(split), split == TRAIN
-        texts, task_info = self.task.spec.texts_per_row, self.task.task_info
-        widths = choose_boundaries(records.lengths, config.length_buckets, WIDTH_STEP * texts)
-        rows = rows_in_memory(self.architecture, int(widths[-1]) // texts, task_info.searched_starts)
-        most = max(1, rows // texts)
-        loading = Loading(
-            config.train_batch_size if training else min(config.eval_batch_size, most),
-            seed,
-            config.train_data_shuffle if training else config.eval_data_shuffle,
-            evaluation=not training,
-            rank=self.ranks.rank,
-            rank_size=self.ranks.size,
-            bucket_boundaries=tuple(min(width, config.max_seq_length * texts) for width in widths),
-        )
-        return FeatureDataset(records, loading, weight_columns)
+        self.data = TaskData(config, task, self.architecture, self.ranks)
 
     def build(self, folder: RunFolder, config: FinetuneConfig) -> Trainer:
         """Data, model, optimizer, step and loop of one seed."""
         task, ranks = self.task, self.ranks
         network = task.spec.losses(task.spec.scores(self.architecture, task.task_info), config.seed)
-        data = self.dataset(TRAIN, network.weight_columns, config.seed)
+        data = self.data.batches(TRAIN, network.weight_columns, config.seed)
         check_memory(self.architecture, config.train_batch_size * data.boundaries[-1])
         batches = data.batches_per_epoch
         plan = plan_run(config, config.epoch_num, config.train_batch_size, batches)
@@ -217,36 +170,23 @@ class Finetuning:
             plan,
             config,
             folder,
-            self.run_facts(),
+            RunFacts(self.data.identity(), self.precision, self.architecture.facts()),
             ranks,
             initialise=lambda: self.initialise(network),
             evaluation=self.evaluation(network, eval_steps) if config.do_eval else None,
-            baselines={name: {"trivial": value} for name, value in self.baselines(task.dev_splits[0]).items()},
+            baselines={name: {"baseline": value} for name, value in self.data.baseline(task.dev_splits[0]).items()},
         )
 
     def evaluation(self, training: nn.Cell, steps: int) -> Evaluation:
         """Of a network in training on the first development split, every `steps` updates."""
-        split = self.task.dev_splits[0]
-        data = self.dataset(split)
+        prepared, batches = (one(self.task.dev_splits[0]) for one in (self.data.prepared, self.data.batches))
 
-        def measure(network: nn.Cell, before_batch: Callable[[], object]) -> Judgement:
-            outputs = predict_rows(network, data, self.ranks, before_batch)
-            return self.task.judge(split, data.records, outputs, self.task.task_info)
+        def measure(network: nn.Cell, before_batch: Callable[[], object]) -> EvaluationResult:
+            outputs = predict_rows(network, batches, self.ranks, before_batch)
+            return self.task.evaluate(prepared, outputs, self.task.task_info)
 
         network = self.task.spec.scores(self.architecture, self.task.task_info)
         return Evaluation(training, network, measure, steps, Selection(self.task.selection, self.config.early_stopping))
-
-    def run_facts(self) -> RunFacts:
-        """What a run is known by; its texts, wherever their features lie, are those that it learns from and those that
-        choose its best checkpoint.
-        """
-        splits = (TRAIN, self.task.dev_splits[0]) if self.config.do_eval else (TRAIN,)
-        facts = {split: self.records(split).facts for split in splits}
-        identity = {
-            f"{split} {key}": each[key] for split, each in facts.items() for key in each if key not in STORAGE_FACTS
-        }
-        earlier_identity = {key: facts[TRAIN][key] for key in ("task", "rows", "files")}
-        return RunFacts(identity, self.precision, self.architecture.facts(), earlier_identity)
 
     def initialise(self, network: nn.Cell) -> None:
         """The warm start, if there is one."""
@@ -254,7 +194,7 @@ class Finetuning:
         if weights:
             load_backbone(network, find_checkpoint(Path(weights)))
         else:
-            self.say("cold start: no pre-trained weights (load_pretrain_checkpoint_path)")
+            logger.info("cold start: no pre-trained weights (load_pretrain_checkpoint_path)")
 
     def dry_run(self) -> None:
         """One update, with estimates; nothing is kept but feature files."""
@@ -268,7 +208,7 @@ class Finetuning:
         evaluation = None
         with RunFolder(path, config, writer=self.ranks.writer) as folder:
             if folder.finished:
-                self.say(f"{path} holds this run and it is finished: nothing to train")
+                logger.info(f"{path} holds this run and it is finished: nothing to train")
             else:
                 trainer = self.build(folder, config)
                 trainer.fit()
@@ -278,12 +218,12 @@ class Finetuning:
 
     def conclude(self, run: Path, output: Path, evaluation: Evaluation | None) -> dict[str, float]:
         """Measure what was trained; the only place where what is found out so goes into the folder of the weights."""
-        measured = self.measure(run, output, evaluation)
-        if measured.calibration and self.ranks.writer:
-            calibrate(run, measured.calibration)
-        return measured.results
+        report = self.measure(run, output, evaluation)
+        if report.calibration and self.ranks.writer:
+            calibrate(run, report.calibration)
+        return report.metrics
 
-    def measure(self, weights: Path, output: Path, evaluation: Evaluation | None = None) -> Measured:
+    def measure(self, weights: Path, output: Path, evaluation: Evaluation | None = None) -> Report:
         """Evaluate the development splits and predict the test splits, as asked for; write into `output` alone.
 
         Args:
@@ -296,36 +236,25 @@ class Finetuning:
         ours = task_info.stated() == self.task.task_info.stated()
         known = evaluation.kept.get(step) if evaluation and ours else None
         network: nn.Cell | None = None
-        results: dict[str, float] = {}
-        baselines: dict[str, float] = {}
-        calibration: dict[str, Any] = {}
-        remarks: list[str] = []
-        for split in self.measured_splits:
+        report = Report()
+        for split in self.data.measured_splits:
             if known and split == self.task.dev_splits[0]:
-                judgement = known
+                result = known
             else:
                 network = network or self.scores_of(contents)
-                outputs = predict_rows(network, self.dataset(split), self.ranks)
-                judgement = self.task.judge(split, self.records(split), outputs, task_info)
-            calibration |= judgement.calibration
-            task_info = task_info.model_copy(update=judgement.calibration)
-            remarks += [f"{split}: {remark}" for remark in judgement.remarks]
+                outputs = predict_rows(network, self.data.batches(split), self.ranks)
+                result = self.task.evaluate(self.data.prepared(split), outputs, task_info)
+            task_info = task_info.model_copy(update=result.calibration)
             prefix = "" if split == self.task.dev_splits[0] else f"{split}_"
-            results |= {prefix + name: value for name, value in judgement.metrics.items()}
-            baselines |= {prefix + name: value for name, value in self.baselines(split).items()}
+            report.add(split, prefix, result, self.data.baseline(split))
             if self.ranks.writer:
                 output.mkdir(parents=True, exist_ok=True)
-                judgement.write(output)
-        for name, value in results.items():
-            beside = f" (trivial {baselines[name]:.4f})" if name in baselines else ""
-            self.say(f"{name}: {value:.4f}{beside}")
-        for remark in remarks:
-            self.say(remark)
+                result.write(output)
+        report.log()
         if self.ranks.writer:
-            described = {"checkpoint": contents.path.name, "step": step}
-            write_json(output / EVAL_FILE, {**described, **results, "baselines": baselines, "remarks": remarks})
-            self.say(f"results and predictions are in {output}")
-        return Measured(results, calibration)
+            report.write(output, checkpoint=contents.path.name, step=step)
+            logger.info(f"results and predictions are in {output}")
+        return report
 
     def scores_of(self, contents: Contents) -> nn.Cell:
         """The task's network without losses, with these weights."""
@@ -350,5 +279,5 @@ class Finetuning:
                 raise CheckpointError(
                     f"{weights} was fine-tuned for another head: {key} is {theirs[key]}, needed is {value}"
                 )
-            self.say(f"{key} is {value} here, and {theirs[key]} in the {TASK_FILE} of {weights}")
+            logger.info(f"{key} is {value} here, and {theirs[key]} in the {TASK_FILE} of {weights}")
         return found

@@ -4,7 +4,8 @@ Labels are in the order of google-research/albert's classifier_utils, so that th
 agree. google takes columns by number; here the header names them, so that files with more columns are read, too.
 """
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from model_utils.errors import DataError
 from model_utils.files import write_text
 from src.create_finetune_data import Example, TextColumns, read_examples, score_of
 
+logger = logging.getLogger(__name__)
 HIGHEST_SCORE = 5.0  # of STS-B; the lowest is 0
 _ENTAILMENT = ("entailment", "not_entailment")
 _NLI = ("contradiction", "entailment", "neutral")
@@ -90,13 +92,12 @@ GLUE_TASKS = {
 }
 
 
-def read_glue(task_name: str, data_dir: Path, split: str, say: Callable[[str], object] = print) -> list[Example]:
+def read_glue(task_name: str, data_dir: Path, split: str) -> list[Example]:
     """The examples of one split.
 
     Args:
         data_dir: GLUE's folder, or the task's own.
         split: a key of the task's `files`.
-        say: told what was left out.
 
     Raises:
         DataError: the task has no such split; its file is missing or not as published (src/create_finetune_data.py).
@@ -110,7 +111,8 @@ def read_glue(task_name: str, data_dir: Path, split: str, say: Callable[[str], o
     skipped: list[str] | None = [] if task.skip_broken_rows and labelled else None
     examples = read_examples(path, task.columns, labelled, skipped)
     if skipped:
-        say(f"left out {len(skipped)} broken row(s) of {len(examples) + len(skipped):,}; the first one: {skipped[0]}")
+        total = len(examples) + len(skipped)
+        logger.info(f"left out {len(skipped)} broken row(s) of {total:,}; the first one: {skipped[0]}")
     if not task.labels and labelled:
         _check_scores(examples)
     return examples

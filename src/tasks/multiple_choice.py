@@ -15,23 +15,20 @@ from src.albert_config import LENGTH
 from src.albert_for_finetune import AlbertForMultipleChoice
 from src.assessment_method import assess
 from src.create_finetune_data import sample, token_columns
-from src.data.feature_cache import Features
-from src.data.feature_files import RecordSet
+from src.data.feature_cache import Features, Split
 from src.data.race_data import (
     ANSWERS,
     LEVELS,
     NUM_CHOICES,
-    Question,
+    RaceSplit,
     encode_questions,
-    race_facts,
-    race_features,
     read_race,
 )
 from src.finetune_eval_model import MultipleChoiceScores
 from src.tasks.answerer import Answer, Answerer, Outputs, Probability, Record, likeliest_name, text_of
 from src.tasks.finetune_config import RaceConfig
 from src.tasks.prediction_table import write_prediction_table
-from src.tasks.spec import TRAIN, Head, Judgement, RecordField, Source, TaskSpec
+from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, TaskSpec
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
 
@@ -55,23 +52,21 @@ class RaceTask:
                 f"({config.max_seq_length - 3})"
             )
         self.config, self.tokenizer = config, tokenizer
-        self.questions: dict[str, list[Question]] = {}  # of the rows of a split, unless its features were ready
         self.spec = MULTIPLE_CHOICE
         self.task_info = ChoiceInfo(
             task=self.spec.name, max_seq_length=config.max_seq_length, max_qa_length=config.max_qa_length
         )
 
-    def source(self, split: str) -> Source:
+    def split(self, name: str) -> RaceSplit:
         config = self.config
-        questions = read_race(Path(config.data_dir), split, config.level)
-        questions = sample(questions, config.most_samples(split), config.seed)
-        if split != TRAIN:
-            self.questions[split] = questions
-        described = (questions, self.tokenizer, config.max_seq_length, config.max_qa_length)
-        return Source(race_facts(*described), partial(race_features, *described))
+        questions = read_race(Path(config.data_dir), name, config.level)
+        questions = sample(questions, config.most_samples(name), config.seed)
+        return RaceSplit(name, questions, self.tokenizer, config.max_seq_length, config.max_qa_length)
 
-    def judge(self, split: str, records: RecordSet, outputs: dict[str, np.ndarray], task_info: TaskInfo) -> Judgement:
-        choices = outputs["logits"].argmax(1)
+    def evaluate(
+        self, prepared: PreparedSplit, outputs: dict[str, np.ndarray], task_info: TaskInfo
+    ) -> EvaluationResult:
+        records, choices = prepared.records, outputs["logits"].argmax(1)
         right, levels = records.array("labels"), records.array("levels")
         metrics = assess("accuracy", choices, right)
         for number, level in enumerate(LEVELS):
@@ -85,21 +80,22 @@ class RaceTask:
             "prediction": names[choices].tolist(),
             "probability": softmax(outputs["logits"], 1).max(1),
         }
-        return Judgement(metrics, partial(self._write, split, columns))
+        return EvaluationResult(metrics, partial(_write, prepared.split, columns))
 
-    def _write(self, split: str, columns: dict[str, Sequence[Any]], folder: Path) -> None:
-        """predictions_SPLIT.json, letters by question id, and predictions_SPLIT.tsv with the texts beside them."""
-        answers = dict(zip(columns["id"], columns["prediction"], strict=True))
-        write_json(folder / f"predictions_{split}.json", answers)
-        if questions := self.questions.get(split):
-            options = {letter: [each.options[place] for each in questions] for place, letter in enumerate(ANSWERS)}
-            columns = columns | {"question": [each.question for each in questions]} | options
-        write_prediction_table(folder, split, columns)
+    def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:
+        """The majority class: the letter that is most often right in training."""
+        right, known = dev.records.array("labels"), train.records.array("labels")
+        return assess("accuracy", np.full_like(right, np.bincount(known).argmax()), right)
 
-    def baselines(self, train: RecordSet, dev: RecordSet) -> dict[str, float]:
-        """The choice that is most often right in training, always."""
-        right = dev.array("labels")
-        return assess("accuracy", np.full_like(right, np.bincount(train.array("labels")).argmax()), right)
+
+def _write(split: Split, columns: dict[str, Sequence[Any]], folder: Path) -> None:
+    """predictions_SPLIT.json, letters by question id, and predictions_SPLIT.tsv with the texts beside them."""
+    answers = dict(zip(columns["id"], columns["prediction"], strict=True))
+    write_json(folder / f"predictions_{split.name}.json", answers)
+    if questions := split.examples:
+        options = {letter: [each.options[place] for each in questions] for place, letter in enumerate(ANSWERS)}
+        columns = columns | {"question": [each.question for each in questions]} | options
+    write_prediction_table(folder, split.name, columns)
 
 
 class ChoiceInfo(TaskInfo):

@@ -12,17 +12,13 @@ from model_utils.errors import ConfigError
 from src.albert_config import LENGTH, AlbertConfig
 from src.albert_for_finetune import AlbertForQuestionAnswering, AlbertForSpanSearch
 from src.create_finetune_data import sample
-from src.create_squad_data import Question, SquadWindows, read_squad, squad_facts, squad_features
-from src.data.feature_cache import Features
-from src.data.feature_files import RecordSet
+from src.create_squad_data import Question, SquadSplit, SquadWindows, read_squad
+from src.data.feature_cache import TRAIN, Features
 from src.finetune_eval_model import QuestionAnsweringScores, SpanSearchScores
+from src.squad_get_predictions import Prediction, Span, beam_predictions, independent_predictions
 from src.squad_postprocess import (
     ANSWER_ALWAYS,
-    Prediction,
-    Span,
     answer_texts,
-    beam_predictions,
-    independent_predictions,
     no_answer_probabilities,
     prediction_columns,
     write_predictions,
@@ -30,7 +26,7 @@ from src.squad_postprocess import (
 from src.tasks.answerer import Answer, Answerer, Offset, Outputs, Probability, Record, text_of
 from src.tasks.finetune_config import BEAM, SquadConfig, SquadV2Config
 from src.tasks.prediction_table import write_prediction_table
-from src.tasks.spec import TRAIN, Head, Judgement, RecordField, Source, TaskSpec
+from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, TaskSpec
 from src.tasks.squad_metrics import score_answers, score_with_threshold
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
@@ -84,7 +80,7 @@ class SpanAnswerer(Answerer):
 
     def features(self, items: Sequence[tuple[str, str]]) -> Features:
         lengths = self.length, self.task_info.doc_stride, self.task_info.max_query_length
-        return squad_features(self._questions(items), self.tokenizer, *lengths, training=False)
+        return SquadSplit("", self._questions(items), self.tokenizer, *lengths).features()
 
     def answers(self, items: Sequence[tuple[str, str]], features: Features, outputs: Outputs) -> list[Record]:
         windows = SquadWindows.of(features.arrays.__getitem__)
@@ -176,39 +172,36 @@ class SquadTask:
                 f"({config.max_seq_length - 4})"
             )
         self.config, self.tokenizer = config, tokenizer
-        self.questions: dict[str, list[Question]] = {}
         kept = (*self.spec.info.settings() - {THRESHOLD}, "language")
         self.task_info = self.spec.info(task=self.spec.name, **{key: getattr(config, key) for key in kept})
 
-    def source(self, split: str) -> Source:
+    def split(self, name: str) -> SquadSplit:
         config = self.config
-        keys = {TRAIN: "train_json_path", "dev": "eval_json_path", "test": "predict_json_path"}
-        path = getattr(config, keys[split])
+        key = {TRAIN: "train_json_path", "dev": "eval_json_path", "test": "predict_json_path"}[name]
+        path = getattr(config, key)
         if not path:
-            raise ConfigError(f"--{keys[split]} is needed: questions in SQuAD's format")
-        questions = read_squad(Path(path), self.version_2, labelled=split != "test")
-        self.questions[split] = sample(questions, config.most_samples(split), config.seed)
+            raise ConfigError(f"--{key} is needed: questions in SQuAD's format")
+        questions = read_squad(Path(path), self.version_2, labelled=name != "test")
+        questions = sample(questions, config.most_samples(name), config.seed)
         lengths = (config.max_seq_length, config.doc_stride, config.max_query_length)
-        described = (self.questions[split], self.tokenizer, *lengths, split == TRAIN)
-        return Source(squad_facts(*described), partial(squad_features, *described))
+        return SquadSplit(name, questions, self.tokenizer, *lengths)
 
-    def judge(self, split: str, records: RecordSet, outputs: dict[str, np.ndarray], task_info: TaskInfo) -> Judgement:
-        config, questions = self.config, self.questions[split]
-        windows = SquadWindows.of(records.array)
+    def evaluate(
+        self, prepared: PreparedSplit, outputs: dict[str, np.ndarray], task_info: TaskInfo
+    ) -> EvaluationResult:
+        config, questions = self.config, prepared.split.examples
+        windows = SquadWindows.of(prepared.records.array)
         predictions = independent_predictions(questions, windows, outputs, config.n_best_size, config.max_answer_length)
         metrics = {}
         if are_labelled(questions):
             metrics = score_answers(questions, answer_texts(questions, predictions), config.language)
-        return Judgement(metrics, partial(self._write, split, predictions, None), remarks_on_labels(questions))
+        return EvaluationResult(
+            metrics, partial(_write, prepared.split, predictions, None), remarks_on_labels(questions)
+        )
 
-    def _write(self, split: str, predictions: list[Prediction], threshold: float | None, folder: Path) -> None:
-        questions = self.questions[split]
-        write_predictions(folder, questions, predictions, threshold, SUFFIXES[split])
-        write_prediction_table(folder, split, prediction_columns(questions, predictions, threshold))
-
-    def baselines(self, train: RecordSet, dev: RecordSet) -> dict[str, float]:
-        """The beginning of every text, of as many words (Chinese: characters) as an answer may have tokens."""
-        questions, most, language = self.questions["dev"], self.config.max_answer_length, self.config.language
+    def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:
+        """The beginning of each context, of as many words (Chinese: characters) as an answer may have tokens."""
+        questions, most, language = dev.split.examples, self.config.max_answer_length, self.config.language
         first = {
             each.id: each.context[:most] if language == "zh" else " ".join(each.context.split()[:most])
             for each in questions
@@ -228,9 +221,11 @@ class SquadV2Task(SquadTask):
     spec = SQUAD_V2
     config: SquadV2Config
 
-    def judge(self, split: str, records: RecordSet, outputs: dict[str, np.ndarray], task_info: TaskInfo) -> Judgement:
-        config, questions = self.config, self.questions[split]
-        windows = SquadWindows.of(records.array)
+    def evaluate(
+        self, prepared: PreparedSplit, outputs: dict[str, np.ndarray], task_info: TaskInfo
+    ) -> EvaluationResult:
+        config, questions = self.config, prepared.split.examples
+        windows = SquadWindows.of(prepared.records.array)
         predictions = beam_predictions(questions, windows, outputs, config.n_best_size, config.max_answer_length)
         absent, best = no_answer_probabilities(questions, predictions), dict[str, float]()
         if are_labelled(questions):
@@ -238,7 +233,7 @@ class SquadV2Task(SquadTask):
             figures = score_with_threshold(questions, answers, absent)
             best = {name: value for name, value in figures.items() if name.startswith("best_")}
         stored = THRESHOLD in task_info.model_fields_set
-        calibration = {THRESHOLD: best["best_f1_thresh"]} if not stored and split == "dev" else {}
+        calibration = {THRESHOLD: best["best_f1_thresh"]} if not stored and prepared.split.name == "dev" else {}
         threshold = calibration.get(THRESHOLD, task_info.null_threshold)
         written = answer_texts(questions, predictions, threshold)
         metrics = score_with_threshold(questions, written) | best | {THRESHOLD: threshold} if best else {}
@@ -248,12 +243,19 @@ class SquadV2Task(SquadTask):
         remarks.append(f"an answer is empty where no_answer_probability is above {threshold:g}, {origin}")
         if not any(written.values()):
             remarks.append(f"no question is answered: {_why_none(absent, threshold)}")
-        return Judgement(metrics, partial(self._write, split, predictions, threshold), tuple(remarks), calibration)
+        write = partial(_write, prepared.split, predictions, threshold)
+        return EvaluationResult(metrics, write, tuple(remarks), calibration)
 
-    def baselines(self, train: RecordSet, dev: RecordSet) -> dict[str, float]:
-        """Never an answer."""
-        share = 100.0 * float(np.mean([question.is_impossible for question in self.questions["dev"]]))
+    def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:
+        """No answer to any question."""
+        share = 100.0 * float(np.mean([question.is_impossible for question in dev.split.examples]))
         return dict.fromkeys(("exact", "f1", "best_exact", "best_f1"), share)
+
+
+def _write(split: SquadSplit, predictions: list[Prediction], threshold: float | None, folder: Path) -> None:
+    """The official files, and predictions_SPLIT.tsv."""
+    write_predictions(folder, split.examples, predictions, threshold, SUFFIXES[split.name])
+    write_prediction_table(folder, split.name, prediction_columns(split.examples, predictions, threshold))
 
 
 def _why_none(absent: Mapping[str, float], threshold: float) -> str:

@@ -9,12 +9,10 @@ import numpy as np
 from mindspore import nn
 
 from src.albert_config import AlbertConfig
-from src.data.feature_cache import Features
+from src.data.feature_cache import Split
 from src.data.feature_files import RecordSet
 from src.tasks.answerer import Answer, Answerer
 from src.tasks.task_info import TaskInfo
-
-TRAIN = "train"
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,15 @@ class TaskSpec:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class PreparedSplit:
+    """A split and its feature files."""
+
+    split: Split
+    records: RecordSet
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
     """What the outputs of a split amount to.
 
     metrics: official ones by name; empty where the split has no labels.
@@ -81,47 +87,40 @@ class Judgement:
     calibration: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Source:
-    """Where the rows of a split come from: `facts` decide everything about what `make` returns."""
-
-    facts: Mapping[str, Any]
-    make: Callable[[], Features]
-
-
 class Task(Protocol):
-    """What a task knows: its texts, its networks and its official measures.
+    """A task with the texts of one run.
 
-    spec: of the task. kind: of its feature rows.
+    spec: of the task. kind: of its feature rows. task_info: what task.json is to say.
     selection: the development metric that chooses the best checkpoint, the larger the better.
     dev_splits, test_splits: names; the first development split is the one that chooses.
     pairs: whether rows are two texts, told apart as segments 0 and 1.
-    scores_texts: whether judge compares with the texts themselves, so that ready features must be those of the texts.
-    task_info: what task.json is to say.
+    scores_texts: whether evaluate compares with the texts, so that ready features must be those of the texts.
     """
 
     spec: TaskSpec
     kind: str
+    task_info: TaskInfo
     selection: str
     dev_splits: tuple[str, ...]
     test_splits: tuple[str, ...]
     pairs: bool
     scores_texts: bool
-    task_info: TaskInfo
 
-    def source(self, split: str) -> Source:
-        """The rows of a split.
+    def split(self, name: str) -> Split:
+        """The texts of a split.
 
         Raises:
-            DataError, ConfigError: the texts are missing or wrong.
+            DataError, ConfigError: they are missing or wrong.
         """
 
-    def judge(self, split: str, records: RecordSet, outputs: dict[str, np.ndarray], task_info: TaskInfo) -> Judgement:
+    def evaluate(
+        self, prepared: PreparedSplit, outputs: dict[str, np.ndarray], task_info: TaskInfo
+    ) -> EvaluationResult:
         """From outputs of all rows to predictions and metrics.
 
         Args:
             task_info: of the weights; it may lack what a development split calibrates.
         """
 
-    def baselines(self, train: RecordSet, dev: RecordSet) -> dict[str, float]:
-        """Development metrics of the baseline, which is learnt from the training labels alone."""
+    def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:
+        """Development metrics of an answer that takes no network; learnt from the training labels alone."""

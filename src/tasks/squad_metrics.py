@@ -7,6 +7,7 @@ The official script for version 2.0 breaks off at questions without a prediction
 """
 
 import difflib
+import logging
 import re
 import string
 from collections import Counter
@@ -18,6 +19,7 @@ from src.create_squad_data import Question
 
 Score = Callable[[str, str], float]  # of a prediction and an answer, 0 to 1
 
+logger = logging.getLogger(__name__)
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_CMRC_PUNCTUATION = str.maketrans("", "", "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
@@ -29,7 +31,6 @@ def score_answers(
     questions: Sequence[Question],
     predictions: Mapping[str, str],
     language: str = "en",
-    say: Callable[[str], object] = print,
 ) -> dict[str, float]:
     """exact_match and f1 as evaluate-v1.1.py has them; or EM and F1 of cmrc2018_evaluate.py, under the same names.
 
@@ -37,9 +38,8 @@ def score_answers(
         questions: with answers.
         predictions: texts by question id. A question without one counts 0.
         language: "en" for SQuAD's measures, which XQuAD uses for all its languages; "zh" for CMRC 2018's.
-        say: told how many questions have no prediction.
     """
-    _report_missing(questions, predictions, say)
+    _report_missing(questions, predictions)
     answers = {question.id: [answer.text for answer in question.answers] for question in questions}
     measures = zip(("exact_match", "f1"), _SCORES[language], strict=True)
     return {name: _percent(_best(predictions, answers, score).values(), len(questions)) for name, score in measures}
@@ -50,7 +50,6 @@ def score_with_threshold(
     predictions: Mapping[str, str],
     no_answer: Mapping[str, float] | None = None,
     threshold: float = 1.0,
-    say: Callable[[str], object] = print,
 ) -> dict[str, float]:
     """The figures of evaluate-v2.0.py.
 
@@ -58,14 +57,13 @@ def score_with_threshold(
         predictions: texts by question id, "" for no answer. A question without one counts 0.
         no_answer: probabilities of no answer (--na-prob-file) of all predictions.
         threshold: above it, a question is taken as one without an answer whatever its prediction (--na-prob-thresh).
-        say: told how many questions have no prediction.
 
     Returns:
         exact, f1, total; the same as HasAns_... of questions with answers and NoAns_... of those without, where there
         are any. With no_answer: best_exact, best_f1 (without regard to threshold), and best_exact_thresh and
         best_f1_thresh, which give them.
     """
-    _report_missing(questions, predictions, say)
+    _report_missing(questions, predictions)
     answers = {each.id: [a.text for a in each.answers if _words(a.text)] or [""] for each in questions}
     has_answer = {question.id: bool(question.answers) for question in questions}
     raw = {name: _best(predictions, answers, score) for name, score in (("exact", _exact), ("f1", _v2_f1))}
@@ -108,13 +106,11 @@ def _best_threshold(
     return 100.0 * best / len(has_answer), threshold
 
 
-def _report_missing(
-    questions: Sequence[Question], predictions: Mapping[str, str], say: Callable[[str], object]
-) -> None:
+def _report_missing(questions: Sequence[Question], predictions: Mapping[str, str]) -> None:
     missing = [question.id for question in questions if question.id not in predictions]
     if missing:
         shown = ", ".join(missing[:_SHOWN]) + (", ..." if len(missing) > _SHOWN else "")
-        say(f"{len(missing):,} of {len(questions):,} questions have no prediction and count as wrong: {shown}")
+        logger.info(f"{len(missing):,} of {len(questions):,} questions have no prediction and count as wrong: {shown}")
 
 
 def _best(predictions: Mapping[str, str], answers: Mapping[str, Sequence[str]], score: Score) -> dict[str, float]:

@@ -1,9 +1,9 @@
-"""Token classification: which words of a text are names, and of what."""
+"""Named-entity recognition, by a label for each word."""
 
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,12 @@ from model_utils.files import write_text
 from src.albert_for_finetune import AlbertForTokenClassification
 from src.create_finetune_data import find_splits, sample, split_off
 from src.data.entities import OUTSIDE, entity_scores, find_entities, tag_names
-from src.data.feature_cache import Features
-from src.data.feature_files import RecordSet
+from src.data.feature_cache import TRAIN, Features
 from src.data.ner_data import (
-    NameColumns,
+    EntityColumns,
+    NerSplit,
     Sentence,
     find_format,
-    ner_facts,
-    ner_features,
     read_sentences,
     split_words,
     word_logits,
@@ -33,7 +31,7 @@ from src.finetune_eval_model import TokenClassificationScores
 from src.tasks.answerer import Answer, Answerer, Offset, Outputs, Probability, Record, text_of
 from src.tasks.finetune_config import NerConfig
 from src.tasks.prediction_table import write_prediction_table
-from src.tasks.spec import TRAIN, Head, Judgement, RecordField, Source, TaskSpec
+from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, TaskSpec
 from src.tasks.task_info import LabelledInfo, TaskInfo
 from src.tokenization import FullTokenizer
 
@@ -56,7 +54,8 @@ class NerTask:
         self.config, self.tokenizer = config, tokenizer
         named = {TRAIN: config.train_file, "dev": config.dev_file, "test": config.test_file}
         self.files = find_splits(config.data_dir, named, endings=None)
-        self.sentences: dict[str, list[Sentence]] = {}
+        columns = EntityColumns(config.text_column, config.name_column, config.name_label)
+        self._read_file = cache(lambda file, labelled: read_sentences(file, config.data_format, columns, labelled))
         self.labels = self._find_labels(known)
         self.spec = TOKEN_CLASSIFICATION
         columns = self._text_columns()
@@ -91,64 +90,55 @@ class NerTask:
         Raises:
             DataError: there is no file for it.
         """
-        if split in self.sentences:
-            return self.sentences[split]
         config = self.config
-        names = NameColumns(config.text_column, config.name_column, config.name_label)
         shared = split != "test" and "dev" not in self.files and config.do_eval
         file = self.files.get(TRAIN if shared else split)
         if file is None:
             raise DataError(f"there are no {split} sentences: name {split}_file, or put {split}.* into data_dir")
-        sentences = read_sentences(file, config.data_format, names, labelled=split != "test")
-        if shared:
-            self.sentences |= zip((TRAIN, "dev"), split_off(sentences, config.dev_ratio, config.seed), strict=True)
-        else:
-            self.sentences[split] = sentences
-        return self.sentences[split]
+        sentences = self._read_file(file, split != "test")
+        return split_off(sentences, config.dev_ratio, config.seed)[split == "dev"] if shared else sentences
 
-    def used(self, split: str) -> list[Sentence]:
-        """At most as many sentences as the configuration wants."""
-        return sample(self.read(split), self.config.most_samples(split), self.config.seed)
+    def split(self, name: str) -> NerSplit:
+        sentences = sample(self.read(name), self.config.most_samples(name), self.config.seed)
+        return NerSplit(name, sentences, self.labels, self.tokenizer, self.config.max_seq_length)
 
-    def source(self, split: str) -> Source:
-        described = (self.used(split), self.labels, self.tokenizer, self.config.max_seq_length)
-        return Source(ner_facts(*described), partial(ner_features, *described))
-
-    def judge(self, split: str, records: RecordSet, outputs: dict[str, np.ndarray], task_info: TaskInfo) -> Judgement:
-        sentences = self.used(split)
+    def evaluate(
+        self, prepared: PreparedSplit, outputs: dict[str, np.ndarray], task_info: TaskInfo
+    ) -> EvaluationResult:
+        sentences = prepared.split.examples
         names = np.array(self.labels)
-        probabilities = [softmax(logits, 1) for logits in word_logits(records.array, outputs["logits"])]
+        probabilities = [softmax(logits, 1) for logits in word_logits(prepared.records.array, outputs["logits"])]
         tags = [names[words.argmax(1)].tolist() for words in probabilities]
         gold = [sentence.tags for sentence in sentences]
         metrics = entity_scores(gold, tags) if all(one is not None for one in gold) else {}
         sure = [words.max(1) for words in probabilities]
-        return Judgement(metrics, partial(_write, split, sentences, tags, sure))
+        return EvaluationResult(metrics, partial(_write, prepared.split, tags, sure))
 
-    def baselines(self, train: RecordSet, dev: RecordSet) -> dict[str, float]:
+    def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:
         """For every word the tag that it has most often in training; O for unseen words."""
         seen: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        for sentence in self.used(TRAIN):
+        for sentence in train.split.examples:
             for word, tag in zip(sentence.words, sentence.tags or (), strict=True):
                 seen[word][tag] += 1
         usual = {word: tags.most_common(1)[0][0] for word, tags in seen.items()}
-        sentences = self.used("dev")
+        sentences = dev.split.examples
         guessed = [[usual.get(word, OUTSIDE) for word in sentence.words] for sentence in sentences]
         return entity_scores([sentence.tags for sentence in sentences], guessed)
 
 
-def _write(split: str, sentences: list[Sentence], tags: list[list[str]], sure: list[np.ndarray], folder: Path) -> None:
+def _write(split: NerSplit, tags: list[list[str]], sure: list[np.ndarray], folder: Path) -> None:
     """predictions_SPLIT.txt as conlleval reads it: a word a line, its tag if it is known, the predicted tag; and
     predictions_SPLIT.tsv with the place of every word and the probability of its tag.
 
     Args:
         tags, sure: for every sentence the predicted tags and their probabilities.
     """
-    blocks = []
+    blocks, sentences = [], split.examples
     for sentence, predicted in zip(sentences, tags, strict=True):
         columns = [sentence.words, *([sentence.tags] if sentence.tags else []), predicted]
         blocks.append("".join(" ".join(row) + "\n" for row in zip(*columns, strict=True)))
     text = "\n".join(blocks)
-    write_text(folder / f"predictions_{split}.txt", text)
+    write_text(folder / f"predictions_{split.name}.txt", text)
     words = [(number, each, word) for number, each in enumerate(sentences) for word in range(len(each.words))]
     table = {
         "index": [number for number, _, _ in words],
@@ -160,7 +150,7 @@ def _write(split: str, sentences: list[Sentence], tags: list[list[str]], sure: l
         table["label"] = [each.tags[word] for _, each, word in words]
     table["prediction"] = list(itertools.chain.from_iterable(tags))
     table["probability"] = np.concatenate(sure)
-    write_prediction_table(folder, split, table)
+    write_prediction_table(folder, split.name, table)
 
 
 class EntityAnswerer(Answerer):
@@ -183,7 +173,7 @@ class EntityAnswerer(Answerer):
 
     def features(self, items: Sequence[tuple[str, list[tuple[int, int]]]]) -> Features:
         sentences = [Sentence(tuple(text[start:end] for start, end in spans)) for text, spans in items]
-        return ner_features(sentences, self.task_info.labels, self.tokenizer, self.length)
+        return NerSplit("", sentences, self.task_info.labels, self.tokenizer, self.length).features()
 
     def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
         words = word_logits(features.arrays.__getitem__, outputs["logits"])

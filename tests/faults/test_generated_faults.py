@@ -27,7 +27,7 @@ from src.checkpoint_files import best_checkpoint, find_checkpoint, load_backbone
 from src.conversion.hugging_face_folder import read_hugging_face
 from src.conversion.tokenizer_json import extract_vocabulary
 from src.conversion.torch_weights import read_weights
-from src.create_finetune_data import TextColumns, classification_features, read_examples
+from src.create_finetune_data import ClassificationSplit, TextColumns, read_examples
 from src.create_squad_data import read_squad
 from src.data.corpus import iter_documents
 from src.data.feature_cache import cached_features
@@ -126,9 +126,8 @@ def make_features(folder: Path) -> Path:
     table = folder / "train.tsv"
     table.write_text("text_a\tlabel\n" + "a b\tx\nc\ty\n" * 3)
     examples = read_examples(table, TextColumns())
-    cached_features(
-        folder, "classification", {}, lambda: classification_features(examples, ["x", "y"], tokenizer, 16, quiet)
-    )
+    split = ClassificationSplit("train", examples, ["x", "y"], tokenizer, 16)
+    cached_features(folder, "classification", {}, split.features)
     return next(folder.glob("*.facts.json"))
 
 
@@ -347,7 +346,7 @@ def test_records(tmp_path: Path, count: int) -> None:
 
 def read_labelled(path: Path, tokenizer: Any) -> None:
     examples = read_examples(path, TextColumns("text_a", "text_b", "label"))
-    classification_features(examples, None, tokenizer, 16, quiet)
+    ClassificationSplit("train", examples, None, tokenizer, 16).features()
 
 
 @st.composite

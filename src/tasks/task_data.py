@@ -1,0 +1,96 @@
+"""The splits of a task as feature files and batches, the same on every rank."""
+
+from pathlib import Path
+from typing import Any
+
+from src.albert_config import AlbertConfig
+from src.create_finetune_data import ReadySplit
+from src.data.batches import FeatureDataset, Loading
+from src.data.feature_cache import TRAIN, cached_features
+from src.data.feature_files import SUFFIX, RecordSet, open_records
+from src.data.length_buckets import WIDTH_STEP, choose_boundaries
+from src.tasks.finetune_config import FinetuneConfig
+from src.tasks.spec import PreparedSplit, Task
+from src.training.network_outputs import rows_in_memory
+from src.training.ranks import Ranks
+
+STORAGE_FACTS = ("format_version", "source", "columns", "record_files", "files")  # names of files, and what follows
+
+
+class TaskData:
+    """What a task trains on and is measured on; rows are the same for all seeds."""
+
+    def __init__(self, config: FinetuneConfig, task: Task, architecture: AlbertConfig, ranks: Ranks) -> None:
+        self.config, self.task, self.architecture, self.ranks = config, task, architecture, ranks
+        self._prepared: dict[str, PreparedSplit] = {}
+
+    @property
+    def measured_splits(self) -> tuple[str, ...]:
+        """What is evaluated and predicted, as asked for."""
+        return self.task.dev_splits * self.config.do_eval + self.task.test_splits * self.config.do_predict
+
+    def prepared(self, name: str) -> PreparedSplit:
+        """A split and its feature files.
+
+        Raises:
+            DataError: the texts or the files are missing or wrong.
+            UserError: the ranks have other ones.
+        """
+        if name not in self._prepared:
+            prepared = self._prepare(name)
+            self.ranks.must_agree(prepared.records.facts["files"], f"the files of the {name} split")
+            self._prepared[name] = prepared
+        return self._prepared[name]
+
+    def _prepare(self, name: str) -> PreparedSplit:
+        config, kind = self.config, self.task.kind
+        ready = {TRAIN: config.train_data_file_path, self.task.dev_splits[0]: config.eval_data_file_path}.get(name, "")
+        if not ready.endswith(SUFFIX):
+            split = self.task.split(name)
+            return PreparedSplit(split, self._cached_features(split))
+        if self.task.scores_texts:
+            split = self.task.split(name)
+            return PreparedSplit(split, open_records(ready, kind, **split.facts()))
+        return PreparedSplit(ReadySplit(name, Path(ready)), open_records(ready, kind))
+
+    def _cached_features(self, split: Any) -> RecordSet:
+        """Rank 0 makes what is not there yet, the others wait."""
+        facts, made = split.facts(), f"the features of the {split.name} split"
+        self.ranks.must_agree(facts, f"the texts of the {split.name} split")
+        if not self.ranks.writer:
+            self.ranks.wait(made)
+        records = cached_features(Path(self.config.feature_dir), self.task.kind, facts, split.features)
+        if self.ranks.writer:
+            self.ranks.wait(made)
+        return records
+
+    def baseline(self, name: str) -> dict[str, float]:
+        """The baseline's metrics, where the labels are known."""
+        if not self.config.do_train or name not in self.task.dev_splits or not self.config.do_eval:
+            return {}
+        return self.task.baseline(self.prepared(TRAIN), self.prepared(name))
+
+    def batches(self, name: str, weight_columns: tuple[str, ...] = (), seed: int = 0) -> FeatureDataset:
+        """Batches of a split, bucketed by length."""
+        config, records, training = self.config, self.prepared(name).records, name == TRAIN
+        texts, task_info = self.task.spec.texts_per_row, self.task.task_info
+        widths = choose_boundaries(records.lengths, config.length_buckets, WIDTH_STEP * texts)
+        rows = rows_in_memory(self.architecture, int(widths[-1]) // texts, task_info.searched_starts)
+        loading = Loading(
+            config.train_batch_size if training else min(config.eval_batch_size, max(1, rows // texts)),
+            seed,
+            config.train_data_shuffle if training else config.eval_data_shuffle,
+            evaluation=not training,
+            rank=self.ranks.rank,
+            rank_size=self.ranks.size,
+            bucket_boundaries=tuple(min(width, config.max_seq_length * texts) for width in widths),
+        )
+        return FeatureDataset(records, loading, weight_columns)
+
+    def identity(self) -> dict[str, Any]:
+        """The facts by which a run knows its texts again, wherever their features lie: those that it learns from, and
+        those that choose its best checkpoint.
+        """
+        splits = (TRAIN, self.task.dev_splits[0]) if self.config.do_eval else (TRAIN,)
+        facts = {name: self.prepared(name).records.facts for name in splits}
+        return {f"{name} {key}": each[key] for name, each in facts.items() for key in each if key not in STORAGE_FACTS}
