@@ -18,8 +18,10 @@ from model_utils.errors import CheckpointError, ConfigError, DataError
 from model_utils.schema import load_config
 from src.assessment_method import assess
 from src.checkpoint_files import list_checkpoints
+from src.create_finetune_data import ReadySplit
 from src.tasks.classification import ClassifierTask, CustomTexts
 from src.tasks.finetune_config import ClassifierConfig
+from src.tasks.spec import PreparedSplit
 from src.training.network_outputs import OutputTable
 from tests.conftest import ROOT
 from tests.helpers.classifier_run import (
@@ -175,24 +177,27 @@ def test_figures_of_a_regression_can_be_computed_from_its_predictions(data: Path
     scores = np.nextafter(np.float32(0.7), np.float32([0, 0.7, 1]))
     right = np.float32([3, 1, 2])
     records = SimpleNamespace(columns={"label_ids": None}, array=lambda _: right)
-    judgement = task.judge("dev", records, {"logits": scores[:, None]}, {})
-    judgement.write(tmp_path)
+    result = task.evaluate(
+        PreparedSplit(ReadySplit("dev", Path()), records), {"logits": scores[:, None]}, task.task_info
+    )
+    result.write(tmp_path)
     columns = read_columns(tmp_path / "predictions_dev.tsv")
     assert list(columns) == ["index", "label", "prediction"]
     again = [np.array(list(map(float, columns[name]))) for name in ("prediction", "label")]
-    assert assess("spearman_correlation", *again) == pytest.approx(judgement.metrics)
-    assert judgement.metrics["spearman_correlation"] == pytest.approx(-0.5)
+    assert assess("spearman_correlation", *again) == pytest.approx(result.metrics)
+    assert result.metrics["spearman_correlation"] == pytest.approx(-0.5)
 
 
 @pytest.mark.parametrize("cap", [0, 2])
 def test_a_capped_test_set_is_no_submission(data: Path, tmp_path: Path, cap: int) -> None:
     settings = {"task_name": "sst-2", "do_predict": True, "max_predict_samples": cap}
     task = ClassifierTask(config_of(data, tmp_path / "run", **settings), tokenizer=None)
-    judgement = task.judge("test", SimpleNamespace(columns={}), {"logits": np.float32([[1, 0], [0, 3]])}, {})
-    judgement.write(tmp_path)
+    prepared = PreparedSplit(ReadySplit("test", Path()), SimpleNamespace(columns={}))
+    result = task.evaluate(prepared, {"logits": np.float32([[1, 0], [0, 3]])}, task.task_info)
+    result.write(tmp_path)
     assert predicted_labels(tmp_path / "predictions_test.tsv") == ["0", "1"]
     assert (tmp_path / "SST-2.tsv").exists() == (not cap)
-    assert judgement.remarks == (("SST-2.tsv is not written: max_predict_samples leaves rows out",) if cap else ())
+    assert result.remarks == (("SST-2.tsv is not written: max_predict_samples leaves rows out",) if cap else ())
 
 
 def test_weights_of_another_head_are_refused(data: Path, run: Path, tmp_path: Path) -> None:
