@@ -11,6 +11,7 @@ from src.albert_for_pre_training import AlbertForPreTraining
 from src.data.batches import Loading
 from src.model_folder import ModelFolder
 from src.training.dry_run import dry_run
+from src.training.flops import Utilisation
 from src.training.pretraining import (
     PretrainingData,
     build_architecture,
@@ -73,6 +74,7 @@ def build_trainer(config: PretrainConfig, device: Device, ranks: Ranks, folder: 
         initialise=partial(initialise, network, data, config.load_checkpoint_path),
         evaluation=evaluation,
         baselines=reference_lines(architecture.vocab_size, data, held_out),
+        utilisation=Utilisation(architecture),
     )
 
 

@@ -42,7 +42,7 @@ def golden(shared: Path) -> Path:
     return shared / "golden"
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(autouse=True)
 def messages() -> None:
     """Messages on standard output, as the commands show them."""
     show_messages()

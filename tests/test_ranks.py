@@ -94,7 +94,7 @@ from src.training.training_config import PretrainConfig
 from model_utils.config import run_main
 from src.training import pretraining, trainer
 
-rank, train = int(os.environ["RANK_ID"]), trainer.Trainer.train
+rank, start = int(os.environ["RANK_ID"]), trainer.Trainer.start
 disturbed = sys.argv.pop(1)
 
 
@@ -109,16 +109,16 @@ def delay(owner, name, seconds):  # the first call of a function
     setattr(owner, name, slow)
 
 
-def train_and_be_stopped(self, step, micro_batches):
-    if step == 5 and rank == 0:
+def start_and_be_stopped(self, micro_batches):
+    if self.progress.step == 4 and rank == 0:
         os.kill(os.getppid(), signal.SIGTERM)
         time.sleep(1)
-    train(self, step, micro_batches)
+    start(self, micro_batches)
 
 
 LONG = 33  # s; a CPU's collective ends the job after 30
 if disturbed in ("evaluation", "compilation", "checkpoint"):
-    trainer.Trainer.train = train_and_be_stopped
+    trainer.Trainer.start = start_and_be_stopped
     delay(trainer, "save_checkpoint", LONG if disturbed == "checkpoint" else 5)
 if disturbed == "evaluation" and rank == 1:
     delay(pretraining, "evaluate", LONG)

@@ -1,5 +1,6 @@
 """Pre-training end to end on a small model: undisturbed, killed, stopped, damaged; evaluated; refused in time."""
 
+import itertools
 import json
 import math
 import os
@@ -25,6 +26,7 @@ from src.checkpoint_files import find_checkpoint, list_checkpoints, load_backbon
 from src.model_folder import read_counts
 from src.training.pretraining import PretrainingData
 from src.training.pretraining_evaluation import evaluate, only_masked, unigram_baselines
+from src.training.progress import Progress
 from src.training.ranks import ALONE
 from src.training.run_folder import RunFolder
 from src.training.training_config import PretrainConfig, PretrainEvalConfig
@@ -98,6 +100,12 @@ def test_the_log_shows_both_tasks_at_every_step(finished: Path) -> None:
         assert record["loss"] == pytest.approx(record["mlm_loss"] + record["sop_loss"], abs=1e-5)
     assert records[-1]["mlm_loss"] < records[0]["mlm_loss"]  # the output bias starts it near the unigram loss
     assert records[0]["mlm_loss"] < math.log(208) - 1
+
+
+def test_the_log_shows_how_much_of_the_device_training_uses(finished: Path) -> None:
+    records = [json.loads(line) for line in (finished / "train_log.jsonl").read_text().splitlines()]
+    assert records[0]["mfu"] is None  # compilation says nothing
+    assert all(0 < record["mfu"] < 1.2 for record in records[1:])
 
 
 def test_interruptions_change_no_number(data: Path, finished: Path, tmp_path: Path) -> None:
@@ -194,7 +202,7 @@ def test_a_warm_start_takes_weights_and_sizes_from_the_checkpoint(
     for name, parameter in trainer.step.network.parameters_dict().items():
         if name in saved:
             np.testing.assert_array_equal(parameter.asnumpy(), saved[name], err_msg=name)
-    assert trainer.done == 0 and int(trainer.step.optimizer.global_step.asnumpy()) == 0
+    assert trainer.progress.step == 0 and int(trainer.step.optimizer.global_step.asnumpy()) == 0
     said = capsys.readouterr().out
     assert "0 missing" in said and "hidden_size 32 instead of 768" in said
 
@@ -319,3 +327,23 @@ def test_the_unigram_baseline_counts_unseen_tokens_once() -> None:
     lines = unigram_baselines(np.array([0.0, 3.0, 1.0]), np.array([5, 0, 2]))
     assert lines["mlm_loss"]["unigram"] == pytest.approx(-(3 * math.log(1 / 10) + math.log(3 / 10)) / 4)
     assert lines["mlm_accuracy"] == {"unigram": 0.0, "own unigram": 0.75}
+
+
+def test_the_rate_comes_to_its_end_with_the_time(data: Path, tmp_path: Path) -> None:
+    """36 s by a clock that shows a second more whenever it is looked at, which is once an update."""
+    changes = {
+        "max_train_hours": 0.01,
+        "eval_steps": 0,
+        "eval_data_dir": "",
+        "log_steps": 1,
+        "save_checkpoint_steps": 0,
+    }
+    config = config_of(data, tmp_path, **changes)
+    seconds = itertools.count(0.0)
+    with RunFolder(tmp_path, config) as folder:
+        trainer = run_pretrain.build_trainer(config, setup_device("CPU"), ALONE, folder)
+        trainer.progress = Progress(trainer.plan, lambda: next(seconds))
+        trainer.fit()
+    rates = {record["step"]: record["learning_rate"] for record in log(tmp_path)}
+    assert max(rates) == 36 and rates[19] == pytest.approx(1e-3 * 19 / 20)
+    assert rates[30] == pytest.approx(1e-3 * (1 - 29 / 36)) and rates[36] == pytest.approx(1e-3 / 36)

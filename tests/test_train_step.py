@@ -157,12 +157,20 @@ def test_gradients_are_clipped_to_the_global_norm() -> None:
 
 def test_learning_rate_schedule() -> None:
     rate = LearningRate(dataclasses.replace(OPTIMIZER_SETTINGS, warmup_steps=4, end_learning_rate=0.001, power=2.0), 10)
-    values = [float(rate(Tensor(step, ms.int32))) for step in range(13)]
+    values = [float(rate(Tensor(step, ms.int32), Tensor(0.0, ms.float32))) for step in range(13)]
     np.testing.assert_allclose(values[:4], [0, 0.0025, 0.005, 0.0075], rtol=1e-6)
     np.testing.assert_allclose(values[4:11], [0.001 + 0.009 * (1 - s / 10) ** 2 for s in range(4, 11)], rtol=1e-5)
     np.testing.assert_allclose(values[11:], 0.001, rtol=1e-6)
     with pytest.raises(ConfigError, match="warmup_steps is 10, the run has 10 updates"):
         LearningRate(dataclasses.replace(OPTIMIZER_SETTINGS, warmup_steps=10), 10)
+
+
+def test_learning_rate_follows_the_time_where_more_of_it_is_over() -> None:
+    rate = LearningRate(dataclasses.replace(OPTIMIZER_SETTINGS, warmup_steps=4), 10)
+    given = [(2, 0.9), (5, 0.2), (5, 0.5), (5, 0.8), (6, 1.0)]
+    values = [float(rate(Tensor(step, ms.int32), Tensor(elapsed, ms.float32))) for step, elapsed in given]
+    np.testing.assert_allclose(values, [0.005, 0.005, 0.005, 0.002, 0.0], rtol=1e-5)
+    assert values[1] == float(rate(Tensor(5, ms.int32), Tensor(0.0, ms.float32)))
 
 
 def test_adam_equals_its_formula() -> None:
@@ -173,7 +181,7 @@ def test_adam_equals_its_formula() -> None:
     value, m, v = parameter.asnumpy().astype(np.float64), 0.0, 0.0
     for t in range(1, 5):
         gradient = np.array([0.1, -0.3, 2.0]) * t
-        optimizer((Tensor(gradient, ms.float32),), Tensor(t, ms.int32))
+        optimizer((Tensor(gradient, ms.float32),), Tensor(t, ms.int32), Tensor(0.0, ms.float32))
         m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
         corrected = m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.999**t)) + 1e-6)
         value = value - 0.01 * (1 - t / 100) * corrected

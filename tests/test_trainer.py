@@ -23,6 +23,7 @@ from model_utils.schema import load_config
 from src.checkpoint_files import list_checkpoints
 from src.training.dry_run import dry_run
 from src.training.evaluation import Evaluation, Selection
+from src.training.progress import Progress
 from src.training.ranks import Ranks
 from src.training.run_folder import RunFolder
 from src.training.run_plan import LossScale, Precision, RunFacts, RunPlan, plan_precision, plan_run
@@ -63,11 +64,13 @@ class Step(nn.Cell):
         self.scale = Parameter(Tensor(8.0, ms.float32), name="loss_scale")
         self.failing = failing
         self.seen: list[float] = []
+        self.elapsed: list[float] = []
 
     def restart_scaling(self) -> None:
         self.restarts += 1
 
-    def train(self, micro_batches: list[dict[str, np.ndarray]]) -> dict[str, Tensor]:
+    def train(self, micro_batches: list[dict[str, np.ndarray]], elapsed: float = 0.0) -> dict[str, Tensor]:
+        self.elapsed.append(elapsed)
         tried = int(self.tried.asnumpy()) + 1
         values = [float(batch["value"][0]) for batch in micro_batches]
         self.seen += values
@@ -131,7 +134,7 @@ def log(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "train_log.jsonl").read_text().splitlines()]
 
 
-SPEEDS = ("examples_per_s", "tokens_per_s", "eta_s")
+SPEEDS = ("examples_per_s", "tokens_per_s", "mfu", "eta_s")
 
 
 def without_speed(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -185,10 +188,10 @@ def test_only_the_newest_checkpoints_stay(undisturbed: Path) -> None:
 @pytest.mark.parametrize("end", [1, 5, 7, 13, 19])
 def test_an_interrupted_run_ends_like_an_undisturbed_one(tmp_path: Path, undisturbed: Path, end: int) -> None:
     class Killed(Step):
-        def train(self, micro_batches: list) -> dict[str, Tensor]:
+        def train(self, micro_batches: list, elapsed: float) -> dict[str, Tensor]:
             if int(self.tried.asnumpy()) == end:
                 raise KeyboardInterrupt  # nothing is saved at this moment, as after kill -9
-            return super().train(micro_batches)
+            return super().train(micro_batches, elapsed)
 
     config = make_config(tmp_path)
     with pytest.raises(KeyboardInterrupt):
@@ -228,7 +231,7 @@ def test_data_sink_waits_for_the_device_only_every_data_sink_steps(tmp_path: Pat
 
     class Counting(Trainer):
         def read(self) -> None:
-            reads.append(len(self.pending))
+            reads.append(len(self.pending.queue))
             super().read()
 
     with RunFolder(tmp_path, config) as folder:
@@ -241,10 +244,10 @@ def test_a_signal_saves_and_ends(
     tmp_path: Path, undisturbed: Path, capsys: pytest.CaptureFixture, number: int, code: int
 ) -> None:
     class Signalled(Step):
-        def train(self, micro_batches: list) -> dict[str, Tensor]:
+        def train(self, micro_batches: list, elapsed: float) -> dict[str, Tensor]:
             if int(self.tried.asnumpy()) == 6:
                 os.kill(os.getpid(), number)
-            return super().train(micro_batches)
+            return super().train(micro_batches, elapsed)
 
     config, before = make_config(tmp_path), signal.getsignal(number)
     with pytest.raises(SystemExit) as stop:
@@ -262,13 +265,13 @@ def test_a_signal_at_the_end_is_obeyed_when_the_run_is_finished(
     tmp_path: Path, undisturbed: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     class Signalled(Step):
-        def train(self, micro_batches: list) -> dict[str, Tensor]:
+        def train(self, micro_batches: list, elapsed: float) -> dict[str, Tensor]:
             if moment == "last update" and int(self.tried.asnumpy()) == 19:
                 os.kill(os.getpid(), signal.SIGTERM)
-            return super().train(micro_batches)
+            return super().train(micro_batches, elapsed)
 
     def save(trainer: Trainer) -> None:
-        if moment == "last checkpoint" and trainer.done == 20:
+        if moment == "last checkpoint" and trainer.progress.step == 20:
             os.kill(os.getpid(), signal.SIGTERM)
         save_as_ever(trainer)
 
@@ -379,10 +382,10 @@ def test_patience_survives_a_kill(tmp_path: Path) -> None:
     scores = iter([0.6, 0.5])
 
     class Killed(Step):
-        def train(self, micro_batches: list) -> dict:
+        def train(self, micro_batches: list, elapsed: float) -> dict:
             if int(self.tried.asnumpy()) == 10:
                 raise KeyboardInterrupt
-            return super().train(micro_batches)
+            return super().train(micro_batches, elapsed)
 
     when = 4, Selection("f1", patience=2)
     config = make_config(tmp_path, save_checkpoint_steps=9)
@@ -530,9 +533,64 @@ def test_a_dry_run_keeps_nothing(tmp_path: Path, selection: Selection | None, co
 
 
 def test_length_of_a_run() -> None:
-    config = SimpleNamespace(train_steps=7, accumulation_steps=4)
+    config = SimpleNamespace(train_steps=7, accumulation_steps=4, max_train_hours=0)
     assert plan_run(config, 3, 2, 10) == RunPlan(7, 10)
     config.train_steps = 0
     assert plan_run(config, 3, 2, 10) == RunPlan(7, 10)  # 30 micro-batches make 7 whole updates
     with pytest.raises(ConfigError, match="gives 1 batches of 2 an epoch"):
         plan_run(config, 3, 2, 1)
+    config.max_train_hours = 0.5
+    assert plan_run(config, 3, 2, 10) == RunPlan(7, 10, 1800.0)
+
+
+class Clock:
+    """A second passes whenever it is looked at."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        self.seconds += 1.0
+        return self.seconds
+
+
+def timed(folder: Path, max_seconds: float, step: Step, **changes: Any) -> Trainer:
+    config = make_config(folder, log_steps=100, save_checkpoint_steps=0, **changes)
+    with RunFolder(folder, config) as run:
+        plan = RunPlan(20, 5, max_seconds)
+        trainer = Trainer(step, Rows(), plan, config, run, make_facts())
+        trainer.progress = Progress(plan, Clock())
+        trainer.fit()
+    return trainer
+
+
+def test_a_run_ends_when_its_time_is_over(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    step = Step()
+    trainer = timed(tmp_path, 10.0, step, max_train_hours=1)
+    assert trainer.progress.step == len(step.elapsed) == 10
+    assert step.elapsed == pytest.approx([number / 10 for number in range(10)])
+    assert log(tmp_path)[-1]["step"] == 10 and log(tmp_path)[-1]["eta_s"] == 0
+    assert [number for number, _ in list_checkpoints(tmp_path)] == [10]
+    assert "max_train_hours 1 are over after step 10" in capsys.readouterr().out
+    with RunFolder(tmp_path, trainer.config) as folder:
+        assert folder.finished
+
+
+def test_the_time_of_earlier_sessions_counts(tmp_path: Path) -> None:
+    class Stopped(Step):
+        def train(self, micro_batches: list, elapsed: float) -> dict[str, Tensor]:
+            if int(self.tried.asnumpy()) == 5:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return super().train(micro_batches, elapsed)
+
+    with pytest.raises(SystemExit):
+        timed(tmp_path, 10.0, Stopped(), max_train_hours=1)
+    step = Step()
+    trainer = timed(tmp_path, 10.0, step, max_train_hours=1)
+    assert trainer.progress.step < 10 and step.elapsed[0] > 0.6
+
+
+def test_without_a_limit_time_does_not_count(tmp_path: Path) -> None:
+    step = Step()
+    assert timed(tmp_path, 0.0, step).progress.step == 20
+    assert not any(step.elapsed)

@@ -1,5 +1,6 @@
 """What a run would take, judged by an update of each width (--dry_run)."""
 
+import logging
 import tempfile
 import time
 from collections.abc import Sequence
@@ -10,7 +11,10 @@ import mindspore as ms
 
 from model_utils.device import peak_memory
 from src.checkpoint_files import save_checkpoint
+from src.training.pending_updates import read_values
 from src.training.trainer import Batch, Trainer
+
+logger = logging.getLogger(__name__)
 
 
 def dry_run(trainer: Trainer) -> str:
@@ -18,31 +22,35 @@ def dry_run(trainer: Trainer) -> str:
     config, steps = trainer.config, trainer.plan.train_steps
     if trainer.initialise:
         trainer.initialise()
-    updates, seconds = [], 0.0
+    updates, compilation, update = [], 0.0, 0.0
     for start, share in trainer.data.width_shares():
         batch = next(trainer.data.batches(0, start))
         first, usual = (timed_update(trainer, [batch] * config.accumulation_steps) for _ in range(2))
         rows, width = batch["input_mask"].shape
         updates.append(f"with {rows} x {width} takes {usual:.2f} s (the first {first:.1f} s, with compilation)")
-        seconds += first + share * usual * steps
+        compilation, update = compilation + first, update + share * usual
     with tempfile.TemporaryDirectory() as folder:
         size = save_checkpoint(trainer.step, Path(folder), 1, trainer.state()).stat().st_size
     copies = trainer.most_checkpoints if config.enable_save_ckpt else 0
     memory = f"Host memory at its peak: {peak_memory() / 1e9:.2f} GB"
     if trainer.facts.precision.device_target != "CPU":
         memory += f", the device's: {ms.runtime.max_memory_allocated() / 1e9:.2f} GB"
+    takes = f"{steps} updates take about {timedelta(seconds=round(compilation + update * steps))}"
+    if config.max_train_hours:
+        fit = min(steps, max(0, int((trainer.plan.max_seconds - compilation) / update)))
+        takes += f", about {fit} of them fit into max_train_hours {config.max_train_hours:g}"
     sentence = (
-        f"dry run: one update {', '.join(updates)}; {steps} updates take about {timedelta(seconds=round(seconds))}. "
+        f"dry run: one update {', '.join(updates)}; {takes}. "
         f"{memory}. "
         f"A checkpoint takes {size / 1e6:.1f} MB, at most {copies} at a time: {copies * size / 1e6:.1f} MB. "
         "Nothing was kept."
     )
-    trainer.say(sentence)
+    logger.info(sentence)
     return sentence
 
 
 def timed_update(trainer: Trainer, micro_batches: Sequence[Batch]) -> float:
     """Seconds that one update takes."""
     start = time.monotonic()
-    trainer.read_values(trainer.step.train(micro_batches))
+    read_values(trainer.step.train(micro_batches))
     return time.monotonic() - start

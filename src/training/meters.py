@@ -34,16 +34,18 @@ class Speed:
     updates: int = 0
     examples: int = 0
     tokens: int = 0
+    flops: float = 0.0
     seconds: float = 0.0
 
-    def add(self, examples: int, tokens: int, seconds: float) -> None:
+    def add(self, examples: int, tokens: int, flops: float, seconds: float) -> None:
         """Count one update."""
         self.updates += 1
         self.examples += examples
         self.tokens += tokens
+        self.flops += flops
         self.seconds += seconds
 
-    def per_second(self, count: int) -> float | None:
+    def per_second(self, count: float) -> float | None:
         """None before anything was measured."""
         return count / self.seconds if self.seconds > 0 else None
 

@@ -40,9 +40,11 @@ class LearningRate(nn.Cell):
     """Warm-up, then polynomial decay, over the updates of a run, skipped ones included: the run ends at the last rate.
 
     1. step < warmup_steps: learning_rate * step / warmup_steps.
-    2. step <= train_steps: end + (learning_rate - end) * (1 - step / train_steps) ** power. As in google's code the
-       decay counts from step 0, so the rate after warm-up starts slightly below learning_rate.
-    3. later: end.
+    2. later: end + (learning_rate - end) * (1 - progress) ** power, where progress is step / train_steps, at most 1, or
+       `elapsed` where that is more. As in google's code the decay counts from step 0, so the rate after warm-up starts
+       slightly below learning_rate.
+
+    Inputs: step, counted from 1, (); elapsed () float32: share of the run's time that is over; 0: it is not limited.
 
     Raises:
         ConfigError: the warm-up is longer than the run.
@@ -58,10 +60,10 @@ class LearningRate(nn.Cell):
         self.peak, self.end, self.power = settings.learning_rate, settings.end_learning_rate, settings.power
         self.warmup_steps, self.train_steps = settings.warmup_steps, train_steps
 
-    def construct(self, step: Tensor) -> Tensor:
+    def construct(self, step: Tensor, elapsed: Tensor) -> Tensor:
         step = ops.cast(step, ms.float32)
-        remaining = 1.0 - ops.minimum(step, float(self.train_steps)) / self.train_steps
-        rate = self.end + (self.peak - self.end) * ops.pow(remaining, self.power)
+        progress = ops.maximum(ops.minimum(step, float(self.train_steps)) / self.train_steps, elapsed)
+        rate = self.end + (self.peak - self.end) * ops.pow(1.0 - progress, self.power)
         if self.warmup_steps > 0:
             rate = ops.select(step < self.warmup_steps, self.peak * step / self.warmup_steps, rate)
         return rate
@@ -74,8 +76,8 @@ _fused_adam = ops.Adam()
 class Optimizer(nn.Cell):
     """Applies one update to all parameters; its own Parameters are the moments and `global_step` (updates applied).
 
-    Inputs: a tuple of float32 gradients in the order of `parameters`, and () int32 which update of the run this is,
-    counted from 1, skipped ones included. Output: the learning rate used, () float32.
+    Inputs: a tuple of float32 gradients in the order of `parameters`; () int32 which update of the run this is, counted
+    from 1, skipped ones included; () float32 elapsed as in LearningRate. Output: the learning rate used, () float32.
     """
 
     def __init__(self, parameters: Sequence[Parameter], settings: OptimizerSettings, train_steps: int) -> None:
@@ -92,8 +94,8 @@ class Optimizer(nn.Cell):
         )
         self.adapted = tuple(not any(word in p.name for word in settings.decay_filter) for p in self.parameters)
 
-    def construct(self, gradients: tuple[Tensor, ...], step: Tensor) -> Tensor:
-        rate = self.learning_rate(step)
+    def construct(self, gradients: tuple[Tensor, ...], step: Tensor, elapsed: Tensor) -> Tensor:
+        rate = self.learning_rate(step, elapsed)
         for i in range(len(self.decayed)):
             self.update(i, rate, gradients[i])
         ops.assign_add(self.global_step, Tensor(1, ms.int32))

@@ -1,9 +1,10 @@
 """What a run says: a progress bar or plain lines, train_log.jsonl, TensorBoard events and curves.png."""
 
 import json
+import logging
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from model_utils.errors import DataError
 from model_utils.files import write_atomically, write_text
 from model_utils.json_files import Schema, parse_json, read_file, validated
 
+logger = logging.getLogger(__name__)
 LOG_FILE = "train_log.jsonl"
 CURVES_FILE = "curves.png"
 EVAL_PREFIX = "eval_"
@@ -30,10 +32,10 @@ class RecordSchema(Schema):
     step: int
 
 
-def read_log(folder: Path, last_step: int, say: Callable[[str], object]) -> list[dict[str, Any]]:
+def read_log(folder: Path, last_step: int) -> list[dict[str, Any]]:
     """Records of train_log.jsonl up to last_step; what a killed run logged after its last checkpoint is left out.
 
-    Damaged lines are reported through `say` and passed over; a kill may come in the middle of one.
+    Damaged lines are logged and passed over; a kill may come in the middle of one.
 
     Raises:
         DataError: the file cannot be read.
@@ -45,9 +47,9 @@ def read_log(folder: Path, last_step: int, say: Callable[[str], object]) -> list
             record = parse_json(line)
             validated(record, RecordSchema, f"{file}: line {number}")
         except DataError as error:
-            say(f"{error}; passed over")
+            logger.warning(f"{error}; passed over")
         except ValueError as error:
-            say(f"{file}: line {number} is damaged or not JSON: {error}; passed over")
+            logger.warning(f"{file}: line {number} is damaged or not JSON: {error}; passed over")
         else:
             if record["step"] <= last_step:
                 records.append(record)
@@ -73,20 +75,13 @@ class RunLog:
         self.train_steps = train_steps
         self.baselines = baselines
         self.bar = None
-        self.records = read_log(folder, start_step, self.say)
+        self.records = read_log(folder, start_step)
         text = "".join(json.dumps(record) + "\n" for record in self.records)
         write_text(folder / LOG_FILE, text)
         self.file = (folder / LOG_FILE).open("a", encoding="utf-8")
         self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=start_step + 1)
         if sys.stderr.isatty():
             self.bar = tqdm(total=train_steps, initial=start_step, unit="step", dynamic_ncols=True)
-
-    def say(self, sentence: str) -> None:
-        """A line for the reader that leaves a progress bar whole."""
-        if self.bar is None:
-            print(sentence, flush=True)
-        else:
-            self.bar.write(sentence, file=sys.stderr)
 
     def advance(self, step: int) -> None:
         """Move the progress bar to `step`."""
@@ -102,7 +97,7 @@ class RunLog:
             if name != "step" and value is not None:
                 group = "eval" if name.startswith(EVAL_PREFIX) else "train"
                 self.board.add_scalar(f"{group}/{name.removeprefix(EVAL_PREFIX)}", value, record["step"])
-        self.say(self.sentence(record))
+        logger.info(self.sentence(record))
 
     def sentence(self, record: dict[str, Any]) -> str:
         """A record for the reader: metrics beside their baselines, speed, what is left; evaluation on its own line."""
@@ -113,6 +108,8 @@ class RunLog:
             parts.append(f"loss scale {record['loss_scale']:g}, {record['skipped_steps']} skipped")
         parts.append(f"{_number(record['examples_per_s'], '.1f')} examples/s")
         parts.append(f"{_number(record['tokens_per_s'], ',.0f')} tokens/s")
+        if record["mfu"] is not None:
+            parts.append(f"mfu {record['mfu']:.2f}")
         if record["eta_s"] is not None:
             parts.append(f"eta {timedelta(seconds=round(record['eta_s']))}")
         evaluated = [self._metric(name, record[name]) for name in record if name.startswith(EVAL_PREFIX)]

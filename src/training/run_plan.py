@@ -11,10 +11,11 @@ from model_utils.errors import ConfigError
 
 @dataclass(frozen=True)
 class RunPlan:
-    """How long a run is: updates in all, and micro-batches of this rank in an epoch."""
+    """How long a run is: updates in all, micro-batches of this rank in an epoch, and seconds in all; 0: no limit."""
 
     train_steps: int
     batches_per_epoch: int
+    max_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def plan_run(config: Any, epochs: int, batch_size: int, batches_per_epoch: int) 
             f"accumulation_steps {config.accumulation_steps} make no update: lower the batch size or "
             "accumulation_steps, or give more data"
         )
-    return RunPlan(planned, batches_per_epoch)
+    return RunPlan(planned, batches_per_epoch, 3600 * config.max_train_hours)
 
 
 def plan_precision(config: Any, device: Device) -> Precision:

@@ -139,7 +139,7 @@ class TrainStep(nn.Cell):
                 total = total + ops.reduce_sum(gradients[i] * gradients[i])
         return ops.sqrt(total)
 
-    def update(self, gradients: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def update(self, gradients: tuple[Tensor, ...], elapsed: Tensor) -> tuple[Tensor, ...]:
         """Reduce, unscale, clip, apply: gradient norm, whether it was finite, learning rate, loss scale used."""
         scale = self.loss_scale + 0.0
         reduced = ()
@@ -156,16 +156,16 @@ class TrainStep(nn.Cell):
             clipped = ()
             for gradient in reduced:
                 clipped += (gradient * factor,)
-            rate = self.optimizer(clipped, self.updates_tried() + 1)
+            rate = self.optimizer(clipped, self.updates_tried() + 1, elapsed)
         self.adjust_scale(finite)
         return norm, finite, rate, scale
 
-    def construct(self, last: bool, micro: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+    def construct(self, last: bool, micro: Tensor, elapsed: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Run one micro-batch; with `last` also the update. `last` is a constant: two graphs, compiled once each."""
         key = self.dropout_key(micro)
         (_, metrics), gradients = self.value_and_grad(inputs, key, self.loss_scale)
         if self.accumulation_steps == 1:
-            return (self.sum_over_ranks(metrics), *self.update(gradients))
+            return (self.sum_over_ranks(metrics), *self.update(gradients, elapsed))
         if not last:
             for i in range(len(gradients)):
                 ops.assign_add(self.sums[i], gradients[i])
@@ -175,14 +175,14 @@ class TrainStep(nn.Cell):
         for i in range(len(gradients)):
             totals += (self.sums[i] + gradients[i],)
         metrics = self.metric_sums + metrics
-        result = self.update(totals)
+        result = self.update(totals, elapsed)
         for total in self.sums:
             ops.assign(total, ops.zeros_like(total))
         ops.assign(self.metric_sums, ops.zeros_like(self.metric_sums))
         return (self.sum_over_ranks(metrics), *result)
 
-    def train(self, micro_batches: Sequence[dict[str, np.ndarray]]) -> dict[str, Tensor]:
-        """One update from `accumulation_steps` micro-batches of numpy columns.
+    def train(self, micro_batches: Sequence[dict[str, np.ndarray]], elapsed: float = 0.0) -> dict[str, Tensor]:
+        """One update from `accumulation_steps` micro-batches of numpy columns; elapsed as in LearningRate.
 
         Returns tensors that may still be computing: network.metric_names, grad_norm, finite, learning_rate
         (0 when skipped), loss_scale (as used).
@@ -199,15 +199,15 @@ class TrainStep(nn.Cell):
             if outputs and self.rank_size > 1 and i + 1 == self.accumulation_steps:
                 outputs[0].asnumpy()  # computed, so that the others wait for one micro-batch at most in the collective
                 self.ranks.wait("the end of an update")
-            outputs = self(*self.arguments(i, batch))
+            outputs = self(*self.arguments(i, batch, elapsed))
         metrics, norm, finite, rate, scale = outputs
         values = {name: metrics[i] for i, name in enumerate(self.network.metric_names)}
         return values | {"grad_norm": norm, "finite": finite, "learning_rate": rate, "loss_scale": scale}
 
-    def arguments(self, i: int, batch: dict[str, np.ndarray]) -> tuple[Any, ...]:
+    def arguments(self, i: int, batch: dict[str, np.ndarray], elapsed: float = 0.0) -> tuple[Any, ...]:
         """What construct takes for micro-batch number i."""
         columns = [Tensor(batch[name]) for name in self.network.input_columns]
-        return (i + 1 == self.accumulation_steps, Tensor(i, ms.int32), *columns)
+        return (i + 1 == self.accumulation_steps, Tensor(i, ms.int32), Tensor(elapsed, ms.float32), *columns)
 
     def compile_for(self, micro_batches: Sequence[dict[str, np.ndarray]]) -> None:
         """Compile what these shapes need, before the ranks meet: they take unequal times for it."""

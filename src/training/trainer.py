@@ -4,23 +4,26 @@ A step is an optimizer update tried; an update skipped for a non-finite gradient
 endless row of epochs and step s ends at number s * accumulation_steps of it, so the step restores the data position.
 """
 
+import logging
 import math
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
-from mindspore import Tensor
 
 from model_utils.errors import CheckpointError, UserError
 from model_utils.facts import flatten
 from src.checkpoint_files import ARCHITECTURE, newest_checkpoint, save_checkpoint, state_of
-from src.training.checkpoint import mark_best, prune_checkpoints, restore
+from src.training.best_tracker import BestTracker
+from src.training.checkpoint import prune_checkpoints, restore
 from src.training.evaluation import Evaluation
+from src.training.flops import Utilisation
 from src.training.meters import Speed, Stopwatch, Window
+from src.training.pending_updates import PendingUpdates, ReadUpdate, Update, read_values
+from src.training.progress import Progress
 from src.training.ranks import ALONE, Ranks
 from src.training.run_folder import RunFolder
 from src.training.run_log import EVAL_PREFIX, Baselines, RunLog
@@ -28,9 +31,10 @@ from src.training.run_plan import RunFacts, RunPlan
 from src.training.stop_signals import StopSignals
 from src.training.train_step import TrainStep
 
+logger = logging.getLogger(__name__)
 Batch = dict[str, np.ndarray]
 # What checkpoints did not say before it was needed; 0.1.0 knew nothing of them.
-UNTIL_KNOWN = {"evaluating": False, "precision": {}, ARCHITECTURE: {}}
+UNTIL_KNOWN = {"evaluating": False, "precision": {}, ARCHITECTURE: {}, "seconds": 0.0}
 EARLY_STEPS = (1, 2, 5, 10)  # logged as well where log_steps is larger, so that the first lines come soon
 
 
@@ -42,17 +46,6 @@ class Batches(Protocol):
 
     def width_shares(self) -> list[tuple[int, float]]:
         """For each width of micro-batches the number of one in epoch 0, and the share of those that have it."""
-
-
-@dataclass
-class Update:
-    """One update under way; its metrics may still be computing on the device."""
-
-    step: int
-    outputs: dict[str, Tensor]
-    examples: int
-    tokens: int
-    measured: bool  # False when a graph was compiled for it
 
 
 class Trainer:
@@ -70,6 +63,7 @@ class Trainer:
         evaluation: where there is one, its metrics join the log, and its selection marks the best checkpoint
             (src/training/checkpoint.py) and may end the run.
         baselines: reference lines of the metrics.
+        utilisation: what the log's mfu is computed by; None: there is none.
     """
 
     def __init__(
@@ -84,28 +78,25 @@ class Trainer:
         initialise: Callable[[], object] | None = None,
         evaluation: Evaluation | None = None,
         baselines: Baselines | None = None,
+        utilisation: Utilisation | None = None,
     ) -> None:
         self.step, self.data, self.plan, self.config, self.folder = step, data, plan, config, folder
-        self.facts, self.ranks = facts, ranks
-        self.writer = self.ranks.writer
-        self.initialise = initialise
-        self.evaluation, self.selection = evaluation, evaluation and evaluation.selection
-        self.best: dict[str, Any] = {"step": 0, "metrics": {}, "worse_since": 0}
-        self.baselines = baselines or {}
+        self.facts, self.ranks, self.initialise, self.evaluation = facts, ranks, initialise, evaluation
+        self.baselines, self.utilisation = baselines or {}, utilisation
+        self.best = BestTracker(evaluation.selection if evaluation else None)
+        self.progress = Progress(plan)
+        self.signals, self.stop_signal = StopSignals(), 0
         self.metric_names = tuple(step.network.metric_names)
-        self.log: RunLog | None = None
-        self.done = 0  # updates whose metrics were read
-        self.skipped_steps = self.skipped_in_a_row = 0
-        self.evaluating = False  # saved with the state: a run that was stopped in an evaluation begins with it
-        self.signals = StopSignals()
+        self.log: RunLog | None = None  # of the rank that writes
+        self.clock = Stopwatch()
+        self.pending = PendingUpdates(self.clock)
+        self.recent, self.session = Speed(), Speed()
         self.window = Window()
         self.latest = {"learning_rate": 0.0, "loss_scale": 1.0}
-        self.written: list[int] = []
-        self.pending: list[Update] = []
+        self.skipped_steps = self.skipped_in_a_row = 0
+        self.evaluating = False  # saved with the state: a run that was stopped in an evaluation goes on with it
         self.compiled: set[tuple] = set()
-        self.clock = Stopwatch()
-        self.read_at = self.clock.seconds()
-        self.recent, self.session = Speed(), Speed()
+        self.written: list[int] = []
         self.saved_time = time.monotonic()
 
     def fit(self) -> dict[str, Any]:
@@ -121,47 +112,23 @@ class Trainer:
         """
         self.resume()
         self.check_ranks()
-        with self.signals:
-            self.folder.begin(self.bytes_needed())
-            if self.writer:
-                # An evaluation that was stopped is made again, and writes the record of its step.
-                kept = self.done - self.evaluating
-                self.log = RunLog(self.folder.path, self.metric_names, self.plan.train_steps, kept, self.baselines)
-            return self.finish_updates()
-
-    def finish_updates(self) -> dict[str, Any]:
-        """All updates that are left, and the end of the run; returns and raises what fit does."""
-        try:
-            with closing(self.log) if self.log else nullcontext():
-                if self.evaluating:
-                    self.record_if_due(self.done)
-                    self.after_update(self.done)
-                for step, micro_batches in self.updates():
-                    self.train(step, micro_batches)
-                    self.after_update(step)
-                    if self.out_of_patience:
-                        break
-                results = self.log.records[-1] if self.log and self.log.records else {}
-                self.folder.finish(results)
-                if number := self.asked_to_stop():
-                    self.say(f"stopped after step {self.done}, the last one: the run is finished")
-                    raise SystemExit(128 + number)
-                return results
-        except OSError as error:
-            raise UserError(
-                f"training stopped after {self.done} updates: {error}; the last checkpoint in {self.folder.path} is "
-                "whole and the same command resumes from it"
-            ) from error
-        except SystemExit:
-            self.ranks.wait("the end of the stopped run")  # which may still be writing on rank 0
-            raise
-
-    def say(self, sentence: str) -> None:
-        """A line for the reader, from the rank that writes."""
-        if self.log:
-            self.log.say(sentence)
-        elif self.writer:
-            print(sentence, flush=True)
+        with self.signals, self.work():
+            micro_batches = self.micro_batches()
+            while self.evaluating or not self.over:
+                if not self.evaluating:
+                    self.start(next(micro_batches))
+                self.meet()
+                step = self.progress.step
+                evaluation, save = self.evaluation_due(step), self.save_due(step)
+                if evaluation or save or self.stop_signal or self.reading_due(step):
+                    self.read()
+                if evaluation:
+                    self.evaluate(step)
+                if save or self.over or self.stop_signal or self.best.step == step:
+                    self.save()
+                if self.stop_signal and not self.over:
+                    self.stop()
+            return self.finish()
 
     def resume(self) -> None:
         """Restore weights, moments, counters and the log's window from the newest good checkpoint, or start anew."""
@@ -169,6 +136,7 @@ class Trainer:
         if contents is None:
             if self.initialise:
                 self.initialise()
+            self.progress.start()
             return
         state = UNTIL_KNOWN | contents.loop_state
         if missing := sorted(self.state().keys() - state):
@@ -194,13 +162,14 @@ class Trainer:
         restore(self.step, contents)
         if "loss_scale_mode" in changes:
             self.step.restart_scaling()
-        self.done, self.written, self.latest = state["step"], state["written"], state["latest"]
+        self.progress.start(state["step"], state["seconds"])
+        self.written, self.latest, self.best.state = state["written"], state["latest"], state["best"]
         self.skipped_steps, self.skipped_in_a_row = state["skipped_steps"], state["skipped_in_a_row"]
-        self.best, self.evaluating = state["best"], state["evaluating"]
+        self.evaluating = state["evaluating"] and self.evaluation_due(state["step"])
         self.window = Window(state["window"])
         self.mark_best()  # a kill may have come between the checkpoint and the mark
         changed = f"; from here {', '.join(changes.values())}" if changes else ""
-        self.say(f"resuming after step {self.done} from {contents.path}{changed}")
+        logger.info(f"resuming after step {state['step']} from {contents.path}{changed}")
 
     def check_ranks(self) -> None:
         """Compare with the other ranks what would make them train apart without an error.
@@ -213,21 +182,45 @@ class Trainer:
         weights = 0
         for parameter in state_of(self.step).values():
             weights = zlib.crc32(parameter.asnumpy().tobytes(), weights)
-        settled = {**self.config.to_dict(), **self.facts.precision.facts(), "step": self.done}
+        settled = {**self.config.to_dict(), **self.facts.precision.facts(), "step": self.progress.step}
         facts = {"data": self.facts.identity, **settled, "checksum of the weights": weights}
         self.ranks.must_agree(flatten(facts), "what they train on")
 
+    @contextmanager
+    def work(self) -> Iterator[None]:
+        """The folder bound to the run and its log open while the updates are made; raises what fit does."""
+        self.folder.begin(self.bytes_needed())
+        if self.ranks.writer:
+            # An evaluation that was stopped is made again, and writes the record of its step.
+            kept = self.progress.step - self.evaluating
+            if self.utilisation:
+                self.utilisation.measure_device()
+            self.log = RunLog(self.folder.path, self.metric_names, self.plan.train_steps, kept, self.baselines)
+        try:
+            with closing(self.log) if self.log else nullcontext():
+                yield
+        except OSError as error:
+            raise UserError(
+                f"training stopped after {self.progress.step} updates: {error}; the last checkpoint in "
+                f"{self.folder.path} is whole and the same command resumes from it"
+            ) from error
+        except SystemExit:
+            self.ranks.wait("the end of the stopped run")  # which may still be writing on rank 0
+            raise
+
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds beside the Parameters."""
-        epoch, batch = divmod(self.done * self.config.accumulation_steps, self.plan.batches_per_epoch)
+        step = self.progress.step
+        epoch, batch = divmod(step * self.config.accumulation_steps, self.plan.batches_per_epoch)
         return {
-            "step": self.done,
+            "step": step,
             "epoch": epoch,
             "batch": batch,
+            "seconds": self.progress.measured(),
             "skipped_steps": self.skipped_steps,
             "skipped_in_a_row": self.skipped_in_a_row,
             "latest": self.latest,
-            "best": self.best,
+            "best": self.best.state,
             "evaluating": self.evaluating,
             "window": self.window.sums,
             "written": self.written,
@@ -247,26 +240,21 @@ class Trainer:
     @property
     def most_checkpoints(self) -> int:
         """How many lie in the folder at a time: those that are kept, the best one, and one that is being written."""
-        return self.config.save_checkpoint_num + bool(self.selection) + 1
+        return self.config.save_checkpoint_num + bool(self.best.selection) + 1
 
-    def updates(self) -> Iterator[tuple[int, list[Batch]]]:
-        """(step, its micro-batches) for every update that is left."""
-        position = self.done * self.config.accumulation_steps
-        epoch, start = divmod(position, self.plan.batches_per_epoch)
+    def micro_batches(self) -> Iterator[list[Batch]]:
+        """Those of each update that is left, without end."""
+        epoch, start = divmod(self.progress.step * self.config.accumulation_steps, self.plan.batches_per_epoch)
         micro_batches: list[Batch] = []
-        step = self.done
-        while step < self.plan.train_steps and not self.out_of_patience:
+        while True:
             for batch in self.data.batches(epoch, start):
                 micro_batches.append(batch)
                 if len(micro_batches) == self.config.accumulation_steps:
-                    step += 1
-                    yield step, micro_batches
+                    yield micro_batches
                     micro_batches = []
-                    if step == self.plan.train_steps:
-                        return
             epoch, start = epoch + 1, 0
 
-    def train(self, step: int, micro_batches: Sequence[Batch]) -> None:
+    def start(self, micro_batches: Sequence[Batch]) -> None:
         """Start one update; one that compiles a graph is waited for, so that its time can be left out."""
         shapes = {
             (i + 1 == len(micro_batches), *(c.shape for c in batch.values())) for i, batch in enumerate(micro_batches)
@@ -275,87 +263,78 @@ class Trainer:
         if new:
             self.read()
             sizes = sorted({batch["input_mask"].shape for batch in micro_batches})
-            self.say(f"compiling for batches of {', '.join(f'{rows} x {width}' for rows, width in sizes)}")
+            logger.info(f"compiling for batches of {', '.join(f'{rows} x {width}' for rows, width in sizes)}")
         with self.clock.paused() if new else nullcontext():
-            outputs = self.step.train(micro_batches)
-            examples = sum(len(batch["input_mask"]) for batch in micro_batches)
-            tokens = sum(int(batch["input_mask"].sum()) for batch in micro_batches)
-            self.pending.append(Update(step, outputs, examples, tokens, measured=not new))
+            outputs = self.step.train(micro_batches, self.progress.elapsed)
             if new:
                 self.compiled |= shapes
-                self.read()
+                read_values(outputs)
+        self.progress.step += 1
+        examples = sum(len(batch["input_mask"]) for batch in micro_batches)
+        tokens = sum(int(batch["input_mask"].sum()) for batch in micro_batches)
+        flops = sum(map(self.utilisation.flops, micro_batches)) if self.utilisation else 0.0
+        self.pending.add(Update(self.progress.step, outputs, examples, tokens, flops, compiled=new))
 
-    def after_update(self, step: int) -> None:
-        """Read, evaluate, save and stop where this step is due for it."""
-        config = self.config
-        every = config.data_sink_steps if config.enable_data_sink else 1
-        if self.evaluation_due(step):
-            self.read()
-        stop = self.asked_to_stop()
-        last = step == self.plan.train_steps or self.out_of_patience
-        if stop and not last:
-            self.read()
-            self.stop(stop)
-        minutes = (time.monotonic() - self.saved_time) / 60
-        save = last or (config.save_checkpoint_steps > 0 and step % config.save_checkpoint_steps == 0)
-        save = save or 0 < config.save_checkpoint_minutes <= minutes or self.best["step"] == step
-        if save or step % every == 0:
-            self.read()
-        if save:
-            self.save()
+    def meet(self) -> None:
+        """Have the ranks agree on whether to stop, and on the time; all of them must come to the same places."""
+        told = self.ranks.gather((self.signals.received, self.progress.measured()), "the question whether to stop")
+        self.stop_signal = max(signal for signal, _ in told)
+        self.progress.seconds = told[0][1]
 
-    def asked_to_stop(self) -> int:
-        """The signal to stop for, 0 for none; all ranks must ask at the same place, and get the same answer."""
-        return max(self.ranks.gather(self.signals.received, "the question whether to stop"))
+    @property
+    def over(self) -> bool:
+        """Whether the last update was made."""
+        return self.progress.share >= 1 or self.best.out_of_patience
 
-    def stop(self, number: int) -> NoReturn:
-        """Save and exit after the signal of this number."""
-        self.save()
-        place = "in the evaluation after" if self.evaluating else "after"
-        saved = self.config.enable_save_ckpt
-        kept = "saved; the same command resumes it" if saved else "not saved: enable_save_ckpt is false"
-        self.say(f"stopped {place} step {self.done}, {kept}")
-        raise SystemExit(128 + number)
+    def is_last(self, step: int) -> bool:
+        """Whether the run ends with this update."""
+        return step == self.progress.step and self.over
 
-    def stop_if_asked(self) -> None:
-        """What an evaluation calls before each of its batches."""
-        if number := self.asked_to_stop():
-            self.stop(number)
+    def evaluation_due(self, step: int) -> bool:
+        """Whether development metrics belong to this step's record."""
+        return bool(self.evaluation) and (step % self.evaluation.steps == 0 or self.is_last(step))
+
+    def save_due(self, step: int) -> bool:
+        """Whether a checkpoint belongs to this step, whatever its evaluation says."""
+        config, minutes = self.config, (time.monotonic() - self.saved_time) / 60
+        by_steps = config.save_checkpoint_steps > 0 and step % config.save_checkpoint_steps == 0
+        return self.is_last(step) or by_steps or 0 < config.save_checkpoint_minutes <= minutes
+
+    def reading_due(self, step: int) -> bool:
+        """Whether the updates under way are read at this step even if nothing else asks for them."""
+        every = self.config.data_sink_steps if self.config.enable_data_sink else 1
+        return step % every == 0 or self.pending.has_compiled
+
+    def record_due(self, step: int) -> bool:
+        """Whether this step has a line of the log, evaluated or not."""
+        every = self.config.log_steps
+        return step % every == 0 or (step < every and step in EARLY_STEPS) or self.is_last(step)
 
     def read(self) -> None:
-        """Wait for the updates under way and account for each in turn."""
-        measured = sum(update.measured for update in self.pending)
-        pending, self.pending = self.pending, []
-        values = [self.read_values(update.outputs) for update in pending]
-        now = self.clock.seconds()
-        share = (now - self.read_at) / measured if measured else 0.0
-        self.read_at = now
-        for update, each in zip(pending, values, strict=True):
-            if update.measured:
-                self.recent.add(update.examples, update.tokens, share)
-                self.session.add(update.examples, update.tokens, share)
-            self.account(update.step, each)
+        """Wait for the updates under way, account for each in turn, and log those that are due."""
+        for read in self.pending.read():
+            self.account(read)
+            step = read.update.step
+            if self.record_due(step) and not self.evaluation_due(step):
+                self.record(step)
 
-    def read_values(self, outputs: dict[str, Tensor]) -> dict[str, float]:
-        """Numbers of one update's metrics; waits for the device."""
-        return {name: float(tensor.asnumpy()) for name, tensor in outputs.items()}
-
-    def account(self, step: int, values: dict[str, float]) -> None:
-        """Add one update to the window; write the record and evaluate where this step is due."""
-        self.done = step
+    def account(self, read: ReadUpdate) -> None:
+        """Add one update to the counts, the speeds and the window."""
+        update, values, seconds = read
         if self.log:
-            self.log.advance(step)
-        finite = bool(values["finite"]) and math.isfinite(values["loss"])
+            self.log.advance(update.step)
+        if seconds is not None:
+            for speed in (self.recent, self.session):
+                speed.add(update.examples, update.tokens, update.flops, seconds)
         self.latest["loss_scale"] = values["loss_scale"]
-        if finite:
+        if values["finite"] and math.isfinite(values["loss"]):
             self.skipped_in_a_row = 0
             self.latest["learning_rate"] = values["learning_rate"]
         else:
             self.skipped_steps += 1
             self.skipped_in_a_row += 1
-            self.stop_if_diverged(step, values)
+            self.stop_if_diverged(update.step, values)
         self.window.add({name: values[name] for name in (*self.metric_names, "grad_norm")})
-        self.record_if_due(step)
 
     def stop_if_diverged(self, step: int, values: dict[str, float]) -> None:
         """End the run when skipping updates cannot help any more; nothing is saved over the last good checkpoint.
@@ -376,46 +355,31 @@ class Trainer:
             f"rate or lengthen the warm-up. Checkpoints written before stay in {self.folder.path}"
         )
 
-    def evaluation_due(self, step: int) -> bool:
-        """Whether development metrics belong to this step's record."""
-        return bool(self.evaluation) and (step % self.evaluation.steps == 0 or step == self.plan.train_steps)
-
-    @property
-    def out_of_patience(self) -> bool:
-        """Whether the development metric has not improved for too long."""
-        return bool(self.selection and 0 < self.selection.patience <= self.best["worse_since"])
-
-    def judge(self, step: int, metrics: dict[str, float]) -> None:
-        """Remember the step with the best development metric; of equal ones the first."""
-        if not self.selection:
-            return
-        name = self.selection.metric
-        if metrics[name] > self.best["metrics"].get(name, -math.inf):
-            self.best = {"step": step, "metrics": metrics, "worse_since": 0}
+    def evaluate(self, step: int) -> None:
+        """Measure the network as it is after this step, and write the step's record."""
+        self.evaluating = True
+        with self.clock.paused():
+            metrics = self.evaluation(self.stop_if_asked)
+        self.evaluating = False
+        if self.best.update(step, metrics):
             self.evaluation.keep(step)
-        else:
-            self.best["worse_since"] += 1
+        self.record(step, metrics)
 
-    def record_if_due(self, step: int) -> None:
-        """Evaluate, close the window and write a line of the log, where this step is due for it."""
-        self.evaluating = self.evaluation_due(step)
-        every = self.config.log_steps
-        early = step < every and step in EARLY_STEPS
-        if not (self.evaluating or early or step % every == 0 or step == self.plan.train_steps):
-            return
-        development: dict[str, float] = {}
-        if self.evaluating:
-            with self.clock.paused():
-                development = self.evaluation(self.stop_if_asked)
-            self.judge(step, development)
-            self.evaluating = False
+    def stop_if_asked(self) -> None:
+        """What an evaluation calls before each of its batches."""
+        self.meet()
+        if self.stop_signal:
+            self.save()
+            self.stop()
+
+    def record(self, step: int, evaluation: Mapping[str, float] | None = None) -> None:
+        """Close the window with a line of the log."""
         means, self.window = self.window.means(), Window()
         recent, self.recent = self.recent, Speed()
         if not self.log:
             return
-        left = self.plan.train_steps - step
-        rate = self.session.per_second(self.session.updates)
         examples, tokens = recent.per_second(recent.examples), recent.per_second(recent.tokens)
+        flops, rate = recent.per_second(recent.flops), self.session.per_second(self.session.updates)
         record = {
             "step": step,
             "epoch": step * self.config.accumulation_steps / self.plan.batches_per_epoch,
@@ -424,14 +388,15 @@ class Trainer:
             "skipped_steps": self.skipped_steps,
             "examples_per_s": examples and examples * self.ranks.size,
             "tokens_per_s": tokens and tokens * self.ranks.size,
-            "eta_s": rate and left / rate,
+            "mfu": self.utilisation.mfu(flops) if self.utilisation and flops else None,
+            "eta_s": rate and self.progress.seconds_left(step, rate),
         }
-        self.log.write(record | {EVAL_PREFIX + name: value for name, value in development.items()})
+        self.log.write(record | {EVAL_PREFIX + name: value for name, value in (evaluation or {}).items()})
 
     def mark_best(self) -> None:
         """Mark the checkpoint just written, or resumed from, if it is the best."""
-        if self.folder.writer and self.best["step"] == self.done > 0:
-            mark_best(self.folder.path, self.done, self.best["metrics"])
+        if self.folder.writer:
+            self.best.mark(self.folder.path, self.progress.step)
 
     def save(self) -> None:
         """Write a checkpoint and prune older ones of this run; only rank 0 does."""
@@ -441,7 +406,27 @@ class Trainer:
         with self.clock.paused():
             self.log.sync()
             if self.config.enable_save_ckpt:
-                self.written = [*self.written, self.done]
-                save_checkpoint(self.step, self.folder.path, self.done, self.state())
+                self.written = [*self.written, self.progress.step]
+                save_checkpoint(self.step, self.folder.path, self.progress.step, self.state())
                 self.mark_best()
                 self.written = prune_checkpoints(self.folder.path, self.written, self.config.save_checkpoint_num)
+
+    def stop(self) -> NoReturn:
+        """Exit for the signal that was received; the state is saved."""
+        place = "in the evaluation after" if self.evaluating else "after"
+        saved = self.config.enable_save_ckpt
+        kept = "saved; the same command resumes it" if saved else "not saved: enable_save_ckpt is false"
+        logger.info(f"stopped {place} step {self.progress.step}, {kept}")
+        raise SystemExit(128 + self.stop_signal)
+
+    def finish(self) -> dict[str, Any]:
+        """Mark the run as finished and obey a signal that came with its end; returns and raises as fit."""
+        step, results = self.progress.step, self.log.records[-1] if self.log and self.log.records else {}
+        if self.progress.elapsed >= 1:
+            logger.info(f"max_train_hours {self.config.max_train_hours:g} are over after step {step}")
+        self.folder.finish(results)
+        self.meet()
+        if self.stop_signal:
+            logger.info(f"stopped after step {step}, the last one: the run is finished")
+            raise SystemExit(128 + self.stop_signal)
+        return results

@@ -106,6 +106,13 @@ class TrainingConfig(ArchitectureConfig):
     # How it is trained.
     accumulation_steps: int = option(1, "micro-batches added up to one update", minimum=1, maximum=MICRO_BATCHES)
     optimizer_cfg: OptimizerConfig = section(OptimizerConfig(), "the optimizer")
+    max_train_hours: float = option(
+        0.0,
+        "hours of training, with compilation, evaluation and saving, after which the run ends, the rate decaying over "
+        "them; 0: no limit",
+        minimum=0,
+        maximum=MINUTES / 60,
+    )
     clip_norm: float = option(1.0, "global norm that gradients are cut to; 0 leaves them alone", minimum=0, maximum=1e6)
     seed: int = option(12345, "seed of weights, order and dropout", minimum=0, maximum=SEED)
 

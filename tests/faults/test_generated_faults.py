@@ -177,7 +177,7 @@ def write_small_files(folder: Path) -> dict[Path, Any]:
         folder / "tags/task.json": lambda: answer(folder / "tags"),
         run / "albert_config.json": lambda: find_checkpoint(run),
         run / "best_checkpoint.json": lambda: best_checkpoint(run),
-        run / "train_log.jsonl": lambda: read_log(run, 5, quiet),
+        run / "train_log.jsonl": lambda: read_log(run, 5),
         folder / "begun/config.yaml": lambda: check_run_folder(folder / "begun", config),
         folder / "model.json": lambda: load_exported(exported),
         ready: lambda: open_records(ready.parent, "classification").columns,

@@ -25,7 +25,7 @@ MODEL = {
     "hidden_dropout_prob": 0.1,
     "attention_probs_dropout_prob": 0.1,
 }
-SPEEDS = ("examples_per_s", "tokens_per_s", "eta_s")
+SPEEDS = ("examples_per_s", "tokens_per_s", "mfu", "eta_s")
 
 
 def write_pretraining_data(folder: Path) -> Path:

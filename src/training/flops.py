@@ -1,0 +1,88 @@
+"""Model-FLOPs utilisation: the operations that training needs, against what the device's matrix products reach.
+
+Counted are matrix products alone, 2 operations for each multiply-add, forward and backward: three times the forward
+pass, since each product has two in its gradient (Chowdhery et al. 2022, appendix B; Kaplan et al. 2020, section 2.1).
+What `recompute` repeats is not counted, nor are heads of tasks, whose products add less than a hundredth.
+"""
+
+import time
+from statistics import median
+
+import numpy as np
+from mindspore import Tensor, ops
+
+from src.albert_config import AlbertConfig
+from src.albert_model import compute_dtype
+
+LONG_ENOUGH = 0.02  # s that a product must take, so that starting it does not matter
+BLOCK, LARGEST = 128, 16384  # rows
+REPEATS = 5
+
+
+def forward_flops(config: AlbertConfig, rows: int, length: int, predictions: int = 0) -> float:
+    """Operations of a forward pass over `rows` sequences of `length` tokens.
+
+    Args:
+        predictions: positions of a sequence whose token is predicted over the vocabulary.
+    """
+    tokens, hidden = rows * length, config.hidden_size
+    projections = 4 * 2 * tokens * hidden * hidden  # query, key, value, output
+    scores_and_context = 2 * 2 * tokens * length * hidden
+    if config.use_relative_positions:
+        scores_and_context *= 2  # each again with the embeddings of distances
+    feed_forward = 2 * 2 * tokens * hidden * config.intermediate_size
+    layers = config.num_hidden_layers * config.inner_group_num * (projections + scores_and_context + feed_forward)
+    mapping = 2 * tokens * config.embedding_size * hidden
+    pooler = 2 * rows * hidden * hidden
+    masked_tokens = 2 * rows * predictions * config.embedding_size * (hidden + config.vocab_size)
+    return float(mapping + layers + pooler + masked_tokens)
+
+
+class Utilisation:
+    """Model-FLOPs utilisation of the training of one architecture on this device.
+
+    Args:
+        texts_per_row: sequences that lie side by side in a row of a batch.
+    """
+
+    def __init__(self, config: AlbertConfig, texts_per_row: int = 1) -> None:
+        self.config, self.texts_per_row = config, texts_per_row
+        self.peak = 0.0
+
+    def measure_device(self) -> None:
+        """Find out what mfu is a share of, in a fraction of a second."""
+        self.peak = matmul_flops_per_second(self.config)
+
+    def flops(self, batch: dict[str, np.ndarray]) -> float:
+        """Operations of a micro-batch, forward and backward.
+
+        Args:
+            batch: input_mask (B, L), and masked_lm_positions (B, P) where tokens are predicted.
+        """
+        rows, width = batch["input_mask"].shape
+        predictions = batch["masked_lm_positions"].shape[1] if "masked_lm_positions" in batch else 0
+        return 3 * forward_flops(self.config, rows * self.texts_per_row, width // self.texts_per_row, predictions)
+
+    def mfu(self, flops_per_second: float) -> float:
+        """Share of the device's speed that training reaches."""
+        return flops_per_second / self.peak
+
+
+def matmul_flops_per_second(config: AlbertConfig) -> float:
+    """Operations a second of large square matrix products in the compute type, the median of several."""
+    block = ops.cast(
+        Tensor(np.random.default_rng(0).standard_normal((BLOCK, BLOCK), np.float32)), compute_dtype(config)
+    )
+    size, seconds = BLOCK, 0.0
+    while seconds < LONG_ENOUGH and size < LARGEST:
+        size *= 2
+        matrix = ops.tile(block, (size // BLOCK, size // BLOCK))
+        _product_seconds(matrix)  # the first one is not the usual one
+        seconds = _product_seconds(matrix)
+    return 2 * size**3 / median(_product_seconds(matrix) for _ in range(REPEATS))
+
+
+def _product_seconds(matrix: Tensor) -> float:
+    start = time.perf_counter()
+    ops.matmul(matrix, matrix)[:1, :1].asnumpy()
+    return time.perf_counter() - start

@@ -1,0 +1,67 @@
+"""Updates that the device may still be computing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mindspore import Tensor
+
+from src.training.meters import Stopwatch
+
+
+@dataclass(frozen=True)
+class Update:
+    """One update under way; what it counts is of this rank.
+
+    compiled: whether a graph was compiled for it, so that its time says nothing.
+    """
+
+    step: int
+    outputs: Mapping[str, Tensor]
+    examples: int
+    tokens: int
+    flops: float = 0.0
+    compiled: bool = False
+
+
+class ReadUpdate(NamedTuple):
+    """An update with its metrics by name, and its seconds; None where it was not measured."""
+
+    update: Update
+    values: dict[str, float]
+    seconds: float | None
+
+
+class PendingUpdates:
+    """The queue of updates under way; those that are read together share the time since the last reading evenly."""
+
+    def __init__(self, clock: Stopwatch) -> None:
+        self.clock, self.read_at = clock, clock.seconds()
+        self.queue: list[Update] = []
+
+    def add(self, update: Update) -> None:
+        """Queue an update that was started."""
+        self.queue.append(update)
+
+    @property
+    def has_compiled(self) -> bool:
+        """Whether a graph was compiled for one of them, which is computed therefore."""
+        return any(update.compiled for update in self.queue)
+
+    def read(self) -> list[ReadUpdate]:
+        """Wait for all updates under way and empty the queue."""
+        updates, self.queue = self.queue, []
+        values = [read_values(update.outputs) for update in updates]
+        now = self.clock.seconds()
+        measured = sum(not update.compiled for update in updates)
+        seconds = (now - self.read_at) / max(1, measured)
+        self.read_at = now
+        return [
+            ReadUpdate(update, each, None if update.compiled else seconds)
+            for update, each in zip(updates, values, strict=True)
+        ]
+
+
+def read_values(outputs: Mapping[str, Tensor]) -> dict[str, float]:
+    """Numbers of one update's metrics; waits for the device."""
+    return {name: float(tensor.asnumpy()) for name, tensor in outputs.items()}
