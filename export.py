@@ -29,7 +29,6 @@ def main(config: ExportConfig) -> None:
         dry_run_export(model, name, config.file_format, *shape)
         return
     export_model(model, name, config.file_format, key, *shape)
-    print(f"written: {name}.{config.file_format.lower()}, {name}.json and the vocabulary")
 
 
 if __name__ == "__main__":

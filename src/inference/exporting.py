@@ -78,6 +78,7 @@ def export_model(
             sync_to_disk(path)
             path.replace(name.parent / path.name)
         sync_to_disk(name.parent)
+    logger.info(f"written: {name}.{file_format.lower()}, {name}.json and the vocabulary")
 
 
 def dry_run_export(

@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from src.tasks.task_info import TaskInfo
+
 Record = dict[str, Any]
 logger = logging.getLogger(__name__)
 
@@ -15,13 +17,12 @@ logger = logging.getLogger(__name__)
 class Predictor(Protocol):
     """What the server needs of a model. It need not be thread-safe: one thread alone calls it.
 
-    `card` holds at least "task" (a key of src.inference.server.schemas.ANSWERS), "labels" (list of names, or None) and
-    "max_seq_length"; all of it must be JSON. `predict` gives one answer a record, in order, in the formats of
-    src/inference/server/schemas.py; a record that cannot be answered gives {"error": sentence}.
+    `predict` gives one answer a record, in order, in the formats of the task (src.tasks.spec.TaskSpec.answer); a record
+    that cannot be answered gives {"error": sentence}.
     """
 
     @property
-    def card(self) -> dict[str, Any]: ...
+    def task_info(self) -> TaskInfo: ...
 
     def predict(self, records: list[Record]) -> list[Record]: ...
 
