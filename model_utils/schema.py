@@ -9,8 +9,6 @@ import difflib
 import functools
 import os
 import sys
-import types
-import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
@@ -30,14 +28,12 @@ from pydantic.fields import FieldInfo
 
 from model_utils.errors import ConfigError, shorten
 from model_utils.files import write_text
+from model_utils.option_values import describe_allowed, extra_of, read_value, show, without_none
 from model_utils.yaml_files import read_yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 HELP = {"--help", "-h"}
-BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 SAME, SAME_PLACE, ANY = "same", "same place", "any"  # on_resume of an option
-TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
-BOUND_NAMES = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 VALUES_ONLY = "values only"  # context of a validation of a part: what keys say together is not checked
 
 
@@ -115,7 +111,7 @@ class Config(BaseModel):
         if value is None and field.default is None:
             return None
         try:
-            value = check(_read(value, _without_none(field.annotation)))
+            value = check(read_value(value, without_none(field.annotation)))
         except ValidationError:
             raise ValueError from None  # whose input is what was given
         if extra_of(field)["choices"] and value not in extra_of(field)["choices"]:
@@ -198,11 +194,6 @@ def is_section(field: FieldInfo) -> bool:
     return isinstance(field.default, Config)
 
 
-def extra_of(field: FieldInfo) -> Mapping[str, Any]:
-    """What option() or section() say about a field beyond what pydantic checks."""
-    return typing.cast(Mapping[str, Any], field.json_schema_extra)
-
-
 def leaves_of(kind: type[Config], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
     """Every option of a configuration class; those of sections under dotted names."""
     for key, field in kind.model_fields.items():
@@ -212,75 +203,11 @@ def leaves_of(kind: type[Config], prefix: str = "") -> Iterator[tuple[str, Field
             yield prefix + key, field
 
 
-# --- one value ---
-
-
-def show(value: Any) -> str:
-    """A value as yaml and the command line write it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple):
-        return ",".join(map(str, value)) or "empty"
-    if value is None:
-        return "not set"
-    return "empty" if value == "" else str(value)
-
-
-def describe_allowed(field: FieldInfo) -> str:
-    """The values a field may take, for error sentences and --help."""
-    if is_section(field):
-        return "a mapping of keys"
-    if extra_of(field)["choices"]:
-        return "one of " + ", ".join(map(show, extra_of(field)["choices"]))
-    inner = _without_none(field.annotation)
-    text = "texts with commas between them, each once" if inner == tuple[str, ...] else TYPE_NAMES[inner]
-    limits = {name: getattr(each, name) for each in field.metadata for name in BOUND_NAMES if hasattr(each, name)}
-    bounds = [
-        f"{BOUND_NAMES[name]} {limit:g}" if isinstance(limit, float) else f"{BOUND_NAMES[name]} {limit}"
-        for name, limit in limits.items()
-    ]
-    return text + (" " + " and ".join(bounds) if bounds else "")
-
-
-def _without_none(kind: Any) -> Any:
-    """int for `int | None`, other types unchanged."""
-    if isinstance(kind, types.UnionType):
-        (kind,) = (part for part in typing.get_args(kind) if part is not types.NoneType)
-    return kind
-
-
-def _read(value: Any, kind: Any) -> Any:
-    """A value from yaml, the command line or Python as the type of its field, where it has such a reading."""
-    if kind is str:
-        value = os.fspath(value) if isinstance(value, os.PathLike) else value
-        return _characters(value) if isinstance(value, str) else "" if value is None else value
-    if kind is bool:
-        return BOOLEANS.get(str(value).lower(), value) if isinstance(value, str | int) else value
-    if kind in (int, float):
-        return kind(value) if isinstance(value, str) else value
-    if isinstance(value, str):  # `a,b` and `[a, b]` from the command line
-        value = [word.strip() for word in value.strip().removeprefix("[").removesuffix("]").split(",")]
-        value = [word for word in value if word]
-    if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
-        raise ValueError
-    if len(set(value)) < len(value):
-        raise ValueError
-    return tuple(map(_characters, value))
-
-
-def _characters(text: str) -> str:
-    """The text itself, if it can be a part of a name and be written as UTF-8."""
-    if "\0" in text:
-        raise ValueError
-    text.encode()  # fails for bytes of the command line that are not UTF-8
-    return text
-
-
 def _sentence(error: ValidationError, kind: type[Config], origin: str = "", mark: str = "") -> ConfigError:
     """The first error as a sentence.
 
     Args:
-        origin: the file or "command line"; "" for Python.
+        origin: the file or "command line"; "" where Python makes an object.
         mark: what stands before a key there.
     """
     first = error.errors(include_url=False)[0]
@@ -292,9 +219,12 @@ def _sentence(error: ValidationError, kind: type[Config], origin: str = "", mark
         kind = type(kind.model_fields[parent].default)
     prefix = mark + "".join(f"{parent}." for parent in parents)
     if first["type"] in ("extra_forbidden", "invalid_key"):
-        return ConfigError(unknown_key(prefix + name, [prefix + known for known in kind.model_fields], origin))
+        return ConfigError(
+            unknown_key(prefix + name, [prefix + known for known in kind.model_fields], origin or kind.__name__)
+        )
     place = f"{origin}: " if origin else ""
-    allowed = describe_allowed(kind.model_fields[name])
+    field = kind.model_fields[name]
+    allowed = "a mapping of keys" if is_section(field) else describe_allowed(field)
     return ConfigError(f"{place}{prefix}{name} is {shorten(first['input'])}, allowed is {allowed}")
 
 

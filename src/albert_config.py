@@ -10,7 +10,8 @@ from pydantic.fields import FieldInfo
 from model_utils.errors import CheckpointError, ConfigError, shorten
 from model_utils.files import write_json
 from model_utils.json_files import read_object
-from model_utils.schema import ANY, Config, extra_of, option, unknown_key, with_default
+from model_utils.option_values import extra_of
+from model_utils.schema import ANY, Config, option, unknown_key, with_default
 
 LENGTH = 65_536  # tokens of a row, at most
 WIDTH = 65_536  # of a layer, at most

@@ -435,7 +435,7 @@ def test_a_changed_copy_is_checked() -> None:
     assert config.replace(batch_size=3) == PretrainConfig(seed=5, batch_size=3) and config.batch_size == 16
     with pytest.raises(ConfigError, match="batch_size is 0, allowed is a whole number at least 1"):
         config.replace(batch_size=0)
-    with pytest.raises(ConfigError, match=r"batchsize is not a key; did you mean batch_size\?"):
+    with pytest.raises(ConfigError, match=r"PretrainConfig: batchsize is not a key; did you mean batch_size\?"):
         config.replace(batchsize=3)
 
 

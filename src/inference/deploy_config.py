@@ -1,4 +1,4 @@
-"""The configurations of export.py and predict.py; model_utils/config.py says how a configuration is made."""
+"""The configurations of export.py and predict.py; model_utils/schema.py says how a configuration is made."""
 
 from pathlib import Path
 

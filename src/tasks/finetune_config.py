@@ -1,4 +1,4 @@
-"""The configurations of the fine-tuning scripts; model_utils/config.py says how a configuration is made."""
+"""The configurations of the fine-tuning scripts; model_utils/schema.py says how a configuration is made."""
 
 from typing import Any
 

@@ -19,7 +19,7 @@ OPTIMIZERS = ("AdamWeightDecay", "Lamb", "Adam")
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """One optimizer's settings; see the yaml files for what each means.
+    """One optimizer's settings; see training_config.DecayedAdamConfig for what each means.
 
     decay_filter: a parameter whose name contains one of these words gets neither weight decay nor layer adaptation.
     """

@@ -1,0 +1,81 @@
+"""One value of a configuration: read, shown, and what is allowed in its place."""
+
+import os
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+BOUND_NAMES = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+
+
+def extra_of(field: FieldInfo) -> Mapping[str, Any]:
+    """What option() or section() say about a field beyond what pydantic checks."""
+    return typing.cast(Mapping[str, Any], field.json_schema_extra)
+
+
+def show(value: Any) -> str:
+    """A value as yaml and the command line write it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ",".join(map(str, value)) or "empty"
+    if value is None:
+        return "not set"
+    return "empty" if value == "" else str(value)
+
+
+def describe_allowed(field: FieldInfo) -> str:
+    """The values a field may take, for error sentences and --help."""
+    if extra_of(field)["choices"]:
+        return "one of " + ", ".join(map(show, extra_of(field)["choices"]))
+    inner = without_none(field.annotation)
+    text = "texts with commas between them, each once" if inner == tuple[str, ...] else TYPE_NAMES[inner]
+    limits = {name: getattr(each, name) for each in field.metadata for name in BOUND_NAMES if hasattr(each, name)}
+    bounds = [
+        f"{BOUND_NAMES[name]} {limit:g}" if isinstance(limit, float) else f"{BOUND_NAMES[name]} {limit}"
+        for name, limit in limits.items()
+    ]
+    return text + (" " + " and ".join(bounds) if bounds else "")
+
+
+def without_none(kind: Any) -> Any:
+    """int for `int | None`, other types unchanged."""
+    if isinstance(kind, types.UnionType):
+        (kind,) = (part for part in typing.get_args(kind) if part is not types.NoneType)
+    return kind
+
+
+def read_value(value: Any, kind: Any) -> Any:
+    """A value from yaml, the command line or Python as the type of its field, where it has such a reading.
+
+    Raises:
+        ValueError: it has none.
+    """
+    if kind is str:
+        value = os.fspath(value) if isinstance(value, os.PathLike) else value
+        return _characters(value) if isinstance(value, str) else "" if value is None else value
+    if kind is bool:
+        return BOOLEANS.get(str(value).lower(), value) if isinstance(value, str | int) else value
+    if kind in (int, float):
+        return kind(value) if isinstance(value, str) else value
+    if isinstance(value, str):  # `a,b` and `[a, b]` from the command line
+        value = [word.strip() for word in value.strip().removeprefix("[").removesuffix("]").split(",")]
+        value = [word for word in value if word]
+    if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
+        raise ValueError
+    if len(set(value)) < len(value):
+        raise ValueError
+    return tuple(map(_characters, value))
+
+
+def _characters(text: str) -> str:
+    """The text itself, if it can be a part of a name and be written as UTF-8."""
+    if "\0" in text:
+        raise ValueError
+    text.encode()  # fails for bytes of the command line that are not UTF-8
+    return text
