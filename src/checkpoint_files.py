@@ -53,7 +53,7 @@ class BestSchema(Schema):
 
 
 @dataclass(frozen=True)
-class Contents:
+class Checkpoint:
     """What a checkpoint holds: numpy arrays by parameter name, and the loop's state (empty if it has none)."""
 
     path: Path
@@ -175,7 +175,7 @@ def _entries(path: Path, end: int) -> Iterator[tuple[str, Any]]:
             yield entry.tag, entry.tensor
 
 
-def read_checkpoint(path: Path, only_weights: bool = False) -> Contents:
+def read_checkpoint(path: Path, only_weights: bool = False) -> Checkpoint:
     """Read a checkpoint after comparing it with its checksum.
 
     Args:
@@ -204,7 +204,7 @@ def read_checkpoint(path: Path, only_weights: bool = False) -> Contents:
         raise
     except (DecodeError, IndexError, ValueError, TypeError) as error:
         raise CheckpointError(f"{path} is damaged or no MindSpore checkpoint: {error}") from error
-    return Contents(path, values, loop_state)
+    return Checkpoint(path, values, loop_state)
 
 
 def _to_array(content: bytes, shape: tuple[int, ...], kind: str) -> np.ndarray:
@@ -213,12 +213,12 @@ def _to_array(content: bytes, shape: tuple[int, ...], kind: str) -> np.ndarray:
     return np.frombuffer(content, np.dtype(kind.lower())).reshape(shape)
 
 
-def newest_checkpoint(folder: Path) -> Contents | None:
+def newest_checkpoint(folder: Path) -> Checkpoint | None:
     """The newest checkpoint that is whole, or None; damaged ones are logged and passed over."""
     return _first_whole([path for _, path in list_checkpoints(folder)])
 
 
-def _first_whole(paths: Iterable[Path], only_weights: bool = False) -> Contents | None:
+def _first_whole(paths: Iterable[Path], only_weights: bool = False) -> Checkpoint | None:
     for path in paths:
         try:
             if not verify(path):
@@ -229,7 +229,7 @@ def _first_whole(paths: Iterable[Path], only_weights: bool = False) -> Contents 
     return None
 
 
-def find_checkpoint(path: Path) -> Contents:
+def find_checkpoint(path: Path) -> Checkpoint:
     """The weights of a file, or of a folder: of its best checkpoint where one was chosen, else of its newest good one.
 
     Raises:
@@ -241,7 +241,7 @@ def find_checkpoint(path: Path) -> Contents:
     return contents
 
 
-def _check_architecture(contents: Contents, file: Path | None) -> None:
+def _check_architecture(contents: Checkpoint, file: Path | None) -> None:
     """Many a wrong value fits the weights' shapes: a checkpoint says what it was trained as (ARCHITECTURE)."""
     if file is None:
         return
@@ -254,7 +254,7 @@ def _check_architecture(contents: Contents, file: Path | None) -> None:
             )
 
 
-def _find(path: Path) -> Contents:
+def _find(path: Path) -> Checkpoint:
     refuse_foreign(path)
     if not path.is_dir():
         return read_checkpoint(path, only_weights=True)
@@ -267,7 +267,7 @@ def _find(path: Path) -> Contents:
     return contents
 
 
-def load_backbone(network: nn.Cell, contents: Contents, needed: tuple[str, ...] = (BACKBONE,)) -> None:
+def load_backbone(network: nn.Cell, contents: Checkpoint, needed: tuple[str, ...] = (BACKBONE,)) -> None:
     """Warm start: set the parameters that the checkpoint has, by exact name, and log what matched.
 
     The backbone must be there completely; a head that is missing or has another shape (another number of labels)

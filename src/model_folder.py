@@ -25,7 +25,7 @@ from model_utils.json_files import FileBeside, Schema, Sha256, read_json, read_v
 from src.albert_config import AlbertConfig, check_memory, find_config_file
 from src.checkpoint_files import (
     ARCHITECTURE,
-    Contents,
+    Checkpoint,
     checkpoint_path,
     find_checkpoint,
     folder_of,
@@ -75,7 +75,7 @@ class ModelFolder:
     tokenizer: FullTokenizer | None = None
     task_info: "TaskInfo | None" = None
     token_counts: np.ndarray | None = None
-    checkpoint: Contents | None = None
+    checkpoint: Checkpoint | None = None
 
     @classmethod
     def load(cls, path: str | Path, vocab_file: str = "", spm_model_file: str = "") -> Self:

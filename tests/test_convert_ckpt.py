@@ -20,7 +20,7 @@ from model_utils.errors import CheckpointError, ConfigError, DataError, UserErro
 from src import finetune_eval_model as heads
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import PreTrainingScores
-from src.checkpoint_files import Contents, find_checkpoint, load_backbone
+from src.checkpoint_files import Checkpoint, find_checkpoint, load_backbone
 from src.conversion import google_checkpoint
 from src.conversion.checks import weight_shapes
 from src.conversion.convert import GROUP_OF
@@ -291,7 +291,7 @@ def test_layers_that_share_nothing_become_groups(tmp_path: Path) -> None:
 
 def write_ours(folder: Path, config: AlbertConfig, values: dict[str, np.ndarray], task: TaskInfo | None = None) -> Path:
     folder = folder / "ours"
-    write_own(ModelFolder(config, task_info=task, checkpoint=Contents(folder, values, {})), folder)
+    write_own(ModelFolder(config, task_info=task, checkpoint=Checkpoint(folder, values, {})), folder)
     return folder
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from model_utils.errors import CheckpointError, ConfigError
 from src.albert_config import AlbertConfig, find_config_file
-from src.checkpoint_files import Contents
+from src.checkpoint_files import Checkpoint
 from src.conversion.checks import account, check_shapes, settle_task
 from src.conversion.tf_names import from_google, google_names, is_training_state
 from src.model_folder import ModelFolder
@@ -41,7 +41,7 @@ def read_google(path: Path, task: str = "", labels: tuple[str, ...] = ()) -> Mod
     several = len(values.get("classifier.bias", ())) > 1
     task_info = settle_task(values, {"task": "classification"} if several else {}, task, labels, prefix)
     tokenizer = _find_vocabulary(config_file.parent, config.vocab_size)
-    return ModelFolder(config, tokenizer, task_info, checkpoint=Contents(prefix, values, {}))
+    return ModelFolder(config, tokenizer, task_info, checkpoint=Checkpoint(prefix, values, {}))
 
 
 def find_prefix(path: Path) -> Path:

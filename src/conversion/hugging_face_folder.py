@@ -11,7 +11,7 @@ from model_utils.errors import CheckpointError, ConfigError, DataError
 from model_utils.files import new_folder, write_json
 from model_utils.json_files import Schema, matching, read_json
 from src.albert_config import RUN_KEYS, AlbertConfig
-from src.checkpoint_files import Contents
+from src.checkpoint_files import Checkpoint
 from src.conversion.checks import account, check_shapes, settle_task
 from src.conversion.hf_names import TIED_COPIES, hugging_face_names
 from src.conversion.own_folder import has_initial_pooler
@@ -98,7 +98,7 @@ def read_hugging_face(folder: Path, task: str = "", labels: tuple[str, ...] = ()
     check_shapes(values, config, folder)
     task_info = settle_task(values, _stated_task(stated, values, folder), task, labels, folder)
     tokenizer = _read_vocabulary(folder, config.vocab_size)
-    return ModelFolder(config, tokenizer, task_info, checkpoint=Contents(folder, values, {}))
+    return ModelFolder(config, tokenizer, task_info, checkpoint=Checkpoint(folder, values, {}))
 
 
 def _drop_copies(weights: dict[str, np.ndarray], folder: Path) -> None:

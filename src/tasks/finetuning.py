@@ -17,7 +17,7 @@ from model_utils.device import Device, setup_device
 from model_utils.errors import CheckpointError, ConfigError
 from model_utils.files import write_json
 from src.albert_config import check_memory
-from src.checkpoint_files import Contents, find_checkpoint, folder_of, load_backbone
+from src.checkpoint_files import Checkpoint, find_checkpoint, folder_of, load_backbone
 from src.data.feature_cache import TRAIN
 from src.model_folder import TASK_FILE, ModelFolder, calibrate, load_tokenizer, read_task_info
 from src.tasks.finetune_config import FinetuneConfig
@@ -256,7 +256,7 @@ class Finetuning:
             logger.info(f"results and predictions are in {output}")
         return report
 
-    def scores_of(self, contents: Contents) -> nn.Cell:
+    def scores_of(self, contents: Checkpoint) -> nn.Cell:
         """The task's network without losses, with these weights."""
         network = self.task.spec.scores(self.architecture, self.task.task_info)
         load_backbone(network, contents, needed=("",))

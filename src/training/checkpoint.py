@@ -8,7 +8,7 @@ from model_utils.errors import CheckpointError
 from model_utils.files import write_json
 from src.checkpoint_files import (
     BEST_FILE,
-    Contents,
+    Checkpoint,
     abbreviated,
     best_checkpoint,
     checkpoint_path,
@@ -37,7 +37,7 @@ def mark_best(folder: Path, step: int, metrics: dict[str, float]) -> None:
     write_json(folder / BEST_FILE, {"checkpoint": checkpoint_path(folder, step).name, "step": step, **metrics})
 
 
-def restore(cell: nn.Cell, contents: Contents) -> None:
+def restore(cell: nn.Cell, contents: Checkpoint) -> None:
     """Set every parameter of `cell`, weights, moments and counters, exactly as saved.
 
     Raises:

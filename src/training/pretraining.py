@@ -11,7 +11,7 @@ from model_utils.errors import ConfigError, DataError
 from model_utils.facts import flatten
 from src.albert_config import PRESETS, RUN_KEYS, AlbertConfig, find_config_file
 from src.albert_for_pre_training import AlbertForPreTraining, initialise_output_bias
-from src.checkpoint_files import Contents, find_checkpoint, load_backbone
+from src.checkpoint_files import Checkpoint, find_checkpoint, load_backbone
 from src.data.batches import FeatureDataset, TFRecordDataset
 from src.tokenization import FullTokenizer, build_tokenizer
 from src.training.evaluation import Evaluation
@@ -199,7 +199,7 @@ def initialise(network: AlbertForPreTraining, data: PretrainingData, weights: st
         initialise_output_bias(network, data.token_counts)
 
 
-def trained_on(contents: Contents) -> dict[str, Any]:
+def trained_on(contents: Checkpoint) -> dict[str, Any]:
     """Facts of the data that a checkpoint of this project was trained on; empty for others."""
     return contents.loop_state.get("identity", {})
 
