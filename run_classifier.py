@@ -1,8 +1,7 @@
 """Classify texts or pairs of texts: python run_classifier.py --help lists all keys."""
 
 from model_utils.config import run_main
-from src.tasks.classification import ClassifierTask
-from src.tasks.finetune_config import ClassifierConfig
+from src.tasks.classification import ClassifierConfig, ClassifierTask
 from src.tasks.finetuning import finetune
 
 

@@ -1,9 +1,8 @@
 """Find names in texts: python run_ner.py --help lists all keys."""
 
 from model_utils.config import run_main
-from src.tasks.finetune_config import NerConfig
 from src.tasks.finetuning import finetune
-from src.tasks.token_classification import NerTask
+from src.tasks.token_classification import NerConfig, NerTask
 
 
 def main(config: NerConfig) -> None:

@@ -1,9 +1,8 @@
 """Answer RACE's questions: python run_race.py --help lists all keys."""
 
 from model_utils.config import run_main
-from src.tasks.finetune_config import RaceConfig
 from src.tasks.finetuning import finetune
-from src.tasks.multiple_choice import RaceTask
+from src.tasks.multiple_choice import RaceConfig, RaceTask
 
 
 def main(config: RaceConfig) -> None:

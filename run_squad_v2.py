@@ -1,9 +1,8 @@
 """Answer SQuAD v2.0's questions: python run_squad_v2.py --help lists all keys."""
 
 from model_utils.config import run_main
-from src.tasks.finetune_config import SquadV2Config
 from src.tasks.finetuning import finetune
-from src.tasks.question_answering import SquadV2Task
+from src.tasks.question_answering import SquadV2Config, SquadV2Task
 
 
 def main(config: SquadV2Config) -> None:

@@ -25,15 +25,16 @@ from src import create_pretraining_data, train_vocabulary
 from src.albert_config import PRESETS, AlbertConfig, check_memory, find_config_file, resolve_albert_config
 from src.create_pretraining_data import CreateDataConfig
 from src.inference import deploy_config
-from src.tasks import finetune_config
+from src.tasks import classification, multiple_choice, question_answering, token_classification
 from src.training import training_config
 from src.training.training_config import PretrainConfig, PretrainEvalConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 
+TASK_MODULES = (classification, multiple_choice, question_answering, token_classification)
 COMMANDS = [
     kind
-    for module in (training_config, finetune_config, deploy_config, create_pretraining_data, train_vocabulary)
+    for module in (training_config, *TASK_MODULES, deploy_config, create_pretraining_data, train_vocabulary)
     for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, Config) and "python " in (kind.__doc__ or "")
 ]
@@ -254,7 +255,7 @@ def test_keys_at_odds_with_each_other_are_refused(tmp_path: Path, words: list[st
 
 
 def test_measuring_needs_checkpoints(tmp_path: Path) -> None:
-    kind = finetune_config.SquadConfig
+    kind = question_answering.SquadConfig
     words = ["--enable_save_ckpt=no", "--do_predict=yes"]
     for more, key in (([], "do_eval"), (["--do_eval=no"], "do_predict")):
         sentence = refusal(tmp_path, "", *words, *more, kind=kind)
@@ -344,7 +345,7 @@ def test_a_batch_larger_than_the_memory_is_refused() -> None:
     ],
 )
 def test_what_contradicts_itself_is_refused(tmp_path: Path, words: list[str], sentence: str) -> None:
-    assert sentence in refusal(tmp_path, "", *words, kind=finetune_config.ClassifierConfig)
+    assert sentence in refusal(tmp_path, "", *words, kind=classification.ClassifierConfig)
 
 
 # --- round trips ---

@@ -13,14 +13,11 @@ import run_race
 import run_squad_v1
 import run_squad_v2
 from model_utils.schema import load_config
-from src.tasks.finetune_config import (
-    ClassifierConfig,
-    FinetuneConfig,
-    NerConfig,
-    RaceConfig,
-    SquadConfig,
-    SquadV2Config,
-)
+from src.tasks.classification import ClassifierConfig
+from src.tasks.finetune_config import FinetuneConfig
+from src.tasks.multiple_choice import RaceConfig
+from src.tasks.question_answering import SquadConfig, SquadV2Config
+from src.tasks.token_classification import NerConfig
 from tests.helpers.finetune_arguments import arguments
 from tests.helpers.race_files import take_short_passages, write_race
 from tests.helpers.squad_files import short_questions

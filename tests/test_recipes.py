@@ -7,7 +7,10 @@ import yaml
 
 from model_utils.facts import flatten
 from model_utils.schema import load_config
-from src.tasks.finetune_config import ClassifierConfig, FinetuneConfig, RaceConfig, SquadConfig, SquadV2Config
+from src.tasks.classification import ClassifierConfig
+from src.tasks.finetune_config import FinetuneConfig
+from src.tasks.multiple_choice import RaceConfig
+from src.tasks.question_answering import SquadConfig, SquadV2Config
 from tests.conftest import ROOT
 
 # Warm-up, learning rate, updates and global batch, length 512, as published by google-research/albert.

@@ -19,8 +19,7 @@ from model_utils.schema import load_config
 from src.assessment_method import assess
 from src.checkpoint_files import list_checkpoints
 from src.create_finetune_data import ReadySplit
-from src.tasks.classification import ClassifierTask, CustomTexts
-from src.tasks.finetune_config import ClassifierConfig
+from src.tasks.classification import ClassifierConfig, ClassifierTask, CustomTexts
 from src.tasks.spec import PreparedSplit
 from src.training.network_outputs import OutputTable
 from tests.conftest import ROOT

@@ -15,7 +15,10 @@ import pytest
 from model_utils.errors import CheckpointError, ConfigError, UserError
 from model_utils.schema import Config, leaves_of, load_config
 from src.albert_config import AlbertConfig
-from src.tasks.finetune_config import ClassifierConfig, NerConfig, RaceConfig, SquadConfig, SquadV2Config
+from src.tasks.classification import ClassifierConfig
+from src.tasks.multiple_choice import RaceConfig
+from src.tasks.question_answering import SquadConfig, SquadV2Config
+from src.tasks.token_classification import NerConfig
 from src.training.run_folder import RunFolder
 from src.training.training_config import PretrainConfig
 

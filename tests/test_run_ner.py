@@ -11,8 +11,7 @@ from model_utils.errors import CheckpointError, ConfigError, DataError
 from model_utils.schema import load_config
 from src.data.entities import entity_scores
 from src.data.text_tables import read_table
-from src.tasks.finetune_config import NerConfig
-from src.tasks.token_classification import NerTask
+from src.tasks.token_classification import NerConfig, NerTask
 from tests.helpers.finetune_arguments import LEARNER, arguments
 from tests.helpers.folder_state import folder_state
 

@@ -14,8 +14,7 @@ import run_squad_v2
 from model_utils.schema import load_config
 from src.create_squad_data import Answer, Question, SquadSplit, read_squad
 from src.data.text_tables import read_table
-from src.tasks.finetune_config import SquadConfig, SquadV2Config
-from src.tasks.question_answering import SQUAD_V2, SquadTask, SquadV2Task
+from src.tasks.question_answering import SQUAD_V2, SquadConfig, SquadTask, SquadV2Config, SquadV2Task
 from src.tasks.spec import EvaluationResult, PreparedSplit
 from src.tasks.squad_metrics import score_answers, score_with_threshold
 from tests.helpers.finetune_arguments import LEARNER, arguments

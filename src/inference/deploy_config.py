@@ -6,7 +6,10 @@ from model_utils.config import ROWS, OneDeviceConfig
 from model_utils.errors import ConfigError
 from model_utils.schema import option
 from src.albert_config import LENGTH
-from src.tasks.finetune_config import ClassifierConfig, NerConfig, RaceConfig, SquadConfig, SquadV2Config
+from src.tasks.classification import ClassifierConfig
+from src.tasks.multiple_choice import RaceConfig
+from src.tasks.question_answering import SquadConfig, SquadV2Config
+from src.tasks.token_classification import NerConfig
 from src.training.training_config import PretrainConfig
 
 MINDIR, AIR, ONNX = "MINDIR", "AIR", "ONNX"

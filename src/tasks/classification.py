@@ -11,6 +11,7 @@ from pydantic import Field
 from scipy.special import softmax
 
 from model_utils.errors import ConfigError, DataError
+from model_utils.schema import ANY, SAME_PLACE, option
 from src.albert_config import WIDTH, AlbertConfig
 from src.albert_for_finetune import AlbertForRegression, AlbertForSequenceClassification
 from src.assessment_method import METHODS, assess
@@ -32,14 +33,79 @@ from src.data.feature_cache import TRAIN, Features, Split
 from src.data.text_tables import read_table
 from src.finetune_eval_model import SequenceClassificationScores
 from src.tasks.answerer import Answer, Answerer, Outputs, Probability, Record, likeliest_name
-from src.tasks.finetune_config import ClassifierConfig
+from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.glue import GLUE_TASKS, read_glue, write_submission
 from src.tasks.prediction_table import write_prediction_table
 from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, TaskSpec
 from src.tasks.task_info import LabelledInfo, TaskInfo
 from src.tokenization import FullTokenizer
 
+CUSTOM = "custom"
+TFRECORD = ".tfrecord"
+MOST_LABELS = 100_000
 LABELS = "labels"  # array of label ids or scores beside the rows of a split that has them
+
+
+class ClassifierConfig(FinetuneConfig):
+    """Classify texts or pairs of texts, or score them: python run_classifier.py."""
+
+    config_file = "task_classifier_config.yaml"
+
+    task_name: str = option("custom", "a task of GLUE, or custom for one's own files", choices=(*GLUE_TASKS, CUSTOM))
+    assessment_method: str = option(
+        "",
+        "what is measured; empty: the task's official method; f1 of two labels is that of the second in label_list",
+        choices=("", *METHODS),
+    )
+    num_class: int = option(
+        0, "number of classes, 1 for a regression; 0: as many as are found", minimum=0, maximum=MOST_LABELS
+    )
+    classifier_hidden_size: int = option(
+        0, "width of a layer between the encoder and the classifier; 0: none", minimum=0, maximum=WIDTH
+    )
+
+    # custom: the files, and where in them the texts are.
+    train_file: str = option(
+        "",
+        "tsv, csv, jsonl, xls or xlsx; empty: train.* of data_dir",
+        needs=("task_name", "custom"),
+        on_resume=SAME_PLACE,
+    )
+    dev_file: str = option(
+        "",
+        "likewise; where there is none, dev_ratio of the training file",
+        needs=("task_name", "custom"),
+        on_resume=SAME_PLACE,
+    )
+    test_file: str = option("", "likewise; labels are not needed", needs=("task_name", "custom"), on_resume=ANY)
+    positive_file: str = option(
+        "", "one text a line, in place of train_file", needs=("task_name", "custom"), on_resume=SAME_PLACE
+    )
+    negative_file: str = option(
+        "", "one text a line, beside positive_file", needs=("task_name", "custom"), on_resume=SAME_PLACE
+    )
+    dev_ratio: float = option(0.1, "share split off for development", above=0, below=1, needs=("task_name", "custom"))
+    text_a_column: str = option("text_a", "name of the column, or its number from 1", needs=("task_name", "custom"))
+    text_b_column: str = option("", "likewise; empty: single texts", needs=("task_name", "custom"))
+    label_column: str = option("label", "likewise", needs=("task_name", "custom"))
+    column_names: tuple[str, ...] = option(
+        (), "names of the columns of files without a header", needs=("task_name", "custom")
+    )
+    label_list: tuple[str, ...] = option(
+        (), "labels in their order; empty: those found, sorted", needs=("task_name", "custom")
+    )
+
+    def validate(self) -> None:
+        super().validate()
+        if self.schema_file_path and not any(
+            path.endswith(TFRECORD) for path in (self.train_data_file_path, self.eval_data_file_path)
+        ):
+            raise ConfigError(
+                f"schema_file_path is {self.schema_file_path}, but neither train_data_file_path nor "
+                f"eval_data_file_path names a *{TFRECORD} file"
+            )
+        if bool(self.positive_file) != bool(self.negative_file) or (self.positive_file and self.train_file):
+            raise ConfigError("positive_file and negative_file belong together and stand in place of train_file")
 
 
 class ClassifierTask:

@@ -11,6 +11,7 @@ from scipy.special import softmax
 
 from model_utils.errors import ConfigError, DataError
 from model_utils.files import write_json
+from model_utils.schema import option
 from src.albert_config import LENGTH
 from src.albert_for_finetune import AlbertForMultipleChoice
 from src.assessment_method import assess
@@ -26,11 +27,25 @@ from src.data.race_data import (
 )
 from src.finetune_eval_model import MultipleChoiceScores
 from src.tasks.answerer import Answer, Answerer, Outputs, Probability, Record, likeliest_name, text_of
-from src.tasks.finetune_config import RaceConfig
+from src.tasks.finetune_config import FinetuneConfig, adam_of_rate
 from src.tasks.prediction_table import write_prediction_table
 from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, TaskSpec
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
+from src.training.training_config import OptimizerConfig
+
+
+class RaceConfig(FinetuneConfig):
+    """Answer reading comprehension questions with four choices: python run_race.py."""
+
+    config_file = "task_race_config.yaml"
+    max_seq_length: int = 512
+    epoch_num: int = 5
+    train_batch_size: int = 8
+    optimizer_cfg: OptimizerConfig = adam_of_rate(1e-5)
+
+    level: str = option("all", "which examinations are trained on and measured", choices=("middle", "high", "all"))
+    max_qa_length: int = option(128, "tokens of question and choice together", minimum=1, maximum=LENGTH)
 
 
 class RaceTask:

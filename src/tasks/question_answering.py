@@ -9,6 +9,7 @@ import numpy as np
 from pydantic import BaseModel, Field
 
 from model_utils.errors import ConfigError
+from model_utils.schema import ANY, SAME_PLACE, option
 from src.albert_config import LENGTH, AlbertConfig
 from src.albert_for_finetune import AlbertForQuestionAnswering, AlbertForSpanSearch
 from src.create_finetune_data import sample
@@ -24,13 +25,14 @@ from src.squad_postprocess import (
     write_predictions,
 )
 from src.tasks.answerer import Answer, Answerer, Offset, Outputs, Probability, Record, text_of
-from src.tasks.finetune_config import BEAM, SquadConfig, SquadV2Config
+from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.prediction_table import write_prediction_table
 from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, TaskSpec
 from src.tasks.squad_metrics import score_answers, score_with_threshold
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
 
+BEAM = 1000  # answers of a question that are kept or looked at, at most
 THRESHOLD = "null_threshold"  # of SpanSearchInfo
 SUFFIXES = {"dev": "", "test": "_test"}  # of the names of prediction files
 
@@ -151,6 +153,37 @@ SQUAD_V2 = TaskSpec(
     SpanSearchInfo,
     losses=AlbertForSpanSearch,
 )
+
+
+class SquadConfig(FinetuneConfig):
+    """Answer questions with a span of the text (SQuAD v1.1): python run_squad_v1.py."""
+
+    config_file = "task_squad_v1_config.yaml"
+    max_seq_length: int = 384
+    epoch_num: int = 2
+    train_batch_size: int = 48
+
+    train_json_path: str = option("", "training questions in SQuAD's format", on_resume=SAME_PLACE)
+    eval_json_path: str = option("", "development questions", on_resume=SAME_PLACE)
+    predict_json_path: str = option("", "questions to predict, answers not needed", on_resume=ANY)
+    language: str = option(
+        "en", "how answers are compared: by words of English or by characters of Chinese", choices=("en", "zh")
+    )
+    doc_stride: int = option(
+        128, "tokens between the beginnings of two windows of a long text", minimum=1, maximum=LENGTH
+    )
+    max_query_length: int = option(64, "tokens of a question", minimum=1, maximum=LENGTH)
+    max_answer_length: int = option(30, "tokens of an answer", minimum=1, maximum=LENGTH)
+    n_best_size: int = option(20, "answers kept for each question", minimum=1, maximum=BEAM)
+
+
+class SquadV2Config(SquadConfig):
+    """Answer questions with a span of the text, or with none (SQuAD v2.0): python run_squad_v2.py."""
+
+    config_file = "task_squad_v2_config.yaml"
+
+    start_n_top: int = option(5, "starts that the search goes on with", minimum=1, maximum=BEAM)
+    end_n_top: int = option(5, "ends looked at for each start", minimum=1, maximum=BEAM)
 
 
 class SquadTask:

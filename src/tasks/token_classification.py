@@ -11,13 +11,15 @@ import numpy as np
 from pydantic import BaseModel
 from scipy.special import softmax
 
-from model_utils.errors import DataError
+from model_utils.errors import ConfigError, DataError
 from model_utils.files import write_text
+from model_utils.schema import ANY, SAME_PLACE, option
 from src.albert_for_finetune import AlbertForTokenClassification
 from src.create_finetune_data import find_splits, sample, split_off
-from src.data.entities import OUTSIDE, entity_scores, find_entities, tag_names
+from src.data.entities import OUTSIDE, entity_scores, find_entities, is_tag, tag_names
 from src.data.feature_cache import TRAIN, Features
 from src.data.ner_data import (
+    FORMATS,
     EntityColumns,
     NerSplit,
     Sentence,
@@ -29,11 +31,37 @@ from src.data.ner_data import (
 from src.data.text_tables import read_table
 from src.finetune_eval_model import TokenClassificationScores
 from src.tasks.answerer import Answer, Answerer, Offset, Outputs, Probability, Record, text_of
-from src.tasks.finetune_config import NerConfig
+from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.prediction_table import write_prediction_table
 from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, TaskSpec
 from src.tasks.task_info import LabelledInfo, TaskInfo
 from src.tokenization import FullTokenizer
+
+
+class NerConfig(FinetuneConfig):
+    """Find names in texts, by a tag for each word: python run_ner.py."""
+
+    config_file = "task_ner_config.yaml"
+
+    train_file: str = option("", "tagged sentences; empty: train.* of data_dir", on_resume=SAME_PLACE)
+    dev_file: str = option("", "likewise; where there is none, dev_ratio of the training file", on_resume=SAME_PLACE)
+    test_file: str = option("", "likewise; tags are not needed", on_resume=ANY)
+    data_format: str = option(
+        "auto",
+        "columns: a word and its tag a line; lines: words, TAB, tags; names: a table of texts and names in them",
+        choices=("auto", *FORMATS),
+    )
+    dev_ratio: float = option(0.1, "share split off for development", above=0, below=1)
+    text_column: str = option("review", "names: column of the text, its name or its number from 1")
+    name_column: str = option("dish_name", "names: column of a name that occurs in the text, or nothing")
+    name_label: str = option("DISH", "names: label of these names")
+    label_list: tuple[str, ...] = option((), "tags in their order; empty: those of the training sentences")
+
+    def validate(self) -> None:
+        super().validate()
+        wrong = [label for label in self.label_list if not is_tag(label)]
+        if wrong:
+            raise ConfigError(f"label_list holds {wrong[0]!r}, allowed are O, B-LABEL, I-LABEL, ...")
 
 
 class NerTask:

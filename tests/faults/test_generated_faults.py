@@ -43,7 +43,7 @@ from src.inference.predictor import Predictor
 from src.inference.record_files import check_input, check_output, read_records
 from src.inference.server import Limits, create_app
 from src.model_folder import ModelFolder, load_tokenizer, read_task_info
-from src.tasks import TASKS, finetune_config
+from src.tasks import TASKS, classification, multiple_choice, question_answering, token_classification
 from src.tasks.task_info import TaskInfo
 from src.tokenization import build_tokenizer
 from src.training import training_config
@@ -64,9 +64,10 @@ from tests.faults.cases import (
 )
 from tests.helpers.trained_folders import ARCHITECTURE, TASK_INFOS, make_folder, make_task_info, write_vocabulary
 
+TASK_MODULES = (classification, multiple_choice, question_answering, token_classification)
 COMMANDS = [
     kind
-    for module in (training_config, finetune_config, deploy_config, create_pretraining_data, train_vocabulary)
+    for module in (training_config, *TASK_MODULES, deploy_config, create_pretraining_data, train_vocabulary)
     for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, Config) and "python " in (kind.__doc__ or "")
 ]
