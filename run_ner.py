@@ -1,4 +1,4 @@
-"""Find names in texts: python run_ner.py --help lists all keys."""
+"""Find entities in texts: python run_ner.py --help lists all keys."""
 
 from model_utils.config import run_main
 from src.tasks.finetuning import finetune

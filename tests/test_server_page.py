@@ -136,7 +136,7 @@ def test_entities_are_coloured_by_label_with_a_legend(open_page: Open) -> None:
     marks = [page.locator(f"mark >> nth={i}").evaluate(colour) for i in range(3)]
     legend = [page.locator(f".legend li >> nth={i}").evaluate(colour) for i in (0, 2, 1)]
     assert marks == legend and len(set(marks)) == 3
-    assert "3 names found" in page.text_content("#status")
+    assert "3 entities found" in page.text_content("#status")
 
 
 def test_labels_come_with_bars_the_likeliest_first(open_page: Open) -> None:

@@ -39,7 +39,7 @@ from src.tokenization import FullTokenizer
 
 
 class NerConfig(FinetuneConfig):
-    """Find names in texts, by a tag for each word: python run_ner.py."""
+    """Find entities in texts, by a tag for each word: python run_ner.py."""
 
     config_file = "task_ner_config.yaml"
 

@@ -6,11 +6,11 @@ import logging
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
+from src.tasks.answerer import Record
 from src.tasks.task_info import TaskInfo
 
-Record = dict[str, Any]
 logger = logging.getLogger(__name__)
 
 

@@ -27,11 +27,11 @@ function insertMask() {
   field.focus();
 }
 
-function buildField({ name, rows, optional }, card, optionCount) {
+function buildField({ name, rows, optional }, taskInfo, optionCount) {
   if (name === "options") return optionFields(optionCount);
   const label = element("label", { for: name, class: optional ? "visually-hidden" : undefined }, texts.fields[name]);
   const field = element("div", { class: "field" }, label, control(name, rows));
-  if (card.task === "fill_mask") {
+  if (taskInfo.task === "fill_mask") {
     field.append(element("button", { type: "button", class: "quiet small", onclick: insertMask }, texts.insertMask));
   }
   if (!optional) return field;
@@ -98,8 +98,8 @@ function showError(sentence) {
   $("error").hidden = false;
 }
 
-function showResult(record, answer, card) {
-  const { summary, nodes } = results[card.task](record, answer, card);
+function showResult(record, answer, taskInfo) {
+  const { summary, nodes } = results[taskInfo.task](record, answer, taskInfo);
   const json = JSON.stringify({ request: { records: [record] }, answers: [answer] }, null, 2);
   const details = element("details", {}, element("summary", {}, texts.json), element("pre", {}, json));
   $("error").hidden = true;
@@ -112,19 +112,19 @@ function showResult(record, answer, card) {
 // --- all together ---
 
 async function start() {
-  const card = await fetchJson("model");
-  const { fields, examples } = taskOf(card);
-  const optionCount = card.labels?.length || 4;
+  const taskInfo = await fetchJson("model");
+  const { fields, examples } = taskOf(taskInfo);
+  const optionCount = taskInfo.labels?.length || 4;
 
   document.documentElement.lang = language;
-  document.title = $("title").textContent = texts.titles[card.task];
-  $("subtitle").textContent = texts.subtitles[card.task];
-  $("submit").textContent = texts.submits[card.task] ?? texts.submits.default;
+  document.title = $("title").textContent = texts.titles[taskInfo.task];
+  $("subtitle").textContent = texts.subtitles[taskInfo.task];
+  $("submit").textContent = texts.submits[taskInfo.task] ?? texts.submits.default;
   $("example").textContent = texts.example;
   $("example").hidden = examples.length < 2;
   $("hint").textContent = texts.hint;
-  $("fields").append(...fields.map((field) => buildField(field, card, optionCount)));
-  const facts = ["ALBERT", texts.tokens(card.max_seq_length), ...(card.labels ? [texts.labels(card.labels.length)] : [])];
+  $("fields").append(...fields.map((field) => buildField(field, taskInfo, optionCount)));
+  const facts = ["ALBERT", texts.tokens(taskInfo.max_seq_length), ...(taskInfo.labels ? [texts.labels(taskInfo.labels.length)] : [])];
   const links = [element("a", { href: "model" }, texts.card), " · ", element("a", { href: "openapi.json" }, texts.api)];
   $("footer").append(`${facts.join(" · ")} · `, ...links);
 
@@ -144,7 +144,7 @@ async function start() {
     $("status").textContent = texts.working;
     try {
       const record = readRecord(fields, optionCount);
-      showResult(record, await predict(record, mine.signal), card);
+      showResult(record, await predict(record, mine.signal), taskInfo);
     } catch (error) {
       if (error.name !== "AbortError") showError(error.message);
     } finally {

@@ -1,4 +1,4 @@
-// How an answer is shown, by task: each function takes (record, answer, card) and gives {summary, nodes}.
+// How an answer is shown, by task: each function takes (record, answer, taskInfo) and gives {summary, nodes}.
 
 import { bar, barCells, decimal, element, markedText, percent } from "./dom.js";
 import { texts } from "./texts.js";
@@ -62,14 +62,14 @@ function questionAnswering(record, answer) {
   return { summary: headline, nodes };
 }
 
-function entityHues(card, entities) {
-  const names = (card.labels ?? []).map((label) => label.replace(/^[BIES]-/, "")).filter((label) => label !== "O");
+function entityHues(taskInfo, entities) {
+  const names = (taskInfo.labels ?? []).map((label) => label.replace(/^[BIES]-/, "")).filter((label) => label !== "O");
   const all = [...new Set([...names, ...entities.map((entity) => entity.label)])];
   return new Map(all.map((label, index) => [label, Math.round(205 + index * 137.5) % 360])); // golden angle: far apart
 }
 
-function tokenClassification(record, answer, card) {
-  const hues = entityHues(card, answer.entities);
+function tokenClassification(record, answer, taskInfo) {
+  const hues = entityHues(taskInfo, answer.entities);
   const make = (entity, text) =>
     element("mark", { class: "entity", "--hue": hues.get(entity.label), title: percent(entity.score) }, text, element("small", {}, entity.label));
   const counts = Map.groupBy(answer.entities, (entity) => entity.label);

@@ -62,8 +62,8 @@ const inference = [
   { text_a: "The museum is closed on Mondays.", text_b: "One can visit the museum every day." },
 ];
 
-export function taskOf(card) {
-  const task = tasks[card.task];
-  const takesPairs = card.labels?.some((label) => /entail|contradict|equivalent|duplicate/.test(label));
-  return card.task === "classification" && takesPairs ? { ...task, examples: inference } : task;
+export function taskOf(taskInfo) {
+  const task = tasks[taskInfo.task];
+  const takesPairs = taskInfo.labels?.some((label) => /entail|contradict|equivalent|duplicate/.test(label));
+  return taskInfo.task === "classification" && takesPairs ? { ...task, examples: inference } : task;
 }
