@@ -468,6 +468,10 @@ DAMAGES = {
         lambda folder: state(folder, albert_mindspore={"max_seq_length": "long"}),
         r"albert_mindspore\.max_seq_length is 'long', allowed is a valid integer",
     ),
+    "no size": (
+        lambda folder: state(folder, albert_mindspore={"classifier_hidden_size": -1}),
+        r"config\.json: classifier_hidden_size is -1, allowed is greater than or equal to 0",
+    ),
     "no truth": (
         lambda folder: (folder / "tokenizer_config.json").write_text('{"do_lower_case": "false"}'),
         r"tokenizer_config\.json: do_lower_case is 'false', allowed is a valid boolean",

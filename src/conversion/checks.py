@@ -110,13 +110,19 @@ def weight_shapes(config: AlbertConfig, outputs: int = 0, between: int = 0) -> d
 
 
 def settle_task(
-    values: Mapping[str, np.ndarray], stated: Mapping[str, Any], asked: str, labels: tuple[str, ...], origin: object
+    values: Mapping[str, np.ndarray],
+    stated: Mapping[str, Any],
+    asked: str,
+    labels: tuple[str, ...],
+    origin: object,
+    stated_in: object,
 ) -> TaskInfo | None:
     """What the head of the weights is for, or None where they have no fine-tuned one or nothing says its task.
 
     Args:
         stated: what the source says, by the keys of task.json; any may be missing.
         asked, labels: what the command line says; "" and () for nothing.
+        origin: of the weights. stated_in: the file of `stated`. Both for errors.
 
     Raises:
         ConfigError: the command line contradicts the source.
@@ -151,7 +157,7 @@ def settle_task(
             raise ConfigError(f"{source} {len(names)} labels, the head has {outputs} outputs: {listed(names)}")
     elif labels:
         raise ConfigError(f"--labels means nothing for {task}")
-    return parse_task_info({**stated, "task": task, "labels": names}, str(origin))
+    return parse_task_info({**stated, "task": task, "labels": names}, str(stated_in))
 
 
 def listed(names: Iterable[str]) -> str:

@@ -39,7 +39,7 @@ def read_google(path: Path, task: str = "", labels: tuple[str, ...] = ()) -> Mod
     values = {name: from_google(variable, variables[variable]) for name, variable in matched.items()}
     check_shapes(values, config, prefix)
     several = len(values.get("classifier.bias", ())) > 1
-    task_info = settle_task(values, {"task": "classification"} if several else {}, task, labels, prefix)
+    task_info = settle_task(values, {"task": "classification"} if several else {}, task, labels, prefix, prefix)
     tokenizer = _find_vocabulary(config_file.parent, config.vocab_size)
     return ModelFolder(config, tokenizer, task_info, checkpoint=Checkpoint(prefix, values, {}))
 

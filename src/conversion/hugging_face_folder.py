@@ -96,7 +96,7 @@ def read_hugging_face(folder: Path, task: str = "", labels: tuple[str, ...] = ()
         if values[name].dtype != np.float32:
             raise CheckpointError(f"{folder}: {theirs} is {values[name].dtype}, a weight is a float")
     check_shapes(values, config, folder)
-    task_info = settle_task(values, _stated_task(stated, values, folder), task, labels, folder)
+    task_info = settle_task(values, _stated_task(stated, values, folder), task, labels, folder, folder / CONFIG)
     tokenizer = _read_vocabulary(folder, config.vocab_size)
     return ModelFolder(config, tokenizer, task_info, checkpoint=Checkpoint(folder, values, {}))
 

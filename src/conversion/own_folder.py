@@ -10,7 +10,7 @@ from src.albert_config import AlbertConfig
 from src.albert_model import initialise_weights
 from src.conversion.checks import account, check_shapes, settle_task, weight_shapes
 from src.layers import Dense
-from src.model_folder import ModelFolder
+from src.model_folder import TASK_FILE, ModelFolder
 
 logger = logging.getLogger(__name__)
 POOLER = "albert.pooler."
@@ -60,4 +60,5 @@ def read_own(path: Path, task: str = "", labels: tuple[str, ...] = ()) -> ModelF
     account(names, model.weights, 0, origin)
     check_shapes(model.weights, model.architecture, origin)
     stated = model.task_info.stated() if model.task_info else {}
-    return replace(model, task_info=settle_task(model.weights, stated, task, labels, origin))
+    file = origin.with_name(TASK_FILE)
+    return replace(model, task_info=settle_task(model.weights, stated, task, labels, origin, file))
