@@ -4,6 +4,7 @@ Which rooms may import from which: pyproject.toml, import-linter.
 """
 
 import ast
+import re
 from collections import Counter
 from graphlib import TopologicalSorter
 
@@ -35,3 +36,15 @@ def test_no_two_modules_have_the_same_name() -> None:
 def test_no_module_imports_itself_by_way_of_others() -> None:
     graph = grimp.build_graph("src", "model_utils", cache_dir=None)
     TopologicalSorter({name: graph.find_modules_directly_imported_by(name) for name in graph.modules}).prepare()
+
+
+def test_the_map_has_every_module() -> None:
+    mapped = re.findall(r"^    ([\w/]+\.py) ", (ROOT / "docs/architecture.md").read_text(), re.MULTILINE)
+    modules = [file.name for file in [*MODULES, *ROOT.glob("*.py")] if file.name != "__init__.py"]
+    assert sorted(name.rpartition("/")[2] for name in mapped) == sorted(modules)
+
+
+@pytest.mark.parametrize("document", [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")], ids=lambda file: file.name)
+def test_documents_name_files_that_exist(document) -> None:
+    named = re.findall(r"\b((?:src|model_utils|tests|benchmarks|scripts)/[\w/]+\.(?:py|sh))", document.read_text())
+    assert [name for name in named if not (ROOT / name).exists()] == []
