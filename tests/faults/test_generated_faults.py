@@ -32,7 +32,7 @@ from src.create_squad_data import read_squad
 from src.data.corpus import iter_documents
 from src.data.feature_cache import cached_features
 from src.data.feature_files import open_records
-from src.data.ner_data import NameColumns, read_sentences
+from src.data.ner_data import EntityColumns, read_sentences
 from src.data.race_data import read_race
 from src.data.tfrecords import check_tfrecord
 from src.finetune_eval_model import SpanSearchScores
@@ -382,7 +382,7 @@ def test_training_texts(tmp_path: Path, count: int) -> None:
         put(passage, content)
         for read in (
             lambda: read_labelled(file, tokenizer),
-            lambda: read_sentences(file, "auto", NameColumns("text_a", "label")),
+            lambda: read_sentences(file, "auto", EntityColumns("text_a", "label")),
             lambda: read_squad(file, version_2=True),
             lambda: read_race(tmp_path, "dev", "high"),
             lambda: build_tokenizer(str(file), "", True),
