@@ -46,5 +46,5 @@ def test_the_map_has_every_module() -> None:
 
 @pytest.mark.parametrize("document", [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")], ids=lambda file: file.name)
 def test_documents_name_files_that_exist(document) -> None:
-    named = re.findall(r"\b((?:src|model_utils|tests|benchmarks|scripts)/[\w/]+\.(?:py|sh))", document.read_text())
+    named = re.findall(r"\b((?:src|model_utils|tests|benchmarks|scripts)/[a-z0-9_/]+\.(?:py|sh))", document.read_text())
     assert [name for name in named if not (ROOT / name).exists()] == []
