@@ -36,7 +36,7 @@ from src.tasks.answerer import Answer, Answerer, Outputs, Probability, Record, l
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.glue import GLUE_TASKS, read_glue, write_submission
 from src.tasks.prediction_table import write_prediction_table
-from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, TaskSpec
+from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, Task, TaskSpec
 from src.tasks.task_info import LabelledInfo, TaskInfo
 from src.tokenization import FullTokenizer
 
@@ -108,24 +108,23 @@ class ClassifierConfig(FinetuneConfig):
             raise ConfigError("positive_file and negative_file belong together and stand in place of train_file")
 
 
-class ClassifierTask:
-    """See src.tasks.spec.Task.
+class ClassifierTask(Task):
+    """GLUE's tasks, and texts of one's own with labels or scores.
 
     Raises:
         ConfigError, DataError: the texts are missing, or labels and num_class contradict each other.
     """
 
     kind = "classification"
-    scores_texts = False
 
     def __init__(self, config: ClassifierConfig, tokenizer: FullTokenizer, known: TaskInfo | None = None) -> None:
-        self.config, self.tokenizer = config, tokenizer
+        super().__init__(config, tokenizer, known)
         self.glue = GLUE_TASKS.get(config.task_name)
         self.examples = GlueTexts(config) if self.glue else CustomTexts(config)
         self.dev_splits, self.test_splits = self.examples.dev_splits, self.examples.test_splits
         self.pairs = bool(self.examples.columns.text_b)
         self.regression = not self.glue.labels if self.glue else config.num_class == 1
-        self.labels = [] if self.regression else self._find_labels(known)
+        self.labels = [] if self.regression else self._find_labels()
         usual = "spearman_correlation" if self.regression else "accuracy"
         default = self.glue.metric if self.glue else usual
         self.method = config.assessment_method or default
@@ -136,24 +135,23 @@ class ClassifierTask:
             )
         self.selection = METHODS[self.method][0]
         self.spec = REGRESSION if self.regression else CLASSIFICATION
-        columns = self.examples.text_columns()
         self.task_info = self.spec.info(
             task=self.spec.name,
             labels=tuple(self.labels),
             max_seq_length=config.max_seq_length,
             task_name=config.task_name,
             classifier_hidden_size=config.classifier_hidden_size,
-            **({"text_columns": columns} if columns else {}),
+            text_columns=self.examples.text_columns(),
         )
 
-    def _find_labels(self, known: TaskInfo | None) -> list[str]:
+    def _find_labels(self) -> list[str]:
         config = self.config
         if self.glue:
             labels = list(self.glue.labels)
         elif config.label_list:
             labels = list(config.label_list)
-        elif known:
-            labels = list(known.labels)
+        elif self.known:
+            labels = list(self.known.labels)
         elif config.train_data_file_path:
             labels = [str(number) for number in range(config.num_class)]
         else:

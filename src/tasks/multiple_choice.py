@@ -29,7 +29,7 @@ from src.finetune_eval_model import MultipleChoiceScores
 from src.tasks.answerer import Answer, Answerer, Outputs, Probability, Record, likeliest_name, text_of
 from src.tasks.finetune_config import FinetuneConfig, adam_of_rate
 from src.tasks.prediction_table import write_prediction_table
-from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, TaskSpec
+from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, Task, TaskSpec
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
 from src.training.training_config import OptimizerConfig
@@ -48,17 +48,14 @@ class RaceConfig(FinetuneConfig):
     max_qa_length: int = option(128, "tokens of question and choice together", minimum=1, maximum=LENGTH)
 
 
-class RaceTask:
-    """See src.tasks.spec.Task. The best checkpoint is chosen on dev; test is measured once, by do_predict."""
+class RaceTask(Task):
+    """RACE. The best checkpoint is chosen on dev; test is measured once, by do_predict."""
 
     kind = "race"
-    pairs = True
     selection = "accuracy"
-    dev_splits = ("dev",)
-    test_splits = ("test",)
-    scores_texts = False
 
     def __init__(self, config: RaceConfig, tokenizer: FullTokenizer, known: TaskInfo | None = None) -> None:
+        super().__init__(config, tokenizer, known)
         if not config.data_dir:
             raise ConfigError("--data_dir is needed: the folder RACE with train, dev and test")
         if config.max_qa_length + 3 > config.max_seq_length:
@@ -66,7 +63,6 @@ class RaceTask:
                 f"max_qa_length is {config.max_qa_length}, allowed is at most max_seq_length - 3 "
                 f"({config.max_seq_length - 3})"
             )
-        self.config, self.tokenizer = config, tokenizer
         self.spec = MULTIPLE_CHOICE
         self.task_info = ChoiceInfo(
             task=self.spec.name, max_seq_length=config.max_seq_length, max_qa_length=config.max_qa_length

@@ -27,7 +27,7 @@ from src.squad_postprocess import (
 from src.tasks.answerer import Answer, Answerer, Offset, Outputs, Probability, Record, text_of
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.prediction_table import write_prediction_table
-from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, TaskSpec
+from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, Task, TaskSpec
 from src.tasks.squad_metrics import score_answers, score_with_threshold
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
@@ -186,25 +186,22 @@ class SquadV2Config(SquadConfig):
     end_n_top: int = option(5, "ends looked at for each start", minimum=1, maximum=BEAM)
 
 
-class SquadTask:
-    """See src.tasks.spec.Task; SQuAD v1.1."""
+class SquadTask(Task):
+    """SQuAD v1.1."""
 
     kind = "squad"
-    pairs = True
     selection = "f1"
-    dev_splits = ("dev",)
-    test_splits = ("test",)
     scores_texts = True
     version_2 = False
     spec = SQUAD_V1
 
     def __init__(self, config: SquadConfig, tokenizer: FullTokenizer, known: TaskInfo | None = None) -> None:
+        super().__init__(config, tokenizer, known)
         if config.max_query_length + 4 > config.max_seq_length:
             raise ConfigError(
                 f"max_query_length is {config.max_query_length}, allowed is at most max_seq_length - 4 "
                 f"({config.max_seq_length - 4})"
             )
-        self.config, self.tokenizer = config, tokenizer
         kept = (*self.spec.info.settings() - {THRESHOLD}, "language")
         self.task_info = self.spec.info(task=self.spec.name, **{key: getattr(config, key) for key in kept})
 

@@ -1,9 +1,10 @@
 """What a task consists of. Each module of this folder with a TaskSpec is a task, and src/tasks/__init__.py has all."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from mindspore import nn
@@ -12,7 +13,9 @@ from src.albert_config import AlbertConfig
 from src.data.feature_cache import Split
 from src.data.feature_files import RecordSet
 from src.tasks.answerer import Answer, Answerer
+from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.task_info import TaskInfo
+from src.tokenization import FullTokenizer
 
 
 @dataclass(frozen=True)
@@ -87,25 +90,32 @@ class EvaluationResult:
     calibration: dict[str, Any] = field(default_factory=dict)
 
 
-class Task(Protocol):
+class Task(ABC):
     """A task with the texts of one run.
 
     spec: of the task. kind: of its feature rows. task_info: what task.json is to say.
     selection: the development metric that chooses the best checkpoint, the larger the better.
     dev_splits, test_splits: names; the first development split is the one that chooses.
     pairs: whether rows are two texts, told apart as segments 0 and 1.
-    scores_texts: whether evaluate compares with the texts, so that ready features must be those of the texts.
+    scores_texts: whether evaluation and baseline take the texts, so that ready features must be those of the texts.
+
+    Args:
+        known: task_info of the weights, where nothing is trained.
     """
 
     spec: TaskSpec
     kind: str
     task_info: TaskInfo
     selection: str
-    dev_splits: tuple[str, ...]
-    test_splits: tuple[str, ...]
-    pairs: bool
-    scores_texts: bool
+    dev_splits: tuple[str, ...] = ("dev",)
+    test_splits: tuple[str, ...] = ("test",)
+    pairs: bool = True
+    scores_texts: bool = False
 
+    def __init__(self, config: FinetuneConfig, tokenizer: FullTokenizer, known: TaskInfo | None = None) -> None:
+        self.config, self.tokenizer, self.known = config, tokenizer, known
+
+    @abstractmethod
     def split(self, name: str) -> Split:
         """The texts of a split.
 
@@ -113,6 +123,7 @@ class Task(Protocol):
             DataError, ConfigError: they are missing or wrong.
         """
 
+    @abstractmethod
     def evaluate(
         self, prepared: PreparedSplit, outputs: dict[str, np.ndarray], task_info: TaskInfo
     ) -> EvaluationResult:
@@ -122,5 +133,6 @@ class Task(Protocol):
             task_info: of the weights; it may lack what a development split calibrates.
         """
 
+    @abstractmethod
     def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:
         """Development metrics of an answer that takes no network; learnt from the training labels alone."""

@@ -47,7 +47,10 @@ class TaskData:
         ready = {TRAIN: config.train_data_file_path, self.task.dev_splits[0]: config.eval_data_file_path}.get(name, "")
         if not ready.endswith(SUFFIX):
             split = self.task.split(name)
-            return PreparedSplit(split, self._cached_features(split))
+            records = self._cached_features(split)
+            if name == TRAIN and not self.task.scores_texts:  # large texts need not be kept while training
+                split = ReadySplit(name, Path(records.files[0]))
+            return PreparedSplit(split, records)
         if self.task.scores_texts:
             split = self.task.split(name)
             return PreparedSplit(split, open_records(ready, kind, **split.facts()))

@@ -55,11 +55,14 @@ class TaskInfo(Schema):
 
     def stated(self) -> dict[str, Any]:
         """The content of task.json: what was given, as JSON values."""
-        return self.model_dump(mode="json", exclude_unset=True) | {"labels": list(self.labels)}
+        return self._dumped(exclude_unset=True) | {"labels": list(self.labels)}
 
     def completed(self) -> dict[str, Any]:
         """All settings as JSON values, defaults too."""
-        return self.model_dump(mode="json", exclude=set() if self.text_columns else {"text_columns"})
+        return self._dumped()
+
+    def _dumped(self, **options: Any) -> dict[str, Any]:
+        return self.model_dump(mode="json", exclude=set() if self.text_columns else {"text_columns"}, **options)
 
 
 class LabelledInfo(TaskInfo):

@@ -33,7 +33,7 @@ from src.finetune_eval_model import TokenClassificationScores
 from src.tasks.answerer import Answer, Answerer, Offset, Outputs, Probability, Record, text_of
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.prediction_table import write_prediction_table
-from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, TaskSpec
+from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, Task, TaskSpec
 from src.tasks.task_info import LabelledInfo, TaskInfo
 from src.tokenization import FullTokenizer
 
@@ -64,8 +64,8 @@ class NerConfig(FinetuneConfig):
             raise ConfigError(f"label_list holds {wrong[0]!r}, allowed are O, B-LABEL, I-LABEL, ...")
 
 
-class NerTask:
-    """See src.tasks.spec.Task.
+class NerTask(Task):
+    """Entities in sentences.
 
     Raises:
         DataError: there are no sentences, or the training sentences have no entities.
@@ -74,24 +74,21 @@ class NerTask:
     kind = "token_classification"
     pairs = False
     selection = "f1"
-    dev_splits = ("dev",)
-    test_splits = ("test",)
     scores_texts = True
 
     def __init__(self, config: NerConfig, tokenizer: FullTokenizer, known: TaskInfo | None = None) -> None:
-        self.config, self.tokenizer = config, tokenizer
+        super().__init__(config, tokenizer, known)
         named = {TRAIN: config.train_file, "dev": config.dev_file, "test": config.test_file}
         self.files = find_splits(config.data_dir, named, endings=None)
         columns = EntityColumns(config.text_column, config.name_column, config.name_label)
         self._read_file = cache(lambda file, labelled: read_sentences(file, config.data_format, columns, labelled))
-        self.labels = self._find_labels(known)
+        self.labels = self._find_labels()
         self.spec = TOKEN_CLASSIFICATION
-        columns = self._text_columns()
         self.task_info = self.spec.info(
             task=self.spec.name,
             labels=tuple(self.labels),
             max_seq_length=config.max_seq_length,
-            **({"text_columns": columns} if columns else {}),
+            text_columns=self._text_columns(),
         )
 
     def _text_columns(self) -> dict[str, str]:
@@ -101,12 +98,12 @@ class NerTask:
             return {}
         return {"text": read_table(file).name_of(config.text_column)}
 
-    def _find_labels(self, known: TaskInfo | None) -> list[str]:
+    def _find_labels(self) -> list[str]:
         config = self.config
         if config.label_list:
             return list(config.label_list)
-        if known:
-            return list(known.labels)
+        if self.known:
+            return list(self.known.labels)
         labels = tag_names(tag for sentence in self.read(TRAIN) for tag in sentence.tags or ())
         if len(labels) < 2:
             raise DataError(f"{self.files[TRAIN]} has no entities: all its words have the tag {OUTSIDE}")
