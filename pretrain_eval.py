@@ -13,14 +13,15 @@ from model_utils.files import write_json
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.checkpoint_files import find_checkpoint, load_backbone
 from src.data.batches import Loading
+from src.data.pretraining_data import PretrainingData
 from src.model_folder import load_tokenizer, read_counts
-from src.training.pretraining import PretrainingData, build_architecture, trained_on
+from src.training.pretraining import build_architecture, trained_on
 from src.training.pretraining_evaluation import (
     chance,
+    dry_run,
     evaluate,
     merge_baselines,
     only_masked,
-    rehearse,
     table,
     unigram_baselines,
 )
@@ -39,7 +40,7 @@ def main(config: PretrainEvalConfig) -> None:
     loading = Loading(config.batch_size, shuffle=False, evaluation=True)
     data = PretrainingData(create_pretrain_dataset(config.data_dir, loading, config.schema_dir), config.data_dir)
     compute_type = config.compute_type or device.compute_type
-    architecture = build_architecture(config, data, None, compute_type, config.load_checkpoint_path, print)
+    architecture = build_architecture(config, data, None, compute_type, config.load_checkpoint_path)
     contents = find_checkpoint(weights)
     data.check_vocabulary(trained_on(contents), contents.path)
     network = AlbertForPreTraining(architecture)
@@ -51,7 +52,7 @@ def main(config: PretrainEvalConfig) -> None:
         batches = only_masked(batches, load_tokenizer(weights).mask_id)
     if config.dry_run:
         number = min(data.batches_per_epoch, config.eval_batches or data.batches_per_epoch)
-        print(rehearse(network, batches, number, architecture.vocab_size))
+        print(dry_run(network, batches, number, architecture.vocab_size))
         return
     held_out = evaluate(network, batches, architecture.vocab_size)
     unigram = unigram_baselines(held_out.token_counts, training_counts)

@@ -9,17 +9,11 @@ from model_utils.device import Device, setup_device
 from src.albert_config import check_memory
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.data.batches import Loading
+from src.data.pretraining_data import PretrainingData
 from src.model_folder import ModelFolder
 from src.training.dry_run import dry_run
 from src.training.flops import Utilisation
-from src.training.pretraining import (
-    PretrainingData,
-    build_architecture,
-    held_out_evaluation,
-    initialise,
-    reference_lines,
-    tokenizer_of_data,
-)
+from src.training.pretraining import build_architecture, held_out_evaluation, initialise, reference_lines
 from src.training.ranks import Ranks, ranks_of
 from src.training.run_folder import RunFolder, check_run_folder
 from src.training.run_plan import RunFacts, plan_precision, plan_run
@@ -46,14 +40,13 @@ def main(config: PretrainConfig) -> None:
 
 def build_trainer(config: PretrainConfig, device: Device, ranks: Ranks, folder: RunFolder) -> Trainer:
     """Data, model, optimizer, step and loop, checked against each other before any work."""
-    say = print if ranks.writer else lambda _: None
     loading = Loading(config.batch_size, config.seed, config.do_shuffle, rank=ranks.rank, rank_size=ranks.size)
     data = PretrainingData(create_pretrain_dataset(config.data_dir, loading, config.schema_dir), config.data_dir)
     plan = plan_run(config, config.epoch_size, config.batch_size, data.batches_per_epoch)
-    tokenizer = tokenizer_of_data(config.data_dir, data.facts, config.vocab_file, config.spm_model_file)
+    tokenizer = data.tokenizer(config.vocab_file, config.spm_model_file)
     weights = str(folder.path) if folder.begun else config.load_checkpoint_path
     precision = plan_precision(config, device)
-    architecture = build_architecture(config, data, tokenizer, precision.compute_type, weights, say)
+    architecture = build_architecture(config, data, tokenizer, precision.compute_type, weights)
     check_memory(architecture, config.batch_size * data.facts["max_seq_length"])
     network = AlbertForPreTraining(architecture, seed=config.seed)
     step = build_step(config, network, plan, precision, ranks)

@@ -23,8 +23,8 @@ from model_utils.schema import load_config
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.checkpoint_files import find_checkpoint, list_checkpoints, load_backbone
+from src.data.pretraining_data import PretrainingData
 from src.model_folder import read_counts
-from src.training.pretraining import PretrainingData
 from src.training.pretraining_evaluation import evaluate, only_masked, unigram_baselines
 from src.training.progress import Progress
 from src.training.ranks import ALONE
@@ -235,7 +235,7 @@ def held_out(data: Path, batch_size: int) -> PretrainingData:
     return PretrainingData(create_pretrain_dataset(data / "held_out", loading), str(data / "held_out"))
 
 
-def test_evaluation_can_be_rehearsed(
+def test_evaluation_has_a_dry_run(
     data: Path, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     batches = held_out(data, 8).batches_per_epoch

@@ -27,6 +27,7 @@ from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer, build_tokenizer
 from src.training.dry_run import dry_run
 from src.training.evaluation import Evaluation, Selection
+from src.training.flops import Utilisation
 from src.training.network_outputs import predict_rows
 from src.training.ranks import ranks_of
 from src.training.run_folder import RunFolder, check_run_folder
@@ -175,6 +176,7 @@ class Finetuning:
             initialise=lambda: self.initialise(network),
             evaluation=self.evaluation(network, eval_steps) if config.do_eval else None,
             baselines={name: {"baseline": value} for name, value in self.data.baseline(task.dev_splits[0]).items()},
+            utilisation=Utilisation(self.architecture, task.spec.texts_per_row),
         )
 
     def evaluation(self, training: nn.Cell, steps: int) -> Evaluation:

@@ -76,7 +76,7 @@ def evaluate(
     return HeldOut(metrics, round(weight_of["sop"]), round(weight_of["mlm"]), counts)
 
 
-def rehearse(
+def dry_run(
     network: AlbertForPreTraining, batches: Iterable[dict[str, np.ndarray]], number: int, vocab_size: int
 ) -> str:
     """Measure the first batch, once to compile and once for the time, and say what all `number` of them would take.

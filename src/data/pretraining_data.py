@@ -1,0 +1,119 @@
+"""Pre-training examples and what they say about themselves, checked against the model that is to read them."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from model_utils.errors import DataError
+from src.albert_config import AlbertConfig
+from src.data.batches import FeatureDataset, TFRecordDataset
+from src.tokenization import FullTokenizer, build_tokenizer
+
+logger = logging.getLogger(__name__)
+IDENTITY = ("task", "max_seq_length", "max_predictions_per_seq", "vocab_sha256", "vocab_size", "rows", "files")
+
+
+class PretrainingData:
+    """Pre-training examples of one rank, which can be checked against the model that is to read them.
+
+    Args:
+        dataset: from dataset.create_pretrain_dataset. data_dir: where it lies, for errors.
+
+    Attributes:
+        facts: what made the files. batches_per_epoch: batches of this rank.
+        token_counts: (V,) how often each token is the answer at a masked position; None where the files do not say.
+    """
+
+    def __init__(self, dataset: FeatureDataset | TFRecordDataset, data_dir: str) -> None:
+        self.dataset, self.data_dir = dataset, data_dir
+        self.facts = self.dataset.facts
+        self.batches_per_epoch = self.dataset.batches_per_epoch
+        self.token_counts: np.ndarray | None = None
+        if isinstance(self.dataset, FeatureDataset):
+            self.token_counts = self.dataset.records.array("unigram")
+        self._vocab_size: int | None = None
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The facts by which a run knows its data again."""
+        return {key: self.facts[key] for key in IDENTITY if key in self.facts}
+
+    def tokenizer(self, vocab_file: str = "", spm_model_file: str = "") -> FullTokenizer | None:
+        """The tokenizer that made the files; None where its own file is neither given nor beside them.
+
+        Raises:
+            DataError: the vocabulary is not the one that made the files, or is damaged.
+        """
+        if not vocab_file and not spm_model_file:
+            folder = Path(self.data_dir)
+            beside = (folder if folder.is_dir() else folder.parent) / self.facts.get("vocab_file", "")
+            if not beside.is_file():
+                logger.info(
+                    f"the vocabulary {self.facts.get('vocab_file', '')} does not lie beside the data and is not copied "
+                    "beside the checkpoints; name it in spm_model_file or vocab_file to have it there"
+                )
+                return None
+            vocab_file, spm_model_file = ("", str(beside)) if beside.suffix == ".model" else (str(beside), "")
+        tokenizer = build_tokenizer(vocab_file, spm_model_file, self.facts.get("do_lower_case", True))
+        made_with = self.facts.get("vocab_sha256", tokenizer.sha256)
+        if tokenizer.sha256 != made_with:
+            raise DataError(
+                f"the vocabulary {tokenizer.file} (sha256 {tokenizer.sha256}) is not the one that made "
+                f"{self.data_dir}: {self.facts['vocab_file']} (sha256 {made_with})"
+            )
+        return tokenizer
+
+    def check_vocabulary(self, others: dict[str, Any], owner: object) -> None:
+        """Compare the vocabulary that made the files with that of other facts, if both are known.
+
+        Raises:
+            DataError: they differ.
+        """
+        own, other = self.facts.get("vocab_sha256"), others.get("vocab_sha256")
+        if own and other and own != other:
+            raise DataError(
+                f"{self.data_dir} was made with the vocabulary {self.facts['vocab_file']} (sha256 {own}), {owner} with "
+                f"another one (sha256 {other}): make both with the same"
+            )
+
+    def check_fits(self, architecture: AlbertConfig) -> None:
+        """Compare lengths and vocabulary with the model's; ids of TFRecords are looked at when they are read.
+
+        Raises:
+            DataError: the examples are longer than the model's positions, or have more segments.
+        """
+        length, positions = self.facts["max_seq_length"], architecture.max_position_embeddings
+        if length > positions and not architecture.use_relative_positions:
+            raise DataError(
+                f"{self.data_dir}: the examples have max_seq_length {length}, the model has max_position_embeddings "
+                f"{positions}"
+            )
+        if architecture.type_vocab_size < 2:
+            raise DataError(
+                f"{self.data_dir}: the examples are pairs of texts, whose second is segment 1, but the model has "
+                "type_vocab_size 1: needed is 2"
+            )
+        self._vocab_size = architecture.vocab_size
+
+    def width_shares(self) -> list[tuple[int, float]]:
+        """As FeatureDataset.width_shares."""
+        return self.dataset.width_shares()
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[dict[str, np.ndarray]]:
+        """The batches of an epoch from number `start` on.
+
+        Raises:
+            DataError: a TFRecord has an id outside the model's vocabulary.
+        """
+        for batch in self.dataset.batches(epoch, start):
+            if isinstance(self.dataset, TFRecordDataset) and self._vocab_size:
+                largest = max(int(batch["input_ids"].max()), int(batch["masked_lm_ids"].max()))
+                if largest >= self._vocab_size:
+                    raise DataError(
+                        f"{self.data_dir} has the token id {largest}, but the model's vocabulary {self._vocab_size} "
+                        "tokens: these files were made with another vocabulary"
+                    )
+            yield batch
