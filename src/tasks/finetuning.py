@@ -171,7 +171,7 @@ class Finetuning:
             plan,
             config,
             folder,
-            RunFacts(self.data.identity(), self.precision, self.architecture.facts()),
+            RunFacts(self.data.identity(), self.precision, self.architecture.facts(), self.data.earlier_identity()),
             ranks,
             initialise=lambda: self.initialise(network),
             evaluation=self.evaluation(network, eval_steps) if config.do_eval else None,

@@ -97,3 +97,7 @@ class TaskData:
         splits = (TRAIN, self.task.dev_splits[0]) if self.config.do_eval else (TRAIN,)
         facts = {name: self.prepared(name).records.facts for name in splits}
         return {f"{name} {key}": each[key] for name, each in facts.items() for key in each if key not in STORAGE_FACTS}
+
+    def earlier_identity(self) -> dict[str, Any]:
+        """The same as version 0.1.0 kept it."""
+        return {key: self.prepared(TRAIN).records.facts[key] for key in ("task", "rows", "files")}
