@@ -19,6 +19,7 @@ from model_utils.device import Device
 from model_utils.errors import ConfigError
 from model_utils.schema import Config, option
 from src.albert_config import COMPUTE_TYPES, PRESETS, AlbertConfig
+from src.training.flops import forward_flops
 
 logger = logging.getLogger(__name__)
 LARGEST_DIFFERENCE = 1e-5  # of the first losses, as a share of the loss
@@ -62,22 +63,6 @@ class TrainStepConfig(Config):
             classifier_dropout_prob=0.0,
             compute_type=self.compute_type or Device(self.device_target).compute_type,
         )
-
-
-def training_operations(config: AlbertConfig, batch_size: int, length: int) -> float:
-    """Multiplications and additions of one update's matrix products: forward, and twice that for the gradients.
-
-    The count of model-FLOPs utilisation (Chowdhery et al. 2022, appendix B): what is needed, not what is computed
-    again or for nothing. Masked tokens alone pass the output layer.
-    """
-    hidden, embedding = config.hidden_size, config.embedding_size
-    weights = 4 * hidden * hidden + 2 * hidden * config.intermediate_size
-    layer = weights + 2 * length * hidden  # per token; the second term is scores and context
-    per_token = config.num_hidden_layers * config.inner_group_num * layer + embedding * hidden
-    per_prediction = hidden * embedding + embedding * config.vocab_size
-    pooled = hidden * hidden + 2 * hidden
-    per_example = length * per_token + predictions_of(length) * per_prediction + pooled
-    return 3.0 * 2.0 * batch_size * per_example
 
 
 @dataclass
@@ -146,7 +131,7 @@ def report(config: TrainStepConfig, timings: list[Timing], disturbance: float) -
         disturbance: share of the machine's CPU time that other programs used meanwhile.
     """
     architecture, tokens = config.architecture(), config.batch_size * config.length
-    operations = training_operations(architecture, config.batch_size, config.length)
+    operations = 3 * forward_flops(architecture, config.batch_size, config.length, predictions_of(config.length))
     lines = [f"{'':14} {'first loss':>11} {'first update':>13} {'median':>10} {'minimum':>10} {'tokens/s':>10}"]
     for timing in timings:
         first, median, minimum = map(describe, (timing.first_seconds, timing.median, timing.minimum))

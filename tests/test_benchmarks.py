@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks import squad_features, train_step
-from benchmarks.train_step import Timing, TrainStepConfig, training_operations
+from benchmarks.train_step import Timing, TrainStepConfig
 from benchmarks.turns import Contender
 from model_utils.errors import ConfigError
 from model_utils.schema import load_config
-from src.albert_config import PRESETS
 from src.training.training_config import PretrainConfig
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -40,13 +39,6 @@ def test_errors_of_a_contender_reach_the_caller() -> None:
         Contender(load_config, PretrainConfig, ["--nonsense", "1"])
     with pytest.raises(RuntimeError, match="ended with code 1"):
         Contender(int, "three")
-
-
-def test_operations_of_an_update() -> None:
-    """The matrix products of ALBERT-base at 8 x 128 written out: layers, embedding mapping, output layer, pooler."""
-    layer = 4 * 768 * 768 + 2 * 768 * 3072 + 2 * 128 * 768
-    forward = 1024 * (12 * layer + 128 * 768) + 160 * (768 * 128 + 128 * 30000) + 8 * (768 * 768 + 768 * 2)
-    assert training_operations(PRESETS["albert_base"], 8, 128) == 6 * forward
 
 
 def test_sides_that_compute_different_losses_are_refused(

@@ -344,15 +344,18 @@ def test_a_signal_in_an_evaluation_is_answered_before_its_next_batch(
     assert best[0] == best[1] and json.loads(best[0])["step"] == 20
 
 
+class NoSignals(nullcontext):
+    """In place of StopSignals, which belong to a main thread."""
+
+    received = 0
+
+
 def test_all_ranks_leave_an_evaluation_together(tmp_path: Path) -> None:
     """Two ranks, threads here; the signal reaches one of them, and the other measures no batch more."""
 
-    class Signals(nullcontext):
-        received = 0
-
     def act(rank: int) -> tuple[str, int]:
         config, ranks = make_config(tmp_path / "run"), Ranks(rank, 2, tmp_path, wait_minutes=0.5)
-        signals, batches = Signals(), 0
+        signals, batches = NoSignals(), 0
 
         def measure(before_batch: Callable[[], object]) -> dict[str, float]:
             nonlocal batches
@@ -588,6 +591,28 @@ def test_the_time_of_earlier_sessions_counts(tmp_path: Path) -> None:
     step = Step()
     trainer = timed(tmp_path, 10.0, step, max_train_hours=1)
     assert trainer.progress.step < 10 and step.elapsed[0] > 0.6
+
+
+def test_all_ranks_go_by_the_clock_of_rank_0(tmp_path: Path) -> None:
+    def act(rank: int) -> list[float]:
+        config = make_config(tmp_path / "run", max_train_hours=1)
+        ranks, plan, step = Ranks(rank, 2, tmp_path, wait_minutes=0.5), RunPlan(20, 5, 10.0), Step()
+        with RunFolder(config.save_checkpoint_path, config, writer=ranks.writer) as folder:
+            trainer = Trainer(step, Rows(), plan, config, folder, make_facts(), ranks)
+            trainer.signals, trainer.progress = NoSignals(), Progress(plan, [Clock(), lambda: 0.0][rank])
+            trainer.fit()
+        return step.elapsed
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(act, range(2))
+    assert first == second and 5 < len(first) <= 10
+
+
+def test_a_dry_run_says_how_many_updates_fit(tmp_path: Path) -> None:
+    config, plan = make_config(tmp_path / "run", max_train_hours=1), RunPlan(20, 5, 3600.0)
+    folder = RunFolder(tmp_path / "run", config)
+    said = dry_run(Trainer(Step(), Rows(), plan, config, folder, make_facts()))
+    assert ", about 20 of them fit into max_train_hours 1. Host" in said
 
 
 def test_without_a_limit_time_does_not_count(tmp_path: Path) -> None:

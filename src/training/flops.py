@@ -9,10 +9,8 @@ import time
 from statistics import median
 
 import numpy as np
-from mindspore import Tensor, ops
 
 from src.albert_config import AlbertConfig
-from src.albert_model import compute_dtype
 
 LONG_ENOUGH = 0.02  # s that a product must take, so that starting it does not matter
 BLOCK, LARGEST = 128, 16384  # rows
@@ -23,7 +21,7 @@ def forward_flops(config: AlbertConfig, rows: int, length: int, predictions: int
     """Operations of a forward pass over `rows` sequences of `length` tokens.
 
     Args:
-        predictions: positions of a sequence whose token is predicted over the vocabulary.
+        predictions: of masked tokens in a sequence, in pre-training, which predicts the order of its segments as well.
     """
     tokens, hidden = rows * length, config.hidden_size
     projections = 4 * 2 * tokens * hidden * hidden  # query, key, value, output
@@ -35,7 +33,8 @@ def forward_flops(config: AlbertConfig, rows: int, length: int, predictions: int
     mapping = 2 * tokens * config.embedding_size * hidden
     pooler = 2 * rows * hidden * hidden
     masked_tokens = 2 * rows * predictions * config.embedding_size * (hidden + config.vocab_size)
-    return float(mapping + layers + pooler + masked_tokens)
+    order = 2 * rows * hidden * 2 if predictions else 0
+    return float(mapping + layers + pooler + masked_tokens + order)
 
 
 class Utilisation:
@@ -70,6 +69,15 @@ class Utilisation:
 
 def matmul_flops_per_second(config: AlbertConfig) -> float:
     """Operations a second of large square matrix products in the compute type, the median of several."""
+    from mindspore import Tensor, ops  # here, because counting needs no MindSpore: benchmarks count without it
+
+    from src.albert_model import compute_dtype
+
+    def product_seconds(matrix: Tensor) -> float:
+        start = time.perf_counter()
+        ops.matmul(matrix, matrix)[:1, :1].asnumpy()
+        return time.perf_counter() - start
+
     block = ops.cast(
         Tensor(np.random.default_rng(0).standard_normal((BLOCK, BLOCK), np.float32)), compute_dtype(config)
     )
@@ -77,12 +85,6 @@ def matmul_flops_per_second(config: AlbertConfig) -> float:
     while seconds < LONG_ENOUGH and size < LARGEST:
         size *= 2
         matrix = ops.tile(block, (size // BLOCK, size // BLOCK))
-        _product_seconds(matrix)  # the first one is not the usual one
-        seconds = _product_seconds(matrix)
-    return 2 * size**3 / median(_product_seconds(matrix) for _ in range(REPEATS))
-
-
-def _product_seconds(matrix: Tensor) -> float:
-    start = time.perf_counter()
-    ops.matmul(matrix, matrix)[:1, :1].asnumpy()
-    return time.perf_counter() - start
+        product_seconds(matrix)  # the first one is not the usual one
+        seconds = product_seconds(matrix)
+    return 2 * size**3 / median(product_seconds(matrix) for _ in range(REPEATS))
