@@ -3,6 +3,7 @@
 Prints loss and accuracy of both tasks beside chance and beside the unigram baselines, and writes eval_results.json.
 """
 
+import logging
 from itertools import islice
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from src.training.pretraining_evaluation import (
 )
 from src.training.training_config import PretrainEvalConfig
 
+logger = logging.getLogger(__name__)
 RESULTS_FILE = "eval_results.json"
 
 
@@ -52,7 +54,7 @@ def main(config: PretrainEvalConfig) -> None:
         batches = only_masked(batches, load_tokenizer(weights).mask_id)
     if config.dry_run:
         number = min(data.batches_per_epoch, config.eval_batches or data.batches_per_epoch)
-        print(dry_run(network, batches, number, architecture.vocab_size))
+        logger.info(dry_run(network, batches, number, architecture.vocab_size))
         return
     held_out = evaluate(network, batches, architecture.vocab_size)
     unigram = unigram_baselines(held_out.token_counts, training_counts)
@@ -71,7 +73,7 @@ def main(config: PretrainEvalConfig) -> None:
     }
     output.mkdir(parents=True, exist_ok=True)
     write_json(output / RESULTS_FILE, results)
-    print(f"written to {output / RESULTS_FILE}")
+    logger.info(f"written to {output / RESULTS_FILE}")
 
 
 if __name__ == "__main__":

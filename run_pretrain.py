@@ -1,5 +1,6 @@
 """Pre-train ALBERT: python run_pretrain.py --data_dir DATA --save_checkpoint_path RUN; --help lists all keys."""
 
+import logging
 from dataclasses import replace
 from functools import partial
 
@@ -21,6 +22,8 @@ from src.training.train_step import build_step
 from src.training.trainer import Trainer
 from src.training.training_config import PretrainConfig
 
+logger = logging.getLogger(__name__)
+
 
 def main(config: PretrainConfig) -> None:
     """Train until the run in save_checkpoint_path is finished."""
@@ -33,7 +36,7 @@ def main(config: PretrainConfig) -> None:
         return
     with folder:
         if folder.finished:
-            print(f"{folder.path} holds this run and it is finished: nothing to do")
+            logger.info(f"{folder.path} holds this run and it is finished: nothing to do")
         else:
             build_trainer(config, device, ranks, folder).fit()
 

@@ -6,7 +6,7 @@ import sys
 from tqdm import tqdm
 
 # Ours; what other libraries have to say below a warning is not for the reader of a command's output.
-PROJECT = ("src", "model_utils", "dataset", "scripts", "benchmarks", "__main__")
+PROJECT = ("src", "model_utils", "dataset", "scripts", "benchmarks", "run_pretrain", "pretrain_eval", "__main__")
 
 
 class _Sentences(logging.Handler):

@@ -1,7 +1,6 @@
 """Conversions: every weight arrives with identical bits, labels and vocabulary with it; anything else is a sentence."""
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,119 +9,38 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from scipy.special import log_softmax
-from sentencepiece.sentencepiece_model_pb2 import ModelProto
-from tokenizers import Tokenizer
 
-from model_utils import convert_ckpt
 from model_utils.convert_ckpt import ConvertConfig
-from model_utils.errors import CheckpointError, ConfigError, DataError, UserError
-from src import finetune_eval_model as heads
+from model_utils.errors import CheckpointError, ConfigError, UserError
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import PreTrainingScores
-from src.checkpoint_files import Checkpoint, find_checkpoint, load_backbone
-from src.conversion import google_checkpoint
+from src.checkpoint_files import find_checkpoint, load_backbone
 from src.conversion.checks import weight_shapes
 from src.conversion.convert import GROUP_OF
 from src.conversion.hf_names import hugging_face_names
 from src.conversion.hugging_face_folder import HEAD_NAMES
-from src.conversion.own_folder import write_own
-from src.conversion.tf_names import from_google, google_names, is_training_state
-from src.conversion.tokenizer_json import build_tokenizer_json, extract_vocabulary
-from src.model_folder import ModelFolder, load_tokenizer, read_task_info
+from src.conversion.tf_names import google_names, is_training_state
+from src.model_folder import ModelFolder, read_task_info
 from src.tasks import FINE_TUNED
 from src.tasks.task_info import TaskInfo
-from src.tokenization import FullTokenizer
 from tests.helpers import google_figures
-from tests.helpers.converted_outputs import computed, pre_training_outputs
+from tests.helpers.conversions import (
+    GROUPED,
+    LABELS,
+    PRE_TRAINING,
+    SMALL,
+    assert_same_bits,
+    convert,
+    own_weights,
+    random_values,
+    read_json_file,
+    write_hugging_face,
+    write_ours,
+)
 from tests.helpers.folder_state import folder_state
-from tests.helpers.small_text import train_model, write_text
 from tests.helpers.trained_folders import head_of, make_folder
 
 ROOT = Path(__file__).resolve().parents[1]
-GOOGLE_TASKS = {
-    "pretrain": "",
-    "classifier": "",
-    "sts-b": "regression",
-    "race": "multiple_choice",
-    "squad_v1": "",
-    "squad_v2_train": "",
-    "squad_v2_infer": "",
-}
-GOOGLE_HEADS = {
-    "classifier": lambda config: heads.SequenceClassificationScores(config, 3),
-    "sts-b": lambda config: heads.SequenceClassificationScores(config, 1),
-    "race": lambda config: heads.MultipleChoiceScores(config, 4),
-    "squad_v1": heads.QuestionAnsweringScores,
-    "squad_v2_infer": lambda config: heads.SpanSearchScores(config, 5, 5),
-}
-SMALL = AlbertConfig(
-    vocab_size=900,
-    embedding_size=8,
-    hidden_size=24,
-    num_hidden_layers=4,
-    num_attention_heads=3,
-    intermediate_size=40,
-    max_position_embeddings=20,
-    classifier_dropout_prob=0.2,
-    hidden_dropout_prob=0.1,
-    layer_norm_eps=1e-6,
-)
-GROUPED = SMALL.replace(num_hidden_groups=2, inner_group_num=2)
-PRE_TRAINING = ("albert.", "mlm.", "sop.")
-LABELS = {"0": "negativ", "1": "猫, with a comma", "2": "neutral"}
-
-
-def random_values(config: AlbertConfig, parts: tuple[str, ...], outputs: int = 0) -> dict[str, np.ndarray]:
-    """Random weights under this project's names, those that begin with one of `parts`."""
-    generator = np.random.default_rng(3)
-    shapes = weight_shapes(config, outputs)
-    return {
-        name: generator.standard_normal(shape, np.float32)
-        for name, shape in shapes.items()
-        if name.startswith(parts) and not name.startswith("classifier_hidden")
-    }
-
-
-def sizes(config: AlbertConfig) -> dict[str, Any]:
-    """The keys that google's and Hugging Face's files have."""
-    own = {"share_parameters", "use_relative_positions", "max_relative_position", "compute_type", "recompute"}
-    return {key: value for key, value in config.to_dict().items() if key not in own}
-
-
-def write_hugging_face(
-    folder: Path, config: AlbertConfig, values: dict[str, np.ndarray], bare: bool = False, **described: Any
-) -> Path:
-    """A folder as transformers writes it, made without this project's writer."""
-    folder.mkdir(parents=True)
-    names = hugging_face_names(config.num_hidden_groups, config.inner_group_num)
-    tensors = {names.get(name, name).removeprefix("albert." if bare else ""): value for name, value in values.items()}
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "config.json").write_text(json.dumps({"model_type": "albert", **sizes(config), **described}))
-    return folder
-
-
-def convert(source: str, target: str, given: Path, output: Path, **settings: Any) -> Path:
-    """The command's own main."""
-    convert_ckpt.main(ConvertConfig(source=source, target=target, input=str(given), output=str(output), **settings))
-    return output
-
-
-def read_json_file(file: Path) -> Any:
-    return json.loads(file.read_text())
-
-
-def assert_same_bits(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        assert found[name].dtype == value.dtype and found[name].shape == value.shape, name
-        assert found[name].tobytes() == value.tobytes(), name
-
-
-def own_weights(folder: Path) -> dict[str, np.ndarray]:
-    return find_checkpoint(folder).values
-
-
 # --- names ---
 
 
@@ -142,14 +60,6 @@ def test_every_weight_but_the_beams_has_a_name_in_hugging_faces() -> None:
     theirs = (*PRE_TRAINING, "classifier.", "qa_outputs.")
     expected = {name for name in weight_shapes(GROUPED) if name.startswith(theirs)}
     assert hugging_face_names(2, 2).keys() | set(HEAD_NAMES) == expected
-
-
-def test_googles_figures_have_these_names_and_no_others(golden: Path) -> None:
-    names, seen = google_names(), set()
-    for task in GOOGLE_TASKS:
-        with np.load(golden / "google" / task / "io.npz") as figures:
-            seen |= {key.removeprefix("param0/") for key in figures.files if key.startswith("param0/")}
-    assert seen == set(names.values())
 
 
 def test_optimizer_variables_are_known_by_name() -> None:
@@ -289,12 +199,6 @@ def test_layers_that_share_nothing_become_groups(tmp_path: Path) -> None:
     assert_same_bits(own_weights(back), values)
 
 
-def write_ours(folder: Path, config: AlbertConfig, values: dict[str, np.ndarray], task: TaskInfo | None = None) -> Path:
-    folder = folder / "ours"
-    write_own(ModelFolder(config, task_info=task, checkpoint=Checkpoint(folder, values, {})), folder)
-    return folder
-
-
 def test_weights_in_shards_and_half_precision(tmp_path: Path) -> None:
     values = random_values(SMALL, PRE_TRAINING)
     theirs = write_hugging_face(tmp_path / "hf", SMALL, values)
@@ -348,76 +252,6 @@ def test_labels_from_the_command_line(tmp_path: Path) -> None:
         convert("hf", "mindspore", theirs, tmp_path / "c", labels=("bad",))
     with pytest.raises(ConfigError, match=r"--task is squad_v1, but .* is for classification"):
         convert("hf", "mindspore", theirs, tmp_path / "c", task="squad_v1")
-
-
-# --- vocabulary ---
-
-
-@pytest.fixture(scope="module")
-def sentencepiece_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("vocabulary")
-    return train_model(folder, write_text(folder, 100))
-
-
-@pytest.fixture(scope="module")
-def wordpiece_vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "The", "天", "##s", *(f"word{i}" for i in range(891))]
-    file.write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
-    return file
-
-
-@pytest.mark.parametrize("lower", [True, False])
-@pytest.mark.parametrize("kind", ["sentencepiece_model", "wordpiece_vocabulary"])
-def test_vocabulary_goes_along(tmp_path: Path, request: pytest.FixtureRequest, kind: str, lower: bool) -> None:
-    file = request.getfixturevalue(kind)
-    name, files = ("spiece.model", (None, file)) if kind == "sentencepiece_model" else ("vocab.txt", (file, None))
-    theirs = write_hugging_face(tmp_path / "hf", SMALL, random_values(SMALL, PRE_TRAINING))
-    shutil.copy(file, theirs / name)
-    (theirs / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lower}))
-    ours = convert("hf", "mindspore", theirs, tmp_path / "ours")
-    text = "The words of 天, (2018,) Straße."
-    expected = FullTokenizer(files[0], lower, files[1]).encode(text)
-    assert load_tokenizer(ours).encode(text) == expected
-    back = convert("mindspore", "hf", ours, tmp_path / "back")
-    assert (back / name).read_bytes() == file.read_bytes()
-    settings = json.loads((back / "tokenizer_config.json").read_text())
-    assert settings["do_lower_case"] is lower and settings["model_max_length"] == 20
-    assert settings["tokenizer_class"] == ("PreTrainedTokenizerFast" if name == "spiece.model" else "BertTokenizer")
-    if name == "spiece.model":
-        written = Tokenizer.from_file(str(back / "tokenizer.json"))
-        assert written.encode(text, add_special_tokens=False).ids == expected
-
-
-def test_other_kinds_of_sentencepiece_models_have_no_tokenizer_there(sentencepiece_model: Path) -> None:
-    proto = ModelProto.FromString(sentencepiece_model.read_bytes())
-    proto.trainer_spec.model_type = proto.trainer_spec.BPE
-    with pytest.raises(DataError, match="is no Unigram model, which transformers' ALBERT needs"):
-        build_tokenizer_json(proto.SerializeToString(), True)
-
-
-def test_vocabulary_of_another_size_is_refused(tmp_path: Path, sentencepiece_model: Path) -> None:
-    larger = SMALL.replace(vocab_size=901)
-    theirs = write_hugging_face(tmp_path / "hf", larger, random_values(larger, PRE_TRAINING))
-    shutil.copy(sentencepiece_model, theirs / "spiece.model")
-    with pytest.raises(DataError, match=r"900 entries and .* says 901"):
-        convert("hf", "mindspore", theirs, tmp_path / "ours")
-    assert {path.name for path in tmp_path.iterdir()} == {"hf"}
-
-
-def test_tokenizer_that_keeps_accents_is_refused(tmp_path: Path, sentencepiece_model: Path) -> None:
-    theirs = write_hugging_face(tmp_path / "hf", SMALL, random_values(SMALL, PRE_TRAINING))
-    shutil.copy(sentencepiece_model, theirs / "spiece.model")
-    (theirs / "tokenizer_config.json").write_text('{"keep_accents": true}')
-    with pytest.raises(DataError, match="keep_accents is True, the tokenization here has False"):
-        convert("hf", "mindspore", theirs, tmp_path / "ours")
-
-
-@pytest.mark.parametrize("content", ["{", "[]", '{"model": {"type": "Unigram"}}', '{"model": {"type": "BPE"}}'])
-def test_broken_tokenizer_json_is_a_sentence(tmp_path: Path, content: str) -> None:
-    (tmp_path / "tokenizer.json").write_text(content)
-    with pytest.raises(DataError, match=r"tokenizer\.json"):
-        extract_vocabulary(tmp_path / "tokenizer.json")
 
 
 # --- what cannot be converted ---
@@ -570,178 +404,3 @@ def test_command(tmp_path: Path) -> None:
 def test_configuration(settings: dict, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         ConvertConfig(**settings)
-
-
-# --- google ---
-
-
-def figures(folder: Path) -> dict[str, np.ndarray]:
-    """The variables of a golden checkpoint, which io.npz holds too."""
-    with np.load(folder / "io.npz") as file:
-        return {key.removeprefix("param0/"): file[key] for key in file.files if key.startswith("param0/")}
-
-
-@pytest.fixture
-def without_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Variables come from io.npz beside the checkpoint."""
-    monkeypatch.setattr(google_checkpoint, "read_variables", lambda prefix: (figures(prefix.parent), 0))
-
-
-@pytest.mark.usefixtures("without_tensorflow")
-@pytest.mark.parametrize("task", GOOGLE_TASKS)
-def test_googles_weights_arrive(golden: Path, tmp_path: Path, task: str) -> None:
-    ours = convert("tf", "mindspore", golden / "google" / task, tmp_path / "ours", task=GOOGLE_TASKS[task])
-    variables = figures(golden / "google" / task)
-    names = google_names()
-    found = {names[name]: value for name, value in own_weights(ours).items()}
-    assert_same_bits(found, {name: from_google(name, value) for name, value in variables.items()})
-    assert AlbertConfig.from_json(ours / "albert_config.json").hidden_act == "gelu_new"
-
-
-@pytest.mark.usefixtures("without_tensorflow")
-@pytest.mark.parametrize("task", GOOGLE_HEADS)
-def test_googles_figures_after_conversion(golden: Path, tmp_path: Path, task: str) -> None:
-    ours = convert("tf", "mindspore", golden / "google" / task, tmp_path / "ours", task=GOOGLE_TASKS[task])
-    network = GOOGLE_HEADS[task](AlbertConfig.from_json(ours / "albert_config.json"))
-    right = google_figures.load(golden / "google" / task)
-    columns = [right["in"][name] for name in network.input_columns]
-    if task == "race":  # choice after choice there, interleaved by token here
-        columns = [column.reshape((2, 4, 24)).transpose((0, 2, 1)).reshape((2, 96)) for column in columns]
-    found = dict(zip(network.output_names, computed(ours, network, *columns), strict=True))
-    for name, value in found.items():
-        expected = right["out"][name]
-        np.testing.assert_allclose(value.reshape(expected.shape), expected, atol=1e-5, rtol=1e-6, err_msg=name)
-
-
-@pytest.mark.usefixtures("without_tensorflow")
-def test_googles_pre_training_figures_after_conversion(golden: Path, tmp_path: Path) -> None:
-    ours = convert("tf", "mindspore", golden / "google/pretrain", tmp_path / "ours")
-    right = google_figures.load(golden / "google/pretrain")
-    columns = (right["in"][name] for name in ("input_ids", "input_mask", "segment_ids"))
-    sequence, pooled, mlm, sop = pre_training_outputs(ours, *columns)
-    masked = np.take_along_axis(mlm, right["in"]["masked_lm_positions"][..., None], 1)
-    for name, value in (
-        ("sequence_output", sequence),
-        ("pooled_output", pooled),
-        ("mlm_log_probs", log_softmax(masked, -1).reshape((15, -1))),
-        ("sop_log_probs", log_softmax(sop, -1)),
-    ):
-        np.testing.assert_allclose(value, right["out"][name], atol=1e-5, rtol=0, err_msg=name)
-
-
-@pytest.mark.usefixtures("without_tensorflow")
-def test_task_that_google_does_not_tell(golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    ours = convert("tf", "mindspore", golden / "google/race/model.ckpt-0", tmp_path / "ours")
-    assert read_task_info(ours) is None and "regression or multiple_choice; --task" in capsys.readouterr().out
-    with pytest.raises(ConfigError, match="give --task"):
-        convert("tf", "hf", golden / "google/race", tmp_path / "hf")
-
-
-def test_tensorflow_missing_is_a_sentence(golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tensorflow", None)
-    with pytest.raises(ConfigError, match=r"pip install -r requirements-convert\.txt"):
-        convert("tf", "mindspore", golden / "google/pretrain", tmp_path / "ours")
-
-
-def test_checkpoint_that_is_not_there(tmp_path: Path) -> None:
-    for path, sentence in ((tmp_path / "model.ckpt-best", "is no folder, and"), (tmp_path, "it holds none")):
-        with pytest.raises(CheckpointError, match=sentence):
-            convert("tf", "mindspore", path, tmp_path / "ours")
-    for name in ("a.index", "b.index"):
-        (tmp_path / name).touch()
-    with pytest.raises(CheckpointError, match="2 checkpoints: a, b"):
-        convert("tf", "mindspore", tmp_path, tmp_path / "ours")
-    with pytest.raises(CheckpointError, match=r"no albert_config\.json lies beside .*a, in assets/"):
-        convert("tf", "mindspore", tmp_path / "a.index", tmp_path / "ours")
-
-
-@pytest.fixture(scope="module")
-def tensorflow() -> Any:
-    return pytest.importorskip("tensorflow", reason="needs TensorFlow: pip install -r requirements-convert.txt")
-
-
-def write_google(tensorflow: Any, prefix: Path, variables: dict[str, np.ndarray]) -> None:
-    """A TensorFlow checkpoint."""
-    prefix.parent.mkdir(parents=True, exist_ok=True)
-    tensorflow.raw_ops.SaveV2(
-        prefix=str(prefix),
-        tensor_names=list(variables),
-        shape_and_slices=[""] * len(variables),
-        tensors=[tensorflow.constant(value) for value in variables.values()],
-    )
-
-
-def as_google(values: dict[str, np.ndarray], config: AlbertConfig) -> dict[str, np.ndarray]:
-    """Weights under google's names in google's orientation."""
-    names = google_names(config.num_hidden_groups, config.inner_group_num)
-    return {names[name]: value.T if names[name].endswith("kernel") else value for name, value in values.items()}
-
-
-@pytest.mark.parametrize("task", GOOGLE_TASKS)
-def test_googles_checkpoints_are_read(tensorflow: Any, golden: Path, task: str) -> None:
-    prefix = google_checkpoint.find_prefix(golden / "google" / task)
-    found, skipped = google_checkpoint.read_variables(prefix)
-    assert_same_bits(found, figures(prefix.parent))
-    assert skipped == 0
-
-
-def test_published_layouts(tensorflow: Any, tmp_path: Path, sentencepiece_model: Path, capsys: Any) -> None:
-    values = random_values(GROUPED, PRE_TRAINING)
-    variables = as_google(values, GROUPED)
-    archive, hub = tmp_path / "albert_base", tmp_path / "hub"
-    slots = {f"{name}/{slot}": value for name, value in variables.items() for slot in ("adam_m", "adam_v")}
-    write_google(tensorflow, archive / "model.ckpt-best", variables | slots | {"global_step": np.int64(125000)})
-    write_google(
-        tensorflow, hub / "variables/variables", {f"module/{name}": value for name, value in variables.items()}
-    )
-    for folder, name in ((archive, "albert_config_small_google.json"), (hub / "assets", "albert_config.json")):
-        folder.mkdir(exist_ok=True)
-        shutil.copy(sentencepiece_model, folder / "30k-clean.model")
-        (folder / "30k-clean.vocab").touch()
-        (folder / name).write_text(json.dumps(sizes(GROUPED) | {"hidden_act": "gelu"}))
-    (hub / "saved_model.pb").touch()
-    for number, path in enumerate((archive, archive / "model.ckpt-best", hub, hub / "variables")):
-        ours = convert("tf", "mindspore", path, tmp_path / f"ours{number}")
-        assert_same_bits(own_weights(ours), values)
-        assert AlbertConfig.from_json(ours / "albert_config.json") == GROUPED
-        assert load_tokenizer(ours).vocab_size == 900
-        assert f"{2 * len(variables) + 1 if number < 2 else 0} skipped" in capsys.readouterr().out
-
-
-def test_damaged_google_checkpoints(tensorflow: Any, golden: Path, tmp_path: Path) -> None:
-    shutil.copy(golden / "google/albert_config.json", tmp_path)
-    data, index = "model.ckpt-0.data-00000-of-00001", "model.ckpt-0.index"
-    for number, (file, keep, flip) in enumerate(
-        [
-            (data, 0.5, False),
-            (data, 1, True),
-            (data, 0, False),
-            (index, 0.5, False),
-            (index, 1, True),
-            (index, 0, False),
-        ]
-    ):
-        folder = tmp_path / f"broken{number}"
-        folder.mkdir()
-        for name in (data, index):
-            content = bytearray((golden / "google/pretrain" / name).read_bytes())
-            if name == file:
-                content = content[: int(len(content) * keep)]
-                if flip:
-                    content[len(content) // 2] ^= 1
-            (folder / name).write_bytes(content)
-        with pytest.raises(CheckpointError, match="is damaged or incomplete"):
-            convert("tf", "mindspore", folder, tmp_path / "ours")
-    (folder / data).unlink()
-    shutil.copy(golden / "google/pretrain" / index, folder / index)
-    with pytest.raises(CheckpointError, match="is damaged or incomplete"):
-        convert("tf", "mindspore", folder, tmp_path / "ours")
-
-
-def test_left_over_google_variable(tensorflow: Any, golden: Path, tmp_path: Path) -> None:
-    shutil.copy(golden / "google/albert_config.json", tmp_path)
-    variables = figures(golden / "google/pretrain")
-    strange = {"bert/encoder/layer_shared/attention/self/query/kernel": np.ones((2, 2), np.float32)}
-    write_google(tensorflow, tmp_path / "model.ckpt-1", variables | strange)
-    with pytest.raises(CheckpointError, match="unexpected bert/encoder/layer_shared"):
-        convert("tf", "mindspore", tmp_path, tmp_path / "ours")

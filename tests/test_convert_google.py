@@ -1,0 +1,233 @@
+"""Conversions of google's checkpoints: weights and figures are google's own, damage is a sentence."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.special import log_softmax
+
+from model_utils.errors import CheckpointError, ConfigError
+from src import finetune_eval_model as heads
+from src.albert_config import AlbertConfig
+from src.conversion import google_checkpoint
+from src.conversion.tf_names import from_google, google_names
+from src.model_folder import load_tokenizer, read_task_info
+from tests.helpers import google_figures
+from tests.helpers.conversions import (
+    GROUPED,
+    PRE_TRAINING,
+    assert_same_bits,
+    convert,
+    own_weights,
+    random_values,
+    sizes,
+)
+from tests.helpers.converted_outputs import computed, pre_training_outputs
+from tests.helpers.small_text import train_model, write_text
+
+GOOGLE_TASKS = {
+    "pretrain": "",
+    "classifier": "",
+    "sts-b": "regression",
+    "race": "multiple_choice",
+    "squad_v1": "",
+    "squad_v2_train": "",
+    "squad_v2_infer": "",
+}
+GOOGLE_HEADS = {
+    "classifier": lambda config: heads.SequenceClassificationScores(config, 3),
+    "sts-b": lambda config: heads.SequenceClassificationScores(config, 1),
+    "race": lambda config: heads.MultipleChoiceScores(config, 4),
+    "squad_v1": heads.QuestionAnsweringScores,
+    "squad_v2_infer": lambda config: heads.SpanSearchScores(config, 5, 5),
+}
+
+
+@pytest.fixture(scope="module")
+def sentencepiece_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("vocabulary")
+    return train_model(folder, write_text(folder, 100))
+
+
+def test_googles_figures_have_these_names_and_no_others(golden: Path) -> None:
+    names, seen = google_names(), set()
+    for task in GOOGLE_TASKS:
+        with np.load(golden / "google" / task / "io.npz") as figures:
+            seen |= {key.removeprefix("param0/") for key in figures.files if key.startswith("param0/")}
+    assert seen == set(names.values())
+
+
+def figures(folder: Path) -> dict[str, np.ndarray]:
+    """The variables of a golden checkpoint, which io.npz holds too."""
+    with np.load(folder / "io.npz") as file:
+        return {key.removeprefix("param0/"): file[key] for key in file.files if key.startswith("param0/")}
+
+
+@pytest.fixture
+def without_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variables come from io.npz beside the checkpoint."""
+    monkeypatch.setattr(google_checkpoint, "read_variables", lambda prefix: (figures(prefix.parent), 0))
+
+
+@pytest.mark.usefixtures("without_tensorflow")
+@pytest.mark.parametrize("task", GOOGLE_TASKS)
+def test_googles_weights_arrive(golden: Path, tmp_path: Path, task: str) -> None:
+    ours = convert("tf", "mindspore", golden / "google" / task, tmp_path / "ours", task=GOOGLE_TASKS[task])
+    variables = figures(golden / "google" / task)
+    names = google_names()
+    found = {names[name]: value for name, value in own_weights(ours).items()}
+    assert_same_bits(found, {name: from_google(name, value) for name, value in variables.items()})
+    assert AlbertConfig.from_json(ours / "albert_config.json").hidden_act == "gelu_new"
+
+
+@pytest.mark.usefixtures("without_tensorflow")
+@pytest.mark.parametrize("task", GOOGLE_HEADS)
+def test_googles_figures_after_conversion(golden: Path, tmp_path: Path, task: str) -> None:
+    ours = convert("tf", "mindspore", golden / "google" / task, tmp_path / "ours", task=GOOGLE_TASKS[task])
+    network = GOOGLE_HEADS[task](AlbertConfig.from_json(ours / "albert_config.json"))
+    right = google_figures.load(golden / "google" / task)
+    columns = [right["in"][name] for name in network.input_columns]
+    if task == "race":  # choice after choice there, interleaved by token here
+        columns = [column.reshape((2, 4, 24)).transpose((0, 2, 1)).reshape((2, 96)) for column in columns]
+    found = dict(zip(network.output_names, computed(ours, network, *columns), strict=True))
+    for name, value in found.items():
+        expected = right["out"][name]
+        np.testing.assert_allclose(value.reshape(expected.shape), expected, atol=1e-5, rtol=1e-6, err_msg=name)
+
+
+@pytest.mark.usefixtures("without_tensorflow")
+def test_googles_pre_training_figures_after_conversion(golden: Path, tmp_path: Path) -> None:
+    ours = convert("tf", "mindspore", golden / "google/pretrain", tmp_path / "ours")
+    right = google_figures.load(golden / "google/pretrain")
+    columns = (right["in"][name] for name in ("input_ids", "input_mask", "segment_ids"))
+    sequence, pooled, mlm, sop = pre_training_outputs(ours, *columns)
+    masked = np.take_along_axis(mlm, right["in"]["masked_lm_positions"][..., None], 1)
+    for name, value in (
+        ("sequence_output", sequence),
+        ("pooled_output", pooled),
+        ("mlm_log_probs", log_softmax(masked, -1).reshape((15, -1))),
+        ("sop_log_probs", log_softmax(sop, -1)),
+    ):
+        np.testing.assert_allclose(value, right["out"][name], atol=1e-5, rtol=0, err_msg=name)
+
+
+@pytest.mark.usefixtures("without_tensorflow")
+def test_task_that_google_does_not_tell(golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    ours = convert("tf", "mindspore", golden / "google/race/model.ckpt-0", tmp_path / "ours")
+    assert read_task_info(ours) is None and "regression or multiple_choice; --task" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="give --task"):
+        convert("tf", "hf", golden / "google/race", tmp_path / "hf")
+
+
+def test_tensorflow_missing_is_a_sentence(golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    with pytest.raises(ConfigError, match=r"pip install -r requirements-convert\.txt"):
+        convert("tf", "mindspore", golden / "google/pretrain", tmp_path / "ours")
+
+
+def test_checkpoint_that_is_not_there(tmp_path: Path) -> None:
+    for path, sentence in ((tmp_path / "model.ckpt-best", "is no folder, and"), (tmp_path, "it holds none")):
+        with pytest.raises(CheckpointError, match=sentence):
+            convert("tf", "mindspore", path, tmp_path / "ours")
+    for name in ("a.index", "b.index"):
+        (tmp_path / name).touch()
+    with pytest.raises(CheckpointError, match="2 checkpoints: a, b"):
+        convert("tf", "mindspore", tmp_path, tmp_path / "ours")
+    with pytest.raises(CheckpointError, match=r"no albert_config\.json lies beside .*a, in assets/"):
+        convert("tf", "mindspore", tmp_path / "a.index", tmp_path / "ours")
+
+
+@pytest.fixture(scope="module")
+def tensorflow() -> Any:
+    return pytest.importorskip("tensorflow", reason="needs TensorFlow: pip install -r requirements-convert.txt")
+
+
+def write_google(tensorflow: Any, prefix: Path, variables: dict[str, np.ndarray]) -> None:
+    """A TensorFlow checkpoint."""
+    prefix.parent.mkdir(parents=True, exist_ok=True)
+    tensorflow.raw_ops.SaveV2(
+        prefix=str(prefix),
+        tensor_names=list(variables),
+        shape_and_slices=[""] * len(variables),
+        tensors=[tensorflow.constant(value) for value in variables.values()],
+    )
+
+
+def as_google(values: dict[str, np.ndarray], config: AlbertConfig) -> dict[str, np.ndarray]:
+    """Weights under google's names in google's orientation."""
+    names = google_names(config.num_hidden_groups, config.inner_group_num)
+    return {names[name]: value.T if names[name].endswith("kernel") else value for name, value in values.items()}
+
+
+@pytest.mark.parametrize("task", GOOGLE_TASKS)
+def test_googles_checkpoints_are_read(tensorflow: Any, golden: Path, task: str) -> None:
+    prefix = google_checkpoint.find_prefix(golden / "google" / task)
+    found, skipped = google_checkpoint.read_variables(prefix)
+    assert_same_bits(found, figures(prefix.parent))
+    assert skipped == 0
+
+
+def test_published_layouts(tensorflow: Any, tmp_path: Path, sentencepiece_model: Path, capsys: Any) -> None:
+    values = random_values(GROUPED, PRE_TRAINING)
+    variables = as_google(values, GROUPED)
+    archive, hub = tmp_path / "albert_base", tmp_path / "hub"
+    slots = {f"{name}/{slot}": value for name, value in variables.items() for slot in ("adam_m", "adam_v")}
+    write_google(tensorflow, archive / "model.ckpt-best", variables | slots | {"global_step": np.int64(125000)})
+    write_google(
+        tensorflow, hub / "variables/variables", {f"module/{name}": value for name, value in variables.items()}
+    )
+    for folder, name in ((archive, "albert_config_small_google.json"), (hub / "assets", "albert_config.json")):
+        folder.mkdir(exist_ok=True)
+        shutil.copy(sentencepiece_model, folder / "30k-clean.model")
+        (folder / "30k-clean.vocab").touch()
+        (folder / name).write_text(json.dumps(sizes(GROUPED) | {"hidden_act": "gelu"}))
+    (hub / "saved_model.pb").touch()
+    for number, path in enumerate((archive, archive / "model.ckpt-best", hub, hub / "variables")):
+        ours = convert("tf", "mindspore", path, tmp_path / f"ours{number}")
+        assert_same_bits(own_weights(ours), values)
+        assert AlbertConfig.from_json(ours / "albert_config.json") == GROUPED
+        assert load_tokenizer(ours).vocab_size == 900
+        assert f"{2 * len(variables) + 1 if number < 2 else 0} skipped" in capsys.readouterr().out
+
+
+def test_damaged_google_checkpoints(tensorflow: Any, golden: Path, tmp_path: Path) -> None:
+    shutil.copy(golden / "google/albert_config.json", tmp_path)
+    data, index = "model.ckpt-0.data-00000-of-00001", "model.ckpt-0.index"
+    for number, (file, keep, flip) in enumerate(
+        [
+            (data, 0.5, False),
+            (data, 1, True),
+            (data, 0, False),
+            (index, 0.5, False),
+            (index, 1, True),
+            (index, 0, False),
+        ]
+    ):
+        folder = tmp_path / f"broken{number}"
+        folder.mkdir()
+        for name in (data, index):
+            content = bytearray((golden / "google/pretrain" / name).read_bytes())
+            if name == file:
+                content = content[: int(len(content) * keep)]
+                if flip:
+                    content[len(content) // 2] ^= 1
+            (folder / name).write_bytes(content)
+        with pytest.raises(CheckpointError, match="is damaged or incomplete"):
+            convert("tf", "mindspore", folder, tmp_path / "ours")
+    (folder / data).unlink()
+    shutil.copy(golden / "google/pretrain" / index, folder / index)
+    with pytest.raises(CheckpointError, match="is damaged or incomplete"):
+        convert("tf", "mindspore", folder, tmp_path / "ours")
+
+
+def test_left_over_google_variable(tensorflow: Any, golden: Path, tmp_path: Path) -> None:
+    shutil.copy(golden / "google/albert_config.json", tmp_path)
+    variables = figures(golden / "google/pretrain")
+    strange = {"bert/encoder/layer_shared/attention/self/query/kernel": np.ones((2, 2), np.float32)}
+    write_google(tensorflow, tmp_path / "model.ckpt-1", variables | strange)
+    with pytest.raises(CheckpointError, match="unexpected bert/encoder/layer_shared"):
+        convert("tf", "mindspore", tmp_path, tmp_path / "ours")

@@ -1,0 +1,89 @@
+"""Vocabularies go along with a conversion, and cut text as before; what cannot be kept is a sentence."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
+from tokenizers import Tokenizer
+
+from model_utils.errors import DataError
+from src.conversion.tokenizer_json import build_tokenizer_json, extract_vocabulary
+from src.model_folder import load_tokenizer
+from src.tokenization import FullTokenizer
+from tests.helpers.conversions import (
+    PRE_TRAINING,
+    SMALL,
+    convert,
+    random_values,
+    write_hugging_face,
+)
+from tests.helpers.small_text import train_model, write_text
+
+
+@pytest.fixture(scope="module")
+def sentencepiece_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("vocabulary")
+    return train_model(folder, write_text(folder, 100))
+
+
+@pytest.fixture(scope="module")
+def wordpiece_vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "The", "天", "##s", *(f"word{i}" for i in range(891))]
+    file.write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
+    return file
+
+
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("kind", ["sentencepiece_model", "wordpiece_vocabulary"])
+def test_vocabulary_goes_along(tmp_path: Path, request: pytest.FixtureRequest, kind: str, lower: bool) -> None:
+    file = request.getfixturevalue(kind)
+    name, files = ("spiece.model", (None, file)) if kind == "sentencepiece_model" else ("vocab.txt", (file, None))
+    theirs = write_hugging_face(tmp_path / "hf", SMALL, random_values(SMALL, PRE_TRAINING))
+    shutil.copy(file, theirs / name)
+    (theirs / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lower}))
+    ours = convert("hf", "mindspore", theirs, tmp_path / "ours")
+    text = "The words of 天, (2018,) Straße."
+    expected = FullTokenizer(files[0], lower, files[1]).encode(text)
+    assert load_tokenizer(ours).encode(text) == expected
+    back = convert("mindspore", "hf", ours, tmp_path / "back")
+    assert (back / name).read_bytes() == file.read_bytes()
+    settings = json.loads((back / "tokenizer_config.json").read_text())
+    assert settings["do_lower_case"] is lower and settings["model_max_length"] == 20
+    assert settings["tokenizer_class"] == ("PreTrainedTokenizerFast" if name == "spiece.model" else "BertTokenizer")
+    if name == "spiece.model":
+        written = Tokenizer.from_file(str(back / "tokenizer.json"))
+        assert written.encode(text, add_special_tokens=False).ids == expected
+
+
+def test_other_kinds_of_sentencepiece_models_have_no_tokenizer_there(sentencepiece_model: Path) -> None:
+    proto = ModelProto.FromString(sentencepiece_model.read_bytes())
+    proto.trainer_spec.model_type = proto.trainer_spec.BPE
+    with pytest.raises(DataError, match="is no Unigram model, which transformers' ALBERT needs"):
+        build_tokenizer_json(proto.SerializeToString(), True)
+
+
+def test_vocabulary_of_another_size_is_refused(tmp_path: Path, sentencepiece_model: Path) -> None:
+    larger = SMALL.replace(vocab_size=901)
+    theirs = write_hugging_face(tmp_path / "hf", larger, random_values(larger, PRE_TRAINING))
+    shutil.copy(sentencepiece_model, theirs / "spiece.model")
+    with pytest.raises(DataError, match=r"900 entries and .* says 901"):
+        convert("hf", "mindspore", theirs, tmp_path / "ours")
+    assert {path.name for path in tmp_path.iterdir()} == {"hf"}
+
+
+def test_tokenizer_that_keeps_accents_is_refused(tmp_path: Path, sentencepiece_model: Path) -> None:
+    theirs = write_hugging_face(tmp_path / "hf", SMALL, random_values(SMALL, PRE_TRAINING))
+    shutil.copy(sentencepiece_model, theirs / "spiece.model")
+    (theirs / "tokenizer_config.json").write_text('{"keep_accents": true}')
+    with pytest.raises(DataError, match="keep_accents is True, the tokenization here has False"):
+        convert("hf", "mindspore", theirs, tmp_path / "ours")
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"model": {"type": "Unigram"}}', '{"model": {"type": "BPE"}}'])
+def test_broken_tokenizer_json_is_a_sentence(tmp_path: Path, content: str) -> None:
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(DataError, match=r"tokenizer\.json"):
+        extract_vocabulary(tmp_path / "tokenizer.json")
