@@ -88,7 +88,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         filled = Path(folder, path.name)
         write(filled)
-        with filled.open("rb") as source, _open_existing(path) as target:
+        with filled.open("rb") as source, os.fdopen(os.open(path, os.O_WRONLY), "wb") as target:
             shutil.copyfileobj(source, target)
 
 
@@ -183,10 +183,6 @@ def _takes_bytes(path: Path) -> bool:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     return not stat.S_ISREG(mode)
-
-
-def _open_existing(path: Path) -> Any:
-    return os.fdopen(os.open(path, os.O_WRONLY), "wb")
 
 
 @contextlib.contextmanager
