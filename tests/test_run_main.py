@@ -1,0 +1,113 @@
+"""How a command starts and ends: its exit code and its last sentence."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from model_utils import errors
+from model_utils.config import check_output_folder
+from model_utils.errors import ConfigError, UserError
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def run_main(tmp_path: Path, body: str, *words: str) -> subprocess.CompletedProcess:
+    program = tmp_path / "program.py"
+    program.write_text(
+        f"import errno, sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+        "from model_utils.config import run_main\nfrom model_utils.errors import *\n"
+        "from src.training.training_config import PretrainConfig\n"
+        f"def main(config):\n    {body}\nrun_main(main, PretrainConfig)\n"
+    )
+    command = [sys.executable, str(program), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+
+
+NEEDED = ("--data_dir=x", "--save_checkpoint_path=y")
+
+
+@pytest.mark.parametrize(
+    ("body", "words", "code", "message"),
+    [
+        ("print(config.seed)", (*NEEDED, "--seed=5"), 0, ""),
+        ("return 3", NEEDED, 3, ""),
+        (
+            "pass",
+            ("--save_checkpoint_path=y",),
+            2,
+            "error: --data_dir is needed: folder with one set of MindRecord files",
+        ),
+        ("pass", (*NEEDED, "--sed=1"), 2, "error: command line: --sed is not a key; did you mean --seed?"),
+        ("raise DataError('no text in x')", NEEDED, 2, "error: no text in x"),
+        ("raise DeviceError('no GPU')", NEEDED, 2, "error: no GPU"),
+        ("raise OSError(errno.ENOSPC, 'full', 'a/b')", NEEDED, 2, "error: the disk is full: a/b"),
+        ("raise OSError(errno.EACCES, 'Permission denied', 'a/b')", NEEDED, 2, "error: a/b: Permission denied"),
+        ("open('n' * 300)", NEEDED, 2, "error: nnn"),
+        ("open(__file__ + '/x')", NEEDED, 2, "error: "),
+        ("open('.', 'w')", NEEDED, 2, "error: .: Is a directory"),
+        ("raise KeyboardInterrupt", NEEDED, 130, "stopped by Ctrl-C"),
+    ],
+)
+def test_errors_of_the_user_are_one_sentence_and_code_2(
+    tmp_path: Path, body: str, words: tuple[str, ...], code: int, message: str
+) -> None:
+    done = run_main(tmp_path, body, *words)
+    assert done.returncode == code
+    assert done.stderr.startswith(message) and done.stderr.count("\n") == bool(message)
+
+
+def test_errors_of_the_program_keep_their_traceback(tmp_path: Path) -> None:
+    done = run_main(tmp_path, "raise OSError(errno.EIO, 'broken')", *NEEDED)
+    assert done.returncode == 1 and "Traceback" in done.stderr
+
+
+def test_output_that_nobody_reads_is_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(
+        f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom model_utils.config import run_main\n"
+        "from src.training.training_config import PretrainConfig\n"
+        "def main(config):\n    print('x' * 1000000, flush=True)\nrun_main(main, PretrainConfig)\n"
+    )
+    command = f"{sys.executable} program.py {' '.join(NEEDED)} | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout == "2\n" and done.stderr == "error: nobody reads the output any more\n"
+
+
+def test_a_folder_for_results_is_tried_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    (tmp_path / "loop").symlink_to("loop")
+    deep = Path(*["d" * 200] * 21)
+    check_output_folder(tmp_path / "new/folder", "key")
+    check_output_folder(Path("new"), "key")
+    for folder, reason in (
+        (tmp_path / "file", "Not a directory"),
+        (tmp_path / "file/x/y", "Not a directory"),
+        (tmp_path / "dangling/x", "No such file"),
+        (tmp_path / "loop", "Too many levels"),
+        (tmp_path / ("n" * 256), "File name too long"),
+        (deep, "File name too long"),
+    ):
+        with pytest.raises(ConfigError, match=f"key is .*, but nothing can be written there: .*{reason}"):
+            check_output_folder(folder, "key")
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "dangling", "loop"}
+
+
+def test_a_folder_without_permission(request: pytest.FixtureRequest) -> None:
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    request.addfinalizer(lambda: shutil.rmtree(folder))
+    folder.chmod(0o555)
+    if os.geteuid() == 0:
+        request.addfinalizer(lambda: os.seteuid(0))
+        os.seteuid(65534)  # the superuser may write anywhere
+    with pytest.raises(ConfigError, match="Permission denied"):
+        check_output_folder(folder / "results", "key")
+
+
+def test_every_user_error_is_one() -> None:
+    for name in ("ConfigError", "DataError", "CheckpointError", "DeviceError"):
+        assert issubclass(getattr(errors, name), UserError)
