@@ -16,7 +16,8 @@ from src.create_finetune_data import sample
 from src.create_squad_data import Question, SquadSplit, SquadWindows, read_squad
 from src.data.feature_cache import TRAIN, Features
 from src.finetune_eval_model import QuestionAnsweringScores, SpanSearchScores
-from src.squad_get_predictions import Prediction, Span, beam_predictions, independent_predictions
+from src.squad_get_predictions import Prediction, beam_predictions, independent_predictions
+from src.squad_get_predictions import Span as PredictedSpan
 from src.squad_postprocess import (
     ANSWER_ALWAYS,
     answer_texts,
@@ -35,6 +36,158 @@ from src.tokenization import FullTokenizer
 BEAM = 1000  # answers of a question that are kept or looked at, at most
 THRESHOLD = "null_threshold"  # of SpanSearchInfo
 SUFFIXES = {"dev": "", "test": "_test"}  # of the names of prediction files
+
+
+class SquadConfig(FinetuneConfig):
+    """Answer questions with a span of the text (SQuAD v1.1): python run_squad_v1.py."""
+
+    config_file = "task_squad_v1_config.yaml"
+    max_seq_length: int = 384
+    epoch_num: int = 2
+    train_batch_size: int = 48
+
+    train_json_path: str = option("", "training questions in SQuAD's format", on_resume=SAME_PLACE)
+    eval_json_path: str = option("", "development questions", on_resume=SAME_PLACE)
+    predict_json_path: str = option("", "questions to predict, answers not needed", on_resume=ANY)
+    language: str = option(
+        "en", "how answers are compared: by words of English or by characters of Chinese", choices=("en", "zh")
+    )
+    doc_stride: int = option(
+        128, "tokens between the beginnings of two windows of a long text", minimum=1, maximum=LENGTH
+    )
+    max_query_length: int = option(64, "tokens of a question", minimum=1, maximum=LENGTH)
+    max_answer_length: int = option(30, "tokens of an answer", minimum=1, maximum=LENGTH)
+    n_best_size: int = option(20, "answers kept for each question", minimum=1, maximum=BEAM)
+
+
+class SquadV2Config(SquadConfig):
+    """Answer questions with a span of the text, or with none (SQuAD v2.0): python run_squad_v2.py."""
+
+    config_file = "task_squad_v2_config.yaml"
+
+    start_n_top: int = option(5, "starts that the search goes on with", minimum=1, maximum=BEAM)
+    end_n_top: int = option(5, "ends looked at for each start", minimum=1, maximum=BEAM)
+
+
+class SquadTask(Task):
+    """SQuAD v1.1."""
+
+    kind = "squad"
+    selection = "f1"
+    scores_texts = True
+    version_2 = False
+
+    def __init__(self, config: SquadConfig, tokenizer: FullTokenizer, known: TaskInfo | None = None) -> None:
+        super().__init__(config, tokenizer, known)
+        self.spec = SQUAD_V2 if self.version_2 else SQUAD_V1
+        if config.max_query_length + 4 > config.max_seq_length:
+            raise ConfigError(
+                f"max_query_length is {config.max_query_length}, allowed is at most max_seq_length - 4 "
+                f"({config.max_seq_length - 4})"
+            )
+        kept = (*self.spec.info.settings() - {THRESHOLD}, "language")
+        self.task_info = self.spec.info(task=self.spec.name, **{key: getattr(config, key) for key in kept})
+
+    def split(self, name: str) -> SquadSplit:
+        config = self.config
+        key = {TRAIN: "train_json_path", "dev": "eval_json_path", "test": "predict_json_path"}[name]
+        path = getattr(config, key)
+        if not path:
+            raise ConfigError(f"--{key} is needed: questions in SQuAD's format")
+        questions = read_squad(Path(path), self.version_2, labelled=name != "test")
+        questions = sample(questions, config.most_samples(name), config.seed)
+        lengths = (config.max_seq_length, config.doc_stride, config.max_query_length)
+        return SquadSplit(name, questions, self.tokenizer, *lengths)
+
+    def evaluate(
+        self, prepared: PreparedSplit, outputs: dict[str, np.ndarray], task_info: TaskInfo
+    ) -> EvaluationResult:
+        config, questions = self.config, prepared.split.examples
+        windows = SquadWindows.of(prepared.records.array)
+        predictions = independent_predictions(questions, windows, outputs, config.n_best_size, config.max_answer_length)
+        metrics = {}
+        if are_labelled(questions):
+            metrics = score_answers(questions, answer_texts(questions, predictions), config.language)
+        return EvaluationResult(
+            metrics, partial(_write, prepared.split, predictions, None), remarks_on_labels(questions)
+        )
+
+    def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:
+        """The beginning of each context, of as many words (Chinese: characters) as an answer may have tokens."""
+        questions, most, language = dev.split.examples, self.config.max_answer_length, self.config.language
+        first = {
+            each.id: each.context[:most] if language == "zh" else " ".join(each.context.split()[:most])
+            for each in questions
+        }
+        return score_answers(questions, first, language)
+
+
+class SquadV2Task(SquadTask):
+    """SQuAD v2.0: the threshold that suits the development set best is stored with the weights and used from then on.
+
+    exact and f1, of all questions, of those with an answer (HasAns_) and of those without (NoAns_), are figures of what
+    is written, as google's evaluate_v2 has them; best_exact and best_f1 those of the thresholds best for them.
+    """
+
+    selection = "best_f1"
+    version_2 = True
+    config: SquadV2Config
+
+    def evaluate(
+        self, prepared: PreparedSplit, outputs: dict[str, np.ndarray], task_info: TaskInfo
+    ) -> EvaluationResult:
+        config, questions = self.config, prepared.split.examples
+        windows = SquadWindows.of(prepared.records.array)
+        predictions = beam_predictions(questions, windows, outputs, config.n_best_size, config.max_answer_length)
+        absent, best = no_answer_probabilities(questions, predictions), dict[str, float]()
+        if are_labelled(questions):
+            answers = answer_texts(questions, predictions)
+            figures = score_with_threshold(questions, answers, absent)
+            best = {name: value for name, value in figures.items() if name.startswith("best_")}
+        stored = THRESHOLD in task_info.model_fields_set
+        calibration = {THRESHOLD: best["best_f1_thresh"]} if not stored and prepared.split.name == "dev" else {}
+        threshold = calibration.get(THRESHOLD, task_info.null_threshold)
+        written = answer_texts(questions, predictions, threshold)
+        metrics = score_with_threshold(questions, written) | best | {THRESHOLD: threshold} if best else {}
+        origin = "stored with the weights" if stored else f"as no {THRESHOLD} is stored with the weights"
+        origin = "which gives these very questions the best f1" if calibration else origin
+        remarks = [*remarks_on_labels(questions)]
+        remarks.append(f"an answer is empty where no_answer_probability is above {threshold:g}, {origin}")
+        if not any(written.values()):
+            remarks.append(f"no question is answered: {_why_none(absent, threshold)}")
+        write = partial(_write, prepared.split, predictions, threshold)
+        return EvaluationResult(metrics, write, tuple(remarks), calibration)
+
+    def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:
+        """No answer to any question."""
+        share = 100.0 * float(np.mean([question.is_impossible for question in dev.split.examples]))
+        return dict.fromkeys(("exact", "f1", "best_exact", "best_f1"), share)
+
+
+def _write(split: SquadSplit, predictions: list[Prediction], threshold: float | None, folder: Path) -> None:
+    """The official files, and predictions_SPLIT.tsv."""
+    write_predictions(folder, split.examples, predictions, threshold, SUFFIXES[split.name])
+    write_prediction_table(folder, split.name, prediction_columns(split.examples, predictions, threshold))
+
+
+def _why_none(absent: Mapping[str, float], threshold: float) -> str:
+    """Why all answers are empty; absent: the questions' no_answer_probability."""
+    if all(probability > threshold for probability in absent.values()):
+        return f"none has a no_answer_probability of {threshold:g} or less"
+    return "where no_answer_probability allows one, no allowed span is among the best starts and ends"
+
+
+def are_labelled(questions: Sequence[Question]) -> bool:
+    """Whether the file said of every question what is right."""
+    return all(question.answers or question.is_impossible for question in questions)
+
+
+def remarks_on_labels(questions: Sequence[Question]) -> tuple[str, ...]:
+    """A sentence where some questions have answers and others do not, so that there are no figures."""
+    without = sum(not (question.answers or question.is_impossible) for question in questions)
+    if without in (0, len(questions)):
+        return ()
+    return (f"{without:,} of {len(questions):,} questions do not say their answers: there are no figures",)
 
 
 class SpanInfo(TaskInfo):
@@ -112,20 +265,20 @@ class SpanSearchAnswerer(SpanAnswerer):
         return self.task_info.null_threshold
 
 
-def _span_entry(span: Span) -> Record:
+def _span_entry(span: PredictedSpan) -> Record:
     return {"answer": span.text, "start": span.start, "end": span.end, "score": span.probability}
 
 
-class SpanEntry(BaseModel):
+class Span(BaseModel):
     answer: str = Field(description="text of the passage, empty for no answer")
     start: Offset | None
     end: Offset | None
     score: float
 
 
-class SpanAnswer(SpanEntry, Answer):
+class SpanAnswer(Span, Answer):
     no_answer_probability: Probability | None
-    n_best: list[SpanEntry] = Field(description="the likeliest spans, best first")
+    n_best: list[Span] = Field(description="the likeliest spans, best first")
 
 
 _FIELDS = {"context": RecordField(), "question": RecordField()}
@@ -153,156 +306,3 @@ SQUAD_V2 = TaskSpec(
     SpanSearchInfo,
     losses=AlbertForSpanSearch,
 )
-
-
-class SquadConfig(FinetuneConfig):
-    """Answer questions with a span of the text (SQuAD v1.1): python run_squad_v1.py."""
-
-    config_file = "task_squad_v1_config.yaml"
-    max_seq_length: int = 384
-    epoch_num: int = 2
-    train_batch_size: int = 48
-
-    train_json_path: str = option("", "training questions in SQuAD's format", on_resume=SAME_PLACE)
-    eval_json_path: str = option("", "development questions", on_resume=SAME_PLACE)
-    predict_json_path: str = option("", "questions to predict, answers not needed", on_resume=ANY)
-    language: str = option(
-        "en", "how answers are compared: by words of English or by characters of Chinese", choices=("en", "zh")
-    )
-    doc_stride: int = option(
-        128, "tokens between the beginnings of two windows of a long text", minimum=1, maximum=LENGTH
-    )
-    max_query_length: int = option(64, "tokens of a question", minimum=1, maximum=LENGTH)
-    max_answer_length: int = option(30, "tokens of an answer", minimum=1, maximum=LENGTH)
-    n_best_size: int = option(20, "answers kept for each question", minimum=1, maximum=BEAM)
-
-
-class SquadV2Config(SquadConfig):
-    """Answer questions with a span of the text, or with none (SQuAD v2.0): python run_squad_v2.py."""
-
-    config_file = "task_squad_v2_config.yaml"
-
-    start_n_top: int = option(5, "starts that the search goes on with", minimum=1, maximum=BEAM)
-    end_n_top: int = option(5, "ends looked at for each start", minimum=1, maximum=BEAM)
-
-
-class SquadTask(Task):
-    """SQuAD v1.1."""
-
-    kind = "squad"
-    selection = "f1"
-    scores_texts = True
-    version_2 = False
-    spec = SQUAD_V1
-
-    def __init__(self, config: SquadConfig, tokenizer: FullTokenizer, known: TaskInfo | None = None) -> None:
-        super().__init__(config, tokenizer, known)
-        if config.max_query_length + 4 > config.max_seq_length:
-            raise ConfigError(
-                f"max_query_length is {config.max_query_length}, allowed is at most max_seq_length - 4 "
-                f"({config.max_seq_length - 4})"
-            )
-        kept = (*self.spec.info.settings() - {THRESHOLD}, "language")
-        self.task_info = self.spec.info(task=self.spec.name, **{key: getattr(config, key) for key in kept})
-
-    def split(self, name: str) -> SquadSplit:
-        config = self.config
-        key = {TRAIN: "train_json_path", "dev": "eval_json_path", "test": "predict_json_path"}[name]
-        path = getattr(config, key)
-        if not path:
-            raise ConfigError(f"--{key} is needed: questions in SQuAD's format")
-        questions = read_squad(Path(path), self.version_2, labelled=name != "test")
-        questions = sample(questions, config.most_samples(name), config.seed)
-        lengths = (config.max_seq_length, config.doc_stride, config.max_query_length)
-        return SquadSplit(name, questions, self.tokenizer, *lengths)
-
-    def evaluate(
-        self, prepared: PreparedSplit, outputs: dict[str, np.ndarray], task_info: TaskInfo
-    ) -> EvaluationResult:
-        config, questions = self.config, prepared.split.examples
-        windows = SquadWindows.of(prepared.records.array)
-        predictions = independent_predictions(questions, windows, outputs, config.n_best_size, config.max_answer_length)
-        metrics = {}
-        if are_labelled(questions):
-            metrics = score_answers(questions, answer_texts(questions, predictions), config.language)
-        return EvaluationResult(
-            metrics, partial(_write, prepared.split, predictions, None), remarks_on_labels(questions)
-        )
-
-    def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:
-        """The beginning of each context, of as many words (Chinese: characters) as an answer may have tokens."""
-        questions, most, language = dev.split.examples, self.config.max_answer_length, self.config.language
-        first = {
-            each.id: each.context[:most] if language == "zh" else " ".join(each.context.split()[:most])
-            for each in questions
-        }
-        return score_answers(questions, first, language)
-
-
-class SquadV2Task(SquadTask):
-    """SQuAD v2.0: the threshold that suits the development set best is stored with the weights and used from then on.
-
-    exact and f1, of all questions, of those with an answer (HasAns_) and of those without (NoAns_), are figures of what
-    is written, as google's evaluate_v2 has them; best_exact and best_f1 those of the thresholds best for them.
-    """
-
-    selection = "best_f1"
-    version_2 = True
-    spec = SQUAD_V2
-    config: SquadV2Config
-
-    def evaluate(
-        self, prepared: PreparedSplit, outputs: dict[str, np.ndarray], task_info: TaskInfo
-    ) -> EvaluationResult:
-        config, questions = self.config, prepared.split.examples
-        windows = SquadWindows.of(prepared.records.array)
-        predictions = beam_predictions(questions, windows, outputs, config.n_best_size, config.max_answer_length)
-        absent, best = no_answer_probabilities(questions, predictions), dict[str, float]()
-        if are_labelled(questions):
-            answers = answer_texts(questions, predictions)
-            figures = score_with_threshold(questions, answers, absent)
-            best = {name: value for name, value in figures.items() if name.startswith("best_")}
-        stored = THRESHOLD in task_info.model_fields_set
-        calibration = {THRESHOLD: best["best_f1_thresh"]} if not stored and prepared.split.name == "dev" else {}
-        threshold = calibration.get(THRESHOLD, task_info.null_threshold)
-        written = answer_texts(questions, predictions, threshold)
-        metrics = score_with_threshold(questions, written) | best | {THRESHOLD: threshold} if best else {}
-        origin = "stored with the weights" if stored else f"as no {THRESHOLD} is stored with the weights"
-        origin = "which gives these very questions the best f1" if calibration else origin
-        remarks = [*remarks_on_labels(questions)]
-        remarks.append(f"an answer is empty where no_answer_probability is above {threshold:g}, {origin}")
-        if not any(written.values()):
-            remarks.append(f"no question is answered: {_why_none(absent, threshold)}")
-        write = partial(_write, prepared.split, predictions, threshold)
-        return EvaluationResult(metrics, write, tuple(remarks), calibration)
-
-    def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:
-        """No answer to any question."""
-        share = 100.0 * float(np.mean([question.is_impossible for question in dev.split.examples]))
-        return dict.fromkeys(("exact", "f1", "best_exact", "best_f1"), share)
-
-
-def _write(split: SquadSplit, predictions: list[Prediction], threshold: float | None, folder: Path) -> None:
-    """The official files, and predictions_SPLIT.tsv."""
-    write_predictions(folder, split.examples, predictions, threshold, SUFFIXES[split.name])
-    write_prediction_table(folder, split.name, prediction_columns(split.examples, predictions, threshold))
-
-
-def _why_none(absent: Mapping[str, float], threshold: float) -> str:
-    """Why all answers are empty; absent: the questions' no_answer_probability."""
-    if all(probability > threshold for probability in absent.values()):
-        return f"none has a no_answer_probability of {threshold:g} or less"
-    return "where no_answer_probability allows one, no allowed span is among the best starts and ends"
-
-
-def are_labelled(questions: Sequence[Question]) -> bool:
-    """Whether the file said of every question what is right."""
-    return all(question.answers or question.is_impossible for question in questions)
-
-
-def remarks_on_labels(questions: Sequence[Question]) -> tuple[str, ...]:
-    """A sentence where some questions have answers and others do not, so that there are no figures."""
-    without = sum(not (question.answers or question.is_impossible) for question in questions)
-    if without in (0, len(questions)):
-        return ()
-    return (f"{without:,} of {len(questions):,} questions do not say their answers: there are no figures",)

@@ -214,7 +214,7 @@ class EntityAnswerer(Answerer):
         return {"entities": entities}
 
 
-class EntityEntry(BaseModel):
+class Entity(BaseModel):
     text: str
     label: str
     start: Offset
@@ -223,7 +223,7 @@ class EntityEntry(BaseModel):
 
 
 class EntitiesAnswer(Answer):
-    entities: list[EntityEntry]
+    entities: list[Entity]
 
 
 TOKEN_CLASSIFICATION = TaskSpec(
