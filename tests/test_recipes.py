@@ -70,3 +70,9 @@ def test_squad(name: str, kind: type[FinetuneConfig]) -> None:
     config = load(name, kind)
     assert figures(config) == (0, 5e-5, 0, 48)
     assert (config.warmup_ratio, config.epoch_num, config.max_seq_length) == (0.1, 2, 384)
+
+
+@pytest.mark.parametrize("optimizer", ["AdamWeightDecay", "Lamb", "Adam"])
+def test_fine_tuning_takes_every_optimizer_as_it_is(optimizer: str) -> None:
+    config = load_config(ClassifierConfig, ["--optimizer_cfg.optimizer", optimizer])
+    assert config.warmup_ratio > 0 and config.optimizer_settings(1000)["warmup_steps"] == 100

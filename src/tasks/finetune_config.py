@@ -6,22 +6,24 @@ from model_utils.config import EPOCHS, ROWS, UPDATES
 from model_utils.errors import ConfigError
 from model_utils.schema import ANY, SAME_PLACE, option
 from src.albert_config import LENGTH
-from src.training.training_config import DecayedAdamConfig, OptimizerConfig, TrainingConfig
+from src.training.training_config import AdamConfig, DecayedAdamConfig, OptimizerConfig, TrainingConfig
 
 SAMPLES = 2**31 - 1
 
 
-def adam_of_rate(learning_rate: float) -> OptimizerConfig:
-    """Optimizers of a fine-tuning, where warmup_ratio says the warm-up."""
+def finetuning_optimizers(learning_rate: float) -> OptimizerConfig:
+    """Those of fine-tuning, where warmup_ratio says the warm-up."""
     return OptimizerConfig(
-        AdamWeightDecay=DecayedAdamConfig(learning_rate=learning_rate, warmup_steps=0), Lamb=DecayedAdamConfig()
+        AdamWeightDecay=DecayedAdamConfig(learning_rate=learning_rate, warmup_steps=0),
+        Lamb=DecayedAdamConfig(warmup_steps=0),
+        Adam=AdamConfig(warmup_steps=0),
     )
 
 
 class FinetuneConfig(TrainingConfig):
     """The keys that all tasks share."""
 
-    optimizer_cfg: OptimizerConfig = adam_of_rate(5e-5)
+    optimizer_cfg: OptimizerConfig = finetuning_optimizers(5e-5)
 
     # What is done, from which weights.
     do_train: bool = option(True, "fine-tune")

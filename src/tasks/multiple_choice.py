@@ -27,7 +27,7 @@ from src.data.race_data import (
 )
 from src.finetune_eval_model import MultipleChoiceScores
 from src.tasks.answerer import Answer, Answerer, Outputs, Probability, Record, likeliest_name, text_of
-from src.tasks.finetune_config import FinetuneConfig, adam_of_rate
+from src.tasks.finetune_config import FinetuneConfig, finetuning_optimizers
 from src.tasks.prediction_table import write_prediction_table
 from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, Task, TaskSpec
 from src.tasks.task_info import TaskInfo
@@ -42,7 +42,7 @@ class RaceConfig(FinetuneConfig):
     max_seq_length: int = 512
     epoch_num: int = 5
     train_batch_size: int = 8
-    optimizer_cfg: OptimizerConfig = adam_of_rate(1e-5)
+    optimizer_cfg: OptimizerConfig = finetuning_optimizers(1e-5)
 
     level: str = option("all", "which examinations are trained on and measured", choices=("middle", "high", "all"))
     max_qa_length: int = option(128, "tokens of question and choice together", minimum=1, maximum=LENGTH)
