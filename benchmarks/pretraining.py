@@ -15,7 +15,7 @@ import numpy as np
 from model_utils.device import nvidia_gpus, setup_device
 from model_utils.errors import UserError
 from src.albert_config import RUN_KEYS, AlbertConfig
-from src.conversion.hf_names import TIED_COPIES, hugging_face_names
+from src.conversion.weight_names import TIED_COPIES, hugging_face_names
 
 LEARNING_RATE, WEIGHT_DECAY, BETAS, EPSILON, CLIP_NORM = 1e-4, 0.01, (0.9, 0.999), 1e-6, 1.0
 WITHOUT_DECAY = ("gamma", "beta", "bias")

@@ -45,8 +45,7 @@ class OneDeviceConfig(Config):
 def run_main(main: Callable[[Settings], int | None], kind: type[Settings], messages: str = "stdout") -> NoReturn:
     """Read the configuration, call main with it and exit; errors that the user can mend are one sentence, code 2.
 
-    Args:
-        messages: the stream that they go to; stderr where answers go to stdout.
+    Messages go to the stream of that name: stderr where answers go to stdout.
     """
     show_messages(messages)
     try:

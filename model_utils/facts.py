@@ -18,10 +18,7 @@ def flatten(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def first_difference(left: Mapping[str, Any], right: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
-    """The first key, in the order of `left`, under which two sets of facts differ, and both values; None if none does.
-
-    A key that one of them lacks has the value ABSENT there.
-    """
+    """The first key, in the order of `left`, under which two sets of facts differ, and both values (or ABSENT)."""
     for key in [*left, *(key for key in right if key not in left)]:
         values = left.get(key, ABSENT), right.get(key, ABSENT)
         if values[0] != values[1]:

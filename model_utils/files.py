@@ -18,11 +18,7 @@ PATH_BYTES = 4096  # of a path with its end mark, on Linux
 
 
 def open_file(path: Path) -> BinaryIO:
-    """A file opened for reading bytes.
-
-    Raises:
-        OSError: it cannot be read, or is a folder, a device, or a pipe, which would be waited for.
-    """
+    """A file opened for reading bytes; OSError also for a folder, a device, or a pipe, which would be waited for."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except ValueError as error:  # a NUL in the name
@@ -34,12 +30,7 @@ def open_file(path: Path) -> BinaryIO:
 
 
 def check_writable(folder: Path) -> None:
-    """Before work starts: raise the error that making files in a folder would end with; nothing is made.
-
-    Raises:
-        OSError: the folder, or the nearest one above it that is there, cannot be written to, or is no folder, or a name
-            is too long.
-    """
+    """Before work starts: raise the OSError that making files in a folder, or the folder, would end with."""
     whole = folder.absolute()
     long = [part for part in whole.parts if len(os.fsencode(part)) > NAME_BYTES]
     if long or len(os.fsencode(whole)) + NAME_BYTES >= PATH_BYTES:
@@ -64,7 +55,7 @@ def sync_to_disk(path: Path) -> None:
 
 
 def temporary_name(path: Path) -> Path:
-    """A name beside `path` that a killed process may leave behind; it ends as `path` does, cut in front if need be."""
+    """A name beside `path` that a killed process may leave behind; it ends as `path`'s, cut in front if need be."""
     start, end = f"unfinished-{os.getpid()}-", path.name
     while len(os.fsencode(start + end)) > NAME_BYTES:
         end = end[1:]
@@ -75,11 +66,8 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file in the same folder, then give it its name.
 
     An older file of that name stays whole until the new one is on the disk. The temporary name ends as `path` does,
-    for writers that choose the format by it. A link keeps pointing where it did: its target is replaced. What is no
-    file but a device or a pipe gets the bytes and stays what it is.
-
-    Raises:
-        OSError: what writing raised, or `path` is a folder; the temporary file is gone then.
+    for writers that choose the format by it; after an error it is gone. A link keeps pointing where it did: its target
+    is replaced. What is no file but a device or a pipe gets the bytes and stays what it is.
     """
     if not _takes_bytes(path):
         with _replacing(path) as temporary:
@@ -94,29 +82,18 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
 @contextlib.contextmanager
 def open_atomically(path: Path) -> Iterator[TextIO]:
-    """A stream of UTF-8 text that becomes `path` when the context ends without an error, as in write_atomically.
-
-    Raises:
-        OSError: as write_atomically.
-    """
+    """A stream of UTF-8 text that becomes `path` when the context ends without an error, as in write_atomically."""
     if _takes_bytes(path):
         with _closed_quietly_after_errors(os.fdopen(os.open(path, os.O_WRONLY), "w", encoding="utf-8")) as stream:
             yield stream
-        return
-    with (
-        _replacing(path) as temporary,
-        _closed_quietly_after_errors(temporary.open("w", encoding="utf-8")) as stream,
-    ):
-        yield stream
+    else:
+        with _replacing(path) as file, _closed_quietly_after_errors(file.open("w", encoding="utf-8")) as stream:
+            yield stream
 
 
 @contextlib.contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder that becomes `path` when everything in it is on the disk; after an error nothing is left.
-
-    Raises:
-        OSError: it cannot be made, or `path` is no empty folder.
-    """
+    """A temporary folder that becomes `path`, new or empty, once all is on the disk; after an error it is gone."""
     path = path.resolve()
     temporary = temporary_name(path)
     temporary.mkdir(parents=True)
@@ -132,11 +109,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def scratch_folder(parent: Path, purpose: str) -> Iterator[Path]:
-    """A folder in `parent` to write into, gone at the end; those that killed processes of this purpose left go, too.
-
-    Raises:
-        OSError: it cannot be made.
-    """
+    """A folder in `parent` to write into, gone at the end; those that killed processes of this purpose left go, too."""
     for leftover in parent.glob(f"unfinished-{purpose}-*/{_LOCK}"):
         with contextlib.suppress(OSError), leftover.open("r+") as lock:  # an error: its process lives
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -5,11 +5,12 @@ then values that somebody changed afterwards are noticed. Files without one are 
 """
 
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -62,8 +63,7 @@ def parse_json(text: str | bytes) -> Any:
     """A JSON value that can be written again: Python also reads NaN, 1e999 and halves of surrogate pairs, which cannot.
 
     Raises:
-        UnwritableError: it could be read but not be written again.
-        ValueError: it is no JSON value. Both say the reason.
+        ValueError: it is no JSON value; UnwritableError: it is one that cannot be written. Both say the reason.
     """
     try:
         value = json.loads(text.decode("utf-8") if isinstance(text, bytes) else text)
@@ -84,23 +84,15 @@ def parse_json(text: str | bytes) -> Any:
 def _check_depth(value: Any) -> None:
     level = [value]
     for _ in range(NESTING):
-        level = [
-            inner
-            for each in level
-            if isinstance(each, list | dict)
-            for inner in (each.values() if isinstance(each, dict) else each)
-        ]
+        lists = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, list | dict)]
+        level = list(itertools.chain(*lists))
         if not level:
             return
     raise ValueError(TOO_DEEP)
 
 
 def read_file(path: Path, error: type[UserError] = DataError) -> bytes:
-    """The content of a small file.
-
-    Raises:
-        error: it is missing, cannot be read, or is no file but a folder, a device or a pipe.
-    """
+    """The content of a small file; `error` where open_file cannot read it."""
     try:
         with open_file(path) as file:
             return file.read()
@@ -109,11 +101,7 @@ def read_file(path: Path, error: type[UserError] = DataError) -> bytes:
 
 
 def read_object(path: Path, error: type[UserError] = DataError) -> dict[str, Any]:
-    """The object in a JSON file, whatever its keys.
-
-    Raises:
-        error: the file is missing or damaged, or changed after write_checked wrote it.
-    """
+    """The object in a JSON file; `error` where it is missing or damaged, or changed after write_checked wrote it."""
     return _unchanged(_read_object(path, error), path, error)
 
 
@@ -129,52 +117,35 @@ def _read_object(path: Path, error: type[UserError]) -> dict[str, Any]:
 
 
 def read_json(path: Path, schema: type[SchemaType], error: type[UserError] = DataError) -> SchemaType:
-    """The object in a JSON file as its schema has it.
-
-    Raises:
-        error: as read_object, or a key is missing or holds what is not allowed.
-    """
+    """The object in a JSON file as its schema has it; `error` as read_object and validated."""
     return read_validated(path, lambda value: validated(value, schema, str(path), error), error)
 
 
 def read_validated(path: Path, validate: Callable[[Any], Result], error: type[UserError] = DataError) -> Result:
-    """The object in a JSON file as `validate` has it, which raises `error` where a key is missing or wrong.
-
-    Raises:
-        error: as read_object.
-    """
+    """The object in a JSON file as `validate` has it, which raises `error` where a key is missing or wrong."""
     value = _read_object(path, error)
     validate(value)  # which says more than that something was changed
     return validate(_unchanged(value, path, error))
 
 
 def validated(value: Any, schema: type[SchemaType], origin: str, error: type[UserError] = DataError) -> SchemaType:
-    """A value as its schema has it.
-
-    Args:
-        origin: the file, or its line, for the error.
-
-    Raises:
-        error: names the key, what it holds and what is allowed.
-    """
+    """A value as its schema has it; else `error` names `origin` (a file or its line), the key and what is allowed."""
     try:
         # Through JSON's own rules: lists are tuples there, and a whole number is a number.
         return schema.model_validate_json(json.dumps(value))
     except ValidationError as reason:
-        _refuse(reason, origin, error)
+        raise error(f"{origin}: {_sentence(reason)}") from None
 
 
-def _refuse(reason: ValidationError, origin: str, error: type[UserError]) -> NoReturn:
+def _sentence(reason: ValidationError) -> str:
     first = reason.errors(include_url=False)[0]
-    key = ".".join(map(str, first["loc"]))[:200]
+    key, allowed = ".".join(map(str, first["loc"]))[:200], first["msg"].removeprefix("Value error, ")
     if not key:
-        raise error(f"{origin}: needed is {first['msg'].removeprefix('Value error, ')}") from None
+        return f"needed is {allowed}"
     if first["type"] == "missing":
-        raise error(f"{origin}: {key} is missing") from None
-    allowed = (
-        first["msg"].removeprefix("Value error, ").removeprefix("Input should be ").removeprefix("String should have ")
-    )
-    raise error(f"{origin}: {key} is {shorten(first['input'])}, allowed is {allowed}") from None
+        return f"{key} is missing"
+    allowed = allowed.removeprefix("Input should be ").removeprefix("String should have ")
+    return f"{key} is {shorten(first['input'])}, allowed is {allowed}"
 
 
 def checksum_of(content: Mapping[str, Any]) -> str:

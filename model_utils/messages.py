@@ -22,11 +22,7 @@ class _Sentences(logging.Handler):
 
 
 def show_messages(stream: str = "stdout") -> None:
-    """Show the messages of this project; a program that imports it decides by itself (logging.basicConfig).
-
-    Args:
-        stream: stdout or stderr.
-    """
+    """Show the messages of this project on stdout or stderr; a program that imports it decides by itself."""
     root = logging.getLogger()
     root.handlers = [handler for handler in root.handlers if not isinstance(handler, _Sentences)]
     root.addHandler(_Sentences(stream))

@@ -51,11 +51,7 @@ def without_none(kind: Any) -> Any:
 
 
 def read_value(value: Any, kind: Any) -> Any:
-    """A value from yaml, the command line or Python as the type of its field, where it has such a reading.
-
-    Raises:
-        ValueError: it has none.
-    """
+    """A value from yaml, the command line or Python as the type of its field; ValueError where it has no reading."""
     if kind is str:
         value = os.fspath(value) if isinstance(value, os.PathLike) else value
         return _characters(value) if isinstance(value, str) else "" if value is None else value

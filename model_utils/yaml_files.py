@@ -54,11 +54,7 @@ class _CheckedLoader(yaml.SafeLoader):
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
-    """The mapping in a yaml file.
-
-    Raises:
-        ConfigError: the file is missing, not yaml, not a mapping, or gives a key twice.
-    """
+    """The mapping in a yaml file; ConfigError if it is missing, no yaml, no mapping, or gives a key twice."""
     raw = read_file(Path(path), ConfigError)
     try:
         content = yaml.load(raw.decode("utf-8"), _CheckedLoader)

@@ -17,9 +17,8 @@ from src.albert_for_pre_training import PreTrainingScores
 from src.checkpoint_files import find_checkpoint, load_backbone
 from src.conversion.checks import weight_shapes
 from src.conversion.convert import GROUP_OF
-from src.conversion.hf_names import hugging_face_names
 from src.conversion.hugging_face_folder import HEAD_NAMES
-from src.conversion.tf_names import google_names, is_training_state
+from src.conversion.weight_names import google_names, hugging_face_names, is_training_state
 from src.model_folder import ModelFolder, read_task_info
 from src.tasks import FINE_TUNED
 from src.tasks.task_info import TaskInfo

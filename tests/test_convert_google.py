@@ -14,7 +14,7 @@ from model_utils.errors import CheckpointError, ConfigError
 from src import finetune_eval_model as heads
 from src.albert_config import AlbertConfig
 from src.conversion import google_checkpoint
-from src.conversion.tf_names import from_google, google_names
+from src.conversion.weight_names import from_google, google_names
 from src.model_folder import load_tokenizer, read_task_info
 from tests.helpers import google_figures
 from tests.helpers.conversions import (

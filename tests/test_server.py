@@ -417,7 +417,7 @@ def respond(record):
     return {"score": 1.0}
 
 limits = Limits(body=100_000, headers_time=1, body_time=1, answer_time=3, goodbye=1)
-serve(ScriptedPredictor("regression", respond), port=0, limits=limits)
+serve(ScriptedPredictor("regression", respond), "127.0.0.1", 0, limits)
 """
 HEAD = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
 WHOLE = b'{"records": [{"text_a": "a"}]}'

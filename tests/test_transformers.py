@@ -11,7 +11,7 @@ from mindspore import Tensor, nn, ops
 
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import AlbertForPreTraining, PreTrainingScores
-from src.conversion.hf_names import TIED_COPIES, hugging_face_names
+from src.conversion.weight_names import TIED_COPIES, hugging_face_names
 from src.training.optimizer import OptimizerSettings, build_optimizer
 from src.training.run_plan import LossScale
 from src.training.train_step import TrainStep, normalise_weights

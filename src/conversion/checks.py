@@ -26,16 +26,11 @@ PARTS = (
 
 
 def account(names: Mapping[str, str], found: Collection[str], skipped: int, origin: object) -> dict[str, str]:
-    """Match the source's names with this project's and print matched, missing and unexpected ones.
+    """Those of `names` that are there, this project's -> the source's; matched, missing, unexpected ones are logged.
 
     Args:
-        names: this project's name of every weight that may be there -> the source's.
-        found: the source's names, without what is skipped.
+        names: of every weight that may be there. found: the source's names, without what is skipped.
         skipped: how many were passed over by name: optimizer, counters, copies.
-        origin: the source, for messages.
-
-    Returns:
-        this project's name -> the source's, for the weights that are there.
 
     Raises:
         CheckpointError: a weight of a part is missing, or one is left over.
@@ -63,11 +58,7 @@ def account(names: Mapping[str, str], found: Collection[str], skipped: int, orig
 
 
 def check_shapes(values: Mapping[str, np.ndarray], config: AlbertConfig, origin: object) -> None:
-    """Compare every weight with the size that the architecture gives it.
-
-    Raises:
-        CheckpointError: sizes differ.
-    """
+    """Raise CheckpointError if a weight has another size than the architecture gives it."""
     outputs, between = (len(values.get(f"{name}.bias", ())) for name in ("classifier", "classifier_hidden"))
     expected = weight_shapes(config, outputs, between)
     wrong = [
@@ -83,8 +74,7 @@ def weight_shapes(config: AlbertConfig, outputs: int = 0, between: int = 0) -> d
     """Name and shape of every weight that a model of this architecture may have, with any head.
 
     Args:
-        outputs: of the classifier.
-        between: size of the hidden layer before the classifier, 0 for none.
+        outputs: of the classifier. between: size of the hidden layer before it, 0 for none.
     """
     hidden, embedding = config.hidden_size, config.embedding_size
     dense = {

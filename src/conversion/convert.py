@@ -27,7 +27,7 @@ def convert(
 
     Args:
         source, target: keys of READERS and WRITERS.
-        task, labels: what a fine-tuned head is for, where the input does not say.
+        task, labels: what a fine-tuned head is for, where the input does not say; every reader has them.
 
     Raises:
         ConfigError, CheckpointError, DataError: something is missing, damaged or contradictory; nothing is written.

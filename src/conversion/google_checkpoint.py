@@ -11,7 +11,7 @@ from model_utils.errors import CheckpointError, ConfigError
 from src.albert_config import AlbertConfig, find_config_file
 from src.checkpoint_files import Checkpoint
 from src.conversion.checks import account, check_shapes, settle_task
-from src.conversion.tf_names import from_google, google_names, is_training_state
+from src.conversion.weight_names import from_google, google_names, is_training_state
 from src.model_folder import ModelFolder
 from src.tokenization import FullTokenizer, build_tokenizer
 
@@ -25,7 +25,6 @@ def read_google(path: Path, task: str = "", labels: tuple[str, ...] = ()) -> Mod
 
     Args:
         path: a folder with one checkpoint, a TF-Hub module's folder, or a prefix such as DIR/model.ckpt-best.
-        task, labels: what a fine-tuned head is for, where the checkpoint does not say.
 
     Raises:
         CheckpointError: a file is missing, damaged, or does not fit the others.
@@ -45,11 +44,7 @@ def read_google(path: Path, task: str = "", labels: tuple[str, ...] = ()) -> Mod
 
 
 def find_prefix(path: Path) -> Path:
-    """The checkpoint's prefix, the part that its files' names share.
-
-    Raises:
-        CheckpointError: there is none, or more than one.
-    """
+    """The checkpoint's prefix, the part that its files' names share; CheckpointError unless there is just one."""
     if path.suffix in (".index", ".meta") or ".data-" in path.name:
         path = Path(str(path).rpartition(".")[0])
     if Path(f"{path}.index").is_file():

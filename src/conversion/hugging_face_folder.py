@@ -13,10 +13,10 @@ from model_utils.json_files import Schema, matching, read_json
 from src.albert_config import RUN_KEYS, AlbertConfig
 from src.checkpoint_files import Checkpoint
 from src.conversion.checks import account, check_shapes, settle_task
-from src.conversion.hf_names import TIED_COPIES, hugging_face_names
 from src.conversion.own_folder import has_initial_pooler
 from src.conversion.tokenizer_json import build_tokenizer_json, extract_vocabulary
 from src.conversion.torch_weights import read_weights
+from src.conversion.weight_names import TIED_COPIES, hugging_face_names
 from src.foreign_weights import SAFETENSORS
 from src.model_folder import ModelFolder
 from src.tasks import FINE_TUNED, TASKS
@@ -37,9 +37,6 @@ HEAD_NAMES = dict.fromkeys(
     f"{TASKS[name].head.module}.{weight}" for name in ARCHITECTURES for weight in ("weight", "bias")
 )
 TASK_OF = {architecture: task for task, architecture in ARCHITECTURES.items() if task != "regression"}
-
-
-# --- reading ---
 
 
 class SettingsSchema(TaskInfo):
@@ -68,9 +65,6 @@ class TokenizerSettingsSchema(Schema):
 
 def read_hugging_face(folder: Path, task: str = "", labels: tuple[str, ...] = ()) -> ModelFolder:
     """The model in a folder with config.json and its weights; the vocabulary too, if it is there.
-
-    Args:
-        task, labels: what a fine-tuned head is for, where config.json does not say.
 
     Raises:
         CheckpointError: a file is missing, damaged, or does not fit the others.
@@ -137,9 +131,6 @@ def _read_vocabulary(folder: Path, vocab_size: int) -> FullTokenizer | None:
     return build_tokenizer(*files, settings.do_lower_case, vocab_size, content)
 
 
-# --- writing ---
-
-
 def write_hugging_face(model: ModelFolder, path: Path) -> None:
     """Make a folder that from_pretrained of the model's class in transformers loads.
 
@@ -149,9 +140,8 @@ def write_hugging_face(model: ModelFolder, path: Path) -> None:
         DataError: transformers has no such tokenizer.
     """
     architecture, config = _architecture(model), model.architecture
-    groups = config.num_hidden_groups
-    if config.share_parameters == "none":
-        groups = config.num_hidden_layers  # a group each
+    # Layers that share nothing are a group each.
+    groups = config.num_hidden_layers if config.share_parameters == "none" else config.num_hidden_groups
     names = hugging_face_names(groups, config.inner_group_num) | {name: name for name in HEAD_NAMES}
     values = {names[name]: np.ascontiguousarray(value) for name, value in model.weights.items()}
     if architecture in WITHOUT_POOLER and has_initial_pooler(model):
@@ -187,10 +177,10 @@ def _architecture(model: ModelFolder) -> str:
         raise CheckpointError("the model has a hidden layer before its classifier, transformers' ALBERT has none")
     if task is None and "classifier" in modules:
         raise ConfigError("a Hugging Face folder says what its model is for: give --task")
+    if task is None and "sop" in modules:
+        return "AlbertForPreTraining"
     if task is None:
-        return (
-            "AlbertForPreTraining" if "sop" in modules else "AlbertForMaskedLM" if "mlm" in modules else "AlbertModel"
-        )
+        return "AlbertForMaskedLM" if "mlm" in modules else "AlbertModel"
     if task.task not in ARCHITECTURES:
         raise CheckpointError(f"the model is for {task.task}: transformers has no ALBERT with such a beam search")
     if modules & {"mlm", "sop"}:

@@ -30,11 +30,7 @@ def has_initial_pooler(model: ModelFolder) -> bool:
 
 
 def write_own(model: ModelFolder, path: Path) -> None:
-    """Make a folder that load_checkpoint_path and the tasks' load_..._checkpoint_path keys take.
-
-    Raises:
-        CheckpointError: the checkpoint cannot be written.
-    """
+    """Make a folder that load_checkpoint_path and the tasks' load_..._checkpoint_path keys take."""
     if not any(name.startswith(POOLER) for name in model.weights):
         logger.info(
             "the source has no pooler: it gets initial weights; nothing but a task that trains it should use it"
@@ -47,9 +43,6 @@ def write_own(model: ModelFolder, path: Path) -> None:
 
 def read_own(path: Path, task: str = "", labels: tuple[str, ...] = ()) -> ModelFolder:
     """The model in a checkpoint, or in a folder's best or newest one, all of its weights accounted for.
-
-    Args:
-        task, labels: what a fine-tuned head is for, where no task.json says it.
 
     Raises:
         CheckpointError, DataError: as ModelFolder.load, or a weight is missing, left over or of another shape.

@@ -19,13 +19,10 @@ NEVER = -100.0  # added to a piece's score, so that others are always better
 
 
 def extract_vocabulary(file: Path) -> tuple[bytes, bool]:
-    """The file's contents, and whether it is a SentencePiece model.
+    """The vocabulary file's contents, and whether it is a SentencePiece model (else WordPiece tokens); else DataError.
 
     A SentencePiece model has the same pieces, scores, kinds of pieces and normalisation as the one that tokenizer.json
     was made from; what only its training needed is lost.
-
-    Raises:
-        DataError: the file is damaged, or its tokenizer is neither of the two.
     """
     try:
         content = read_object(file)
@@ -71,10 +68,8 @@ def build_tokenizer_json(model: bytes, do_lower_case: bool) -> Tokenizer:
     """A tokenizer that gives a SentencePiece model's ids as src.tokenization does.
 
     Exceptions: the names of special tokens in a text, which transformers takes for the tokens, and some numbers, since
-    pieces like "1," are never chosen here where google's code splits them afterwards.
-
-    Raises:
-        DataError: it is no Unigram model.
+    pieces like "1," are never chosen here where google's code splits them afterwards. DataError if it is no Unigram
+    model.
     """
     proto = ModelProto.FromString(model)
     if proto.trainer_spec.model_type != proto.trainer_spec.UNIGRAM:

@@ -30,8 +30,6 @@ def read_weights(folder: Path) -> dict[str, np.ndarray]:
 
 
 class IndexSchema(Schema):
-    """Which file holds which weight."""
-
     weight_map: dict[str, FileBeside]
 
 

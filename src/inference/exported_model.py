@@ -25,21 +25,14 @@ ENCRYPTION = "AES-GCM"
 
 
 class InputSchema(Schema):
-    """A column that an exported graph takes."""
-
     name: str
 
 
-class OutputSchema(Schema):
-    """A tensor that an exported graph gives."""
-
-    name: str
+class OutputSchema(InputSchema):
     per_token: bool
 
 
 class VocabularySchema(Schema):
-    """The vocabulary beside an exported graph."""
-
     file: FileBeside
     sha256: Sha256
 
@@ -58,11 +51,7 @@ class DescriptionSchema(Schema):
 
 
 def load_exported(file: Path, key: bytes | None = None, **settings: Any) -> Predictor:
-    """What answers records with NAME.mindir and the files beside it.
-
-    Args:
-        key: of an encrypted MINDIR.
-        settings: batch_tokens, top_k, text_columns of Predictor.
+    """What answers records with NAME.mindir and the files beside it; settings: batch_tokens, top_k, text_columns.
 
     Raises:
         DataError, CheckpointError: a file is missing, damaged, or does not belong to the others.
@@ -82,11 +71,7 @@ def load_exported(file: Path, key: bytes | None = None, **settings: Any) -> Pred
 
 
 def read_key(file: str) -> bytes | None:
-    """The key in a file, or None for no file.
-
-    Raises:
-        ConfigError: it cannot be read or has another length.
-    """
+    """The key in a file, or None for no file; ConfigError if it cannot be read or has another length."""
     if not file:
         return None
     try:
@@ -100,11 +85,7 @@ def read_key(file: str) -> bytes | None:
 
 
 def read_description(file: Path) -> tuple[DescriptionSchema, TaskInfo]:
-    """NAME.json beside NAME.mindir, whose sha256 it is compared with.
-
-    Raises:
-        DataError: it is missing, damaged, or does not belong to the file.
-    """
+    """NAME.json beside NAME.mindir; DataError if it is missing, damaged, or does not belong to the file."""
     path = file.with_suffix(".json")
     if not os.path.lexists(path):
         raise DataError(f"{path} is missing: it says what {file.name} computes, and was written beside it")
@@ -123,11 +104,7 @@ def read_description(file: Path) -> tuple[DescriptionSchema, TaskInfo]:
 
 
 def load_mindir(file: Path, key: bytes | None = None) -> Callable[..., Any]:
-    """The graph in a MINDIR, to be called with tensors.
-
-    Raises:
-        DataError: it is damaged or no MINDIR, or encrypted with another key.
-    """
+    """The graph in a MINDIR, to be called with tensors; DataError if it is damaged or encrypted with another key."""
     decryption = {"dec_key": key, "dec_mode": ENCRYPTION} if key else {}
     try:
         return nn.GraphCell(ms.load(str(file), **decryption))

@@ -39,18 +39,12 @@ SHAPES = (1, 9), (3, 24)  # batches and lengths that a MINDIR is tried on, besid
 
 
 def export_model(
-    model: Predictor,
-    name: Path,
-    file_format: str,
-    key: bytes | None = None,
-    batch_size: int = 1,
-    length: int = 0,
+    model: Predictor, name: Path, file_format: str, key: bytes | None = None, batch_size: int = 1, length: int = 0
 ) -> None:
-    """Write the files of a model; older ones of this name are replaced.
+    """Write the files DIR/NAME.* of a model; older ones are replaced.
 
     Args:
-        model: of ModelFolder.predictor. name: DIR/NAME. key: encrypt the MINDIR.
-        batch_size, length: of AIR and ONNX; length 0: the model's max_seq_length.
+        key: encrypt the MINDIR. batch_size, length: of AIR and ONNX; length 0: the model's max_seq_length.
 
     Raises:
         CheckpointError: the file that was written computes something else; nothing is left behind.
@@ -81,13 +75,7 @@ def export_model(
     logger.info(f"written: {name}.{file_format.lower()}, {name}.json and the vocabulary")
 
 
-def dry_run_export(
-    model: Predictor,
-    name: Path,
-    file_format: str,
-    batch_size: int = 1,
-    length: int = 0,
-) -> None:
+def dry_run_export(model: Predictor, name: Path, file_format: str, batch_size: int = 1, length: int = 0) -> None:
     """Compute one batch, and say what export_model, which has the same arguments and errors, would take."""
     fixed = _settle(model, name, file_format, batch_size, length)
     inputs = [Tensor(one) for one in sample_inputs(model, *(fixed or (2, model.task_info.max_seq_length)))]
@@ -115,8 +103,9 @@ def _settle(model: Predictor, name: Path, file_format: str, batch_size: int, len
         if os.path.isdir(file := f"{name}{suffix}"):
             raise DataError(f"{file} is a folder, and would have to be a file of the export; name another one")
     fixed = None if file_format == MINDIR else (batch_size, length or model.task_info.max_seq_length)
-    if fixed:
-        _check_length(model, fixed[1])
+    least, most = model.task_info.shortest_row, model.task_info.max_seq_length
+    if fixed and not least <= fixed[1] <= most:
+        raise ConfigError(f"export_seq_length is {fixed[1]}, allowed for this model are {least} to {most} tokens")
     if file_format == ONNX:
         _onnxruntime()
     return fixed
@@ -126,18 +115,13 @@ def _vocabulary_suffix(model: Predictor) -> str:
     return ".model" if model.tokenizer.is_sentencepiece else ".vocab.txt"
 
 
-def _check_length(model: Predictor, length: int) -> None:
-    least, most = model.task_info.shortest_row, model.task_info.max_seq_length
-    if not least <= length <= most:
-        raise ConfigError(f"export_seq_length is {length}, allowed for this model are {least} to {most} tokens")
-
-
 def _write(model: Predictor, name: Path, file_format: str, key: bytes | None, fixed: tuple[int, int] | None) -> Path:
-    inputs = model.network.any_inputs() if fixed is None else [Tensor(one) for one in sample_inputs(model, *fixed)]
-    if fixed is not None:
-        model.network.set_inputs(*inputs)
-    file = name.with_name(f"{name.name}.{file_format.lower()}")
-    network = model.network
+    network, file = model.network, name.with_name(f"{name.name}.{file_format.lower()}")
+    if fixed is None:
+        inputs = network.any_inputs()
+    else:
+        inputs = [Tensor(one) for one in sample_inputs(model, *fixed)]
+        network.set_inputs(*inputs)
     try:
         if file_format == ONNX:
             # Its output_names break graphs that end in a reshape; outputs keep their order.
@@ -167,10 +151,9 @@ def _load_onnx(file: Path, _: bytes | None) -> Callable[..., Any]:
     session = _onnxruntime().InferenceSession(str(file), providers=["CPUExecutionProvider"])
     names = [each.name for each in session.get_inputs()]
 
-    def run(*inputs: Tensor) -> tuple[Tensor, ...]:
-        return tuple(
-            Tensor(one) for one in session.run(None, dict(zip(names, map(Tensor.asnumpy, inputs), strict=True)))
-        )
+    def run(*inputs: Tensor) -> list[Tensor]:
+        columns = dict(zip(names, map(Tensor.asnumpy, inputs), strict=True))
+        return [Tensor(output) for output in session.run(None, columns)]
 
     return run
 
@@ -181,12 +164,10 @@ def check(model: Predictor, exported: Callable[..., Any], fixed: tuple[int, int]
     Raises:
         CheckpointError: it is above TOLERANCE.
     """
-    longest = model.task_info.max_seq_length
+    longest, worst = model.task_info.max_seq_length, 0.0
     least = 2 * model.task_info.shortest_row  # sample rows are half full or more
-    shapes = (
-        [fixed] if fixed else [(rows, min(max(tokens, least), longest)) for rows, tokens in SHAPES] + [(2, longest)]
-    )
-    worst = 0.0
+    any_shape = [*((rows, min(max(tokens, least), longest)) for rows, tokens in SHAPES), (2, longest)]
+    shapes = [fixed] if fixed else any_shape
     for batch, length in shapes:
         inputs = [Tensor(one) for one in sample_inputs(model, batch, length)]
         ours, theirs = _arrays(model.network(*inputs)), _arrays(exported(*inputs))
@@ -230,12 +211,7 @@ def sample_inputs(model: Predictor, batch: int, length: int) -> list[np.ndarray]
 
 
 def describe(
-    model: Predictor,
-    file: Path,
-    vocabulary: Path,
-    file_format: str,
-    key: bytes | None,
-    fixed: tuple[int, int] | None,
+    model: Predictor, file: Path, vocabulary: Path, file_format: str, key: bytes | None, fixed: tuple[int, int] | None
 ) -> dict[str, Any]:
     """The content of NAME.json."""
     network = model.network

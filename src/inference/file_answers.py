@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from model_utils.device import peak_memory
 from src.inference.predictor import Predictor
-from src.inference.record_files import NumberedRecord, batched, line_of, write_records
+from src.inference.record_files import NumberedRecord, line_of, write_records
 
 logger = logging.getLogger(__name__)
 RECORDS_AT_ONCE = 1024
@@ -48,13 +48,10 @@ def answer_records(predictor: Predictor, records: Iterator[NumberedRecord], outp
 
     Returns:
         The command's exit code: 1 if there were records and none could be answered, else 0.
-
-    Raises:
-        DataError: a file cannot be read or written.
     """
     total = failed = truncated = 0
     with write_records(output) as write, tqdm(unit=" records", disable=not sys.stderr.isatty()) as progress:
-        for batch in batched(records, RECORDS_AT_ONCE):
+        while batch := list(itertools.islice(records, RECORDS_AT_ONCE)):
             for record, answer in answered(predictor, batch):
                 failed += "error" in answer
                 truncated += answer.get("truncated", False)
@@ -89,7 +86,6 @@ def dry_run(predictor: Predictor, records: Iterator[NumberedRecord]) -> None:
         seconds.append(time.monotonic() - start)
     share = total / max(1, len(chosen))
     size = share * sum(len(line_of(joined(*pair)).encode()) for pair in pairs)
-    memory = peak_memory()
     errors = [f"line {record.line}: {answer['error']}" for record, answer in pairs if "error" in answer]
     if errors:
         logger.info(
@@ -98,6 +94,6 @@ def dry_run(predictor: Predictor, records: Iterator[NumberedRecord]) -> None:
     logger.info(
         f"dry run: {total:,} records, {unreadable:,} of them unreadable. {len(chosen)} were answered in "
         f"{seconds[1]:.2f} s (the first time {seconds[0]:.1f} s, with compilation); all take about "
-        f"{timedelta(seconds=round(seconds[1] * share))}. Host memory at its peak: {memory / 1e9:.2f} GB. The answers "
-        f"take about {size / 1e6:.1f} MB. Nothing was kept."
+        f"{timedelta(seconds=round(seconds[1] * share))}. Host memory at its peak: {peak_memory() / 1e9:.2f} GB. The "
+        f"answers take about {size / 1e6:.1f} MB. Nothing was kept."
     )

@@ -28,12 +28,10 @@ class Predictor:
     Args:
         task_info: of the network, with lengths that it takes.
         network: takes batches of columns (B, *) int32; an AnsweringNetwork or an ExportedNetwork.
-        architecture: of the network.
         batch_tokens: that the network takes at once, padding included, at least one row of them; 0: as many as keep its
             memory within bounds (src.training.network_outputs.rows_in_memory).
         top_k: tokens for each mask, where masks are filled in.
-        text_columns: keys of the first and the second text in records (src/tasks/answerer.py); empty: as in
-            training.
+        text_columns: keys of the first and the second text in records (src/tasks/answerer.py); empty: as in training.
 
     Raises:
         ConfigError: the task has no such text.

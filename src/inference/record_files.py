@@ -1,8 +1,10 @@
-"""Files of records to be answered, and of their answers: JSON lines, tables, plain lines."""
+"""Files of records to be answered, and of their answers: JSON lines, tables, plain lines.
+
+A file that cannot be read or written is a DataError.
+"""
 
 import contextlib
 import errno
-import itertools
 import json
 import logging
 import os
@@ -36,14 +38,7 @@ class NumberedRecord:
 
 
 def check_input(file: str, input_format: str) -> None:
-    """That `file` is there and can be read; nothing is taken from a pipe.
-
-    Args:
-        input_format: as in read_records.
-
-    Raises:
-        DataError: it cannot be read, or not in this format.
-    """
+    """Raise DataError if `file` cannot be read in this format of read_records; nothing is taken from a pipe."""
     if _format_of(file, input_format) == TABLE:
         _open_table(file)
     elif file != STANDARD:
@@ -64,9 +59,6 @@ def read_records(file: str, input_format: str, text_key: str) -> Iterator[Number
         input_format: json_lines, table (with a header of keys; an empty field is no value), text (a record a line), or
             auto: by the file's ending, other endings being text; for standard input json_lines.
         text_key: the key of the records of plain lines.
-
-    Raises:
-        DataError: the file cannot be read.
     """
     input_format = _format_of(file, input_format)
     if input_format == TABLE:
@@ -173,11 +165,7 @@ def check_output(file: str, source: str) -> None:
 
 @contextlib.contextmanager
 def write_records(file: str) -> Iterator[Callable[[dict[str, Any]], object]]:
-    """A function that writes a record as a line of JSON; a file gets its name when all are written.
-
-    Raises:
-        DataError: the file cannot be written.
-    """
+    """A function that writes a record as a line of JSON; a file gets its name when all are written."""
 
     def writer(stream: TextIO) -> Callable[[dict[str, Any]], object]:
         return lambda record: stream.write(line_of(record))
@@ -200,9 +188,3 @@ def write_records(file: str) -> Iterator[Callable[[dict[str, Any]], object]]:
 def line_of(record: dict[str, Any]) -> str:
     """A record as a line of a file."""
     return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def batched(records: Iterator[NumberedRecord], size: int) -> Iterator[list[NumberedRecord]]:
-    """Lists of at most `size`."""
-    while batch := list(itertools.islice(records, size)):
-        yield batch

@@ -12,8 +12,8 @@ from model_utils.convert_ckpt import ConvertConfig
 from src.albert_config import AlbertConfig
 from src.checkpoint_files import Checkpoint, find_checkpoint
 from src.conversion.checks import weight_shapes
-from src.conversion.hf_names import hugging_face_names
 from src.conversion.own_folder import write_own
+from src.conversion.weight_names import hugging_face_names
 from src.model_folder import ModelFolder
 from src.tasks.task_info import TaskInfo
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from mindspore import Tensor, nn
 
-from src.conversion.tf_names import from_google, google_names
+from src.conversion.weight_names import from_google, google_names
 
 _NAMES = {theirs: ours for ours, theirs in google_names().items()}
 

@@ -1,8 +1,7 @@
 """A model behind HTTP: a small API with micro-batching and a page to try it in a browser (docs/serving.md)."""
 
 from src.inference.server.app import create_app, parse_address, serve
-from src.inference.server.batching import Predictor
 from src.inference.server.gates import parse_hosts
-from src.inference.server.limits import DEFAULT_LIMITS, Limits
+from src.inference.server.limits import Limits
 
-__all__ = ["DEFAULT_LIMITS", "Limits", "Predictor", "create_app", "parse_address", "parse_hosts", "serve"]
+__all__ = ["Limits", "create_app", "parse_address", "parse_hosts", "serve"]

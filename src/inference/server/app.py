@@ -22,12 +22,14 @@ from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from model_utils.errors import ConfigError
-from src.inference.server.batching import MicroBatcher, PredictionError, Predictor, QueueFullError
+from src.inference.predictor import Predictor
+from src.inference.server.batching import MicroBatcher, PredictionError, QueueFullError
 from src.inference.server.connection import TimedConnection
 from src.inference.server.gates import ANY_HOST, AllowedHosts, BodyLimit, Farewell, failure, hosts_of
-from src.inference.server.limits import DEFAULT_LIMITS, Limits
+from src.inference.server.limits import Limits
 from src.inference.server.schemas import Failure, reply_model, request_model, sentence
 
+DEFAULT_LIMITS = Limits()
 PAGE = Path(__file__).parent / "page"
 LOOPBACK = "127.0.0.1"
 FAILURES = {
@@ -44,14 +46,7 @@ CONTENT_SECURITY_POLICY = "default-src 'self'; base-uri 'none'; frame-ancestors 
 
 
 def create_app(predictor: Predictor, limits: Limits = DEFAULT_LIMITS, hosts: Collection[str] = (ANY_HOST,)) -> FastAPI:
-    """The application, for any ASGI server.
-
-    Args:
-        hosts: that requests may name (AllowedHosts).
-
-    Raises:
-        ConfigError: the predictor's task is one that is not known.
-    """
+    """The application, for any ASGI server; hosts: that requests may name (AllowedHosts)."""
     task_info = predictor.task_info
     requests = request_model(task_info, limits.records, limits.characters)
     batcher = MicroBatcher(predictor, limits.batch, limits.waiting, limits.window)
@@ -134,11 +129,7 @@ def _answer_failures(app: FastAPI) -> None:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Host and port of "127.0.0.1:8000", "[::1]:8000" or "8000", which means this machine alone.
-
-    Raises:
-        ConfigError: the text is no such address.
-    """
+    """Host and port of "127.0.0.1:8000", "[::1]:8000" or "8000", which means this machine alone; else ConfigError."""
     match = re.fullmatch(r"(?:(?:\[([0-9A-Fa-f:.]+)\]|([^\s\[\]:/]+)):)?([0-9]{1,5})", text)
     if match is None or int(match[3]) > 65535:
         raise ConfigError(
@@ -149,21 +140,16 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def serve(
-    predictor: Predictor,
-    host: str = LOOPBACK,
-    port: int = 8000,
-    limits: Limits = DEFAULT_LIMITS,
-    allowed_hosts: Collection[str] = (),
+    predictor: Predictor, host: str, port: int, limits: Limits = DEFAULT_LIMITS, allowed_hosts: Collection[str] = ()
 ) -> None:
     """Answer requests until SIGTERM or Ctrl-C, then let those that run finish. To be called in the main thread.
 
     Args:
-        predictor: the model; called from one other thread.
         host: name or address to bind to. port: 0 takes a free one, which is printed.
         allowed_hosts: that requests may name besides the served address, from parse_hosts.
 
     Raises:
-        ConfigError: the address cannot be bound to, or the task is one that is not known.
+        ConfigError: the address cannot be bound to.
     """
     with _listen(host, port) as listener:
         address, port = listener.getsockname()[:2]

@@ -6,25 +6,11 @@ import logging
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
 
+from src.inference.predictor import Predictor
 from src.tasks.answerer import Record
-from src.tasks.task_info import TaskInfo
 
 logger = logging.getLogger(__name__)
-
-
-class Predictor(Protocol):
-    """What the server needs of a model. It need not be thread-safe: one thread alone calls it.
-
-    `predict` gives one answer a record, in order, in the formats of the task (src.tasks.spec.TaskSpec.answer); a record
-    that cannot be answered gives {"error": sentence}.
-    """
-
-    @property
-    def task_info(self) -> TaskInfo: ...
-
-    def predict(self, records: list[Record]) -> list[Record]: ...
 
 
 class QueueFullError(Exception):
@@ -32,7 +18,7 @@ class QueueFullError(Exception):
 
 
 class PredictionError(Exception):
-    """The predictor raised an exception or broke its promise."""
+    """The predictor raised an exception, or did not give an answer for each record."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,17 +31,15 @@ class MicroBatcher:
     """Collects requests in a queue and answers them in order, several with one call of the predictor.
 
     Args:
-        predictor: called from one thread of its own, one call at a time.
+        predictor: or anything with its task_info and predict; called from one thread of its own, one call at a time.
         max_batch: records of one call; only a request that has more makes a larger call, alone.
         max_waiting: records in the queue at most; a request that has more is taken when the queue is empty.
         window: seconds that the first of an idle time waits for company.
     """
 
     def __init__(self, predictor: Predictor, max_batch: int, max_waiting: int, window: float) -> None:
-        self._predictor = predictor
-        self._max_batch = max_batch
-        self._max_waiting = max_waiting
-        self._window = window
+        self._predictor, self._window = predictor, window
+        self._max_batch, self._max_waiting = max_batch, max_waiting
         self._queue: deque[_Request] = deque()
         self._worker: asyncio.Task | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="predictor")
@@ -66,12 +50,7 @@ class MicroBatcher:
         return sum(len(request.records) for request in self._queue)
 
     async def answer(self, records: list[Record]) -> list[Record]:
-        """One answer a record, in order.
-
-        Raises:
-            QueueFullError: too many records wait already.
-            PredictionError: the predictor failed on these records.
-        """
+        """One answer a record, in order; QueueFullError or PredictionError where there will be none."""
         if self._queue and self.waiting + len(records) > self._max_waiting:
             raise QueueFullError
         loop = asyncio.get_running_loop()

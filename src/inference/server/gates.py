@@ -34,11 +34,7 @@ def hosts_of(host: str, address: str) -> frozenset[str]:
 
 
 def parse_hosts(names: Collection[str]) -> frozenset[str]:
-    """Names or addresses of hosts, in lower case, to be allowed beside those of hosts_of; "*": any.
-
-    Raises:
-        ConfigError: one of them is no name, for instance because it has a scheme or a port.
-    """
+    """Names or addresses in lower case, to be allowed beside hosts_of; "*": any. ConfigError for one with a port."""
     for name in names:
         if name != ANY_HOST and not _is_address(name) and re.search(r"[\s:/\[\]*]|^$", name):
             raise ConfigError(

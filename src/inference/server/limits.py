@@ -1,12 +1,10 @@
-"""What one server takes on: sizes, numbers and seconds."""
+"""What one server takes on: sizes and numbers bound the work, seconds the time that others are kept waiting."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Sizes and numbers bound the work, seconds the time that a client or the model may keep others waiting."""
-
     body: int = 1 << 20  # bytes of a request
     records: int = 64  # of a request
     characters: int = 20_000  # of each text
@@ -17,6 +15,3 @@ class Limits:
     body_time: float = 30  # seconds for the body behind them, and for taking the answer
     answer_time: float = 60  # seconds until the model has answered; then 503
     goodbye: int = 10  # seconds that running requests have after SIGTERM or Ctrl-C
-
-
-DEFAULT_LIMITS = Limits()

@@ -25,14 +25,7 @@ class Failure(BaseModel):
 
 
 def request_model(task_info: TaskInfo, max_records: int, max_characters: int) -> type[BaseModel]:
-    """{"records": [...]} with the fields of the model's task.
-
-    Args:
-        max_records: of one request. max_characters: of each text.
-
-    Raises:
-        ConfigError: the task is none that this server knows.
-    """
+    """{"records": [...]} with the fields of the model's task; ConfigError where it is none of TASKS."""
     if task_info.task not in TASKS:
         raise ConfigError(f"the model's task is {task_info.task!r}, allowed are {', '.join(TASKS)}")
     text = Annotated[str, Field(max_length=max_characters)]
