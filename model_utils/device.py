@@ -64,9 +64,6 @@ class Gpu:
     memory_gib: float
 
 
-# --- what is there ---
-
-
 @functools.cache
 def _cuda_driver() -> ctypes.CDLL | None:
     with contextlib.suppress(OSError):
@@ -179,15 +176,8 @@ def ascend_obstacle() -> str:
     return f"MindSpore's Ascend plugin does not load ({reason}): {advice}" if reason else ""
 
 
-# --- choosing and setting ---
-
-
 def choose_target(device_target: str) -> str:
-    """CPU, GPU or Ascend; for auto the first of Ascend, GPU, CPU that works.
-
-    Raises:
-        DeviceError: the device is not there; says what is missing and how to get it.
-    """
+    """CPU, GPU or Ascend; for auto the first of Ascend, GPU, CPU that works; DeviceError says what is missing."""
     obstacles = {"Ascend": ascend_obstacle, "GPU": gpu_obstacle}
     if device_target in obstacles:
         if obstacle := obstacles[device_target]():
@@ -250,9 +240,6 @@ def setup_device(
     if rank > 0:
         set_level(logging.WARNING)
     return Device(target, device_id, rank, rank_size)
-
-
-# --- python -m model_utils.device ---
 
 
 class DeviceConfig(OneDeviceConfig):

@@ -204,12 +204,7 @@ def leaves_of(kind: type[Config], prefix: str = "") -> Iterator[tuple[str, Field
 
 
 def _sentence(error: ValidationError, kind: type[Config], origin: str = "", mark: str = "") -> ConfigError:
-    """The first error as a sentence.
-
-    Args:
-        origin: the file or "command line"; "" where Python makes an object.
-        mark: what stands before a key there.
-    """
+    """The first error as a sentence; origin: the file or "command line"; mark: what stands before a key there."""
     first = error.errors(include_url=False)[0]
     reason = first.get("ctx", {}).get("error")
     if isinstance(reason, ConfigError):  # of validate()
@@ -228,18 +223,12 @@ def _sentence(error: ValidationError, kind: type[Config], origin: str = "", mark
     return ConfigError(f"{place}{prefix}{name} is {shorten(first['input'])}, allowed is {allowed}")
 
 
-# --- files ---
-
-
 def write_config(config: Config, path: str | Path) -> None:
     """Write the configuration as yaml, complete or not at all; read back it is identical."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     # Not allow_unicode: with it a next-line character (U+0085) would not come back.
     write_text(path, yaml.safe_dump(config.to_dict(), sort_keys=False))
-
-
-# --- merging ---
 
 
 def _merge(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -46,8 +46,6 @@ _BLOCK = 1 << 24
 
 
 class BestSchema(Schema):
-    """What best_checkpoint.json says beside the metrics."""
-
     checkpoint: Annotated[str, matching(_NAME.pattern, "albert-<step>.ckpt")]
     step: int = Field(ge=0)
 
@@ -91,12 +89,9 @@ def save_checkpoint(cell: nn.Cell, folder: Path, step: int, loop_state: dict[str
 
 
 def write_checkpoint(path: Path, values: Mapping[str, Tensor], loop_state: dict[str, Any]) -> None:
-    """Write tensors by name and the loop's state.
+    """Write tensors by name and the loop's state; CheckpointError if it cannot, for instance because the disk is full.
 
     The file gets its name after it is complete, on the disk, and read back against its checksum.
-
-    Raises:
-        CheckpointError: it cannot be written, for instance because the disk is full.
     """
     folder, text = path.parent, {LOOP_STATE: json.dumps(loop_state)}
     entries = [{"name": name, "data": value} for name, value in values.items()]
@@ -118,22 +113,14 @@ def write_checkpoint(path: Path, values: Mapping[str, Tensor], loop_state: dict[
 
 
 def best_checkpoint(folder: Path) -> Path | None:
-    """The checkpoint that mark_best chose, or None where none was chosen.
-
-    Raises:
-        CheckpointError: best_checkpoint.json is damaged.
-    """
+    """The checkpoint that mark_best chose, or None where none was chosen."""
     if not os.path.lexists(folder / BEST_FILE):
         return None
     return folder / read_json(folder / BEST_FILE, BestSchema, CheckpointError).checkpoint
 
 
 def verify(path: Path) -> bool:
-    """Compare a checkpoint with its checksum, block by block; False if it carries none (another program wrote it).
-
-    Raises:
-        CheckpointError: it cannot be read, is empty, or the checksum differs.
-    """
+    """Whether a checkpoint carries a checksum; CheckpointError if the contents do not match it or cannot be read."""
     try:
         with open_file(path) as file:
             size = os.fstat(file.fileno()).st_size
@@ -176,13 +163,9 @@ def _entries(path: Path, end: int) -> Iterator[tuple[str, Any]]:
 
 
 def read_checkpoint(path: Path, only_weights: bool = False) -> Checkpoint:
-    """Read a checkpoint after comparing it with its checksum.
+    """Read a checkpoint after comparing it with its checksum; CheckpointError if it is missing, damaged or none.
 
-    Args:
-        only_weights: leave out the optimizer's and the loop's entries.
-
-    Raises:
-        CheckpointError: missing, damaged, truncated, or not a MindSpore checkpoint.
+    With only_weights the optimizer's state is left out.
     """
     end = path.stat().st_size - (_TRAILER if verify(path) else 0) if path.exists() else 0
     if end == 0:
@@ -236,22 +219,16 @@ def find_checkpoint(path: Path) -> Checkpoint:
         CheckpointError: there is none that is whole, the albert_config.json beside them is not the one that they were
             trained with, or they are another program's.
     """
-    contents = _find(path)
-    _check_architecture(contents, find_config_file(path))
-    return contents
-
-
-def _check_architecture(contents: Checkpoint, file: Path | None) -> None:
-    """Many a wrong value fits the weights' shapes: a checkpoint says what it was trained as (ARCHITECTURE)."""
-    if file is None:
-        return
-    beside = AlbertConfig.from_json(file).facts()
+    contents, file = _find(path), find_config_file(path)
+    # Many a wrong value fits the weights' shapes: a checkpoint says what it was trained as.
+    beside = AlbertConfig.from_json(file).facts() if file else {}
     for key, trained in contents.loop_state.get(ARCHITECTURE, {}).items():
         if key in beside and beside[key] != trained:
             raise CheckpointError(
                 f"{file}: {key} is {beside[key]!r}, but {contents.path.name} was trained with {trained!r}; put that "
                 f"back; to train on with another value give it on purpose, as --albert_cfg.{key} of a training script"
             )
+    return contents
 
 
 def _find(path: Path) -> Checkpoint:
@@ -274,7 +251,6 @@ def load_backbone(network: nn.Cell, contents: Checkpoint, needed: tuple[str, ...
     keeps its initial values, unless it is needed as well.
 
     Args:
-        contents: from find_checkpoint.
         needed: beginnings of the names that must be there; ("",) for all that the network has.
 
     Raises:
@@ -307,7 +283,7 @@ def load_backbone(network: nn.Cell, contents: Checkpoint, needed: tuple[str, ...
 
 
 def differing_shapes(parameters: dict, values: dict[str, np.ndarray], names: Iterable[str]) -> dict[str, str]:
-    """A sentence for each of the names whose value has another shape than the parameter."""
+    """Name -> sentence, for those whose value has another shape than the parameter."""
     return {
         name: f"{name} is {values[name].shape} in the checkpoint and {tuple(parameters[name].shape)} in the network"
         for name in names
@@ -316,8 +292,7 @@ def differing_shapes(parameters: dict, values: dict[str, np.ndarray], names: Ite
 
 
 def set_parameters(parameters: dict, values: dict[str, np.ndarray]) -> None:
-    """Assign the values by name, each in its parameter's type."""
-    # Parameter.set_data does not reach a graph that is compiled already; assign does.
+    """Assign the values by name, each in its parameter's type; set_data would not reach a graph compiled already."""
     for name, value in values.items():
         kind = np.dtype(str(parameters[name].dtype).lower())
         ops.assign(parameters[name], Tensor(np.array(value, dtype=kind)))
@@ -325,7 +300,5 @@ def set_parameters(parameters: dict, values: dict[str, np.ndarray]) -> None:
 
 def abbreviated(names: list[str]) -> str:
     """Up to ten names and the number of the others; a log line, not a page."""
-    if not names:
-        return "none"
     rest = f" and {len(names) - 10} more" if len(names) > 10 else ""
-    return ", ".join(names[:10]) + rest
+    return (", ".join(names[:10]) or "none") + rest

@@ -122,8 +122,7 @@ class ModelFolder:
         """Make a folder, new or empty, that `load` reads; it is there when all of it is.
 
         Raises:
-            CheckpointError: the weights cannot be written.
-            OSError: the folder cannot be written, or has files already.
+            CheckpointError: the weights cannot be written. OSError: the folder cannot, or has files already.
         """
         known = {key: value for key, value in self.checkpoint.loop_state.items() if key in OF_WEIGHTS}
         weights = {name: Tensor(value) for name, value in self.weights.items()}
@@ -145,8 +144,7 @@ class ModelFolder:
     def usage(self, embeddings: bool = False) -> "TaskInfo":
         """What the network is used for, with lengths that it takes; pre-trained weights fill in masks.
 
-        Args:
-            embeddings: use the backbone alone, whatever the weights were trained for.
+        With `embeddings` the backbone is used alone, whatever the weights were trained for.
         """
         from src.tasks.task_info import TaskInfo
 
@@ -155,10 +153,7 @@ class ModelFolder:
         return task_info.fitted(self.architecture)
 
     def network(self, embeddings: bool = False) -> AnsweringNetwork:
-        """The network of the task with these weights, in float32 and without dropout.
-
-        Args:
-            embeddings: as in usage.
+        """The network of the usage with these weights, in float32 and without dropout.
 
         Raises:
             CheckpointError: the weights are not those of the task and the architecture.
@@ -172,15 +167,10 @@ class ModelFolder:
         return AnsweringNetwork(scores)
 
     def predictor(self, embeddings: bool = False, **settings: Any) -> "Predictor":
-        """What answers records with these weights.
-
-        Args:
-            embeddings: as in usage.
-            settings: batch_tokens, top_k, text_columns of src.inference.predictor.Predictor.
+        """What answers records with these weights; settings: batch_tokens, top_k, text_columns of Predictor.
 
         Raises:
-            CheckpointError: as network.
-            DataError: there is no vocabulary.
+            CheckpointError: as network. DataError: there is no vocabulary.
             ConfigError: the settings mean nothing for the task.
         """
         from src.inference.predictor import Predictor
@@ -208,11 +198,7 @@ def _save_tokenizer(folder: Path, tokenizer: FullTokenizer) -> None:
 
 
 def load_tokenizer(weights: Path, vocab_file: str = "", spm_model_file: str = "") -> FullTokenizer:
-    """The tokenizer that weights were trained with.
-
-    Args:
-        weights: a checkpoint or its folder.
-        vocab_file, spm_model_file: the vocabulary, where none lies beside the weights.
+    """The tokenizer that weights (a checkpoint or its folder) were trained with; the files as in ModelFolder.load.
 
     Raises:
         DataError: none is there, it is not the one that the weights were trained with, or it is damaged.
@@ -239,11 +225,7 @@ def load_tokenizer(weights: Path, vocab_file: str = "", spm_model_file: str = ""
 
 
 def read_task_info(weights: Path) -> "TaskInfo | None":
-    """What task.json beside weights (a checkpoint or its folder) says, or None where there is none.
-
-    Raises:
-        DataError: the file is damaged, or was changed after it was written.
-    """
+    """What task.json beside weights (a checkpoint or its folder) says, or None where there is none."""
     from src.tasks import parse_task_info
 
     file = folder_of(weights) / TASK_FILE
@@ -257,11 +239,7 @@ def calibrate(folder: Path, calibration: Mapping[str, Any]) -> None:
 
 
 def read_counts(folder: Path, vocab_size: int) -> np.ndarray | None:
-    """(V,) token counts of the training data, from beside its checkpoint; None where they do not lie there.
-
-    Raises:
-        DataError: they are damaged or of another vocabulary.
-    """
+    """(V,) token counts of the training data, from beside its checkpoint; None where they do not lie there."""
     file = folder / UNIGRAM_FILE
     if not os.path.lexists(file):
         return None
