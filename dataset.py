@@ -3,8 +3,9 @@
 from pathlib import Path
 
 from model_utils.errors import DataError
-from src.data.batches import PRETRAIN_TASK, PRETRAIN_WEIGHTS, FeatureDataset, Loading, TFRecordDataset
+from src.data.batches import PRETRAIN_WEIGHTS, FeatureDataset, Loading, TFRecordDataset
 from src.data.feature_files import open_records
+from src.data.pretraining_instances import TASK
 from src.data.tfrecords import check_tfrecord
 
 
@@ -30,7 +31,7 @@ def create_pretrain_dataset(
         return TFRecordDataset(files, loading, _find_schema(schema_dir))
     if schema_dir:
         raise DataError(f"schema_dir is {str(schema_dir)!r}, but {data_dir} holds no *.tfrecord files")
-    return FeatureDataset(open_records(data_dir, PRETRAIN_TASK), loading, PRETRAIN_WEIGHTS)
+    return FeatureDataset(open_records(data_dir, TASK), loading, PRETRAIN_WEIGHTS)
 
 
 def _find_tfrecords(location: Path) -> list[Path]:

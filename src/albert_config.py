@@ -17,8 +17,6 @@ LENGTH = 65_536  # tokens of a row, at most
 WIDTH = 65_536  # of a layer, at most
 COMPUTE_TYPES = ("float32", "float16")
 CONFIG_FILES = ("albert_config.json", "config.json")  # the name google and this project use; Hugging Face's
-
-
 RUN_KEYS = {"compute_type", "recompute"}
 REQUIRED_KEYS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 # Keys of published files with the one value that can be built here.
@@ -183,13 +181,10 @@ AlbertOverrides = create_model(
 
 
 def check_memory(config: AlbertConfig, tokens: int = 0) -> None:
-    """Refuse sizes that cannot fit, whatever else is in memory.
+    """Refuse, by a ConfigError, sizes that cannot fit into this machine's memory in float32.
 
     Args:
         tokens: of a training batch; each layer keeps a state of theirs for the gradient.
-
-    Raises:
-        ConfigError: the machine has less memory than weights, or these states, take in float32.
     """
     blocks = config.num_hidden_layers if config.share_parameters == "none" else config.num_hidden_groups
     blocks *= config.inner_group_num
@@ -219,7 +214,6 @@ def resolve_albert_config(
     Args:
         overrides: the section albert_cfg.
         vocab_size: tokens of the vocabulary that the data was made with.
-        compute_type: float32 or float16.
         weights: the checkpoint that will be loaded, a file or a folder; "" for none.
 
     Raises:

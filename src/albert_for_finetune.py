@@ -10,14 +10,11 @@ from mindspore import Tensor, ops
 from src.albert_for_pre_training import correct, gather_positions
 from src.albert_model import TrainingNetwork
 
-EXAMPLE_WEIGHTS = "sequence_weights"
-
 
 class AlbertForSequenceClassification(TrainingNetwork):
     """Classes of texts, by cross-entropy (google's classifier_utils): label_ids (B,) int32."""
 
-    label_columns = ("label_ids", EXAMPLE_WEIGHTS)
-    weight_columns = (EXAMPLE_WEIGHTS,)
+    label_columns = ("label_ids", "sequence_weights")
     metric_names = ("loss", "accuracy")
 
     def losses(
@@ -43,8 +40,7 @@ class AlbertForTokenClassification(AlbertForSequenceClassification):
 class AlbertForRegression(TrainingNetwork):
     """Scores of texts by squared error (STS-B): label_ids (B,) float32."""
 
-    label_columns = ("label_ids", EXAMPLE_WEIGHTS)
-    weight_columns = (EXAMPLE_WEIGHTS,)
+    label_columns = ("label_ids", "sequence_weights")
     metric_names = ("loss",)
 
     def losses(
@@ -60,18 +56,11 @@ class AlbertForQuestionAnswering(TrainingNetwork):
     The loss is the mean of those of start and end; accuracy counts rows in which both are right.
     """
 
-    label_columns = ("start_positions", "end_positions", EXAMPLE_WEIGHTS)
-    weight_columns = (EXAMPLE_WEIGHTS,)
+    label_columns = ("start_positions", "end_positions", "sequence_weights")
     metric_names = ("loss", "accuracy")
 
     def losses(
-        self,
-        sequence: Tensor,
-        pooled: Tensor,
-        starts: Tensor,
-        ends: Tensor,
-        weights: Tensor,
-        dropout_key: Tensor,
+        self, sequence: Tensor, pooled: Tensor, starts: Tensor, ends: Tensor, weights: Tensor, dropout_key: Tensor
     ) -> tuple[Tensor, Tensor]:
         start_logits, end_logits = self.scores.head(sequence, pooled, dropout_key)
         losses = 0.5 * (self.cross_entropy(start_logits, starts) + self.cross_entropy(end_logits, ends))
@@ -86,8 +75,7 @@ class AlbertForSpanSearch(TrainingNetwork):
     half the sum of the losses of start, end and answerability. Accuracy is that of answerability.
     """
 
-    label_columns = ("start_positions", "end_positions", "is_impossible", EXAMPLE_WEIGHTS)
-    weight_columns = (EXAMPLE_WEIGHTS,)
+    label_columns = ("start_positions", "end_positions", "is_impossible", "sequence_weights")
     metric_names = ("loss", "accuracy")
 
     def losses(

@@ -47,6 +47,7 @@ class PreTrainingScores(ScoresNetwork):
     """
 
     input_columns = (*TEXT_COLUMNS, "masked_lm_positions")
+    output_names = ("mlm_logits", "sop_logits")
 
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__(config)
@@ -100,11 +101,7 @@ def initialise_output_bias(network: nn.Cell, counts: np.ndarray) -> None:
     Training then begins at the unigram baseline instead of ln V and spends no updates on word frequencies.
 
     Args:
-        network: AlbertForPreTraining or PreTrainingScores.
         counts: (V,) how often each token stands at a masked position of the training data.
-
-    Raises:
-        ValueError: counts has another length than the vocabulary.
     """
     bias = next(p for p in network.get_parameters() if p.name == "mlm.bias")
     if counts.shape != bias.shape:

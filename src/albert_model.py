@@ -37,10 +37,8 @@ def initialise_weights(network: nn.Cell, initializer_range: float, seed: int) ->
     """Draw every matrix of the network from the normal distribution cut off at two standard deviations.
 
     LayerNorm scales become 1, biases and LayerNorm offsets 0 (google's create_initializer, BERT appendix A.2).
-    The draw of a parameter depends on the seed and the order of parameters alone, not on MindSpore's generator.
-
-    Args:
-        initializer_range: standard deviation of the distribution before the cut.
+    initializer_range is the standard deviation before the cut. The draw of a parameter depends on the seed and the
+    order of parameters alone, not on MindSpore's generator.
     """
     generator = np.random.default_rng(seed)
     for parameter in network.trainable_params():
@@ -58,7 +56,6 @@ def initialise_weights(network: nn.Cell, initializer_range: float, seed: int) ->
 
 
 def compute_dtype(config: AlbertConfig) -> ms.dtype:
-    """MindSpore's type of the matrix products."""
     return ms.float16 if config.compute_type == "float16" else ms.float32
 
 
@@ -67,10 +64,7 @@ def _table(rows: int, columns: int, name: str) -> Parameter:
 
 
 class Embeddings(nn.Cell):
-    """Token, segment and position embeddings of size E, LayerNorm, dropout (paper section 3.1).
-
-    With use_relative_positions there are no absolute positions.
-    """
+    """Token, segment and (absolute) position embeddings of size E, LayerNorm, dropout (paper section 3.1)."""
 
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__()
@@ -111,11 +105,7 @@ def relative_position_table(max_distance: int, head_size: int) -> np.ndarray:
 
 
 class SelfAttention(nn.Cell):
-    """Multi-head self-attention with its residual connection and LayerNorm: (N, H) -> (N, H).
-
-    Args:
-        site: first of the two dropout sites that this cell uses.
-    """
+    """Multi-head self-attention with residual connection and LayerNorm, (N, H) -> (N, H); takes two dropout sites."""
 
     def __init__(self, config: AlbertConfig, site: int) -> None:
         super().__init__()
@@ -233,17 +223,14 @@ class Encoder(nn.Cell):
         )
 
     def layer(self, attention: int, feed_forward: int, x: Tensor, score_mask: Tensor, key: Tensor) -> Tensor:
-        """One layer of these sets of parameters: its inner layers in turn."""
         for inner in range(self.inner):
             x = self.attentions[attention * self.inner + inner](x, score_mask, key)
             x = self.feed_forwards[feed_forward * self.inner + inner](x, key)
         return x
 
     def layer_parameters(self, attention: int, feed_forward: int) -> list[Parameter]:
-        """The parameters of a layer of these sets."""
-        inner = range(self.inner)
-        cells = [self.attentions[attention * self.inner + i] for i in inner]
-        cells += [self.feed_forwards[feed_forward * self.inner + i] for i in inner]
+        cells = [self.attentions[attention * self.inner + inner] for inner in range(self.inner)]
+        cells += [self.feed_forwards[feed_forward * self.inner + inner] for inner in range(self.inner)]
         return [parameter for cell in cells for parameter in cell.trainable_params()]
 
     def construct(self, x: Tensor, score_mask: Tensor, dropout_key: Tensor) -> Tensor:
@@ -283,7 +270,6 @@ class AlbertModel(nn.Cell):
         return self.encoder.embedding_hidden_mapping(self.embeddings(input_ids, segment_ids, dropout_key))
 
     def outputs(self, states: Tensor, batch: int) -> tuple[Tensor, Tensor]:
-        """The backbone's outputs, from the last layer's states (N, H)."""
         sequence = states.reshape((batch, -1, self.hidden_size))
         return sequence, sigmoid_tanh(self.pooler(sequence[:, 0]))
 
@@ -298,11 +284,14 @@ class AlbertModel(nn.Cell):
 class ScoresNetwork(nn.Cell):
     """The backbone and a head, whose weights are to be drawn by a TrainingNetwork or loaded.
 
-    Inputs: the columns of `input_columns`, (B, *) int32, TEXT_COLUMNS first; then dropout_key () int32. Output: what
-    `head`, which a subclass gives, makes of the backbone's outputs and the further inputs.
+    Inputs: the columns of `input_columns`, (B, *) int32, TEXT_COLUMNS first; then dropout_key () int32. Outputs: the
+    tensors of `output_names`, which `head` makes of the backbone's outputs and the further inputs; those in
+    `per_token_outputs` have an entry for every token.
     """
 
     input_columns: tuple[str, ...] = TEXT_COLUMNS
+    output_names: tuple[str, ...] = ("logits",)
+    per_token_outputs: tuple[str, ...] = ()
 
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__()
@@ -316,7 +305,6 @@ class ScoresNetwork(nn.Cell):
     def encode(
         self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor, dropout_key: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The backbone's outputs for columns of texts."""
         return self.albert(*self.sequences(input_ids, input_mask, segment_ids), dropout_key)
 
     def construct(self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor, *further: Tensor) -> Any:
@@ -334,7 +322,7 @@ class TrainingNetwork(nn.Cell):
     """
 
     label_columns: tuple[str, ...]
-    weight_columns: tuple[str, ...]  # those of the label columns that losses and metrics are weighted with
+    weight_columns: tuple[str, ...] = ("sequence_weights",)  # label columns that losses and metrics are weighted with
     metric_names: tuple[str, ...]
 
     def __init__(self, scores: ScoresNetwork, seed: int = 0) -> None:

@@ -24,15 +24,10 @@ def assess(method: str, predictions: np.ndarray, labels: np.ndarray, num_labels:
         are not defined: all predictions or all labels are the same, or there are fewer than two rows.
 
     Args:
-        method: one of METHODS.
         predictions, labels: (rows,) label ids; for spearman_correlation, scores.
         num_labels: how many there are, whether they occur or not.
     """
     return {name: _MEASURES[name](predictions, labels, num_labels) for name in METHODS[method]}
-
-
-def _accuracy(predictions: np.ndarray, labels: np.ndarray, _: int) -> float:
-    return float(accuracy_score(labels, predictions))
 
 
 def _f1(predictions: np.ndarray, labels: np.ndarray, num_labels: int) -> float:
@@ -50,14 +45,6 @@ def _correlation(predictions: np.ndarray, labels: np.ndarray, correlate: Callabl
     return float(correlate(predictions.astype(np.float64), labels.astype(np.float64)).statistic)
 
 
-def _spearman(predictions: np.ndarray, labels: np.ndarray, _: int) -> float:
-    return _correlation(predictions, labels, spearmanr)
-
-
-def _pearson(predictions: np.ndarray, labels: np.ndarray, _: int) -> float:
-    return _correlation(predictions, labels, pearsonr)
-
-
 def _is_constant(predictions: np.ndarray, labels: np.ndarray) -> bool:
     return np.ptp(predictions) == 0 or np.ptp(labels) == 0
 
@@ -69,9 +56,9 @@ METHODS = {
     "spearman_correlation": ("spearman_correlation", "pearson_correlation"),
 }
 _MEASURES: dict[str, Measure] = {
-    "accuracy": _accuracy,
+    "accuracy": lambda predictions, labels, _: float(accuracy_score(labels, predictions)),
     "f1": _f1,
     "mcc": _mcc,
-    "spearman_correlation": _spearman,
-    "pearson_correlation": _pearson,
+    "spearman_correlation": lambda predictions, labels, _: _correlation(predictions, labels, spearmanr),
+    "pearson_correlation": lambda predictions, labels, _: _correlation(predictions, labels, pearsonr),
 }

@@ -20,10 +20,11 @@ import numpy as np
 
 from model_utils.errors import DataError, shorten
 from src.data.feature_cache import Features
-from src.data.feature_files import Column, Ragged, mindspore_reason, sha256_of
-from src.data.text_tables import SUFFIXES, Table, read_lines, read_table
+from src.data.feature_files import Column, Ragged, sha256_of
+from src.data.text_tables import SUFFIXES, read_table
 from src.data.tfrecords import check_tfrecord
 from src.tokenization import FullTokenizer
+from src.utils import read_lines
 
 logger = logging.getLogger(__name__)
 TOKEN_COLUMNS = ("input_ids", "input_mask", "segment_ids")
@@ -94,8 +95,9 @@ def read_examples(
     for line, row in table.rows:
         try:
             texts = [text.strip() for text in table.pick(line, row, places)]
-            if labelled:
-                _check_filled(table, line, wanted, texts)
+            if labelled and "" in texts:
+                empty = wanted[texts.index("")]
+                raise DataError(f"{path}: line {line} is empty in column {empty!r}; fill it or remove the row")
         except DataError as error:
             if skipped is None:
                 raise
@@ -108,18 +110,8 @@ def read_examples(
     return examples
 
 
-def _check_filled(table: Table, line: int, columns: Sequence[str], texts: Sequence[str]) -> None:
-    for column, text in zip(columns, texts, strict=True):
-        if not text:
-            raise DataError(f"{table.path}: line {line} is empty in column {column!r}; fill it or remove the row")
-
-
 def read_polarity_files(positive: Path, negative: Path) -> list[Example]:
-    """The examples of two files with one text a line, labelled "positive" and "negative"; empty lines are left out.
-
-    Raises:
-        DataError: a file cannot be read or holds no text.
-    """
+    """The examples of two files with one text a line, labelled "positive" and "negative"; empty lines are left out."""
     examples = []
     for file, label in ((positive, POSITIVE), (negative, NEGATIVE)):
         texts = ((line, text.strip()) for line, text in enumerate(read_lines(file), 1))
@@ -164,11 +156,7 @@ def find_splits(data_dir: str, named: Mapping[str, str], endings: Sequence[str] 
 
 
 def find_labels(examples: Iterable[Example]) -> list[str]:
-    """The sorted labels of training data.
-
-    Raises:
-        DataError: there are fewer than two.
-    """
+    """The sorted labels of training data; fewer than two are a DataError."""
     examples = list(examples)
     labels = sorted({example.label for example in examples if example.label is not None})
     if len(labels) < 2:
@@ -235,10 +223,8 @@ def encode_pairs(
     input_ids = np.fromiter(itertools.chain.from_iterable(rows), np.int32, counts.sum())
     halves = np.stack([first_counts, counts - first_counts], 1).ravel()
     segment_ids = np.repeat(np.tile(np.array([0, 1], np.int32), len(rows)), halves)
-    columns = (input_ids, np.ones_like(input_ids), segment_ids)
-    return {name: Ragged(values, counts) for name, values in zip(TOKEN_COLUMNS, columns, strict=True)}, np.array(
-        truncated
-    )
+    columns = zip(TOKEN_COLUMNS, (input_ids, np.ones_like(input_ids), segment_ids), strict=True)
+    return {name: Ragged(values, counts) for name, values in columns}, np.array(truncated)
 
 
 def token_columns(tokenizer: FullTokenizer, width: int) -> dict[str, Column]:
@@ -258,7 +244,6 @@ class ClassificationSplit:
     max_seq_length: int
 
     def facts(self) -> dict[str, Any]:
-        """Everything that decides about the features."""
         texts = ((example.text_a, example.text_b, example.label) for example in self.examples)
         source = {example.file.name for example in self.examples}
         named = None if self.labels is None else list(self.labels)
@@ -301,11 +286,7 @@ def labelled_features(
 
 
 def score_of(example: Example) -> float:
-    """The label of an example of a regression task.
-
-    Raises:
-        DataError: it is no number, or too large a one.
-    """
+    """The label of an example of a regression task; a DataError if it is no number, or too large a one."""
     try:
         score = float(example.label or "")
     except ValueError:
@@ -340,7 +321,7 @@ def text_facts(
     """Facts (src/data/feature_cache.py) of features that are made from texts.
 
     Args:
-        source: names of the files, for the reader. texts: JSON values, all that is made use of. settings: JSON values.
+        source: names of the files, for the reader. texts: all that is made use of, as JSON values.
     """
     digest = hashlib.sha256()
     for text in texts:
@@ -368,11 +349,9 @@ class ReadySplit:
     examples: tuple[()] = ()
 
     def facts(self) -> dict[str, Any]:
-        """Everything that decides about the features."""
         return {"source": self.path.name, "source_sha256": sha256_of(self.path)}
 
     def features(self) -> Features:
-        """The rows of the TFRecord."""
         return read_tfrecord(self.path, self.schema)
 
 
@@ -387,7 +366,7 @@ def read_tfrecord(path: Path, schema: Path | None = None) -> Features:
     Raises:
         DataError: the file is damaged or lacks a column, or its rows are of another form.
     """
-    import mindspore.dataset as ds
+    from src.data.batches import iterate, tfrecord_reader  # loads MindSpore
 
     check_tfrecord(path)
     first = _first_record(path)
@@ -395,14 +374,8 @@ def read_tfrecord(path: Path, schema: Path | None = None) -> Features:
     missing = [name for name in needed if name.encode() not in first]
     if missing:
         raise DataError(f"{path} has no column {', '.join(missing)}; needed are {', '.join(needed)}")
-    optional = ["is_real_example"] if b"is_real_example" in first else []
-    try:
-        reader = ds.TFRecordDataset(
-            [str(path)], str(schema) if schema else None, [*needed, *optional], shuffle=False, num_parallel_workers=1
-        )
-        batches = list(reader.batch(_RECORDS_AT_ONCE).create_dict_iterator(output_numpy=True, num_epochs=1))
-    except RuntimeError as error:
-        raise DataError(f"{path} cannot be read: {mindspore_reason(error)}") from error
+    names = [*needed, *(["is_real_example"] if b"is_real_example" in first else [])]
+    batches = list(iterate(lambda: tfrecord_reader([path], schema, names).batch(_RECORDS_AT_ONCE), path))
     columns = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
     columns = {name: values.reshape(len(values), -1) for name, values in columns.items()}
     if columns["label_ids"].shape[1] != 1:

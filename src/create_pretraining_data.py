@@ -38,6 +38,7 @@ from src.data.masking import InstanceSettings, MaskVocabulary
 from src.data.mindrecord_file import HEADER_BYTES, files_needed
 from src.data.pretraining_instances import (
     MIN_DOCUMENT_TOKENS,
+    TASK,
     build_examples,
     columns,
     concatenate,
@@ -48,7 +49,6 @@ from src.data.record_writer import PackedRows, RecordWriter, check_record_path, 
 from src.tokenization import FullTokenizer, build_tokenizer
 
 logger = logging.getLogger(__name__)
-TASK = "pretrain"
 PROCESSES_PER_CORE = 4
 UNIT_CHARACTERS = 200_000  # about 400 examples of 128 English tokens, times dupe_factor
 PASSES = 100  # over the text; a unit of it waits in memory with all of them
@@ -99,12 +99,7 @@ class CreateDataConfig(Config):
 
 @dataclass(frozen=True)
 class UnitResult:
-    """The rows of one unit of documents.
-
-    token_counts: (V,) int64, how often each token is to be predicted in them.
-    coverage: how often each token of the unit is in one of them.
-    text_bytes: size of the unit's text.
-    """
+    """The rows of one unit of documents; token_counts: (V,) int64, how often each token is to be predicted in them."""
 
     packed: PackedRows
     token_counts: np.ndarray
@@ -113,7 +108,6 @@ class UnitResult:
 
     @property
     def row_bytes(self) -> int:
-        """Size of the rows."""
         return sum(map(len, self.packed.rows))
 
 
@@ -123,7 +117,7 @@ class UnitMaker:
     def __init__(self, tokenizer: FullTokenizer, settings: InstanceSettings, seed: int, dupe_factor: int) -> None:
         self.tokenizer, self.settings, self.seed, self.dupe_factor = tokenizer, settings, seed, dupe_factor
         self.vocabulary = describe_vocabulary(tokenizer)
-        self.columns = columns(settings, tokenizer.pad_id)
+        self.columns = columns(settings.max_seq_length, settings.predictions, tokenizer.pad_id)
 
     def make(self, number: int, unit: list[Document]) -> UnitResult:
         """All examples of a unit, its duplicates mixed; the same ones wherever and whenever it is called."""
@@ -157,8 +151,8 @@ class UnitMaker:
 def describe_vocabulary(tokenizer: FullTokenizer) -> MaskVocabulary:
     """What src/data/masking.py needs to know of a tokenizer's vocabulary.
 
-    Random replacement draws from all tokens but special and control symbols. google draws from those, too; but a
-    [SEP] or <pad> in the middle of a sentence says more than that a token was replaced.
+    Unlike google's, random replacement draws no special or control symbols: a [SEP] or <pad> in the middle of a
+    sentence says more than that a token was replaced.
     """
     tokens = [tokenizer.inv_vocab[index] for index in range(tokenizer.vocab_size)]
     special = [tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id]
@@ -187,12 +181,7 @@ def group_documents(documents: Iterable[Document]) -> Iterator[list[Document]]:
 
 
 class UnitMakers:
-    """Worker processes that make the units, begun at once. Use as a context manager.
-
-    Args:
-        units: few of them are read ahead of what was taken.
-        workers: number of processes.
-    """
+    """Worker processes that make the units, begun at once; few units are read ahead. Use as a context manager."""
 
     def __init__(self, maker: UnitMaker, units: Iterable[list[Document]], workers: int) -> None:
         self._units = enumerate(units)
@@ -212,11 +201,7 @@ class UnitMakers:
         self._executor.shutdown(wait=True, cancel_futures=True)
 
     def __iter__(self) -> Iterator[UnitResult]:
-        """The results of all units, in their order.
-
-        Raises:
-            UserError: a worker process was ended from outside.
-        """
+        """The results of all units, in their order; a UserError if a worker process was ended from outside."""
         while self._pending:
             try:
                 result = self._pending.popleft().result()
@@ -273,11 +258,7 @@ def gather_facts(
 
 
 def number_of_workers(wanted: int) -> int:
-    """Processes that make examples: `wanted`, or for 0 one for each core.
-
-    Raises:
-        ConfigError: they are many more than the cores, and each takes some 200 MB of memory.
-    """
+    """`wanted`, or for 0 one for each core; many more than the cores, of 200 MB each, are a ConfigError."""
     cores = len(os.sched_getaffinity(0))
     if wanted > PROCESSES_PER_CORE * cores:
         raise ConfigError(
@@ -290,11 +271,7 @@ def number_of_workers(wanted: int) -> int:
 def dry_run(
     maker: UnitMaker, units: Iterator[list[Document]], source_bytes: int, workers: int, path: Path, file_num: int
 ) -> str:
-    """Make the examples of one unit, and say what all the text would take; nothing is kept.
-
-    Raises:
-        DataError: the examples will not fit into the files asked for.
-    """
+    """Make the examples of one unit, and say what all the text would take; nothing is kept."""
     start = time.monotonic()
     result = maker.make(0, next(units))
     seconds = time.monotonic() - start

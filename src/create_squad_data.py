@@ -11,6 +11,7 @@ the product of their lengths; here the tokenizer says which characters each toke
 import itertools
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -24,8 +25,8 @@ from model_utils.json_files import parse_json
 from src.create_finetune_data import text_facts, token_columns
 from src.data.feature_cache import TRAIN, Features
 from src.data.feature_files import Column, Ragged
-from src.data.text_tables import read_lines
 from src.tokenization import FullTokenizer
+from src.utils import read_lines
 
 logger = logging.getLogger(__name__)
 _TARGETS = ("start_positions", "end_positions", "is_impossible")
@@ -45,8 +46,8 @@ class Answer:
 class Question:
     """One question.
 
-    context: one object for all questions of a paragraph. answers: as people gave them; none where is_impossible, or
-    where the file does not tell. source: name of the file.
+    context: one object for all questions of a paragraph. answers: none where is_impossible, or where the file does not
+    tell. source: name of the file.
     """
 
     id: str
@@ -77,7 +78,7 @@ class _Node:
         return self.value[key]
 
     def text(self, key: str) -> str:
-        """A member that is a text and not empty."""
+        """A text that is not empty."""
         text = self.member(key, str)
         if not text.strip():
             raise self.fault(key, "empty")
@@ -120,16 +121,17 @@ def read_squad(path: Path, version_2: bool, labelled: bool = True) -> list[Quest
             questions.append(Question(name, question, context, answers, impossible, path.name))
     if not questions:
         raise DataError(f"{path} holds no questions")
-    _check_ids(path, questions)
+    names = Counter(question.id for question in questions)
+    if twice := next((name for name, count in names.items() if count > 1), None):
+        raise DataError(f"{path}: two questions have the id {shorten(twice)}")
     return questions
 
 
 def _load(path: Path) -> dict[str, Any]:
+    text = "".join(read_lines(path))
     try:
-        document = parse_json("".join(read_lines(path)))
+        document = parse_json(text)
     except ValueError as error:
-        if isinstance(error, DataError):
-            raise
         raise DataError(f"{path} is not JSON: {error}") from None
     document = {"data": document} if isinstance(document, list) else document
     if not isinstance(document, dict):
@@ -167,14 +169,6 @@ def _is_impossible(node: _Node, answers: Sequence[Answer], version_2: bool) -> b
     return impossible
 
 
-def _check_ids(path: Path, questions: Sequence[Question]) -> None:
-    seen: set[str] = set()
-    for question in questions:
-        if question.id in seen:
-            raise DataError(f"{path}: two questions have the id {shorten(question.id)}")
-        seen.add(question.id)
-
-
 # --- windows ---
 
 
@@ -196,11 +190,7 @@ class SquadWindows:
 
     @classmethod
     def of(cls, array: Callable[[str], np.ndarray]) -> "SquadWindows":
-        """Those of features that were not made for training.
-
-        Args:
-            array: gives an array by its name: `features.arrays.__getitem__`, `records.array`.
-        """
+        """From the arrays, given by name, of features that were not made for training."""
         return cls(*array("windows").T, array("token_spans"))
 
     def max_context(self) -> np.ndarray:
@@ -230,12 +220,7 @@ def best_windows(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class SquadSplit:
-    """Questions of a split.
-
-    max_seq_length: tokens of a row, at least max_query_length + 4.
-    doc_stride: tokens from the beginning of a window to that of the next.
-    max_query_length: tokens of a question; the rest is cut off.
-    """
+    """Questions of a split; max_seq_length, in tokens, is at least max_query_length + 4."""
 
     name: str
     examples: Sequence[Question]
@@ -250,7 +235,6 @@ class SquadSplit:
         return self.name == TRAIN
 
     def facts(self) -> dict[str, Any]:
-        """Everything that decides about the features."""
         texts = (
             (context, [(one.question, [(a.text, a.start) for a in one.answers], one.is_impossible) for one in group])
             for context, group in itertools.groupby(self.examples, key=attrgetter("context"))
@@ -279,7 +263,10 @@ class SquadSplit:
         input_ids = np.concatenate(cut.pieces)
         columns, values = _token_columns(self.tokenizer, self.max_seq_length, input_ids, counts, places)
         if self.training:
-            return _with_targets(columns, values, cut.positions)
+            ones = np.ones(len(counts), np.int64)
+            targets = zip(_TARGETS, np.array(cut.positions, np.int32).T, strict=True)
+            learnt = {name: Ragged(column, ones) for name, column in targets}
+            return Features(columns | dict.fromkeys(learnt, Column("int32", 0)), values | learnt)
         arrays = {"windows": placed.T, "token_spans": np.concatenate(cut.token_spans), "truncated": cut.truncated}
         return Features(columns, values, arrays)
 
@@ -327,16 +314,6 @@ def _cut(split: SquadSplit) -> _Cut:
         cut.token_spans.append(spans)
         tokens_before += len(spans)
     return cut
-
-
-def _with_targets(
-    columns: dict[str, Column], values: dict[str, Ragged], positions: Sequence[tuple[int, int, int]]
-) -> Features:
-    """The rows with what training learns, of which `positions` has an entry for each."""
-    ones = np.ones(len(positions), np.int64)
-    targets = zip(_TARGETS, np.array(positions, np.int32).T, strict=True)
-    learnt = {name: Ragged(column, ones) for name, column in targets}
-    return Features(columns | dict.fromkeys(learnt, Column("int32", 0)), values | learnt)
 
 
 def _token_columns(

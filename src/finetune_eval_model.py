@@ -1,7 +1,6 @@
 """The heads of the tasks on top of the backbone, without losses: for evaluation, prediction and export.
 
-Each network takes the columns of `input_columns`, then dropout_key () int32, and returns the tensors of
-`output_names`; those in `per_token_outputs` have an entry for every token. Heads compute in float32.
+Inputs and outputs are as ScoresNetwork has them. Heads compute in float32.
 Shape letters: B batch, L length, H hidden size, C labels or choices, S starts, E ends of a start.
 """
 
@@ -23,12 +22,8 @@ class SequenceClassificationScores(ScoresNetwork):
     """Pooled output -> logits (B, C); with C = 1 the score of a regression.
 
     Args:
-        num_labels: C.
         hidden_size: of a dense layer with tanh before the classifier; 0: none.
     """
-
-    output_names = ("logits",)
-    per_token_outputs = ()
 
     def __init__(self, config: AlbertConfig, num_labels: int, hidden_size: int = 0) -> None:
         super().__init__(config)
@@ -50,7 +45,6 @@ class FillMaskScores(PreTrainingScores):
     """Scores over the vocabulary for the positions asked for: mlm_logits (B, P, V)."""
 
     output_names = ("mlm_logits",)
-    per_token_outputs = ()
 
     def head(self, sequence: Tensor, pooled: Tensor, positions: Tensor, dropout_key: Tensor) -> Tensor:
         return super().head(sequence, pooled, positions, dropout_key)[0]
@@ -70,13 +64,7 @@ class MultipleChoiceScores(ScoresNetwork):
     """Pooled output of every choice -> logits (B, C).
 
     Inputs are (B, L * C), the choices interleaved by token: entry t * C + c is token t of choice c.
-
-    Args:
-        num_choices: C.
     """
-
-    output_names = ("logits",)
-    per_token_outputs = ()
 
     def __init__(self, config: AlbertConfig, num_choices: int) -> None:
         super().__init__(config)
@@ -98,13 +86,8 @@ class MultipleChoiceScores(ScoresNetwork):
 
 
 class TokenClassificationScores(ScoresNetwork):
-    """Sequence output -> logits (B, L, C).
+    """Sequence output -> logits (B, L, C)."""
 
-    Args:
-        num_labels: C.
-    """
-
-    output_names = ("logits",)
     per_token_outputs = ("logits",)
 
     def __init__(self, config: AlbertConfig, num_labels: int) -> None:
@@ -148,7 +131,6 @@ class SpanSearchScores(ScoresNetwork):
 
     input_columns = (*TEXT_COLUMNS, "p_mask")
     output_names = ("start_top_log_probs", "start_top_index", "end_top_log_probs", "end_top_index", "cls_logits")
-    per_token_outputs = ()
 
     def __init__(self, config: AlbertConfig, start_n_top: int, end_n_top: int) -> None:
         super().__init__(config)
@@ -210,13 +192,8 @@ class SpanSearchScores(ScoresNetwork):
         end_top_log_probs, end_top_index = self.top(end_log_probs, self.end_n_top)
         ends = (-1, self.start_n_top * self.end_n_top)
         cls_logits = self.answerable(sequence, start_logits, dropout_key)
-        return (
-            start_top_log_probs,
-            start_top_index,
-            end_top_log_probs.reshape(ends),
-            end_top_index.reshape(ends),
-            cls_logits,
-        )
+        end_top_log_probs, end_top_index = end_top_log_probs.reshape(ends), end_top_index.reshape(ends)
+        return start_top_log_probs, start_top_index, end_top_log_probs, end_top_index, cls_logits
 
 
 class AnsweringNetwork(nn.Cell):

@@ -12,13 +12,10 @@ _GOOGLE = ("*.index", "variables/*.index")  # TensorFlow's checkpoints, by thems
 
 
 def refuse_foreign(path: Path) -> None:
-    """Refuse weights of google's or Hugging Face's.
+    """Raise a CheckpointError, with the command that converts them, where google's or Hugging Face's weights are.
 
     Args:
         path: a folder, a file in it, or the prefix of a TensorFlow checkpoint's files.
-
-    Raises:
-        CheckpointError: the path names such weights, with the command that converts them, or cannot be looked at.
     """
     try:
         found = _find(path)

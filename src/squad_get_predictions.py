@@ -67,7 +67,7 @@ def independent_predictions(
     Args:
         questions: the windows' own.
         outputs: start_logits, end_logits of all rows' tokens, (tokens,).
-        n_best_size: spans to keep of every window and of every question. max_answer_length: in tokens.
+        n_best_size: spans to keep of every window and of every question.
     """
     parts = list(_best_of_all_spans(windows, outputs, n_best_size, max_answer_length))
     places, scores = (np.concatenate(part) for part in zip(*parts, strict=True))
@@ -124,7 +124,6 @@ def beam_predictions(
         questions: the windows' own.
         outputs: those of SpanSearchScores: start_top_log_probs, start_top_index (rows, S); end_top_log_probs,
             end_top_index (rows, S * E), end e of start s at s * E + e; cls_logits (rows,), log-odds of no answer.
-        n_best_size: spans to keep of every question. max_answer_length: in tokens.
     """
     ends = outputs["end_top_index"].astype(np.int64) - windows.places[:, None]
     repeats = ends.shape[1] // outputs["start_top_index"].shape[1]

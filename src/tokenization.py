@@ -136,9 +136,7 @@ class FullTokenizer:
         content: of the vocabulary, where its file is yet to be written.
 
     Attributes:
-        vocab: id of each token. inv_vocab: token of each id. vocab_size: number of ids.
-        pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special tokens.
-        is_sentencepiece: which kind it is. file: the vocabulary's file. content, sha256: of that file.
+        vocab: id of each token. inv_vocab: token of each id. file: the vocabulary's. content, sha256: of that file.
 
     Raises:
         DataError: the file is missing, damaged, of the other kind or without a special token.
@@ -178,10 +176,8 @@ class FullTokenizer:
 
     def __reduce__(self) -> tuple[type, tuple]:
         """Pickled by the names of its files, so that worker processes open them anew."""
-        names = (
-            (None, self.do_lower_case, self.file) if self.is_sentencepiece else (self.file, self.do_lower_case, None)
-        )
-        return FullTokenizer, names
+        files = (None, self.file) if self.is_sentencepiece else (self.file, None)
+        return FullTokenizer, (files[0], self.do_lower_case, files[1])
 
     def preprocess(self, text: str) -> str:
         """What google's scripts do to a text before tokenize: preprocess_text for SentencePiece, nothing else."""
@@ -200,12 +196,10 @@ class FullTokenizer:
         return self._kind.encode_batch([self._kind.preprocess(text) for text in texts])
 
     def tokenize_with_offsets(self, text: str) -> tuple[list[str], list[Offset]]:
-        """Tokens of a raw text and the characters of it that they stand for.
+        """Tokens of a raw text, as tokenize(preprocess(text)), and the characters that they stand for, text[start:end].
 
-        Returns:
-            tokens: those of tokenize(preprocess(text)).
-            offsets: (start, end) for each token, such that text[start:end] is its source without white space around
-                it. Empty for a lone "▁". Tokens that share one source character ("½", "ﬁ") share its offset.
+        White space around the source of a token is left out, so that nothing is left for a lone "▁". Tokens that share
+        one source character ("½", "ﬁ") share its offset.
         """
         return self._kind.tokenize_with_offsets(text)
 
@@ -219,7 +213,6 @@ class FullTokenizer:
             raise DataError(f"the token {error.args[0]!r} is not in {self.file}") from None
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
-        """Tokens of ids."""
         try:
             return [self.inv_vocab[int(index)] for index in ids]
         except KeyError as error:
@@ -252,15 +245,7 @@ def build_tokenizer(
     expected_vocab_size: int | None = None,
     content: bytes | None = None,
 ) -> FullTokenizer:
-    """The tokenizer for the vocabulary file that is given, checked against the model's vocabulary size.
-
-    Args:
-        expected_vocab_size: rows of the model's embedding table; None does not check.
-        content: of the vocabulary, where its file is yet to be written.
-
-    Raises:
-        DataError: as FullTokenizer, and when the sizes differ.
-    """
+    """A FullTokenizer; a DataError where it has another size than the model's vocabulary, if that is given."""
     tokenizer = FullTokenizer(vocab_file, do_lower_case, spm_model_file, content)
     if expected_vocab_size is not None and tokenizer.vocab_size != expected_vocab_size:
         raise DataError(

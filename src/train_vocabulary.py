@@ -89,11 +89,7 @@ def main(config: TrainVocabularyConfig) -> None:
 
 
 def dry_run(train: Trainer, paths: Sequence[Path], config: TrainVocabularyConfig) -> str:
-    """Train on the first SAMPLE sentences and say what all the text would take; nothing is kept.
-
-    Raises:
-        ConfigError: the sample is the whole text, and the size does not suit it.
-    """
+    """Train on the first SAMPLE sentences and say what all the text would take; nothing is kept."""
     start, before = time.monotonic(), peak_memory()
     sample = list(itertools.islice(_read_sentences(paths), SAMPLE))
     read = time.monotonic() - start
@@ -113,14 +109,10 @@ def dry_run(train: Trainer, paths: Sequence[Path], config: TrainVocabularyConfig
 
 
 def train_sentencepiece(read: Reader, config: TrainVocabularyConfig, exact: bool = True) -> tuple[bytes, bytes]:
-    """Train as google trained 30k-clean.model.
+    """Train as google trained 30k-clean.model; gives the listing (piece, tab and score a line) and the model.
 
     Args:
-        read: gives the sentences of the text.
         exact: False takes fewer entries where the text gives no more.
-
-    Returns:
-        the listing (piece, tab and score a line) and the model.
     """
     # The library would choose itself, and with another seed in every process.
     sentences = _choose(read(), config.max_sentences)
@@ -156,9 +148,6 @@ def train_wordpiece(read: Reader, config: TrainVocabularyConfig, exact: bool = T
     Args:
         read: gives the sentences of the text, each time anew.
         exact: False takes fewer entries where the text gives no more.
-
-    Returns:
-        the vocabulary, one entry a line.
     """
     specials = [WORDPIECE_SPECIALS[name] for name in ("pad", "unk", "cls", "sep", "mask")]
     alphabet, inner = _choose_alphabet(read(), config, config.vocab_size - len(specials))

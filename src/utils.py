@@ -1,16 +1,16 @@
-"""Text from the bytes of files."""
+"""Text files, read as lines."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from model_utils.errors import DataError
+from model_utils.files import open_file
 
 
 def decode(raw: bytes, path: Path, position: int) -> str:
-    """UTF-8 text of a part of a file that begins at byte `position`.
-
-    Raises:
-        DataError: a byte is not UTF-8; names the file and the byte.
-    """
+    """UTF-8 text of a part of a file that begins at byte `position`; a DataError names the byte that is none."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -18,3 +18,42 @@ def decode(raw: bytes, path: Path, position: int) -> str:
             f"{path}: byte {raw[error.start]:#04x} at offset {position + error.start} is not UTF-8 text; convert the "
             "file to UTF-8 (for instance with iconv)"
         ) from None
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """A file opened for reading bytes; a DataError where it cannot be read."""
+    try:
+        with open_file(path) as file:
+            yield file
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def read_lines(path: Path, most_bytes: int = -1) -> Iterator[str]:
+    """Decoded lines with their ends, without a byte order mark; one of more than most_bytes comes in pieces.
+
+    Raises:
+        DataError: the file cannot be read or is not UTF-8; names the byte.
+    """
+    position = 0
+    with opened(path) as file:
+        while raw := file.readline(most_bytes):
+            piece = raw[: _piece_length(raw)] if len(raw) == most_bytes else raw
+            yield decode(piece, path, position).removeprefix("\ufeff" if position == 0 else "")
+            position += len(piece)
+            if len(piece) < len(raw):
+                file.seek(position)
+
+
+def _piece_length(raw: bytes) -> int:
+    """How many bytes to take of a line that goes on: up to a space, or at least a whole character."""
+    if raw.endswith(b"\n"):
+        return len(raw)
+    space = raw.rfind(b" ")
+    if space > 0:
+        return space
+    end = len(raw) - 1
+    while end > len(raw) - 4 and raw[end] & 0xC0 == 0x80:  # a continuation byte: the character began before it
+        end -= 1
+    return end

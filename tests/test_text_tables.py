@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model_utils.errors import DataError
-from src.data.text_tables import read_lines, read_table
+from src.data.text_tables import read_table
+from src.utils import read_lines
 
 COLUMNS = ["text", "label"]
 

@@ -16,16 +16,13 @@ import numpy as np
 
 from model_utils.errors import DataError
 from src.data.feature_files import Column, RecordSet, mindspore_reason, sha256_of
+from src.data.pretraining_instances import TASK, columns
 
 SEQUENCE_WEIGHTS = "sequence_weights"
 ROW_NUMBERS = "row_numbers"
 SHUFFLE_BUFFER = 20_000  # rows; TFRecords cannot be read in any order
 
-PRETRAIN_TASK = "pretrain"
 PRETRAIN_WEIGHTS = ("masked_lm_weights",)
-PRETRAIN_TOKEN_COLUMNS = ("input_ids", "input_mask", "segment_ids", "token_boundary")
-PRETRAIN_PREDICTION_COLUMNS = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
-PRETRAIN_LABEL = "next_sentence_labels"
 
 Batch = dict[str, np.ndarray]
 
@@ -34,10 +31,9 @@ Batch = dict[str, np.ndarray]
 class Loading:
     """How rows become batches.
 
-    batch_size: rows of a batch of one rank.
-    seed, shuffle: the order of an epoch is a function of seed and epoch, or that of the files.
+    batch_size: of one rank. seed, shuffle: an epoch's order is a function of seed and epoch, or that of the files.
     evaluation: no row is left out; the last batch is filled up with rows whose weights are 0.
-    rank, rank_size: every rank gets other rows and the same number of batches.
+    rank, rank_size: ranks get different rows, and equally many batches.
     bucket_boundaries: widths in tokens; a batch has rows of one bucket, padded to its width. Empty: one width for all.
     """
 
@@ -51,7 +47,7 @@ class Loading:
 
     @property
     def rows_at_once(self) -> int:
-        """Rows that the batches of all ranks take together."""
+        """Rows of the batches of all ranks together."""
         return self.batch_size * self.rank_size
 
     def batches(self, rows: int) -> int:
@@ -85,9 +81,8 @@ def plan_batches(
 ) -> BatchPlan:
     """Put rows into batches of one bucket of lengths each.
 
-    What is left over in a bucket goes into the next larger one, so that at most one batch is incomplete: it is
-    dropped in training, and filled up with -1 in evaluation. The number of batches depends on nothing but the number
-    of rows.
+    What is left over in a bucket goes into the next larger one, so that at most one batch is incomplete, which is
+    dropped or filled up with -1, and the number of batches depends on the number of rows alone.
 
     Args:
         lengths: (rows,) tokens of each row.
@@ -116,14 +111,10 @@ def plan_batches(
 
 
 class FeatureDataset:
-    """Batches from one set of feature files.
+    """Batches from one set of feature files; weight_columns are set to 0 in rows that only fill up a batch.
 
     Attributes:
         facts: what made the files. num_rows: their rows. batches_per_epoch: batches of this rank.
-
-    Args:
-        records: from open_records, verified.
-        weight_columns: columns that are set to 0 in rows that only fill up a batch.
 
     Raises:
         DataError: the bucket boundaries do not fit the rows.
@@ -170,7 +161,7 @@ class FeatureDataset:
         wanted = rows[rows >= 0].tolist()
         if not (rows[-1] >= 0).any():
             wanted.append(0)  # a rank with nothing left computes some row with weight 0
-        read = _iterate(lambda: self._read(wanted), self.records.folder)
+        read = iterate(lambda: self._read(wanted), self.records.folder)
         for batch, batch_rows, width in zip(read, rows, widths, strict=True):
             columns = _finish(batch, self.columns, int(width), batch_rows >= 0, self.weight_columns)
             yield columns | {ROW_NUMBERS: batch_rows}
@@ -195,7 +186,13 @@ def _workers() -> int:
     return min(2, os.cpu_count() or 1)
 
 
-def _iterate(pipeline: Callable[[], ds.Dataset], source: Path) -> Iterator[Batch]:
+def tfrecord_reader(files: Sequence[Path], schema: Path | None, names: list[str]) -> ds.Dataset:
+    """These columns of TFRecords, in the files' order."""
+    paths = [str(file) for file in files]
+    return ds.TFRecordDataset(paths, str(schema) if schema else None, names, shuffle=False, num_parallel_workers=1)
+
+
+def iterate(pipeline: Callable[[], ds.Dataset], source: Path) -> Iterator[Batch]:
     """What a pipeline reads; errors of making it (files that are gone by now) and of reading as sentences."""
     try:
         yield from pipeline().create_dict_iterator(output_numpy=True, num_epochs=1)
@@ -209,7 +206,7 @@ def _finish(
     """Bring a batch to its width, types and number of rows, and add the weights of the rows.
 
     Args:
-        real: (B,) bool, False in the last rows, which are copies of the first one and have weight 0.
+        real: (B,) bool, False in the last rows: copies of the first one, with weight 0.
     """
     result = {}
     for name, column in columns.items():
@@ -246,14 +243,11 @@ class TFRecordDataset:
         self.batches_per_epoch = loading.batches(self.num_rows)
         if loading.bucket_boundaries:
             raise DataError(f"{self.files[0]}: rows of a TFRecord are padded already; leave bucket_boundaries empty")
-        first = next(_iterate(lambda: self._read(None), self.files[0]))
+        first = next(iterate(lambda: self._read(None), self.files[0]))
         length, predictions = len(first["input_ids"]), len(first["masked_lm_ids"])
-        self.columns = {name: Column("int32", length, 0, True) for name in PRETRAIN_TOKEN_COLUMNS}
-        self.columns |= {name: Column("int32", predictions) for name in PRETRAIN_PREDICTION_COLUMNS}
-        self.columns |= {name: Column("float32", predictions) for name in PRETRAIN_WEIGHTS}
-        self.columns[PRETRAIN_LABEL] = Column("int32", 0)
+        self.columns = columns(length, predictions)
         self.facts: dict[str, Any] = {
-            "task": PRETRAIN_TASK,
+            "task": TASK,
             "max_seq_length": length,
             "max_predictions_per_seq": predictions,
             "rows": self.num_rows,
@@ -272,21 +266,18 @@ class TFRecordDataset:
         def pipeline() -> ds.Dataset:
             return self._read(epoch if self.loading.shuffle else None).skip(start * rows).batch(rows, drop)
 
-        for batch in _iterate(pipeline, self.files[0].parent):
-            real = np.arange(rank * size, (rank + 1) * size) < len(batch[PRETRAIN_LABEL])
+        for batch in iterate(pipeline, self.files[0].parent):
+            real = np.arange(rank * size, (rank + 1) * size) < len(batch["input_ids"])
             first = rank * size if real.any() else 0
             own = {name: values[first : first + size] for name, values in batch.items()}
             yield _finish(own, self.columns, self.facts["max_seq_length"], real, PRETRAIN_WEIGHTS)
 
-    def _read(self, epoch: int | None) -> Any:
+    def _read(self, epoch: int | None) -> ds.Dataset:
         """Rows in the order of an epoch, or in that of the files for None."""
-        names = [*PRETRAIN_TOKEN_COLUMNS, *PRETRAIN_PREDICTION_COLUMNS, PRETRAIN_LABEL]
-        files = [str(file) for file in self.files]
-        schema = str(self.schema) if self.schema else None
+        names = list(columns(1, 1))
         if epoch is None:
-            return ds.TFRecordDataset(files, schema, names, shuffle=False, num_parallel_workers=1)
+            return tfrecord_reader(self.files, self.schema, names)
         random = self.loading.random(epoch)
-        files = [files[index] for index in random.permutation(len(files))]
+        files = [self.files[index] for index in random.permutation(len(self.files))]
         ds.config.set_seed(int(random.integers(2**31)))
-        reader = ds.TFRecordDataset(files, schema, names, shuffle=False, num_parallel_workers=1)
-        return reader.shuffle(SHUFFLE_BUFFER)
+        return tfrecord_reader(files, self.schema, names).shuffle(SHUFFLE_BUFFER)

@@ -21,9 +21,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from model_utils.errors import DataError
-from model_utils.files import open_file
 from model_utils.json_files import parse_json
-from src.utils import decode
+from src.utils import read_lines
 
 MAX_DOCUMENT_CHARACTERS = 1_000_000
 MAX_PARAGRAPH_CHARACTERS = 10_000  # of text with hard line breaks, which may have no blank line anywhere
@@ -48,7 +47,7 @@ _NEXT_WORD = re.compile(r"[\s\"'“‘(\[«]*(\S)")
 def expand_glob(pattern: str) -> list[Path]:
     """The files that a path, a glob pattern, a folder or a comma-separated list of these names, sorted.
 
-    A folder stands for all files below it. Files and folders whose name begins with a dot are left out.
+    A folder stands for all files below it but hidden ones.
 
     Raises:
         DataError: a part of the pattern matches no file or no regular one, or all files are empty.
@@ -73,23 +72,18 @@ def read_documents(paths: Iterable[str | Path]) -> Iterator[list[str]]:
     Raises:
         DataError: a file cannot be read, or no file holds any text.
     """
-    paths = list(paths)
-    count = 0
+    paths, found = list(paths), False
     for path in paths:
         for document in iter_documents(path):
-            count += 1
+            found = True
             yield document
-    if not count:
+    if not found:
         raise DataError(f"no text was found in {', '.join(map(str, paths[:3]))} ({len(paths)} file(s) in all)")
 
 
 def iter_documents(path: str | Path) -> Iterator[list[str]]:
-    """Stream the documents of one text file; a document is its units of text, never empty, without line breaks.
-
-    Raises:
-        DataError: the file cannot be read or is not UTF-8; names the file and the byte.
-    """
-    lines = _read_lines(Path(path))
+    """Stream the documents of one text file; a document is its units of text, never empty, without line breaks."""
+    lines = (line.strip() for line in read_lines(Path(path), MAX_LINE_BYTES))
     head = _take(lines, SNIFFED_CHARACTERS)
     first = next((line for line in head if line), "")
     lines = itertools.chain(head, lines)
@@ -144,22 +138,6 @@ def _is_visible(path: Path, folder: Path) -> bool:
     return path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts)
 
 
-def _read_lines(path: Path) -> Iterator[str]:
-    """Decoded lines without line ends and outer white space; a line over MAX_LINE_BYTES comes in pieces."""
-    position = 0
-    try:
-        with open_file(path) as file:
-            while raw := file.readline(MAX_LINE_BYTES):
-                piece = raw[: _piece_length(raw)]
-                text = decode(piece, path, position)
-                yield (text.removeprefix("\ufeff") if position == 0 else text).strip()
-                position += len(piece)
-                if len(piece) < len(raw):
-                    file.seek(position)
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from error
-
-
 def _take(lines: Iterator[str], characters: int) -> list[str]:
     """The first lines, as many as hold this number of characters."""
     taken = []
@@ -167,19 +145,6 @@ def _take(lines: Iterator[str], characters: int) -> list[str]:
         taken.append(line)
         characters -= 1 + len(line)
     return taken
-
-
-def _piece_length(raw: bytes) -> int:
-    """How many bytes of a line to take: all, or for one that goes on, up to a space or at least a whole character."""
-    if len(raw) < MAX_LINE_BYTES or raw.endswith(b"\n"):
-        return len(raw)
-    space = raw.rfind(b" ")
-    if space > 0:
-        return space
-    end = len(raw) - 1
-    while end > len(raw) - 4 and raw[end] & 0xC0 == 0x80:  # a continuation byte: the character began before it
-        end -= 1
-    return end
 
 
 # --- layouts: lines -> units, where an empty unit is a border between documents ---

@@ -1,7 +1,7 @@
 """How often the tokens of documents are used in examples, and whether those near the ends are used as often."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 
@@ -47,12 +47,7 @@ class Coverage:
         return cls(*np.array(counts, np.int64).T, len(documents.borders) + left_out, left_out)
 
     def __add__(self, other: "Coverage") -> "Coverage":
-        return Coverage(
-            self.uses + other.uses,
-            self.tokens + other.tokens,
-            self.documents + other.documents,
-            self.left_out + other.left_out,
-        )
+        return Coverage(*(one + another for one, another in zip(astuple(self), astuple(other), strict=True)))
 
     @property
     def relative(self) -> np.ndarray:

@@ -24,7 +24,6 @@ class Entity(NamedTuple):
 
 
 def is_tag(text: str) -> bool:
-    """Whether this can be a word's tag."""
     return _TAG.fullmatch(text) is not None
 
 
@@ -59,9 +58,6 @@ def entity_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[st
     """F1, precision and recall of entities, of which label and both ends must be right, and accuracy of tags.
 
     Where there is more than one label, f1_LABEL too. A figure that is not defined is 0.
-
-    Args:
-        gold, predicted: tags of the words of every sentence.
     """
     wanted, found, right = Counter(), Counter(), Counter()
     same = 0

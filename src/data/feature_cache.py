@@ -33,10 +33,7 @@ class Features:
 
 
 class Split(Protocol):
-    """A split of a task's texts.
-
-    name: TRAIN, or one that is measured or predicted. examples: the texts, in the order of the features' rows.
-    """
+    """A split of a task's texts; examples: in the order of the features' rows."""
 
     @property
     def name(self) -> str: ...
@@ -47,17 +44,11 @@ class Split(Protocol):
     def facts(self) -> dict[str, Any]:
         """Everything that decides about the features, as JSON values."""
 
-    def features(self) -> Features:
-        """The rows."""
+    def features(self) -> Features: ...
 
 
 def cached_features(folder: Path, task: str, facts: Mapping[str, Any], make: Callable[[], Features]) -> RecordSet:
-    """The feature files of these facts, made if they are not there yet.
-
-    Args:
-        folder: where feature files are kept.
-        task: kind of the rows. facts: everything else that decides about them, as JSON values.
-        make: turns the raw text into features.
+    """The feature files in `folder` that have these facts (JSON values), made if they are not there yet.
 
     Raises:
         DataError: the files are damaged, or the folder cannot be written.

@@ -16,15 +16,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
 from model_utils.errors import DataError, shorten
 from model_utils.facts import first_difference, flatten
-from model_utils.files import open_file
 from model_utils.json_files import FileBeside, Schema, Sha256, read_json
+from src.utils import opened
 
 FORMAT_VERSION = 1
 SUFFIX = ".mindrecord"
@@ -34,23 +34,13 @@ SUFFIX = ".mindrecord"
 class Column:
     """A column of a feature file.
 
-    dtype: int32 or float32.
     width: entries of a row after padding, the most a row can have; 0: a single value without an axis of its own.
     padding: the value that fills a row up.
     per_token: whether a row has one entry for each of its tokens; such columns may be padded to less than `width`.
     """
 
-    dtype: str
-    width: int
-    padding: int = 0
-    per_token: bool = False
-
-
-class ColumnSchema(Schema):
-    """A Column in facts.json."""
-
     dtype: Literal["int32", "float32"]
-    width: int = Field(ge=0)
+    width: Annotated[int, Field(ge=0)]
     padding: int = 0
     per_token: bool = False
 
@@ -61,7 +51,7 @@ class FactsSchema(Schema):
     format_version: int
     task: str
     rows: int = Field(ge=1)
-    columns: dict[str, ColumnSchema]
+    columns: dict[str, Column]
     record_files: list[FileBeside] = Field(min_length=1)
     files: dict[FileBeside, Sha256]
     max_seq_length: int = Field(512, ge=1)
@@ -73,7 +63,7 @@ class FactsSchema(Schema):
 
 @dataclass(frozen=True)
 class Ragged:
-    """Rows of different lengths, one after the other: values (sum of counts,), counts (rows,)."""
+    """Rows of different lengths in one array: values (sum of counts,), counts (rows,)."""
 
     values: np.ndarray
     counts: np.ndarray
@@ -95,12 +85,10 @@ class RecordSet:
 
     @property
     def num_rows(self) -> int:
-        """Rows of all files."""
         return self.facts["rows"]
 
     @property
     def columns(self) -> dict[str, Column]:
-        """The columns by name."""
         return {name: Column(**column) for name, column in self.facts["columns"].items()}
 
     def array(self, suffix: str) -> np.ndarray:
@@ -113,12 +101,10 @@ def open_records(location: str | Path, task: str, **expected: Any) -> RecordSet:
 
     Args:
         location: the folder that holds the set, or DIR/NAME.mindrecord where it holds several.
-        task: the task that the rows must have been made for.
-        expected: other facts that must hold; None means any.
+        expected: facts that must hold beside the task; None means any.
 
     Raises:
-        DataError: there is no complete set, it was made for something else (both facts are named), or a file is
-            damaged.
+        DataError: there is no complete set, it was made for something else (both are named), or a file is damaged.
     """
     path = _find_facts(Path(location))
     facts = _read_facts(path)
@@ -164,16 +150,9 @@ def facts_of(path: Path) -> Path:
 
 
 def sha256_of(path: Path) -> str:
-    """Hexadecimal sha256 of a file.
-
-    Raises:
-        DataError: it cannot be read.
-    """
-    try:
-        with open_file(path) as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+    """Hexadecimal sha256 of a file; a DataError where it cannot be read."""
+    with opened(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def mindspore_reason(error: RuntimeError | ValueError) -> str:

@@ -14,11 +14,7 @@ MASK_SHARE, KEEP_SHARE = 0.8, 0.1  # what remains becomes a random token
 
 @dataclass(frozen=True)
 class MaskVocabulary:
-    """What making examples needs to know of a vocabulary.
-
-    word_start: (V,) bool, whether a token begins a word.
-    replacements: (R,) int32, the tokens that random replacement draws from.
-    """
+    """A vocabulary's tokens that begin a word, (V,) bool, and those that random replacement draws from, (R,) int32."""
 
     word_start: np.ndarray
     replacements: np.ndarray
@@ -60,8 +56,7 @@ def mask_tokens(
     """Hide tokens of every example: about masked_lm_prob of its length, at most max_predictions_per_seq.
 
     Args:
-        ids: (B, L) int32.
-        lengths: (B,) tokens of each example.
+        ids: (B, L) int32. lengths: (B,) tokens of each example.
         word_start: (B, L) bool, tokens that begin what is masked together.
         maskable: (B, L) bool, neither padding nor special.
         in_b: (B, L) bool, second segment; no n-gram crosses into it.
@@ -124,11 +119,7 @@ def _choose_ngrams(
     a chosen word is passed over.
 
     Args:
-        wanted: (B,) tokens to choose.
-        taken: (B, W) bool, words that may not be chosen.
-
-    Returns:
-        (B, W) bool.
+        wanted: (B,) tokens to choose. taken: (B, W) bool, words that may not be chosen, like the result.
     """
     rows, width = words.ends.shape
     keys = random.random((rows, width), np.float32)

@@ -6,6 +6,8 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from model_utils.errors import DataError
 
 # With MindSpore's own sizes (pages of 32 MiB, a header of 16 MiB) every file takes at least 50 MB.
@@ -22,15 +24,10 @@ def capacity() -> int:
 
 
 def files_needed(path: Path, row_bytes: float, file_num: int) -> int:
-    """How many files will hold rows of about so many bytes.
-
-    Args:
-        path: of the set, for the error.
-        row_bytes: an estimate.
-        file_num: as many as are asked for; 0: as many as it takes.
+    """How many files will hold rows of about so many bytes: file_num, or for 0 as many as it takes.
 
     Raises:
-        DataError: those that are asked for would not do even if the estimate is TOO_HIGH times what comes.
+        DataError: file_num would not do even if the estimate is TOO_HIGH times what comes.
     """
     needed = math.ceil(row_bytes / capacity())
     if file_num and math.ceil(row_bytes / TOO_HIGH / capacity()) > file_num:
@@ -47,12 +44,7 @@ def too_many(path: Path, file_num: int, needed: int) -> DataError:
 
 
 class MindRecordFile:
-    """A file to which packed rows are appended.
-
-    Args:
-        path: where no file is yet; MindSpore puts PATH.db beside it.
-        dtypes: of the columns, each of which holds any number of entries.
-    """
+    """A new file to which packed rows are appended; MindSpore puts PATH.db, an index of the rows, beside it."""
 
     def __init__(self, path: Path, dtypes: Mapping[str, str]) -> None:
         from mindspore.mindrecord import FileWriter
@@ -68,22 +60,17 @@ class MindRecordFile:
 
     def fitting(self, rows: Sequence[bytes]) -> int:
         """How many of the first of these rows the file still takes."""
-        size = self._bytes
-        for number, row in enumerate(rows):
-            size += len(row)
-            if size > capacity():
-                return number
-        return len(rows)
+        ends = self._bytes + np.cumsum([len(row) for row in rows])
+        return int(np.searchsorted(ends, capacity(), side="right"))
 
     def write(self, rows: list[bytes]) -> None:
-        """Append rows that fit."""
         if rows:
             # What FileWriter.write_raw_data calls when it has packed the rows.
             self._writer._writer._writer.write_raw_data({}, rows, True, False)
             self._bytes += sum(map(len, rows))
 
     def commit(self) -> None:
-        """Write what is left, and the index of the rows; before that nothing can be read."""
+        """Write what is left, and the index; before that nothing can be read."""
         self._writer.commit()
 
     def rename(self, name: str) -> None:

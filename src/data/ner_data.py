@@ -8,7 +8,7 @@ import itertools
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,9 @@ from src.create_squad_data import best_windows
 from src.data.entities import OUTSIDE, is_tag
 from src.data.feature_cache import Features
 from src.data.feature_files import Column, Ragged
-from src.data.text_tables import SUFFIXES, read_lines, read_table
+from src.data.text_tables import SUFFIXES, read_table
 from src.tokenization import FullTokenizer
+from src.utils import read_lines
 
 logger = logging.getLogger(__name__)
 FORMATS = ("columns", "lines", "names")
@@ -36,10 +37,7 @@ _WORD = re.compile(rf"[{_IDEOGRAPH}]|{_LETTER}+(?:[-.,]{_LETTER}+)*|['’]{_LETT
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """Words, and their tags unless it is not labelled.
-
-    file, line: its place. lines_a_word: 1 where every word has a line of its own, else 0.
-    """
+    """Words, their tags if it is labelled, and its place; lines_a_word: 1 where each word has a line, else 0."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...] | None = None
@@ -48,7 +46,6 @@ class Sentence:
     lines_a_word: int = 0
 
     def place(self, word: int) -> str:
-        """For error sentences."""
         return f"{self.file}: line {self.line + word * self.lines_a_word}"
 
 
@@ -91,7 +88,7 @@ def read_sentences(path: Path, data_format: str, names: EntityColumns, labelled:
     if not sentences:
         raise DataError(f"{path} holds no sentences")
     if not labelled and not all(sentence.tags and all(map(is_tag, sentence.tags)) for sentence in sentences):
-        return [Sentence(each.words, None, each.file, each.line, each.lines_a_word) for each in sentences]
+        return [replace(sentence, tags=None) for sentence in sentences]
     for sentence in sentences:
         for word, tag in enumerate(sentence.tags):
             if not is_tag(tag):
@@ -105,10 +102,8 @@ def find_format(path: Path, data_format: str = "auto") -> str:
     """The one of FORMATS that a file has, by its name and its lines where data_format does not say."""
     if data_format != "auto":
         return data_format
-    return "names" if path.suffix.lower() in _TEXT_TABLES else _columns_or_lines(path)
-
-
-def _columns_or_lines(path: Path) -> str:
+    if path.suffix.lower() in _TEXT_TABLES:
+        return "names"
     return "lines" if any(" " in text.partition("\t")[0] for text in read_lines(path) if "\t" in text) else "columns"
 
 
@@ -118,9 +113,8 @@ def _read_columns(path: Path, labelled: bool) -> Iterator[Sentence]:
         row = re.split(r"[ \t]+", text.strip(" \t\r\n"))
         if row == [""] or row[0] == _DOCUMENT:
             if rows:
-                yield Sentence(
-                    tuple(row[0] for row in rows), tuple(row[-1] for row in rows) if width > 1 else None, path, start, 1
-                )
+                columns = list(zip(*rows, strict=True))
+                yield Sentence(columns[0], columns[-1] if width > 1 else None, path, start, 1)
             rows = []
             continue
         width = width or len(row)
@@ -170,8 +164,7 @@ def _read_names(path: Path, columns: EntityColumns, labelled: bool) -> list[Sent
 def tag_names_in(words: Sequence[str], names: Sequence[str], label: str) -> tuple[list[str], list[str]]:
     """BIO tags of words, wherever a name occurs in them (whole words, in any case), longer names first.
 
-    Returns:
-        The tags, and the names that do not occur.
+    Also returns the names that do not occur.
     """
     lowered, tags, unfound = [word.lower() for word in words], [OUTSIDE] * len(words), []
     split = {name: [name[start:end].lower() for start, end in split_words(name)] for name in names}
@@ -191,7 +184,7 @@ def tag_names_in(words: Sequence[str], names: Sequence[str], label: str) -> tupl
 
 @dataclass(frozen=True)
 class NerSplit:
-    """Sentences of a split; labels: tags by id; max_seq_length: tokens of a row, [CLS] and [SEP] included."""
+    """Sentences of a split; labels: tags by id."""
 
     name: str
     examples: Sequence[Sentence]
@@ -200,7 +193,6 @@ class NerSplit:
     max_seq_length: int
 
     def facts(self) -> dict[str, Any]:
-        """Everything that decides about the features."""
         texts = ((sentence.words, sentence.tags) for sentence in self.examples)
         source = {sentence.file.name for sentence in self.examples}
         return text_facts(source, texts, self.tokenizer, max_seq_length=self.max_seq_length, labels=list(self.labels))
@@ -270,7 +262,7 @@ def word_logits(array: Callable[[str], np.ndarray], logits: Ragged) -> list[np.n
     """(words, C) for each sentence, of a network's outputs for all tokens, (tokens, C).
 
     Args:
-        array: gives an array of NerSplit by its name: `features.arrays.__getitem__`, `records.array`.
+        array: gives an array of NerSplit's features by its name.
     """
     rows, positions = array("words").T
     first = np.cumsum(logits.counts) - logits.counts

@@ -14,6 +14,7 @@ import numpy as np
 from src.data.feature_files import Column, Ragged
 from src.data.masking import InstanceSettings, MaskVocabulary, mask_tokens
 
+TASK = "pretrain"  # in the facts of the files
 SPECIAL_TOKENS = 3
 MIN_DOCUMENT_TOKENS = 16  # a shorter text makes no pair worth learning from
 NEARLY = 4  # tokens by which two lengths may differ and tell no order; with 8 the longer ones of some texts do
@@ -21,9 +22,8 @@ _ATTEMPTS = 20
 _SHIFTS = (0, 1, -1, 2, -2, 3, -3, 4, -4)  # of a place that must not be a border between sentences
 
 
-def columns(settings: InstanceSettings, pad_id: int) -> dict[str, Column]:
-    """The columns of pre-training examples, with google's names and meanings."""
-    length, predictions = settings.max_seq_length, settings.predictions
+def columns(length: int, predictions: int, pad_id: int = 0) -> dict[str, Column]:
+    """The columns of pre-training examples of L tokens and P predictions, with google's names and meanings."""
     return {
         "input_ids": Column("int32", length, pad_id, per_token=True),
         "input_mask": Column("int32", length, per_token=True),
@@ -41,11 +41,9 @@ def columns(settings: InstanceSettings, pad_id: int) -> dict[str, Column]:
 
 @dataclass(frozen=True)
 class Documents:
-    """Tokenized documents of a unit of work, one after the other.
+    """Tokenized documents of a unit of work, one after the other, without those that were too short (left_out).
 
-    ids: (tokens,) int32.
-    borders: for each document, the ascending positions in `ids` where a sentence begins, and its end.
-    left_out: documents that were too short.
+    ids: (tokens,) int32. borders: for each document, the ascending positions where a sentence begins, and its end.
     """
 
     ids: np.ndarray
@@ -54,11 +52,7 @@ class Documents:
 
 
 def join_documents(documents: list[list[list[int]]]) -> Documents:
-    """Lay documents out one after the other; those below MIN_DOCUMENT_TOKENS are left out.
-
-    Args:
-        documents: token ids of every sentence of every document; no sentence is empty.
-    """
+    """From the token ids of every sentence, none empty, of every document; those below MIN_DOCUMENT_TOKENS go."""
     ids: list[int] = []
     borders: list[list[int]] = []
     for document in documents:
@@ -202,11 +196,8 @@ def _window(borders: list[int], start: int, size: int) -> SegmentSpan | None:
         nearest = min(max(start, begin), end - tokens)
         for shift in _SHIFTS:
             place = nearest + shift
-            if (
-                begin <= place <= end - tokens
-                and not _is_border(borders, place)
-                and not _is_border(borders, place + tokens)
-            ):
+            inside = begin <= place <= end - tokens
+            if inside and not _is_border(borders, place) and not _is_border(borders, place + tokens):
                 return SegmentSpan(place, place + tokens)
     return None
 
@@ -247,11 +238,9 @@ def _segment_of_another(documents: Documents, own: int, model: SegmentSpan, rand
             start = borders[bisect_right(borders, start) - 1]
         elif ends:
             start = borders[bisect_left(borders, start + length)] - length
-        if (
-            borders[0] <= start <= room
-            and _is_border(borders, start) == begins
-            and _is_border(borders, start + length) == ends
-        ):
+        if not borders[0] <= start <= room:
+            continue
+        if (_is_border(borders, start), _is_border(borders, start + length)) == (begins, ends):
             return SegmentSpan(start, start + length)
     return None
 
@@ -312,9 +301,9 @@ def build_examples(
 
 def concatenate(parts: list[dict[str, Ragged]]) -> dict[str, Ragged]:
     """The rows of several results of build_examples, one after the other."""
-    return {
-        name: Ragged(
-            np.concatenate([part[name].values for part in parts]), np.concatenate([part[name].counts for part in parts])
-        )
-        for name in parts[0]
-    }
+
+    def joined(name: str) -> Ragged:
+        rows = [part[name] for part in parts]
+        return Ragged(np.concatenate([each.values for each in rows]), np.concatenate([each.counts for each in rows]))
+
+    return {name: joined(name) for name in parts[0]}

@@ -20,11 +20,10 @@ from model_utils.json_files import parse_json
 from src.create_finetune_data import TOKEN_COLUMNS, labelled_features, text_facts, token_columns
 from src.data.feature_cache import Features
 from src.data.feature_files import Ragged
-from src.data.text_tables import read_lines
 from src.tokenization import FullTokenizer
+from src.utils import read_lines
 
 logger = logging.getLogger(__name__)
-SPLITS = ("train", "dev", "test")
 LEVELS = ("middle", "high")
 ANSWERS = "ABCD"
 NUM_CHOICES = len(ANSWERS)
@@ -53,7 +52,6 @@ def read_race(data_dir: Path, split: str, level: str = "all") -> list[Question]:
 
     Args:
         data_dir: a folder that holds {train,dev,test}/{middle,high}/*.txt, or one that holds it as RACE.
-        split: one of SPLITS.
         level: "middle", "high" or "all".
 
     Raises:
@@ -104,10 +102,7 @@ def _read_passage(file: Path, level: int) -> list[Question]:
 
 @dataclass(frozen=True)
 class RaceSplit:
-    """Questions of a split.
-
-    max_seq_length: tokens of one choice, at least max_qa_length + 3. max_qa_length: of question and option.
-    """
+    """Questions of a split; max_seq_length: tokens of one choice, at least max_qa_length + 3."""
 
     name: str
     examples: Sequence[Question]
@@ -116,7 +111,6 @@ class RaceSplit:
     max_qa_length: int
 
     def facts(self) -> dict[str, Any]:
-        """Everything that decides about the features."""
         levels = {LEVELS[question.level] for question in self.examples}
         texts = (
             (article, [(each.id, each.question, each.options, each.answer) for each in group])

@@ -32,19 +32,13 @@ class PackedRows:
     lengths: np.ndarray
 
     def take(self, order: np.ndarray) -> "PackedRows":
-        """The rows of these numbers."""
         return PackedRows([self.rows[index] for index in order], self.lengths[order])
 
 
 def pack_rows(columns: Mapping[str, Column], values: Mapping[str, Ragged]) -> PackedRows:
     """Encode rows as MindRecord stores them: for each column in alphabetical order its size in 8 bytes and its bytes.
 
-    FileWriter.write_raw_data does the same in Python, ten times slower and only where MindSpore is loaded; this can
-    run in worker processes that do not load it.
-
-    Args:
-        columns: at least two, one of them per_token.
-        values: the rows of every column, of the column's dtype, each of one entry at least.
+    FileWriter.write_raw_data does the same ten times slower, and only where MindSpore is loaded.
     """
     assert len(columns) > 1, "MindRecord stores a single column in another form"
     parts: list[list[bytes]] = []
@@ -65,12 +59,10 @@ def pack_rows(columns: Mapping[str, Column], values: Mapping[str, Ragged]) -> Pa
 class RecordWriter(contextlib.AbstractContextManager):
     """Writes a set of feature files into a temporary folder and moves it to its place when it is complete.
 
-    Leaving the context with an exception leaves nothing behind; what a killed process left is removed by the next
-    writer of the same set.
+    An exception in the context leaves nothing behind; what a killed process left goes with the set's next writer.
 
     Args:
         path: DIR/NAME.mindrecord.
-        columns: see pack_rows.
         facts: what made the set, as JSON values.
         file_num: files that the rows are dealt out to, one after the other; 0: a file is begun when one is full.
 
@@ -122,7 +114,6 @@ class RecordWriter(contextlib.AbstractContextManager):
             os.close(self._lock)
 
     def write(self, packed: PackedRows) -> None:
-        """Append rows."""
         with self._errors():
             needed = sum(map(len, packed.rows)) + (self.rows + len(packed.rows)) * INDEX_BYTES + SPARE_BYTES
             if shutil.disk_usage(self._folder).free < needed:
@@ -139,11 +130,7 @@ class RecordWriter(contextlib.AbstractContextManager):
         self._arrays[suffix] = array
 
     def add_file(self, file: Path) -> None:
-        """Put a copy of a file beside the rows, under its own name: the vocabulary.
-
-        Raises:
-            DataError: the folder holds another file of that name.
-        """
+        """Put a copy of a file beside the rows, under its own name; another one of that name is a DataError."""
         there = self.path.with_name(file.name)
         if there.exists() and sha256_of(there) != sha256_of(file):
             raise DataError(f"{there} is another file than {file}; give another folder to write to")
@@ -241,12 +228,7 @@ class RecordWriter(contextlib.AbstractContextManager):
 
 
 def check_record_path(path: str | Path) -> Path:
-    """The path of a set to be written.
-
-    Raises:
-        DataError: the name does not end with .mindrecord, is that of a folder or device, or has a character that
-            MindSpore does not allow; or the path is too long.
-    """
+    """The path of a set to be written; a DataError where MindSpore or SQLite could not write there."""
     path = Path(path)
     if path.suffix != SUFFIX or (path.exists() and not path.is_file()):
         raise DataError(f"the output file is {str(path)!r}, allowed is DIR/NAME{SUFFIX}, where no folder or device is")

@@ -21,7 +21,7 @@ from typing import Any
 from model_utils.errors import DataError, shorten
 from model_utils.files import open_file
 from model_utils.json_files import parse_json
-from src.utils import decode
+from src.utils import read_lines
 
 MOST_NAMES = 20  # of columns in an error sentence
 Row = list[str | None]  # None: the value is no text, number or truth value
@@ -30,10 +30,7 @@ NumberedRows = Iterator[tuple[int, Row]]
 
 @dataclass(frozen=True)
 class Table:
-    """One table.
-
-    names: of its columns. rows: line numbers and fields, read while they are taken, once.
-    """
+    """A table's column names, and its line numbers with fields, which are read while they are taken, once."""
 
     path: Path
     names: list[str]
@@ -44,11 +41,7 @@ class Table:
         return column in self.names or (column.isdecimal() and 1 <= int(column) <= len(self.names))
 
     def place(self, column: str) -> int:
-        """Index of a column, given by its name or else its number from 1.
-
-        Raises:
-            DataError: there is none, or there are several of this name.
-        """
+        """Index of a column, given by its name or else its number from 1; none, or several, are a DataError."""
         if not self.has(column):
             there = ", ".join(map(shorten, self.names[:MOST_NAMES]))
             raise DataError(f"{self.path} has no column {shorten(column)}, it has {len(self.names)}: {there}")
@@ -61,11 +54,7 @@ class Table:
         return self.names[self.place(column)]
 
     def pick(self, line: int, row: Row, places: Sequence[int]) -> list[str]:
-        """Some fields of a row.
-
-        Raises:
-            DataError: the row has more or fewer fields than there are columns, or one that is no text.
-        """
+        """Some fields of a row; a DataError if it has more or fewer than the table, or one of them is no text."""
         while len(row) > len(self.names) and not row[-1]:
             row.pop()
         if len(row) != len(self.names):
@@ -109,22 +98,6 @@ def read_table(path: str | Path, names: Sequence[str] = (), header_holds: str = 
     while first and not first[-1]:
         first.pop()
     return Table(path, [(name or "").strip() for name in first], rows)
-
-
-def read_lines(path: Path) -> Iterator[str]:
-    """Decoded lines with their ends, without a byte order mark.
-
-    Raises:
-        DataError: the file cannot be read or is not UTF-8; names the byte.
-    """
-    position = 0
-    try:
-        with open_file(path) as file:
-            for raw in file:
-                yield decode(raw, path, position).removeprefix("\ufeff" if position == 0 else "")
-                position += len(raw)
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from error
 
 
 # --- kinds of files: their rows, the header among them ---

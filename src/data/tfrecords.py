@@ -7,27 +7,23 @@ does not look at the checksums.
 import os
 import struct
 from pathlib import Path
-from typing import BinaryIO
 
 import google_crc32c
 
 from model_utils.errors import DataError
-from model_utils.files import open_file
+from src.utils import opened
 
 _HEADER, _FOOTER = 12, 4
 
 
 def check_tfrecord(path: Path) -> int:
-    """Verify every record of a file.
-
-    Returns:
-        the number of records.
+    """Verify every record of a file, and count them.
 
     Raises:
         DataError: the file is not a TFRecord, cut off, damaged or empty.
     """
     count = 0
-    with _opened(path) as file:
+    with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
         while header := file.read(_HEADER):
             length, length_checksum = struct.unpack("<QI", header) if len(header) == _HEADER else (size, 0)
@@ -40,13 +36,6 @@ def check_tfrecord(path: Path) -> int:
     if not count:
         raise DataError(f"{path} holds no records")
     return count
-
-
-def _opened(path: Path) -> BinaryIO:
-    try:
-        return open_file(path)
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _damage(path: Path, record: int) -> DataError:

@@ -23,18 +23,13 @@ class CharacterTable(dict[int, str]):
 
 @dataclass(frozen=True)
 class TrackedText:
-    """A text made from another one; each method gives the `text` that str's method of this name would.
-
-    Attributes:
-        origins: for each character of text, its position in the original.
-    """
+    """A text, and for each of its characters the position in the original; methods as str's of the same names."""
 
     text: str
     origins: list[int]
 
     @classmethod
     def of(cls, text: str) -> "TrackedText":
-        """The original itself."""
         return cls(text, list(range(len(text))))
 
     def translate(self, table: CharacterTable) -> "TrackedText":

@@ -5,6 +5,7 @@ in private-use characters, final sigma and the version of the Unicode tables. st
 google's code does character by character, and words are looked up in a cache, so it is no slower than that library.
 """
 
+import re
 import unicodedata
 from collections.abc import Sequence
 
@@ -14,15 +15,8 @@ UNKNOWN = "[UNK]"
 LONGEST_WORD = 200  # characters; a longer word is unknown
 CACHE_SIZE = 1 << 17
 CACHED_WORD = 40  # characters
-_CJK_RANGES = (
-    (0x4E00, 0x9FFF),
-    (0x3400, 0x4DBF),
-    (0x20000, 0x2A6DF),
-    (0x2A700, 0x2B73F),
-    (0x2B740, 0x2B81F),
-    (0x2B820, 0x2CEAF),
-    (0xF900, 0xFAFF),
-    (0x2F800, 0x2FA1F),
+_CJK = re.compile(  # google's ranges
+    "[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002ceaf\U0002f800-\U0002fa1f]"
 )
 
 
@@ -32,7 +26,7 @@ def _clean(character: str) -> str:
         return " "
     if character in "\0\ufffd" or unicodedata.category(character) in ("Cc", "Cf"):
         return ""
-    if any(first <= ord(character) <= last for first, last in _CJK_RANGES):
+    if _CJK.match(character):
         return f" {character} "
     return character
 
@@ -68,11 +62,6 @@ class WordPiece:
     """A WordPiece vocabulary and its tokenizer, equal to FullTokenizer of google's BERT and ALBERT on any text."""
 
     def __init__(self, tokens: Sequence[str], do_lower_case: bool) -> None:
-        """
-        Args:
-            tokens: the entries; ids are their positions.
-            do_lower_case: lower-case and take accents off.
-        """
         self.tokens = list(tokens)
         self.vocab = {token: index for index, token in enumerate(self.tokens)}
         self.do_lower_case = do_lower_case
@@ -83,7 +72,6 @@ class WordPiece:
         return text
 
     def tokenize(self, text: str) -> list[str]:
-        """Pieces of a raw text."""
         pieces: list[str] = []
         for word in text.translate(_CLEANED).split():
             cached = self._cache.get(word)
@@ -91,12 +79,10 @@ class WordPiece:
         return pieces
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of raw texts."""
-        vocab = self.vocab
-        return [[vocab[token] for token in self.tokenize(text)] for text in texts]
+        return [[self.vocab[token] for token in self.tokenize(text)] for text in texts]
 
     def tokenize_with_offsets(self, text: str) -> tuple[list[str], list[Offset]]:
-        """Pieces of a raw text and the characters that they come from; accents that are taken off are included."""
+        """Pieces of a text and the characters that they come from; accents that are taken off are included."""
         tokens: list[str] = []
         offsets: list[Offset] = []
         for word in TrackedText.of(text).translate(_CLEANED).split():
