@@ -103,8 +103,7 @@ class AlbertConfig(Config):
 
         What `hidden_act: gelu` means depends on the writer: google's code computes the tanh form (gelu_new here),
         Hugging Face's the exact one. A file with `model_type` is Hugging Face's, one with `share_parameters` is of this
-        project. Keys that neither weights nor computation depend on are passed over; compute_type and recompute belong
-        to a run, not to weights, and keep their defaults.
+        project. compute_type and recompute belong to a run, not to weights, and keep their defaults.
 
         Raises:
             CheckpointError: the file is not there or not such a file, or it describes a network that is not built here.

@@ -203,14 +203,13 @@ def sharing_plan(config: AlbertConfig) -> list[tuple[int, int]]:
 class Encoder(nn.Cell):
     """num_hidden_layers layers over few sets of parameters: (N, H) -> (N, H).
 
-    The layers stand one after the other in the graph. As iterations of a `while` they would compile in two thirds of
-    the time, but its gradient never gives back some memory of each call, and a MINDIR with it serves one shape only.
+    The layers stand one after the other in the graph: a `while` would compile faster, but its gradient never gives back
+    some memory of each call, and a MINDIR with it serves one shape only.
     """
 
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__()
-        self.layers = sharing_plan(config)
-        self.inner = config.inner_group_num
+        self.layers, self.inner = sharing_plan(config), config.inner_group_num
         self.embedding_hidden_mapping = Dense(config.embedding_size, config.hidden_size, compute_dtype(config))
         attention_sets = 1 + max(attention for attention, _ in self.layers)
         feed_forward_sets = 1 + max(feed_forward for _, feed_forward in self.layers)
@@ -244,13 +243,9 @@ class Encoder(nn.Cell):
 class AlbertModel(nn.Cell):
     """The backbone.
 
-    Inputs:
-        input_ids: (B, L) int32; input_mask: (B, L) int32, 1 for tokens and 0 for padding;
-        segment_ids: (B, L) int32 in [0, type_vocab_size); dropout_key: () int32, used in training only.
-
-    Outputs:
-        sequence_output (B, L, H) float32; pooled_output (B, H) float32: the first token's state through a dense layer
-        and tanh.
+    Inputs: input_ids, input_mask (1 for tokens, 0 for padding), segment_ids in [0, type_vocab_size), all (B, L) int32;
+    dropout_key () int32, used in training only. Outputs, float32: sequence_output (B, L, H); pooled_output (B, H), the
+    first token's state through a dense layer and tanh.
     """
 
     def __init__(self, config: AlbertConfig) -> None:
@@ -315,10 +310,9 @@ class ScoresNetwork(nn.Cell):
 class TrainingNetwork(nn.Cell):
     """Losses and metrics on a network of scores, whose weights are drawn anew.
 
-    Inputs: the columns of `input_columns`, those of the scores and then `label_columns`; then dropout_key () int32.
-    Outputs: the float32 scalars of `metric_names`, weighted sums of which the first is minimised: what `losses`, which
-    a subclass gives, makes of the backbone's outputs and the further inputs. `construct` is the composition of parts
-    that src/training/layerwise_gradient.py also runs one at a time.
+    Inputs: the columns of the scores and of `label_columns`, then dropout_key () int32. Outputs: the float32 scalars of
+    `metric_names`, which `losses` makes of the backbone's outputs and the further inputs: weighted sums, of which the
+    first is minimised. src/training/layerwise_gradient.py also runs the parts of `construct` one at a time.
     """
 
     label_columns: tuple[str, ...]

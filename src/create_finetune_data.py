@@ -38,10 +38,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One or two texts.
-
-    text_b: empty where there is only one. label: as the file has it; None: unlabelled. file, line: its place.
-    """
+    """One text, or two (else text_b is empty), with the label as the file has it; None: unlabelled."""
 
     text_a: str
     text_b: str
@@ -51,17 +48,14 @@ class Example:
 
     @property
     def place(self) -> str:
-        """For error sentences."""
         return f"{self.file}: line {self.line}"
 
 
 @dataclass(frozen=True)
 class TextColumns:
-    """Which columns of a table hold what.
+    """Which columns of a table hold what, by their names or numbers from 1; text_b may be empty.
 
-    text_a, text_b, label: a name or a number from 1; text_b may be empty.
-    names: of the columns of files without a header, in their order. A file whose first row holds the name of text_a
-        has a header all the same.
+    names: of the columns of files without a header. Where the first row holds text_a's name, it is one all the same.
     """
 
     text_a: str = "text_a"
@@ -70,19 +64,15 @@ class TextColumns:
     names: tuple[str, ...] = ()
 
 
-# --- reading ---
-
-
 def read_examples(
     path: Path, columns: TextColumns, labelled: bool = True, skipped: list[str] | None = None
 ) -> list[Example]:
     """The examples of a table (src/data/text_tables.py); white space around texts and labels is taken off.
 
     Args:
-        labelled: every row must have its texts and a label (training, development). Otherwise labels are read where
-            there are any, and a row with an empty text stays: every row of a test set is to be predicted.
-        skipped: takes the error sentences of rows that are not as they must be, and those rows are left out; None:
-            the first one is raised.
+        labelled: every row must have its texts and a label. Otherwise labels are read where there are any, and a row
+            with an empty text stays: every row of a test set is to be predicted.
+        skipped: takes the error sentences of bad rows, which are left out; None: the first one is raised.
 
     Raises:
         DataError: the file cannot be read, lacks a column or has no rows; a row is not as it must be.
@@ -129,9 +119,6 @@ def find_splits(data_dir: str, named: Mapping[str, str], endings: Sequence[str] 
         data_dir: a folder with train.*, dev.* (or valid, validation, val) and test.*; "" for none.
         named: by split, the name of a file or "".
         endings: of the files' names in data_dir; None: any.
-
-    Raises:
-        DataError: there is no such folder, none of these files, or several for a split that is not named.
     """
     splits = {split: Path(name) for split, name in named.items() if name}
     if not data_dir:
@@ -164,9 +151,6 @@ def find_labels(examples: Iterable[Example]) -> list[str]:
     return labels
 
 
-# --- choosing ---
-
-
 def sample(items: Sequence[Item], most: int, seed: int) -> list[Item]:
     """At most so many items: the first ones of a permutation by the seed, in their order; 0: all.
 
@@ -178,11 +162,7 @@ def sample(items: Sequence[Item], most: int, seed: int) -> list[Item]:
 
 
 def split_off(items: Sequence[Item], ratio: float, seed: int) -> tuple[list[Item], list[Item]]:
-    """(the rest, a share of the items), chosen by the seed whatever their labels, both in their order.
-
-    Raises:
-        DataError: one of the two would be empty.
-    """
+    """(the rest, a share of the items), chosen by the seed whatever their labels, both in their order."""
     count = round(ratio * len(items))
     if not 0 < count < len(items):
         raise DataError(f"{len(items)} examples cannot be split into two parts with {ratio:g} of them in the second")
@@ -191,13 +171,10 @@ def split_off(items: Sequence[Item], ratio: float, seed: int) -> tuple[list[Item
     return rest, [items[index] for index in sorted(chosen)]
 
 
-# --- features ---
-
-
 def encode_pairs(
     texts_a: Sequence[str], texts_b: Sequence[str], tokenizer: FullTokenizer, max_seq_length: int
 ) -> tuple[dict[str, Ragged], np.ndarray]:
-    """Rows of one or two texts each, without padding.
+    """Rows of one or two texts each, without padding, int32, and which of them were truncated, (rows,) bool.
 
     What is too long is cut at its end: of a pair, the longer text token by token, and the second where both are equally
     long (google's _truncate_seq_pair).
@@ -205,10 +182,6 @@ def encode_pairs(
     Args:
         texts_b: an empty one, or one without tokens, stands for none.
         max_seq_length: tokens of a row, at least 3.
-
-    Returns:
-        input_ids, input_mask (all 1), segment_ids: int32.
-        truncated: (rows,) bool.
     """
     rows, first_counts, truncated = [], [], []
     for a, b in zip(tokenizer.encode_batch(texts_a), tokenizer.encode_batch(texts_b), strict=True):
@@ -235,7 +208,7 @@ def token_columns(tokenizer: FullTokenizer, width: int) -> dict[str, Column]:
 
 @dataclass(frozen=True)
 class ClassificationSplit:
-    """Examples of a split; labels: by id, None for regression; max_seq_length: tokens of a row."""
+    """Examples of a split; labels: by id, None for regression."""
 
     name: str
     examples: Sequence[Example]
@@ -341,7 +314,7 @@ def text_facts(
 
 @dataclass(frozen=True)
 class ReadySplit:
-    """A split whose features are ready in a file, so that its texts are not known; schema: as in read_tfrecord."""
+    """A split whose features are ready in a TFRecord, so that its texts are not known."""
 
     name: str
     path: Path
@@ -356,9 +329,7 @@ class ReadySplit:
 
 
 def read_tfrecord(path: Path, schema: Path | None = None) -> Features:
-    """Rows of a TFRecord that google's run_classifier wrote, their padding cut off.
-
-    Rows that only filled up a batch (is_real_example 0) are left out. Labels are as ClassificationSplit has them.
+    """Rows of a TFRecord that google's run_classifier wrote, without padding and those that only filled up a batch.
 
     Args:
         schema: a schema.json, or None to take the columns from the file.
@@ -378,8 +349,8 @@ def read_tfrecord(path: Path, schema: Path | None = None) -> Features:
     batches = list(iterate(lambda: tfrecord_reader([path], schema, names).batch(_RECORDS_AT_ONCE), path))
     columns = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
     columns = {name: values.reshape(len(values), -1) for name, values in columns.items()}
-    if columns["label_ids"].shape[1] != 1:
-        raise DataError(f"{path} has {columns['label_ids'].shape[1]} label_ids in a row, allowed is one")
+    if (count := columns["label_ids"].shape[1]) != 1:
+        raise DataError(f"{path} has {count} label_ids in a row, allowed is one")
     real = columns.pop("is_real_example", np.ones_like(columns["label_ids"]))[:, 0] != 0
     columns = {name: values[real] for name, values in columns.items()}
     targets = columns.pop("label_ids")[:, 0]

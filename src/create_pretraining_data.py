@@ -2,11 +2,11 @@
 
 Text files -> documents (src/data/corpus.py) -> units of a fixed size -> worker processes: sentences, token ids, pairs
 of segments (src/data/pretraining_instances.py), masks (src/data/masking.py), rows -> feature files
-(src/data/feature_files.py), in the order of the text. The random numbers of a unit depend on nothing but random_seed
-and the unit's number, so that the output does not depend on the number of processes. Memory holds a few units,
-whatever the size of the corpus.
+(src/data/feature_files.py), in the order of the text. A unit's random numbers depend on random_seed and its number
+alone, so the number of processes changes nothing. Memory holds a few units, whatever the size of the corpus.
 """
 
+import contextlib
 import itertools
 import logging
 import os
@@ -23,7 +23,7 @@ from datetime import timedelta
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from random import Random
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -82,10 +82,7 @@ class CreateDataConfig(Config):
     masked_lm_prob: float = option(0.15, "share of tokens that is masked", above=0, below=1)
     short_seq_prob: float = option(0.1, "share of examples that is made shorter than the maximum", minimum=0, maximum=1)
     num_workers: int = option(
-        0,
-        "processes; 0 for as many as there are cores. The output does not depend on it",
-        minimum=0,
-        maximum=PROCESSES,
+        0, "processes; 0 for as many as there are cores. The output does not depend on it", minimum=0, maximum=PROCESSES
     )
     dry_run: bool = option(False, "check everything, make a few examples, estimate time and disk; keep nothing")
 
@@ -180,41 +177,27 @@ def group_documents(documents: Iterable[Document]) -> Iterator[list[Document]]:
         yield unit
 
 
-class UnitMakers:
-    """Worker processes that make the units, begun at once; few units are read ahead. Use as a context manager."""
+@contextlib.contextmanager
+def make_units(maker: UnitMaker, units: Iterable[list[Document]], workers: int) -> Iterator[Iterator[UnitResult]]:
+    """Worker processes, begun at once, that give the results of all units in their order; few units are read ahead."""
+    executor = ProcessPoolExecutor(workers, get_context("spawn"), _start_worker, (maker,))
+    submitted = (executor.submit(_make_unit, number, unit) for number, unit in enumerate(units))
+    try:
+        yield _results(deque(itertools.islice(submitted, 2 * workers)), submitted)
+    finally:
+        executor.shutdown(wait=True, cancel_futures=True)
 
-    def __init__(self, maker: UnitMaker, units: Iterable[list[Document]], workers: int) -> None:
-        self._units = enumerate(units)
-        self._ahead = 2 * workers
-        self._executor = ProcessPoolExecutor(workers, get_context("spawn"), _start_worker, (maker,))
-        self._pending: deque[Future[UnitResult]] = deque()
 
-    def __enter__(self) -> Self:
+def _results(pending: deque[Future[UnitResult]], submitted: Iterator[Future[UnitResult]]) -> Iterator[UnitResult]:
+    while pending:
         try:
-            self._read_ahead()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._executor.shutdown(wait=True, cancel_futures=True)
-
-    def __iter__(self) -> Iterator[UnitResult]:
-        """The results of all units, in their order; a UserError if a worker process was ended from outside."""
-        while self._pending:
-            try:
-                result = self._pending.popleft().result()
-            except BrokenProcessPool as error:
-                raise UserError(
-                    "a worker process ended without a result, perhaps for lack of memory; give a smaller num_workers"
-                ) from error
-            self._read_ahead()
-            yield result
-
-    def _read_ahead(self) -> None:
-        for number, unit in itertools.islice(self._units, self._ahead - len(self._pending)):
-            self._pending.append(self._executor.submit(_make_unit, number, unit))
+            result = pending.popleft().result()
+            pending.extend(itertools.islice(submitted, 1))
+        except BrokenProcessPool as error:
+            raise UserError(
+                "a worker process ended without a result, perhaps for lack of memory; give a smaller num_workers"
+            ) from error
+        yield result
 
 
 def _start_worker(maker: UnitMaker) -> None:
@@ -291,11 +274,7 @@ def dry_run(
 
 
 def main(config: CreateDataConfig) -> None:
-    """Make the feature files that the configuration asks for.
-
-    Raises:
-        UserError: the text, the vocabulary or the output file is not as it must be; or the disk is full.
-    """
+    """Make the feature files that the configuration asks for."""
     start = time.monotonic()
     path = check_record_path(config.output_file)
     check_output_folder(path.parent, "output_file's folder")
@@ -316,7 +295,7 @@ def main(config: CreateDataConfig) -> None:
         return
     token_counts, coverage = np.zeros(tokenizer.vocab_size, np.int64), Coverage.none()
     with (
-        UnitMakers(maker, units, workers) as results,  # before the writer, which takes seconds to load MindSpore
+        make_units(maker, units, workers) as results,  # before the writer, which takes seconds to load MindSpore
         RecordWriter(path, maker.columns, facts, config.output_file_num) as writer,
         tqdm(total=source_bytes, unit="B", unit_scale=True, disable=None, desc="text") as bar,
     ):

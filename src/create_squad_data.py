@@ -4,8 +4,7 @@ As google-research/albert's squad_utils: a row is [CLS] question [SEP] part of t
 the context on. A context that does not fit is cut into overlapping parts, doc_stride tokens apart. Where a part does
 not hold the whole answer, training points at [CLS].
 
-google finds the tokens of an answer by a longest common subsequence of the context and its tokens, in as many steps as
-the product of their lengths; here the tokenizer says which characters each token comes from.
+google finds an answer's tokens by a longest common subsequence of context and tokens; here the tokenizer tells them.
 """
 
 import itertools
@@ -58,9 +57,6 @@ class Question:
     source: str = ""
 
 
-# --- reading ---
-
-
 @dataclass(frozen=True)
 class _Node:
     """A value in a JSON file, and where it stands."""
@@ -105,8 +101,7 @@ def read_squad(path: Path, version_2: bool, labelled: bool = True) -> list[Quest
             is_impossible are read where they are; a question with neither is one of which the file does not tell.
 
     Raises:
-        DataError: the file cannot be read or is of another form, which names the place and what is missing there;
-            a context is empty, an id is there twice, a question lacks its answer, or there are no questions.
+        DataError: the file cannot be read, or is of another form; names the place and what is wrong there.
     """
     path = Path(path)
     root = _Node(path, "", _load(path))
@@ -167,9 +162,6 @@ def _is_impossible(node: _Node, answers: Sequence[Answer], version_2: bool) -> b
             f"{node.file}: {node.place}answers is empty; questions without an answer are SQuAD 2.0's (run_squad_v2.py)"
         )
     return impossible
-
-
-# --- windows ---
 
 
 @dataclass(frozen=True)
@@ -250,9 +242,6 @@ class SquadSplit:
             int32, per_token. For training start_positions, end_positions, is_impossible: int32, first and last token of
             the answer and 0, or 0, 0, 1 where the row does not hold it; otherwise the arrays that SquadWindows reads,
             and truncated (questions,) bool, whether a question was cut off.
-
-        Raises:
-            DataError: there are no questions, or none is left.
         """
         cut = _cut(self)
         if cut.left_out:
@@ -276,7 +265,6 @@ class _Cut:
     """Contexts cut into windows.
 
     pieces: of all rows, one after the other. windows, positions: of each row, as SquadWindows and _TARGETS have them.
-    token_spans: (tokens, 2) of each context. truncated: (questions,) bool.
     """
 
     truncated: np.ndarray

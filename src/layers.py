@@ -1,9 +1,7 @@
 """The few operations worth writing by hand: the ones whose stock form on CPU is slow or inexact.
 
-Each cell computes what the formula in its docstring says and carries its own gradient, which saves the
-passes over memory that automatic differentiation of the composed form would make. Reductions inside
-`bprop` use primitives because the functional forms do not compile there.
-
+Each cell carries its own gradient, which saves the passes over memory that automatic differentiation of the composed
+form would make. Reductions inside `bprop` use primitives because the functional forms do not compile there.
 Shape letters: B batch, L length, H hidden size, V vocabulary size, N = B * L rows.
 """
 
@@ -130,12 +128,7 @@ class _Normalise(nn.Cell):
 
 
 class LayerNorm(nn.Cell):
-    """gamma (x - mean) / sqrt(var + eps) + beta over the last axis of (N, C), in float32 (Ba et al. 2016).
-
-    Args:
-        size: length of the last axis.
-        epsilon: google's ALBERT uses 1e-12.
-    """
+    """gamma (x - mean) / sqrt(var + eps) + beta over the last axis of (N, C), in float32 (Ba et al. 2016)."""
 
     def __init__(self, size: int, epsilon: float = 1e-12) -> None:
         super().__init__()
@@ -192,10 +185,7 @@ class SwapMiddleAxes(nn.Cell):
 
 
 class CrossEntropy(nn.Cell):
-    """Cross-entropy of each row, -log softmax(logits)[label].
-
-    Inputs: logits (N, V) float32, labels (N,) int32 in [0, V). Output: (N,) float32, in nats.
-    """
+    """-log softmax(logits)[label] of each row: (N, V) float32, (N,) int32 -> (N,) float32, in nats."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -218,9 +208,8 @@ class CrossEntropy(nn.Cell):
 class RowSquareSum(nn.Cell):
     """Identity on x; the gradient of its scalar parameter is the sum of the squared entries of x's gradient.
 
-    TensorFlow's global norm counts a looked-up table by its looked-up rows, each occurrence apart, before equal rows
-    are added up. The train step needs that sum to clip exactly as google's code does; the parameter itself
-    stays 0, is never trained and never saved.
+    TensorFlow's global norm counts a looked-up table by its looked-up rows, each occurrence apart, and the train step
+    clips exactly as google's code does. The parameter itself stays 0, is never trained and never saved.
     """
 
     parameter_name = "row_square_sum"
@@ -243,9 +232,9 @@ class _CountedIdentity(nn.Cell):
 
 
 class Dense(nn.Cell):
-    """x W^T + b; the product runs in `compute_type`, the bias is added and the result returned in float32.
+    """x W^T + b, (N, in_size) -> (N, out_size): the product in `compute_type`, the bias and the result in float32.
 
-    Inputs: (N, in_size). Output: (N, out_size) float32. `weight` is (out_size, in_size), the fastest form on CPU.
+    `weight` is (out_size, in_size), the fastest form on CPU.
     """
 
     def __init__(self, in_size: int, out_size: int, compute_type: ms.dtype = ms.float32, has_bias: bool = True) -> None:

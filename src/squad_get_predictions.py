@@ -20,10 +20,9 @@ _WINDOWS_AT_ONCE = 64  # every span of these is scored at the same time
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A possible answer: context[start:end].
+    """A possible answer, context[start:end], and its probability among the best ones of its question.
 
-    probability: among the best ones of its question. start_score, end_score: of its two ends, their sum ranks it. They
-    are logits of a network for version 1.1, and log-probabilities of one for version 2.0.
+    start_score, end_score: of its two ends, logits for version 1.1, log-probabilities for 2.0; their sum ranks it.
     """
 
     text: str
@@ -36,9 +35,8 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What was found for one question.
+    """The best spans of a question, of different texts, the best one first; none where no span is allowed.
 
-    best: at most n_best_size spans of different texts, the best one first; none where no span is allowed.
     no_answer_probability: that the context has no answer; None from a network that does not tell.
     """
 

@@ -22,12 +22,8 @@ def answer_texts(
 
 def no_answer_probabilities(questions: Sequence[Question], predictions: Sequence[Prediction]) -> dict[str, float]:
     """Probabilities of no answer by question id, of networks that tell."""
-    pairs = zip(questions, predictions, strict=True)
-    return {
-        question.id: prediction.no_answer_probability
-        for question, prediction in pairs
-        if prediction.no_answer_probability is not None
-    }
+    absent = [prediction.no_answer_probability for prediction in predictions]
+    return {one.id: odds for one, odds in zip(questions, absent, strict=True) if odds is not None}
 
 
 def write_predictions(
@@ -77,9 +73,6 @@ def prediction_columns(
     prediction              as in predictions.json
     probability             of the prediction: among the spans of the question, or of no answer
     no_answer_probability   where the network tells
-
-    Args:
-        threshold: probability of no answer above which there is none.
     """
     chosen = [prediction.choose(threshold) for prediction in predictions]
     absent = [prediction.no_answer_probability for prediction in predictions]

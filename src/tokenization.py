@@ -1,10 +1,8 @@
 """Text -> tokens -> ids, with google-research/albert's FullTokenizer as the measure: SentencePiece or WordPiece.
 
-Which of the two is decided by the content of the vocabulary file. Two levels, which differ for SentencePiece only:
-
-- `tokenize` is google's FullTokenizer.tokenize: the SentencePiece form takes the text as it is, cased or not.
-- `preprocess` is what google's scripts do before that (NFKD, accents off, lower case). `encode`, `encode_batch` and
-  `tokenize_with_offsets` take raw text and preprocess it themselves; the project uses these.
+Two levels, which differ for SentencePiece only: `tokenize` is google's FullTokenizer.tokenize and takes the text as it
+is; `preprocess` is what google's scripts do before that (NFKD, accents off, lower case). `encode`, `encode_batch` and
+`tokenize_with_offsets` take raw text and preprocess it themselves; the project uses these.
 """
 
 import hashlib
@@ -52,6 +50,10 @@ def preprocess_text(text: str, lower: bool) -> str:
         # Character by character: NFKD of a whole text only moves combining marks around, and those go.
         text = text.translate(_DECOMPOSED)
     return text.lower() if lower else text
+
+
+def is_number_comma(piece: str) -> bool:
+    return len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
 
 
 class SentencePiece:
@@ -188,7 +190,6 @@ class FullTokenizer:
         return self._kind.tokenize(text)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a raw text."""
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
@@ -256,13 +257,6 @@ def build_tokenizer(
     return tokenizer
 
 
-def is_number_comma(piece: str) -> bool:
-    return len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
-
-
-# --- files ---
-
-
 def _read(file: Path) -> bytes:
     try:
         with open_file(file) as stream:
@@ -275,9 +269,8 @@ def _read(file: Path) -> bytes:
 
 
 def _load_model(content: bytes, file: Path) -> sentencepiece.SentencePieceProcessor:
-    processor = sentencepiece.SentencePieceProcessor()
     try:
-        processor.load_from_serialized_proto(content)
+        return sentencepiece.SentencePieceProcessor(model_proto=content)
     except RuntimeError:
         advice = "fetch it again"
         if b"[MASK]\n" in content or b"[MASK]\r\n" in content:
@@ -285,7 +278,6 @@ def _load_model(content: bytes, file: Path) -> sentencepiece.SentencePieceProces
         elif _LISTING_LINE.match(content[:1000].decode("utf-8", "replace").split("\n")[0]):
             advice = "it looks like the listing that is written beside a model; give the .model file"
         raise DataError(f"spm_model_file {file} is not a SentencePiece model: {advice}") from None
-    return processor
 
 
 def _decode(content: bytes, file: Path) -> list[str]:

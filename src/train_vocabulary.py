@@ -60,12 +60,7 @@ class TrainVocabularyConfig(Config):
 
 
 def main(config: TrainVocabularyConfig) -> None:
-    """Train the vocabulary that the configuration asks for and write it.
-
-    Raises:
-        ConfigError: the size does not suit the text, or the files exist.
-        DataError: the text cannot be read.
-    """
+    """Train the vocabulary that the configuration asks for and write it."""
     train: Trainer = {"sentencepiece": train_sentencepiece, "wordpiece": train_wordpiece}[config.kind]
     suffixes = {"sentencepiece": (".vocab", ".model"), "wordpiece": (".vocab.txt",)}[config.kind]
     targets = [Path(config.output_prefix + suffix) for suffix in suffixes]

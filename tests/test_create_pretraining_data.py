@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -13,7 +14,14 @@ import pytest
 
 from model_utils.errors import ConfigError, DataError, UserError
 from src import create_pretraining_data
-from src.create_pretraining_data import CreateDataConfig, UnitMaker, UnitMakers, describe_vocabulary, group_documents
+from src.create_pretraining_data import (
+    CreateDataConfig,
+    UnitMaker,
+    UnitResult,
+    describe_vocabulary,
+    group_documents,
+    make_units,
+)
 from src.data import mindrecord_file
 from src.data.feature_files import open_records
 from src.data.masking import InstanceSettings
@@ -96,7 +104,7 @@ def test_memory_does_not_grow_with_the_text(text_and_model):
             yield [["A document of one short sentence that has enough tokens. And then there is another one here."]]
 
     maker = make_maker(FullTokenizer(spm_model_file=text_and_model[1]))
-    with UnitMakers(maker, units(), workers=1) as results:
+    with make_units(maker, units(), workers=1) as results:
         iterator = iter(results)
         for number in range(1, 20):
             next(iterator)
@@ -107,12 +115,12 @@ def test_a_lost_worker_is_a_sentence(text_and_model):
     maker = make_maker(FullTokenizer(spm_model_file=text_and_model[1]))
     units = itertools.repeat([["Some text."] * 2000])
 
-    def kill_after_the_first(results: UnitMakers) -> None:
+    def kill_after_the_first(results: Iterator[UnitResult]) -> None:
         for _ in results:
             for process in multiprocessing.active_children():
                 process.kill()
 
-    with UnitMakers(maker, units, workers=1) as results, pytest.raises(UserError, match="a worker process ended"):
+    with make_units(maker, units, workers=1) as results, pytest.raises(UserError, match="a worker process ended"):
         kill_after_the_first(results)
 
 

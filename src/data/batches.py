@@ -55,17 +55,12 @@ class Loading:
         return -(-rows // self.rows_at_once) if self.evaluation else rows // self.rows_at_once
 
     def random(self, epoch: int) -> np.random.Generator:
-        """Random numbers for the order of an epoch."""
         return np.random.default_rng([self.seed, epoch])
 
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """The rows of this rank's batches.
-
-    rows: (batches, B) int64; -1 fills up the last batch of an evaluation.
-    widths: (batches,) tokens that the rows of a batch are padded to.
-    """
+    """Numbers of the rows of batches, (batches, B) int64, -1 to fill up, and the tokens that they are padded to."""
 
     rows: np.ndarray
     widths: np.ndarray
@@ -187,7 +182,6 @@ def _workers() -> int:
 
 
 def tfrecord_reader(files: Sequence[Path], schema: Path | None, names: list[str]) -> ds.Dataset:
-    """These columns of TFRecords, in the files' order."""
     paths = [str(file) for file in files]
     return ds.TFRecordDataset(paths, str(schema) if schema else None, names, shuffle=False, num_parallel_workers=1)
 
@@ -232,9 +226,6 @@ class TFRecordDataset:
     Args:
         files: verified by check_tfrecord, with the number of records of each.
         schema: a schema.json, or None to take the columns from the files.
-
-    Raises:
-        DataError: a column is missing, or buckets are asked for.
     """
 
     def __init__(self, files: Mapping[Path, int], loading: Loading, schema: Path | None = None) -> None:
@@ -255,11 +246,9 @@ class TFRecordDataset:
         }
 
     def width_shares(self) -> list[tuple[int, float]]:
-        """As FeatureDataset.width_shares."""
         return [(0, 1.0)]
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """As FeatureDataset.batches."""
         size, rank = self.loading.batch_size, self.loading.rank
         rows, drop = self.loading.rows_at_once, not self.loading.evaluation
 

@@ -10,8 +10,8 @@ Four layouts are told apart by a file's first lines:
   hard line breaks (books) is recognised by its even right margin: its lines are joined into paragraphs, a blank line
   ends a paragraph and two or more end a document.
 
-Files are read in a stream: memory holds one document, and a document ends after the paragraph with which it has more
-than MAX_DOCUMENT_CHARACTERS. A paragraph of more than MAX_PARAGRAPH_CHARACTERS ends with a sentence.
+Memory holds one document, which ends after the paragraph with which it has more than MAX_DOCUMENT_CHARACTERS. A
+paragraph of more than MAX_PARAGRAPH_CHARACTERS ends with a sentence.
 """
 
 import glob
@@ -102,8 +102,7 @@ def iter_documents(path: str | Path) -> Iterator[list[str]]:
 def split_sentences(text: str) -> list[str]:
     """Split a paragraph into sentences after 。！？ and after . ! ? before white space (English and Chinese rules).
 
-    Not after common abbreviations, initials ("J. Austen") or a stop followed by a lower-case letter. Joining the
-    sentences gives back the text except for white space at the borders.
+    Not after common abbreviations, initials ("J. Austen") or a stop followed by a lower-case letter.
     """
     sentences = []
     start = 0
@@ -114,9 +113,6 @@ def split_sentences(text: str) -> list[str]:
         start = stop.end()
     sentences.append(text[start:].strip())
     return [sentence for sentence in sentences if sentence]
-
-
-# --- files ---
 
 
 def _match(pattern: str) -> list[Path]:
@@ -234,10 +230,7 @@ def _join_lines(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _has_hard_line_breaks(lines: list[str]) -> bool:
-    """Whether lines end where the next word would have crossed a right margin of at most 120 characters.
-
-    That holds for nearly every line inside a paragraph of wrapped text and hardly ever where lines are sentences.
-    """
+    """Whether most lines end where the next word would have crossed a right margin of at most 120 characters."""
     inner = [(line, following) for line, following in itertools.pairwise(lines) if line and following]
     if len(inner) < 10:
         return False

@@ -22,10 +22,7 @@ ROWS_AT_ONCE = 5000  # packed rows take several times the memory of arrays
 
 @dataclass(frozen=True)
 class Features:
-    """Rows of a split, without padding.
-
-    columns: what a row has. values: the rows of every column. arrays: what prediction needs beside the rows.
-    """
+    """Rows of a split, without padding, by column; arrays: what prediction needs beside the rows."""
 
     columns: dict[str, Column]
     values: dict[str, Ragged]

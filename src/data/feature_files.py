@@ -71,11 +71,7 @@ class Ragged:
 
 @dataclass(frozen=True)
 class RecordSet:
-    """A verified set of feature files.
-
-    files: the MindRecord files, in the order of reading.
-    lengths: (rows,) int32, tokens of every row, in that order.
-    """
+    """A verified set of feature files; lengths: (rows,) int32, tokens of every row, in the order of `files`."""
 
     folder: Path
     name: str
@@ -126,11 +122,7 @@ def open_records(location: str | Path, task: str, **expected: Any) -> RecordSet:
 
 
 def is_complete(path: Path, facts: Mapping[str, Any]) -> bool:
-    """Whether the set DIR/NAME.mindrecord is there already, made from the same facts.
-
-    Raises:
-        DataError: it was made from other facts; names the first one that differs.
-    """
+    """Whether the set DIR/NAME.mindrecord is there already; a DataError names the first fact that differs."""
     there = facts_of(path)
     if not there.exists():
         return False

@@ -1,7 +1,7 @@
 """Choosing and hiding the tokens that a masked language model predicts: n-grams of whole words, 80/10/10.
 
-All examples of a unit of work at once, with the result that google-research/albert's create_masked_lm_predictions has
-for one after the other. Shape letters: B (examples), L (longest of them), W (most words of an example).
+All examples of a unit of work at once, as google-research/albert's create_masked_lm_predictions does one by one.
+Shape letters: B (examples), L (longest of them), W (most words of an example).
 """
 
 from dataclasses import dataclass

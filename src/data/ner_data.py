@@ -64,9 +64,6 @@ def split_words(text: str) -> list[tuple[int, int]]:
     return [match.span() for match in _WORD.finditer(text)]
 
 
-# --- reading ---
-
-
 def read_sentences(path: Path, data_format: str, names: EntityColumns, labelled: bool = True) -> list[Sentence]:
     """The sentences of a file, in their order.
 
@@ -177,9 +174,6 @@ def tag_names_in(words: Sequence[str], names: Sequence[str], label: str) -> tupl
             if set(tags[first : first + size]) == {OUTSIDE}:
                 tags[first : first + size] = [f"B-{label}", *([f"I-{label}"] * (size - 1))]
     return tags, unfound
-
-
-# --- features ---
 
 
 @dataclass(frozen=True)

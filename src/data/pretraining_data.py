@@ -29,11 +29,9 @@ class PretrainingData:
 
     def __init__(self, dataset: FeatureDataset | TFRecordDataset, data_dir: str) -> None:
         self.dataset, self.data_dir = dataset, data_dir
-        self.facts = self.dataset.facts
-        self.batches_per_epoch = self.dataset.batches_per_epoch
-        self.token_counts: np.ndarray | None = None
-        if isinstance(self.dataset, FeatureDataset):
-            self.token_counts = self.dataset.records.array("unigram")
+        self.facts, self.batches_per_epoch = dataset.facts, dataset.batches_per_epoch
+        counted = isinstance(dataset, FeatureDataset)
+        self.token_counts: np.ndarray | None = dataset.records.array("unigram") if counted else None
         self._vocab_size: int | None = None
 
     @property
@@ -67,11 +65,7 @@ class PretrainingData:
         return tokenizer
 
     def check_vocabulary(self, others: dict[str, Any], owner: object) -> None:
-        """Compare the vocabulary that made the files with that of other facts, if both are known.
-
-        Raises:
-            DataError: they differ.
-        """
+        """Raise a DataError if the vocabularies that made the files and that of other facts are known and differ."""
         own, other = self.facts.get("vocab_sha256"), others.get("vocab_sha256")
         if own and other and own != other:
             raise DataError(
@@ -80,11 +74,7 @@ class PretrainingData:
             )
 
     def check_fits(self, architecture: AlbertConfig) -> None:
-        """Compare lengths and vocabulary with the model's; ids of TFRecords are looked at when they are read.
-
-        Raises:
-            DataError: the examples are longer than the model's positions, or have more segments.
-        """
+        """Raise a DataError if the examples are longer than the model's positions, or have more segments."""
         length, positions = self.facts["max_seq_length"], architecture.max_position_embeddings
         if length > positions and not architecture.use_relative_positions:
             raise DataError(
@@ -99,15 +89,10 @@ class PretrainingData:
         self._vocab_size = architecture.vocab_size
 
     def width_shares(self) -> list[tuple[int, float]]:
-        """As FeatureDataset.width_shares."""
         return self.dataset.width_shares()
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[dict[str, np.ndarray]]:
-        """The batches of an epoch from number `start` on.
-
-        Raises:
-            DataError: a TFRecord has an id outside the model's vocabulary.
-        """
+        """The batches of an epoch from number `start` on; a DataError where a TFRecord has an id the model lacks."""
         for batch in self.dataset.batches(epoch, start):
             if isinstance(self.dataset, TFRecordDataset) and self._vocab_size:
                 largest = max(int(batch["input_ids"].max()), int(batch["masked_lm_ids"].max()))

@@ -36,9 +36,6 @@ def columns(length: int, predictions: int, pad_id: int = 0) -> dict[str, Column]
     }
 
 
-# --- documents ---
-
-
 @dataclass(frozen=True)
 class Documents:
     """Tokenized documents of a unit of work, one after the other, without those that were too short (left_out).
@@ -62,9 +59,6 @@ def join_documents(documents: list[list[list[int]]]) -> Documents:
                 ids.extend(sentence)
                 borders[-1].append(len(ids))
     return Documents(np.array(ids, np.int32), borders, len(documents) - len(borders))
-
-
-# --- pairs of segments ---
 
 
 class SegmentSpan(NamedTuple):
@@ -146,8 +140,7 @@ def _cut(borders: list[int], start: int, size: int, random: Random) -> tuple[Seg
     these sentences have more than twice its tokens, all ends are inside sentences. So nothing but what the segments
     say tells their order.
 
-    Returns:
-        None where the sentences are too short for ends inside them.
+    None where the sentences are too short for ends inside them.
     """
     window = _window(borders, start, size)
     if window is None:
@@ -173,8 +166,7 @@ def _cut(borders: list[int], start: int, size: int, random: Random) -> tuple[Seg
 def _cut_whole(borders: list[int], random: Random) -> tuple[SegmentSpan, SegmentSpan] | None:
     """Two segments of whole sentences that make up a document; None where lengths would tell their order.
 
-    There must be a border, perhaps the same, that splits it into nearly these lengths in the other order; each of the
-    two is as likely as the other.
+    A border, perhaps the same, must split it into nearly these lengths in the other order; both are equally likely.
     """
     begin, end = borders[0], borders[-1]
     margin = max(1, (end - begin) // 8)
@@ -247,9 +239,6 @@ def _segment_of_another(documents: Documents, own: int, model: SegmentSpan, rand
 
 def _is_border(borders: list[int], position: int) -> bool:
     return borders[bisect_left(borders, position)] == position
-
-
-# --- examples ---
 
 
 def build_examples(

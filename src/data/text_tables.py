@@ -50,7 +50,7 @@ class Table:
         return self.names.index(column) if column in self.names else int(column) - 1
 
     def name_of(self, column: str) -> str:
-        """The name of a column, given by its name or else its number; errors as those of `place`."""
+        """The name of a column, given as for `place`."""
         return self.names[self.place(column)]
 
     def pick(self, line: int, row: Row, places: Sequence[int]) -> list[str]:
@@ -67,7 +67,7 @@ class Table:
         return fields
 
     def select(self, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
-        """Line number and the fields of these columns, for every row; errors as those of `place` and `pick`."""
+        """Line number and the fields of these columns, for every row."""
         places = [self.place(column) for column in columns]
         for line, row in self.rows:
             yield line, self.pick(line, row, places)
