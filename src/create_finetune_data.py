@@ -1,8 +1,7 @@
 """Texts with labels -> rows of token ids, for classification and regression.
 
-Anyone's own data is read here (`--task_name custom`), GLUE's in src/tasks/glue.py. Both become `Example`s, whose rows
-are [CLS] a [SEP] with segment 0, or [CLS] a [SEP] b [SEP] with segment 1 from b on, as google-research/albert's
-classifier_utils makes them.
+Anyone's own data is read here (`--task_name custom`), GLUE's in src/tasks/glue.py. Rows are [CLS] a [SEP] with segment
+0, or [CLS] a [SEP] b [SEP] with segment 1 from b on, as google-research/albert's classifier_utils makes them.
 """
 
 import hashlib

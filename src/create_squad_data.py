@@ -20,12 +20,11 @@ from typing import Any
 import numpy as np
 
 from model_utils.errors import DataError, shorten
-from model_utils.json_files import parse_json
 from src.create_finetune_data import text_facts, token_columns
 from src.data.feature_cache import TRAIN, Features
 from src.data.feature_files import Column, Ragged
 from src.tokenization import FullTokenizer
-from src.utils import read_lines
+from src.utils import read_json_text
 
 logger = logging.getLogger(__name__)
 _TARGETS = ("start_positions", "end_positions", "is_impossible")
@@ -123,11 +122,7 @@ def read_squad(path: Path, version_2: bool, labelled: bool = True) -> list[Quest
 
 
 def _load(path: Path) -> dict[str, Any]:
-    text = "".join(read_lines(path))
-    try:
-        document = parse_json(text)
-    except ValueError as error:
-        raise DataError(f"{path} is not JSON: {error}") from None
+    document = read_json_text(path)
     document = {"data": document} if isinstance(document, list) else document
     if not isinstance(document, dict):
         raise DataError(f"{path} is not in SQuAD's form: it holds {_KINDS.get(type(document), 'a single value')}")

@@ -59,8 +59,7 @@ def independent_predictions(
 ) -> list[Prediction]:
     """Predictions of SQuAD v1.1's network, which scores starts and ends by themselves, one for each question.
 
-    All allowed spans of a window are compared; google's code compares those between its best starts and its best ends,
-    which may be none.
+    All allowed spans of a window are compared, not those between its best starts and ends alone as in google's code.
 
     Args:
         questions: the windows' own.

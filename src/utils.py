@@ -1,12 +1,13 @@
-"""Text files, read as lines."""
+"""Reading text files."""
 
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from model_utils.errors import DataError
 from model_utils.files import open_file
+from model_utils.json_files import parse_json
 
 
 def decode(raw: bytes, path: Path, position: int) -> str:
@@ -44,6 +45,15 @@ def read_lines(path: Path, most_bytes: int = -1) -> Iterator[str]:
             position += len(piece)
             if len(piece) < len(raw):
                 file.seek(position)
+
+
+def read_json_text(path: Path) -> Any:
+    """The JSON value in a file; a DataError where there is none."""
+    text = "".join(read_lines(path))
+    try:
+        return parse_json(text)
+    except ValueError as error:
+        raise DataError(f"{path} is not JSON: {error}") from None
 
 
 def _piece_length(raw: bytes) -> int:

@@ -32,11 +32,8 @@ class Features:
 class Split(Protocol):
     """A split of a task's texts; examples: in the order of the features' rows."""
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def examples(self) -> Sequence[Any]: ...
+    name: str
+    examples: Sequence[Any]
 
     def facts(self) -> dict[str, Any]:
         """Everything that decides about the features, as JSON values."""

@@ -200,9 +200,6 @@ class NerSplit:
             Columns input_ids, input_mask, segment_ids, int32, and where all sentences are labelled label_ids (int32)
             and label_weights (float32, 1 at the first token of each word of the row); all per_token.
             Arrays `words` (all words, 2) int32: row and position of each; `sentence_words` (sentences,) words of each.
-
-        Raises:
-            DataError: there are no sentences; a tag is unknown.
         """
         sentences, tokenizer = self.examples, self.tokenizer
         if not sentences:

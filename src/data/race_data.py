@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 
 from model_utils.errors import DataError, shorten
-from model_utils.json_files import parse_json
 from src.create_finetune_data import TOKEN_COLUMNS, labelled_features, text_facts, token_columns
 from src.data.feature_cache import Features
 from src.data.feature_files import Ragged
 from src.tokenization import FullTokenizer
-from src.utils import read_lines
+from src.utils import read_json_text
 
 logger = logging.getLogger(__name__)
 LEVELS = ("middle", "high")
@@ -33,11 +32,7 @@ _KEYS = ("article", "questions", "options", "answers")
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question.
-
-    id: LEVEL/FILE/NUMBER, numbers from 0. level: index into LEVELS. article: one object for all questions of a file.
-    options: NUM_CHOICES of them. answer: index of the right one.
-    """
+    """A question; id: LEVEL/FILE/NUMBER, numbers from 0; level, answer: indices into LEVELS and options."""
 
     id: str
     level: int
@@ -71,11 +66,7 @@ def read_race(data_dir: Path, split: str, level: str = "all") -> list[Question]:
 
 
 def _read_passage(file: Path, level: int) -> list[Question]:
-    text = "".join(read_lines(file))
-    try:
-        passage = parse_json(text)
-    except ValueError as error:
-        raise DataError(f"{file} is not JSON: {error}") from None
+    passage = read_json_text(file)
     missing = [key for key in _KEYS if key not in passage] if isinstance(passage, dict) else list(_KEYS)
     if missing:
         raise DataError(f"{file} is not a RACE passage: it has no {', '.join(missing)}")
@@ -125,9 +116,6 @@ class RaceSplit:
         Returns:
             Columns of encode_questions; label_ids: int32, the right choice. Arrays labels (rows,) int32, the same;
             levels (rows,) int32, indices into LEVELS; question_ids (rows,) text.
-
-        Raises:
-            DataError: there are no questions.
         """
         questions = self.examples
         if not questions:

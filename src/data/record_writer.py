@@ -66,9 +66,6 @@ class RecordWriter(contextlib.AbstractContextManager):
         facts: what made the set, as JSON values.
         file_num: files that the rows are dealt out to, one after the other; 0: a file is begun when one is full.
 
-    Attributes:
-        rows: how many were written.
-
     Raises:
         DataError: the folder cannot be written, the disk is full, another process is writing the same set, or there
             are fewer rows than files or more than they take.
