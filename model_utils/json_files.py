@@ -60,10 +60,8 @@ class UnwritableError(ValueError):
 
 
 def parse_json(text: str | bytes) -> Any:
-    """A JSON value that can be written again: Python also reads NaN, 1e999 and halves of surrogate pairs, which cannot.
-
-    Raises:
-        ValueError: it is no JSON value; UnwritableError: it is one that cannot be written. Both say the reason.
+    """A JSON value that can be written again: Python also reads NaN, 1e999 and halves of surrogate pairs, which cannot
+    (UnwritableError). ValueError says what else is wrong.
     """
     try:
         value = json.loads(text.decode("utf-8") if isinstance(text, bytes) else text)
@@ -102,18 +100,7 @@ def read_file(path: Path, error: type[UserError] = DataError) -> bytes:
 
 def read_object(path: Path, error: type[UserError] = DataError) -> dict[str, Any]:
     """The object in a JSON file; `error` where it is missing or damaged, or changed after write_checked wrote it."""
-    return _unchanged(_read_object(path, error), path, error)
-
-
-def _read_object(path: Path, error: type[UserError]) -> dict[str, Any]:
-    content = read_file(path, error)
-    try:
-        value = parse_json(content)
-    except ValueError as reason:
-        raise error(f"{path} is damaged or not JSON: {reason}") from None
-    if not isinstance(value, dict):
-        raise error(f"{path} holds {shorten(value)}, needed is an object with keys")
-    return value
+    return read_validated(path, dict, error)
 
 
 def read_json(path: Path, schema: type[SchemaType], error: type[UserError] = DataError) -> SchemaType:
@@ -123,9 +110,20 @@ def read_json(path: Path, schema: type[SchemaType], error: type[UserError] = Dat
 
 def read_validated(path: Path, validate: Callable[[Any], Result], error: type[UserError] = DataError) -> Result:
     """The object in a JSON file as `validate` has it, which raises `error` where a key is missing or wrong."""
-    value = _read_object(path, error)
+    content = read_file(path, error)
+    try:
+        value = parse_json(content)
+    except ValueError as reason:
+        raise error(f"{path} is damaged or not JSON: {reason}") from None
+    if not isinstance(value, dict):
+        raise error(f"{path} holds {shorten(value)}, needed is an object with keys")
     validate(value)  # which says more than that something was changed
-    return validate(_unchanged(value, path, error))
+    if CHECKSUM in value and value.pop(CHECKSUM) != checksum_of(value):
+        raise error(
+            f"{path} was changed after it was written: its {CHECKSUM} is not that of its values; put the old values "
+            f"back, or, to change one on purpose, remove the key {CHECKSUM} as well"
+        )
+    return validate(value)
 
 
 def validated(value: Any, schema: type[SchemaType], origin: str, error: type[UserError] = DataError) -> SchemaType:
@@ -150,21 +148,10 @@ def _sentence(reason: ValidationError) -> str:
 
 def checksum_of(content: Mapping[str, Any]) -> str:
     """Hexadecimal sha256 of an object's values, however the file is laid out."""
-    values = {key: value for key, value in content.items() if key != CHECKSUM}
-    canonical = json.dumps(json.loads(json.dumps(values)), sort_keys=True, separators=(",", ":"))
+    canonical = json.dumps(json.loads(json.dumps(content)), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def write_checked(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON object with a checksum of its content."""
     write_json(path, {**content, CHECKSUM: checksum_of(content)})
-
-
-def _unchanged(content: dict[str, Any], path: Path, error: type[UserError]) -> dict[str, Any]:
-    """The object without its checksum, which is compared where there is one."""
-    if CHECKSUM in content and content[CHECKSUM] != checksum_of(content):
-        raise error(
-            f"{path} was changed after it was written: its {CHECKSUM} is not that of its values; put the old values "
-            f"back, or, to change one on purpose, remove the key {CHECKSUM} as well"
-        )
-    return {key: value for key, value in content.items() if key != CHECKSUM}

@@ -53,7 +53,6 @@ def option(
     """A field with its meaning for --help and the values it may take.
 
     Args:
-        minimum, maximum: smallest and largest value allowed.
         above, below: bounds that are themselves not allowed.
         needs: (another key of the same class, value): elsewhere this option means nothing and must keep its default.
         required: the entry scripts refuse to start while it is empty (Config.check_required).
@@ -68,11 +67,7 @@ def option(
 
 
 def section(default: "Config", meaning: str, used_if: tuple[str, Any] | None = None) -> Any:
-    """A field that holds a nested configuration; what a file leaves out of it is as in `default`.
-
-    Args:
-        used_if: (another key of the same class, value): elsewhere nothing depends on this section.
-    """
+    """A nested configuration, of which a file may leave out what is as in `default`; used_if: as needs, unchecked."""
     extra: Any = {"used_if": used_if}
     return Field(default, description=meaning, json_schema_extra=extra)
 

@@ -153,11 +153,7 @@ class ModelFolder:
         return task_info.fitted(self.architecture)
 
     def network(self, embeddings: bool = False) -> AnsweringNetwork:
-        """The network of the usage with these weights, in float32 and without dropout.
-
-        Raises:
-            CheckpointError: the weights are not those of the task and the architecture.
-        """
+        """The network of the usage, float32, no dropout; CheckpointError if these weights are not its own."""
         from src.tasks import TASKS
 
         task_info = self.usage(embeddings)

@@ -73,8 +73,7 @@ def check_shapes(values: Mapping[str, np.ndarray], config: AlbertConfig, origin:
 def weight_shapes(config: AlbertConfig, outputs: int = 0, between: int = 0) -> dict[str, tuple[int, ...]]:
     """Name and shape of every weight that a model of this architecture may have, with any head.
 
-    Args:
-        outputs: of the classifier. between: size of the hidden layer before it, 0 for none.
+    outputs: of the classifier. between: size of the hidden layer before it, 0 for none.
     """
     hidden, embedding = config.hidden_size, config.embedding_size
     dense = {
@@ -110,14 +109,12 @@ def settle_task(
     """What the head of the weights is for, or None where they have no fine-tuned one or nothing says its task.
 
     Args:
-        stated: what the source says, by the keys of task.json; any may be missing.
+        stated: what the source says, by the keys of task.json; any may be missing. stated_in: its file, for errors.
         asked, labels: what the command line says; "" and () for nothing.
-        origin: of the weights. stated_in: the file of `stated`. Both for errors.
 
     Raises:
         ConfigError: the command line contradicts the source.
-        CheckpointError: the source contradicts its own weights.
-        DataError: it says what task.json cannot say.
+        CheckpointError: the source contradicts its own weights. DataError: it says what task.json cannot say.
     """
     modules = dict.fromkeys(TASKS[name].head.module for name in FINE_TUNED)
     heads = [bias for module in modules if (bias := f"{module}.bias") in values]

@@ -26,11 +26,13 @@ def convert(
     """Make the folder `output` of the model in `input_path`.
 
     Args:
-        source, target: keys of READERS and WRITERS.
-        task, labels: what a fine-tuned head is for, where the input does not say; every reader has them.
+        source, target: keys of READERS and WRITERS, which have the same arguments and errors.
+        task, labels: what a fine-tuned head is for, where the input does not say.
 
     Raises:
-        ConfigError, CheckpointError, DataError: something is missing, damaged or contradictory; nothing is written.
+        CheckpointError: a file is missing, damaged, or does not fit the others, or the target has no such model.
+        DataError: the same of the vocabulary or of what is said of the task.
+        ConfigError: task or labels do not fit or are missing, or what reads the files is not installed.
     """
     try:
         if output.exists() and not (output.is_dir() and not any(output.iterdir())):

@@ -25,10 +25,6 @@ def read_google(path: Path, task: str = "", labels: tuple[str, ...] = ()) -> Mod
 
     Args:
         path: a folder with one checkpoint, a TF-Hub module's folder, or a prefix such as DIR/model.ckpt-best.
-
-    Raises:
-        CheckpointError: a file is missing, damaged, or does not fit the others.
-        ConfigError: TensorFlow is not installed, or task or labels do not fit.
     """
     prefix = find_prefix(path)
     config_file = _find_config(prefix)

@@ -64,13 +64,7 @@ class TokenizerSettingsSchema(Schema):
 
 
 def read_hugging_face(folder: Path, task: str = "", labels: tuple[str, ...] = ()) -> ModelFolder:
-    """The model in a folder with config.json and its weights; the vocabulary too, if it is there.
-
-    Raises:
-        CheckpointError: a file is missing, damaged, or does not fit the others.
-        DataError: the vocabulary cannot be used.
-        ConfigError: task or labels do not fit, or a file needs torch.
-    """
+    """The model in a folder with config.json and its weights; the vocabulary too, if it is there."""
     if not folder.is_dir():
         raise CheckpointError(f"{folder} is no folder: a Hugging Face model is one, with {CONFIG} and {SAFETENSORS}")
     config = AlbertConfig.from_json(folder / CONFIG)
@@ -132,13 +126,7 @@ def _read_vocabulary(folder: Path, vocab_size: int) -> FullTokenizer | None:
 
 
 def write_hugging_face(model: ModelFolder, path: Path) -> None:
-    """Make a folder that from_pretrained of the model's class in transformers loads.
-
-    Raises:
-        CheckpointError: transformers has no class for such a model.
-        ConfigError: the task of its head is not known.
-        DataError: transformers has no such tokenizer.
-    """
+    """Make a folder that from_pretrained of the model's class in transformers loads."""
     architecture, config = _architecture(model), model.architecture
     # Layers that share nothing are a group each.
     groups = config.num_hidden_layers if config.share_parameters == "none" else config.num_hidden_groups

@@ -42,12 +42,7 @@ def write_own(model: ModelFolder, path: Path) -> None:
 
 
 def read_own(path: Path, task: str = "", labels: tuple[str, ...] = ()) -> ModelFolder:
-    """The model in a checkpoint, or in a folder's best or newest one, all of its weights accounted for.
-
-    Raises:
-        CheckpointError, DataError: as ModelFolder.load, or a weight is missing, left over or of another shape.
-        ConfigError: task or labels do not fit.
-    """
+    """The model in a checkpoint, or in a folder's best or newest one, all of its weights accounted for."""
     model = ModelFolder.load(path)
     origin, names = model.checkpoint.path, {name: name for name in weight_shapes(model.architecture)}
     account(names, model.weights, 0, origin)

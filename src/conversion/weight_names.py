@@ -75,9 +75,7 @@ TIED_COPIES = {
 def google_names(num_hidden_groups: int = 1, inner_group_num: int = 1) -> dict[str, str]:
     """This project's name of every weight of every head -> google's variable (share_parameters: all).
 
-    Args:
-        num_hidden_groups, inner_group_num: as in AlbertConfig; block i * inner_group_num + j here is inner group j of
-            group i there.
+    Block i * inner_group_num + j here is inner group j of group i there.
     """
     size = num_hidden_groups, inner_group_num
     names = {f"albert.embeddings.{table}": f"bert/embeddings/{table}" for table in _TABLES}

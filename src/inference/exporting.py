@@ -1,5 +1,4 @@
-"""Write a trained network as MINDIR, AIR or ONNX, with a description and the vocabulary, and prove that it computes the
-same.
+"""Write a trained network as MINDIR, AIR or ONNX, with all that its use takes, and prove that it computes the same.
 
 NAME.mindir (.air, .onnx)   the network, for any batch and length (AIR, ONNX: of fixed ones)
 NAME.model, NAME.vocab.txt  the vocabulary
@@ -159,10 +158,8 @@ def _load_onnx(file: Path, _: bytes | None) -> Callable[..., Any]:
 
 
 def check(model: Predictor, exported: Callable[..., Any], fixed: tuple[int, int] | None) -> float:
-    """The largest difference of a score between an exported network and its origin, over batches of several shapes.
-
-    Raises:
-        CheckpointError: it is above TOLERANCE.
+    """The largest difference of a score between an exported network and its origin, over batches of several shapes;
+    CheckpointError if it is above TOLERANCE.
     """
     longest, worst = model.task_info.max_seq_length, 0.0
     least = 2 * model.task_info.shortest_row  # sample rows are half full or more

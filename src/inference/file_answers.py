@@ -44,11 +44,7 @@ def joined(record: NumberedRecord, answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def answer_records(predictor: Predictor, records: Iterator[NumberedRecord], output: str) -> int:
-    """Write the answers of all records to `output` ("-": standard output).
-
-    Returns:
-        The command's exit code: 1 if there were records and none could be answered, else 0.
-    """
+    """Write the answers of all records to `output` ("-": standard output); exit code 1 if none could be answered."""
     total = failed = truncated = 0
     with write_records(output) as write, tqdm(unit=" records", disable=not sys.stderr.isatty()) as progress:
         while batch := list(itertools.islice(records, RECORDS_AT_ONCE)):

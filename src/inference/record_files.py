@@ -139,12 +139,7 @@ def _read_table(file: str) -> Iterator[NumberedRecord]:
 
 
 def check_output(file: str, source: str) -> None:
-    """That answers to the records of `source` can be written to `file`; nothing is written.
-
-    Raises:
-        ConfigError: both are the same file.
-        DataError: the file cannot be written.
-    """
+    """Raise DataError if `file` cannot be written, ConfigError if it is `source`, whose records are answered."""
     if file == STANDARD:
         return
     path, target = Path(file), Path(os.path.realpath(file))  # of a link, which may be new
