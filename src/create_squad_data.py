@@ -218,7 +218,7 @@ class SquadSplit:
 
     @property
     def training(self) -> bool:
-        """Whether the first answer is looked for, and questions are left out where it is not where its start says."""
+        """Whether the first answer is looked for, and questions without it at its start are left out."""
         return self.name == TRAIN
 
     def facts(self) -> dict[str, Any]:

@@ -144,12 +144,6 @@ class FullTokenizer:
         DataError: the file is missing, damaged, of the other kind or without a special token.
     """
 
-    pad_id: int
-    unk_id: int
-    cls_id: int
-    sep_id: int
-    mask_id: int
-
     def __init__(
         self,
         vocab_file: str | Path | None = None,
@@ -182,7 +176,7 @@ class FullTokenizer:
         return FullTokenizer, (files[0], self.do_lower_case, files[1])
 
     def preprocess(self, text: str) -> str:
-        """What google's scripts do to a text before tokenize: preprocess_text for SentencePiece, nothing else."""
+        """What google's scripts do before tokenize: preprocess_text for SentencePiece, nothing for WordPiece."""
         return self._kind.preprocess(text)
 
     def tokenize(self, text: str) -> list[str]:
@@ -235,8 +229,7 @@ class FullTokenizer:
                 f"{self.file} has no entry {', '.join(missing)}; ALBERT needs {', '.join(specials.values())} "
                 f"(src/train_vocabulary.py makes such a vocabulary)"
             )
-        for name, token in specials.items():
-            setattr(self, f"{name}_id", self.vocab[token])
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = map(self.vocab.get, specials.values())
 
 
 def build_tokenizer(

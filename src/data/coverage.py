@@ -26,7 +26,6 @@ class Coverage:
 
     @classmethod
     def none(cls) -> "Coverage":
-        """Of no documents."""
         nothing = np.zeros(1 + 2 * len(NEAR), np.int64)
         return cls(nothing, nothing, 0, 0)
 

@@ -14,7 +14,7 @@ MASK_SHARE, KEEP_SHARE = 0.8, 0.1  # what remains becomes a random token
 
 @dataclass(frozen=True)
 class MaskVocabulary:
-    """A vocabulary's tokens that begin a word, (V,) bool, and those that random replacement draws from, (R,) int32."""
+    """word_start: (V,) bool, whether a token begins a word. replacements: (R,) int32, for random replacement."""
 
     word_start: np.ndarray
     replacements: np.ndarray

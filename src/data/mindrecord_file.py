@@ -36,7 +36,6 @@ def files_needed(path: Path, row_bytes: float, file_num: int) -> int:
 
 
 def too_many(path: Path, file_num: int, needed: int) -> DataError:
-    """The sentence for more examples than the files that were asked for take."""
     return DataError(
         f"{path}: the examples do not fit into {file_num} file(s) of {capacity() / 1e6:,.0f} MB; give output_file_num "
         f"0, or at least {needed}"

@@ -19,9 +19,6 @@ IDENTITY = ("task", "max_seq_length", "max_predictions_per_seq", "vocab_sha256",
 class PretrainingData:
     """Pre-training examples of one rank, which can be checked against the model that is to read them.
 
-    Args:
-        dataset: from dataset.create_pretrain_dataset. data_dir: where it lies, for errors.
-
     Attributes:
         facts: what made the files. batches_per_epoch: batches of this rank.
         token_counts: (V,) how often each token is the answer at a masked position; None where the files do not say.
@@ -40,11 +37,7 @@ class PretrainingData:
         return {key: self.facts[key] for key in IDENTITY if key in self.facts}
 
     def tokenizer(self, vocab_file: str = "", spm_model_file: str = "") -> FullTokenizer | None:
-        """The tokenizer that made the files; None where its own file is neither given nor beside them.
-
-        Raises:
-            DataError: the vocabulary is not the one that made the files, or is damaged.
-        """
+        """The tokenizer that made the files; None where its own file is neither given nor beside them."""
         if not vocab_file and not spm_model_file:
             folder = Path(self.data_dir)
             beside = (folder if folder.is_dir() else folder.parent) / self.facts.get("vocab_file", "")

@@ -158,14 +158,12 @@ class RecordWriter(contextlib.AbstractContextManager):
 
     def _append(self, rows: list[bytes]) -> None:
         """All rows to the last file while it takes them, then to the next one."""
-        while True:
-            fitting = self._files[-1].fitting(rows)
+        while (fitting := self._files[-1].fitting(rows)) < len(rows):
             self._files[-1].write(rows[:fitting])
-            rows = rows[fitting:]
-            if not rows:
-                return
             self._files[-1].commit()
             self._files.append(self._open(self._name(len(self._files), 2)))
+            rows = rows[fitting:]
+        self._files[-1].write(rows)
 
     def _finish(self) -> None:
         if self.rows < len(self._files):
