@@ -9,7 +9,7 @@ import contextlib
 import importlib
 import logging
 import os
-import time
+import timeit
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -77,22 +77,18 @@ def export_model(
 def dry_run_export(model: Predictor, name: Path, file_format: str, batch_size: int = 1, length: int = 0) -> None:
     """Compute one batch, and say what export_model, which has the same arguments and errors, would take."""
     fixed = _settle(model, name, file_format, batch_size, length)
-    inputs = [Tensor(one) for one in sample_inputs(model, *(fixed or (2, model.task_info.max_seq_length)))]
-    seconds, before = [], peak_memory()
-    for _ in range(2):
-        start = time.monotonic()
-        _arrays(model.network(*inputs))
-        seconds.append(time.monotonic() - start)
-    first, usual = seconds
+    inputs = sample_inputs(model, *(fixed or (2, model.task_info.max_seq_length)))
+    before = peak_memory()
+    first, usual = timeit.repeat(lambda: _arrays(model.network(*inputs)), repeat=2, number=1)
     weights = sum(parameter.nbytes for parameter in model.network.get_parameters())
     size = weights + len(model.tokenizer.content)
     # Compiled to be written, to be compared with and as it was written; both then compute this batch and smaller ones.
     duration = 3 * (first - usual) + 4 * usual
-    memory = peak_memory()
+    memory = 2 * peak_memory() - before
     logger.info(
         f"dry run: a batch takes {usual:.2f} s (the first {first:.1f} s, with compilation); writing and checking "
         f"{name}.{file_format.lower()} takes about {timedelta(seconds=round(duration))}. Memory at its peak: about "
-        f"{(2 * memory - before) / 1e9:.2f} GB. The files take about {size / 1e6:.1f} MB. Nothing was written."
+        f"{memory / 1e9:.2f} GB. The files take about {size / 1e6:.1f} MB. Nothing was written."
     )
 
 
@@ -119,7 +115,7 @@ def _write(model: Predictor, name: Path, file_format: str, key: bytes | None, fi
     if fixed is None:
         inputs = network.any_inputs()
     else:
-        inputs = [Tensor(one) for one in sample_inputs(model, *fixed)]
+        inputs = sample_inputs(model, *fixed)
         network.set_inputs(*inputs)
     try:
         if file_format == ONNX:
@@ -166,7 +162,7 @@ def check(model: Predictor, exported: Callable[..., Any], fixed: tuple[int, int]
     any_shape = [*((rows, min(max(tokens, least), longest)) for rows, tokens in SHAPES), (2, longest)]
     shapes = [fixed] if fixed else any_shape
     for batch, length in shapes:
-        inputs = [Tensor(one) for one in sample_inputs(model, batch, length)]
+        inputs = sample_inputs(model, batch, length)
         ours, theirs = _arrays(model.network(*inputs)), _arrays(exported(*inputs))
         if [one.shape for one in ours] != [other.shape for other in theirs]:
             raise CheckpointError(
@@ -192,7 +188,7 @@ def _arrays(outputs: Any) -> list[np.ndarray]:
     return [output.asnumpy().astype(np.float64) for output in outputs]
 
 
-def sample_inputs(model: Predictor, batch: int, length: int) -> list[np.ndarray]:
+def sample_inputs(model: Predictor, batch: int, length: int) -> list[Tensor]:
     """Random rows (batch, length) for each input, int32; all but the last one are padded."""
     random = np.random.default_rng(length)
     lengths = random.integers(max(1, length // 2), length + 1, batch)
@@ -204,7 +200,7 @@ def sample_inputs(model: Predictor, batch: int, length: int) -> list[np.ndarray]
     texts = TASKS[model.task_info.task].texts_per_row  # entry t * texts + c is token t of text c
     columns = {name: column.repeat(texts, 1) for name, column in columns.items()}
     columns["masked_lm_positions"] = random.integers(0, length, (batch, 2)).astype(np.int32)
-    return [columns[name] for name in model.network.input_columns]
+    return [Tensor(columns[name]) for name in model.network.input_columns]
 
 
 def describe(
