@@ -5,13 +5,12 @@ from pathlib import Path
 from model_utils.errors import DataError
 from src.data.batches import PRETRAIN_WEIGHTS, FeatureDataset, Loading, TFRecordDataset
 from src.data.feature_files import open_records
+from src.data.pretraining_data import PretrainingData
 from src.data.pretraining_instances import TASK
 from src.data.tfrecords import check_tfrecord
 
 
-def create_pretrain_dataset(
-    data_dir: str | Path, loading: Loading, schema_dir: str | Path = ""
-) -> FeatureDataset | TFRecordDataset:
+def create_pretrain_dataset(data_dir: str | Path, loading: Loading, schema_dir: str | Path = "") -> PretrainingData:
     """Batches of pre-training examples.
 
     input_ids, input_mask, segment_ids, token_boundary: (B, L) int32. masked_lm_positions, masked_lm_ids: (B, P) int32.
@@ -28,10 +27,11 @@ def create_pretrain_dataset(
     tfrecords = _find_tfrecords(Path(data_dir))
     if tfrecords:
         files = {file: check_tfrecord(file) for file in tfrecords}
-        return TFRecordDataset(files, loading, _find_schema(schema_dir))
+        return PretrainingData(TFRecordDataset(files, loading, _find_schema(schema_dir)), str(data_dir))
     if schema_dir:
         raise DataError(f"schema_dir is {str(schema_dir)!r}, but {data_dir} holds no *.tfrecord files")
-    return FeatureDataset(open_records(data_dir, TASK), loading, PRETRAIN_WEIGHTS)
+    records = open_records(data_dir, TASK)
+    return PretrainingData(FeatureDataset(records, loading, PRETRAIN_WEIGHTS), str(data_dir))
 
 
 def _find_tfrecords(location: Path) -> list[Path]:

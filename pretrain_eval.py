@@ -14,14 +14,12 @@ from model_utils.files import write_json
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.checkpoint_files import find_checkpoint, load_backbone
 from src.data.batches import Loading
-from src.data.pretraining_data import PretrainingData
 from src.model_folder import load_tokenizer, read_counts
 from src.training.pretraining import build_architecture, trained_on
 from src.training.pretraining_evaluation import (
-    chance,
+    add_chance,
     dry_run,
     evaluate,
-    merge_baselines,
     only_masked,
     table,
     unigram_baselines,
@@ -40,7 +38,7 @@ def main(config: PretrainEvalConfig) -> None:
     output = Path(config.output_path) if config.output_path else folder
     check_output_folder(output, "output_path" if config.output_path else "without output_path the results' folder")
     loading = Loading(config.batch_size, shuffle=False, evaluation=True)
-    data = PretrainingData(create_pretrain_dataset(config.data_dir, loading, config.schema_dir), config.data_dir)
+    data = create_pretrain_dataset(config.data_dir, loading, config.schema_dir)
     compute_type = config.compute_type or device.compute_type
     architecture = build_architecture(config, data, None, compute_type, config.load_checkpoint_path)
     contents = find_checkpoint(weights)
@@ -57,8 +55,7 @@ def main(config: PretrainEvalConfig) -> None:
         logger.info(dry_run(network, batches, number, architecture.vocab_size))
         return
     held_out = evaluate(network, batches, architecture.vocab_size)
-    unigram = unigram_baselines(held_out.token_counts, training_counts)
-    baselines = merge_baselines(chance(architecture.vocab_size), unigram)
+    baselines = add_chance(unigram_baselines(held_out.token_counts, training_counts), architecture.vocab_size)
     print(f"{held_out.examples:,} examples, {held_out.masked_tokens:,} masked tokens of {config.data_dir}")
     print(table(held_out.metrics, baselines))
     results = {

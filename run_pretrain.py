@@ -10,7 +10,6 @@ from model_utils.device import Device, setup_device
 from src.albert_config import check_memory
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.data.batches import Loading
-from src.data.pretraining_data import PretrainingData
 from src.model_folder import ModelFolder
 from src.training.dry_run import dry_run
 from src.training.flops import Utilisation
@@ -44,7 +43,7 @@ def main(config: PretrainConfig) -> None:
 def build_trainer(config: PretrainConfig, device: Device, ranks: Ranks, folder: RunFolder) -> Trainer:
     """Data, model, optimizer, step and loop, checked against each other before any work."""
     loading = Loading(config.batch_size, config.seed, config.do_shuffle, rank=ranks.rank, rank_size=ranks.size)
-    data = PretrainingData(create_pretrain_dataset(config.data_dir, loading, config.schema_dir), config.data_dir)
+    data = create_pretrain_dataset(config.data_dir, loading, config.schema_dir)
     plan = plan_run(config, config.epoch_size, config.batch_size, data.batches_per_epoch)
     tokenizer = data.tokenizer(config.vocab_file, config.spm_model_file)
     weights = str(folder.path) if folder.begun else config.load_checkpoint_path
@@ -57,7 +56,7 @@ def build_trainer(config: PretrainConfig, device: Device, ranks: Ranks, folder: 
     evaluation = held_out = None
     if config.eval_steps:
         share = replace(loading, shuffle=False, evaluation=True)
-        held_out = PretrainingData(create_pretrain_dataset(config.eval_data_dir, share), config.eval_data_dir)
+        held_out = create_pretrain_dataset(config.eval_data_dir, share)
         evaluation = held_out_evaluation(network, architecture, held_out, data, config, ranks)
     return Trainer(
         step,

@@ -234,7 +234,7 @@ def assert_pretraining_batch(batch, size: int, length: int, predictions: int, vo
 
 def test_pretraining_batches(pretraining_folder):
     dataset = create_pretrain_dataset(pretraining_folder, Loading(4))
-    assert dataset.facts["max_seq_length"] == 64 and dataset.num_rows == dataset.facts["rows"]
+    assert dataset.facts["max_seq_length"] == 64 and dataset.dataset.num_rows == dataset.facts["rows"]
     for batch in dataset.batches(0):
         assert_pretraining_batch(batch, 4, 64, 10, 900)
 
@@ -295,7 +295,7 @@ def test_checksums_are_crc32c():
 
 def test_tfrecords_give_the_same_kind_of_batches(tfrecords):
     dataset = create_pretrain_dataset(tfrecords, Loading(4, seed=1))
-    assert (dataset.num_rows, dataset.batches_per_epoch) == (41, 10)
+    assert (dataset.dataset.num_rows, dataset.batches_per_epoch) == (41, 10)
     assert (dataset.facts["max_seq_length"], dataset.facts["max_predictions_per_seq"]) == (12, 3)
     batches = list(dataset.batches(0))
     for batch in batches:
@@ -320,7 +320,7 @@ def test_evaluation_of_tfrecords_leaves_out_nothing(tfrecords):
 
 
 def test_one_tfrecord_by_name(tfrecords):
-    assert create_pretrain_dataset(tfrecords / "b.tfrecord", Loading(4)).num_rows == 11
+    assert create_pretrain_dataset(tfrecords / "b.tfrecord", Loading(4)).dataset.num_rows == 11
 
 
 def test_a_schema_names_the_columns(tfrecords, tmp_path):
@@ -354,7 +354,7 @@ def test_two_kinds_of_files_in_one_folder_are_ambiguous(pretraining_folder, tfre
         (tmp_path / file.name).write_bytes(file.read_bytes())
     with pytest.raises(DataError, match=r"holds both a\.tfrecord and MindRecords"):
         create_pretrain_dataset(tmp_path, Loading(2))
-    assert create_pretrain_dataset(tmp_path / "a.tfrecord", Loading(2)).num_rows == 30
+    assert create_pretrain_dataset(tmp_path / "a.tfrecord", Loading(2)).dataset.num_rows == 30
 
 
 @pytest.mark.parametrize("position", [3, 9, 40, -2])
@@ -384,4 +384,4 @@ def test_google_s_own_file(golden):
         if rows < 640:
             assert_pretraining_batch(batch, 64, 128, 20, 30_000)
         rows += int(batch["sequence_weights"].sum())
-    assert rows == dataset.num_rows == 10_182
+    assert rows == dataset.dataset.num_rows == 10_182

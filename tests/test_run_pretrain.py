@@ -232,7 +232,7 @@ def held_out_columns(data: Path) -> dict[str, np.ndarray]:
 
 def held_out(data: Path, batch_size: int) -> PretrainingData:
     loading = run_pretrain.Loading(batch_size, shuffle=False, evaluation=True)
-    return PretrainingData(create_pretrain_dataset(data / "held_out", loading), str(data / "held_out"))
+    return create_pretrain_dataset(data / "held_out", loading)
 
 
 def test_evaluation_has_a_dry_run(

@@ -2,19 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 from mindspore import nn
 
 from src.training.checkpoint import copy_parameters
-
-
-class Measured(Protocol):
-    """What an evaluation results in: metrics by name, and what else is to be remembered of the best one."""
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """The same on every rank."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +26,7 @@ class Evaluation:
     Args:
         training, network: cells whose parameters have the same names.
         measure: called with `network` and a function to be called before each batch, where a run that is asked to
-            stop ends; equally often on every rank.
+            stop ends; equally often on every rank. Its result has `metrics`: {name: value}, the same on every rank.
         steps: updates between evaluations; the last update is always followed by one.
         selection: how the best checkpoint is chosen; None: it is not.
 
@@ -46,14 +38,14 @@ class Evaluation:
         self,
         training: nn.Cell,
         network: nn.Cell,
-        measure: Callable[[nn.Cell, Callable[[], object]], Measured],
+        measure: Callable[[nn.Cell, Callable[[], object]], Any],
         steps: int,
         selection: Selection | None = None,
     ) -> None:
         self.training, self.network, self.measure = training, network, measure
         self.steps, self.selection = steps, selection
-        self.latest: Measured | None = None
-        self.kept: dict[int, Measured] = {}
+        self.latest: Any = None
+        self.kept: dict[int, Any] = {}
 
     def __call__(self, before_batch: Callable[[], object]) -> dict[str, float]:
         """Metrics by name of the training network as it is."""
@@ -63,5 +55,4 @@ class Evaluation:
 
     def keep(self, step: int) -> None:
         """Remember the latest result, which is the best so far, as that of `step`."""
-        assert self.latest is not None
         self.kept = {step: self.latest}

@@ -14,8 +14,6 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from model_utils.errors import ConfigError
 
-OPTIMIZERS = ("AdamWeightDecay", "Lamb", "Adam")
-
 
 @dataclass(frozen=True)
 class OptimizerSettings:
@@ -88,11 +86,8 @@ class Optimizer(nn.Cell):
         self.global_step = Parameter(Tensor(0, ms.int32), name="global_step")
         self.learning_rate = LearningRate(settings, train_steps)
         self.settings = settings
-        self.decayed = tuple(
-            settings.weight_decay > 0.0 and not any(word in p.name for word in settings.decay_filter)
-            for p in self.parameters
-        )
         self.adapted = tuple(not any(word in p.name for word in settings.decay_filter) for p in self.parameters)
+        self.decayed = tuple(adapted and settings.weight_decay > 0.0 for adapted in self.adapted)
 
     def construct(self, gradients: tuple[Tensor, ...], step: Tensor, elapsed: Tensor) -> Tensor:
         rate = self.learning_rate(step, elapsed)
@@ -142,21 +137,13 @@ class Adam(Optimizer):
     """Bias-corrected Adam through MindSpore's fused kernel."""
 
     def update(self, i: int, rate: Tensor, gradient: Tensor) -> None:
-        s = self.settings
+        s, parameter, moment1, moment2 = self.settings, self.parameters[i], self.moments1[i], self.moments2[i]
         done = ops.cast(self.global_step + 1, ms.float32)
         power1, power2 = ops.pow(Tensor(s.beta1, ms.float32), done), ops.pow(Tensor(s.beta2, ms.float32), done)
-        _fused_adam(
-            self.parameters[i],
-            self.moments1[i],
-            self.moments2[i],
-            power1,
-            power2,
-            rate,
-            s.beta1,
-            s.beta2,
-            s.eps,
-            gradient,
-        )
+        _fused_adam(parameter, moment1, moment2, power1, power2, rate, s.beta1, s.beta2, s.eps, gradient)
+
+
+OPTIMIZERS = {kind.__name__: kind for kind in (AdamWeightDecay, Lamb, Adam)}
 
 
 def build_optimizer(parameters: Sequence[Parameter], settings: OptimizerSettings, train_steps: int) -> Optimizer:
@@ -165,10 +152,9 @@ def build_optimizer(parameters: Sequence[Parameter], settings: OptimizerSettings
     Raises:
         ConfigError: an unknown optimizer, or a warm-up longer than the run.
     """
-    kinds = {"AdamWeightDecay": AdamWeightDecay, "Lamb": Lamb, "Adam": Adam}
-    if settings.name not in kinds:
+    if settings.name not in OPTIMIZERS:
         raise ConfigError(f"optimizer_cfg.optimizer is {settings.name!r}, allowed are {', '.join(OPTIMIZERS)}")
-    return kinds[settings.name](parameters, settings, train_steps)
+    return OPTIMIZERS[settings.name](parameters, settings, train_steps)
 
 
 def describe_decay_groups(optimizer: Optimizer) -> str:

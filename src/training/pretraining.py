@@ -15,14 +15,9 @@ from src.checkpoint_files import Checkpoint, find_checkpoint, load_backbone
 from src.data.pretraining_data import PretrainingData
 from src.tokenization import FullTokenizer
 from src.training.evaluation import Evaluation
-from src.training.pretraining_evaluation import (
-    HeldOut,
-    chance,
-    evaluate,
-    merge_baselines,
-    unigram_baselines,
-)
+from src.training.pretraining_evaluation import HeldOut, add_chance, evaluate, unigram_baselines
 from src.training.ranks import Ranks
+from src.training.run_log import Baselines
 from src.training.training_config import PretrainConfig, PretrainEvalConfig
 
 logger = logging.getLogger(__name__)
@@ -35,7 +30,7 @@ def build_architecture(
     compute_type: str,
     weights: str,
 ) -> AlbertConfig:
-    """The model's sizes: json beside the weights, or preset; overrides; vocabulary size from the data. Checked.
+    """The model's sizes: json beside the weights, or preset; overrides; vocabulary size from the data.
 
     Args:
         tokenizer: of the data, if its file is at hand.
@@ -44,9 +39,9 @@ def build_architecture(
     Raises:
         ConfigError, DataError: the sizes contradict each other or the data.
     """
-    architecture = config.albert_config(_vocab_size(config, data, tokenizer, weights), compute_type, weights)
-    data.check_fits(architecture)
     file = find_config_file(weights) if weights else None
+    architecture = config.albert_config(_vocab_size(config, data, tokenizer, file), compute_type, weights)
+    data.check_fits(architecture)
     preset, found = PRESETS[config.albert_network].to_dict(), architecture.to_dict()
     keys = [key for key in found if found[key] != preset[key] and key not in RUN_KEYS | {"vocab_size"}]
     if file and keys:
@@ -55,8 +50,7 @@ def build_architecture(
     return architecture
 
 
-def _vocab_size(config: Any, data: PretrainingData, tokenizer: FullTokenizer | None, weights: str) -> int:
-    file = find_config_file(weights) if weights else None
+def _vocab_size(config: Any, data: PretrainingData, tokenizer: FullTokenizer | None, file: Path | None) -> int:
     if "vocab_size" in data.facts:
         return data.facts["vocab_size"]
     if tokenizer:
@@ -99,12 +93,7 @@ def held_out_evaluation(
     config: PretrainConfig,
     ranks: Ranks,
 ) -> Evaluation:
-    """Evaluation of a network in training on held-out data.
-
-    Every rank measures its share; whatever their number, the same examples are measured.
-
-    Args:
-        data: what the network is trained on.
+    """Evaluation on held-out data of a network that is trained on `data`; the same examples on any number of ranks.
 
     Raises:
         UserError: the ranks have other held-out data.
@@ -133,13 +122,11 @@ def share_of_rank(
         yield batch | {name: batch[name] * np.float32(real) for name in weight_columns}
 
 
-def reference_lines(
-    vocab_size: int, data: PretrainingData, held_out: PretrainingData | None
-) -> dict[str, dict[str, float]]:
+def reference_lines(vocab_size: int, data: PretrainingData, held_out: PretrainingData | None) -> Baselines:
     """Reference lines of a run's log: chance, and the unigram baseline on the held-out data or, without it, its own."""
     counts = held_out.token_counts if held_out else data.token_counts
     if counts is None or data.token_counts is None:
-        return chance(vocab_size)
+        return add_chance({}, vocab_size)
     lines = unigram_baselines(counts, data.token_counts)
     unigram = {metric: {"unigram": values["unigram"]} for metric, values in lines.items()}
-    return merge_baselines(chance(vocab_size), unigram)
+    return add_chance(unigram, vocab_size)

@@ -15,6 +15,7 @@ from model_utils.device import peak_memory
 from model_utils.errors import DataError
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.training.ranks import ALONE, Ranks
+from src.training.run_log import Baselines
 
 _WEIGHTS_OF = {"mlm": "masked_lm_weights", "sop": "sequence_weights"}
 
@@ -44,9 +45,8 @@ def evaluate(
 
     Args:
         network: set to evaluation by this function.
-        batches: numpy columns; rows that only fill up the last batch have sequence weight 0. Those of this rank.
-        ranks: those that share the batches; each of them gets the metrics of all.
-        before_batch: called before each batch, equally often on every rank.
+        batches: of this rank; rows that only fill up the last batch have sequence weight 0.
+        ranks, before_batch: as in predict_rows.
 
     Raises:
         DataError: there are no examples with masked tokens.
@@ -79,22 +79,17 @@ def evaluate(
 def dry_run(
     network: AlbertForPreTraining, batches: Iterable[dict[str, np.ndarray]], number: int, vocab_size: int
 ) -> str:
-    """Measure the first batch, once to compile and once for the time, and say what all `number` of them would take.
-
-    Raises:
-        DataError: as evaluate.
-    """
+    """Measure the first batch, once to compile and once for the time, and say what all `number` of them would take."""
     first = list(islice(batches, 1))
     seconds = []
     for _ in range(2):
         start = time.monotonic()
         evaluate(network, first, vocab_size)
         seconds.append(time.monotonic() - start)
-    memory = peak_memory()
     return (
         f"dry run: a batch takes {seconds[1]:.2f} s (the first {seconds[0]:.1f} s, with compilation); {number:,} "
         f"batches take about {timedelta(seconds=round(seconds[1] * number))}. Host memory at its peak: "
-        f"{memory / 1e9:.2f} GB; on disk a file of some kilobytes. Nothing was kept."
+        f"{peak_memory() / 1e9:.2f} GB; on disk a file of some kilobytes. Nothing was kept."
     )
 
 
@@ -108,17 +103,18 @@ def only_masked(batches: Iterable[dict[str, np.ndarray]], mask_id: int) -> Itera
         yield batch | {"masked_lm_weights": batch["masked_lm_weights"] * (shown == mask_id)}
 
 
-def chance(vocab_size: int) -> dict[str, dict[str, float]]:
-    """What guessing gives: reference lines of the metrics."""
-    return {
-        "mlm_loss": {"chance": math.log(vocab_size)},
-        "mlm_accuracy": {"chance": 1.0 / vocab_size},
-        "sop_loss": {"chance": math.log(2.0)},
-        "sop_accuracy": {"chance": 0.5},
+def add_chance(baselines: Baselines, vocab_size: int) -> Baselines:
+    """Reference lines of all metrics: what guessing gives, and those of `baselines`."""
+    chance = {
+        "mlm_loss": math.log(vocab_size),
+        "mlm_accuracy": 1.0 / vocab_size,
+        "sop_loss": math.log(2.0),
+        "sop_accuracy": 0.5,
     }
+    return {metric: {"chance": value, **baselines.get(metric, {})} for metric, value in chance.items()}
 
 
-def unigram_baselines(counts: np.ndarray, training_counts: np.ndarray | None) -> dict[str, dict[str, float]]:
+def unigram_baselines(counts: np.ndarray, training_counts: np.ndarray | None) -> Baselines:
     """Loss and accuracy of a model that knows nothing but how frequent each token is.
 
     "unigram" knows the training data's frequencies, one added to every count: it is what a model can have learnt
@@ -141,16 +137,7 @@ def unigram_baselines(counts: np.ndarray, training_counts: np.ndarray | None) ->
     return lines
 
 
-def merge_baselines(*sources: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
-    """Reference lines of several sources, by metric."""
-    merged: dict[str, dict[str, float]] = {}
-    for source in sources:
-        for metric, lines in source.items():
-            merged.setdefault(metric, {}).update(lines)
-    return merged
-
-
-def table(metrics: dict[str, float], baselines: dict[str, dict[str, float]]) -> str:
+def table(metrics: dict[str, float], baselines: Baselines) -> str:
     """The metrics and their baselines as a small table of text."""
     names = ["model", *dict.fromkeys(name for lines in baselines.values() for name in lines)]
     rows = [["", *names]]

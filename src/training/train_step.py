@@ -30,7 +30,6 @@ def normalise_weights(
     """Divide each weight column by its sum over all micro-batches of all ranks; a column of zeros stays zero.
 
     Args:
-        micro_batches: batches of one update on this device.
         columns: names of the weight columns (network.weight_columns), float32 of any shape.
         ranks: those that make the update together; every one of them must call this.
     """
@@ -219,14 +218,7 @@ class TrainStep(nn.Cell):
 
 
 def build_step(config: Any, network: nn.Cell, plan: RunPlan, precision: Precision, ranks: Ranks) -> TrainStep:
-    """The training step of a run, with the optimizer that its configuration names.
-
-    Args:
-        config: a TrainingConfig.
-
-    Raises:
-        ConfigError: as build_optimizer.
-    """
+    """The training step of a run, with the optimizer that its TrainingConfig names; raises as build_optimizer."""
     settings = OptimizerSettings(**config.optimizer_settings(plan.train_steps))
     optimizer = build_optimizer(network.trainable_params(), settings, plan.train_steps)
     logger.info(describe_decay_groups(optimizer))

@@ -10,13 +10,15 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import numpy as np
 
 from model_utils.errors import CheckpointError, UserError
 from model_utils.facts import flatten
 from src.checkpoint_files import ARCHITECTURE, newest_checkpoint, save_checkpoint, state_of
+from src.data.batches import FeatureDataset
+from src.data.pretraining_data import PretrainingData
 from src.training.best_tracker import BestTracker
 from src.training.checkpoint import prune_checkpoints, restore
 from src.training.evaluation import Evaluation
@@ -36,16 +38,6 @@ Batch = dict[str, np.ndarray]
 # What checkpoints did not say before it was needed; 0.1.0 knew nothing of them.
 UNTIL_KNOWN = {"evaluating": False, "precision": {}, ARCHITECTURE: {}, "seconds": 0.0}
 EARLY_STEPS = (1, 2, 5, 10)  # logged as well where log_steps is larger, so that the first lines come soon
-
-
-class Batches(Protocol):
-    """What the loop needs of a data set."""
-
-    def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """The micro-batches of one epoch from number `start` on, the same ones every time."""
-
-    def width_shares(self) -> list[tuple[int, float]]:
-        """For each width of micro-batches the number of one in epoch 0, and the share of those that have it."""
 
 
 class Trainer:
@@ -69,7 +61,7 @@ class Trainer:
     def __init__(
         self,
         step: TrainStep,
-        data: Batches,
+        data: FeatureDataset | PretrainingData,
         plan: RunPlan,
         config: Any,
         folder: RunFolder,
@@ -167,16 +159,13 @@ class Trainer:
         self.skipped_steps, self.skipped_in_a_row = state["skipped_steps"], state["skipped_in_a_row"]
         self.evaluating = state["evaluating"] and self.evaluation_due(state["step"])
         self.window = Window(state["window"])
-        self.mark_best()  # a kill may have come between the checkpoint and the mark
+        if self.ranks.writer:  # a kill may have come between the checkpoint and the mark
+            self.best.mark(self.folder.path, self.progress.step)
         changed = f"; from here {', '.join(changes.values())}" if changes else ""
         logger.info(f"resuming after step {state['step']} from {contents.path}{changed}")
 
     def check_ranks(self) -> None:
-        """Compare with the other ranks what would make them train apart without an error.
-
-        Raises:
-            UserError: they differ; names the first thing that does.
-        """
+        """Raise UserError where another rank has what would make them train apart without an error."""
         if self.ranks.size == 1:
             return
         weights = 0
@@ -393,11 +382,6 @@ class Trainer:
         }
         self.log.write(record | {EVAL_PREFIX + name: value for name, value in (evaluation or {}).items()})
 
-    def mark_best(self) -> None:
-        """Mark the checkpoint just written, or resumed from, if it is the best."""
-        if self.folder.writer:
-            self.best.mark(self.folder.path, self.progress.step)
-
     def save(self) -> None:
         """Write a checkpoint and prune older ones of this run; only rank 0 does."""
         self.saved_time = time.monotonic()
@@ -408,7 +392,7 @@ class Trainer:
             if self.config.enable_save_ckpt:
                 self.written = [*self.written, self.progress.step]
                 save_checkpoint(self.step, self.folder.path, self.progress.step, self.state())
-                self.mark_best()
+                self.best.mark(self.folder.path, self.progress.step)
                 self.written = prune_checkpoints(self.folder.path, self.written, self.config.save_checkpoint_num)
 
     def stop(self) -> NoReturn:
