@@ -16,14 +16,7 @@ from src.checkpoint_files import find_checkpoint, load_backbone
 from src.data.batches import Loading
 from src.model_folder import load_tokenizer, read_counts
 from src.training.pretraining import build_architecture, trained_on
-from src.training.pretraining_evaluation import (
-    add_chance,
-    dry_run,
-    evaluate,
-    only_masked,
-    table,
-    unigram_baselines,
-)
+from src.training.pretraining_evaluation import add_chance, dry_run, evaluate, only_masked, table, unigram_baselines
 from src.training.training_config import PretrainEvalConfig
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,6 @@ from src.tasks.finetuning import finetune
 
 
 def main(config: ClassifierConfig) -> None:
-    """Train, evaluate and predict, as asked for."""
     finetune(config, ClassifierTask)
 
 

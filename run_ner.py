@@ -6,7 +6,6 @@ from src.tasks.token_classification import NerConfig, NerTask
 
 
 def main(config: NerConfig) -> None:
-    """Train, evaluate and predict, as asked for."""
     finetune(config, NerTask)
 
 

@@ -6,7 +6,6 @@ from src.tasks.multiple_choice import RaceConfig, RaceTask
 
 
 def main(config: RaceConfig) -> None:
-    """Train, evaluate and predict, as asked for."""
     finetune(config, RaceTask)
 
 

@@ -6,7 +6,6 @@ from src.tasks.question_answering import SquadConfig, SquadTask
 
 
 def main(config: SquadConfig) -> None:
-    """Train, evaluate and predict, as asked for."""
     finetune(config, SquadTask)
 
 

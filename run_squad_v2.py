@@ -6,7 +6,6 @@ from src.tasks.question_answering import SquadV2Config, SquadV2Task
 
 
 def main(config: SquadV2Config) -> None:
-    """Train, evaluate and predict, as asked for."""
     finetune(config, SquadV2Task)
 
 

@@ -3,8 +3,7 @@
 import json
 from pathlib import Path
 
-from src.training.best_tracker import BestTracker
-from src.training.evaluation import Selection
+from src.training.evaluation import BestTracker, Selection
 
 
 def test_of_equal_evaluations_the_first_is_the_best() -> None:

@@ -14,19 +14,8 @@ from src.tasks.spec import TaskSpec
 from src.tasks.task_info import TaskInfo
 from src.tasks.token_classification import TOKEN_CLASSIFICATION
 
-TASKS: dict[str, TaskSpec] = {
-    spec.name: spec
-    for spec in (
-        CLASSIFICATION,
-        REGRESSION,
-        MULTIPLE_CHOICE,
-        SQUAD_V1,
-        SQUAD_V2,
-        TOKEN_CLASSIFICATION,
-        FILL_MASK,
-        EMBEDDINGS,
-    )
-}
+_SPECS = (CLASSIFICATION, REGRESSION, MULTIPLE_CHOICE, SQUAD_V1, SQUAD_V2, TOKEN_CLASSIFICATION, FILL_MASK, EMBEDDINGS)
+TASKS: dict[str, TaskSpec] = {spec.name: spec for spec in _SPECS}
 FINE_TUNED = tuple(name for name, spec in TASKS.items() if spec.head)
 
 
@@ -44,11 +33,7 @@ def parse_task_info(content: Any, origin: str, allowed: Collection[str] = FINE_T
 
 
 def tasks_of_head(module: str, outputs: int) -> list[str]:
-    """The tasks that a head may be for.
-
-    Args:
-        module: Head.module. outputs: of it.
-    """
+    """The tasks that a head may be for, by Head.module and its outputs."""
     heads = {name: TASKS[name].head for name in FINE_TUNED if TASKS[name].head.module == module}
     exact = [name for name, head in heads.items() if head.outputs == outputs]
     return exact or [name for name, head in heads.items() if not head.outputs]

@@ -42,8 +42,7 @@ class Answer(BaseModel):
 def text_of(record: Record, *keys: str, needed: bool = True) -> str:
     """A text of a record under the first of these keys that it has, "" for none that is not needed.
 
-    Raises:
-        DataError: it is missing, blank or no text.
+    Raises DataError where it is missing, blank or no text.
     """
     key = next((key for key in keys if key in record), keys[0])
     text = record.get(key)
@@ -90,11 +89,7 @@ class Answerer(ABC):
         self._given = dict(zip(self.texts, text_columns, strict=False))
 
     def text(self, record: Record, key: str, needed: bool = True) -> str:
-        """One of `texts`, whatever its key in the record is.
-
-        Raises:
-            DataError: it is missing, blank or no text.
-        """
+        """One of `texts`, whatever its key in the record is; raises as text_of."""
         if self._given[key]:
             return text_of(record, self._given[key])
         trained = self.task_info.text_columns.get(key, key)
@@ -102,11 +97,7 @@ class Answerer(ABC):
 
     @abstractmethod
     def read(self, record: Record) -> Any:
-        """What is needed of a record.
-
-        Raises:
-            DataError: something is missing or no text.
-        """
+        """What is needed of a record; DataError where something is missing or no text."""
 
     def outputs_of(self, item: Any) -> int:
         """Numbers that the network returns for an item, where they are so many that they have to be reckoned with."""

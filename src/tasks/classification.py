@@ -41,6 +41,7 @@ from src.tasks.task_info import LabelledInfo, TaskInfo
 from src.tokenization import FullTokenizer
 
 CUSTOM = "custom"
+OWN_FILES = ("task_name", CUSTOM)  # for needs
 TFRECORD = ".tfrecord"
 MOST_LABELS = 100_000
 LABELS = "labels"  # array of label ids or scores beside the rows of a split that has them
@@ -66,34 +67,20 @@ class ClassifierConfig(FinetuneConfig):
 
     # custom: the files, and where in them the texts are.
     train_file: str = option(
-        "",
-        "tsv, csv, jsonl, xls or xlsx; empty: train.* of data_dir",
-        needs=("task_name", "custom"),
-        on_resume=SAME_PLACE,
+        "", "tsv, csv, jsonl, xls or xlsx; empty: train.* of data_dir", needs=OWN_FILES, on_resume=SAME_PLACE
     )
     dev_file: str = option(
-        "",
-        "likewise; where there is none, dev_ratio of the training file",
-        needs=("task_name", "custom"),
-        on_resume=SAME_PLACE,
+        "", "likewise; where there is none, dev_ratio of the training file", needs=OWN_FILES, on_resume=SAME_PLACE
     )
-    test_file: str = option("", "likewise; labels are not needed", needs=("task_name", "custom"), on_resume=ANY)
-    positive_file: str = option(
-        "", "one text a line, in place of train_file", needs=("task_name", "custom"), on_resume=SAME_PLACE
-    )
-    negative_file: str = option(
-        "", "one text a line, beside positive_file", needs=("task_name", "custom"), on_resume=SAME_PLACE
-    )
-    dev_ratio: float = option(0.1, "share split off for development", above=0, below=1, needs=("task_name", "custom"))
-    text_a_column: str = option("text_a", "name of the column, or its number from 1", needs=("task_name", "custom"))
-    text_b_column: str = option("", "likewise; empty: single texts", needs=("task_name", "custom"))
-    label_column: str = option("label", "likewise", needs=("task_name", "custom"))
-    column_names: tuple[str, ...] = option(
-        (), "names of the columns of files without a header", needs=("task_name", "custom")
-    )
-    label_list: tuple[str, ...] = option(
-        (), "labels in their order; empty: those found, sorted", needs=("task_name", "custom")
-    )
+    test_file: str = option("", "likewise; labels are not needed", needs=OWN_FILES, on_resume=ANY)
+    positive_file: str = option("", "one text a line, in place of train_file", needs=OWN_FILES, on_resume=SAME_PLACE)
+    negative_file: str = option("", "one text a line, beside positive_file", needs=OWN_FILES, on_resume=SAME_PLACE)
+    dev_ratio: float = option(0.1, "share split off for development", above=0, below=1, needs=OWN_FILES)
+    text_a_column: str = option("text_a", "name of the column, or its number from 1", needs=OWN_FILES)
+    text_b_column: str = option("", "likewise; empty: single texts", needs=OWN_FILES)
+    label_column: str = option("label", "likewise", needs=OWN_FILES)
+    column_names: tuple[str, ...] = option((), "names of the columns of files without a header", needs=OWN_FILES)
+    label_list: tuple[str, ...] = option((), "labels in their order; empty: those found, sorted", needs=OWN_FILES)
 
     def validate(self) -> None:
         super().validate()
@@ -109,11 +96,7 @@ class ClassifierConfig(FinetuneConfig):
 
 
 class ClassifierTask(Task):
-    """GLUE's tasks, and texts of one's own with labels or scores.
-
-    Raises:
-        ConfigError, DataError: the texts are missing, or labels and num_class contradict each other.
-    """
+    """GLUE's tasks, and texts of one's own with labels or scores."""
 
     kind = "classification"
 
@@ -126,8 +109,7 @@ class ClassifierTask(Task):
         self.regression = not self.glue.labels if self.glue else config.num_class == 1
         self.labels = [] if self.regression else self._find_labels()
         usual = "spearman_correlation" if self.regression else "accuracy"
-        default = self.glue.metric if self.glue else usual
-        self.method = config.assessment_method or default
+        self.method = config.assessment_method or (self.glue.metric if self.glue else usual)
         if (self.method == "spearman_correlation") != self.regression:
             raise ConfigError(
                 f"assessment_method is {self.method}, but the task is {'a regression' if self.regression else 'not'}: "
@@ -172,9 +154,7 @@ class ClassifierTask(Task):
         labels = None if self.regression else self.labels
         return ClassificationSplit(name, examples, labels, self.tokenizer, config.max_seq_length)
 
-    def evaluate(
-        self, prepared: PreparedSplit, outputs: dict[str, np.ndarray], task_info: TaskInfo
-    ) -> EvaluationResult:
+    def evaluate(self, prepared: PreparedSplit, outputs: Outputs, task_info: TaskInfo) -> EvaluationResult:
         name, records, logits = prepared.split.name, prepared.records, outputs["logits"]
         predictions = logits[:, 0] if self.regression else logits.argmax(1)
         right = records.array(LABELS) if "label_ids" in records.columns else None
@@ -191,11 +171,7 @@ class ClassifierTask(Task):
         return self.glue.submissions.get(split, "") if self.glue else ""
 
     def _write(self, split: Split, logits: np.ndarray, right: np.ndarray | None, folder: Path) -> None:
-        """predictions_SPLIT.tsv, and for a test split of GLUE the file that its server takes.
-
-        Args:
-            right: (rows,) label ids or scores, if they are known.
-        """
+        """predictions_SPLIT.tsv, with `right` (rows,) if known; for a test split of GLUE the file its server takes."""
         names, texts = np.array(self.labels), split.examples
         predictions = logits[:, 0] if self.regression else logits.argmax(1)
         columns: dict[str, Sequence[Any]] = {"index": range(len(logits))}
@@ -246,11 +222,9 @@ class GlueTexts:
 
     def text_columns(self) -> dict[str, str]:
         """The names of the texts' columns, by their keys in records."""
-        columns = GLUE_TASKS[self.config.task_name].columns
-        return {"text_a": columns.text_a} | ({"text_b": columns.text_b} if columns.text_b else {})
+        return {"text_a": self.columns.text_a} | ({"text_b": self.columns.text_b} if self.columns.text_b else {})
 
     def read(self, split: str) -> list[Example]:
-        """The examples of a split."""
         return read_glue(self.config.task_name, Path(self.config.data_dir), split)
 
 
@@ -278,11 +252,7 @@ class CustomTexts:
         return {key: table.name_of(column) for key, column in wanted.items() if column}
 
     def read(self, split: str) -> list[Example]:
-        """The examples of a split.
-
-        Raises:
-            DataError: there is no file for it.
-        """
+        """The examples of a split; DataError where there is no file for it."""
         config = self.config
         if split in self.files and not (split == TRAIN and "dev" not in self.files):
             return read_examples(self.files[split], self.columns, labelled=split != "test")

@@ -21,11 +21,7 @@ MASK = "[MASK]"
 
 
 def encode_masked(text: str, tokenizer: FullTokenizer, max_length: int) -> list[int]:
-    """[CLS] text [SEP] as ids, with the mask token at each [MASK] of the text.
-
-    Raises:
-        DataError: there is no [MASK], or the text has more than max_length tokens.
-    """
+    """[CLS] text [SEP] as ids, with the mask token at each [MASK]; DataError for none, or for too many tokens."""
     ids = [tokenizer.cls_id]
     for number, part in enumerate(text.split(MASK)):
         tokens = tokenizer.tokenize(tokenizer.preprocess(part))

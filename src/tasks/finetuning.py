@@ -17,7 +17,7 @@ from model_utils.device import Device, setup_device
 from model_utils.errors import CheckpointError, ConfigError
 from model_utils.files import write_json
 from src.albert_config import check_memory
-from src.checkpoint_files import Checkpoint, find_checkpoint, folder_of, load_backbone
+from src.checkpoint_files import find_checkpoint, folder_of, load_backbone
 from src.data.feature_cache import TRAIN
 from src.model_folder import TASK_FILE, ModelFolder, calibrate, load_tokenizer, read_task_info
 from src.tasks.finetune_config import FinetuneConfig
@@ -55,17 +55,21 @@ def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
         return
     for split in work.data.measured_splits:  # what is missing is missed before the training, not after it
         work.data.prepared(split)
-    if config.dry_run:
-        work.dry_run()
-        return
     root = Path(config.save_finetune_checkpoint_path)
+    if config.dry_run:
+        check_run_folder(root, config)
+        dry_run(work.build(RunFolder(root, config, writer=work.ranks.writer), config))
+        return
     output = Path(config.output_path) if config.output_path else root
     results: dict[str, dict[str, float]] = {}
     for seed in range(config.seed, config.seed + config.num_seeds):
         several = f"seed-{seed}" if config.num_seeds > 1 else ""
         evaluation = work.train(root / several, seed)
         if config.do_eval or config.do_predict:
-            results[str(seed)] = work.conclude(root / several, output / several, evaluation)
+            report = work.measure(root / several, output / several, evaluation)
+            results[str(seed)] = report.metrics
+            if report.calibration and work.ranks.writer:
+                calibrate(root / several, report.calibration)
     if config.num_seeds > 1 and work.ranks.writer and any(results.values()):
         write_json(output / EVAL_FILE, {"seeds": results, **summarise(list(results.values()))})
 
@@ -128,11 +132,7 @@ class Report:
 
 
 class Finetuning:
-    """One task on one device; rows and architecture are the same for all seeds.
-
-    Raises:
-        ConfigError, DataError: weights, texts and lengths do not fit each other.
-    """
+    """One task on one device; rows and architecture are the same for all seeds."""
 
     def __init__(self, config: FinetuneConfig, device: Device, tokenizer: FullTokenizer, task: Task) -> None:
         self.config, self.device, self.tokenizer, self.task = config, device, tokenizer, task
@@ -198,12 +198,6 @@ class Finetuning:
         else:
             logger.info("cold start: no pre-trained weights (load_pretrain_checkpoint_path)")
 
-    def dry_run(self) -> None:
-        """One update, with estimates; nothing is kept but feature files."""
-        folder = RunFolder(self.config.save_finetune_checkpoint_path, self.config, writer=self.ranks.writer)
-        check_run_folder(folder.path, self.config)
-        dry_run(self.build(folder, self.config))
-
     def train(self, path: Path, seed: int) -> Evaluation | None:
         """Fine-tune with one seed, or go on where an earlier attempt stopped; what was measured on the way."""
         config = self.config.replace(seed=seed, num_seeds=1)
@@ -218,18 +212,10 @@ class Finetuning:
         self.ranks.wait("the last checkpoint")
         return evaluation
 
-    def conclude(self, run: Path, output: Path, evaluation: Evaluation | None) -> dict[str, float]:
-        """Measure what was trained; the only place where what is found out so goes into the folder of the weights."""
-        report = self.measure(run, output, evaluation)
-        if report.calibration and self.ranks.writer:
-            calibrate(run, report.calibration)
-        return report.metrics
-
     def measure(self, weights: Path, output: Path, evaluation: Evaluation | None = None) -> Report:
         """Evaluate the development splits and predict the test splits, as asked for; write into `output` alone.
 
-        Args:
-            evaluation: of the training that ended with these weights; what it found for them is not measured again.
+        What `evaluation`, of the training that ended with these weights, found for them is not measured again.
         """
         task_info = self.check_task(weights)
         contents = find_checkpoint(weights)
@@ -243,7 +229,9 @@ class Finetuning:
             if known and split == self.task.dev_splits[0]:
                 result = known
             else:
-                network = network or self.scores_of(contents)
+                if network is None:
+                    network = self.task.spec.scores(self.architecture, self.task.task_info)
+                    load_backbone(network, contents, needed=("",))
                 outputs = predict_rows(network, self.data.batches(split), self.ranks)
                 result = self.task.evaluate(self.data.prepared(split), outputs, task_info)
             task_info = task_info.model_copy(update=result.calibration)
@@ -258,18 +246,8 @@ class Finetuning:
             logger.info(f"results and predictions are in {output}")
         return report
 
-    def scores_of(self, contents: Checkpoint) -> nn.Cell:
-        """The task's network without losses, with these weights."""
-        network = self.task.spec.scores(self.architecture, self.task.task_info)
-        load_backbone(network, contents, needed=("",))
-        return network
-
     def check_task(self, weights: Path) -> TaskInfo:
-        """task.json of weights, whose task and labels must be those at hand; what else differs is said.
-
-        Raises:
-            CheckpointError: they differ, or the weights are of no task.
-        """
+        """task.json of weights, whose task and labels must be ours (CheckpointError); what else differs is logged."""
         found = read_task_info(weights)
         if found is None:
             raise CheckpointError(f"{weights} holds no fine-tuned weights: no {TASK_FILE} lies there")

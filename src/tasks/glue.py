@@ -5,7 +5,6 @@ agree. google takes columns by number; here the header names them, so that files
 """
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,12 +41,10 @@ class GlueTask:
 
     @property
     def dev_splits(self) -> tuple[str, ...]:
-        """Splits to measure; the first one chooses the model."""
         return tuple(split for split in self.files if split.startswith("dev"))
 
     @property
     def test_splits(self) -> tuple[str, ...]:
-        """Splits to predict."""
         return tuple(split for split in self.files if split.startswith("test"))
 
 
@@ -93,11 +90,7 @@ GLUE_TASKS = {
 
 
 def read_glue(task_name: str, data_dir: Path, split: str) -> list[Example]:
-    """The examples of one split.
-
-    Args:
-        data_dir: GLUE's folder, or the task's own.
-        split: a key of the task's `files`.
+    """The examples of one split; data_dir: GLUE's folder, or the task's own.
 
     Raises:
         DataError: the task has no such split; its file is missing or not as published (src/create_finetune_data.py).
@@ -113,23 +106,16 @@ def read_glue(task_name: str, data_dir: Path, split: str) -> list[Example]:
     if skipped:
         total = len(examples) + len(skipped)
         logger.info(f"left out {len(skipped)} broken row(s) of {total:,}; the first one: {skipped[0]}")
-    if not task.labels and labelled:
-        _check_scores(examples)
-    return examples
-
-
-def _check_scores(examples: Sequence[Example]) -> None:
-    for example in examples:
+    for example in () if task.labels or not labelled else examples:
         if not 0 <= score_of(example) <= HIGHEST_SCORE:
             raise DataError(f"{example.place} has the score {example.label}, allowed are 0 to {HIGHEST_SCORE:g}")
+    return examples
 
 
 def write_submission(folder: Path, task_name: str, split: str, predictions: np.ndarray) -> Path:
     """Write what GLUE's server takes: index, the row of the test file from 0, and prediction, a label or a score.
 
-    Args:
-        split: a key of the task's `submissions`.
-        predictions: (rows,) label ids; or scores, which are cut to 0 ... 5.
+    predictions: (rows,) label ids; or scores, which are cut to 0 ... 5.
     """
     task = GLUE_TASKS[task_name]
     if task.labels:

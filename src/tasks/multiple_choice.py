@@ -17,14 +17,7 @@ from src.albert_for_finetune import AlbertForMultipleChoice
 from src.assessment_method import assess
 from src.create_finetune_data import sample, token_columns
 from src.data.feature_cache import Features, Split
-from src.data.race_data import (
-    ANSWERS,
-    LEVELS,
-    NUM_CHOICES,
-    RaceSplit,
-    encode_questions,
-    read_race,
-)
+from src.data.race_data import ANSWERS, LEVELS, NUM_CHOICES, RaceSplit, encode_questions, read_race
 from src.finetune_eval_model import MultipleChoiceScores
 from src.tasks.answerer import Answer, Answerer, Outputs, Probability, Record, likeliest_name, text_of
 from src.tasks.finetune_config import FinetuneConfig, finetuning_optimizers
@@ -74,9 +67,7 @@ class RaceTask(Task):
         questions = sample(questions, config.most_samples(name), config.seed)
         return RaceSplit(name, questions, self.tokenizer, config.max_seq_length, config.max_qa_length)
 
-    def evaluate(
-        self, prepared: PreparedSplit, outputs: dict[str, np.ndarray], task_info: TaskInfo
-    ) -> EvaluationResult:
+    def evaluate(self, prepared: PreparedSplit, outputs: Outputs, task_info: TaskInfo) -> EvaluationResult:
         records, choices = prepared.records, outputs["logits"].argmax(1)
         right, levels = records.array("labels"), records.array("levels")
         metrics = assess("accuracy", choices, right)

@@ -99,9 +99,7 @@ class SquadTask(Task):
         lengths = (config.max_seq_length, config.doc_stride, config.max_query_length)
         return SquadSplit(name, questions, self.tokenizer, *lengths)
 
-    def evaluate(
-        self, prepared: PreparedSplit, outputs: dict[str, np.ndarray], task_info: TaskInfo
-    ) -> EvaluationResult:
+    def evaluate(self, prepared: PreparedSplit, outputs: Outputs, task_info: TaskInfo) -> EvaluationResult:
         config, questions = self.config, prepared.split.examples
         windows = SquadWindows.of(prepared.records.array)
         predictions = independent_predictions(questions, windows, outputs, config.n_best_size, config.max_answer_length)
@@ -133,9 +131,7 @@ class SquadV2Task(SquadTask):
     version_2 = True
     config: SquadV2Config
 
-    def evaluate(
-        self, prepared: PreparedSplit, outputs: dict[str, np.ndarray], task_info: TaskInfo
-    ) -> EvaluationResult:
+    def evaluate(self, prepared: PreparedSplit, outputs: Outputs, task_info: TaskInfo) -> EvaluationResult:
         config, questions = self.config, prepared.split.examples
         windows = SquadWindows.of(prepared.records.array)
         predictions = beam_predictions(questions, windows, outputs, config.n_best_size, config.max_answer_length)

@@ -6,13 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from mindspore import nn
 
 from src.albert_config import AlbertConfig
 from src.data.feature_cache import Split
 from src.data.feature_files import RecordSet
-from src.tasks.answerer import Answer, Answerer
+from src.tasks.answerer import Answer, Answerer, Outputs
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
@@ -117,21 +116,11 @@ class Task(ABC):
 
     @abstractmethod
     def split(self, name: str) -> Split:
-        """The texts of a split.
-
-        Raises:
-            DataError, ConfigError: they are missing or wrong.
-        """
+        """The texts of a split; DataError or ConfigError where they are missing or wrong."""
 
     @abstractmethod
-    def evaluate(
-        self, prepared: PreparedSplit, outputs: dict[str, np.ndarray], task_info: TaskInfo
-    ) -> EvaluationResult:
-        """From outputs of all rows to predictions and metrics.
-
-        Args:
-            task_info: of the weights; it may lack what a development split calibrates.
-        """
+    def evaluate(self, prepared: PreparedSplit, outputs: Outputs, task_info: TaskInfo) -> EvaluationResult:
+        """From outputs of all rows to predictions and metrics; task_info, of the weights, may lack a calibration."""
 
     @abstractmethod
     def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:

@@ -28,9 +28,7 @@ _SHOWN = 3  # of the questions without a prediction
 
 
 def score_answers(
-    questions: Sequence[Question],
-    predictions: Mapping[str, str],
-    language: str = "en",
+    questions: Sequence[Question], predictions: Mapping[str, str], language: str = "en"
 ) -> dict[str, float]:
     """exact_match and f1 as evaluate-v1.1.py has them; or EM and F1 of cmrc2018_evaluate.py, under the same names.
 

@@ -30,12 +30,7 @@ class TaskData:
         return self.task.dev_splits * self.config.do_eval + self.task.test_splits * self.config.do_predict
 
     def prepared(self, name: str) -> PreparedSplit:
-        """A split and its feature files.
-
-        Raises:
-            DataError: the texts or the files are missing or wrong.
-            UserError: the ranks have other ones.
-        """
+        """A split and its feature files; DataError where they are wrong, UserError where the ranks differ."""
         if name not in self._prepared:
             prepared = self._prepare(name)
             self.ranks.must_agree(prepared.records.facts["files"], f"the files of the {name} split")
@@ -51,10 +46,10 @@ class TaskData:
             if name == TRAIN and not self.task.scores_texts:  # large texts need not be kept while training
                 split = ReadySplit(name, Path(records.files[0]))
             return PreparedSplit(split, records)
-        if self.task.scores_texts:
-            split = self.task.split(name)
-            return PreparedSplit(split, open_records(ready, kind, **split.facts()))
-        return PreparedSplit(ReadySplit(name, Path(ready)), open_records(ready, kind))
+        if not self.task.scores_texts:
+            return PreparedSplit(ReadySplit(name, Path(ready)), open_records(ready, kind))
+        split = self.task.split(name)
+        return PreparedSplit(split, open_records(ready, kind, **split.facts()))
 
     def _cached_features(self, split: Any) -> RecordSet:
         """Rank 0 makes what is not there yet, the others wait."""
@@ -91,9 +86,7 @@ class TaskData:
         return FeatureDataset(records, loading, weight_columns)
 
     def identity(self) -> dict[str, Any]:
-        """The facts by which a run knows its texts again, wherever their features lie: those that it learns from, and
-        those that choose its best checkpoint.
-        """
+        """The facts by which a run knows the texts that it learns from, and that choose its best checkpoint, again."""
         splits = (TRAIN, self.task.dev_splits[0]) if self.config.do_eval else (TRAIN,)
         facts = {name: self.prepared(name).records.facts for name in splits}
         return {f"{name} {key}": each[key] for name, each in facts.items() for key in each if key not in STORAGE_FACTS}

@@ -65,11 +65,7 @@ class NerConfig(FinetuneConfig):
 
 
 class NerTask(Task):
-    """Entities in sentences.
-
-    Raises:
-        DataError: there are no sentences, or the training sentences have no entities.
-    """
+    """Entities in sentences."""
 
     kind = "token_classification"
     pairs = False
@@ -110,11 +106,7 @@ class NerTask(Task):
         return labels
 
     def read(self, split: str) -> list[Sentence]:
-        """The sentences of a split, all of them; without a development file a part of the training file is one.
-
-        Raises:
-            DataError: there is no file for it.
-        """
+        """All sentences of a split; without a development file a part of the training file is one."""
         config = self.config
         shared = split != "test" and "dev" not in self.files and config.do_eval
         file = self.files.get(TRAIN if shared else split)
@@ -127,9 +119,7 @@ class NerTask(Task):
         sentences = sample(self.read(name), self.config.most_samples(name), self.config.seed)
         return NerSplit(name, sentences, self.labels, self.tokenizer, self.config.max_seq_length)
 
-    def evaluate(
-        self, prepared: PreparedSplit, outputs: dict[str, np.ndarray], task_info: TaskInfo
-    ) -> EvaluationResult:
+    def evaluate(self, prepared: PreparedSplit, outputs: Outputs, task_info: TaskInfo) -> EvaluationResult:
         sentences = prepared.split.examples
         names = np.array(self.labels)
         probabilities = [softmax(logits, 1) for logits in word_logits(prepared.records.array, outputs["logits"])]
@@ -153,17 +143,13 @@ class NerTask(Task):
 
 def _write(split: NerSplit, tags: list[list[str]], sure: list[np.ndarray], folder: Path) -> None:
     """predictions_SPLIT.txt as conlleval reads it: a word a line, its tag if it is known, the predicted tag; and
-    predictions_SPLIT.tsv with the place of every word and the probability of its tag.
-
-    Args:
-        tags, sure: for every sentence the predicted tags and their probabilities.
+    predictions_SPLIT.tsv with the place of every word and `sure`, the probability of its tag.
     """
     blocks, sentences = [], split.examples
     for sentence, predicted in zip(sentences, tags, strict=True):
         columns = [sentence.words, *([sentence.tags] if sentence.tags else []), predicted]
         blocks.append("".join(" ".join(row) + "\n" for row in zip(*columns, strict=True)))
-    text = "\n".join(blocks)
-    write_text(folder / f"predictions_{split.name}.txt", text)
+    write_text(folder / f"predictions_{split.name}.txt", "\n".join(blocks))
     words = [(number, each, word) for number, each in enumerate(sentences) for word in range(len(each.words))]
     table = {
         "index": [number for number, _, _ in words],

@@ -19,11 +19,7 @@ from src.checkpoint_files import (
 
 
 def prune_checkpoints(folder: Path, written: list[int], keep: int) -> list[int]:
-    """Delete all but the newest `keep` of the checkpoints in `written` and the best one; the steps that are left.
-
-    Args:
-        written: steps of the checkpoints that this run wrote; no other file is ever deleted.
-    """
+    """Delete all but the newest `keep` and the best of this run's checkpoints `written`; the steps that are left."""
     best = best_checkpoint(folder)
     ordered = sorted(set(written))
     for step in ordered[:-keep]:
@@ -38,11 +34,7 @@ def mark_best(folder: Path, step: int, metrics: dict[str, float]) -> None:
 
 
 def restore(cell: nn.Cell, contents: Checkpoint) -> None:
-    """Set every parameter of `cell`, weights, moments and counters, exactly as saved.
-
-    Raises:
-        CheckpointError: the two sets of names, or a shape or type, differ.
-    """
+    """Set every parameter of `cell` exactly as saved; CheckpointError where a name, shape or type differs."""
     parameters = state_of(cell)
     missing = sorted(parameters.keys() - contents.values.keys())
     unexpected = sorted(contents.values.keys() - parameters)

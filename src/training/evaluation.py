@@ -1,12 +1,14 @@
 """Evaluation of a network while it trains, and which of its evaluations chooses the best checkpoint."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from mindspore import nn
 
-from src.training.checkpoint import copy_parameters
+from src.training.checkpoint import copy_parameters, mark_best
 
 
 @dataclass(frozen=True)
@@ -18,6 +20,43 @@ class Selection:
 
     metric: str
     patience: int = 0
+
+
+class BestTracker:
+    """The step with the best development metric, of equal ones the first; without a selection there is none.
+
+    state: of a checkpoint: "step" (0 before the first evaluation), its "metrics", "worse_since": evaluations since.
+    """
+
+    def __init__(self, selection: Selection | None) -> None:
+        self.selection = selection
+        self.state: dict[str, Any] = {"step": 0, "metrics": {}, "worse_since": 0}
+
+    @property
+    def step(self) -> int:
+        """The best step so far; 0: none."""
+        return self.state["step"]
+
+    @property
+    def out_of_patience(self) -> bool:
+        """Whether the metric has not improved for as many evaluations as end the run."""
+        return bool(self.selection and 0 < self.selection.patience <= self.state["worse_since"])
+
+    def update(self, step: int, metrics: dict[str, float]) -> bool:
+        """Compare an evaluation with the best one: whether it is better."""
+        if not self.selection:
+            return False
+        name = self.selection.metric
+        if metrics[name] > self.state["metrics"].get(name, -math.inf):
+            self.state = {"step": step, "metrics": metrics, "worse_since": 0}
+            return True
+        self.state = self.state | {"worse_since": self.state["worse_since"] + 1}
+        return False
+
+    def mark(self, folder: Path, step: int) -> None:
+        """Mark the checkpoint of this step in the folder if it is the best."""
+        if step == self.step > 0:
+            mark_best(folder, step, self.state["metrics"])
 
 
 class Evaluation:

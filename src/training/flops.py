@@ -20,8 +20,7 @@ REPEATS = 5
 def forward_flops(config: AlbertConfig, rows: int, length: int, predictions: int = 0) -> float:
     """Operations of a forward pass over `rows` sequences of `length` tokens.
 
-    Args:
-        predictions: of masked tokens in a sequence, in pre-training, which predicts the order of its segments as well.
+    predictions: of masked tokens in a sequence, in pre-training, which predicts the order of its segments as well.
     """
     tokens, hidden = rows * length, config.hidden_size
     projections = 4 * 2 * tokens * hidden * hidden  # query, key, value, output
@@ -38,11 +37,7 @@ def forward_flops(config: AlbertConfig, rows: int, length: int, predictions: int
 
 
 class Utilisation:
-    """Model-FLOPs utilisation of the training of one architecture on this device.
-
-    Args:
-        texts_per_row: sequences that lie side by side in a row of a batch.
-    """
+    """Model-FLOPs utilisation of the training of one architecture, texts_per_row sequences side by side in a row."""
 
     def __init__(self, config: AlbertConfig, texts_per_row: int = 1) -> None:
         self.config, self.texts_per_row = config, texts_per_row
@@ -53,11 +48,7 @@ class Utilisation:
         self.peak = matmul_flops_per_second(self.config)
 
     def flops(self, batch: dict[str, np.ndarray]) -> float:
-        """Operations of a micro-batch, forward and backward.
-
-        Args:
-            batch: input_mask (B, L), and masked_lm_positions (B, P) where tokens are predicted.
-        """
+        """Operations of a micro-batch: input_mask (B, L), and masked_lm_positions (B, P) where tokens are predicted."""
         rows, width = batch["input_mask"].shape
         predictions = batch["masked_lm_positions"].shape[1] if "masked_lm_positions" in batch else 0
         return 3 * forward_flops(self.config, rows * self.texts_per_row, width // self.texts_per_row, predictions)

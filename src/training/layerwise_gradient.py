@@ -31,15 +31,12 @@ class _Layer(nn.Cell):
 
 
 class LayerwiseGradient(nn.Cell):
-    """What ops.value_and_grad gives for the scaled loss of `network`, in less memory and more time.
+    """What ops.value_and_grad gives for the scaled loss of `network` by `parameters`, in less memory and more time.
 
     Dropout's masks are the same the second time, because they follow from the key.
 
     Inputs: the network's columns as a tuple, dropout_key () int32, scale () float32.
     Outputs: (scaled loss, metrics) as scaled_loss gives them, and the gradients in the order of `parameters`.
-
-    Args:
-        parameters: those to differentiate with regard to.
     """
 
     def __init__(self, network: TrainingNetwork, parameters: Sequence[Parameter]) -> None:

@@ -21,8 +21,7 @@ def rows_in_memory(architecture: AlbertConfig, width: int, starts: int = 0) -> i
     What is alive at the same time was measured on CPU: in the attention five tensors of scores and six states, in the
     feed-forward network four intermediate ones and four states; layers before are gone.
 
-    Args:
-        starts: of a SQuAD v2.0 head, which looks at all tokens for each of them.
+    starts: of a SQuAD v2.0 head, which looks at all tokens for each of them.
     """
     hidden = width * architecture.hidden_size
     attention = 5 * architecture.num_attention_heads * width**2 + 6 * hidden
@@ -34,13 +33,8 @@ def rows_in_memory(architecture: AlbertConfig, width: int, starts: int = 0) -> i
 class OutputTable:
     """Outputs of a network by name, float32, filled in batch by batch.
 
-    values: (rows, ...) arrays; of per-token outputs the tokens of all rows, without padding, as
-        src.data.feature_files.Ragged.
-
-    Args:
-        network: has output_names and per_token_outputs.
-        lengths: (rows,) tokens of each row.
-        ignored: outputs that are not kept.
+    values: (rows, ...) arrays; of per-token outputs the tokens of all rows, without padding, as Ragged.
+    network: has output_names and per_token_outputs. lengths: (rows,) tokens. ignored: outputs that are not kept.
     """
 
     def __init__(self, network: Any, lengths: np.ndarray, ignored: Collection[str] = ()) -> None:
@@ -87,16 +81,12 @@ class OutputTable:
 
 
 def predict_rows(
-    network: nn.Cell,
-    data: FeatureDataset,
-    ranks: Ranks = ALONE,
-    before_batch: Callable[[], object] = lambda: None,
+    network: nn.Cell, data: FeatureDataset, ranks: Ranks = ALONE, before_batch: Callable[[], object] = lambda: None
 ) -> dict[str, Any]:
     """Outputs by name in the order of the rows, as OutputTable has them.
 
     Args:
-        network: one of src/finetune_eval_model.py: input_columns, output_names, per_token_outputs. Set to evaluation by
-            this function.
+        network: one of src/finetune_eval_model.py; set to evaluation by this function.
         data: with Loading(evaluation=True).
         ranks: those that share the rows; each of them gets all outputs.
         before_batch: called before each batch, equally often on every rank.

@@ -43,9 +43,6 @@ class LearningRate(nn.Cell):
        slightly below learning_rate.
 
     Inputs: step, counted from 1, (); elapsed () float32: share of the run's time that is over; 0: it is not limited.
-
-    Raises:
-        ConfigError: the warm-up is longer than the run.
     """
 
     def __init__(self, settings: OptimizerSettings, train_steps: int) -> None:

@@ -66,12 +66,7 @@ def _vocab_size(config: Any, data: PretrainingData, tokenizer: FullTokenizer | N
 
 
 def initialise(network: AlbertForPreTraining, data: PretrainingData, weights: str) -> None:
-    """First weights of a run: those of a checkpoint, else an output bias of the data's token frequencies.
-
-    Raises:
-        CheckpointError: the backbone does not load.
-        DataError: the checkpoint was trained with another vocabulary.
-    """
+    """First weights of a run: those of a checkpoint, else an output bias of the data's token frequencies."""
     if weights:
         contents = find_checkpoint(Path(weights))
         data.check_vocabulary(trained_on(contents), contents.path)

@@ -47,7 +47,6 @@ class Ranks:
 
     @property
     def writer(self) -> bool:
-        """Whether this process writes what all of them have made."""
         return self.rank == 0
 
     def gather(self, value: Any, what: str) -> list[Any]:
@@ -82,11 +81,7 @@ class Ranks:
         return np.sum(self.gather(array, what), axis=0)
 
     def must_agree(self, facts: dict[str, Any], what: str) -> None:
-        """Compare what must be the same on all ranks.
-
-        Raises:
-            UserError: a rank has another value than rank 0; names it, the key and both.
-        """
+        """Raise UserError where a rank has another value than rank 0; it names the rank, the key and both."""
         first, *others = self.gather(facts, what)
         for rank, theirs in enumerate(others, 1):
             if difference := first_difference(first, theirs):
@@ -105,7 +100,6 @@ class Ranks:
             raise UserError(f"scripts/launch.py (process {self.launcher}) has ended, this rank ends at {what}")
 
     def _value_of(self, rank: int, what: str) -> Any:
-        """What a rank says at this meeting, as soon as it has said it."""
         assert self.folder is not None
         path, ended = self._path(rank, self.meetings), self.folder / f"ended-{rank}"
         deadline, pause = time.monotonic() + 60 * self.wait_minutes, 1e-4

@@ -29,8 +29,7 @@ class RunFolder:
     """The folder of one run, locked while this object is open. Use as a context manager.
 
     Args:
-        path: the folder; made if it is not there.
-        config: the merged configuration; its options say what of it must stay the same (on_resume).
+        config: merged; its options say what of it must stay the same (on_resume).
         writer: whether this process writes (rank 0); the others neither lock nor write.
 
     Attributes:
@@ -87,11 +86,7 @@ class RunFolder:
             self._lock = None
 
     def begin(self, needed_bytes: int) -> None:
-        """Bind the folder to the configuration; called when everything is built and work starts.
-
-        Raises:
-            UserError: the disk has less than needed_bytes free.
-        """
+        """Bind the folder to the configuration, as work starts; UserError where too few bytes of the disk are free."""
         if not self.writer:
             return
         for leftover in self.path.glob("unfinished-*"):
@@ -114,11 +109,7 @@ class RunFolder:
 
 
 def check_run_folder(path: Path, config: Config) -> None:
-    """Nothing is written: whether a run of this configuration may start or go on in the folder.
-
-    Raises:
-        ConfigError, CheckpointError: as RunFolder.
-    """
+    """Raise as RunFolder where a run of this configuration may not start or go on in the folder; nothing is written."""
     check_output_folder(path, "the run's folder")
     if not path.exists():
         return

@@ -36,9 +36,6 @@ def read_log(folder: Path, last_step: int) -> list[dict[str, Any]]:
     """Records of train_log.jsonl up to last_step; what a killed run logged after its last checkpoint is left out.
 
     Damaged lines are logged and passed over; a kill may come in the middle of one.
-
-    Raises:
-        DataError: the file cannot be read.
     """
     records = []
     file = folder / LOG_FILE
@@ -60,7 +57,6 @@ class RunLog:
     """Records of one run, continued after `start_step`.
 
     Args:
-        folder: the run's folder.
         metric_names: the training metrics, the total loss first.
         train_steps: updates of the whole run.
         start_step: updates already done; later records of an earlier attempt are removed.

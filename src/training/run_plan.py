@@ -58,14 +58,10 @@ class Precision:
         }
 
     def changes_since(self, before: Mapping[str, str], path: Path, named: bool) -> dict[str, str]:
-        """What differs from the facts before, by key in words.
-
-        Args:
-            before: facts() of the run that the checkpoint `path` belongs to.
-            named: whether the configuration names its compute_type.
+        """What differs from `before`, the facts() of the checkpoint `path`, by key in words.
 
         Raises:
-            ConfigError: the compute_type would change although the configuration does not name one.
+            ConfigError: the compute_type would change although the configuration has not `named` one.
         """
         now = self.facts()
         left, right = before["compute_type"], now["compute_type"]
@@ -99,11 +95,7 @@ class RunFacts:
 
 
 def plan_run(config: Any, epochs: int, batch_size: int, batches_per_epoch: int) -> RunPlan:
-    """config.train_steps if it is above 0, else as many updates as the epochs hold.
-
-    Raises:
-        ConfigError: the data does not fill one update.
-    """
+    """config.train_steps if above 0, else as many updates as the epochs hold; ConfigError where the data fills none."""
     planned = config.train_steps
     if planned <= 0:
         planned = epochs * batches_per_epoch // config.accumulation_steps

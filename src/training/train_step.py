@@ -185,9 +185,6 @@ class TrainStep(nn.Cell):
 
         Returns tensors that may still be computing: network.metric_names, grad_norm, finite, learning_rate
         (0 when skipped), loss_scale (as used).
-
-        Raises:
-            ValueError: another number of micro-batches.
         """
         if len(micro_batches) != self.accumulation_steps:
             raise ValueError(f"{len(micro_batches)} micro-batches given, an update takes {self.accumulation_steps}")

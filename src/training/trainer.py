@@ -19,9 +19,8 @@ from model_utils.facts import flatten
 from src.checkpoint_files import ARCHITECTURE, newest_checkpoint, save_checkpoint, state_of
 from src.data.batches import FeatureDataset
 from src.data.pretraining_data import PretrainingData
-from src.training.best_tracker import BestTracker
 from src.training.checkpoint import prune_checkpoints, restore
-from src.training.evaluation import Evaluation
+from src.training.evaluation import BestTracker, Evaluation
 from src.training.flops import Utilisation
 from src.training.meters import Speed, Stopwatch, Window
 from src.training.pending_updates import PendingUpdates, ReadUpdate, Update, read_values
@@ -44,13 +43,11 @@ class Trainer:
     """Trains until the plan is fulfilled, from the newest good checkpoint in the run's folder.
 
     Args:
-        step: the training step; all its Parameters are saved.
+        step: all its Parameters are saved.
         data: micro-batches of this rank.
-        plan: from src.training.run_plan.plan_run.
-        config: the keys of PretrainConfig that concern the loop.
-        folder: the open run folder.
+        config: a TrainingConfig.
+        folder: open.
         facts: by what the run is known again; kept in every checkpoint.
-        ranks: the processes that train together; rank 0 writes.
         initialise: sets the weights that the run starts with; called where there is no checkpoint to resume from.
         evaluation: where there is one, its metrics join the log, and its selection marks the best checkpoint
             (src/training/checkpoint.py) and may end the run.
@@ -326,11 +323,9 @@ class Trainer:
         self.window.add({name: values[name] for name in (*self.metric_names, "grad_norm")})
 
     def stop_if_diverged(self, step: int, values: dict[str, float]) -> None:
-        """End the run when skipping updates cannot help any more; nothing is saved over the last good checkpoint.
+        """Raise UserError when skipping updates cannot help any more; nothing is saved over the last good checkpoint.
 
-        Raises:
-            UserError: without loss scaling at the first non-finite update; with it after max_skipped_steps in a row,
-                a dynamic scale being at its minimum.
+        That is without loss scaling at once, else after max_skipped_steps in a row, a dynamic scale at its minimum.
         """
         scaling = self.step.scaling
         if scaling.mode != "off":

@@ -2,20 +2,14 @@
 
 from typing import Any
 
-from model_utils.config import (
-    DEVICES,
-    EPOCHS,
-    LOSS_SCALE,
-    MICRO_BATCHES,
-    MINUTES,
-    ROWS,
-    SEED,
-    UPDATES,
-    OneDeviceConfig,
-)
+from model_utils.config import DEVICES, EPOCHS, LOSS_SCALE, MICRO_BATCHES, MINUTES, ROWS, SEED, UPDATES, OneDeviceConfig
 from model_utils.errors import ConfigError
 from model_utils.schema import ANY, SAME_PLACE, Config, option, section
 from src.albert_config import COMPUTE_TYPES, PRESETS, AlbertConfig, AlbertOverrides, resolve_albert_config
+
+SCALED = ("enable_lossscale", True)  # for needs, as the two below
+DYNAMIC = ("loss_scale_mode", "dynamic")
+SAVED = ("enable_save_ckpt", True)
 
 
 class AdamConfig(Config):
@@ -128,26 +122,16 @@ class TrainingConfig(ArchitectureConfig):
     distribute: bool = option(False, "several devices, one process each: scripts/run_*_distribute.sh")
     device_num: int = option(1, "number of devices in use", minimum=1, needs=("distribute", True), maximum=DEVICES)
     enable_lossscale: bool = option(True, "scale the loss against float16 underflow; changes nothing in float32")
-    loss_scale_mode: str = option(
-        "dynamic", "dynamic adapts the scale", choices=("dynamic", "static"), needs=("enable_lossscale", True)
-    )
-    loss_scale_value: float = option(
-        65536.0, "first or static scale", minimum=1, needs=("enable_lossscale", True), maximum=LOSS_SCALE
-    )
-    scale_factor: float = option(
-        2.0, "what the scale is changed by", above=1, needs=("loss_scale_mode", "dynamic"), maximum=2**16
-    )
-    scale_window: int = option(
-        1000, "good updates before the scale grows", minimum=1, needs=("loss_scale_mode", "dynamic"), maximum=UPDATES
-    )
-    min_loss_scale: float = option(
-        1.0, "floor of the scale", above=0, needs=("loss_scale_mode", "dynamic"), maximum=LOSS_SCALE
-    )
+    loss_scale_mode: str = option("dynamic", "dynamic adapts the scale", choices=("dynamic", "static"), needs=SCALED)
+    loss_scale_value: float = option(65536.0, "first or static scale", minimum=1, needs=SCALED, maximum=LOSS_SCALE)
+    scale_factor: float = option(2.0, "what the scale is changed by", above=1, needs=DYNAMIC, maximum=2**16)
+    scale_window: int = option(1000, "good updates before the scale grows", minimum=1, needs=DYNAMIC, maximum=UPDATES)
+    min_loss_scale: float = option(1.0, "floor of the scale", above=0, needs=DYNAMIC, maximum=LOSS_SCALE)
     max_skipped_steps: int = option(
         20,
         "skipped updates in a row at the floor that end the run",
         minimum=1,
-        needs=("enable_lossscale", True),
+        needs=SCALED,
         on_resume=ANY,
         maximum=UPDATES,
     )
@@ -164,20 +148,15 @@ class TrainingConfig(ArchitectureConfig):
         1000,
         "updates between checkpoints; 0: only by time and at the end",
         minimum=0,
-        needs=("enable_save_ckpt", True),
+        needs=SAVED,
         on_resume=ANY,
         maximum=UPDATES,
     )
     save_checkpoint_minutes: float = option(
-        10.0,
-        "minutes between checkpoints; 0: only by steps",
-        minimum=0,
-        needs=("enable_save_ckpt", True),
-        on_resume=ANY,
-        maximum=MINUTES,
+        10.0, "minutes between checkpoints; 0: only by steps", minimum=0, needs=SAVED, on_resume=ANY, maximum=MINUTES
     )
     save_checkpoint_num: int = option(
-        2, "newest checkpoints that are kept", minimum=1, needs=("enable_save_ckpt", True), on_resume=ANY, maximum=1000
+        2, "newest checkpoints that are kept", minimum=1, needs=SAVED, on_resume=ANY, maximum=1000
     )
     log_steps: int = option(
         50, "updates between lines of the log; the first ones come sooner", minimum=1, on_resume=ANY, maximum=UPDATES
