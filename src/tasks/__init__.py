@@ -20,14 +20,7 @@ FINE_TUNED = tuple(name for name, spec in TASKS.items() if spec.head)
 
 
 def parse_task_info(content: Any, origin: str, allowed: Collection[str] = FINE_TUNED) -> TaskInfo:
-    """What task.json says, as its task has it.
-
-    Args:
-        origin: the file, for the error. allowed: tasks.
-
-    Raises:
-        DataError: names the key, what it holds and what is allowed.
-    """
+    """What task.json (origin) says of one of the allowed tasks; DataError names key, value and what is allowed."""
     named = create_model("Named", __base__=Schema, task=(Literal[tuple(allowed)], ...))
     return validated(content, TASKS[validated(content, named, origin).task].info, origin)
 

@@ -40,10 +40,7 @@ class Answer(BaseModel):
 
 
 def text_of(record: Record, *keys: str, needed: bool = True) -> str:
-    """A text of a record under the first of these keys that it has, "" for none that is not needed.
-
-    Raises DataError where it is missing, blank or no text.
-    """
+    """The text under the first of these keys, "" if missing and not needed; DataError for what is blank or no text."""
     key = next((key for key in keys if key in record), keys[0])
     text = record.get(key)
     if text is None and not needed:

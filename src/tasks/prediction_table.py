@@ -12,13 +12,10 @@ _ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
 
 
 def write_prediction_table(folder: Path, split: str, columns: Mapping[str, Iterable[Any]]) -> None:
-    r"""Write the columns under their names, tabs between them.
+    r"""Write the columns, all of the same length, under their names, tabs between them.
 
     Tabs, line ends and backslashes in a field become \t, \n, \r and \\. Numbers are written as Python's own, whose text
     gives exactly the same number again, so that figures can be computed from the file.
-
-    Args:
-        columns: by name, all of the same length.
     """
     rows = zip(*columns.values(), strict=True)
     text = "".join("\t".join(map(_field, row)) + "\n" for row in (tuple(columns), *rows))

@@ -144,11 +144,7 @@ OPTIMIZERS = {kind.__name__: kind for kind in (AdamWeightDecay, Lamb, Adam)}
 
 
 def build_optimizer(parameters: Sequence[Parameter], settings: OptimizerSettings, train_steps: int) -> Optimizer:
-    """The optimizer named in `settings` over `parameters` for a run of `train_steps` updates.
-
-    Raises:
-        ConfigError: an unknown optimizer, or a warm-up longer than the run.
-    """
+    """The optimizer named in `settings`; ConfigError for an unknown one, or a warm-up longer than the run."""
     if settings.name not in OPTIMIZERS:
         raise ConfigError(f"optimizer_cfg.optimizer is {settings.name!r}, allowed are {', '.join(OPTIMIZERS)}")
     return OPTIMIZERS[settings.name](parameters, settings, train_steps)

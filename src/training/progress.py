@@ -12,12 +12,9 @@ class Progress:
     Time is that of training in all sessions of the run: compilation, evaluation and saving count, what lies between
     two sessions does not.
 
-    Args:
-        clock: seconds from any moment on.
-
     Attributes:
         step: updates started.
-        seconds: of training, as of the last `set`; the same on every rank, unlike `measured`.
+        seconds: of training, the same on every rank, unlike `measured`.
     """
 
     def __init__(self, plan: RunPlan, clock: Callable[[], float] = time.monotonic) -> None:

@@ -58,7 +58,6 @@ class RunLog:
 
     Args:
         metric_names: the training metrics, the total loss first.
-        train_steps: updates of the whole run.
         start_step: updates already done; later records of an earlier attempt are removed.
         baselines: what each metric is to be compared with, for instance chance.
     """
