@@ -208,7 +208,7 @@ def _first_whole(paths: Iterable[Path], only_weights: bool = False) -> Checkpoin
                 raise CheckpointError(f"{path} is damaged: its end with the checksum is missing")
             return read_checkpoint(path, only_weights)
         except CheckpointError as error:
-            logger.warning(f"{error}; passed over")
+            logger.info(f"{error}; passed over")
     return None
 
 
@@ -240,7 +240,7 @@ def _find(path: Path) -> Checkpoint:
     if contents is None:
         raise CheckpointError(f"{path} holds no readable checkpoint; expected albert-<step>.ckpt")
     if best and contents.path != best:
-        logger.warning(f"{contents.path} stands in for {best.name}, which was chosen as the best one")
+        logger.info(f"{contents.path} stands in for {best.name}, which was chosen as the best one")
     return contents
 
 

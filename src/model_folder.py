@@ -187,7 +187,8 @@ def _no_vocabulary(folder: Path) -> DataError:
 
 def _save_tokenizer(folder: Path, tokenizer: FullTokenizer) -> None:
     file = folder / tokenizer.file.name
-    write_atomically(file, lambda temporary: temporary.write_bytes(tokenizer.content))
+    if not file.exists() or file.read_bytes() != tokenizer.content:
+        write_atomically(file, lambda temporary: temporary.write_bytes(tokenizer.content))
     kind = "spm_model_file" if tokenizer.is_sentencepiece else "vocab_file"
     described = {kind: file.name, "do_lower_case": tokenizer.do_lower_case, "vocab_sha256": tokenizer.sha256}
     write_checked(folder / TOKENIZER_FILE, described)

@@ -344,6 +344,36 @@ def test_a_signal_in_an_evaluation_is_answered_before_its_next_batch(
     assert best[0] == best[1] and json.loads(best[0])["step"] == 20
 
 
+def test_a_signal_with_the_last_batch_of_an_evaluation_trains_no_update_more(tmp_path: Path) -> None:
+    def measure(before_batch: Callable[[], object]) -> dict[str, float]:
+        before_batch()
+        os.kill(os.getpid(), signal.SIGTERM)
+        return {"f1": 0.5}
+
+    step = Step()
+    with pytest.raises(SystemExit, match="143"):
+        fit(make_config(tmp_path), step, evaluation=evaluation(measure, 6))
+    assert int(step.tried.asnumpy()) == list_checkpoints(tmp_path)[0][0] == 6
+    assert log(tmp_path)[-1]["eval_f1"] == 0.5
+
+
+@pytest.mark.parametrize("step", [8, 20])
+def test_an_evaluation_that_a_resumed_run_owes_no_more_leaves_its_line_of_the_log(
+    tmp_path: Path, undisturbed: Path, step: int
+) -> None:
+    def measure(before_batch: Callable[[], object]) -> dict[str, float]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        before_batch()
+        raise AssertionError("the signal was to be obeyed")
+
+    config = make_config(tmp_path)
+    with pytest.raises(SystemExit, match="143"):
+        fit(config, evaluation=evaluation(measure, step))
+    fit(config)
+    assert without_speed(log(tmp_path)) == without_speed(log(undisturbed))
+    assert json.loads((tmp_path / "train_results.json").read_text())["step"] == 20
+
+
 class NoSignals(nullcontext):
     """In place of StopSignals, which belong to a main thread."""
 

@@ -135,7 +135,7 @@ class Finetuning:
     """One task on one device; rows and architecture are the same for all seeds."""
 
     def __init__(self, config: FinetuneConfig, device: Device, tokenizer: FullTokenizer, task: Task) -> None:
-        self.config, self.device, self.tokenizer, self.task = config, device, tokenizer, task
+        self.config, self.tokenizer, self.task = config, tokenizer, task
         self.ranks = ranks_of(device)
         self.precision = plan_precision(config, device)
         self.architecture = config.albert_config(

@@ -100,6 +100,8 @@ class Trainer:
             ConfigError: it was trained in another precision, and the configuration does not ask for this one.
         """
         self.resume()
+        if self.utilisation and self.ranks.writer:
+            self.utilisation.measure_device()  # while the others wait in check_ranks
         self.check_ranks()
         with self.signals, self.work():
             micro_batches = self.micro_batches()
@@ -108,12 +110,14 @@ class Trainer:
                     self.start(next(micro_batches))
                 self.meet()
                 step = self.progress.step
-                evaluation, save = self.evaluation_due(step), self.save_due(step)
-                if evaluation or save or self.stop_signal or self.reading_due(step):
+                if self.evaluation_due(step) or self.save_due(step) or self.stop_signal or self.reading_due(step):
                     self.read()
-                if evaluation:
+                if self.evaluation_due(step):
                     self.evaluate(step)
-                if save or self.over or self.stop_signal or self.best.step == step:
+                    self.meet()
+                elif self.evaluating:
+                    self.drop_evaluation(step)
+                if self.save_due(step) or self.over or self.stop_signal or self.best.step == step:
                     self.save()
                 if self.stop_signal and not self.over:
                     self.stop()
@@ -154,7 +158,7 @@ class Trainer:
         self.progress.start(state["step"], state["seconds"])
         self.written, self.latest, self.best.state = state["written"], state["latest"], state["best"]
         self.skipped_steps, self.skipped_in_a_row = state["skipped_steps"], state["skipped_in_a_row"]
-        self.evaluating = state["evaluating"] and self.evaluation_due(state["step"])
+        self.evaluating = state["evaluating"]
         self.window = Window(state["window"])
         if self.ranks.writer:  # a kill may have come between the checkpoint and the mark
             self.best.mark(self.folder.path, self.progress.step)
@@ -179,8 +183,6 @@ class Trainer:
         if self.ranks.writer:
             # An evaluation that was stopped is made again, and writes the record of its step.
             kept = self.progress.step - self.evaluating
-            if self.utilisation:
-                self.utilisation.measure_device()
             self.log = RunLog(self.folder.path, self.metric_names, self.plan.train_steps, kept, self.baselines)
         try:
             with closing(self.log) if self.log else nullcontext():
@@ -349,6 +351,12 @@ class Trainer:
             self.evaluation.keep(step)
         self.record(step, metrics)
 
+    def drop_evaluation(self, step: int) -> None:
+        """Log the step whose evaluation was stopped and which the run, resumed with other eval_steps, owes no more."""
+        self.evaluating = False
+        if self.record_due(step):
+            self.record(step)
+
     def stop_if_asked(self) -> None:
         """What an evaluation calls before each of its batches."""
         self.meet()
@@ -401,7 +409,7 @@ class Trainer:
     def finish(self) -> dict[str, Any]:
         """Mark the run as finished and obey a signal that came with its end; returns and raises as fit."""
         step, results = self.progress.step, self.log.records[-1] if self.log and self.log.records else {}
-        if self.progress.elapsed >= 1:
+        if self.progress.elapsed >= 1 and step < self.plan.train_steps and not self.best.out_of_patience:
             logger.info(f"max_train_hours {self.config.max_train_hours:g} are over after step {step}")
         self.folder.finish(results)
         self.meet()
