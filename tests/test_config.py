@@ -442,3 +442,9 @@ def test_settings_of_the_chosen_optimizer() -> None:
     assert settings["name"] == "Adam" and settings["weight_decay"] == 0.0 and settings["decay_filter"] == ()
     settings = load_config(PretrainConfig, ["--optimizer_cfg.optimizer=Lamb"]).optimizer_cfg.settings()
     assert settings["learning_rate"] == 0.00176 and settings["decay_filter"] == ("gamma", "beta", "bias")
+
+
+@pytest.mark.parametrize("key", ["train_data_file_path", "eval_data_file_path", "schema_file_path"])
+def test_tasks_that_read_no_tfrecords_refuse_them(key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{key} (is some\.tfrecord, allowed are feature files|means nothing here)"):
+        load_config(multiple_choice.RaceConfig, [f"--{key}", "some.tfrecord"])

@@ -11,6 +11,7 @@ from model_utils.errors import CheckpointError, ConfigError
 from src.albert_config import AlbertConfig
 from src.albert_model import AlbertModel
 from src.tasks import FINE_TUNED, TASKS, parse_task_info, tasks_of_head
+from src.tasks.spec import dense_shapes
 from src.tasks.task_info import TaskInfo
 
 logger = logging.getLogger(__name__)
@@ -59,8 +60,9 @@ def account(names: Mapping[str, str], found: Collection[str], skipped: int, orig
 
 def check_shapes(values: Mapping[str, np.ndarray], config: AlbertConfig, origin: object) -> None:
     """Raise CheckpointError if a weight has another size than the architecture gives it."""
-    outputs, between = (len(values.get(f"{name}.bias", ())) for name in ("classifier", "classifier_hidden"))
-    expected = weight_shapes(config, outputs, between)
+    modules = [TASKS[name].head.module for name in FINE_TUNED]
+    outputs = next((len(values[bias]) for module in modules if (bias := f"{module}.bias") in values), 0)
+    expected = weight_shapes(config, outputs, len(values.get("classifier_hidden.bias", ())))
     wrong = [
         f"{name} is {value.shape}, by the architecture {expected[name]}"
         for name, value in values.items()
@@ -73,28 +75,15 @@ def check_shapes(values: Mapping[str, np.ndarray], config: AlbertConfig, origin:
 def weight_shapes(config: AlbertConfig, outputs: int = 0, between: int = 0) -> dict[str, tuple[int, ...]]:
     """Name and shape of every weight that a model of this architecture may have, with any head.
 
-    outputs: of the classifier. between: size of the hidden layer before it, 0 for none.
+    outputs: of the fine-tuned head. between: size of the hidden layer before it, 0 for none.
     """
     hidden, embedding = config.hidden_size, config.embedding_size
-    dense = {
-        "mlm.dense": (embedding, hidden),
-        "sop": (2, hidden),
-        "classifier_hidden": (between, hidden),
-        "classifier": (outputs, between or hidden),
-        "qa_outputs": (2, hidden),
-        "start_logits": (1, hidden),
-        "end_hidden": (hidden, 2 * hidden),
-        "end_logits": (1, hidden),
-        "answer_hidden": (hidden, 2 * hidden),
-        "answer_logits": (1, hidden),
-    }
     shapes = {f"albert.{weight.name}": tuple(weight.shape) for weight in AlbertModel(config).trainable_params()}
+    shapes |= dense_shapes("mlm.dense", hidden, embedding) | dense_shapes("sop", hidden, 2)
+    shapes |= {"mlm.layer_norm.gamma": (embedding,), "mlm.layer_norm.beta": (embedding,)}
     shapes["mlm.bias"] = (config.vocab_size,)
-    for name, (out_size, in_size) in dense.items():
-        shapes |= {f"{name}.weight": (out_size, in_size), f"{name}.bias": (out_size,)}
-    del shapes["answer_logits.bias"]  # google's head has none
-    for name, size in (("mlm.layer_norm", embedding), ("end_layer_norm", hidden)):
-        shapes |= {f"{name}.gamma": (size,), f"{name}.beta": (size,)}
+    for name in FINE_TUNED:  # a layer that several tasks have is that of the first one
+        shapes = TASKS[name].head.shapes(hidden, outputs, between) | shapes
     return shapes
 
 

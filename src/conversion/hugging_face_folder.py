@@ -163,7 +163,7 @@ def _architecture(model: ModelFolder) -> str:
         )
     if "classifier_hidden" in modules:
         raise CheckpointError("the model has a hidden layer before its classifier, transformers' ALBERT has none")
-    if task is None and "classifier" in modules:
+    if task is None and modules & {TASKS[name].head.module for name in FINE_TUNED}:
         raise ConfigError("a Hugging Face folder says what its model is for: give --task")
     if task is None and "sop" in modules:
         return "AlbertForPreTraining"

@@ -6,10 +6,7 @@ from model_utils.config import ROWS, OneDeviceConfig
 from model_utils.errors import ConfigError
 from model_utils.schema import option
 from src.albert_config import LENGTH
-from src.tasks.classification import ClassifierConfig
-from src.tasks.multiple_choice import RaceConfig
-from src.tasks.question_answering import SquadConfig, SquadV2Config
-from src.tasks.token_classification import NerConfig
+from src.tasks import TASKS
 from src.training.training_config import PretrainConfig
 
 MINDIR, AIR, ONNX = "MINDIR", "AIR", "ONNX"
@@ -23,7 +20,7 @@ class ExportConfig(OneDeviceConfig):
     """
 
     config_file = "pretrain_config.yaml"
-    file_sharers = (ClassifierConfig, RaceConfig, SquadConfig, SquadV2Config, NerConfig, PretrainConfig)
+    file_sharers = (*dict.fromkeys(spec.config for spec in TASKS.values() if spec.config), PretrainConfig)
 
     export_ckpt_file: str = option("", "a checkpoint, or the folder of a run or a conversion", required=True)
     export_file_name: str = option(

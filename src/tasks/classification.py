@@ -36,7 +36,7 @@ from src.tasks.answerer import Answer, Answerer, Outputs, Probability, Record, l
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.glue import GLUE_TASKS, read_glue, write_submission
 from src.tasks.prediction_table import write_prediction_table
-from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, Task, TaskSpec
+from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, Shapes, Task, TaskSpec, dense_shapes
 from src.tasks.task_info import LabelledInfo, TaskInfo
 from src.tokenization import FullTokenizer
 
@@ -51,6 +51,7 @@ class ClassifierConfig(FinetuneConfig):
     """Classify texts or pairs of texts, or score them: python run_classifier.py."""
 
     config_file = "task_classifier_config.yaml"
+    reads_tfrecords = True
 
     task_name: str = option("custom", "a task of GLUE, or custom for one's own files", choices=(*GLUE_TASKS, CUSTOM))
     assessment_method: str = option(
@@ -317,6 +318,10 @@ class RegressionAnswer(Answer):
     score: float
 
 
+def _shapes(hidden: int, outputs: int, between: int) -> Shapes:
+    return dense_shapes("classifier_hidden", hidden, between) | dense_shapes("classifier", between or hidden, outputs)
+
+
 _PAIR = {"text_a": RecordField(), "text_b": RecordField(optional=True)}
 _PARTS, _HUGGING_FACE = (("classifier.",), ("classifier_hidden.",)), "AlbertForSequenceClassification"
 CLASSIFICATION = TaskSpec(
@@ -325,9 +330,10 @@ CLASSIFICATION = TaskSpec(
     ClassificationAnswerer,
     _PAIR,
     ClassificationAnswer,
-    Head("classifier", 0, _PARTS, _HUGGING_FACE),
+    Head("classifier", 0, _PARTS, _shapes, _HUGGING_FACE),
     ClassificationInfo,
     losses=AlbertForSequenceClassification,
+    config=ClassifierConfig,
 )
 REGRESSION = TaskSpec(
     "regression",
@@ -335,7 +341,8 @@ REGRESSION = TaskSpec(
     RegressionAnswerer,
     _PAIR,
     RegressionAnswer,
-    Head("classifier", 1, _PARTS, _HUGGING_FACE),
+    Head("classifier", 1, _PARTS, _shapes, _HUGGING_FACE),
     RegressionInfo,
     losses=AlbertForRegression,
+    config=ClassifierConfig,
 )

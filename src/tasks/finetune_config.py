@@ -1,11 +1,12 @@
 """What the configurations of the fine-tuning scripts share; each task's own lies in the task's module."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from model_utils.config import EPOCHS, ROWS, UPDATES
 from model_utils.errors import ConfigError
 from model_utils.schema import ANY, SAME_PLACE, option
 from src.albert_config import LENGTH
+from src.data.feature_files import SUFFIX
 from src.training.training_config import AdamConfig, DecayedAdamConfig, OptimizerConfig, TrainingConfig
 
 SAMPLES = 2**31 - 1
@@ -22,6 +23,8 @@ def finetuning_optimizers(learning_rate: float) -> OptimizerConfig:
 
 class FinetuneConfig(TrainingConfig):
     """The keys that all tasks share."""
+
+    reads_tfrecords: ClassVar[bool] = False  # ready features may be TFRecords, whatever their names
 
     optimizer_cfg: OptimizerConfig = finetuning_optimizers(5e-5)
 
@@ -117,6 +120,12 @@ class FinetuneConfig(TrainingConfig):
 
     def validate(self) -> None:
         super().validate()
+        for key in ("train_data_file_path", "eval_data_file_path"):
+            path = getattr(self, key)
+            if path and not self.reads_tfrecords and not path.endswith(SUFFIX):
+                raise ConfigError(f"{key} is {path}, allowed are feature files of this task, DIR/NAME{SUFFIX}")
+        if self.schema_file_path and not self.reads_tfrecords:
+            raise ConfigError("schema_file_path means nothing here: this task reads no TFRecords")
         if not (self.do_train or self.do_eval or self.do_predict):
             raise ConfigError("do_train, do_eval and do_predict are all false: nothing is left to do")
         if self.do_train:

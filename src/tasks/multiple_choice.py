@@ -22,7 +22,7 @@ from src.finetune_eval_model import MultipleChoiceScores
 from src.tasks.answerer import Answer, Answerer, Outputs, Probability, Record, likeliest_name, text_of
 from src.tasks.finetune_config import FinetuneConfig, finetuning_optimizers
 from src.tasks.prediction_table import write_prediction_table
-from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, Task, TaskSpec
+from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, Task, TaskSpec, dense_shapes
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
 from src.training.training_config import OptimizerConfig
@@ -136,8 +136,15 @@ MULTIPLE_CHOICE = TaskSpec(
     ChoiceAnswerer,
     {"article": RecordField(), "question": RecordField(), "options": RecordField(texts=NUM_CHOICES)},
     ChoiceAnswer,
-    Head("classifier", 1, (("classifier.",),), "AlbertForMultipleChoice"),
+    Head(
+        "classifier",
+        1,
+        (("classifier.",),),
+        lambda hidden, *_: dense_shapes("classifier", hidden, 1),
+        "AlbertForMultipleChoice",
+    ),
     ChoiceInfo,
     texts_per_row=NUM_CHOICES,
     losses=AlbertForMultipleChoice,
+    config=RaceConfig,
 )

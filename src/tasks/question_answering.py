@@ -28,7 +28,7 @@ from src.squad_postprocess import (
 from src.tasks.answerer import Answer, Answerer, Offset, Outputs, Probability, Record, text_of
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.prediction_table import write_prediction_table
-from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, Task, TaskSpec
+from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, Shapes, Task, TaskSpec, dense_shapes
 from src.tasks.squad_metrics import score_answers, score_with_threshold
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
@@ -277,6 +277,15 @@ class SpanAnswer(Span, Answer):
     n_best: list[Span] = Field(description="the likeliest spans, best first")
 
 
+def _search_shapes(hidden: int, *_: int) -> Shapes:
+    shapes = {"end_layer_norm.gamma": (hidden,), "end_layer_norm.beta": (hidden,), "answer_logits.weight": (1, hidden)}
+    for name in ("start_logits", "end_logits"):
+        shapes |= dense_shapes(name, hidden, 1)
+    for name in ("end_hidden", "answer_hidden"):
+        shapes |= dense_shapes(name, 2 * hidden, hidden)
+    return shapes
+
+
 _FIELDS = {"context": RecordField(), "question": RecordField()}
 SQUAD_V1 = TaskSpec(
     "squad_v1",
@@ -284,9 +293,16 @@ SQUAD_V1 = TaskSpec(
     SpanAnswerer,
     _FIELDS,
     SpanAnswer,
-    Head("qa_outputs", 2, (("qa_outputs.",),), "AlbertForQuestionAnswering"),
+    Head(
+        "qa_outputs",
+        2,
+        (("qa_outputs.",),),
+        lambda hidden, *_: dense_shapes("qa_outputs", hidden, 2),
+        "AlbertForQuestionAnswering",
+    ),
     SpanInfo,
     losses=AlbertForQuestionAnswering,
+    config=SquadConfig,
 )
 SQUAD_V2 = TaskSpec(
     "squad_v2",
@@ -298,7 +314,9 @@ SQUAD_V2 = TaskSpec(
         "start_logits",
         1,
         (("start_logits.", "end_hidden.", "end_layer_norm.", "end_logits.", "answer_hidden.", "answer_logits."),),
+        _search_shapes,
     ),
     SpanSearchInfo,
     losses=AlbertForSpanSearch,
+    config=SquadV2Config,
 )

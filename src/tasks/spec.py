@@ -25,19 +25,29 @@ class RecordField:
     texts: int = 0
 
 
+Shapes = dict[str, tuple[int, ...]]
+
+
+def dense_shapes(name: str, in_size: int, out_size: int) -> Shapes:
+    """Weight and bias of a src.layers.Dense of this name."""
+    return {f"{name}.weight": (out_size, in_size), f"{name}.bias": (out_size,)}
+
+
 @dataclass(frozen=True)
 class Head:
     """The fine-tuned weights of a task.
 
-    module: the layer that scores, as checkpoints name it; its bias tells the head.
+    module: the layer that scores, as checkpoints name it; its bias, which has an entry for each output, tells the head.
     outputs: of that layer; 0: one for each label.
     parts: beginnings of the names of weights that come together or not at all.
+    shapes: of all of them by name, from the hidden size, the outputs and the width of a layer before the scores.
     hugging_face: the class of transformers, whose names of these weights are the same; "" for none.
     """
 
     module: str
     outputs: int
     parts: tuple[tuple[str, ...], ...]
+    shapes: Callable[[int, int, int], Shapes]
     hugging_face: str = ""
 
 
@@ -48,7 +58,7 @@ class TaskSpec:
     name: in task.json. info: of what task.json says.
     scores: the network without losses. losses: of scores, whose weights a seed initialises; None: not trained here.
     needed: beginnings of the names of weights that the scores cannot do without.
-    head: None where pre-trained weights are used as they are.
+    head: None where pre-trained weights are used as they are. config: of the command that trains it, None for none.
     answerer: reads records and makes answers. fields: of a record that the server takes. answer: that it gives.
     texts_per_row: side by side in a row, whose lengths count together.
     """
@@ -63,6 +73,7 @@ class TaskSpec:
     needed: tuple[str, ...] = ("",)
     texts_per_row: int = 1
     losses: Callable[[nn.Cell, int], nn.Cell] | None = None
+    config: type[FinetuneConfig] | None = None
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from src.finetune_eval_model import TokenClassificationScores
 from src.tasks.answerer import Answer, Answerer, Offset, Outputs, Probability, Record, text_of
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.prediction_table import write_prediction_table
-from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, Task, TaskSpec
+from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, Task, TaskSpec, dense_shapes
 from src.tasks.task_info import LabelledInfo, TaskInfo
 from src.tokenization import FullTokenizer
 
@@ -218,7 +218,14 @@ TOKEN_CLASSIFICATION = TaskSpec(
     EntityAnswerer,
     {"text": RecordField()},
     EntitiesAnswer,
-    Head("classifier", 0, (("classifier.",),), "AlbertForTokenClassification"),
+    Head(
+        "classifier",
+        0,
+        (("classifier.",),),
+        lambda hidden, outputs, _: dense_shapes("classifier", hidden, outputs),
+        "AlbertForTokenClassification",
+    ),
     LabelledInfo,
     losses=AlbertForTokenClassification,
+    config=NerConfig,
 )
