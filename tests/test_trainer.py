@@ -1,144 +1,36 @@
-"""The loop alone, with a step that computes in numpy: positions, records, resume, stops, divergence."""
+"""The loop: positions, records, resume, divergence."""
 
-import json
-import math
-import os
 import re
-import signal
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import mindspore as ms
-import numpy as np
 import pytest
-from mindspore import Parameter, Tensor, nn
+from mindspore import Tensor
 
 from model_utils.device import Device
 from model_utils.errors import CheckpointError, ConfigError, UserError
-from model_utils.schema import load_config
 from src.checkpoint_files import list_checkpoints
 from src.training.dry_run import dry_run
-from src.training.evaluation import Evaluation, Selection
-from src.training.progress import Progress
+from src.training.evaluation import Selection
 from src.training.ranks import Ranks
 from src.training.run_folder import RunFolder
-from src.training.run_plan import LossScale, Precision, RunFacts, RunPlan, plan_precision, plan_run
+from src.training.run_plan import LossScale, Precision, RunPlan, plan_precision, plan_run
 from src.training.trainer import UNTIL_KNOWN, Trainer
-from src.training.training_config import PretrainConfig
-
-LENGTH, BATCH = 8, 4
-FLOAT32 = Precision("CPU", "float32", LossScale("off"))
-
-
-class Rows:
-    """Micro-batches whose content is a pure function of epoch and number."""
-
-    def __init__(self, per_epoch: int = 5, lengths: tuple[int, ...] = (LENGTH,)) -> None:
-        self.per_epoch, self.lengths = per_epoch, lengths
-
-    def width_shares(self) -> list[tuple[int, float]]:
-        return [(number, 1 / len(self.lengths)) for number in range(len(self.lengths))]
-
-    def batches(self, epoch: int, start: int = 0) -> Iterator[dict[str, np.ndarray]]:
-        for number in range(start, self.per_epoch):
-            mask = np.ones((BATCH, self.lengths[number % len(self.lengths)]), np.int32)
-            mask[:, 6:] = 0
-            yield {"input_mask": mask, "value": np.float32([epoch * 100 + number])}
-
-
-class Step(nn.Cell):
-    """Its weight remembers every value it saw, in order; `failing` steps are not finite."""
-
-    network = SimpleNamespace(metric_names=("loss", "accuracy"))
-
-    def __init__(self, failing: Any = (), scaling: str = "dynamic") -> None:
-        super().__init__()
-        self.scaling = LossScale(scaling)
-        self.restarts = 0
-        self.weight = Parameter(Tensor(0.5, ms.float32), name="albert.weight")
-        self.tried = Parameter(Tensor(0, ms.int32), name="global_step")
-        self.scale = Parameter(Tensor(8.0, ms.float32), name="loss_scale")
-        self.failing = failing
-        self.seen: list[float] = []
-        self.elapsed: list[float] = []
-
-    def restart_scaling(self) -> None:
-        self.restarts += 1
-
-    def train(self, micro_batches: list[dict[str, np.ndarray]], elapsed: float = 0.0) -> dict[str, Tensor]:
-        self.elapsed.append(elapsed)
-        tried = int(self.tried.asnumpy()) + 1
-        values = [float(batch["value"][0]) for batch in micro_batches]
-        self.seen += values
-        weight = np.float32(math.sin(float(self.weight.asnumpy()) + sum(values)))
-        self.weight.set_data(Tensor(weight))
-        self.tried.set_data(Tensor(tried, ms.int32))
-        scale, finite = float(self.scale.asnumpy()), tried not in self.failing
-        if not finite:
-            self.scale.set_data(Tensor(max(scale / 2, 1.0), ms.float32))
-        return {
-            "loss": Tensor(weight + 2 if finite else np.float32(np.nan)),
-            "accuracy": Tensor(np.float32(0.5)),
-            "grad_norm": Tensor(np.float32(1.0 if finite else np.inf)),
-            "finite": Tensor(finite),
-            "learning_rate": Tensor(np.float32(0.1 / tried if finite else 0.0)),
-            "loss_scale": Tensor(np.float32(scale)),
-        }
-
-
-def make_config(folder: Path, **changes: Any) -> PretrainConfig:
-    settings = {
-        "train_steps": 20,
-        "log_steps": 4,
-        "accumulation_steps": 2,
-        "batch_size": BATCH,
-        "save_checkpoint_path": folder,
-        "save_checkpoint_steps": 5,
-        "save_checkpoint_num": 2,
-        "max_skipped_steps": 5,
-        **changes,
-    }
-    words = [word for key, value in settings.items() if value is not None for word in (f"--{key}", str(value))]
-    return load_config(PretrainConfig, ["--config_path", os.devnull, *words])
-
-
-FACTS = ("identity", "precision", "architecture", "earlier_identity")
-
-
-def make_facts(
-    identity: Any = None, precision: Precision = FLOAT32, architecture: Any = None, earlier_identity: Any = None
-) -> RunFacts:
-    return RunFacts(identity or {"rows": 20}, precision, architecture or {}, earlier_identity)
-
-
-def evaluation(measure: Callable[[Callable[[], object]], dict[str, float]], *when: Any) -> Evaluation:
-    def result(_: nn.Cell, before_batch: Callable[[], object]) -> SimpleNamespace:
-        return SimpleNamespace(metrics=measure(before_batch))
-
-    return Evaluation(nn.Cell(), nn.Cell(), result, *when)
-
-
-def fit(config: PretrainConfig, step: Step | None = None, **arguments: Any) -> dict[str, Any]:
-    data = arguments.pop("data", Rows())
-    facts = make_facts(**{key: arguments.pop(key) for key in FACTS if key in arguments})
-    with RunFolder(config.save_checkpoint_path, config) as folder:
-        plan = RunPlan(config.train_steps, data.per_epoch)
-        return Trainer(step or Step(), data, plan, config, folder, facts, **arguments).fit()
-
-
-def log(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "train_log.jsonl").read_text().splitlines()]
-
-
-SPEEDS = ("examples_per_s", "tokens_per_s", "mfu", "eta_s")
-
-
-def without_speed(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{key: value for key, value in record.items() if key not in SPEEDS} for record in records]
+from tests.helpers.numpy_loop import (
+    FLOAT32,
+    SPEEDS,
+    Rows,
+    Step,
+    evaluation,
+    fit,
+    log,
+    make_config,
+    make_facts,
+    without_speed,
+)
 
 
 @pytest.fixture(scope="module")
@@ -237,196 +129,6 @@ def test_data_sink_waits_for_the_device_only_every_data_sink_steps(tmp_path: Pat
     with RunFolder(tmp_path, config) as folder:
         Counting(Step(), Rows(), RunPlan(20, 5), config, folder, make_facts()).fit()
     assert [count for count in reads if count] == [1, 4, 5, 5, 5]  # the first one compiles
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_saves_and_ends(
-    tmp_path: Path, undisturbed: Path, capsys: pytest.CaptureFixture, number: int, code: int
-) -> None:
-    class Signalled(Step):
-        def train(self, micro_batches: list, elapsed: float) -> dict[str, Tensor]:
-            if int(self.tried.asnumpy()) == 6:
-                os.kill(os.getpid(), number)
-            return super().train(micro_batches, elapsed)
-
-    config, before = make_config(tmp_path), signal.getsignal(number)
-    with pytest.raises(SystemExit) as stop:
-        fit(config, Signalled())
-    assert stop.value.code == code
-    assert list_checkpoints(tmp_path)[0][0] == 7
-    assert "after step 7, saved" in capsys.readouterr().out
-    assert signal.getsignal(number) is before
-    fit(config)
-    assert without_speed(log(tmp_path)) == without_speed(log(undisturbed))
-
-
-@pytest.mark.parametrize("moment", ["last update", "last checkpoint"])
-def test_a_signal_at_the_end_is_obeyed_when_the_run_is_finished(
-    tmp_path: Path, undisturbed: Path, monkeypatch: pytest.MonkeyPatch, moment: str
-) -> None:
-    class Signalled(Step):
-        def train(self, micro_batches: list, elapsed: float) -> dict[str, Tensor]:
-            if moment == "last update" and int(self.tried.asnumpy()) == 19:
-                os.kill(os.getpid(), signal.SIGTERM)
-            return super().train(micro_batches, elapsed)
-
-    def save(trainer: Trainer) -> None:
-        if moment == "last checkpoint" and trainer.progress.step == 20:
-            os.kill(os.getpid(), signal.SIGTERM)
-        save_as_ever(trainer)
-
-    save_as_ever = Trainer.save
-    monkeypatch.setattr(Trainer, "save", save)
-    config = make_config(tmp_path)
-    with pytest.raises(SystemExit, match="143"):
-        fit(config, Signalled())
-    assert without_speed(log(tmp_path)) == without_speed(log(undisturbed))
-    assert list_checkpoints(tmp_path)[0][0] == 20
-    with RunFolder(tmp_path, config) as folder:
-        assert folder.finished
-
-
-def test_evaluation_joins_the_record_of_its_step(tmp_path: Path) -> None:
-    fit(make_config(tmp_path), evaluation=evaluation(lambda _: {"loss": 1.25, "f1": 0.5}, 6))
-    evaluated = {record["step"]: record.get("eval_loss") for record in log(tmp_path)}
-    assert evaluated == {1: None, 2: None, 4: None, 6: 1.25, 8: None, 12: 1.25, 16: None, 18: 1.25, 20: 1.25}
-
-
-def test_the_best_evaluation_is_marked_kept_and_ends_the_run_when_patience_is_over(tmp_path: Path) -> None:
-    scores = iter([0.2, 0.6, 0.6, 0.5, 0.9])
-    fit(
-        make_config(tmp_path, save_checkpoint_num=1, save_checkpoint_steps=0),
-        evaluation=evaluation(lambda _: {"f1": next(scores)}, 3, Selection("f1", patience=2)),
-    )
-    best = json.loads((tmp_path / "best_checkpoint.json").read_text())
-    assert best == {"checkpoint": "albert-6.ckpt", "step": 6, "f1": 0.6}
-    assert [step for step, _ in list_checkpoints(tmp_path)] == [12, 6]
-    assert log(tmp_path)[-1]["step"] == 12
-
-
-@pytest.mark.parametrize("step", [6, 20])
-def test_a_signal_in_an_evaluation_is_answered_before_its_next_batch(
-    tmp_path: Path, capsys: pytest.CaptureFixture, step: int
-) -> None:
-    """The evaluation is done again after resuming, and the log and the best checkpoint are those of a quiet run."""
-    batches: list[int] = []
-
-    class Measure:
-        def __init__(self, stop_at: int) -> None:
-            self.stop_at, self.network = stop_at, Step()
-
-        def __call__(self, before_batch: Callable[[], object]) -> dict[str, float]:
-            for number in range(3):
-                before_batch()
-                batches.append(number)
-                if number == 1 and int(self.network.tried.asnumpy()) == self.stop_at:
-                    os.kill(os.getpid(), signal.SIGTERM)
-            return {"f1": math.sin(int(self.network.tried.asnumpy()))}
-
-    def run(folder: Path, stop_at: int = 0) -> None:
-        measure = Measure(stop_at)
-        config = make_config(folder, save_checkpoint_num=1)
-        fit(config, measure.network, evaluation=evaluation(measure, 6, Selection("f1")))
-
-    run(tmp_path / "quiet")
-    batches.clear()
-    with pytest.raises(SystemExit) as stop:
-        run(tmp_path / "stopped", step)
-    assert stop.value.code == 143 and f"stopped in the evaluation after step {step}, saved" in capsys.readouterr().out
-    assert batches[-2:] == [0, 1] and list_checkpoints(tmp_path / "stopped")[0][0] == step
-    (record,) = (line for line in log(tmp_path / "quiet") if line["step"] == step)
-    with (tmp_path / "stopped" / "train_log.jsonl").open("a") as file:
-        file.write(json.dumps(record) + "\n")  # a second attempt was killed after its evaluation
-    run(tmp_path / "stopped")
-    assert len(batches) == 4 * 3 + 2
-    assert without_speed(log(tmp_path / "stopped")) == without_speed(log(tmp_path / "quiet"))
-    best = [(tmp_path / name / "best_checkpoint.json").read_text() for name in ("stopped", "quiet")]
-    assert best[0] == best[1] and json.loads(best[0])["step"] == 20
-
-
-def test_a_signal_with_the_last_batch_of_an_evaluation_trains_no_update_more(tmp_path: Path) -> None:
-    def measure(before_batch: Callable[[], object]) -> dict[str, float]:
-        before_batch()
-        os.kill(os.getpid(), signal.SIGTERM)
-        return {"f1": 0.5}
-
-    step = Step()
-    with pytest.raises(SystemExit, match="143"):
-        fit(make_config(tmp_path), step, evaluation=evaluation(measure, 6))
-    assert int(step.tried.asnumpy()) == list_checkpoints(tmp_path)[0][0] == 6
-    assert log(tmp_path)[-1]["eval_f1"] == 0.5
-
-
-@pytest.mark.parametrize("step", [8, 20])
-def test_an_evaluation_that_a_resumed_run_owes_no_more_leaves_its_line_of_the_log(
-    tmp_path: Path, undisturbed: Path, step: int
-) -> None:
-    def measure(before_batch: Callable[[], object]) -> dict[str, float]:
-        os.kill(os.getpid(), signal.SIGTERM)
-        before_batch()
-        raise AssertionError("the signal was to be obeyed")
-
-    config = make_config(tmp_path)
-    with pytest.raises(SystemExit, match="143"):
-        fit(config, evaluation=evaluation(measure, step))
-    fit(config)
-    assert without_speed(log(tmp_path)) == without_speed(log(undisturbed))
-    assert json.loads((tmp_path / "train_results.json").read_text())["step"] == 20
-
-
-class NoSignals(nullcontext):
-    """In place of StopSignals, which belong to a main thread."""
-
-    received = 0
-
-
-def test_all_ranks_leave_an_evaluation_together(tmp_path: Path) -> None:
-    """Two ranks, threads here; the signal reaches one of them, and the other measures no batch more."""
-
-    def act(rank: int) -> tuple[str, int]:
-        config, ranks = make_config(tmp_path / "run"), Ranks(rank, 2, tmp_path, wait_minutes=0.5)
-        signals, batches = NoSignals(), 0
-
-        def measure(before_batch: Callable[[], object]) -> dict[str, float]:
-            nonlocal batches
-            for _ in range(3):
-                before_batch()
-                batches += 1
-                signals.received = signal.SIGTERM * (rank == 1 and batches == 2)
-            return {"f1": 0.5}
-
-        with RunFolder(config.save_checkpoint_path, config, writer=ranks.writer) as folder:
-            run = make_facts(), ranks, None, evaluation(measure, 3)
-            trainer = Trainer(Step(), Rows(), RunPlan(20, 5), config, folder, *run)
-            trainer.signals = signals
-            try:
-                trainer.fit()
-            except SystemExit as stop:
-                return str(stop.code), batches
-        return "finished", batches
-
-    with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(act, range(2))) == [("143", 2), ("143", 2)]
-    assert [step for step, _ in list_checkpoints(tmp_path / "run")] == [3]
-
-
-def test_patience_survives_a_kill(tmp_path: Path) -> None:
-    """Killed at step 11, after the first evaluation that was not better, at step 9."""
-    scores = iter([0.6, 0.5])
-
-    class Killed(Step):
-        def train(self, micro_batches: list, elapsed: float) -> dict:
-            if int(self.tried.asnumpy()) == 10:
-                raise KeyboardInterrupt
-            return super().train(micro_batches, elapsed)
-
-    when = 4, Selection("f1", patience=2)
-    config = make_config(tmp_path, save_checkpoint_steps=9)
-    with pytest.raises(KeyboardInterrupt):
-        fit(config, Killed(), evaluation=evaluation(lambda _: {"f1": next(scores)}, *when))
-    fit(config, evaluation=evaluation(lambda _: {"f1": 0.6}, *when))
-    assert log(tmp_path)[-1]["step"] == 12
-    assert json.loads((tmp_path / "best_checkpoint.json").read_text())["step"] == 4
 
 
 def test_skipped_updates_are_counted_and_kept_out_of_means(tmp_path: Path) -> None:
@@ -574,78 +276,3 @@ def test_length_of_a_run() -> None:
         plan_run(config, 3, 2, 1)
     config.max_train_hours = 0.5
     assert plan_run(config, 3, 2, 10) == RunPlan(7, 10, 1800.0)
-
-
-class Clock:
-    """A second passes whenever it is looked at."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def __call__(self) -> float:
-        self.seconds += 1.0
-        return self.seconds
-
-
-def timed(folder: Path, max_seconds: float, step: Step, **changes: Any) -> Trainer:
-    config = make_config(folder, log_steps=100, save_checkpoint_steps=0, **changes)
-    with RunFolder(folder, config) as run:
-        plan = RunPlan(20, 5, max_seconds)
-        trainer = Trainer(step, Rows(), plan, config, run, make_facts())
-        trainer.progress = Progress(plan, Clock())
-        trainer.fit()
-    return trainer
-
-
-def test_a_run_ends_when_its_time_is_over(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    step = Step()
-    trainer = timed(tmp_path, 10.0, step, max_train_hours=1)
-    assert trainer.progress.step == len(step.elapsed) == 10
-    assert step.elapsed == pytest.approx([number / 10 for number in range(10)])
-    assert log(tmp_path)[-1]["step"] == 10 and log(tmp_path)[-1]["eta_s"] == 0
-    assert [number for number, _ in list_checkpoints(tmp_path)] == [10]
-    assert "max_train_hours 1 are over after step 10" in capsys.readouterr().out
-    with RunFolder(tmp_path, trainer.config) as folder:
-        assert folder.finished
-
-
-def test_the_time_of_earlier_sessions_counts(tmp_path: Path) -> None:
-    class Stopped(Step):
-        def train(self, micro_batches: list, elapsed: float) -> dict[str, Tensor]:
-            if int(self.tried.asnumpy()) == 5:
-                os.kill(os.getpid(), signal.SIGTERM)
-            return super().train(micro_batches, elapsed)
-
-    with pytest.raises(SystemExit):
-        timed(tmp_path, 10.0, Stopped(), max_train_hours=1)
-    step = Step()
-    trainer = timed(tmp_path, 10.0, step, max_train_hours=1)
-    assert trainer.progress.step < 10 and step.elapsed[0] > 0.6
-
-
-def test_all_ranks_go_by_the_clock_of_rank_0(tmp_path: Path) -> None:
-    def act(rank: int) -> list[float]:
-        config = make_config(tmp_path / "run", max_train_hours=1)
-        ranks, plan, step = Ranks(rank, 2, tmp_path, wait_minutes=0.5), RunPlan(20, 5, 10.0), Step()
-        with RunFolder(config.save_checkpoint_path, config, writer=ranks.writer) as folder:
-            trainer = Trainer(step, Rows(), plan, config, folder, make_facts(), ranks)
-            trainer.signals, trainer.progress = NoSignals(), Progress(plan, [Clock(), lambda: 0.0][rank])
-            trainer.fit()
-        return step.elapsed
-
-    with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(act, range(2))
-    assert first == second and 5 < len(first) <= 10
-
-
-def test_a_dry_run_says_how_many_updates_fit(tmp_path: Path) -> None:
-    config, plan = make_config(tmp_path / "run", max_train_hours=1), RunPlan(20, 5, 3600.0)
-    folder = RunFolder(tmp_path / "run", config)
-    said = dry_run(Trainer(Step(), Rows(), plan, config, folder, make_facts()))
-    assert ", about 20 of them fit into max_train_hours 1. Host" in said
-
-
-def test_without_a_limit_time_does_not_count(tmp_path: Path) -> None:
-    step = Step()
-    assert timed(tmp_path, 0.0, step).progress.step == 20
-    assert not any(step.elapsed)

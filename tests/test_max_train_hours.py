@@ -1,0 +1,94 @@
+"""Runs that are limited in time."""
+
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mindspore import Tensor
+
+from src.checkpoint_files import list_checkpoints
+from src.training.dry_run import dry_run
+from src.training.progress import Progress
+from src.training.ranks import Ranks
+from src.training.run_folder import RunFolder
+from src.training.run_plan import RunPlan
+from src.training.trainer import Trainer
+from tests.helpers.numpy_loop import NoSignals, Rows, Step, log, make_config, make_facts
+
+
+class Clock:
+    """A second passes whenever it is looked at."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        self.seconds += 1.0
+        return self.seconds
+
+
+def timed(folder: Path, max_seconds: float, step: Step, **changes: Any) -> Trainer:
+    config = make_config(folder, log_steps=100, save_checkpoint_steps=0, **changes)
+    with RunFolder(folder, config) as run:
+        plan = RunPlan(20, 5, max_seconds)
+        trainer = Trainer(step, Rows(), plan, config, run, make_facts())
+        trainer.progress = Progress(plan, Clock())
+        trainer.fit()
+    return trainer
+
+
+def test_a_run_ends_when_its_time_is_over(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    step = Step()
+    trainer = timed(tmp_path, 10.0, step, max_train_hours=1)
+    assert trainer.progress.step == len(step.elapsed) == 10
+    assert step.elapsed == pytest.approx([number / 10 for number in range(10)])
+    assert log(tmp_path)[-1]["step"] == 10 and log(tmp_path)[-1]["eta_s"] == 0
+    assert [number for number, _ in list_checkpoints(tmp_path)] == [10]
+    assert "max_train_hours 1 are over after step 10" in capsys.readouterr().out
+    with RunFolder(tmp_path, trainer.config) as folder:
+        assert folder.finished
+
+
+def test_the_time_of_earlier_sessions_counts(tmp_path: Path) -> None:
+    class Stopped(Step):
+        def train(self, micro_batches: list, elapsed: float) -> dict[str, Tensor]:
+            if int(self.tried.asnumpy()) == 5:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return super().train(micro_batches, elapsed)
+
+    with pytest.raises(SystemExit):
+        timed(tmp_path, 10.0, Stopped(), max_train_hours=1)
+    step = Step()
+    trainer = timed(tmp_path, 10.0, step, max_train_hours=1)
+    assert trainer.progress.step < 10 and step.elapsed[0] > 0.6
+
+
+def test_all_ranks_go_by_the_clock_of_rank_0(tmp_path: Path) -> None:
+    def act(rank: int) -> list[float]:
+        config = make_config(tmp_path / "run", max_train_hours=1)
+        ranks, plan, step = Ranks(rank, 2, tmp_path, wait_minutes=0.5), RunPlan(20, 5, 10.0), Step()
+        with RunFolder(config.save_checkpoint_path, config, writer=ranks.writer) as folder:
+            trainer = Trainer(step, Rows(), plan, config, folder, make_facts(), ranks)
+            trainer.signals, trainer.progress = NoSignals(), Progress(plan, [Clock(), lambda: 0.0][rank])
+            trainer.fit()
+        return step.elapsed
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(act, range(2))
+    assert first == second and 5 < len(first) <= 10
+
+
+def test_a_dry_run_says_how_many_updates_fit(tmp_path: Path) -> None:
+    config, plan = make_config(tmp_path / "run", max_train_hours=1), RunPlan(20, 5, 3600.0)
+    folder = RunFolder(tmp_path / "run", config)
+    said = dry_run(Trainer(Step(), Rows(), plan, config, folder, make_facts()))
+    assert ", about 20 of them fit into max_train_hours 1. Host" in said
+
+
+def test_without_a_limit_time_does_not_count(tmp_path: Path) -> None:
+    step = Step()
+    assert timed(tmp_path, 0.0, step).progress.step == 20
+    assert not any(step.elapsed)

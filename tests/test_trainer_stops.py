@@ -1,0 +1,221 @@
+"""The loop: evaluation, early stopping, and signals that end it."""
+
+import json
+import math
+import os
+import signal
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from mindspore import Tensor
+
+from src.checkpoint_files import list_checkpoints
+from src.training.evaluation import Selection
+from src.training.ranks import Ranks
+from src.training.run_folder import RunFolder
+from src.training.run_plan import RunPlan
+from src.training.trainer import Trainer
+from tests.helpers.numpy_loop import (
+    NoSignals,
+    Rows,
+    Step,
+    evaluation,
+    fit,
+    log,
+    make_config,
+    make_facts,
+    without_speed,
+)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    fit(make_config(folder))
+    return folder
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_saves_and_ends(
+    tmp_path: Path, undisturbed: Path, capsys: pytest.CaptureFixture, number: int, code: int
+) -> None:
+    class Signalled(Step):
+        def train(self, micro_batches: list, elapsed: float) -> dict[str, Tensor]:
+            if int(self.tried.asnumpy()) == 6:
+                os.kill(os.getpid(), number)
+            return super().train(micro_batches, elapsed)
+
+    config, before = make_config(tmp_path), signal.getsignal(number)
+    with pytest.raises(SystemExit) as stop:
+        fit(config, Signalled())
+    assert stop.value.code == code
+    assert list_checkpoints(tmp_path)[0][0] == 7
+    assert "after step 7, saved" in capsys.readouterr().out
+    assert signal.getsignal(number) is before
+    fit(config)
+    assert without_speed(log(tmp_path)) == without_speed(log(undisturbed))
+
+
+@pytest.mark.parametrize("moment", ["last update", "last checkpoint"])
+def test_a_signal_at_the_end_is_obeyed_when_the_run_is_finished(
+    tmp_path: Path, undisturbed: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    class Signalled(Step):
+        def train(self, micro_batches: list, elapsed: float) -> dict[str, Tensor]:
+            if moment == "last update" and int(self.tried.asnumpy()) == 19:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return super().train(micro_batches, elapsed)
+
+    def save(trainer: Trainer) -> None:
+        if moment == "last checkpoint" and trainer.progress.step == 20:
+            os.kill(os.getpid(), signal.SIGTERM)
+        save_as_ever(trainer)
+
+    save_as_ever = Trainer.save
+    monkeypatch.setattr(Trainer, "save", save)
+    config = make_config(tmp_path)
+    with pytest.raises(SystemExit, match="143"):
+        fit(config, Signalled())
+    assert without_speed(log(tmp_path)) == without_speed(log(undisturbed))
+    assert list_checkpoints(tmp_path)[0][0] == 20
+    with RunFolder(tmp_path, config) as folder:
+        assert folder.finished
+
+
+def test_evaluation_joins_the_record_of_its_step(tmp_path: Path) -> None:
+    fit(make_config(tmp_path), evaluation=evaluation(lambda _: {"loss": 1.25, "f1": 0.5}, 6))
+    evaluated = {record["step"]: record.get("eval_loss") for record in log(tmp_path)}
+    assert evaluated == {1: None, 2: None, 4: None, 6: 1.25, 8: None, 12: 1.25, 16: None, 18: 1.25, 20: 1.25}
+
+
+def test_the_best_evaluation_is_marked_kept_and_ends_the_run_when_patience_is_over(tmp_path: Path) -> None:
+    scores = iter([0.2, 0.6, 0.6, 0.5, 0.9])
+    fit(
+        make_config(tmp_path, save_checkpoint_num=1, save_checkpoint_steps=0),
+        evaluation=evaluation(lambda _: {"f1": next(scores)}, 3, Selection("f1", patience=2)),
+    )
+    best = json.loads((tmp_path / "best_checkpoint.json").read_text())
+    assert best == {"checkpoint": "albert-6.ckpt", "step": 6, "f1": 0.6}
+    assert [step for step, _ in list_checkpoints(tmp_path)] == [12, 6]
+    assert log(tmp_path)[-1]["step"] == 12
+
+
+@pytest.mark.parametrize("step", [6, 20])
+def test_a_signal_in_an_evaluation_is_answered_before_its_next_batch(
+    tmp_path: Path, capsys: pytest.CaptureFixture, step: int
+) -> None:
+    """The evaluation is done again after resuming, and the log and the best checkpoint are those of a quiet run."""
+    batches: list[int] = []
+
+    class Measure:
+        def __init__(self, stop_at: int) -> None:
+            self.stop_at, self.network = stop_at, Step()
+
+        def __call__(self, before_batch: Callable[[], object]) -> dict[str, float]:
+            for number in range(3):
+                before_batch()
+                batches.append(number)
+                if number == 1 and int(self.network.tried.asnumpy()) == self.stop_at:
+                    os.kill(os.getpid(), signal.SIGTERM)
+            return {"f1": math.sin(int(self.network.tried.asnumpy()))}
+
+    def run(folder: Path, stop_at: int = 0) -> None:
+        measure = Measure(stop_at)
+        config = make_config(folder, save_checkpoint_num=1)
+        fit(config, measure.network, evaluation=evaluation(measure, 6, Selection("f1")))
+
+    run(tmp_path / "quiet")
+    batches.clear()
+    with pytest.raises(SystemExit) as stop:
+        run(tmp_path / "stopped", step)
+    assert stop.value.code == 143 and f"stopped in the evaluation after step {step}, saved" in capsys.readouterr().out
+    assert batches[-2:] == [0, 1] and list_checkpoints(tmp_path / "stopped")[0][0] == step
+    (record,) = (line for line in log(tmp_path / "quiet") if line["step"] == step)
+    with (tmp_path / "stopped" / "train_log.jsonl").open("a") as file:
+        file.write(json.dumps(record) + "\n")  # a second attempt was killed after its evaluation
+    run(tmp_path / "stopped")
+    assert len(batches) == 4 * 3 + 2
+    assert without_speed(log(tmp_path / "stopped")) == without_speed(log(tmp_path / "quiet"))
+    best = [(tmp_path / name / "best_checkpoint.json").read_text() for name in ("stopped", "quiet")]
+    assert best[0] == best[1] and json.loads(best[0])["step"] == 20
+
+
+def test_a_signal_with_the_last_batch_of_an_evaluation_trains_no_update_more(tmp_path: Path) -> None:
+    def measure(before_batch: Callable[[], object]) -> dict[str, float]:
+        before_batch()
+        os.kill(os.getpid(), signal.SIGTERM)
+        return {"f1": 0.5}
+
+    step = Step()
+    with pytest.raises(SystemExit, match="143"):
+        fit(make_config(tmp_path), step, evaluation=evaluation(measure, 6))
+    assert int(step.tried.asnumpy()) == list_checkpoints(tmp_path)[0][0] == 6
+    assert log(tmp_path)[-1]["eval_f1"] == 0.5
+
+
+@pytest.mark.parametrize("step", [8, 20])
+def test_an_evaluation_that_a_resumed_run_owes_no_more_leaves_its_line_of_the_log(
+    tmp_path: Path, undisturbed: Path, step: int
+) -> None:
+    def measure(before_batch: Callable[[], object]) -> dict[str, float]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        before_batch()
+        raise AssertionError("the signal was to be obeyed")
+
+    config = make_config(tmp_path)
+    with pytest.raises(SystemExit, match="143"):
+        fit(config, evaluation=evaluation(measure, step))
+    fit(config)
+    assert without_speed(log(tmp_path)) == without_speed(log(undisturbed))
+    assert json.loads((tmp_path / "train_results.json").read_text())["step"] == 20
+
+
+def test_all_ranks_leave_an_evaluation_together(tmp_path: Path) -> None:
+    """Two ranks, threads here; the signal reaches one of them, and the other measures no batch more."""
+
+    def act(rank: int) -> tuple[str, int]:
+        config, ranks = make_config(tmp_path / "run"), Ranks(rank, 2, tmp_path, wait_minutes=0.5)
+        signals, batches = NoSignals(), 0
+
+        def measure(before_batch: Callable[[], object]) -> dict[str, float]:
+            nonlocal batches
+            for _ in range(3):
+                before_batch()
+                batches += 1
+                signals.received = signal.SIGTERM * (rank == 1 and batches == 2)
+            return {"f1": 0.5}
+
+        with RunFolder(config.save_checkpoint_path, config, writer=ranks.writer) as folder:
+            run = make_facts(), ranks, None, evaluation(measure, 3)
+            trainer = Trainer(Step(), Rows(), RunPlan(20, 5), config, folder, *run)
+            trainer.signals = signals
+            try:
+                trainer.fit()
+            except SystemExit as stop:
+                return str(stop.code), batches
+        return "finished", batches
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(act, range(2))) == [("143", 2), ("143", 2)]
+    assert [step for step, _ in list_checkpoints(tmp_path / "run")] == [3]
+
+
+def test_patience_survives_a_kill(tmp_path: Path) -> None:
+    """Killed at step 11, after the first evaluation that was not better, at step 9."""
+    scores = iter([0.6, 0.5])
+
+    class Killed(Step):
+        def train(self, micro_batches: list, elapsed: float) -> dict:
+            if int(self.tried.asnumpy()) == 10:
+                raise KeyboardInterrupt
+            return super().train(micro_batches, elapsed)
+
+    when = 4, Selection("f1", patience=2)
+    config = make_config(tmp_path, save_checkpoint_steps=9)
+    with pytest.raises(KeyboardInterrupt):
+        fit(config, Killed(), evaluation=evaluation(lambda _: {"f1": next(scores)}, *when))
+    fit(config, evaluation=evaluation(lambda _: {"f1": 0.6}, *when))
+    assert log(tmp_path)[-1]["step"] == 12
+    assert json.loads((tmp_path / "best_checkpoint.json").read_text())["step"] == 4
