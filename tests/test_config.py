@@ -15,23 +15,16 @@ from hypothesis import strategies as st
 
 from model_utils.errors import ConfigError
 from model_utils.schema import Config, leaves_of, load_config, option, section, write_config
-from src import create_pretraining_data, train_vocabulary
 from src.albert_config import PRESETS, AlbertConfig, check_memory
 from src.create_pretraining_data import CreateDataConfig
-from src.inference import deploy_config
-from src.tasks import classification, multiple_choice, question_answering, token_classification
-from src.training import training_config
+from src.tasks.classification import ClassifierConfig
+from src.tasks.multiple_choice import RaceConfig
+from src.tasks.question_answering import SquadConfig
 from src.training.training_config import PretrainConfig, PretrainEvalConfig
+from tests.helpers.commands import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
 
-TASK_MODULES = (classification, multiple_choice, question_answering, token_classification)
-COMMANDS = [
-    kind
-    for module in (training_config, *TASK_MODULES, deploy_config, create_pretraining_data, train_vocabulary)
-    for kind in vars(module).values()
-    if isinstance(kind, type) and issubclass(kind, Config) and "python " in (kind.__doc__ or "")
-]
 OWN_FILE = [CreateDataConfig, PretrainConfig]
 
 
@@ -249,7 +242,7 @@ def test_keys_at_odds_with_each_other_are_refused(tmp_path: Path, words: list[st
 
 
 def test_measuring_needs_checkpoints(tmp_path: Path) -> None:
-    kind = question_answering.SquadConfig
+    kind = SquadConfig
     words = ["--enable_save_ckpt=no", "--do_predict=yes"]
     for more, key in (([], "do_eval"), (["--do_eval=no"], "do_predict")):
         sentence = refusal(tmp_path, "", *words, *more, kind=kind)
@@ -339,7 +332,7 @@ def test_a_batch_larger_than_the_memory_is_refused() -> None:
     ],
 )
 def test_what_contradicts_itself_is_refused(tmp_path: Path, words: list[str], sentence: str) -> None:
-    assert sentence in refusal(tmp_path, "", *words, kind=classification.ClassifierConfig)
+    assert sentence in refusal(tmp_path, "", *words, kind=ClassifierConfig)
 
 
 # --- round trips ---
@@ -447,4 +440,4 @@ def test_settings_of_the_chosen_optimizer() -> None:
 @pytest.mark.parametrize("key", ["train_data_file_path", "eval_data_file_path", "schema_file_path"])
 def test_tasks_that_read_no_tfrecords_refuse_them(key: str) -> None:
     with pytest.raises(ConfigError, match=rf"{key} (is some\.tfrecord, allowed are feature files|means nothing here)"):
-        load_config(multiple_choice.RaceConfig, [f"--{key}", "some.tfrecord"])
+        load_config(RaceConfig, [f"--{key}", "some.tfrecord"])

@@ -121,7 +121,7 @@ sys.exit(3)
 """
 
 
-@pytest.mark.parametrize("name", ["pretrain", "classifier", "race", "squad_v1", "squad_v2", "ner"])
+@pytest.mark.parametrize("name", sorted(path.stem.removeprefix("run_") for path in ROOT.glob("run_*.py")))
 def test_single_forwards_arguments_logs_and_returns_the_exit_code(
     name: str, ready_project: Path, tmp_path: Path
 ) -> None:

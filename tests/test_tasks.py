@@ -11,6 +11,8 @@ from src.tasks import FINE_TUNED, TASKS, parse_task_info, tasks_of_head
 from src.tasks.finetuning import Report
 from src.tasks.spec import EvaluationResult
 from src.tasks.task_info import TaskInfo
+from tests.helpers.scripted_predictor import SCRIPTS
+from tests.helpers.trained_folders import TASK_INFOS
 
 LABELS = {"classification": ["a", "b"], "token_classification": ["O", "B-X"]}
 
@@ -90,3 +92,7 @@ def test_results_of_later_splits_have_their_names(capsys: pytest.CaptureFixture[
     assert report.metrics == {"f1": 0.5, "test_f1": 0.5} and report.calibration == {"threshold": 0.1}
     report.log()
     assert capsys.readouterr().out == "f1: 0.5000 (baseline 0.2500)\ntest_f1: 0.5000\ndev: a remark\n"
+
+
+def test_what_runs_with_every_task_leaves_none_out() -> None:
+    assert {*TASK_INFOS, "embeddings"} == SCRIPTS.keys() == TASKS.keys()

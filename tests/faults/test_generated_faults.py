@@ -21,7 +21,6 @@ from model_utils import convert_ckpt
 from model_utils.config import check_output_folder
 from model_utils.convert_ckpt import ConvertConfig
 from model_utils.schema import Config, leaves_of, load_config, write_config
-from src import create_pretraining_data, train_vocabulary
 from src.albert_config import AlbertConfig
 from src.checkpoint_files import best_checkpoint, find_checkpoint, load_backbone, newest_checkpoint, read_checkpoint
 from src.conversion.hugging_face_folder import read_hugging_face
@@ -36,17 +35,15 @@ from src.data.ner_data import EntityColumns, read_sentences
 from src.data.race_data import read_race
 from src.data.tfrecords import check_tfrecord
 from src.finetune_eval_model import SpanSearchScores
-from src.inference import deploy_config
 from src.inference.exported_model import load_exported, read_key
 from src.inference.file_answers import answer_records
 from src.inference.predictor import Predictor
 from src.inference.record_files import check_input, check_output, read_records
 from src.inference.server import Limits, create_app
 from src.model_folder import ModelFolder, load_tokenizer, read_task_info
-from src.tasks import TASKS, classification, multiple_choice, question_answering, token_classification
+from src.tasks import TASKS
 from src.tasks.task_info import TaskInfo
 from src.tokenization import build_tokenizer
-from src.training import training_config
 from src.training.run_folder import check_run_folder
 from src.training.run_log import read_log
 from src.training.training_config import PretrainConfig
@@ -62,15 +59,8 @@ from tests.faults.cases import (
     only_sentences,
     put,
 )
+from tests.helpers.commands import COMMANDS
 from tests.helpers.trained_folders import ARCHITECTURE, TASK_INFOS, make_folder, make_task_info, write_vocabulary
-
-TASK_MODULES = (classification, multiple_choice, question_answering, token_classification)
-COMMANDS = [
-    kind
-    for module in (training_config, *TASK_MODULES, deploy_config, create_pretraining_data, train_vocabulary)
-    for kind in vars(module).values()
-    if isinstance(kind, type) and issubclass(kind, Config) and "python " in (kind.__doc__ or "")
-]
 
 
 def encoded(text: str) -> bytes:
