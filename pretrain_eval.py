@@ -1,4 +1,4 @@
-"""Measure a pre-trained ALBERT: python pretrain_eval.py --load_checkpoint_path RUN --data_dir HELD_OUT.
+"""Evaluate a pre-trained ALBERT: python pretrain_eval.py --load_checkpoint_path RUN --data_dir HELD_OUT.
 
 Prints loss and accuracy of both tasks beside chance and beside the unigram baselines, and writes eval_results.json.
 """

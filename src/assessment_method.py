@@ -10,7 +10,7 @@ import numpy as np
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
-Measure = Callable[[np.ndarray, np.ndarray, int], float]
+Metric = Callable[[np.ndarray, np.ndarray, int], float]
 
 
 def assess(method: str, predictions: np.ndarray, labels: np.ndarray, num_labels: int = 2) -> dict[str, float]:
@@ -27,7 +27,7 @@ def assess(method: str, predictions: np.ndarray, labels: np.ndarray, num_labels:
         predictions, labels: (rows,) label ids; for spearman_correlation, scores.
         num_labels: how many there are, whether they occur or not.
     """
-    return {name: _MEASURES[name](predictions, labels, num_labels) for name in METHODS[method]}
+    return {name: _METRICS[name](predictions, labels, num_labels) for name in METHODS[method]}
 
 
 def _f1(predictions: np.ndarray, labels: np.ndarray, num_labels: int) -> float:
@@ -55,7 +55,7 @@ METHODS = {
     "mcc": ("mcc", "accuracy"),
     "spearman_correlation": ("spearman_correlation", "pearson_correlation"),
 }
-_MEASURES: dict[str, Measure] = {
+_METRICS: dict[str, Metric] = {
     "accuracy": lambda predictions, labels, _: float(accuracy_score(labels, predictions)),
     "f1": _f1,
     "mcc": _mcc,

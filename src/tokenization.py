@@ -1,4 +1,4 @@
-"""Text -> tokens -> ids, with google-research/albert's FullTokenizer as the measure: SentencePiece or WordPiece.
+"""Text -> tokens -> ids, with google-research/albert's FullTokenizer as the reference: SentencePiece or WordPiece.
 
 Two levels, which differ for SentencePiece only: `tokenize` is google's FullTokenizer.tokenize and takes the text as it
 is; `preprocess` is what google's scripts do before that (NFKD, accents off, lower case). `encode`, `encode_batch` and

@@ -1,4 +1,4 @@
-"""SQuAD: files, windows, positions; google's own features as the measure."""
+"""SQuAD: files, windows, positions; google's own features as the reference."""
 
 import copy
 import json

@@ -19,7 +19,7 @@ from model_utils.schema import load_config
 from src.assessment_method import assess
 from src.checkpoint_files import list_checkpoints
 from src.create_finetune_data import ReadySplit
-from src.tasks.classification import ClassifierConfig, ClassifierTask, CustomTexts
+from src.tasks.classification import ClassifierConfig, ClassifierTask, CustomExamples
 from src.tasks.spec import PreparedSplit
 from src.training.network_outputs import OutputTable
 from tests.conftest import ROOT
@@ -298,7 +298,7 @@ def test_the_names_of_the_texts_columns_are_known(tmp_path: Path) -> None:
     (tmp_path / "plain.tsv").write_text("good\tfine\ta\n")
 
     def names(**settings: Any) -> dict[str, str]:
-        return CustomTexts(load_config(ClassifierConfig, arguments({}, settings))).text_columns()
+        return CustomExamples(load_config(ClassifierConfig, arguments({}, settings))).text_columns()
 
     assert names(train_file=tmp_path / "train.csv", text_a_column="1") == {"text_a": "review"}
     both = {"text_a_column": "review", "text_b_column": 2}

@@ -1,4 +1,4 @@
-"""The official measures of SQuAD and CMRC 2018, on figures worked out by hand."""
+"""The official metrics of SQuAD and CMRC 2018, on figures worked out by hand."""
 
 import pytest
 from hypothesis import given

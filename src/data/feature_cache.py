@@ -1,7 +1,7 @@
 """Features of one split of a fine-tuning task, and their feature files, made once and found again.
 
-A set of files lies under a name that is a hash of everything that made it, so that another text, vocabulary or
-setting never meets old features.
+A set of files lies under a name that is a hash of everything that made it, so that other examples, vocabularies
+or settings never meet old features.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ class Features:
 
 
 class Split(Protocol):
-    """A split of a task's texts; examples: in the order of the features' rows."""
+    """A split of a task; examples: in the order of the features' rows."""
 
     name: str
     examples: Sequence[Any]

@@ -1,7 +1,7 @@
 """Sentences with tagged words -> rows of token ids, for token classification.
 
 Read are columns (CoNLL: a word a line, a blank line after a sentence), lines (words, TAB, tags: BMES files), and
-tables of texts and the names in them. The tag of a word is learnt and predicted at its first token.
+tables of texts and entity mentions. The tag of a word is learnt and predicted at its first token.
 """
 
 import itertools
@@ -51,7 +51,7 @@ class Sentence:
 
 @dataclass(frozen=True)
 class EntityColumns:
-    """Which columns of a table hold the text and a name that occurs in it; how entities of these names are labelled."""
+    """The columns of a table with a text and an entity mention in it, and the label of these entities."""
 
     text: str = "review"
     name: str = "dish_name"
@@ -135,7 +135,7 @@ def _read_lines(path: Path, labelled: bool) -> Iterator[Sentence]:
 
 
 def _read_names(path: Path, columns: EntityColumns, labelled: bool) -> list[Sentence]:
-    """The texts of a table, each once, with all names that its rows give; a row without a name is a text without."""
+    """The texts of a table, each once, with the entity mentions of all its rows; a row may have none."""
     table = read_table(path)
     labelled = labelled or table.has(columns.name)
     wanted = [columns.text, *([columns.name] * labelled)]
@@ -187,9 +187,9 @@ class NerSplit:
     max_seq_length: int
 
     def facts(self) -> dict[str, Any]:
-        texts = ((sentence.words, sentence.tags) for sentence in self.examples)
+        tagged = ((sentence.words, sentence.tags) for sentence in self.examples)
         source = {sentence.file.name for sentence in self.examples}
-        return text_facts(source, texts, self.tokenizer, max_seq_length=self.max_seq_length, labels=list(self.labels))
+        return text_facts(source, tagged, self.tokenizer, max_seq_length=self.max_seq_length, labels=list(self.labels))
 
     def features(self) -> Features:
         """One row for each sentence, in their order; of one that is too long, one for each window.

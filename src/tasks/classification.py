@@ -56,7 +56,7 @@ class ClassifierConfig(FinetuneConfig):
     task_name: str = option("custom", "a task of GLUE, or custom for one's own files", choices=(*GLUE_TASKS, CUSTOM))
     assessment_method: str = option(
         "",
-        "what is measured; empty: the task's official method; f1 of two labels is that of the second in label_list",
+        "metric; empty: the task's official method; f1 of two labels is that of the second in label_list",
         choices=("", *METHODS),
     )
     num_class: int = option(
@@ -97,14 +97,14 @@ class ClassifierConfig(FinetuneConfig):
 
 
 class ClassifierTask(Task):
-    """GLUE's tasks, and texts of one's own with labels or scores."""
+    """GLUE's tasks, and examples of one's own with labels or scores."""
 
     kind = "classification"
 
     def __init__(self, config: ClassifierConfig, tokenizer: FullTokenizer, known: TaskInfo | None = None) -> None:
         super().__init__(config, tokenizer, known)
         self.glue = GLUE_TASKS.get(config.task_name)
-        self.examples = GlueTexts(config) if self.glue else CustomTexts(config)
+        self.examples = GlueExamples(config) if self.glue else CustomExamples(config)
         self.dev_splits, self.test_splits = self.examples.dev_splits, self.examples.test_splits
         self.pairs = bool(self.examples.columns.text_b)
         self.regression = not self.glue.labels if self.glue else config.num_class == 1
@@ -173,20 +173,20 @@ class ClassifierTask(Task):
 
     def _write(self, split: Split, logits: np.ndarray, right: np.ndarray | None, folder: Path) -> None:
         """predictions_SPLIT.tsv, with `right` (rows,) if known; for a test split of GLUE the file its server takes."""
-        names, texts = np.array(self.labels), split.examples
+        names, examples = np.array(self.labels), split.examples
         predictions = logits[:, 0] if self.regression else logits.argmax(1)
         columns: dict[str, Sequence[Any]] = {"index": range(len(logits))}
-        if texts:
-            columns |= {"file": [each.file.name for each in texts], "line": [each.line for each in texts]}
+        if examples:
+            columns |= {"file": [each.file.name for each in examples], "line": [each.line for each in examples]}
         if right is not None:
             columns["label"] = right if self.regression else names[right]
         columns["prediction"] = predictions if self.regression else names[predictions]
         if not self.regression:
             columns["probability"] = softmax(logits, 1).max(1)
-        if texts:
-            columns["text_a"] = [each.text_a for each in texts]
-        if any(each.text_b for each in texts):
-            columns["text_b"] = [each.text_b for each in texts]
+        if examples:
+            columns["text_a"] = [each.text_a for each in examples]
+        if any(each.text_b for each in examples):
+            columns["text_b"] = [each.text_b for each in examples]
         write_prediction_table(folder, split.name, columns)
         if self._submission(split.name) and not self.config.max_predict_samples:
             write_submission(folder, self.config.task_name, split.name, predictions)
@@ -205,7 +205,7 @@ def describe_f1(labels: Sequence[str]) -> str:
     return "f1 is the plain mean over all labels"
 
 
-class GlueTexts:
+class GlueExamples:
     """The examples of a GLUE task by split."""
 
     def __init__(self, config: ClassifierConfig) -> None:
@@ -229,7 +229,7 @@ class GlueTexts:
         return read_glue(self.config.task_name, Path(self.config.data_dir), split)
 
 
-class CustomTexts:
+class CustomExamples:
     """The examples of one's own files by split; without a development file a part of the training file is one."""
 
     dev_splits = ("dev",)

@@ -28,11 +28,11 @@ class FinetuneConfig(TrainingConfig):
 
     optimizer_cfg: OptimizerConfig = finetuning_optimizers(5e-5)
 
-    # What is done, from which weights.
+    # Steps and weights.
     do_train: bool = option(True, "fine-tune")
-    do_eval: bool = option(True, "measure the development set with the best checkpoint, and write its predictions")
+    do_eval: bool = option(True, "evaluate on the development set with the best checkpoint, and write its predictions")
     do_predict: bool = option(
-        False, "write predictions of the test set, measured too where it has labels", on_resume=ANY
+        False, "write predictions of the test set, and evaluate it where it has labels", on_resume=ANY
     )
     load_pretrain_checkpoint_path: str = option(
         "",
@@ -43,7 +43,7 @@ class FinetuneConfig(TrainingConfig):
         "", "fine-tuned weights for do_eval and do_predict", needs=("do_train", False)
     )
 
-    # On which texts.
+    # Data.
     data_dir: str = option("", "folder with the task's files", on_resume=SAME_PLACE)
     vocab_file_path: str = option("", "WordPiece vocabulary, if none lies beside the weights", on_resume=SAME_PLACE)
     spm_model_file: str = option("", "SentencePiece model, if none lies beside the weights", on_resume=SAME_PLACE)
@@ -51,7 +51,7 @@ class FinetuneConfig(TrainingConfig):
     max_seq_length: int = option(128, "tokens of a row, special ones included", minimum=8, maximum=LENGTH)
     max_train_samples: int = option(0, "examples trained on, chosen by the seed; 0: all", minimum=0, maximum=SAMPLES)
     max_eval_samples: int = option(
-        0, "development examples measured, chosen by the seed; 0: all", minimum=0, maximum=SAMPLES
+        0, "development examples evaluated, chosen by the seed; 0: all", minimum=0, maximum=SAMPLES
     )
     max_predict_samples: int = option(
         0,
@@ -62,10 +62,10 @@ class FinetuneConfig(TrainingConfig):
         on_resume=ANY,
     )
     train_data_shuffle: bool = option(True, "a new order of the examples in every epoch")
-    eval_data_shuffle: bool = option(False, "measure in another order; the results are the same", on_resume=ANY)
+    eval_data_shuffle: bool = option(False, "shuffle evaluation examples; the results are the same", on_resume=ANY)
     train_data_file_path: str = option(
         "",
-        "training features that are ready, in place of texts: DIR/NAME.mindrecord; classifier: *.tfrecord too",
+        "training features that are ready, in place of examples: DIR/NAME.mindrecord; classifier: *.tfrecord too",
         on_resume=SAME_PLACE,
     )
     eval_data_file_path: str = option("", "development features, likewise", on_resume=SAME_PLACE)
@@ -74,7 +74,7 @@ class FinetuneConfig(TrainingConfig):
         "output/features", "where feature files are kept, named by a hash of what made them", on_resume=ANY
     )
 
-    # How long, with what batch.
+    # Length and batch size.
     epoch_num: int = option(3, "epochs", minimum=1, maximum=EPOCHS)
     train_steps: int = option(0, "updates; above 0 it wins over epoch_num", minimum=-1, maximum=UPDATES)
     train_batch_size: int = option(32, "examples of a device and micro-batch", minimum=1, maximum=ROWS)
@@ -91,7 +91,7 @@ class FinetuneConfig(TrainingConfig):
     )
     num_seeds: int = option(1, "runs with seed, seed + 1, ...; their mean is reported", minimum=1, maximum=1000)
 
-    # What is written and measured.
+    # Output and evaluation.
     save_finetune_checkpoint_path: str = option("", "the run's folder: checkpoints, log, curves", on_resume=ANY)
     output_path: str = option(
         "", "folder for results and predictions; empty: the run's or the checkpoint's folder", on_resume=ANY
@@ -135,10 +135,10 @@ class FinetuneConfig(TrainingConfig):
                     f"warmup_ratio is {self.warmup_ratio:g} and {self.optimizer_cfg.optimizer}.warmup_steps is "
                     f"{chosen.warmup_steps}: one of them must be 0"
                 )
-            measured = "do_eval" if self.do_eval else "do_predict" if self.do_predict else ""
-            if measured and not self.enable_save_ckpt:
+            evaluating = "do_eval" if self.do_eval else "do_predict" if self.do_predict else ""
+            if evaluating and not self.enable_save_ckpt:
                 raise ConfigError(
-                    f"enable_save_ckpt is false, which leaves nothing for {measured} to measure: set "
+                    f"enable_save_ckpt is false, which leaves nothing for {evaluating} to measure: set "
                     "enable_save_ckpt to true, or do_eval and do_predict to false"
                 )
             if not self.do_eval and (self.early_stopping or self.eval_steps):

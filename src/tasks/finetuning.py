@@ -1,4 +1,4 @@
-"""Fine-tuning of every task: train, choose the best checkpoint on the development set, measure, predict.
+"""Fine-tuning of every task: train, choose the best checkpoint on the development set, evaluate, predict.
 
 What differs between tasks lies behind src.tasks.spec.Task; the entry scripts name one and this module does the rest.
 """
@@ -51,9 +51,9 @@ def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
         if config.dry_run:
             raise ConfigError("dry_run is true, which means nothing while do_train is false")
         weights = Path(config.load_finetune_checkpoint_path)
-        work.measure(weights, Path(config.output_path or folder_of(weights)))
+        work.evaluate(weights, Path(config.output_path or folder_of(weights)))
         return
-    for split in work.data.measured_splits:  # what is missing is missed before the training, not after it
+    for split in work.data.evaluated_splits:  # what is missing is missed before the training, not after it
         work.data.prepared(split)
     root = Path(config.save_finetune_checkpoint_path)
     if config.dry_run:
@@ -66,7 +66,7 @@ def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
         several = f"seed-{seed}" if config.num_seeds > 1 else ""
         evaluation = work.train(root / several, seed)
         if config.do_eval or config.do_predict:
-            report = work.measure(root / several, output / several, evaluation)
+            report = work.evaluate(root / several, output / several, evaluation)
             results[str(seed)] = report.metrics
             if report.calibration and work.ranks.writer:
                 calibrate(root / several, report.calibration)
@@ -123,7 +123,7 @@ class Report:
         write_json(output / EVAL_FILE, {**facts, **self.metrics, "baselines": self.baselines, "remarks": self.remarks})
 
     def log(self) -> None:
-        """Say all of it."""
+        """Log it."""
         for name, value in self.metrics.items():
             compared = f" (baseline {self.baselines[name]:.4f})" if name in self.baselines else ""
             logger.info(f"{name}: {value:.4f}{compared}")
@@ -183,12 +183,14 @@ class Finetuning:
         """Of a network in training on the first development split, every `steps` updates."""
         prepared, batches = (one(self.task.dev_splits[0]) for one in (self.data.prepared, self.data.batches))
 
-        def measure(network: nn.Cell, before_batch: Callable[[], object]) -> EvaluationResult:
+        def evaluate(network: nn.Cell, before_batch: Callable[[], object]) -> EvaluationResult:
             outputs = predict_rows(network, batches, self.ranks, before_batch)
             return self.task.evaluate(prepared, outputs, self.task.task_info)
 
         network = self.task.spec.scores(self.architecture, self.task.task_info)
-        return Evaluation(training, network, measure, steps, Selection(self.task.selection, self.config.early_stopping))
+        return Evaluation(
+            training, network, evaluate, steps, Selection(self.task.selection, self.config.early_stopping)
+        )
 
     def initialise(self, network: nn.Cell) -> None:
         """The warm start, if there is one."""
@@ -199,7 +201,7 @@ class Finetuning:
             logger.info("cold start: no pre-trained weights (load_pretrain_checkpoint_path)")
 
     def train(self, path: Path, seed: int) -> Evaluation | None:
-        """Fine-tune with one seed, or go on where an earlier attempt stopped; what was measured on the way."""
+        """Fine-tune with one seed, or go on where an earlier attempt stopped; its evaluation, if any."""
         config = self.config.replace(seed=seed, num_seeds=1)
         evaluation = None
         with RunFolder(path, config, writer=self.ranks.writer) as folder:
@@ -212,20 +214,20 @@ class Finetuning:
         self.ranks.wait("the last checkpoint")
         return evaluation
 
-    def measure(self, weights: Path, output: Path, evaluation: Evaluation | None = None) -> Report:
+    def evaluate(self, weights: Path, output: Path, evaluation: Evaluation | None = None) -> Report:
         """Evaluate the development splits and predict the test splits, as asked for; write into `output` alone.
 
-        What `evaluation`, of the training that ended with these weights, found for them is not measured again.
+        What `evaluation`, of the training that ended with these weights, found for them is not evaluated again.
         """
         task_info = self.check_task(weights)
         contents = find_checkpoint(weights)
-        self.ranks.must_agree({"checkpoint": contents.path.name}, "what they measure")
+        self.ranks.must_agree({"checkpoint": contents.path.name}, "what they evaluate")
         step = contents.loop_state.get("step")
         ours = task_info.stated() == self.task.task_info.stated()
         known = evaluation.kept.get(step) if evaluation and ours else None
         network: nn.Cell | None = None
         report = Report()
-        for split in self.data.measured_splits:
+        for split in self.data.evaluated_splits:
             if known and split == self.task.dev_splits[0]:
                 result = known
             else:

@@ -37,12 +37,12 @@ class RaceConfig(FinetuneConfig):
     train_batch_size: int = 8
     optimizer_cfg: OptimizerConfig = finetuning_optimizers(1e-5)
 
-    level: str = option("all", "which examinations are trained on and measured", choices=("middle", "high", "all"))
+    level: str = option("all", "examinations to train and evaluate on", choices=("middle", "high", "all"))
     max_qa_length: int = option(128, "tokens of question and choice together", minimum=1, maximum=LENGTH)
 
 
 class RaceTask(Task):
-    """RACE. The best checkpoint is chosen on dev; test is measured once, by do_predict."""
+    """RACE. The best checkpoint is chosen on dev; test is evaluated once, by do_predict."""
 
     kind = "race"
     selection = "accuracy"

@@ -74,7 +74,7 @@ class SquadTask(Task):
 
     kind = "squad"
     selection = "f1"
-    scores_texts = True
+    needs_examples = True
     version_2 = False
 
     def __init__(self, config: SquadConfig, tokenizer: FullTokenizer, known: TaskInfo | None = None) -> None:

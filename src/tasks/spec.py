@@ -86,7 +86,7 @@ class PreparedSplit:
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """What the outputs of a split amount to.
+    """Metrics and predictions of a split.
 
     metrics: official ones by name; empty where the split has no labels.
     write: puts the predictions into a folder: predictions_SPLIT.tsv, and what the task's official formats are.
@@ -101,13 +101,13 @@ class EvaluationResult:
 
 
 class Task(ABC):
-    """A task with the texts of one run.
+    """A task with the examples of one run.
 
     spec: of the task. kind: of its feature rows. task_info: what task.json is to say.
     selection: the development metric that chooses the best checkpoint, the larger the better.
     dev_splits, test_splits: names; the first development split is the one that chooses.
     pairs: whether rows are two texts, told apart as segments 0 and 1.
-    scores_texts: whether evaluation and baseline take the texts, so that ready features must be those of the texts.
+    needs_examples: whether evaluation and baseline read the examples, so that ready features must be made of them.
 
     Args:
         known: task_info of the weights, where nothing is trained.
@@ -120,14 +120,14 @@ class Task(ABC):
     dev_splits: tuple[str, ...] = ("dev",)
     test_splits: tuple[str, ...] = ("test",)
     pairs: bool = True
-    scores_texts: bool = False
+    needs_examples: bool = False
 
     def __init__(self, config: FinetuneConfig, tokenizer: FullTokenizer, known: TaskInfo | None = None) -> None:
         self.config, self.tokenizer, self.known = config, tokenizer, known
 
     @abstractmethod
     def split(self, name: str) -> Split:
-        """The texts of a split; DataError or ConfigError where they are missing or wrong."""
+        """The examples of a split; DataError or ConfigError where they are missing or wrong."""
 
     @abstractmethod
     def evaluate(self, prepared: PreparedSplit, outputs: Outputs, task_info: TaskInfo) -> EvaluationResult:

@@ -1,4 +1,4 @@
-"""The official measures of SQuAD, in percent: what evaluate-v1.1.py, evaluate-v2.0.py and cmrc2018_evaluate.py print.
+"""The official metrics of SQuAD, in percent: what evaluate-v1.1.py, evaluate-v2.0.py and cmrc2018_evaluate.py print.
 
 SQuAD compares words in lower case, without punctuation and the articles a, an, the: whether they are the same, and how
 many are shared (F1). CMRC 2018 compares Chinese characters. Of several answers the best fitting one counts.
@@ -35,12 +35,12 @@ def score_answers(
     Args:
         questions: with answers.
         predictions: texts by question id. A question without one counts 0.
-        language: "en" for SQuAD's measures, which XQuAD uses for all its languages; "zh" for CMRC 2018's.
+        language: "en" for SQuAD's metrics, which XQuAD uses for all its languages; "zh" for CMRC 2018's.
     """
     _report_missing(questions, predictions)
     answers = {question.id: [answer.text for answer in question.answers] for question in questions}
-    measures = zip(("exact_match", "f1"), _SCORES[language], strict=True)
-    return {name: _percent(_best(predictions, answers, score).values(), len(questions)) for name, score in measures}
+    scores = zip(("exact_match", "f1"), _SCORES[language], strict=True)
+    return {name: _percent(_best(predictions, answers, score).values(), len(questions)) for name, score in scores}
 
 
 def score_with_threshold(

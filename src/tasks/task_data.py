@@ -18,15 +18,15 @@ STORAGE_FACTS = ("format_version", "source", "columns", "record_files", "files")
 
 
 class TaskData:
-    """What a task trains on and is measured on; rows are the same for all seeds."""
+    """The splits that a task is trained and evaluated on; rows are the same for all seeds."""
 
     def __init__(self, config: FinetuneConfig, task: Task, architecture: AlbertConfig, ranks: Ranks) -> None:
         self.config, self.task, self.architecture, self.ranks = config, task, architecture, ranks
         self._prepared: dict[str, PreparedSplit] = {}
 
     @property
-    def measured_splits(self) -> tuple[str, ...]:
-        """What is evaluated and predicted, as asked for."""
+    def evaluated_splits(self) -> tuple[str, ...]:
+        """The splits that do_eval and do_predict ask for."""
         return self.task.dev_splits * self.config.do_eval + self.task.test_splits * self.config.do_predict
 
     def prepared(self, name: str) -> PreparedSplit:
@@ -43,10 +43,10 @@ class TaskData:
         if not ready.endswith(SUFFIX):
             split = self.task.split(name)
             records = self._cached_features(split)
-            if name == TRAIN and not self.task.scores_texts:  # large texts need not be kept while training
+            if name == TRAIN and not self.task.needs_examples:  # examples need not be kept in memory while training
                 split = ReadySplit(name, Path(records.files[0]))
             return PreparedSplit(split, records)
-        if not self.task.scores_texts:
+        if not self.task.needs_examples:
             return PreparedSplit(ReadySplit(name, Path(ready)), open_records(ready, kind))
         split = self.task.split(name)
         return PreparedSplit(split, open_records(ready, kind, **split.facts()))
@@ -54,7 +54,7 @@ class TaskData:
     def _cached_features(self, split: Any) -> RecordSet:
         """Rank 0 makes what is not there yet, the others wait."""
         facts, made = split.facts(), f"the features of the {split.name} split"
-        self.ranks.must_agree(facts, f"the texts of the {split.name} split")
+        self.ranks.must_agree(facts, f"the examples of the {split.name} split")
         if not self.ranks.writer:
             self.ranks.wait(made)
         records = cached_features(Path(self.config.feature_dir), self.task.kind, facts, split.features)
@@ -86,7 +86,7 @@ class TaskData:
         return FeatureDataset(records, loading, weight_columns)
 
     def identity(self) -> dict[str, Any]:
-        """The facts by which a run knows the texts that it learns from, and that choose its best checkpoint, again."""
+        """Facts of the training and development examples, which a resumed run must find unchanged."""
         splits = (TRAIN, self.task.dev_splits[0]) if self.config.do_eval else (TRAIN,)
         facts = {name: self.prepared(name).records.facts for name in splits}
         return {f"{name} {key}": each[key] for name, each in facts.items() for key in each if key not in STORAGE_FACTS}

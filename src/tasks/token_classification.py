@@ -48,13 +48,13 @@ class NerConfig(FinetuneConfig):
     test_file: str = option("", "likewise; tags are not needed", on_resume=ANY)
     data_format: str = option(
         "auto",
-        "columns: a word and its tag a line; lines: words, TAB, tags; names: a table of texts and names in them",
+        "columns: a word and its tag a line; lines: words, TAB, tags; names: a table of texts and entity mentions",
         choices=("auto", *FORMATS),
     )
     dev_ratio: float = option(0.1, "share split off for development", above=0, below=1)
     text_column: str = option("review", "names: column of the text, its name or its number from 1")
-    name_column: str = option("dish_name", "names: column of a name that occurs in the text, or nothing")
-    name_label: str = option("DISH", "names: label of these names")
+    name_column: str = option("dish_name", "names: column of an entity mention in the text, or empty")
+    name_label: str = option("DISH", "names: label of these entities")
     label_list: tuple[str, ...] = option((), "tags in their order; empty: those of the training sentences")
 
     def validate(self) -> None:
@@ -70,7 +70,7 @@ class NerTask(Task):
     kind = "token_classification"
     pairs = False
     selection = "f1"
-    scores_texts = True
+    needs_examples = True
 
     def __init__(self, config: NerConfig, tokenizer: FullTokenizer, known: TaskInfo | None = None) -> None:
         super().__init__(config, tokenizer, known)
@@ -88,7 +88,7 @@ class NerTask(Task):
         )
 
     def _text_columns(self) -> dict[str, str]:
-        """The name of the text's column in training, where there are columns with names."""
+        """The text column's name in training, where the columns have names."""
         file, config = self.files.get(TRAIN), self.config
         if not config.do_train or file is None or find_format(file, config.data_format) != "names":
             return {}

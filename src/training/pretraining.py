@@ -98,11 +98,11 @@ def held_out_evaluation(
     held_out.check_vocabulary(data.facts, data.data_dir)
     held_out.check_fits(architecture)
 
-    def measure(network: AlbertForPreTraining, before_batch: Callable[[], object]) -> HeldOut:
+    def evaluate_held_out(network: AlbertForPreTraining, before_batch: Callable[[], object]) -> HeldOut:
         batches = share_of_rank(held_out, config.eval_batches, network.weight_columns, ranks)
         return evaluate(network, batches, architecture.vocab_size, ranks, before_batch)
 
-    return Evaluation(network, AlbertForPreTraining(architecture), measure, config.eval_steps)
+    return Evaluation(network, AlbertForPreTraining(architecture), evaluate_held_out, config.eval_steps)
 
 
 def share_of_rank(
@@ -110,7 +110,7 @@ def share_of_rank(
 ) -> Iterator[dict[str, np.ndarray]]:
     """This rank's batches, as many as every other rank has; of those beyond `most` (0: all) all weights are 0."""
     for number, batch in enumerate(held_out.batches(0)):
-        first = number * ranks.size  # of the batches that all ranks measure at once
+        first = number * ranks.size  # of the batches that all ranks evaluate at once
         if first >= most > 0:
             return
         real = not most or first + ranks.rank < most

@@ -79,7 +79,7 @@ def evaluate(
 def dry_run(
     network: AlbertForPreTraining, batches: Iterable[dict[str, np.ndarray]], number: int, vocab_size: int
 ) -> str:
-    """Measure the first batch, once to compile and once for the time, and say what all `number` of them would take."""
+    """Evaluate the first batch twice, to compile and to time it; estimate time, memory and disk for `number` batches."""
     first = list(islice(batches, 1))
     seconds = []
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""What is settled before a run: how long it is, in what numbers it computes, by what it is known again."""
+"""What is settled before a run: its length, its precision, and the facts by which it is resumed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class LossScale:
 
 @dataclass(frozen=True)
 class Precision:
-    """In what numbers a run computes: what the configuration says, and where it leaves that open the device.
+    """Precision of a run: what the configuration says, and where it leaves that open the device.
 
     compute_type: of the matrix products, float32 or float16.
     """
@@ -78,7 +78,7 @@ class RunFacts:
     """By what a run is known again when it is resumed.
 
     identity: facts of the data; a run is not resumed on other data.
-    precision: in what numbers it computes; a resumed run changes it only where the configuration says so.
+    precision: a resumed run changes it only where the configuration says so.
     architecture: AlbertConfig.facts() of the network.
     earlier_identity: identity as version 0.1.0 kept it, where that was otherwise.
     """

@@ -342,7 +342,7 @@ class Trainer:
         )
 
     def evaluate(self, step: int) -> None:
-        """Measure the network as it is after this step, and write the step's record."""
+        """Evaluate the network after this step, and write the step's record."""
         self.evaluating = True
         with self.clock.paused():
             metrics = self.evaluation(self.stop_if_asked)

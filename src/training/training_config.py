@@ -67,7 +67,7 @@ class OptimizerConfig(Config):
 
 
 class ArchitectureConfig(OneDeviceConfig):
-    """Which ALBERT, on which device, in which numbers."""
+    """Model, device and precision."""
 
     albert_network: str = option(
         "albert_base",
@@ -97,7 +97,7 @@ class ArchitectureConfig(OneDeviceConfig):
 class TrainingConfig(ArchitectureConfig):
     """The keys of every training: pre-training and the tasks derive from it."""
 
-    # How it is trained.
+    # Training.
     accumulation_steps: int = option(1, "micro-batches added up to one update", minimum=1, maximum=MICRO_BATCHES)
     optimizer_cfg: OptimizerConfig = section(OptimizerConfig(), "the optimizer")
     max_train_hours: float = option(
@@ -110,7 +110,7 @@ class TrainingConfig(ArchitectureConfig):
     clip_norm: float = option(1.0, "global norm that gradients are cut to; 0 leaves them alone", minimum=0, maximum=1e6)
     seed: int = option(12345, "seed of weights, order and dropout", minimum=0, maximum=SEED)
 
-    # On which device, in which numbers.
+    # Device and precision.
     device_id: int = option(
         0,
         "number of the device, counted from 0",
@@ -142,7 +142,7 @@ class TrainingConfig(ArchitectureConfig):
         1, "updates queued on the device", minimum=1, needs=("enable_data_sink", True), on_resume=ANY, maximum=1000
     )
 
-    # What is written.
+    # Output.
     enable_save_ckpt: bool = option(True, "write checkpoints", on_resume=ANY)
     save_checkpoint_steps: int = option(
         1000,
@@ -187,7 +187,7 @@ class PretrainConfig(TrainingConfig):
         "", "warm start: a checkpoint or a run's folder whose weights are loaded", on_resume=SAME_PLACE
     )
 
-    # On which data.
+    # Data.
     data_dir: str = option(
         "", "folder with one set of MindRecord files, or google's *.tfrecord", required=True, on_resume=SAME_PLACE
     )
@@ -198,12 +198,12 @@ class PretrainConfig(TrainingConfig):
     )
     do_shuffle: bool = option(True, "a new order of the examples in every epoch")
 
-    # How long, with what batch.
+    # Length and batch size.
     train_steps: int = option(6000, "updates; 0 or -1: as many as epoch_size epochs have", minimum=-1, maximum=UPDATES)
     epoch_size: int = option(1, "epochs, where train_steps does not say the length", minimum=1, maximum=EPOCHS)
     batch_size: int = option(16, "examples of a device and micro-batch", minimum=1, maximum=ROWS)
 
-    # What is written and measured.
+    # Output and evaluation.
     save_checkpoint_path: str = option("", "the run's folder: checkpoints, log, curves", required=True, on_resume=ANY)
     eval_steps: int = option(0, "updates between evaluations; 0: none", minimum=0, on_resume=ANY, maximum=UPDATES)
     eval_data_dir: str = option("", "held-out examples, as data_dir", on_resume=ANY)
@@ -219,7 +219,7 @@ class PretrainConfig(TrainingConfig):
 
 
 class PretrainEvalConfig(ArchitectureConfig):
-    """Measure a pre-trained ALBERT on held-out examples: python pretrain_eval.py."""
+    """Evaluate a pre-trained ALBERT on held-out examples: python pretrain_eval.py."""
 
     config_file = "pretrain_config.yaml"
     file_sharers = (PretrainConfig,)
@@ -228,10 +228,10 @@ class PretrainEvalConfig(ArchitectureConfig):
     data_dir: str = option("", "folder with held-out MindRecord files, or google's *.tfrecord", required=True)
     schema_dir: str = option("", "schema.json of google's *.tfrecord files, or its folder")
     batch_size: int = option(16, "examples of a batch", minimum=1, maximum=ROWS)
-    eval_batches: int = option(0, "batches that are measured; 0: all", minimum=0, maximum=UPDATES)
-    only_masked: bool = option(False, "measure only tokens hidden by [MASK], not those left in place or replaced")
+    eval_batches: int = option(0, "batches to evaluate; 0: all", minimum=0, maximum=UPDATES)
+    only_masked: bool = option(False, "evaluate only tokens shown as [MASK], not those left in place or replaced")
     output_path: str = option("", "folder for eval_results.json; empty: beside the checkpoint")
-    dry_run: bool = option(False, "measure one batch, estimate time and memory; keep nothing")
+    dry_run: bool = option(False, "evaluate one batch, estimate time and memory; keep nothing")
 
     def validate(self) -> None:
         self.check_architecture(self.load_checkpoint_path)
