@@ -15,12 +15,12 @@ from model_utils.schema import ANY, Config, load_config, option
 
 DEVICE_TARGETS = ("auto", "CPU", "GPU", "Ascend")
 # What can be wrong with a file that the user named; other system errors keep their traceback.
-MENDABLE = {
+FIXABLE = {
     getattr(errno, name)
     for name in """EACCES EBUSY EEXIST EFBIG EIO EISDIR ELOOP EMFILE ENAMETOOLONG ENFILE ENODEV ENOENT
     ENOTDIR ENOTEMPTY ENXIO EPERM EROFS ESTALE ETXTBSY EXDEV""".split()
 }
-# Upper bounds: what no run needs, so that a slip of the hand ends in a sentence and not in a machine that stands still.
+# Upper bounds: what no run needs, so that a typing error gives a message and not a machine out of memory.
 UPDATES = 100_000_000
 EPOCHS = 1_000_000
 ROWS = 65_536  # of a batch of one device
@@ -43,7 +43,7 @@ class OneDeviceConfig(Config):
 
 
 def run_main(main: Callable[[Settings], int | None], kind: type[Settings], messages: str = "stdout") -> NoReturn:
-    """Read the configuration, call main with it and exit; errors that the user can mend are one sentence, code 2.
+    """Read the configuration, call main with it and exit; errors that the user can fix are one sentence, code 2.
 
     Messages go to the stream of that name: stderr where answers go to stdout.
     """
@@ -65,7 +65,7 @@ def run_main(main: Callable[[Settings], int | None], kind: type[Settings], messa
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             print(f"error: the disk is full: {error.filename or error}", file=sys.stderr)
-        elif error.errno in MENDABLE and error.filename:
+        elif error.errno in FIXABLE and error.filename:
             print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
         else:
             raise

@@ -152,7 +152,7 @@ def _plugin_error(target: str) -> str:
 
 
 def gpu_obstacle() -> str:
-    """What keeps MindSpore from using a GPU here and how to mend it, as a sentence; "" if nothing does."""
+    """What keeps MindSpore from using a GPU here and how to fix it, as a sentence; "" if nothing does."""
     if _cuda_driver() is None:
         return (
             "there is no working NVIDIA driver (libcuda.so.1): install the driver, 450.80 or newer, and see nvidia-smi"

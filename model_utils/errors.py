@@ -8,7 +8,7 @@ from typing import Any
 
 
 class UserError(Exception):
-    """The run cannot go on for a reason that the user can mend."""
+    """The run cannot go on for a reason that the user can fix."""
 
 
 class ConfigError(UserError, ValueError):

@@ -1,4 +1,4 @@
-"""What commands say: sentences on a stream, past progress bars. Modules log with logging.getLogger(__name__)."""
+"""Console messages: sentences on a stream, past progress bars. Modules log with logging.getLogger(__name__)."""
 
 import logging
 import sys

@@ -9,7 +9,7 @@ folder=$(realpath -m "${1:-$PROJECT/output/quickstart}")
 prepare_environment requirements.txt
 cd "$PROJECT"
 
-say() { printf '\n== %s\n' "$*"; }
+heading() { printf '\n== %s\n' "$*"; }
 
 examples() { # NAME REPETITIONS: examples of FOLDER/text/NAME.txt in FOLDER/NAME
     python -m src.create_pretraining_data --input_file "$folder/text/$1.txt" --output_file "$folder/$1/$1.mindrecord" \
@@ -28,42 +28,42 @@ finetune() { # FOLDER ARGUMENTS...: learn which part of the standard library a d
         --optimizer_cfg.AdamWeightDecay.learning_rate 5e-4
 }
 
-say "1/9 text"
+heading "1/9 text"
 if ! [ -e "$folder/text/heldout.txt" ]; then python -m scripts.quickstart_corpus --output_dir "$folder/text"; fi
 
-say "2/9 vocabulary"
+heading "2/9 vocabulary"
 if ! [ -e "$folder/train/vocabulary.model" ]; then
     python -m src.train_vocabulary --input_file "$folder/text/train.txt" --output_prefix "$folder/train/vocabulary" --vocab_size 2000
 fi
 
-say "3/9 examples"
+heading "3/9 examples"
 examples train 10
 examples heldout 2
 
-say "4/9 pre-training"
+heading "4/9 pre-training"
 python run_pretrain.py --data_dir "$folder/train" --save_checkpoint_path "$folder/run" --train_steps 2000 --batch_size 32 \
     "${shape[@]}" \
     --optimizer_cfg.AdamWeightDecay.learning_rate 2e-3 --optimizer_cfg.AdamWeightDecay.warmup_steps 100 \
     --optimizer_cfg.AdamWeightDecay.beta2 0.98
 
-say "5/9 evaluation on text that was held out"
+heading "5/9 evaluation on text that was held out"
 python pretrain_eval.py --load_checkpoint_path "$folder/run" --data_dir "$folder/heldout"
 
-say "6/9 three masked sentences"
+heading "6/9 three masked sentences"
 python predict.py --model "$folder/run" --input - --input_format text --output - --top_k 3 <<'END'
 Return a list of all the [MASK] in the file.
 Raise an error if the [MASK] does not exist.
 If the argument is not given, the default [MASK] is used.
 END
 
-say "7/9 fine-tuning: which part of the standard library does a docstring belong to?"
+heading "7/9 fine-tuning: which part of the standard library does a docstring belong to?"
 if ! [ -e "$folder/parts/dev.tsv" ]; then python -m scripts.quickstart_parts --output_dir "$folder/parts"; fi
 finetune "$folder/warm" --load_pretrain_checkpoint_path "$folder/run"
 
-say "8/9 the same without pre-training"
+heading "8/9 the same without pre-training"
 finetune "$folder/cold" --spm_model_file "$folder/train/vocabulary.model" "${shape[@]}"
 
-say "accuracy on docstrings that were held out"
+heading "accuracy on docstrings that were held out"
 python - "$folder" <<'END'
 import json, sys
 for name, start in ("warm", "pre-trained"), ("cold", "not pre-trained"):
@@ -72,11 +72,11 @@ for name, start in ("warm", "pre-trained"), ("cold", "not pre-trained"):
     print(f"{start}: {results['accuracy']:.3f} (always the most frequent part: {results['baselines']['accuracy']:.3f})")
 END
 
-say "9/9 the classifier as a MINDIR, and two sentences answered by it"
+heading "9/9 the classifier as a MINDIR, and two sentences answered by it"
 python export.py --config_path task_classifier_config.yaml --export_ckpt_file "$folder/warm" --export_file_name "$folder/export/parts"
 python predict.py --model "$folder/export/parts.mindir" --input - --input_format text --output - <<'END'
 Wait until all the tasks of the event loop are done.
 Return the message's subject, with its headers decoded.
 END
 
-say "done in $((SECONDS / 60)) min $((SECONDS % 60)) s; the curves are in $folder/run/curves.png"
+heading "done in $((SECONDS / 60)) min $((SECONDS % 60)) s; the curves are in $folder/run/curves.png"

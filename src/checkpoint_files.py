@@ -221,11 +221,11 @@ def find_checkpoint(path: Path) -> Checkpoint:
     """
     contents, file = _find(path), find_config_file(path)
     # Many a wrong value fits the weights' shapes: a checkpoint says what it was trained as.
-    beside = AlbertConfig.from_json(file).facts() if file else {}
+    stored = AlbertConfig.from_json(file).facts() if file else {}
     for key, trained in contents.loop_state.get(ARCHITECTURE, {}).items():
-        if key in beside and beside[key] != trained:
+        if key in stored and stored[key] != trained:
             raise CheckpointError(
-                f"{file}: {key} is {beside[key]!r}, but {contents.path.name} was trained with {trained!r}; put that "
+                f"{file}: {key} is {stored[key]!r}, but {contents.path.name} was trained with {trained!r}; put that "
                 f"back; to train on with another value give it on purpose, as --albert_cfg.{key} of a training script"
             )
     return contents

@@ -254,7 +254,7 @@ def number_of_workers(wanted: int) -> int:
 def dry_run(
     maker: UnitMaker, units: Iterator[list[Document]], source_bytes: int, workers: int, path: Path, file_num: int
 ) -> str:
-    """Make the examples of one unit, and say what all the text would take; nothing is kept."""
+    """Make the examples of one unit; estimate time and disk for all the text. Nothing is kept."""
     start = time.monotonic()
     result = maker.make(0, next(units))
     seconds = time.monotonic() - start
@@ -269,7 +269,7 @@ def dry_run(
     return (
         f"dry run: about {len(result.packed.rows) * share:,.0f} examples, {size * share / 1e6 + files:,.0f} MB on disk "
         f"in {files} file(s) and {timedelta(seconds=round(seconds * share / workers))} with {workers} process(es), "
-        f"judged by the first {result.text_bytes:,} of {source_bytes:,} bytes of text. Nothing was kept."
+        f"estimated from the first {result.text_bytes:,} of {source_bytes:,} bytes of text. Nothing was kept."
     )
 
 

@@ -84,7 +84,7 @@ def main(config: TrainVocabularyConfig) -> None:
 
 
 def dry_run(train: Trainer, paths: Sequence[Path], config: TrainVocabularyConfig) -> str:
-    """Train on the first SAMPLE sentences and say what all the text would take; nothing is kept."""
+    """Train on the first SAMPLE sentences; estimate time, memory and disk for all. Nothing is kept."""
     start, before = time.monotonic(), peak_memory()
     sample = list(itertools.islice(_read_sentences(paths), SAMPLE))
     read = time.monotonic() - start
@@ -98,7 +98,7 @@ def dry_run(train: Trainer, paths: Sequence[Path], config: TrainVocabularyConfig
     size = sum(map(len, contents)) / contents[0].count(b"\n") * config.vocab_size
     return (
         f"dry run: about {total:,} sentences, of which {used:,} are used: about {timedelta(seconds=round(seconds))}, "
-        f"{memory / 1e9:.1f} GB of memory and {size / 1e6:.1f} MB on disk, judged by the first {len(sample):,}. "
+        f"{memory / 1e9:.1f} GB of memory and {size / 1e6:.1f} MB on disk, estimated from the first {len(sample):,}. "
         "Nothing was kept."
     )
 

@@ -61,7 +61,7 @@ def copy(mindir: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("task", RECORDS)
 def test_the_mindir_answers_as_the_checkpoint(task: str, tmp_path: Path) -> None:
-    """Answers are in the promised form, the same from both, and do not depend on their company in a batch."""
+    """Answers are in the promised form, the same from both, and do not depend on the other rows of a batch."""
     is_embeddings = task == "embeddings"
     folder = make_folder(tmp_path / "run", "classification" if is_embeddings else task)
     before = folder_state(folder)

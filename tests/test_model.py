@@ -1,4 +1,4 @@
-"""The backbone: sizes as published, sharing modes, groups, relative positions, float16 islands."""
+"""The backbone: sizes as published, sharing modes, groups, relative positions, mixed precision."""
 
 import mindspore as ms
 import numpy as np

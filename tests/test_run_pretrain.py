@@ -269,7 +269,7 @@ def test_evaluation_drops_no_example_whatever_the_batch(data: Path, finished: Pa
         assert evaluated[name] == pytest.approx(value, rel=1e-6), name
 
 
-def test_only_hidden_tokens_can_be_measured(data: Path) -> None:
+def test_only_tokens_shown_as_mask_can_be_evaluated(data: Path) -> None:
     """The vocabulary's [MASK] is 4; four fifths of the predicted tokens show it."""
     whole = held_out_columns(data)
     part = np.concatenate([batch["masked_lm_weights"] for batch in only_masked(held_out(data, 1).batches(0), 4)])

@@ -20,7 +20,7 @@ from fastapi.testclient import TestClient
 
 from model_utils.errors import ConfigError
 from src.inference.server import Limits, create_app, parse_address, parse_hosts, serve
-from src.inference.server.gates import hosts_of
+from src.inference.server.middleware import hosts_of
 from src.tasks import TASKS
 from src.tasks.task_info import TaskInfo
 from tests.helpers.scripted_predictor import SCRIPTS, ScriptedPredictor
@@ -416,7 +416,7 @@ def respond(record):
         time.sleep(3)
     return {"score": 1.0}
 
-limits = Limits(body=100_000, headers_time=1, body_time=1, answer_time=3, goodbye=1)
+limits = Limits(body=100_000, headers_time=1, body_time=1, answer_time=3, graceful_timeout=1)
 serve(ScriptedPredictor("regression", respond), "127.0.0.1", 0, limits)
 """
 HEAD = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "

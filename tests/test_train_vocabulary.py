@@ -116,7 +116,7 @@ def test_dry_run_estimates_and_keeps_nothing(text_file, tmp_path, monkeypatch, c
     main(config.replace(vocab_size=90_000))  # a part of the text cannot say that this is too many
     said = capsys.readouterr().out
     found = int(re.search(r"about ([\d,]+) sentences", said)[1].replace(",", ""))
-    assert found == pytest.approx(sentences, rel=0.3) and "judged by the first 1,000. Nothing was kept" in said
+    assert found == pytest.approx(sentences, rel=0.3) and "estimated from the first 1,000. Nothing was kept" in said
     assert list(tmp_path.iterdir()) == []
 
 

@@ -40,14 +40,14 @@ class PretrainingData:
         """The tokenizer that made the files; None where its own file is neither given nor beside them."""
         if not vocab_file and not spm_model_file:
             folder = Path(self.data_dir)
-            beside = (folder if folder.is_dir() else folder.parent) / self.facts.get("vocab_file", "")
-            if not beside.is_file():
+            file = (folder if folder.is_dir() else folder.parent) / self.facts.get("vocab_file", "")
+            if not file.is_file():
                 logger.info(
                     f"the vocabulary {self.facts.get('vocab_file', '')} does not lie beside the data and is not copied "
                     "beside the checkpoints; name it in spm_model_file or vocab_file to have it there"
                 )
                 return None
-            vocab_file, spm_model_file = ("", str(beside)) if beside.suffix == ".model" else (str(beside), "")
+            vocab_file, spm_model_file = ("", str(file)) if file.suffix == ".model" else (str(file), "")
         tokenizer = build_tokenizer(vocab_file, spm_model_file, self.facts.get("do_lower_case", True))
         made_with = self.facts.get("vocab_sha256", tokenizer.sha256)
         if tokenizer.sha256 != made_with:

@@ -135,7 +135,7 @@ def _cut(borders: list[int], start: int, size: int, random: Random) -> tuple[Seg
     """Two segments in the order of the text from about the tokens [start, start + size) of a document.
 
     One segment begins where a sentence does, the other ends where one does, and their other ends are inside sentences.
-    They meet at a border between sentences, or, by the toss of a coin, are exchanged in length and kind and lie at
+    They meet at a border between sentences, or, with probability 0.5, are exchanged in length and kind and lie at
     the outer ends of the sentences that the stretch touches. Without a border in the middle of the stretch, or where
     these sentences have more than twice its tokens, all ends are inside sentences. So nothing but what the segments
     say tells their order.

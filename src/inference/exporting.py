@@ -75,7 +75,7 @@ def export_model(
 
 
 def dry_run_export(model: Predictor, name: Path, file_format: str, batch_size: int = 1, length: int = 0) -> None:
-    """Compute one batch, and say what export_model, which has the same arguments and errors, would take."""
+    """Compute one batch and estimate time, memory and disk of export_model, which has the same arguments and errors."""
     fixed = _settle(model, name, file_format, batch_size, length)
     inputs = sample_inputs(model, *(fixed or (2, model.task_info.max_seq_length)))
     before = peak_memory()

@@ -1,4 +1,4 @@
-"""Answer a file of records, a line for each, or say what that would take."""
+"""Answer a file of records, a line for each, or estimate time, memory and disk for it."""
 
 import itertools
 import logging
@@ -66,7 +66,7 @@ def answer_records(predictor: Predictor, records: Iterator[NumberedRecord], outp
 
 
 def dry_run(predictor: Predictor, records: Iterator[NumberedRecord]) -> None:
-    """Read all records and answer some, chosen by chance; say what answering them all would take. Nothing is kept."""
+    """Read all records and answer a random sample; estimate time, memory and disk for all. Nothing is kept."""
     chance, chosen, unreadable, total = random.Random(0), [], 0, 0
     for record in records:
         total += 1

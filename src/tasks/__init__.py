@@ -1,4 +1,4 @@
-"""The tasks by the name that task.json has for them, and the course of fine-tuning that they share."""
+"""The tasks by name: TaskSpecs, task.json read as its task's TaskInfo, and tasks by the shape of a head."""
 
 from collections.abc import Collection
 from typing import Any, Literal

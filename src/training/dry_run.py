@@ -1,4 +1,4 @@
-"""What a run would take, judged by an update of each width (--dry_run)."""
+"""Time, memory and disk of a run, estimated from an update of each width (--dry_run)."""
 
 import logging
 import tempfile
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 def dry_run(trainer: Trainer) -> str:
-    """Train an update of each width, to compile and to measure, and say what the run would take; keep nothing."""
+    """Train two updates of each width and log the run's estimated time, memory and disk; nothing is kept."""
     config, steps = trainer.config, trainer.plan.train_steps
     if trainer.initialise:
         trainer.initialise()

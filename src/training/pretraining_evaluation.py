@@ -79,7 +79,7 @@ def evaluate(
 def dry_run(
     network: AlbertForPreTraining, batches: Iterable[dict[str, np.ndarray]], number: int, vocab_size: int
 ) -> str:
-    """Evaluate the first batch twice, to compile and to time it; estimate time, memory and disk for `number` batches."""
+    """Evaluate the first batch twice, to compile and to time it; estimate time and memory for `number` batches."""
     first = list(islice(batches, 1))
     seconds = []
     for _ in range(2):

@@ -9,8 +9,8 @@ from src.training.run_plan import RunPlan
 class Progress:
     """The share of a run that is over: of its updates, or of its time (max_train_hours) where that is more.
 
-    Time is that of training in all sessions of the run: compilation, evaluation and saving count, what lies between
-    two sessions does not.
+    Time is that of training in all starts of the run, with compilation, evaluation and saving, without the time between
+    them.
 
     Attributes:
         step: updates started.
@@ -22,7 +22,7 @@ class Progress:
         self.start()
 
     def start(self, step: int = 0, seconds: float = 0.0) -> None:
-        """Begin a session of a run that was trained for this long before."""
+        """Start a run, or go on with one that earlier starts trained for this long."""
         self.step, self.seconds = step, seconds
         self.began = self.clock() - seconds
 

@@ -79,7 +79,7 @@ class Trainer:
         self.log: RunLog | None = None  # of the rank that writes
         self.clock = Stopwatch()
         self.pending = PendingUpdates(self.clock)
-        self.recent, self.session = Speed(), Speed()
+        self.recent, self.since_start = Speed(), Speed()
         self.window = Window()
         self.latest = {"learning_rate": 0.0, "loss_scale": 1.0}
         self.skipped_steps = self.skipped_in_a_row = 0
@@ -312,7 +312,7 @@ class Trainer:
         if self.log:
             self.log.advance(update.step)
         if seconds is not None:
-            for speed in (self.recent, self.session):
+            for speed in (self.recent, self.since_start):
                 speed.add(update.examples, update.tokens, update.flops, seconds)
         self.latest["loss_scale"] = values["loss_scale"]
         if values["finite"] and math.isfinite(values["loss"]):
@@ -371,7 +371,7 @@ class Trainer:
         if not self.log:
             return
         examples, tokens = recent.per_second(recent.examples), recent.per_second(recent.tokens)
-        flops, rate = recent.per_second(recent.flops), self.session.per_second(self.session.updates)
+        flops, rate = recent.per_second(recent.flops), self.since_start.per_second(self.since_start.updates)
         record = {
             "step": step,
             "epoch": step * self.config.accumulation_steps / self.plan.batches_per_epoch,

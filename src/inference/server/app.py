@@ -25,8 +25,8 @@ from model_utils.errors import ConfigError
 from src.inference.predictor import Predictor
 from src.inference.server.batching import MicroBatcher, PredictionError, QueueFullError
 from src.inference.server.connection import TimedConnection
-from src.inference.server.gates import ANY_HOST, AllowedHosts, BodyLimit, Farewell, failure, hosts_of
 from src.inference.server.limits import Limits
+from src.inference.server.middleware import ANY_HOST, AllowedHosts, BodyLimit, GracefulClose, failure, hosts_of
 from src.inference.server.schemas import Failure, reply_model, request_model, sentence
 
 DEFAULT_LIMITS = Limits()
@@ -56,11 +56,11 @@ def create_app(predictor: Predictor, limits: Limits = DEFAULT_LIMITS, hosts: Col
         yield
         batcher.close()
 
-    # FastAPI's own pages of documentation load scripts from elsewhere; the description itself is /openapi.json.
+    # FastAPI's own pages of documentation load scripts from other sites; the description itself is /openapi.json.
     app = FastAPI(title=f"ALBERT: {task_info.task}", docs_url=None, redoc_url=None, lifespan=lifespan)
     app.add_middleware(BodyLimit, limit=limits.body)
     app.add_middleware(AllowedHosts, names=hosts)
-    app.add_middleware(Farewell)
+    app.add_middleware(GracefulClose)
     _answer_failures(app)
 
     @app.post(
@@ -162,7 +162,7 @@ def serve(
             http=partial(TimedConnection, limits),
             ws="none",
             timeout_keep_alive=limits.headers_time + limits.body_time,  # later than TimedConnection's own
-            timeout_graceful_shutdown=limits.goodbye,
+            timeout_graceful_shutdown=limits.graceful_timeout,
             log_level="warning",
             access_log=False,
             server_header=False,

@@ -34,7 +34,7 @@ class MicroBatcher:
         predictor: or anything with its task_info and predict; called from one thread of its own, one call at a time.
         max_batch: records of one call; only a request that has more makes a larger call, alone.
         max_waiting: records in the queue at most; a request that has more is taken when the queue is empty.
-        window: seconds that the first of an idle time waits for company.
+        window: seconds that the first of an idle time waits for further requests.
     """
 
     def __init__(self, predictor: Predictor, max_batch: int, max_waiting: int, window: float) -> None:

@@ -14,4 +14,4 @@ class Limits:
     headers_time: float = 10  # seconds from connecting, or from the last answer, until a request's headers are there
     body_time: float = 30  # seconds for the body behind them, and for taking the answer
     answer_time: float = 60  # seconds until the model has answered; then 503
-    goodbye: int = 10  # seconds that running requests have after SIGTERM or Ctrl-C
+    graceful_timeout: int = 10  # seconds that running requests have after SIGTERM or Ctrl-C

@@ -125,7 +125,7 @@ async function start() {
   $("hint").textContent = texts.hint;
   $("fields").append(...fields.map((field) => buildField(field, taskInfo, optionCount)));
   const facts = ["ALBERT", texts.tokens(taskInfo.max_seq_length), ...(taskInfo.labels ? [texts.labels(taskInfo.labels.length)] : [])];
-  const links = [element("a", { href: "model" }, texts.card), " · ", element("a", { href: "openapi.json" }, texts.api)];
+  const links = [element("a", { href: "model" }, texts.modelInfo), " · ", element("a", { href: "openapi.json" }, texts.api)];
   $("footer").append(`${facts.join(" · ")} · `, ...links);
 
   let shown = 0;

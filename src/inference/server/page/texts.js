@@ -53,7 +53,7 @@ const english = {
   json: "Request and answer as JSON",
   tokens: (count) => `${count} tokens at a time`,
   labels: (count) => `${count} labels`,
-  card: "model card",
+  modelInfo: "model information",
   api: "API description",
 };
 
@@ -102,7 +102,7 @@ const chinese = {
   json: "请求与回答（JSON）",
   tokens: (count) => `每次 ${count} 个词元`,
   labels: (count) => `${count} 个类别`,
-  card: "模型信息",
+  modelInfo: "模型信息",
   api: "接口说明",
 };
 

@@ -1,6 +1,6 @@
 """How the code is laid out: what tests share, how long entry scripts are, what modules are called and import.
 
-Which rooms may import from which: pyproject.toml, import-linter.
+Which packages may import from which: pyproject.toml, import-linter.
 """
 
 import ast
@@ -13,7 +13,7 @@ import pytest
 
 from tests.conftest import ROOT
 
-MODULES = [file for room in ("src", "model_utils") for file in sorted((ROOT / room).rglob("*.py"))]
+MODULES = [file for package in ("src", "model_utils") for file in sorted((ROOT / package).rglob("*.py"))]
 
 
 def test_no_test_module_imports_another() -> None:

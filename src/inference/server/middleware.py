@@ -46,7 +46,7 @@ def parse_hosts(names: Collection[str]) -> frozenset[str]:
 class AllowedHosts:
     """A request that names another host than the server's is 421.
 
-    A page of elsewhere whose name is made to point at this machine (DNS rebinding) could otherwise ask the server in
+    Another site's page whose name is made to point at this machine (DNS rebinding) could otherwise ask the server in
     the browser of somebody who may reach it.
 
     Args:
@@ -106,7 +106,7 @@ class BodyLimit:
             await self.app(scope, receive_within_limit, send)
 
 
-class Farewell:
+class GracefulClose:
     """A request that the server cancels because it stops is 503; cancelling would end in a traceback otherwise."""
 
     def __init__(self, app: ASGIApp) -> None:
