@@ -33,7 +33,7 @@ def matching(pattern: str, allowed: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-FileBeside = Annotated[
+FileName = Annotated[
     str,
     Field(max_length=NAME_BYTES),
     matching(r"[^/\x00]*[^/.\x00][^/\x00]*", "the name of a file in the same folder"),

@@ -34,7 +34,7 @@ run_single() { # NAME ARGUMENTS...: replaces this shell by run_NAME.py, whose ou
     log="$PROJECT/output/logs/$1_$(date +%Y%m%d_%H%M%S)_$$.log"
     mkdir -p "${log%/*}"
     echo "log: $log"
-    # The writer of the log must outlive the script, which says goodbye after Ctrl-C or SIGTERM.
+    # The writer of the log must outlive the script, which still writes after Ctrl-C or SIGTERM.
     exec python "$PROJECT/run_$1.py" "${@:2}" > >(trap '' INT TERM; exec tee "$log") 2>&1
 }
 

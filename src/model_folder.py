@@ -21,7 +21,7 @@ from pydantic import model_validator
 
 from model_utils.errors import CheckpointError, DataError, shorten
 from model_utils.files import new_folder, open_file, write_atomically
-from model_utils.json_files import FileBeside, Schema, Sha256, read_json, read_validated, write_checked
+from model_utils.json_files import FileName, Schema, Sha256, read_json, read_validated, write_checked
 from src.albert_config import AlbertConfig, check_memory, find_config_file
 from src.checkpoint_files import (
     ARCHITECTURE,
@@ -50,8 +50,8 @@ UNREADABLE = (ValueError, EOFError, SyntaxError, TokenError, ArithmeticError, Me
 class TokenizerSchema(Schema):
     """What tokenizer_config.json says: one of the two files, which lies beside it."""
 
-    vocab_file: FileBeside | None = None
-    spm_model_file: FileBeside | None = None
+    vocab_file: FileName | None = None
+    spm_model_file: FileName | None = None
     do_lower_case: bool
     vocab_sha256: Sha256
 

@@ -241,7 +241,7 @@ def test_keys_at_odds_with_each_other_are_refused(tmp_path: Path, words: list[st
     assert sentence in refusal(tmp_path, "", *words)
 
 
-def test_measuring_needs_checkpoints(tmp_path: Path) -> None:
+def test_evaluation_needs_checkpoints(tmp_path: Path) -> None:
     kind = SquadConfig
     words = ["--enable_save_ckpt=no", "--do_predict=yes"]
     for more, key in (([], "do_eval"), (["--do_eval=no"], "do_predict")):

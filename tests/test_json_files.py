@@ -8,7 +8,7 @@ import pytest
 from pydantic import Field
 
 from model_utils.errors import CheckpointError, DataError
-from model_utils.json_files import FileBeside, Schema, Sha256, parse_json, read_json, read_object, write_checked
+from model_utils.json_files import FileName, Schema, Sha256, parse_json, read_json, read_object, write_checked
 
 
 class Card(Schema):
@@ -18,7 +18,7 @@ class Card(Schema):
     length: int = Field(ge=1, le=1000)
     threshold: float = 0.0
     labels: tuple[str, ...] = ()
-    file: FileBeside = ""
+    file: FileName = ""
     sha256: Sha256 = ""
 
 

@@ -1,4 +1,4 @@
-"""Fine-tuning end to end on a small classifier: learns, chooses, resumes, measures, predicts; refused in time."""
+"""Fine-tuning end to end on a small classifier: learns, chooses, resumes, evaluates, predicts; refused in time."""
 
 import json
 import os
@@ -56,7 +56,7 @@ def read(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
-def test_it_learns_and_every_example_is_measured_and_predicted(run: Path, tmp_path: Path) -> None:
+def test_it_learns_and_every_example_is_evaluated_and_predicted(run: Path, tmp_path: Path) -> None:
     results = read(run / "eval_results.json")
     dev, test = write_table(tmp_path / "dev.tsv", 45, 2), write_table(tmp_path / "test.tsv", 21, 3)
     predicted = predicted_labels(run / "predictions_dev.tsv")
@@ -66,7 +66,7 @@ def test_it_learns_and_every_example_is_measured_and_predicted(run: Path, tmp_pa
     assert sum(a == b for a, b in zip(predicted_labels(run / "predictions_test.tsv"), test, strict=True)) >= 19
 
 
-def test_the_best_checkpoint_is_the_one_that_is_measured(run: Path) -> None:
+def test_the_best_checkpoint_is_the_one_that_is_evaluated(run: Path) -> None:
     log = [json.loads(line) for line in (run / "train_log.jsonl").read_text().splitlines()]
     evaluated = {record["step"]: record["eval_accuracy"] for record in log if "eval_accuracy" in record}
     best, results = read(run / "best_checkpoint.json"), read(run / "eval_results.json")
@@ -126,20 +126,20 @@ def test_a_finished_run_is_not_trained_again(data: Path, run: Path, capsys: pyte
 def test_a_signal_ends_an_evaluation_between_two_batches_and_the_same_texts_resume_the_run(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wherever their features lie and however they are measured; other development texts choose another checkpoint."""
+    """Wherever their features lie and however they are batched; other development texts choose another checkpoint."""
     texts = shutil.copytree(data, tmp_path / "texts", ignore=shutil.ignore_patterns("features"))
     settings = {"train_steps": 2, "eval_steps": 1, "length_buckets": 1}
     config = config_of(texts, tmp_path / "run", eval_batch_size=16, **settings)
-    measured: list[int] = []
+    evaluated: list[int] = []
 
     def put(table: OutputTable, rows: np.ndarray, outputs: Any) -> None:
-        measured.append(len(rows))
+        evaluated.append(len(rows))
         os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(OutputTable, "put", put)
     with pytest.raises(SystemExit, match="143"):
         run_classifier.main(config)
-    assert measured == [16] and not (tmp_path / "run" / "train_results.json").exists()
+    assert evaluated == [16] and not (tmp_path / "run" / "train_results.json").exists()
     monkeypatch.undo()
     settings |= {"eval_batch_size": 20, "output_path": tmp_path / "results", "feature_dir": tmp_path / "features"}
     again = config_of(texts / ".." / "texts", tmp_path / "run", **settings)
@@ -155,7 +155,7 @@ def test_a_signal_ends_an_evaluation_between_two_batches_and_the_same_texts_resu
 def test_warm_start_takes_the_backbone_and_several_seeds_are_summarised(
     data: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each seed's only checkpoint is measured once, while training."""
+    """Each seed's only checkpoint is evaluated once, while training."""
     config = config_of(
         data, tmp_path, load_pretrain_checkpoint_path=run, num_seeds=2, train_steps=1, seed=3, eval_batch_size=45
     )

@@ -207,7 +207,7 @@ def test_a_warm_start_takes_weights_and_sizes_from_the_checkpoint(
     assert "0 missing" in said and "hidden_size 32 instead of 768" in said
 
 
-def measure(data: Path, finished: Path, **changes: Any) -> None:
+def run_evaluation(data: Path, finished: Path, **changes: Any) -> None:
     flags = {
         "config_path": os.devnull,
         "load_checkpoint_path": finished,
@@ -221,7 +221,7 @@ def measure(data: Path, finished: Path, **changes: Any) -> None:
 
 @pytest.fixture(scope="module")
 def evaluated(data: Path, finished: Path) -> dict[str, Any]:
-    measure(data, finished)
+    run_evaluation(data, finished)
     return json.loads((finished / "eval_results.json").read_text())
 
 
@@ -240,10 +240,10 @@ def test_evaluation_has_a_dry_run(
 ) -> None:
     batches = held_out(data, 8).batches_per_epoch
     assert batches > 3
-    for eval_batches, measured in ((0, batches), (3, 3)):
-        measure(data, finished, output_path=tmp_path / "new", eval_batches=eval_batches, dry_run=True)
+    for eval_batches, evaluated in ((0, batches), (3, 3)):
+        run_evaluation(data, finished, output_path=tmp_path / "new", eval_batches=eval_batches, dry_run=True)
         said = capsys.readouterr().out
-        assert f"compilation); {measured} batches take about 0:00:" in said and "Nothing was kept." in said
+        assert f"compilation); {evaluated} batches take about 0:00:" in said and "Nothing was kept." in said
     assert list(tmp_path.iterdir()) == []
 
 
@@ -320,7 +320,7 @@ def test_damaged_token_counts_are_a_sentence_before_the_evaluation(
     (run / "unigram.npy").write_bytes(b"")
     monkeypatch.setattr(pretrain_eval, "evaluate", lambda *_: pytest.fail("evaluated"))
     with pytest.raises(DataError, match=r"unigram\.npy cannot be read"):
-        measure(data, run)
+        run_evaluation(data, run)
 
 
 def test_the_unigram_baseline_counts_unseen_tokens_once() -> None:

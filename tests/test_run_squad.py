@@ -114,7 +114,7 @@ def test_predictions_say_what_is_right_and_how_sure_they_are(run: tuple[str, Pat
 def test_evaluation_of_other_questions_leaves_the_model_alone(
     run: tuple[str, Path], shared: Path, tmp_path: Path
 ) -> None:
-    """With lengths and a test set of its own, which is measured because it has answers; v2 keeps its threshold."""
+    """With lengths and a test set of its own, which is evaluated because it has answers; v2 keeps its threshold."""
     task, folder = run
     few = tmp_path / "few.json"
     (article,) = read(folder.parent / "questions.json")["data"]

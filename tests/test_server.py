@@ -362,7 +362,7 @@ def test_what_is_no_address(text: str) -> None:
         parse_address(text)
 
 
-def test_an_address_in_use_or_of_elsewhere_is_a_sentence() -> None:
+def test_an_address_in_use_or_of_another_host_is_a_sentence() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=rf"cannot serve on 127.0.0.1:{port}: .*in use"):

@@ -34,7 +34,7 @@ def browser() -> Iterator[Any]:
 def open_page(browser: Any) -> Iterator[Open]:
     """open_page(task or predictor, limits, **context) -> the page, ready for input.
 
-    At the end no script has failed, nothing came from elsewhere and nothing was against the content security policy.
+    At the end no script has failed, nothing came from another site and nothing was against the content security policy.
     """
     endings, faults = [], []
 

@@ -109,7 +109,7 @@ def test_a_signal_in_an_evaluation_is_answered_before_its_next_batch(
     """The evaluation is done again after resuming, and the log and the best checkpoint are those of a quiet run."""
     batches: list[int] = []
 
-    class Measure:
+    class Evaluate:
         def __init__(self, stop_at: int) -> None:
             self.stop_at, self.network = stop_at, Step()
 
@@ -122,9 +122,9 @@ def test_a_signal_in_an_evaluation_is_answered_before_its_next_batch(
             return {"f1": math.sin(int(self.network.tried.asnumpy()))}
 
     def run(folder: Path, stop_at: int = 0) -> None:
-        measure = Measure(stop_at)
+        evaluate = Evaluate(stop_at)
         config = make_config(folder, save_checkpoint_num=1)
-        fit(config, measure.network, evaluation=evaluation(measure, 6, Selection("f1")))
+        fit(config, evaluate.network, evaluation=evaluation(evaluate, 6, Selection("f1")))
 
     run(tmp_path / "quiet")
     batches.clear()
@@ -143,14 +143,14 @@ def test_a_signal_in_an_evaluation_is_answered_before_its_next_batch(
 
 
 def test_a_signal_with_the_last_batch_of_an_evaluation_trains_no_update_more(tmp_path: Path) -> None:
-    def measure(before_batch: Callable[[], object]) -> dict[str, float]:
+    def evaluate(before_batch: Callable[[], object]) -> dict[str, float]:
         before_batch()
         os.kill(os.getpid(), signal.SIGTERM)
         return {"f1": 0.5}
 
     step = Step()
     with pytest.raises(SystemExit, match="143"):
-        fit(make_config(tmp_path), step, evaluation=evaluation(measure, 6))
+        fit(make_config(tmp_path), step, evaluation=evaluation(evaluate, 6))
     assert int(step.tried.asnumpy()) == list_checkpoints(tmp_path)[0][0] == 6
     assert log(tmp_path)[-1]["eval_f1"] == 0.5
 
@@ -159,27 +159,27 @@ def test_a_signal_with_the_last_batch_of_an_evaluation_trains_no_update_more(tmp
 def test_an_evaluation_that_a_resumed_run_owes_no_more_leaves_its_line_of_the_log(
     tmp_path: Path, undisturbed: Path, step: int
 ) -> None:
-    def measure(before_batch: Callable[[], object]) -> dict[str, float]:
+    def evaluate(before_batch: Callable[[], object]) -> dict[str, float]:
         os.kill(os.getpid(), signal.SIGTERM)
         before_batch()
         raise AssertionError("the signal was to be obeyed")
 
     config = make_config(tmp_path)
     with pytest.raises(SystemExit, match="143"):
-        fit(config, evaluation=evaluation(measure, step))
+        fit(config, evaluation=evaluation(evaluate, step))
     fit(config)
     assert without_speed(log(tmp_path)) == without_speed(log(undisturbed))
     assert json.loads((tmp_path / "train_results.json").read_text())["step"] == 20
 
 
 def test_all_ranks_leave_an_evaluation_together(tmp_path: Path) -> None:
-    """Two ranks, threads here; the signal reaches one of them, and the other measures no batch more."""
+    """Two ranks, threads here; the signal reaches one of them, and the other evaluates no further batch."""
 
     def act(rank: int) -> tuple[str, int]:
         config, ranks = make_config(tmp_path / "run"), Ranks(rank, 2, tmp_path, wait_minutes=0.5)
         signals, batches = NoSignals(), 0
 
-        def measure(before_batch: Callable[[], object]) -> dict[str, float]:
+        def evaluate(before_batch: Callable[[], object]) -> dict[str, float]:
             nonlocal batches
             for _ in range(3):
                 before_batch()
@@ -188,7 +188,7 @@ def test_all_ranks_leave_an_evaluation_together(tmp_path: Path) -> None:
             return {"f1": 0.5}
 
         with RunFolder(config.save_checkpoint_path, config, writer=ranks.writer) as folder:
-            run = make_facts(), ranks, None, evaluation(measure, 3)
+            run = make_facts(), ranks, None, evaluation(evaluate, 3)
             trainer = Trainer(Step(), Rows(), RunPlan(20, 5), config, folder, *run)
             trainer.signals = signals
             try:

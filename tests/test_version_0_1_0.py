@@ -107,7 +107,7 @@ def test_a_finished_pretraining_is_left_alone(folder: Path, monkeypatch, capsys)
     assert changed == {str(folder / "runs/pretrain"), str(folder / "runs/pretrain/.lock")}
 
 
-def test_pretraining_is_measured(folder: Path, tmp_path: Path, monkeypatch) -> None:
+def test_pretraining_is_evaluated(folder: Path, tmp_path: Path, monkeypatch) -> None:
     repeat("pretrain_eval", monkeypatch, output_path=tmp_path)
     assert_alike(
         read(tmp_path / "eval_results.json"), read(folder / "expected/pretrain_eval/eval_results.json"), "results"
@@ -115,7 +115,7 @@ def test_pretraining_is_measured(folder: Path, tmp_path: Path, monkeypatch) -> N
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_finished_task_is_measured(task: str, folder: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_a_finished_task_is_evaluated(task: str, folder: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     """The features of one task came with it and are used as they are."""
     run, features = folder / "runs" / task, folder_state(folder / "features")
     repeat(task, monkeypatch, output_path=tmp_path)

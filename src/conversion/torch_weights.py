@@ -8,7 +8,7 @@ import numpy as np
 import safetensors
 
 from model_utils.errors import CheckpointError, ConfigError
-from model_utils.json_files import FileBeside, Schema, read_json
+from model_utils.json_files import FileName, Schema, read_json
 from src.foreign_weights import PYTORCH, SAFETENSORS
 
 
@@ -30,7 +30,7 @@ def read_weights(folder: Path) -> dict[str, np.ndarray]:
 
 
 class IndexSchema(Schema):
-    weight_map: dict[str, FileBeside]
+    weight_map: dict[str, FileName]
 
 
 def _read_shards(index: Path, read: Callable[[Path], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:

@@ -23,7 +23,7 @@ from pydantic import Field
 
 from model_utils.errors import DataError, shorten
 from model_utils.facts import first_difference, flatten
-from model_utils.json_files import FileBeside, Schema, Sha256, read_json
+from model_utils.json_files import FileName, Schema, Sha256, read_json
 from src.utils import opened
 
 FORMAT_VERSION = 1
@@ -52,11 +52,11 @@ class FactsSchema(Schema):
     task: str
     rows: int = Field(ge=1)
     columns: dict[str, Column]
-    record_files: list[FileBeside] = Field(min_length=1)
-    files: dict[FileBeside, Sha256]
+    record_files: list[FileName] = Field(min_length=1)
+    files: dict[FileName, Sha256]
     max_seq_length: int = Field(512, ge=1)
     vocab_size: int = Field(30000, ge=1)
-    vocab_file: FileBeside = ""
+    vocab_file: FileName = ""
     vocab_sha256: str = ""
     do_lower_case: bool = True
 

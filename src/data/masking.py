@@ -62,17 +62,17 @@ def mask_tokens(
         in_b: (B, L) bool, second segment; no n-gram crosses into it.
 
     Returns:
-        (B, L) int32 with the chosen tokens hidden, and (B, L) bool, the tokens to predict.
+        (B, L) int32 with the chosen tokens replaced, and (B, L) bool, the tokens to predict.
     """
     wanted = np.clip(np.rint(lengths * settings.masked_lm_prob).astype(int), 1, settings.max_predictions_per_seq)
     words = _Words.of(word_start & maskable, maskable, in_b)
     masked_words = _choose_ngrams(words, wanted, np.zeros(words.ends.shape, bool), settings, random)
     masked = words.tokens(masked_words) & maskable
-    hidden = _replace(ids, masked, vocabulary, random)
+    replaced = _replace(ids, masked, vocabulary, random)
     if not settings.do_permutation:
-        return hidden, masked
+        return replaced, masked
     permuted = words.tokens(_choose_ngrams(words, wanted, masked_words, settings, random)) & maskable
-    return _permute(hidden, permuted, random), masked | permuted
+    return _permute(replaced, permuted, random), masked | permuted
 
 
 @dataclass(frozen=True)
@@ -167,9 +167,9 @@ def _replace(
     draw = random.random(len(row))
     substitutes = vocabulary.replacements[random.integers(len(vocabulary.replacements), size=len(row))]
     values = np.where(draw < MASK_SHARE + KEEP_SHARE, ids[row, position], substitutes)
-    hidden = ids.copy()
-    hidden[row, position] = np.where(draw < MASK_SHARE, vocabulary.mask_id, values)
-    return hidden
+    replaced = ids.copy()
+    replaced[row, position] = np.where(draw < MASK_SHARE, vocabulary.mask_id, values)
+    return replaced
 
 
 def _permute(ids: np.ndarray, permuted: np.ndarray, random: np.random.Generator) -> np.ndarray:

@@ -10,7 +10,7 @@ from mindspore import Tensor, nn
 
 from model_utils.errors import ConfigError, DataError
 from model_utils.files import open_file
-from model_utils.json_files import FileBeside, Schema, Sha256, read_validated, validated
+from model_utils.json_files import FileName, Schema, Sha256, read_validated, validated
 from src.albert_config import AlbertConfig
 from src.data.feature_files import sha256_of
 from src.inference.predictor import Predictor
@@ -33,7 +33,7 @@ class OutputSchema(InputSchema):
 
 
 class VocabularySchema(Schema):
-    file: FileBeside
+    file: FileName
     sha256: Sha256
 
 

@@ -1,4 +1,4 @@
-"""Held-out quality of a pre-trained ALBERT, beside chance and beside knowing nothing but word frequencies."""
+"""Held-out metrics of a pre-trained ALBERT, with chance and unigram baselines."""
 
 import math
 import time

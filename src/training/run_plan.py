@@ -1,4 +1,4 @@
-"""What is settled before a run: its length, its precision, and the facts by which it is resumed."""
+"""The plan of a run: length, precision, and the facts that a resumed run must match."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -75,7 +75,7 @@ class Precision:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """By what a run is known again when it is resumed.
+    """What a resumed run must match.
 
     identity: facts of the data; a run is not resumed on other data.
     precision: a resumed run changes it only where the configuration says so.

@@ -47,7 +47,7 @@ class Trainer:
         data: micro-batches of this rank.
         config: a TrainingConfig.
         folder: open.
-        facts: by what the run is known again; kept in every checkpoint.
+        facts: that a resumed run must match; kept in every checkpoint.
         initialise: sets the weights that the run starts with; called where there is no checkpoint to resume from.
         evaluation: where there is one, its metrics join the log, and its selection marks the best checkpoint
             (src/training/checkpoint.py) and may end the run.

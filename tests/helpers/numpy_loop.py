@@ -105,9 +105,9 @@ def make_facts(
     return RunFacts(identity or {"rows": 20}, precision, architecture or {}, earlier_identity)
 
 
-def evaluation(measure: Callable[[Callable[[], object]], dict[str, float]], *when: Any) -> Evaluation:
+def evaluation(evaluate: Callable[[Callable[[], object]], dict[str, float]], *when: Any) -> Evaluation:
     def result(_: nn.Cell, before_batch: Callable[[], object]) -> SimpleNamespace:
-        return SimpleNamespace(metrics=measure(before_batch))
+        return SimpleNamespace(metrics=evaluate(before_batch))
 
     return Evaluation(nn.Cell(), nn.Cell(), result, *when)
 
