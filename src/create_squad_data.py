@@ -33,7 +33,7 @@ _KINDS = {str: "a text", list: "a list", dict: "an object", int: "a whole number
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SquadAnswer:
     """A part of a context: its text, and the character that it starts at."""
 
     text: str
@@ -41,7 +41,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class SquadQuestion:
     """One question.
 
     context: one object for all questions of a paragraph. answers: none where is_impossible, or where the file does not
@@ -51,7 +51,7 @@ class Question:
     id: str
     question: str
     context: str
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[SquadAnswer, ...] = ()
     is_impossible: bool = False
     source: str = ""
 
@@ -91,7 +91,7 @@ class _Node:
         return DataError(f"{self.file} is not in SQuAD's form: {self.place}{key} is {found}")
 
 
-def read_squad(path: Path, version_2: bool, labelled: bool = True) -> list[Question]:
+def read_squad(path: Path, version_2: bool, labelled: bool = True) -> list[SquadQuestion]:
     """The questions of a file in the form of SQuAD 1.1 or 2.0, or of CMRC 2018's trial data, in their order.
 
     Args:
@@ -104,7 +104,7 @@ def read_squad(path: Path, version_2: bool, labelled: bool = True) -> list[Quest
     """
     path = Path(path)
     root = _Node(path, "", _load(path))
-    questions: list[Question] = []
+    questions: list[SquadQuestion] = []
     for paragraph, keys in _paragraphs(root):
         context = paragraph.text(keys["context"])
         for node in paragraph.objects("qas"):
@@ -112,7 +112,7 @@ def read_squad(path: Path, version_2: bool, labelled: bool = True) -> list[Quest
             answers = _read_answers(node, context) if labelled or "answers" in node.value else ()
             told = labelled or bool(answers) or (version_2 and node.value.get("is_impossible") is True)
             impossible = told and _is_impossible(node, answers, version_2)
-            questions.append(Question(name, question, context, answers, impossible, path.name))
+            questions.append(SquadQuestion(name, question, context, answers, impossible, path.name))
     if not questions:
         raise DataError(f"{path} holds no questions")
     names = Counter(question.id for question in questions)
@@ -139,16 +139,17 @@ def _paragraphs(root: _Node) -> Iterator[tuple[_Node, dict[str, str]]]:
                 yield paragraph, {"context": "context", "id": "id", "question": "question"}
 
 
-def _read_answers(node: _Node, context: str) -> tuple[Answer, ...]:
+def _read_answers(node: _Node, context: str) -> tuple[SquadAnswer, ...]:
     texts = node.member("answers", list)
     if texts and all(isinstance(text, str) for text in texts):  # CMRC 2018's trial data
-        return tuple(Answer(text, context.find(text)) for text in texts)
+        return tuple(SquadAnswer(text, context.find(text)) for text in texts)
     return tuple(
-        Answer(answer.member("text", str), answer.member("answer_start", int)) for answer in node.objects("answers")
+        SquadAnswer(answer.member("text", str), answer.member("answer_start", int))
+        for answer in node.objects("answers")
     )
 
 
-def _is_impossible(node: _Node, answers: Sequence[Answer], version_2: bool) -> bool:
+def _is_impossible(node: _Node, answers: Sequence[SquadAnswer], version_2: bool) -> bool:
     impossible = node.member("is_impossible", bool) if "is_impossible" in node.value else not answers
     if impossible == bool(answers):
         raise node.fault("is_impossible", f"{json.dumps(impossible)} while there are {len(answers)} answers")
@@ -210,7 +211,7 @@ class SquadSplit:
     """Questions of a split; max_seq_length, in tokens, is at least max_query_length + 4."""
 
     name: str
-    examples: Sequence[Question]
+    examples: Sequence[SquadQuestion]
     tokenizer: FullTokenizer
     max_seq_length: int
     doc_stride: int
@@ -267,7 +268,7 @@ class _Cut:
     windows: list[tuple[int, int, int, int]] = field(default_factory=list)
     positions: list[tuple[int, int, int]] = field(default_factory=list)
     token_spans: list[np.ndarray] = field(default_factory=lambda: [np.zeros((0, 2), np.int32)])
-    left_out: list[Question] = field(default_factory=list)
+    left_out: list[SquadQuestion] = field(default_factory=list)
 
 
 def _cut(split: SquadSplit) -> _Cut:
@@ -313,7 +314,7 @@ def _token_columns(
     return columns, {name: Ragged(rows, lengths) for name, rows in zip(columns, values, strict=True)}
 
 
-def _answer_tokens(question: Question, spans: np.ndarray) -> tuple[int, int] | None:
+def _answer_tokens(question: SquadQuestion, spans: np.ndarray) -> tuple[int, int] | None:
     """First and last token of the first answer; None where the context has another text there, or no token."""
     answer = question.answers[0]
     if not answer.text or not question.context.startswith(answer.text, answer.start):
@@ -329,7 +330,7 @@ def _positions(answer: tuple[int, int] | None, first: int, count: int, place: in
     return answer[0] - first + place, answer[1] - first + place, 0
 
 
-def _describe(left_out: Sequence[Question], total: int) -> str:
+def _describe(left_out: Sequence[SquadQuestion], total: int) -> str:
     shown = []
     for question in left_out[:_SHOWN]:
         answer = question.answers[0]

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import expit
 
-from src.create_squad_data import Question, SquadWindows
+from src.create_squad_data import SquadQuestion, SquadWindows
 from src.data.feature_files import Ragged
 
 _WINDOWS_AT_ONCE = 64  # every span of these is scored at the same time
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ScoredSpan:
     """A possible answer, context[start:end], and its probability among the best ones of its question.
 
     start_score, end_score: of its two ends, logits for version 1.1, log-probabilities for 2.0; their sum ranks it.
@@ -40,10 +40,10 @@ class Prediction:
     no_answer_probability: that the context has no answer; None from a network that does not tell.
     """
 
-    best: tuple[Span, ...]
+    best: tuple[ScoredSpan, ...]
     no_answer_probability: float | None = None
 
-    def choose(self, threshold: float | None = None) -> Span | None:
+    def choose(self, threshold: float | None = None) -> ScoredSpan | None:
         """The answer; None where no span is allowed, or no_answer_probability is above the threshold."""
         if threshold is not None and self.no_answer_probability is not None and self.no_answer_probability > threshold:
             return None
@@ -51,7 +51,7 @@ class Prediction:
 
 
 def independent_predictions(
-    questions: Sequence[Question],
+    questions: Sequence[SquadQuestion],
     windows: SquadWindows,
     outputs: Mapping[str, Ragged],
     n_best_size: int,
@@ -107,7 +107,7 @@ def _best_of_all_spans(
 
 
 def beam_predictions(
-    questions: Sequence[Question],
+    questions: Sequence[SquadQuestion],
     windows: SquadWindows,
     outputs: Mapping[str, np.ndarray],
     n_best_size: int,
@@ -139,8 +139,8 @@ def beam_predictions(
 
 
 def _best_of_questions(
-    questions: Sequence[Question], windows: SquadWindows, places: np.ndarray, scores: np.ndarray, n_best_size: int
-) -> Iterator[tuple[Span, ...]]:
+    questions: Sequence[SquadQuestion], windows: SquadWindows, places: np.ndarray, scores: np.ndarray, n_best_size: int
+) -> Iterator[tuple[ScoredSpan, ...]]:
     """The best of these spans for each question; of equally good ones the first in the order of windows and tokens."""
     rows, first_tokens, last_tokens = places.T
     numbers, scores = windows.questions[rows], scores.astype(np.float64)
@@ -153,7 +153,9 @@ def _best_of_questions(
         yield _different_texts(question.context, characters[first:last], scores[first:last], n_best_size)
 
 
-def _different_texts(context: str, characters: np.ndarray, scores: np.ndarray, n_best_size: int) -> tuple[Span, ...]:
+def _different_texts(
+    context: str, characters: np.ndarray, scores: np.ndarray, n_best_size: int
+) -> tuple[ScoredSpan, ...]:
     """The first spans that have different texts, of characters (spans, 2) and scores (spans, 2), the best one first."""
     found: dict[str, tuple[int, int]] = {}
     for index, (start, end) in enumerate(characters.tolist()):
@@ -166,4 +168,4 @@ def _different_texts(context: str, characters: np.ndarray, scores: np.ndarray, n
     weights = np.exp(kept.sum(1) - kept.sum(1).max(initial=-np.inf))
     probabilities = (weights / weights.sum()).tolist()
     spans = zip(found.items(), probabilities, kept.tolist(), strict=True)
-    return tuple(Span(text, start, start + len(text), p, *pair) for (text, (start, _)), p, pair in spans)
+    return tuple(ScoredSpan(text, start, start + len(text), p, *pair) for (text, (start, _)), p, pair in spans)

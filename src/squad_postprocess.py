@@ -6,21 +6,21 @@ from pathlib import Path
 from typing import Any
 
 from model_utils.files import write_json
-from src.create_squad_data import Question
-from src.squad_get_predictions import Prediction, Span
+from src.create_squad_data import SquadQuestion
+from src.squad_get_predictions import Prediction, ScoredSpan
 
 ANSWER_ALWAYS = 1.0  # as threshold
 
 
 def answer_texts(
-    questions: Sequence[Question], predictions: Sequence[Prediction], threshold: float | None = None
+    questions: Sequence[SquadQuestion], predictions: Sequence[Prediction], threshold: float | None = None
 ) -> dict[str, str]:
     """Answers by question id, empty where there is none (Prediction.choose)."""
     chosen = (prediction.choose(threshold) for prediction in predictions)
     return {question.id: span.text if span else "" for question, span in zip(questions, chosen, strict=True)}
 
 
-def no_answer_probabilities(questions: Sequence[Question], predictions: Sequence[Prediction]) -> dict[str, float]:
+def no_answer_probabilities(questions: Sequence[SquadQuestion], predictions: Sequence[Prediction]) -> dict[str, float]:
     """Probabilities of no answer by question id, of networks that tell."""
     absent = [prediction.no_answer_probability for prediction in predictions]
     return {one.id: odds for one, odds in zip(questions, absent, strict=True) if odds is not None}
@@ -28,7 +28,7 @@ def no_answer_probabilities(questions: Sequence[Question], predictions: Sequence
 
 def write_predictions(
     folder: Path,
-    questions: Sequence[Question],
+    questions: Sequence[SquadQuestion],
     predictions: Sequence[Prediction],
     threshold: float | None = None,
     suffix: str = "",
@@ -45,7 +45,7 @@ def write_predictions(
     Args:
         threshold: probability of no answer above which there is none. suffix: of the names before ".json".
     """
-    nothing = Span("", 0, 0, 1.0, 0.0, 0.0)
+    nothing = ScoredSpan("", 0, 0, 1.0, 0.0, 0.0)
     probabilities = no_answer_probabilities(questions, predictions)
     scores = "log_prob" if probabilities else "logit"
     n_best = {
@@ -58,13 +58,13 @@ def write_predictions(
         write_json(folder / f"null_odds{suffix}.json", probabilities)
 
 
-def _n_best_entry(span: Span, scores: str) -> dict[str, Any]:
+def _n_best_entry(span: ScoredSpan, scores: str) -> dict[str, Any]:
     entry = asdict(span)
     return entry | {f"{end}_{scores}": entry.pop(f"{end}_score") for end in ("start", "end")}
 
 
 def prediction_columns(
-    questions: Sequence[Question], predictions: Sequence[Prediction], threshold: float | None = None
+    questions: Sequence[SquadQuestion], predictions: Sequence[Prediction], threshold: float | None = None
 ) -> dict[str, list[Any]]:
     """Columns of a table with a row for each question.
 

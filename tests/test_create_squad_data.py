@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from model_utils.errors import DataError
-from src.create_squad_data import Answer, Question, SquadSplit, SquadWindows, read_squad
+from src.create_squad_data import SquadAnswer, SquadQuestion, SquadSplit, SquadWindows, read_squad
 from src.data.feature_cache import cached_features
 from src.tokenization import FullTokenizer
 
@@ -97,9 +97,9 @@ def targets_of(features):
 def test_a_file_is_read_in_its_order(tmp_path):
     questions = read_squad(write(tmp_path, SQUAD), version_2=False)
     assert questions == [
-        Question("1", "f g", "A b c d e", (Answer("c d", 4),), False, "dev.json"),
-        Question("2", "h", "A b c d e", (Answer("A", 0), Answer("A b", 0)), False, "dev.json"),
-        Question("3", "i", "f g", (Answer("g", 2),), False, "dev.json"),
+        SquadQuestion("1", "f g", "A b c d e", (SquadAnswer("c d", 4),), False, "dev.json"),
+        SquadQuestion("2", "h", "A b c d e", (SquadAnswer("A", 0), SquadAnswer("A b", 0)), False, "dev.json"),
+        SquadQuestion("3", "i", "f g", (SquadAnswer("g", 2),), False, "dev.json"),
     ]
     assert questions[0].context is questions[1].context
     assert read_squad(write(tmp_path, "\ufeff" + json.dumps(SQUAD)), version_2=True) == questions
@@ -140,7 +140,7 @@ def test_trial_data_of_cmrc_2018(tmp_path):
     document = [{"context_id": "T", "context_text": "这是北京城。", "title": "x", "qas": asked}]
     (question,) = read_squad(write(tmp_path, document), version_2=False)
     assert (question.id, question.question, question.context) == ("T_0", "是什么？", "这是北京城。")
-    assert question.answers == (Answer("京城", 3), Answer("北京", 2))
+    assert question.answers == (SquadAnswer("京城", 3), SquadAnswer("北京", 2))
     del asked[0]["query_id"]
     with pytest.raises(DataError, match=r"data\[0\]\.qas\[0\]\.query_id is missing"):
         read_squad(write(tmp_path, document), version_2=False)
@@ -211,11 +211,11 @@ def test_a_file_that_is_not_there(tmp_path):
 # --- windows ---
 
 
-def letters(count: int, answer: tuple[int, int] | None = None, question: str = "a b") -> Question:
+def letters(count: int, answer: tuple[int, int] | None = None, question: str = "a b") -> SquadQuestion:
     """A context of so many letters, and the letters of the answer (the first one and the one after the last)."""
     text = " ".join((LETTERS * count)[:count])
-    answers = (Answer(text[2 * answer[0] : 2 * answer[1] - 1], 2 * answer[0]),) if answer else ()
-    return Question(f"{count} {answer}", question, text, answers, answer is None)
+    answers = (SquadAnswer(text[2 * answer[0] : 2 * answer[1] - 1], 2 * answer[0]),) if answer else ()
+    return SquadQuestion(f"{count} {answer}", question, text, answers, answer is None)
 
 
 def test_a_context_that_fits(tokenizer):
@@ -256,7 +256,7 @@ def test_unanswerable_questions_point_at_cls(tokenizer):
 
 def test_an_answer_inside_words_takes_whole_tokens(tokenizer):
     context = "[a] (b) c"
-    question = Question("1", "a", context, (Answer("b) ", 5),))
+    question = SquadQuestion("1", "a", context, (SquadAnswer("b) ", 5),))
     features = SquadSplit("train", [question], tokenizer, 32, 8, 4).features()
     ids = rows_of(features, "input_ids")[0]
     start, end, _ = targets_of(features)[0]
@@ -267,7 +267,7 @@ def test_answers_that_lie_elsewhere_are_left_out_of_training(tokenizer, capsys):
     context = "a b\u200b cd c"
     answers = [("b", 1), ("c", -1), ("b", 99), ("", 6), ("\u200b", 3), ("c", 8), ("B", 2)]
     questions = [
-        Question(f"q{number}", "d", context, (Answer(*answer), Answer("a", 0)), source="train.json")
+        SquadQuestion(f"q{number}", "d", context, (SquadAnswer(*answer), SquadAnswer("a", 0)), source="train.json")
         for number, answer in enumerate(answers)
     ]
     features = SquadSplit("train", questions, tokenizer, 16, 8, 4).features()
@@ -298,7 +298,7 @@ def test_contexts_are_tokenized_once(tokenizer, tmp_path, monkeypatch):
 
 
 def test_windows_know_the_characters_of_their_tokens(tokenizer, tmp_path):
-    questions = [letters(8), letters(2), letters(2, question="c d e"), Question("x", "a", "Á  (ab) \u200b")]
+    questions = [letters(8), letters(2), letters(2, question="c d e"), SquadQuestion("x", "a", "Á  (ab) \u200b")]
     features = SquadSplit("dev", questions, tokenizer, 9, 2, 2).features()
     records = cached_features(tmp_path, "squad", {}, lambda: features)
     windows = SquadWindows.of(records.array)
@@ -380,7 +380,7 @@ def test_chinese_answers_are_found_by_character(chinese, capsys):
     context = "沃尔特·惠特曼（Walt Whitman，1819年－1892年）生于长岛，1855年出版《草叶集》。"
     answers = ["沃尔特·惠特曼", "1819年", "Walt Whitman", "长岛", "《草叶集》", "草叶集"]
     questions = [
-        Question(str(number), "他是谁？", context, (Answer(text, context.index(text)),))
+        SquadQuestion(str(number), "他是谁？", context, (SquadAnswer(text, context.index(text)),))
         for number, text in enumerate(answers)
     ]
     features = SquadSplit("train", questions, chinese, 64, 32, 16).features()

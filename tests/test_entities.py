@@ -2,7 +2,7 @@
 
 import pytest
 
-from src.data.entities import Entity, entity_scores, find_entities, is_tag, tag_names
+from src.data.entities import EntitySpan, entity_scores, find_entities, is_tag, tag_names
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from src.data.entities import Entity, entity_scores, find_entities, is_tag, tag_
     ],
 )
 def test_find_entities(tags: str, entities: list[tuple[str, int, int]]) -> None:
-    assert find_entities(tags.split()) == [Entity(*entity) for entity in entities]
+    assert find_entities(tags.split()) == [EntitySpan(*entity) for entity in entities]
 
 
 def test_scores() -> None:

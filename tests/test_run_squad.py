@@ -12,7 +12,7 @@ from scipy.special import logit
 import run_squad_v1
 import run_squad_v2
 from model_utils.schema import load_config
-from src.create_squad_data import Answer, Question, SquadSplit, read_squad
+from src.create_squad_data import SquadAnswer, SquadQuestion, SquadSplit, read_squad
 from src.data.text_tables import read_table
 from src.tasks.question_answering import SQUAD_V2, SquadConfig, SquadTask, SquadV2Config, SquadV2Task
 from src.tasks.spec import EvaluationResult, PreparedSplit
@@ -174,7 +174,7 @@ def test_weights_alone_answer_the_same(run: tuple[str, Path], shared: Path, tmp_
     assert not any(name.startswith("test_") for name in read(tmp_path / "eval_results.json"))
 
 
-def prepared(split: str, questions: list[Question], records: Any = None) -> PreparedSplit:
+def prepared(split: str, questions: list[SquadQuestion], records: Any = None) -> PreparedSplit:
     return PreparedSplit(SquadSplit(split, questions, None, 16, 8, 4), records)
 
 
@@ -184,7 +184,7 @@ def prepared(split: str, questions: list[Question], records: Any = None) -> Prep
 )
 def test_baseline_answers_of_v1_are_beginnings(language: str, context: str, answer: str, f1: float) -> None:
     task = SquadTask(SquadConfig(max_answer_length=2, language=language), None)
-    questions = [Question("1", "?", context, (Answer(answer, context.index(answer)),))]
+    questions = [SquadQuestion("1", "?", context, (SquadAnswer(answer, context.index(answer)),))]
     assert task.baseline(None, prepared("dev", questions)) == pytest.approx(
         {"exact_match": 100.0 * (f1 == 100.0), "f1": f1}
     )
@@ -192,7 +192,7 @@ def test_baseline_answers_of_v1_are_beginnings(language: str, context: str, answ
 
 def test_baseline_answers_of_v2_are_none() -> None:
     task = SquadV2Task(SquadV2Config(), None)
-    questions = [Question(str(number), "?", "a", is_impossible=number < 1) for number in range(4)]
+    questions = [SquadQuestion(str(number), "?", "a", is_impossible=number < 1) for number in range(4)]
     assert task.baseline(None, prepared("dev", questions)) == dict.fromkeys(
         ("exact", "f1", "best_exact", "best_f1"), 25.0
     )
@@ -203,7 +203,9 @@ def test_baseline_answers_of_v2_are_none() -> None:
 SURE = (0.5, 0.6, 0.7, 0.8)  # no_answer_probability
 
 
-def evaluate(split: str, settings: dict[str, Any], questions: list[Question], end: float = 2.0) -> EvaluationResult:
+def evaluate(
+    split: str, settings: dict[str, Any], questions: list[SquadQuestion], end: float = 2.0
+) -> EvaluationResult:
     rows = len(questions)
     task = SquadV2Task(SquadV2Config(), None)
     arrays = {"windows": np.int32([[row, row, 1, 2] for row in range(rows)]), "token_spans": np.int32([[0, 1]] * rows)}
@@ -214,9 +216,12 @@ def evaluate(split: str, settings: dict[str, Any], questions: list[Question], en
     return task.evaluate(prepared(split, questions, SimpleNamespace(array=arrays.__getitem__)), outputs, task_info)
 
 
-def four_questions(told: bool = True) -> list[Question]:
+def four_questions(told: bool = True) -> list[SquadQuestion]:
     """The last one has an answer; the others have none, or do not tell."""
-    return [Question(str(row), "?", "x", () if row < 3 else (Answer("b", 0),), told and row < 3) for row in range(4)]
+    return [
+        SquadQuestion(str(row), "?", "x", () if row < 3 else (SquadAnswer("b", 0),), told and row < 3)
+        for row in range(4)
+    ]
 
 
 def test_a_threshold_at_which_nothing_is_answered_is_named() -> None:

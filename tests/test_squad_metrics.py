@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from src.create_squad_data import Answer, Question
+from src.create_squad_data import SquadAnswer, SquadQuestion
 from src.tasks.squad_metrics import score_answers, score_with_threshold
 
 
-def questions(*answers: tuple[str, ...]) -> list[Question]:
+def questions(*answers: tuple[str, ...]) -> list[SquadQuestion]:
     """Questions "0", "1", ... with these answers; without any, impossible ones."""
     return [
-        Question(str(number), "?", "", tuple(Answer(text, 0) for text in texts), not texts)
+        SquadQuestion(str(number), "?", "", tuple(SquadAnswer(text, 0) for text in texts), not texts)
         for number, texts in enumerate(answers)
     ]
 

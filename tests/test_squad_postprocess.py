@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from src.create_squad_data import Question, SquadSplit, SquadWindows, read_squad
+from src.create_squad_data import SquadQuestion, SquadSplit, SquadWindows, read_squad
 from src.data.feature_files import Ragged
 from src.squad_get_predictions import beam_predictions, independent_predictions
 from src.squad_postprocess import answer_texts, write_predictions
@@ -19,9 +19,9 @@ from src.tokenization import FullTokenizer
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = "abcdefghijklmnopqrst"
 QUESTIONS = [
-    Question("long", "a", "a b c d e f a b i"),
-    Question("short", "b c", "Ä b"),
-    Question("cut", "c", "d e f g h d e"),
+    SquadQuestion("long", "a", "a b c d e f a b i"),
+    SquadQuestion("short", "b c", "Ä b"),
+    SquadQuestion("cut", "c", "d e f g h d e"),
 ]
 QUERY, WIDTH, STRIDE = 1, 8, 2  # rows hold 4 tokens of a context
 
@@ -103,7 +103,7 @@ def test_the_best_span_of_all_windows(windows):
 
 
 def test_answers_are_the_original_text(tokenizer):
-    questions = [Question("1", "a", "  Ab,  Á\u0301B  c ")]
+    questions = [SquadQuestion("1", "a", "  Ab,  Á\u0301B  c ")]
     windows = windows_of(questions, tokenizer, 16)
     tokens = windows.counts[0]
     outputs = logits(windows, 16, start={(0, 2): 9.0}, end={(0, tokens - 2): 9.0})
@@ -139,7 +139,7 @@ def test_a_text_counts_once(windows):
 
 
 def test_equal_scores_have_an_order(tokenizer):
-    questions = [Question(str(number), "a", " ".join(LETTERS)) for number in range(70)]
+    questions = [SquadQuestion(str(number), "a", " ".join(LETTERS)) for number in range(70)]
     windows = windows_of(questions, tokenizer, 24)
     predictions = independent_predictions(questions, windows, logits(windows, 24), 4, 3)
     for prediction in predictions:
@@ -148,7 +148,7 @@ def test_equal_scores_have_an_order(tokenizer):
 
 
 def test_a_context_without_tokens_has_no_answer(tokenizer):
-    questions = [Question("1", "a", "\u200b")]
+    questions = [SquadQuestion("1", "a", "\u200b")]
     windows = windows_of(questions, tokenizer)
     (prediction,) = independent_predictions(questions, windows, logits(windows), 5, 3)
     assert prediction.best == () and prediction.choose() is None

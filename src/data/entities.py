@@ -15,7 +15,7 @@ _SAME = str.maketrans("MLU", "IES")
 _TAG = re.compile(rf"{OUTSIDE}|[{LETTERS}]-.+")
 
 
-class Entity(NamedTuple):
+class EntitySpan(NamedTuple):
     """Words first ... end - 1 of a sentence."""
 
     label: str
@@ -34,7 +34,7 @@ def tag_names(tags: Iterable[str]) -> list[str]:
     return [OUTSIDE, *(f"{letter}-{label}" for label in sorted({label for _, label in pairs}) for letter in letters)]
 
 
-def find_entities(tags: Sequence[str]) -> list[Entity]:
+def find_entities(tags: Sequence[str]) -> list[EntitySpan]:
     """The entities of a sentence, in their order.
 
     Tags that break their scheme are read as conlleval reads them: an I or E without a beginning begins an entity, and
@@ -47,7 +47,7 @@ def find_entities(tags: Sequence[str]) -> list[Entity]:
         letter = letter.translate(_SAME)
         begins = letter in "BS" or before in "ESO" or label != label_before
         if before != OUTSIDE and (begins or letter == OUTSIDE):
-            entities.append(Entity(label_before, first, index))
+            entities.append(EntitySpan(label_before, first, index))
         if begins:
             first = index
         before, label_before = letter, label

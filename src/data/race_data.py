@@ -31,7 +31,7 @@ _KEYS = ("article", "questions", "options", "answers")
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class RaceQuestion:
     """A question; id: LEVEL/FILE/NUMBER, numbers from 0; level, answer: indices into LEVELS and options."""
 
     id: str
@@ -42,7 +42,7 @@ class Question:
     answer: int
 
 
-def read_race(data_dir: Path, split: str, level: str = "all") -> list[Question]:
+def read_race(data_dir: Path, split: str, level: str = "all") -> list[RaceQuestion]:
     """The questions of a split, in the order of levels and file names.
 
     Args:
@@ -65,7 +65,7 @@ def read_race(data_dir: Path, split: str, level: str = "all") -> list[Question]:
     return questions
 
 
-def _read_passage(file: Path, level: int) -> list[Question]:
+def _read_passage(file: Path, level: int) -> list[RaceQuestion]:
     passage = read_json_text(file)
     missing = [key for key in _KEYS if key not in passage] if isinstance(passage, dict) else list(_KEYS)
     if missing:
@@ -87,7 +87,7 @@ def _read_passage(file: Path, level: int) -> list[Question]:
         if answer not in tuple(ANSWERS):
             raise DataError(f"{file}: question {number} (from 0) has the answer {shorten(answer)}, allowed are A to D")
         name = f"{LEVELS[level]}/{file.name}/{number}"
-        found.append(Question(name, level, article, question, tuple(choices), ANSWERS.index(answer)))
+        found.append(RaceQuestion(name, level, article, question, tuple(choices), ANSWERS.index(answer)))
     return found
 
 
@@ -96,7 +96,7 @@ class RaceSplit:
     """Questions of a split; max_seq_length: tokens of one choice, at least max_qa_length + 3."""
 
     name: str
-    examples: Sequence[Question]
+    examples: Sequence[RaceQuestion]
     tokenizer: FullTokenizer
     max_seq_length: int
     max_qa_length: int

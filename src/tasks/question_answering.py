@@ -13,11 +13,10 @@ from model_utils.schema import ANY, SAME_PLACE, option
 from src.albert_config import LENGTH, AlbertConfig
 from src.albert_for_finetune import AlbertForQuestionAnswering, AlbertForSpanSearch
 from src.create_finetune_data import sample
-from src.create_squad_data import Question, SquadSplit, SquadWindows, read_squad
+from src.create_squad_data import SquadQuestion, SquadSplit, SquadWindows, read_squad
 from src.data.feature_cache import TRAIN, Features
 from src.finetune_eval_model import QuestionAnsweringScores, SpanSearchScores
-from src.squad_get_predictions import Prediction, beam_predictions, independent_predictions
-from src.squad_get_predictions import Span as PredictedSpan
+from src.squad_get_predictions import Prediction, ScoredSpan, beam_predictions, independent_predictions
 from src.squad_postprocess import (
     ANSWER_ALWAYS,
     answer_texts,
@@ -173,12 +172,12 @@ def _why_none(absent: Mapping[str, float], threshold: float) -> str:
     return "where no_answer_probability allows one, no allowed span is among the best starts and ends"
 
 
-def are_labelled(questions: Sequence[Question]) -> bool:
+def are_labelled(questions: Sequence[SquadQuestion]) -> bool:
     """Whether the file said of every question what is right."""
     return all(question.answers or question.is_impossible for question in questions)
 
 
-def remarks_on_labels(questions: Sequence[Question]) -> tuple[str, ...]:
+def remarks_on_labels(questions: Sequence[SquadQuestion]) -> tuple[str, ...]:
     """A sentence where some questions have answers and others do not, so that there are no figures."""
     without = sum(not (question.answers or question.is_impossible) for question in questions)
     if without in (0, len(questions)):
@@ -238,8 +237,8 @@ class SpanAnswerer(Answerer):
         limits = self.task_info.n_best_size, self.task_info.max_answer_length
         return [self._answer(one) for one in self.predict(self._questions(items), windows, outputs, *limits)]
 
-    def _questions(self, items: Sequence[tuple[str, str]]) -> list[Question]:
-        return [Question(str(number), question, context) for number, (context, question) in enumerate(items)]
+    def _questions(self, items: Sequence[tuple[str, str]]) -> list[SquadQuestion]:
+        return [SquadQuestion(str(number), question, context) for number, (context, question) in enumerate(items)]
 
     def _answer(self, prediction: Prediction) -> Record:
         chosen, absent = prediction.choose(self.threshold), prediction.no_answer_probability
@@ -261,7 +260,7 @@ class SpanSearchAnswerer(SpanAnswerer):
         return self.task_info.null_threshold
 
 
-def _span_entry(span: PredictedSpan) -> Record:
+def _span_entry(span: ScoredSpan) -> Record:
     return {"answer": span.text, "start": span.start, "end": span.end, "score": span.probability}
 
 

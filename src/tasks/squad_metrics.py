@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from src.create_squad_data import Question
+from src.create_squad_data import SquadQuestion
 
 Score = Callable[[str, str], float]  # of a prediction and an answer, 0 to 1
 
@@ -28,7 +28,7 @@ _SHOWN = 3  # of the questions without a prediction
 
 
 def score_answers(
-    questions: Sequence[Question], predictions: Mapping[str, str], language: str = "en"
+    questions: Sequence[SquadQuestion], predictions: Mapping[str, str], language: str = "en"
 ) -> dict[str, float]:
     """exact_match and f1 as evaluate-v1.1.py has them; or EM and F1 of cmrc2018_evaluate.py, under the same names.
 
@@ -44,7 +44,7 @@ def score_answers(
 
 
 def score_with_threshold(
-    questions: Sequence[Question],
+    questions: Sequence[SquadQuestion],
     predictions: Mapping[str, str],
     no_answer: Mapping[str, float] | None = None,
     threshold: float = 1.0,
@@ -104,7 +104,7 @@ def _best_threshold(
     return 100.0 * best / len(has_answer), threshold
 
 
-def _report_missing(questions: Sequence[Question], predictions: Mapping[str, str]) -> None:
+def _report_missing(questions: Sequence[SquadQuestion], predictions: Mapping[str, str]) -> None:
     missing = [question.id for question in questions if question.id not in predictions]
     if missing:
         shown = ", ".join(missing[:_SHOWN]) + (", ..." if len(missing) > _SHOWN else "")
