@@ -303,7 +303,7 @@ DAMAGES = {
     ),
     "no size": (
         lambda folder: state(folder, albert_mindspore={"classifier_hidden_size": -1}),
-        r"config\.json: classifier_hidden_size is -1, allowed is greater than or equal to 0",
+        r"albert_mindspore\.classifier_hidden_size is -1, allowed is greater than or equal to 0",
     ),
     "no truth": (
         lambda folder: (folder / "tokenizer_config.json").write_text('{"do_lower_case": "false"}'),

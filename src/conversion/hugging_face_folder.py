@@ -19,7 +19,7 @@ from src.conversion.torch_weights import read_weights
 from src.conversion.weight_names import TIED_COPIES, hugging_face_names
 from src.foreign_weights import SAFETENSORS
 from src.model_folder import ModelFolder
-from src.tasks import FINE_TUNED, TASKS
+from src.tasks import FINE_TUNED, TASKS, SettingsSchema
 from src.tasks.task_info import TaskInfo
 from src.tokenization import SENTENCEPIECE_SPECIALS, FullTokenizer, build_tokenizer
 
@@ -37,12 +37,6 @@ HEAD_NAMES = dict.fromkeys(
     f"{TASKS[name].head.module}.{weight}" for name in ARCHITECTURES for weight in ("weight", "bias")
 )
 TASK_OF = {architecture: task for task, architecture in ARCHITECTURES.items() if task != "regression"}
-
-
-class SettingsSchema(TaskInfo):
-    """What task.json would say; the task itself follows from the class of the model."""
-
-    task: str = ""
 
 
 class ConfigSchema(Schema):
