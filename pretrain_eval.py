@@ -12,7 +12,7 @@ from model_utils.config import check_output_folder, run_main
 from model_utils.device import setup_device
 from model_utils.files import write_json
 from src.albert_for_pre_training import AlbertForPreTraining
-from src.checkpoint_files import find_checkpoint, load_backbone
+from src.checkpoint_files import find_checkpoint, folder_of, load_backbone
 from src.data.batches import Loading
 from src.model_folder import load_tokenizer, read_counts
 from src.training.pretraining import build_architecture, trained_on
@@ -27,7 +27,7 @@ def main(config: PretrainEvalConfig) -> None:
     """Evaluate one checkpoint."""
     device = setup_device(config.device_target, config.device_id)
     weights = Path(config.load_checkpoint_path)
-    folder = weights if weights.is_dir() else weights.parent
+    folder = folder_of(weights)
     output = Path(config.output_path) if config.output_path else folder
     check_output_folder(output, "output_path" if config.output_path else "without output_path the results' folder")
     loading = Loading(config.batch_size, shuffle=False, evaluation=True)

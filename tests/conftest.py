@@ -55,3 +55,13 @@ def graph_mode() -> None:
         import mindspore
 
         mindspore.set_context(mode=mindspore.GRAPH_MODE)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a small run of the loop that nothing interrupts."""
+    from tests.helpers.numpy_loop import fit, make_config  # loads MindSpore, which most tests do without
+
+    folder = tmp_path_factory.mktemp("undisturbed")
+    fit(make_config(folder))
+    return folder

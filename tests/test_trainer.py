@@ -33,13 +33,6 @@ from tests.helpers.numpy_loop import (
 )
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("undisturbed")
-    fit(make_config(folder))
-    return folder
-
-
 def test_the_log_has_every_key_of_every_due_step(undisturbed: Path) -> None:
     records = log(undisturbed)
     assert [record["step"] for record in records] == [1, 2, 4, 8, 12, 16, 20]

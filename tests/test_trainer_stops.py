@@ -30,13 +30,6 @@ from tests.helpers.numpy_loop import (
 )
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("undisturbed")
-    fit(make_config(folder))
-    return folder
-
-
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_saves_and_ends(
     tmp_path: Path, undisturbed: Path, capsys: pytest.CaptureFixture, number: int, code: int
