@@ -10,16 +10,20 @@ from src.data.pretraining_instances import TASK
 from src.data.tfrecords import check_tfrecord
 
 
-def create_pretrain_dataset(data_dir: str | Path, loading: Loading, schema_dir: str | Path = "") -> PretrainingData:
+def create_pretrain_dataset(
+    data_dir: str | Path, loading: Loading, schema_dir: str | Path = "", sop_loss_weight: float = 1.0
+) -> PretrainingData:
     """Batches of pre-training examples.
 
     input_ids, input_mask, segment_ids, token_boundary: (B, L) int32. masked_lm_positions, masked_lm_ids: (B, P) int32.
-    masked_lm_weights: (B, P) float32. next_sentence_labels: (B,) int32. sequence_weights: (B,) float32.
+    masked_lm_weights: (B, P) float32. next_sentence_labels: (B,) int32. sequence_weights,
+    sop_loss_weights: (B,) float32.
 
     Args:
         data_dir: folder with one set of MindRecords or with google's *.tfrecord, or DIR/NAME.mindrecord or
             DIR/NAME.tfrecord.
         schema_dir: schema.json of TFRecords, or its folder.
+        sop_loss_weight: what the sentence-order loss counts beside the masked tokens' (1).
 
     Raises:
         DataError: there are no such files, or they are damaged, not finished, or made for another task.
@@ -27,11 +31,13 @@ def create_pretrain_dataset(data_dir: str | Path, loading: Loading, schema_dir: 
     tfrecords = _find_tfrecords(Path(data_dir))
     if tfrecords:
         files = {file: check_tfrecord(file) for file in tfrecords}
-        return PretrainingData(TFRecordDataset(files, loading, _find_schema(schema_dir)), str(data_dir))
+        return PretrainingData(
+            TFRecordDataset(files, loading, _find_schema(schema_dir)), str(data_dir), sop_loss_weight
+        )
     if schema_dir:
         raise DataError(f"schema_dir is {str(schema_dir)!r}, but {data_dir} holds no *.tfrecord files")
     records = open_records(data_dir, TASK)
-    return PretrainingData(FeatureDataset(records, loading, PRETRAIN_WEIGHTS), str(data_dir))
+    return PretrainingData(FeatureDataset(records, loading, PRETRAIN_WEIGHTS), str(data_dir), sop_loss_weight)
 
 
 def _find_tfrecords(location: Path) -> list[Path]:

@@ -43,7 +43,7 @@ def main(config: PretrainConfig) -> None:
 def build_trainer(config: PretrainConfig, device: Device, ranks: Ranks, folder: RunFolder) -> Trainer:
     """Data, model, optimizer, step and loop, checked against each other before any work."""
     loading = Loading(config.batch_size, config.seed, config.do_shuffle, rank=ranks.rank, rank_size=ranks.size)
-    data = create_pretrain_dataset(config.data_dir, loading, config.schema_dir)
+    data = create_pretrain_dataset(config.data_dir, loading, config.schema_dir, config.sop_loss_weight)
     plan = plan_run(config, config.epoch_size, config.batch_size, data.batches_per_epoch)
     tokenizer = data.tokenizer(config.vocab_file, config.spm_model_file)
     weights = str(folder.path) if folder.begun else config.load_checkpoint_path

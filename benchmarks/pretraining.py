@@ -42,6 +42,7 @@ def random_batch(config: AlbertConfig, batch_size: int, length: int) -> dict[str
         "masked_lm_weights": np.ones((batch_size, predictions), np.float32),
         "next_sentence_labels": (np.arange(batch_size) % 2).astype(np.int32),
         "sequence_weights": np.ones(batch_size, np.float32),
+        "sop_loss_weights": np.ones(batch_size, np.float32),
     }
 
 

@@ -65,9 +65,19 @@ def correct(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 class AlbertForPreTraining(TrainingNetwork):
-    """Weighted sums of the masked-token and sentence-order losses; positions and labels int32, weights float32."""
+    """Weighted sums of the masked-token and sentence-order losses; positions and labels int32, weights float32.
 
-    label_columns = ("masked_lm_ids", "masked_lm_weights", "next_sentence_labels", "sequence_weights")
+    sop_loss_weights (B,) say how much each row's order loss counts in `loss`, beside 1 for its masked tokens; sop_loss
+    itself is without them.
+    """
+
+    label_columns = (
+        "masked_lm_ids",
+        "masked_lm_weights",
+        "next_sentence_labels",
+        "sequence_weights",
+        "sop_loss_weights",
+    )
     weight_columns = ("masked_lm_weights", "sequence_weights")
     metric_names = ("loss", "mlm_loss", "sop_loss", "mlm_accuracy", "sop_accuracy")
 
@@ -83,16 +93,19 @@ class AlbertForPreTraining(TrainingNetwork):
         masked_weights: Tensor,
         order_labels: Tensor,
         sequence_weights: Tensor,
+        sop_loss_weights: Tensor,
         dropout_key: Tensor,
     ) -> tuple[Tensor, ...]:
         mlm_logits, sop_logits = self.scores.head(sequence, pooled, positions, dropout_key)
         mlm_logits = mlm_logits.reshape((-1, mlm_logits.shape[-1]))
         masked_ids, masked_weights = masked_ids.reshape((-1,)), masked_weights.reshape((-1,))
         mlm_loss = ops.reduce_sum(masked_weights * self.cross_entropy(mlm_logits, masked_ids))
-        sop_loss = ops.reduce_sum(sequence_weights * self.cross_entropy(sop_logits, order_labels))
+        order_losses = sequence_weights * self.cross_entropy(sop_logits, order_labels)
+        sop_loss = ops.reduce_sum(order_losses)
+        loss = mlm_loss + ops.reduce_sum(sop_loss_weights * order_losses)
         mlm_accuracy = ops.reduce_sum(masked_weights * correct(mlm_logits, masked_ids))
         sop_accuracy = ops.reduce_sum(sequence_weights * correct(sop_logits, order_labels))
-        return mlm_loss + sop_loss, mlm_loss, sop_loss, mlm_accuracy, sop_accuracy
+        return loss, mlm_loss, sop_loss, mlm_accuracy, sop_accuracy
 
 
 def initialise_output_bias(network: nn.Cell, counts: np.ndarray) -> None:

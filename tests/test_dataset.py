@@ -217,8 +217,9 @@ def assert_pretraining_batch(batch, size: int, length: int, predictions: int, vo
     assert {name: batch[name].shape for name in tokens} == dict.fromkeys(tokens, (size, length))
     masks = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
     assert {name: batch[name].shape for name in masks} == dict.fromkeys(masks, (size, predictions))
-    assert batch["next_sentence_labels"].shape == batch["sequence_weights"].shape == (size,)
-    floats = {"masked_lm_weights", "sequence_weights"}
+    of_rows = ("next_sentence_labels", "sequence_weights", "sop_loss_weights")
+    assert {name: batch[name].shape for name in of_rows} == dict.fromkeys(of_rows, (size,))
+    floats = {"masked_lm_weights", "sequence_weights", "sop_loss_weights"}
     assert {name for name, values in batch.items() if values.dtype == np.float32} == floats
     others = batch.keys() - floats - {"row_numbers"}
     assert {str(batch[name].dtype) for name in others} == {"int32"}

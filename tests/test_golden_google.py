@@ -23,7 +23,8 @@ def pre_training_network(folder: Path) -> tuple[AlbertForPreTraining, dict, dict
     config = AlbertConfig.from_json(folder.parent / "albert_config.json")
     network = AlbertForPreTraining(config)
     google.set_parameters(network, figures["param0"])
-    columns = figures["in"] | {"sequence_weights": np.ones(len(figures["in"]["input_ids"]), np.float32)}
+    ones = np.ones(len(figures["in"]["input_ids"]), np.float32)
+    columns = figures["in"] | {"sequence_weights": ones, "sop_loss_weights": ones}
     return network, figures, columns
 
 

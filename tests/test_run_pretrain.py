@@ -128,6 +128,13 @@ def test_interruptions_change_no_number(data: Path, finished: Path, tmp_path: Pa
     assert all((ours[name] == theirs[name]).all() for name in theirs)
 
 
+def test_every_row_has_the_weight_of_the_order_loss(data: Path, tmp_path: Path) -> None:
+    config = config_of(data, tmp_path, sop_loss_weight=0.1)
+    with RunFolder(tmp_path, config) as folder:
+        trainer = run_pretrain.build_trainer(config, setup_device("CPU"), ALONE, folder)
+    np.testing.assert_array_equal(next(trainer.data.batches(0))["sop_loss_weights"], np.full(8, 0.1, np.float32))
+
+
 def test_a_finished_run_is_left_alone(data: Path, finished: Path, capsys: pytest.CaptureFixture) -> None:
     before = {path: path.stat().st_mtime_ns for path in finished.iterdir() if path.name != ".lock"}
     run_pretrain.main(config_of(data, finished))

@@ -55,6 +55,25 @@ def test_micro_batches_equal_one_batch() -> None:
         np.testing.assert_allclose(value, micro_weights[name], atol=1e-6, err_msg=name)
 
 
+def test_the_order_loss_counts_as_much_as_its_weight_says() -> None:
+    """Weights of the sums may change from update to update; with 0 neither the order head nor the pooler learns."""
+    network = AlbertForPreTraining(TINY, seed=1)
+    optimizer = GradientDescent(
+        network.trainable_params(), dataclasses.replace(OPTIMIZER_SETTINGS, learning_rate=1.0), 100
+    )
+    step = TrainStep(network, optimizer, LossScale())
+    before = weights_after(step)
+    for weight in (0.0, 0.25):
+        columns = batch() | {"sop_loss_weights": np.full(3, weight, np.float32)}
+        losses = {name: float(value) for name, value in step.train([columns]).items()}
+        assert losses["sop_loss"] > 0.1
+        assert losses["loss"] == pytest.approx(losses["mlm_loss"] + weight * losses["sop_loss"], rel=1e-6)
+        after = weights_after(step)
+        learnt = {name for name in after if not np.array_equal(before[name], after[name])}
+        of_order = {"sop.weight", "sop.bias", "albert.pooler.weight", "albert.pooler.bias"}
+        assert after.keys() - learnt == (set() if weight else of_order)
+
+
 @pytest.mark.slow
 def test_a_model_of_many_tensors_compiles() -> None:
     """As albert_base has with share_parameters none."""
@@ -215,6 +234,7 @@ def test_sentence_order_alone_can_be_learnt() -> None:
         "masked_lm_weights": np.zeros((rows, 1), np.float32),
         "next_sentence_labels": labels.astype(np.int32),
         "sequence_weights": np.ones(rows, np.float32),
+        "sop_loss_weights": np.ones(rows, np.float32),
     }
     config = TINY.replace(hidden_size=64, num_attention_heads=4, intermediate_size=128, embedding_size=32)
     network = AlbertForPreTraining(config, seed=1)

@@ -89,6 +89,7 @@ def batch() -> dict[str, np.ndarray]:
         "masked_lm_weights": prediction_weights,
         "next_sentence_labels": np.array([0, 1, 1], np.int32),
         "sequence_weights": np.ones(ROWS, np.float32),
+        "sop_loss_weights": np.ones(ROWS, np.float32),
     }
 
 

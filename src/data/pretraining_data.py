@@ -19,13 +19,16 @@ IDENTITY = ("task", "max_seq_length", "max_predictions_per_seq", "vocab_sha256",
 class PretrainingData:
     """Pre-training examples of one rank, which can be checked against the model that is to read them.
 
+    Args:
+        sop_loss_weight: of every row's sentence-order loss.
+
     Attributes:
         facts: what made the files. batches_per_epoch: batches of this rank.
         token_counts: (V,) how often each token is the answer at a masked position; None where the files do not say.
     """
 
-    def __init__(self, dataset: FeatureDataset | TFRecordDataset, data_dir: str) -> None:
-        self.dataset, self.data_dir = dataset, data_dir
+    def __init__(self, dataset: FeatureDataset | TFRecordDataset, data_dir: str, sop_loss_weight: float = 1.0) -> None:
+        self.dataset, self.data_dir, self.sop_loss_weight = dataset, data_dir, sop_loss_weight
         self.facts, self.batches_per_epoch = dataset.facts, dataset.batches_per_epoch
         counted = isinstance(dataset, FeatureDataset)
         self.token_counts: np.ndarray | None = dataset.records.array("unigram") if counted else None
@@ -94,4 +97,5 @@ class PretrainingData:
                         f"{self.data_dir} has the token id {largest}, but the model's vocabulary {self._vocab_size} "
                         "tokens: these files were made with another vocabulary"
                     )
-            yield batch
+            weights = np.full(len(batch["input_ids"]), self.sop_loss_weight, np.float32)
+            yield batch | {"sop_loss_weights": weights}

@@ -203,6 +203,14 @@ class PretrainConfig(TrainingConfig):
     epoch_size: int = option(1, "epochs, where train_steps does not say the length", minimum=1, maximum=EPOCHS)
     batch_size: int = option(16, "examples of a device and micro-batch", minimum=1, maximum=ROWS)
 
+    # Loss.
+    sop_loss_weight: float = option(
+        1.0,
+        "what the sentence-order loss counts beside the masked tokens' 1; 0: it is not trained",
+        minimum=0,
+        maximum=100,
+    )
+
     # Output and evaluation.
     save_checkpoint_path: str = option("", "the run's folder: checkpoints, log, curves", required=True, on_resume=ANY)
     eval_steps: int = option(0, "updates between evaluations; 0: none", minimum=0, on_resume=ANY, maximum=UPDATES)

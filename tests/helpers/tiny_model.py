@@ -45,4 +45,5 @@ def batch(config: AlbertConfig = TINY, rows: int = 3, length: int = 12) -> dict[
         "masked_lm_weights": (generator.random((rows, 4)) < 0.8).astype(np.float32),
         "next_sentence_labels": generator.integers(0, 2, rows).astype(np.int32),
         "sequence_weights": np.ones(rows, np.float32),
+        "sop_loss_weights": np.ones(rows, np.float32),
     }
