@@ -228,6 +228,16 @@ def test_a_missing_or_undecodable_file_is_refused(tmp_path: Path) -> None:
             ["--optimizer_cfg.Adam.end_learning_rate=1"],
             "end_learning_rate is 1, allowed is at most learning_rate (0.001)",
         ),
+        (
+            ["--optimizer_cfg.Adam.schedule=cosine", "--optimizer_cfg.Adam.power=2"],
+            "power is 2.0, which means nothing while schedule is cosine",
+        ),
+        (["--optimizer_cfg.Lamb.decay_share=0.1"], "decay_share is 0.1, which means nothing while schedule is poly"),
+        (
+            ["--optimizer_cfg.Lamb.schedule=constant", "--optimizer_cfg.Lamb.end_learning_rate=0.001"],
+            "end_learning_rate is 0.001, which means nothing while schedule is constant",
+        ),
+        (["--warmup_ratio=0.1"], "warmup_ratio is 0.1 and AdamWeightDecay.warmup_steps is 200: one of them must be 0"),
         (["--albert_cfg.hidden_size=100"], "hidden_size is 100 and num_attention_heads is 12"),
         (["--albert_cfg.num_hidden_groups=13"], "num_hidden_groups is 13, allowed are 1 to num_hidden_layers (12)"),
         (

@@ -75,4 +75,4 @@ def test_squad(name: str, kind: type[FinetuneConfig]) -> None:
 @pytest.mark.parametrize("optimizer", ["AdamWeightDecay", "Lamb", "Adam"])
 def test_fine_tuning_takes_every_optimizer_as_it_is(optimizer: str) -> None:
     config = load_config(ClassifierConfig, ["--optimizer_cfg.optimizer", optimizer])
-    assert config.warmup_ratio > 0 and config.optimizer_settings(1000)["warmup_steps"] == 100
+    assert config.warmup_ratio > 0 and config.optimizer_settings()["warmup_ratio"] == config.warmup_ratio

@@ -1,4 +1,4 @@
-"""The training step: accumulation, loss scale, clipping, schedule, optimizers, sentence order learnt alone."""
+"""The training step: accumulation, loss scale, clipping, sentence order learnt alone."""
 
 import dataclasses
 
@@ -9,10 +9,9 @@ from mindspore import Parameter, Tensor
 
 from model_utils.config import UPDATES
 from model_utils.device import setup_device
-from model_utils.errors import ConfigError
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.layers import RowSquareSum
-from src.training.optimizer import LearningRate, Optimizer, build_optimizer, describe_decay_groups
+from src.training.optimizer import Optimizer, build_optimizer
 from src.training.ranks import ALONE, Ranks
 from src.training.run_plan import LossScale
 from src.training.train_step import TrainStep, normalise_weights
@@ -172,50 +171,6 @@ def test_gradients_are_clipped_to_the_global_norm() -> None:
     result = step.train([{"slope": np.array([3.0, 4.0], np.float32)}])
     assert float(result["grad_norm"]) == pytest.approx(5.0)
     np.testing.assert_allclose(step.network.weight.asnumpy(), [1 - 0.4995 * 0.6, 2 - 0.4995 * 0.8], rtol=1e-5)
-
-
-def test_learning_rate_schedule() -> None:
-    rate = LearningRate(dataclasses.replace(OPTIMIZER_SETTINGS, warmup_steps=4, end_learning_rate=0.001, power=2.0), 10)
-    values = [float(rate(Tensor(step, ms.int32), Tensor(0.0, ms.float32))) for step in range(13)]
-    np.testing.assert_allclose(values[:4], [0, 0.0025, 0.005, 0.0075], rtol=1e-6)
-    np.testing.assert_allclose(values[4:11], [0.001 + 0.009 * (1 - s / 10) ** 2 for s in range(4, 11)], rtol=1e-5)
-    np.testing.assert_allclose(values[11:], 0.001, rtol=1e-6)
-    with pytest.raises(ConfigError, match="warmup_steps is 10, the run has 10 updates"):
-        LearningRate(dataclasses.replace(OPTIMIZER_SETTINGS, warmup_steps=10), 10)
-
-
-def test_learning_rate_follows_the_time_where_more_of_it_is_over() -> None:
-    rate = LearningRate(dataclasses.replace(OPTIMIZER_SETTINGS, warmup_steps=4), 10)
-    given = [(2, 0.9), (5, 0.2), (5, 0.5), (5, 0.8), (6, 1.0)]
-    values = [float(rate(Tensor(step, ms.int32), Tensor(elapsed, ms.float32))) for step, elapsed in given]
-    np.testing.assert_allclose(values, [0.005, 0.005, 0.005, 0.002, 0.0], rtol=1e-5)
-    assert values[1] == float(rate(Tensor(5, ms.int32), Tensor(0.0, ms.float32)))
-
-
-def test_adam_equals_its_formula() -> None:
-    parameter = Parameter(Tensor(np.array([1.0, -2.0, 3.0], np.float32)), name="w")
-    optimizer = build_optimizer(
-        [parameter], dataclasses.replace(OPTIMIZER_SETTINGS, name="Adam", weight_decay=0.0), 100
-    )
-    value, m, v = parameter.asnumpy().astype(np.float64), 0.0, 0.0
-    for t in range(1, 5):
-        gradient = np.array([0.1, -0.3, 2.0]) * t
-        optimizer((Tensor(gradient, ms.float32),), Tensor(t, ms.int32), Tensor(0.0, ms.float32))
-        m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
-        corrected = m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.999**t)) + 1e-6)
-        value = value - 0.01 * (1 - t / 100) * corrected
-    np.testing.assert_allclose(parameter.asnumpy(), value, rtol=1e-5)
-
-
-def test_decay_groups_and_unknown_optimizer() -> None:
-    network = AlbertForPreTraining(TINY)
-    optimizer = build_optimizer(network.trainable_params(), OPTIMIZER_SETTINGS, 10)
-    names = {p.name for p, decayed in zip(optimizer.parameters, optimizer.decayed, strict=True) if decayed}
-    assert all(name.endswith("weight") or name.endswith("embeddings") for name in names)
-    assert "mlm.bias" not in names and "sop.weight" in names and len(names) == 13
-    assert describe_decay_groups(optimizer).startswith("AdamWeightDecay: 13 tensors")
-    with pytest.raises(ConfigError, match="allowed are AdamWeightDecay, Lamb, Adam"):
-        build_optimizer(network.trainable_params(), dataclasses.replace(OPTIMIZER_SETTINGS, name="SGD"), 10)
 
 
 def test_sentence_order_alone_can_be_learnt() -> None:

@@ -1,6 +1,6 @@
 """What the configurations of the fine-tuning scripts share; each task's own lies in the task's module."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from model_utils.config import EPOCHS, ROWS, UPDATES
 from model_utils.errors import ConfigError
@@ -27,6 +27,7 @@ class FinetuneConfig(TrainingConfig):
     reads_tfrecords: ClassVar[bool] = False  # ready features may be TFRecords, whatever their names
 
     optimizer_cfg: OptimizerConfig = finetuning_optimizers(5e-5)
+    warmup_ratio: float = 0.1
 
     # Steps and weights.
     do_train: bool = option(True, "fine-tune")
@@ -86,9 +87,6 @@ class FinetuneConfig(TrainingConfig):
         maximum=ROWS,
     )
     length_buckets: int = option(4, "widths of batches; each is compiled once", minimum=1, maximum=64)
-    warmup_ratio: float = option(
-        0.1, "share of the updates over which the rate grows; 0: the optimizer's warmup_steps", minimum=0, below=1
-    )
     num_seeds: int = option(1, "runs with seed, seed + 1, ...; their mean is reported", minimum=1, maximum=1000)
 
     # Output and evaluation.
@@ -114,10 +112,6 @@ class FinetuneConfig(TrainingConfig):
             return self.max_predict_samples
         return self.max_train_samples if split == "train" else self.max_eval_samples
 
-    def optimizer_settings(self, train_steps: int) -> dict[str, Any]:
-        warmup = {"warmup_steps": round(self.warmup_ratio * train_steps)} if self.warmup_ratio else {}
-        return super().optimizer_settings(train_steps) | warmup
-
     def validate(self) -> None:
         super().validate()
         for key in ("train_data_file_path", "eval_data_file_path"):
@@ -129,12 +123,6 @@ class FinetuneConfig(TrainingConfig):
         if not (self.do_train or self.do_eval or self.do_predict):
             raise ConfigError("do_train, do_eval and do_predict are all false: nothing is left to do")
         if self.do_train:
-            chosen = getattr(self.optimizer_cfg, self.optimizer_cfg.optimizer)
-            if self.warmup_ratio and chosen.warmup_steps:
-                raise ConfigError(
-                    f"warmup_ratio is {self.warmup_ratio:g} and {self.optimizer_cfg.optimizer}.warmup_steps is "
-                    f"{chosen.warmup_steps}: one of them must be 0"
-                )
             evaluating = "do_eval" if self.do_eval else "do_predict" if self.do_predict else ""
             if evaluating and not self.enable_save_ckpt:
                 raise ConfigError(

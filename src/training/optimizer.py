@@ -1,10 +1,12 @@
-"""AdamWeightDecay, LAMB and Adam with warm-up, polynomial decay and decay groups chosen by parameter name.
+"""AdamWeightDecay, LAMB and Adam with warm-up, a schedule of the rate and decay groups chosen by parameter name.
 
-The update rules are those of google's ALBERT code: no bias correction in AdamWeightDecay and LAMB, epsilon outside
-the square root, weight decay decoupled from the gradient (Loshchilov and Hutter 2019, algorithm 2; You et al. 2020,
-algorithm 2). Adam is the bias-corrected form (Kingma and Ba 2015, end of section 2) without weight decay.
+The update rules are those of google's ALBERT code: no bias correction in AdamWeightDecay and LAMB unless it is asked
+for, epsilon outside the square root, weight decay decoupled from the gradient (Loshchilov and Hutter 2019, algorithm 2;
+You et al. 2020, algorithm 2). Adam has no weight decay and always corrects. Bias correction divides the moments, which
+start at 0, by 1 - beta^t, where t counts the updates applied (Kingma and Ba 2015, section 3).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -32,36 +34,71 @@ class OptimizerSettings:
     beta2: float
     eps: float
     decay_filter: tuple[str, ...]
+    schedule: str = "polynomial"
+    decay_share: float = 0.2
+    warmup_ratio: float = 0.0
+    bias_correction: bool = False
 
 
 class LearningRate(nn.Cell):
-    """Warm-up, then polynomial decay, over the updates of a run, skipped ones included: the run ends at the last rate.
+    """Warm-up, then a schedule, over the updates of a run, skipped ones included: the run ends at the last rate.
 
-    1. step < warmup_steps: learning_rate * step / warmup_steps.
-    2. later: end + (learning_rate - end) * (1 - progress) ** power, where progress is step / train_steps, at most 1, or
-       `elapsed` where that is more. As in google's code the decay counts from step 0, so the rate after warm-up starts
-       slightly below learning_rate.
+    1. step < warmup_steps: learning_rate * step / warmup_steps. With warmup_ratio these are that share of train_steps,
+       and of the time where more of that is over.
+    2. later: end + (learning_rate - end) * f(progress), where progress is step / train_steps, at most 1, or `elapsed`
+       where that is more, and f is by schedule
+       polynomial: (1 - progress) ** power; as in google's code it counts from step 0, so that the rate after warm-up
+           starts slightly below learning_rate;
+       cosine: half a cosine from 1 at warmup_steps / train_steps to 0 (Loshchilov and Hutter 2017, equation 5);
+       trapezoid: 1, then a straight line to 0 over the last decay_share of the run (Zhai et al. 2022, section 3.5);
+       constant: 1.
 
     Inputs: step, counted from 1, (); elapsed () float32: share of the run's time that is over; 0: it is not limited.
+
+    Raises:
+        ConfigError: the warm-up is as long as the run, or reaches into the trapezoid's decay.
     """
 
     def __init__(self, settings: OptimizerSettings, train_steps: int) -> None:
         super().__init__()
-        if not 0 <= settings.warmup_steps < train_steps:
+        self.by_ratio = settings.warmup_ratio > 0
+        self.warmup_steps = round(settings.warmup_ratio * train_steps) if self.by_ratio else settings.warmup_steps
+        given = f"optimizer_cfg.{settings.name}.warmup_steps is {self.warmup_steps}"
+        if self.by_ratio:
+            given = f"warmup_ratio is {settings.warmup_ratio:g}, which makes {self.warmup_steps} updates"
+        if not 0 <= self.warmup_steps < train_steps:
             raise ConfigError(
-                f"optimizer_cfg.{settings.name}.warmup_steps is {settings.warmup_steps}, the run has {train_steps} "
-                "updates in all: the warm-up must be shorter than the run"
+                f"{given}, the run has {train_steps} updates in all: the warm-up must be shorter than the run"
+            )
+        self.warmup_share = self.warmup_steps / train_steps
+        if settings.schedule == "trapezoid" and self.warmup_share + settings.decay_share > 1:
+            raise ConfigError(
+                f"{given}, the run has {train_steps} updates in all, over the last {settings.decay_share:g} of which "
+                f"the rate falls (optimizer_cfg.{settings.name}.decay_share): the warm-up must end before"
             )
         self.peak, self.end, self.power = settings.learning_rate, settings.end_learning_rate, settings.power
-        self.warmup_steps, self.train_steps = settings.warmup_steps, train_steps
+        self.schedule, self.decay_share = settings.schedule, settings.decay_share
+        self.train_steps = train_steps
 
     def construct(self, step: Tensor, elapsed: Tensor) -> Tensor:
         step = ops.cast(step, ms.float32)
         progress = ops.maximum(ops.minimum(step, float(self.train_steps)) / self.train_steps, elapsed)
-        rate = self.end + (self.peak - self.end) * ops.pow(1.0 - progress, self.power)
+        rate = self.end + (self.peak - self.end) * self.share_of_peak(progress)
         if self.warmup_steps > 0:
+            if self.by_ratio:
+                step = ops.maximum(step, elapsed * self.train_steps)
             rate = ops.select(step < self.warmup_steps, self.peak * step / self.warmup_steps, rate)
         return rate
+
+    def share_of_peak(self, progress: Tensor) -> Tensor:
+        """What the class calls f: () float32."""
+        if self.schedule == "polynomial":
+            return ops.pow(1.0 - progress, self.power)
+        if self.schedule == "cosine":
+            return 0.5 + 0.5 * ops.cos(math.pi * (progress - self.warmup_share) / (1.0 - self.warmup_share))
+        if self.schedule == "trapezoid":
+            return ops.minimum((1.0 - progress) / self.decay_share, 1.0)
+        return ops.ones_like(progress)
 
 
 _fused_adam_weight_decay = ops.AdamWeightDecay()
@@ -93,6 +130,12 @@ class Optimizer(nn.Cell):
         ops.assign_add(self.global_step, Tensor(1, ms.int32))
         return rate
 
+    def decay_powers(self) -> tuple[Tensor, Tensor]:
+        """beta1 and beta2 to the power of the updates applied, this one included: () float32 each."""
+        applied = ops.cast(self.global_step + 1, ms.float32)
+        beta1, beta2 = Tensor(self.settings.beta1, ms.float32), Tensor(self.settings.beta2, ms.float32)
+        return ops.pow(beta1, applied), ops.pow(beta2, applied)
+
     def update(self, i: int, rate: Tensor, gradient: Tensor) -> None:
         """Update parameter number i in place."""
         raise TypeError(f"{type(self).__name__} has no update rule")
@@ -103,9 +146,14 @@ class AdamWeightDecay(Optimizer):
 
     def update(self, i: int, rate: Tensor, gradient: Tensor) -> None:
         s = self.settings
-        decay = s.weight_decay if self.decayed[i] else 0.0
+        eps, decay = s.eps, s.weight_decay if self.decayed[i] else 0.0
+        if s.bias_correction:  # of m and v by the kernel's rate and eps, which leaves the decay's own rate as it is
+            power1, power2 = self.decay_powers()
+            root = ops.sqrt(1.0 - power2)
+            factor = root / (1.0 - power1)
+            rate, eps, decay = rate * factor, eps * root, decay / factor
         _fused_adam_weight_decay(
-            self.parameters[i], self.moments1[i], self.moments2[i], rate, s.beta1, s.beta2, s.eps, decay, gradient
+            self.parameters[i], self.moments1[i], self.moments2[i], rate, s.beta1, s.beta2, eps, decay, gradient
         )
 
 
@@ -116,7 +164,11 @@ class Lamb(Optimizer):
         s, parameter = self.settings, self.parameters[i]
         moment1 = s.beta1 * self.moments1[i] + (1.0 - s.beta1) * gradient
         moment2 = s.beta2 * self.moments2[i] + (1.0 - s.beta2) * (gradient * gradient)
-        step = moment1 * (1.0 / (ops.sqrt(moment2) + s.eps))  # a quotient of tensors keeps lists of indices (Spread)
+        first, second = moment1, moment2
+        if s.bias_correction:
+            power1, power2 = self.decay_powers()
+            first, second = moment1 * (1.0 / (1.0 - power1)), moment2 * (1.0 / (1.0 - power2))
+        step = first * (1.0 / (ops.sqrt(second) + s.eps))  # a quotient of tensors keeps lists of indices (Spread)
         if self.decayed[i]:
             step = step + s.weight_decay * parameter
         if self.adapted[i]:
@@ -135,8 +187,7 @@ class Adam(Optimizer):
 
     def update(self, i: int, rate: Tensor, gradient: Tensor) -> None:
         s, parameter, moment1, moment2 = self.settings, self.parameters[i], self.moments1[i], self.moments2[i]
-        done = ops.cast(self.global_step + 1, ms.float32)
-        power1, power2 = ops.pow(Tensor(s.beta1, ms.float32), done), ops.pow(Tensor(s.beta2, ms.float32), done)
+        power1, power2 = self.decay_powers()
         _fused_adam(parameter, moment1, moment2, power1, power2, rate, s.beta1, s.beta2, s.eps, gradient)
 
 

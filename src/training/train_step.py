@@ -216,7 +216,7 @@ class TrainStep(nn.Cell):
 
 def build_step(config: Any, network: nn.Cell, plan: RunPlan, precision: Precision, ranks: Ranks) -> TrainStep:
     """The training step of a run, with the optimizer that its TrainingConfig names; raises as build_optimizer."""
-    settings = OptimizerSettings(**config.optimizer_settings(plan.train_steps))
+    settings = OptimizerSettings(**config.optimizer_settings())
     optimizer = build_optimizer(network.trainable_params(), settings, plan.train_steps)
     logger.info(describe_decay_groups(optimizer))
     return TrainStep(

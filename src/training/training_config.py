@@ -10,14 +10,33 @@ from src.albert_config import COMPUTE_TYPES, PRESETS, AlbertConfig, AlbertOverri
 SCALED = ("enable_lossscale", True)  # for needs, as the two below
 DYNAMIC = ("loss_scale_mode", "dynamic")
 SAVED = ("enable_save_ckpt", True)
+SCHEDULES = ("polynomial", "cosine", "trapezoid", "constant")
 
 
 class AdamConfig(Config):
     """Adam; its settings are those of every optimizer here."""
 
     learning_rate: float = option(1e-3, "rate at the end of the warm-up", above=0, maximum=100)
+    schedule: str = option(
+        "polynomial",
+        "the rate after the warm-up: polynomial and cosine fall to the end of the run, trapezoid stays and then falls",
+        choices=SCHEDULES,
+    )
     end_learning_rate: float = option(0.0, "rate at the end of the run", minimum=0, maximum=100)
-    power: float = option(1.0, "power of the polynomial decay; 1 is a straight line", above=0, maximum=100)
+    power: float = option(
+        1.0,
+        "power of the polynomial decay; 1 is a straight line",
+        above=0,
+        maximum=100,
+        needs=("schedule", "polynomial"),
+    )
+    decay_share: float = option(
+        0.2,
+        "share of the run, its last part, over which the trapezoid falls",
+        above=0,
+        maximum=1,
+        needs=("schedule", "trapezoid"),
+    )
     warmup_steps: int = option(
         500, "updates over which the rate grows from 0; less than the run has", minimum=0, maximum=UPDATES
     )
@@ -31,6 +50,10 @@ class AdamConfig(Config):
                 f"end_learning_rate is {self.end_learning_rate:g}, allowed is at most learning_rate "
                 f"({self.learning_rate:g})"
             )
+        if self.schedule == "constant" and self.end_learning_rate:
+            raise ConfigError(
+                f"end_learning_rate is {self.end_learning_rate:g}, which means nothing while schedule is constant"
+            )
 
 
 class DecayedAdamConfig(AdamConfig):
@@ -41,6 +64,9 @@ class DecayedAdamConfig(AdamConfig):
     )
     decay_filter: tuple[str, ...] = option(
         ("gamma", "beta", "bias"), "parameters without decay: words that their names contain"
+    )
+    bias_correction: bool = option(
+        False, "divide the moments by 1 - beta^updates, as they start at 0: larger first steps; google's code does not"
     )
 
 
@@ -100,6 +126,13 @@ class TrainingConfig(ArchitectureConfig):
     # Training.
     accumulation_steps: int = option(1, "micro-batches added up to one update", minimum=1, maximum=MICRO_BATCHES)
     optimizer_cfg: OptimizerConfig = section(OptimizerConfig(), "the optimizer")
+    warmup_ratio: float = option(
+        0.0,
+        "share of the run over which the rate grows, of its updates or of max_train_hours; 0: the optimizer's "
+        "warmup_steps",
+        minimum=0,
+        below=1,
+    )
     max_train_hours: float = option(
         0.0,
         "hours of training, with compilation, evaluation and saving, after which the run ends, the rate decaying over "
@@ -165,12 +198,18 @@ class TrainingConfig(ArchitectureConfig):
         False, "everything up to one update, with estimates of time, memory and disk; keep nothing", on_resume=ANY
     )
 
-    def optimizer_settings(self, train_steps: int) -> dict[str, Any]:
-        """The chosen optimizer's name and settings for a run of this many updates."""
-        return self.optimizer_cfg.settings()
+    def optimizer_settings(self) -> dict[str, Any]:
+        """The chosen optimizer's name and settings."""
+        return self.optimizer_cfg.settings() | {"warmup_ratio": self.warmup_ratio}
 
     def validate(self) -> None:
         self.check_architecture(self.load_checkpoint_path)
+        chosen = self.optimizer_settings()
+        if self.warmup_ratio and chosen["warmup_steps"]:
+            raise ConfigError(
+                f"warmup_ratio is {self.warmup_ratio:g} and {chosen['name']}.warmup_steps is "
+                f"{chosen['warmup_steps']}: one of them must be 0"
+            )
         if self.enable_lossscale and self.loss_scale_value < self.min_loss_scale:
             raise ConfigError(
                 f"loss_scale_value is {self.loss_scale_value:g}, allowed is at least min_loss_scale "
