@@ -18,6 +18,11 @@ def extra_of(field: FieldInfo) -> Mapping[str, Any]:
     return typing.cast(Mapping[str, Any], field.json_schema_extra)
 
 
+def words_of(field: FieldInfo) -> tuple[str, ...]:
+    """Words that may stand in place of a number which follows from other keys."""
+    return extra_of(field).get("words", ())
+
+
 def show(value: Any) -> str:
     """A value as yaml and the command line write it."""
     if isinstance(value, bool):
@@ -40,7 +45,7 @@ def describe_allowed(field: FieldInfo) -> str:
         f"{BOUND_NAMES[name]} {limit:g}" if isinstance(limit, float) else f"{BOUND_NAMES[name]} {limit}"
         for name, limit in limits.items()
     ]
-    return text + (" " + " and ".join(bounds) if bounds else "")
+    return text + (" " + " and ".join(bounds) if bounds else "") + "".join(f", or {word}" for word in words_of(field))
 
 
 def without_none(kind: Any) -> Any:

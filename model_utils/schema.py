@@ -28,7 +28,7 @@ from pydantic.fields import FieldInfo
 
 from model_utils.errors import ConfigError, shorten
 from model_utils.files import write_text
-from model_utils.option_values import describe_allowed, extra_of, read_value, show, without_none
+from model_utils.option_values import describe_allowed, extra_of, read_value, show, without_none, words_of
 from model_utils.yaml_files import read_yaml
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -105,6 +105,8 @@ class Config(BaseModel):
             return check(_merge(field.default.to_dict(), value) if isinstance(value, Mapping) else value)
         if value is None and field.default is None:
             return None
+        if value in words_of(field):
+            return value
         try:
             value = check(read_value(value, without_none(field.annotation)))
         except ValidationError:
@@ -147,7 +149,7 @@ class Config(BaseModel):
 
     def to_dict(self) -> dict[str, Any]:
         """The configuration as yaml holds it: sections are dicts, tuples lists; keys that are None are left out."""
-        return self.model_dump(mode="json", exclude_none=True)
+        return self.model_dump(mode="json", exclude_none=True, warnings=False)  # of words in place of numbers
 
     def from_anywhere(self) -> Self:
         """The same configuration for a process that works in another folder: paths by which a run is known (SAME_PLACE)

@@ -1,5 +1,6 @@
 """ALBERT's architecture: its sizes, the published presets, and the json files that lie beside weights."""
 
+import math
 import os
 from pathlib import Path
 from typing import Any, Self
@@ -18,6 +19,7 @@ WIDTH = 65_536  # of a layer, at most
 COMPUTE_TYPES = ("float32", "float16")
 CONFIG_FILES = ("albert_config.json", "config.json")  # the name google and this project use; Hugging Face's
 RUN_KEYS = {"compute_type", "recompute"}
+AUTO = "auto"
 REQUIRED_KEYS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 # Keys of published files with the one value that can be built here.
 FIXED_KEYS = {
@@ -62,7 +64,9 @@ class AlbertConfig(Config):
     classifier_dropout_prob: float = option(0.1, "dropout before the output layer of a task", minimum=0, below=1)
     max_position_embeddings: int = option(512, "longest sequence", minimum=1, maximum=LENGTH)
     type_vocab_size: int = option(2, "segments told apart", minimum=1, maximum=1024)
-    initializer_range: float = option(0.02, "standard deviation of new weights", above=0, maximum=10)
+    initializer_range: float = option(
+        0.02, "standard deviation of new weights; auto: what fits hidden_size, sqrt(2 / (5 x it))", above=0, maximum=10
+    )
     layer_norm_eps: float = option(1e-12, "LayerNorm's epsilon", above=0, maximum=1)
     share_parameters: str = option(
         "all",
@@ -161,10 +165,19 @@ def _presets() -> dict[str, AlbertConfig]:
 PRESETS = _presets()
 
 
-def _override(field: FieldInfo) -> tuple[Any, FieldInfo]:
+def fitted_initializer_range(hidden_size: int) -> float:
+    """Standard deviation of new weights after Nguyen & Salazar 2019 ("SmallInit"; LTG-BERT, Samuel et al. 2023).
+
+    It is Glorot & Bengio's (2010) for the largest matrices, hidden_size x 4 hidden_size; 0.02 is near it from 768 on.
+    """
+    return math.sqrt(2 / (5 * hidden_size))
+
+
+def _override(key: str, field: FieldInfo) -> tuple[Any, FieldInfo]:
     """A field of AlbertConfig that may be left out; what it needs may come from the preset, and is checked there."""
     override = with_default(field, None)
-    override.json_schema_extra = {**extra_of(field), "needs": None}
+    words = (AUTO,) if key == "initializer_range" else ()
+    override.json_schema_extra = {**extra_of(field), "needs": None, "words": words}
     return field.annotation | None, override
 
 
@@ -175,7 +188,7 @@ AlbertOverrides = create_model(
     __doc__="Keys of AlbertConfig that differ from the preset.",
     __module__=__name__,
     # compute_type is a key of the run itself
-    **{key: _override(field) for key, field in AlbertConfig.model_fields.items() if key != "compute_type"},
+    **{key: _override(key, field) for key, field in AlbertConfig.model_fields.items() if key != "compute_type"},
 )
 
 
@@ -229,6 +242,8 @@ def resolve_albert_config(
             f"{source} is {stated}, but the vocabulary of the data has {vocab_size} tokens: "
             "make the data with the vocabulary that the model was trained with"
         )
+    if given.get("initializer_range") == AUTO:
+        given["initializer_range"] = fitted_initializer_range(given.get("hidden_size", base.hidden_size))
     try:
         merged = base.replace(**given | {"vocab_size": vocab_size, "compute_type": compute_type})
     except ConfigError as error:

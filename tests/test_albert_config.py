@@ -1,12 +1,13 @@
 """Architectures: published sizes, the json files beside weights, and what a run may change of them."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 
 from model_utils.errors import CheckpointError, ConfigError
-from model_utils.schema import load_config
+from model_utils.schema import load_config, write_config
 from src.albert_config import PRESETS, AlbertConfig, find_config_file, resolve_albert_config
 from src.training.training_config import PretrainConfig
 
@@ -104,6 +105,21 @@ def test_the_json_beside_weights_wins_over_the_preset_and_overrides_over_both(tm
         found = resolve_albert_config("albert_tiny", overrides, 99, "float32", weights)
         assert (found.hidden_size, found.hidden_dropout_prob, found.vocab_size) == (24, 0.3, 99)
     assert find_config_file(tmp_path / "absent" / "x.ckpt") is None
+
+
+def test_a_range_of_new_weights_that_fits_the_width_is_written_as_a_number(tmp_path: Path) -> None:
+    for words, expected in (([], 0.02), (["--albert_cfg.initializer_range=auto"], math.sqrt(2 / (5 * 312)))):
+        config = load_config(PretrainConfig, [*words, "--albert_network=albert_tiny"])
+        config.albert_config(99, "float32", "").to_json(tmp_path / "albert_config.json")
+        assert AlbertConfig.from_json(tmp_path / "albert_config.json").initializer_range == expected
+    wider = load_config(PretrainConfig, ["--albert_cfg.hidden_size=120", "--albert_cfg.initializer_range=auto"])
+    assert wider.albert_config(99, "float32", "").initializer_range == math.sqrt(2 / 600)
+    write_config(wider, tmp_path / "config.yaml")
+    assert load_config(PretrainConfig, [f"--config_path={tmp_path}/config.yaml"]) == wider
+    with pytest.raises(
+        ConfigError, match="initializer_range is 'wide', allowed is a number above 0 and at most 10, or auto"
+    ):
+        load_config(PretrainConfig, ["--albert_cfg.initializer_range=wide"])
 
 
 def test_another_vocabulary_is_refused(tmp_path: Path) -> None:
