@@ -4,14 +4,22 @@ from pathlib import Path
 
 from model_utils.errors import DataError
 from src.data.batches import PRETRAIN_WEIGHTS, FeatureDataset, Loading, TFRecordDataset
+from src.data.dynamic_masks import DynamicMaskDataset
 from src.data.feature_files import open_records
+from src.data.masking import MaskingOverrides
 from src.data.pretraining_data import PretrainingData
-from src.data.pretraining_instances import TASK
-from src.data.tfrecords import check_tfrecord
+from src.data.pretraining_examples import TASK, TOKENS
+from src.data.tfrecords import check_tfrecord, find_schema, find_tfrecords
+
+_NO_OVERRIDES = MaskingOverrides()
 
 
 def create_pretrain_dataset(
-    data_dir: str | Path, loading: Loading, schema_dir: str | Path = "", sop_loss_weight: float = 1.0
+    data_dir: str | Path,
+    loading: Loading,
+    schema_dir: str | Path = "",
+    sop_loss_weight: float = 1.0,
+    masking: MaskingOverrides = _NO_OVERRIDES,
 ) -> PretrainingData:
     """Batches of pre-training examples.
 
@@ -24,37 +32,38 @@ def create_pretrain_dataset(
             DIR/NAME.tfrecord.
         schema_dir: schema.json of TFRecords, or its folder.
         sop_loss_weight: what the sentence-order loss counts beside the masked tokens' (1).
+        masking: how masks that are drawn anew in every epoch are drawn otherwise than the data's facts say.
 
     Raises:
-        DataError: there are no such files, or they are damaged, not finished, or made for another task.
+        DataError: there are no such files, or they are damaged, not finished, or made for another task; or `masking`
+            says something, and their masks are written in them.
     """
-    tfrecords = _find_tfrecords(Path(data_dir))
+    dataset = _open_dataset(Path(data_dir), loading, schema_dir, masking)
+    return PretrainingData(dataset, str(data_dir), sop_loss_weight)
+
+
+def _open_dataset(
+    location: Path, loading: Loading, schema_dir: str | Path, masking: MaskingOverrides
+) -> FeatureDataset | TFRecordDataset:
+    tfrecords = find_tfrecords(location)
     if tfrecords:
+        _check_no_overrides(masking, location)
         files = {file: check_tfrecord(file) for file in tfrecords}
-        return PretrainingData(
-            TFRecordDataset(files, loading, _find_schema(schema_dir)), str(data_dir), sop_loss_weight
-        )
+        return TFRecordDataset(files, loading, find_schema(schema_dir))
     if schema_dir:
-        raise DataError(f"schema_dir is {str(schema_dir)!r}, but {data_dir} holds no *.tfrecord files")
-    records = open_records(data_dir, TASK)
-    return PretrainingData(FeatureDataset(records, loading, PRETRAIN_WEIGHTS), str(data_dir), sop_loss_weight)
+        raise DataError(f"schema_dir is {str(schema_dir)!r}, but {location} holds no *.tfrecord files")
+    records = open_records(location, TASK)
+    if TOKENS in records.columns:
+        return DynamicMaskDataset(records, loading, masking)
+    _check_no_overrides(masking, location)
+    return FeatureDataset(records, loading, PRETRAIN_WEIGHTS)
 
 
-def _find_tfrecords(location: Path) -> list[Path]:
-    """google's files in a folder, or the one that is named; a folder must not hold both kinds."""
-    if location.suffix == ".tfrecord" and location.is_file():
-        return [location]
-    found = sorted(location.glob("*.tfrecord"))
-    if found and any(location.glob("*.facts.json")):
-        raise DataError(f"{location} holds both {found[0].name} and MindRecords; name the file that is meant")
-    return found
-
-
-def _find_schema(schema_dir: str | Path) -> Path | None:
-    if not schema_dir:
-        return None
-    path = Path(schema_dir)
-    path = path / "schema.json" if path.is_dir() else path
-    if not path.is_file():
-        raise DataError(f"schema_dir: {path} is not there")
-    return path
+def _check_no_overrides(masking: MaskingOverrides, location: Path) -> None:
+    """Raise a DataError if masks that are written in the data are to be others."""
+    for key, value in vars(masking).items():
+        if value:
+            raise DataError(
+                f"{key} is {value}, but the masks of {location} are written in its files: make the data with masking "
+                f"dynamic, or leave {key} out"
+            )

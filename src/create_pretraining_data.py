@@ -1,7 +1,7 @@
 """Make pre-training examples from raw text: python -m src.create_pretraining_data --help.
 
 Text files -> documents (src/data/corpus.py) -> units of a fixed size -> worker processes: sentences, token ids, pairs
-of segments (src/data/pretraining_instances.py), masks (src/data/masking.py), rows -> feature files
+of segments (src/data/pretraining_instances.py), masked or not (src/data/pretraining_examples.py), rows -> feature files
 (src/data/feature_files.py), in the order of the text. A unit's random numbers depend on random_seed and its number
 alone, so the number of processes changes nothing. Memory holds a few units, whatever the size of the corpus.
 """
@@ -28,23 +28,27 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from model_utils.config import SEED, TOKENS, check_output_folder, run_main
+from model_utils.config import SEED, check_output_folder, run_main
+from model_utils.config import TOKENS as MOST_TOKENS
 from model_utils.errors import ConfigError, DataError, UserError
 from model_utils.schema import Config, option
 from src.data.corpus import expand_glob, read_documents, split_sentences
 from src.data.coverage import Coverage
-from src.data.feature_files import is_complete, open_records, sha256_of
-from src.data.masking import InstanceSettings, MaskVocabulary
+from src.data.feature_files import Ragged, is_complete, open_records, sha256_of
+from src.data.masking import NGRAM, InstanceSettings, MaskVocabulary, RowRandom
 from src.data.mindrecord_file import HEADER_BYTES, files_needed
-from src.data.pretraining_instances import (
-    MIN_DOCUMENT_TOKENS,
+from src.data.pretraining_examples import (
     TASK,
+    TOKENS,
     build_examples,
     columns,
     concatenate,
-    join_documents,
-    sample_pairs,
+    exchange,
+    token_columns,
+    token_rows,
+    without_padding,
 )
+from src.data.pretraining_instances import MIN_DOCUMENT_TOKENS, Documents, Pair, join_documents, sample_pairs
 from src.data.record_writer import PackedRows, RecordWriter, check_record_path, pack_rows
 from src.tokenization import FullTokenizer, build_tokenizer
 
@@ -52,6 +56,8 @@ logger = logging.getLogger(__name__)
 PROCESSES_PER_CORE = 4
 UNIT_CHARACTERS = 200_000  # about 400 examples of 128 English tokens, times dupe_factor
 PASSES = 100  # over the text; a unit of it waits in memory with all of them
+STATIC_PASSES = 5  # google's dupe_factor
+UNTIL_KNOWN = {"settings.masking": "static"}  # what facts did not say before it was needed
 PROCESSES = 1024
 
 Document = list[str]
@@ -70,15 +76,26 @@ class CreateDataConfig(Config):
     vocab_file: str = option("", "WordPiece vocabulary, one token a line")
     spm_model_file: str = option("", "SentencePiece model")
     do_lower_case: bool = option(True, "lower-case the text; must agree with the vocabulary")
+    masking: str = option(
+        "static",
+        "static: masks are written into the examples; dynamic: the text is written without, and masks and, of SOP, the "
+        "order of the segments are drawn anew in every epoch",
+        choices=("static", "dynamic"),
+    )
     do_whole_word_mask: bool = option(True, "mask all pieces of a word together")
     do_permutation: bool = option(False, "shuffle some n-grams instead of masking them, as google's option")
     favor_shorter_ngram: bool = option(True, "p(n) of masked n-grams is proportional to 1/n; false turns it around")
     random_next_sentence: bool = option(False, "NSP instead of SOP: second segments from other documents")
-    max_seq_length: int = option(128, "tokens of an example, [CLS] and [SEP] included", minimum=8, maximum=TOKENS)
-    ngram: int = option(3, "longest n-gram of words that is masked as one", minimum=1, maximum=100)
-    max_predictions_per_seq: int = option(20, "masked tokens of an example at most", minimum=1, maximum=TOKENS)
+    max_seq_length: int = option(128, "tokens of an example, [CLS] and [SEP] included", minimum=8, maximum=MOST_TOKENS)
+    ngram: int = option(3, "longest n-gram of words that is masked as one", minimum=1, maximum=NGRAM)
+    max_predictions_per_seq: int = option(20, "masked tokens of an example at most", minimum=1, maximum=MOST_TOKENS)
     random_seed: int = option(12345, "seed of everything random", minimum=0, maximum=SEED)
-    dupe_factor: int = option(5, "times that the text is used, with other masks each time", minimum=1, maximum=PASSES)
+    dupe_factor: int = option(
+        0,
+        "times that the text is written, with other masks each time; 0: 5, or 1 with dynamic masks",
+        minimum=0,
+        maximum=PASSES,
+    )
     masked_lm_prob: float = option(0.15, "share of tokens that is masked", above=0, below=1)
     short_seq_prob: float = option(0.1, "share of examples that is made shorter than the maximum", minimum=0, maximum=1)
     num_workers: int = option(
@@ -86,7 +103,17 @@ class CreateDataConfig(Config):
     )
     dry_run: bool = option(False, "check everything, make a few examples, estimate time and disk; keep nothing")
 
+    @property
+    def passes(self) -> int:
+        """How often the text is written."""
+        return self.dupe_factor or (1 if self.masking == "dynamic" else STATIC_PASSES)
+
     def validate(self) -> None:
+        if self.masking == "dynamic" and self.passes > 1:
+            raise ConfigError(
+                f"dupe_factor is {self.dupe_factor}, allowed with masking dynamic is 1 (or 0): its masks differ in "
+                "every epoch anyway"
+            )
         if self.max_predictions_per_seq >= self.max_seq_length:
             raise ConfigError(
                 f"max_predictions_per_seq is {self.max_predictions_per_seq}, allowed is less than max_seq_length "
@@ -96,7 +123,10 @@ class CreateDataConfig(Config):
 
 @dataclass(frozen=True)
 class UnitResult:
-    """The rows of one unit of documents; token_counts: (V,) int64, how often each token is to be predicted in them."""
+    """The rows of one unit of documents.
+
+    token_counts: (V,) int64, how often each token is to be predicted in them; with dynamic masks, how often it may be.
+    """
 
     packed: PackedRows
     token_counts: np.ndarray
@@ -111,56 +141,58 @@ class UnitResult:
 class UnitMaker:
     """Turns units of documents into rows; every worker process has one."""
 
-    def __init__(self, tokenizer: FullTokenizer, settings: InstanceSettings, seed: int, dupe_factor: int) -> None:
-        self.tokenizer, self.settings, self.seed, self.dupe_factor = tokenizer, settings, seed, dupe_factor
-        self.vocabulary = describe_vocabulary(tokenizer)
-        self.columns = columns(settings.max_seq_length, settings.predictions, tokenizer.pad_id)
+    def __init__(self, tokenizer: FullTokenizer, settings: InstanceSettings, seed: int, passes: int) -> None:
+        self.tokenizer, self.settings, self.seed, self.passes = tokenizer, settings, seed, passes
+        self.vocabulary = MaskVocabulary.of(tokenizer)
+        self.columns = (
+            columns(settings.max_seq_length, settings.predictions, tokenizer.pad_id)
+            if settings.masking == "static"
+            else token_columns(settings, tokenizer.pad_id)
+        )
 
     def make(self, number: int, unit: list[Document]) -> UnitResult:
-        """All examples of a unit, its duplicates mixed; the same ones wherever and whenever it is called."""
-        vocab_size = self.tokenizer.vocab_size
+        """All examples of a unit, its passes mixed; the same ones wherever and whenever it is called."""
         documents = join_documents(self._encode(unit))
         parts, all_pairs = [], []
-        for duplicate in range(self.dupe_factor):
-            generator = np.random.default_rng([self.seed, number, duplicate])
-            pairs = sample_pairs(documents, self.settings, Random(int(generator.integers(2**62))))
+        for duplicate in range(self.passes):
+            seed = (self.seed, number, duplicate)
+            pairs = sample_pairs(documents, self.settings, Random(int(np.random.default_rng(seed).integers(2**62))))
             all_pairs += pairs
             if pairs:
-                parts.append(build_examples(documents, pairs, self.vocabulary, self.settings, generator))
-        coverage = Coverage.of(documents, all_pairs, self.dupe_factor)
+                parts.append(self._rows(documents, pairs, seed))
+        coverage = Coverage.of(documents, all_pairs, self.passes)
         text_bytes = sum(len(text.encode()) for document in unit for text in document)
         if not parts:
             nothing = PackedRows([], np.zeros(0, np.int32))
-            return UnitResult(nothing, np.zeros(vocab_size, np.int64), coverage, text_bytes)
+            return UnitResult(nothing, np.zeros(self.tokenizer.vocab_size, np.int64), coverage, text_bytes)
         rows = concatenate(parts)
         packed = pack_rows(self.columns, rows)
         packed = packed.take(np.random.default_rng([self.seed, number]).permutation(len(packed.rows)))
-        predicted = rows["masked_lm_ids"].values[rows["masked_lm_weights"].values > 0]
-        return UnitResult(packed, np.bincount(predicted, minlength=vocab_size), coverage, text_bytes)
+        return UnitResult(packed, self._count(rows), coverage, text_bytes)
+
+    def _rows(self, documents: Documents, pairs: list[Pair], seed: tuple[int, ...]) -> dict[str, Ragged]:
+        segments = np.array([pair[:2] for pair in pairs]).reshape(-1, 4)
+        labels = np.array([pair.label for pair in pairs])
+        if self.settings.masking == "dynamic":
+            return token_rows(documents.ids, segments, labels, self.settings)
+        if not self.settings.random_next_sentence:
+            segments = exchange(segments, labels == 1)
+        random = RowRandom(seed, np.arange(len(pairs)))
+        return without_padding(build_examples(documents.ids, segments, labels, self.vocabulary, self.settings, random))
+
+    def _count(self, rows: dict[str, Ragged]) -> np.ndarray:
+        """(V,) the token_counts of rows."""
+        if self.settings.masking == "dynamic":
+            predicted = rows[TOKENS].values
+        else:
+            predicted = rows["masked_lm_ids"].values[rows["masked_lm_weights"].values > 0]
+        return np.bincount(predicted, minlength=self.tokenizer.vocab_size)
 
     def _encode(self, unit: list[Document]) -> list[list[list[int]]]:
         """Token ids of the sentences of each document."""
         sentences = [[part for text in document for part in split_sentences(text)] for document in unit]
         encoded = iter(self.tokenizer.encode_batch(part for document in sentences for part in document))
         return [[ids for _ in document if (ids := next(encoded))] for document in sentences]
-
-
-def describe_vocabulary(tokenizer: FullTokenizer) -> MaskVocabulary:
-    """What src/data/masking.py needs to know of a tokenizer's vocabulary.
-
-    Unlike google's, random replacement draws no special or control symbols: a [SEP] or <pad> in the middle of a
-    sentence says more than that a token was replaced.
-    """
-    tokens = [tokenizer.inv_vocab[index] for index in range(tokenizer.vocab_size)]
-    special = [tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id]
-    special += [tokenizer.vocab[token] for token in ("<s>", "</s>") if token in tokenizer.vocab]
-    return MaskVocabulary(
-        word_start=np.array([tokenizer.is_word_start(token) for token in tokens]),
-        replacements=np.setdiff1d(np.arange(len(tokens), dtype=np.int32), special),
-        cls_id=tokenizer.cls_id,
-        sep_id=tokenizer.sep_id,
-        mask_id=tokenizer.mask_id,
-    )
 
 
 def group_documents(documents: Iterable[Document]) -> Iterator[list[Document]]:
@@ -233,7 +265,7 @@ def gather_facts(
         "vocab_size": tokenizer.vocab_size,
         "do_lower_case": config.do_lower_case,
         "seed": config.random_seed,
-        "settings": {**asdict(settings), "dupe_factor": config.dupe_factor, "output_file_num": config.output_file_num},
+        "settings": {**asdict(settings), "dupe_factor": config.passes, "output_file_num": config.output_file_num},
         "source": {
             str(file.relative_to(common)): {"bytes": file.stat().st_size, "sha256": sha256_of(file)} for file in files
         },
@@ -283,11 +315,11 @@ def main(config: CreateDataConfig) -> None:
     tokenizer = build_tokenizer(config.vocab_file, config.spm_model_file, config.do_lower_case)
     settings = InstanceSettings(**{field.name: getattr(config, field.name) for field in fields(InstanceSettings)})
     facts = gather_facts(config, settings, tokenizer, files)
-    if is_complete(path, facts):
+    if is_complete(path, facts, UNTIL_KNOWN):
         rows = open_records(path, TASK).num_rows
         logger.info(f"{path} is complete, {rows:,} examples of this text with these settings: nothing to do")
         return
-    maker = UnitMaker(tokenizer, settings, config.random_seed, config.dupe_factor)
+    maker = UnitMaker(tokenizer, settings, config.random_seed, config.passes)
     units = group_documents(read_documents(files))
     source_bytes = sum(file.stat().st_size for file in files)
     if config.dry_run:

@@ -18,16 +18,15 @@ from src.create_pretraining_data import (
     CreateDataConfig,
     UnitMaker,
     UnitResult,
-    describe_vocabulary,
     group_documents,
     make_units,
 )
 from src.data import mindrecord_file
 from src.data.feature_files import open_records
-from src.data.masking import InstanceSettings
-from src.data.pretraining_instances import build_examples, join_documents, sample_pairs
+from src.data.masking import InstanceSettings, MaskVocabulary
+from src.data.pretraining_instances import join_documents, sample_pairs
 from src.tokenization import FullTokenizer
-from tests.helpers.pretraining_rows import CLS, MASK, SEP, SETTINGS, masked_runs, original_ids, word_numbers
+from tests.helpers.pretraining_rows import CLS, MASK, SEP, SETTINGS, masked_runs, original_ids, rows_of, word_numbers
 from tests.helpers.small_text import make_records, train_model, write_text
 
 
@@ -236,7 +235,7 @@ def test_chinese_words_are_characters(tmp_path):
         "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "py", "##thon", *sorted(set(text))]) + "\n"
     )
     tokenizer = FullTokenizer(vocab_file=file)
-    vocab = describe_vocabulary(tokenizer)
+    vocab = MaskVocabulary.of(tokenizer)
     assert vocab.word_start.tolist() == [token != "##thon" for token in tokenizer.vocab]
     assert 4 not in vocab.replacements and len(vocab.replacements) == tokenizer.vocab_size - 5
     result = make_maker(tokenizer, dupe_factor=20).make(0, [[text, "python 天地" + text]])
@@ -266,9 +265,7 @@ def google_and_ours(golden, shared):
     for unit in group_documents(documents):
         joined = join_documents(maker._encode(unit))
         pairs = sample_pairs(joined, SETTINGS, Random(0))
-        parts = build_examples(joined, pairs, maker.vocabulary, SETTINGS, np.random.default_rng(0))
-        split = {name: np.split(column.values, np.cumsum(column.counts)[:-1]) for name, column in parts.items()}
-        ours += [{name: rows[index] for name, rows in split.items()} for index in range(len(pairs))]
+        ours += rows_of(joined, pairs, SETTINGS, maker.vocabulary, 0)
     return google, ours, maker.vocabulary.word_start
 
 

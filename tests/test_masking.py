@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from src.data.masking import InstanceSettings, MaskVocabulary, mask_tokens
+from src.data.masking import InstanceSettings, MaskVocabulary, RowRandom, mask_tokens
 from tests.helpers.pretraining_rows import (
     CLS,
     FIRST,
@@ -99,7 +99,9 @@ def test_n_grams_are_those_of_google_s_procedure(ngram, favor_shorter_ngram):
     starts[:, 0] = True
     everywhere = np.ones((rows, length), bool)
     lengths = np.full(rows, length)
-    _, masked = mask_tokens(ids, lengths, starts, everywhere, ~everywhere, vocab, settings, random)
+    _, masked = mask_tokens(
+        ids, lengths, starts, everywhere, ~everywhere, vocab, settings, RowRandom([0], np.arange(rows))
+    )
     words = np.cumsum(starts, 1) - 1
     expected = np.zeros_like(masked)
     for row in range(rows):
@@ -128,7 +130,9 @@ def test_no_n_gram_crosses_into_the_second_segment():
     everywhere = np.ones(ids.shape, bool)
     in_b = np.arange(100)[None] >= np.full((4000, 1), 50)
     lengths = np.full(4000, 100)
-    _, masked = mask_tokens(ids, lengths, everywhere, everywhere, in_b, vocab, settings, np.random.default_rng(0))
+    _, masked = mask_tokens(
+        ids, lengths, everywhere, everywhere, in_b, vocab, settings, RowRandom([0], np.arange(4000))
+    )
     runs = masked[:, 47:53]
     assert (runs.sum(1) == 3).any()
     lone = masked.sum(1) == 3  # one trigram, or chance neighbours
@@ -138,7 +142,7 @@ def test_no_n_gram_crosses_into_the_second_segment():
 
 
 def test_words_too_long_to_be_masked_leave_an_example_without_predictions():
-    vocab = MaskVocabulary(np.zeros(V, bool), np.arange(FIRST, V, dtype=np.int32), CLS, SEP, MASK)
+    vocab = MaskVocabulary(np.zeros(V, bool), np.arange(FIRST, V, dtype=np.int32), 0, CLS, SEP, MASK)
     rows, _, _ = examples_of([[[FIRST] * 20 for _ in range(50)]], with_settings(max_predictions_per_seq=3), vocab=vocab)
     for row in rows:
         assert row["masked_lm_positions"].tolist() == [0] and row["masked_lm_weights"].tolist() == [0.0]

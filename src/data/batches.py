@@ -16,7 +16,7 @@ import numpy as np
 
 from model_utils.errors import DataError
 from src.data.feature_files import Column, RecordSet, mindspore_reason, sha256_of
-from src.data.pretraining_instances import TASK, columns
+from src.data.pretraining_examples import TASK, columns
 
 SEQUENCE_WEIGHTS = "sequence_weights"
 ROW_NUMBERS = "row_numbers"

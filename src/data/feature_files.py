@@ -121,12 +121,16 @@ def open_records(location: str | Path, task: str, **expected: Any) -> RecordSet:
     return RecordSet(path.parent, name, files, facts, np.load(path.with_name(f"{name}.lengths.npy")))
 
 
-def is_complete(path: Path, facts: Mapping[str, Any]) -> bool:
-    """Whether the set DIR/NAME.mindrecord is there already; a DataError names the first fact that differs."""
+def is_complete(path: Path, facts: Mapping[str, Any], until_known: Mapping[str, Any] | None = None) -> bool:
+    """Whether the set DIR/NAME.mindrecord is there already; a DataError names the first fact that differs.
+
+    Args:
+        until_known: flat facts of sets that do not say them.
+    """
     there = facts_of(path)
     if not there.exists():
         return False
-    found, wanted = flatten(_read_facts(there)), flatten(json.loads(json.dumps(facts)))
+    found, wanted = {**(until_known or {}), **flatten(_read_facts(there))}, flatten(json.loads(json.dumps(facts)))
     if difference := first_difference(wanted, {key: value for key, value in found.items() if key in wanted}):
         key, asked, made = difference
         raise DataError(

@@ -1,15 +1,22 @@
 """Choosing and hiding the tokens that a masked language model predicts: n-grams of whole words, 80/10/10.
 
-All examples of a unit of work at once, as google-research/albert's create_masked_lm_predictions does one by one.
-Shape letters: B (examples), L (longest of them), W (most words of an example).
+Many examples at once, as google-research/albert's create_masked_lm_predictions does one by one; what is drawn for one
+of them does not depend on the others. Shape letters: B (examples), L (longest of them), W (most words of an example).
 """
 
-from dataclasses import dataclass
-from typing import Self
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal, Self
 
 import numpy as np
+from pydantic import Field
+
+from model_utils.config import TOKENS
+from src.tokenization import FullTokenizer
 
 MASK_SHARE, KEEP_SHARE = 0.8, 0.1  # what remains becomes a random token
+NGRAM = 100  # words
 
 
 @dataclass(frozen=True)
@@ -18,29 +25,100 @@ class MaskVocabulary:
 
     word_start: np.ndarray
     replacements: np.ndarray
+    pad_id: int
     cls_id: int
     sep_id: int
     mask_id: int
+
+    @classmethod
+    def of(cls, tokenizer: FullTokenizer) -> Self:
+        """That of a tokenizer.
+
+        Unlike google's, random replacement draws no special or control symbols: a [SEP] or <pad> in the middle of a
+        sentence says more than that a token was replaced.
+        """
+        tokens = [tokenizer.inv_vocab[index] for index in range(tokenizer.vocab_size)]
+        special = [tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id]
+        special += [tokenizer.vocab[token] for token in ("<s>", "</s>") if token in tokenizer.vocab]
+        return cls(
+            word_start=np.array([tokenizer.is_word_start(token) for token in tokens]),
+            replacements=np.setdiff1d(np.arange(len(tokens), dtype=np.int32), special),
+            pad_id=tokenizer.pad_id,
+            cls_id=tokenizer.cls_id,
+            sep_id=tokenizer.sep_id,
+            mask_id=tokenizer.mask_id,
+        )
 
 
 @dataclass(frozen=True)
 class InstanceSettings:
     """How examples are made; the keys of create_data_config.yaml of the same names."""
 
-    max_seq_length: int
-    max_predictions_per_seq: int
-    masked_lm_prob: float
-    short_seq_prob: float
-    ngram: int
+    max_seq_length: Annotated[int, Field(ge=8, le=TOKENS)]
+    max_predictions_per_seq: Annotated[int, Field(ge=1, le=TOKENS)]
+    masked_lm_prob: Annotated[float, Field(gt=0, lt=1)]
+    short_seq_prob: Annotated[float, Field(ge=0, le=1)]
+    ngram: Annotated[int, Field(ge=1, le=NGRAM)]
     favor_shorter_ngram: bool
     do_whole_word_mask: bool
     do_permutation: bool
     random_next_sentence: bool
+    masking: Literal["static", "dynamic"]
 
     @property
     def predictions(self) -> int:
         """Most predicted positions of an example; permuted tokens are predicted besides the masked ones."""
         return self.max_predictions_per_seq * (2 if self.do_permutation else 1)
+
+
+@dataclass(frozen=True)
+class MaskingOverrides:
+    """Settings of dynamic masks that differ from the data's own; 0: they do not."""
+
+    masked_lm_prob: float = 0.0
+    ngram: int = 0
+
+    def apply(self, settings: InstanceSettings) -> InstanceSettings:
+        """The settings that masks are drawn by; a share of masked tokens brings its own max_predictions_per_seq."""
+        if self.masked_lm_prob:
+            most = math.ceil(self.masked_lm_prob * settings.max_seq_length)
+            settings = replace(settings, masked_lm_prob=self.masked_lm_prob, max_predictions_per_seq=most)
+        return replace(settings, ngram=self.ngram or settings.ngram)
+
+
+class RowRandom:
+    """Random numbers of rows, each a function of the seed, its row, its place and how many calls came before alone.
+
+    So a row has the same ones whichever other rows are drawn for at the same time. They are those of SplitMix64
+    (Steele, Lea and Flood 2014), which gives any number of its sequence without the ones before.
+
+    Args:
+        seed: any number of whole numbers, none negative.
+        rows: (B,) whole numbers of the rows.
+    """
+
+    def __init__(self, seed: Sequence[int], rows: np.ndarray) -> None:
+        start = np.random.SeedSequence(seed).generate_state(1, np.uint64)
+        self._keys = _mix(start + rows.astype(np.uint64) * _GOLDEN)[:, None]
+        self._calls = 0
+
+    def uniform(self, places: int) -> np.ndarray:
+        """(B, places) float64, at least 0 and below 1."""
+        counters = np.arange(places, dtype=np.uint64) + np.uint64(self._calls << 32)
+        self._calls += 1
+        return (_mix(self._keys + counters * _GOLDEN) >> np.uint64(11)) * 2.0**-53
+
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX = (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9), np.uint64(27), np.uint64(0x94D049BB133111EB), np.uint64(31))
+
+
+def _mix(values: np.ndarray) -> np.ndarray:
+    """SplitMix64's mixing function, on uint64."""
+    first, first_factor, second, second_factor, third = _MIX
+    values = (values ^ values >> first) * first_factor
+    values = (values ^ values >> second) * second_factor
+    return values ^ values >> third
 
 
 def mask_tokens(
@@ -51,7 +129,7 @@ def mask_tokens(
     in_b: np.ndarray,
     vocabulary: MaskVocabulary,
     settings: InstanceSettings,
-    random: np.random.Generator,
+    random: RowRandom,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Hide tokens of every example: about masked_lm_prob of its length, at most max_predictions_per_seq.
 
@@ -110,7 +188,7 @@ class _Words:
 
 
 def _choose_ngrams(
-    words: _Words, wanted: np.ndarray, taken: np.ndarray, settings: InstanceSettings, random: np.random.Generator
+    words: _Words, wanted: np.ndarray, taken: np.ndarray, settings: InstanceSettings, random: RowRandom
 ) -> np.ndarray:
     """Choose n-grams of words until `wanted` tokens of each example are chosen or no n-gram fits.
 
@@ -122,7 +200,7 @@ def _choose_ngrams(
         wanted: (B,) tokens to choose. taken: (B, W) bool, words that may not be chosen, like the result.
     """
     rows, width = words.ends.shape
-    keys = random.random((rows, width), np.float32)
+    keys, draws = random.uniform(width), random.uniform(width)
     keys[np.arange(width) >= words.counts[:, None]] = 2  # behind all words
     order = np.argsort(keys, 1)
     below = _cumulative_ngram_probabilities(settings.ngram, settings.favor_shorter_ngram)
@@ -135,7 +213,7 @@ def _choose_ngrams(
             break
         word = order[active, visit]
         longest = np.minimum(settings.ngram, words.ends[active, word] - word)
-        drawn = 1 + (random.random(len(active))[:, None] >= below[longest - 1]).sum(1)
+        drawn = 1 + (draws[active, visit][:, None] >= below[longest - 1]).sum(1)
         behind = np.minimum(word[:, None] + np.arange(1, settings.ngram + 1), width)
         tokens = words.first[active[:, None], behind] - words.first[active, word][:, None]
         fits = tokens <= (wanted - count)[active][:, None]
@@ -159,23 +237,21 @@ def _cumulative_ngram_probabilities(ngram: int, favor_shorter: bool) -> np.ndarr
     return np.where(np.arange(ngram) >= np.arange(ngram)[:, None], 1.0, table)
 
 
-def _replace(
-    ids: np.ndarray, masked: np.ndarray, vocabulary: MaskVocabulary, random: np.random.Generator
-) -> np.ndarray:
+def _replace(ids: np.ndarray, masked: np.ndarray, vocabulary: MaskVocabulary, random: RowRandom) -> np.ndarray:
     """[MASK] for 80 % of the masked tokens, themselves for 10 %, a random token for 10 %."""
     row, position = np.nonzero(masked)
-    draw = random.random(len(row))
-    substitutes = vocabulary.replacements[random.integers(len(vocabulary.replacements), size=len(row))]
+    draw, substitute = (random.uniform(ids.shape[1])[row, position] for _ in range(2))
+    substitutes = vocabulary.replacements[(substitute * len(vocabulary.replacements)).astype(int)]
     values = np.where(draw < MASK_SHARE + KEEP_SHARE, ids[row, position], substitutes)
     replaced = ids.copy()
     replaced[row, position] = np.where(draw < MASK_SHARE, vocabulary.mask_id, values)
     return replaced
 
 
-def _permute(ids: np.ndarray, permuted: np.ndarray, random: np.random.Generator) -> np.ndarray:
+def _permute(ids: np.ndarray, permuted: np.ndarray, random: RowRandom) -> np.ndarray:
     """Shuffle the tokens of each example at the (B, L) positions among themselves."""
     row, position = np.nonzero(permuted)
-    order = np.lexsort((random.random(len(row)), row))  # a random order inside each row
+    order = np.lexsort((random.uniform(ids.shape[1])[row, position], row))  # a random order inside each row
     shuffled = ids.copy()
     shuffled[row, position] = ids[row, position[order]]
     return shuffled

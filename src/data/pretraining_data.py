@@ -24,7 +24,8 @@ class PretrainingData:
 
     Attributes:
         facts: what made the files. batches_per_epoch: batches of this rank.
-        token_counts: (V,) how often each token is the answer at a masked position; None where the files do not say.
+        token_counts: (V,) how often each token is the answer at a masked position or, where masks are drawn when the
+            examples are read, may be; None where the files do not say.
     """
 
     def __init__(self, dataset: FeatureDataset | TFRecordDataset, data_dir: str, sop_loss_weight: float = 1.0) -> None:

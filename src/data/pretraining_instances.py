@@ -1,7 +1,4 @@
-"""Token ids of documents -> pre-training examples [CLS] A [SEP] B [SEP]: pure functions on numpy.
-
-Shape letters: B (examples), L (tokens of the longest of them).
-"""
+"""Token ids of documents -> pairs of segments for pre-training: pure functions."""
 
 import math
 from bisect import bisect_left, bisect_right
@@ -11,29 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from src.data.feature_files import Column, Ragged
-from src.data.masking import InstanceSettings, MaskVocabulary, mask_tokens
+from src.data.masking import InstanceSettings
+from src.data.pretraining_examples import SPECIAL_TOKENS
 
-TASK = "pretrain"  # in the facts of the files
-SPECIAL_TOKENS = 3
 MIN_DOCUMENT_TOKENS = 16  # a shorter text makes no pair worth learning from
 NEARLY = 4  # tokens by which two lengths may differ and tell no order; with 8 the longer ones of some texts do
 _ATTEMPTS = 20
 _SHIFTS = (0, 1, -1, 2, -2, 3, -3, 4, -4)  # of a place that must not be a border between sentences
-
-
-def columns(length: int, predictions: int, pad_id: int = 0) -> dict[str, Column]:
-    """The columns of pre-training examples of L tokens and P predictions, with google's names and meanings."""
-    return {
-        "input_ids": Column("int32", length, pad_id, per_token=True),
-        "input_mask": Column("int32", length, per_token=True),
-        "segment_ids": Column("int32", length, per_token=True),
-        "token_boundary": Column("int32", length, per_token=True),
-        "masked_lm_positions": Column("int32", predictions),
-        "masked_lm_ids": Column("int32", predictions),
-        "masked_lm_weights": Column("float32", predictions),
-        "next_sentence_labels": Column("int32", 0),
-    }
 
 
 @dataclass(frozen=True)
@@ -239,60 +220,3 @@ def _segment_of_another(documents: Documents, own: int, model: SegmentSpan, rand
 
 def _is_border(borders: list[int], position: int) -> bool:
     return borders[bisect_left(borders, position)] == position
-
-
-def build_examples(
-    documents: Documents,
-    pairs: list[Pair],
-    vocabulary: MaskVocabulary,
-    settings: InstanceSettings,
-    random: np.random.Generator,
-) -> dict[str, Ragged]:
-    """The rows of at least one pair, masked, without padding; see columns().
-
-    An example in which no word is short enough to be masked predicts its [CLS] with weight 0.
-    """
-    swap = not settings.random_next_sentence
-    shown = [(second, first) if swap and label else (first, second) for first, second, label in pairs]
-    a_start, a_end, b_start, b_end = np.array(shown).reshape(-1, 4, 1).transpose(1, 0, 2)  # each (B, 1)
-    a_size, b_size = a_end - a_start, b_end - b_start
-    lengths = (a_size + b_size + SPECIAL_TOKENS)[:, 0]
-    place = np.arange(lengths.max())[None]  # (1, L)
-    in_b = place > a_size + 1  # (B, L), as all below
-    filled = place < lengths[:, None]
-    separator = (place == a_size + 1) | (place == lengths[:, None] - 1)
-    special = separator | (place == 0)
-    source = np.where(in_b, place - a_size - 2 + b_start, place - 1 + a_start)
-    ids = documents.ids[np.where(filled & ~special, source, 0)]
-    ids[separator] = vocabulary.sep_id
-    ids[:, 0] = vocabulary.cls_id
-    boundary = vocabulary.word_start[ids] | special
-    words = boundary | (place == 1) | (place == a_size + 2) if settings.do_whole_word_mask else filled
-    inputs, predicted = mask_tokens(ids, lengths, words, filled & ~special, in_b, vocabulary, settings, random)
-    predicted[~predicted.any(1), 0] = True
-    row, position = np.nonzero(predicted)
-    predictions = predicted.sum(1)
-
-    def per_token(matrix: np.ndarray) -> Ragged:
-        return Ragged(matrix[filled].astype(np.int32), lengths)
-
-    return {
-        "input_ids": per_token(inputs),
-        "input_mask": per_token(filled),
-        "segment_ids": per_token(in_b),
-        "token_boundary": per_token(boundary),
-        "masked_lm_positions": Ragged(position.astype(np.int32), predictions),
-        "masked_lm_ids": Ragged(ids[row, position], predictions),
-        "masked_lm_weights": Ragged((position > 0).astype(np.float32), predictions),
-        "next_sentence_labels": Ragged(np.array([pair.label for pair in pairs], np.int32), np.ones_like(lengths)),
-    }
-
-
-def concatenate(parts: list[dict[str, Ragged]]) -> dict[str, Ragged]:
-    """The rows of several results of build_examples, one after the other."""
-
-    def joined(name: str) -> Ragged:
-        rows = [part[name] for part in parts]
-        return Ragged(np.concatenate([each.values for each in rows]), np.concatenate([each.counts for each in rows]))
-
-    return {name: joined(name) for name in parts[0]}

@@ -1,4 +1,4 @@
-"""google's TFRecord files: framing and checksums, checked before MindSpore reads them.
+"""google's TFRecord files, found; framing and checksums, checked before MindSpore reads them.
 
 A record is its length (uint64), a checksum of that, its bytes and their checksum (uint32): masked CRC-32C. MindSpore
 does not look at the checksums.
@@ -36,6 +36,27 @@ def check_tfrecord(path: Path) -> int:
     if not count:
         raise DataError(f"{path} holds no records")
     return count
+
+
+def find_tfrecords(location: Path) -> list[Path]:
+    """google's files in a folder, or the one that is named; a DataError where MindRecords lie beside them."""
+    if location.suffix == ".tfrecord" and location.is_file():
+        return [location]
+    found = sorted(location.glob("*.tfrecord"))
+    if found and any(location.glob("*.facts.json")):
+        raise DataError(f"{location} holds both {found[0].name} and MindRecords; name the file that is meant")
+    return found
+
+
+def find_schema(schema_dir: str | Path) -> Path | None:
+    """A schema.json by its own name or its folder's; None for none."""
+    if not schema_dir:
+        return None
+    path = Path(schema_dir)
+    path = path / "schema.json" if path.is_dir() else path
+    if not path.is_file():
+        raise DataError(f"schema_dir: {path} is not there")
+    return path
 
 
 def _damage(path: Path, record: int) -> DataError:

@@ -5,8 +5,9 @@ from random import Random
 
 import numpy as np
 
-from src.data.masking import InstanceSettings, MaskVocabulary
-from src.data.pretraining_instances import build_examples, join_documents, sample_pairs
+from src.data.masking import InstanceSettings, MaskVocabulary, RowRandom
+from src.data.pretraining_examples import build_examples, exchange, without_padding
+from src.data.pretraining_instances import join_documents, sample_pairs
 
 SETTINGS = InstanceSettings(
     max_seq_length=128,
@@ -18,6 +19,7 @@ SETTINGS = InstanceSettings(
     do_whole_word_mask=True,
     do_permutation=False,
     random_next_sentence=False,
+    masking="static",
 )
 CLS, SEP, MASK, FIRST = 2, 3, 4, 10  # token ids; those below FIRST are special
 V = 5000
@@ -29,7 +31,7 @@ def with_settings(**changes) -> InstanceSettings:
 
 def vocabulary(word_start_share: float = 0.7) -> MaskVocabulary:
     starts = np.random.default_rng(0).random(V) < word_start_share
-    return MaskVocabulary(starts, np.arange(FIRST, V, dtype=np.int32), CLS, SEP, MASK)
+    return MaskVocabulary(starts, np.arange(FIRST, V, dtype=np.int32), 0, CLS, SEP, MASK)
 
 
 def lopsided_documents(count: int, seed: int = 0) -> list[list[list[int]]]:
@@ -47,9 +49,18 @@ def examples_of(documents, settings=SETTINGS, seed=0, duplicates=1, vocab=None):
     """Lists of rows, a dict of arrays each, with the pair behind each."""
     joined = join_documents(documents)
     pairs = [pair for copy in range(duplicates) for pair in sample_pairs(joined, settings, Random(seed + copy))]
-    columns = build_examples(joined, pairs, vocab or vocabulary(), settings, np.random.default_rng(seed))
+    return rows_of(joined, pairs, settings, vocab or vocabulary(), seed), pairs, joined
+
+
+def rows_of(joined, pairs, settings, vocab, seed):
+    """The masked rows of pairs, a dict of arrays each."""
+    segments, labels = np.array([pair[:2] for pair in pairs]).reshape(-1, 4), np.array([pair[2] for pair in pairs])
+    if not settings.random_next_sentence:
+        segments = exchange(segments, labels == 1)
+    random = RowRandom([seed], np.arange(len(pairs)))
+    columns = without_padding(build_examples(joined.ids, segments, labels, vocab, settings, random))
     parts = {name: np.split(column.values, np.cumsum(column.counts)[:-1]) for name, column in columns.items()}
-    return [{name: rows[index] for name, rows in parts.items()} for index in range(len(pairs))], pairs, joined
+    return [{name: rows[index] for name, rows in parts.items()} for index in range(len(pairs))]
 
 
 def original_ids(row) -> np.ndarray:

@@ -27,7 +27,7 @@ def train_model(folder: Path, text: Path) -> Path:
 def make_records(output: Path, text: Path, model: Path, **settings) -> Path:
     """Feature files made by the command's own main."""
     config = CreateDataConfig(
-        input_file=str(text), output_file=str(output), spm_model_file=str(model), **{"num_workers": 1, **settings}
+        input_file=str(text), output_file=str(output), **{"spm_model_file": str(model), "num_workers": 1, **settings}
     )
     create_pretraining_data.main(config)
     return output

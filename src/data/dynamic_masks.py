@@ -1,0 +1,79 @@
+"""Pre-training batches whose masks, and the order of whose segments, are drawn when they are read, anew in every epoch.
+
+What is drawn for a row is a function of seed, epoch and the row's number alone: not of batch size, ranks or the place
+where a run was resumed.
+"""
+
+import itertools
+from collections.abc import Iterator
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from model_utils.config import SEED
+from model_utils.json_files import FileName, Schema, validated
+from src.data.batches import PRETRAIN_WEIGHTS, ROW_NUMBERS, SEQUENCE_WEIGHTS, Batch, FeatureDataset, Loading
+from src.data.feature_files import RecordSet
+from src.data.masking import InstanceSettings, MaskingOverrides, MaskVocabulary, RowRandom
+from src.data.pretraining_examples import LABELS, SEGMENT_SIZES, TOKENS, build_examples, exchange
+from src.tokenization import build_tokenizer
+
+ROWS_AT_ONCE = 256  # a smaller batch is masked together with the next ones: numpy is slow on few rows
+
+
+class DynamicFacts(Schema):
+    """What the facts of data without masks say beside those of every set of feature files."""
+
+    seed: Annotated[int, Field(ge=0, le=SEED)]
+    settings: InstanceSettings
+    vocab_file: FileName
+    do_lower_case: bool
+
+
+class DynamicMaskDataset(FeatureDataset):
+    """FeatureDataset's batches of token rows (pretraining_examples.token_columns), masked: columns as static data has.
+
+    Training draws with the loading's seed; evaluation with the data's own, for epoch 0, so that it is always the same.
+
+    Raises:
+        DataError: the facts do not say how masks are drawn.
+    """
+
+    def __init__(self, records: RecordSet, loading: Loading, overrides: MaskingOverrides) -> None:
+        super().__init__(records, loading)
+        facts = validated(records.facts, DynamicFacts, f"{records.folder / records.name}.facts.json")
+        self.settings = overrides.apply(facts.settings)
+        self.own_seed = facts.seed
+        vocabulary = records.folder / facts.vocab_file
+        files = ("", str(vocabulary)) if vocabulary.suffix == ".model" else (str(vocabulary), "")
+        self.vocabulary = MaskVocabulary.of(build_tokenizer(*files, facts.do_lower_case))
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """As FeatureDataset.batches, with the columns of pretraining_examples.columns."""
+        seed = (self.own_seed, 0) if self.loading.evaluation else (self.loading.seed, epoch)
+        unmasked = super().batches(epoch, start)
+        together = -(-ROWS_AT_ONCE // self.loading.batch_size)
+        while group := list(itertools.islice(unmasked, together)):
+            rows = {name: np.concatenate([batch[name] for batch in group]) for name in group[0]}
+            masked = self._mask(rows, seed)
+            for number in range(len(group)):
+                first = number * self.loading.batch_size
+                yield {name: values[first : first + self.loading.batch_size] for name, values in masked.items()}
+
+    def _mask(self, rows: Batch, seed: tuple[int, int]) -> Batch:
+        """Examples of token rows, and the weights and numbers of the rows."""
+        random = RowRandom(seed, rows[ROW_NUMBERS])
+        sizes = rows[SEGMENT_SIZES]
+        start = np.arange(len(sizes)) * rows[TOKENS].shape[1]
+        ends = np.cumsum(sizes, 1) + start[:, None]
+        segments = np.stack([start, ends[:, 0], ends[:, 0], ends[:, 1]], 1)
+        if self.settings.random_next_sentence:
+            labels = rows[LABELS]
+        else:
+            labels = random.uniform(1)[:, 0] < 0.5
+            segments = exchange(segments, labels)
+        examples = build_examples(rows[TOKENS].ravel(), segments, labels, self.vocabulary, self.settings, random)
+        for name in PRETRAIN_WEIGHTS:
+            examples[name] *= rows[SEQUENCE_WEIGHTS][:, None]
+        return examples | {name: rows[name] for name in (SEQUENCE_WEIGHTS, ROW_NUMBERS)}
