@@ -102,7 +102,7 @@ class Config(BaseModel):
         field = cls.model_fields[info.field_name]
         if is_section(field):
             value = {} if value is None else value
-            return check(_merge(field.default.to_dict(), value) if isinstance(value, Mapping) else value)
+            return check(merge(field.default.to_dict(), value) if isinstance(value, Mapping) else value)
         if value is None and field.default is None:
             return None
         if value in words_of(field):
@@ -228,12 +228,12 @@ def write_config(config: Config, path: str | Path) -> None:
     write_text(path, yaml.safe_dump(config.to_dict(), sort_keys=False))
 
 
-def _merge(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """A tree of keys with others in it or in their place."""
+def merge(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A tree of keys with others in it or in their place; neither argument is changed."""
     merged = {**tree, **changes}
     for key in changes.keys() & tree.keys():
         if isinstance(tree[key], Mapping) and isinstance(changes[key], Mapping):
-            merged[key] = _merge(tree[key], changes[key])
+            merged[key] = merge(tree[key], changes[key])
     return merged
 
 
@@ -320,7 +320,7 @@ def load_config(kind: type[ConfigType], argv: Sequence[str] | None = None) -> Co
         raise SystemExit(0)
     _check_values(kind, flags, "command line", "--")
     try:
-        return kind(**_merge(tree, flags))
+        return kind(**merge(tree, flags))
     except ConfigError as error:
         raise ConfigError(f"{path} with the command line: {error}") from None
 

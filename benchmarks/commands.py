@@ -1,0 +1,80 @@
+"""The project's commands, each in a process of its own, and what they ended with, kept so that none is run again."""
+
+import ctypes
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.turns import PR_SET_PDEATHSIG
+from model_utils.errors import ConfigError, UserError
+from model_utils.facts import first_difference
+from model_utils.files import write_json
+from model_utils.json_files import read_object
+from model_utils.schema import Config, write_config
+
+CONFIG = "config"  # key of a result: the configuration of the command that it comes from
+LAST_LINES = 5  # of a log, in the sentence about a command that failed
+
+
+def run_command(module: str, config: Config, log: Path) -> float:
+    """Run `python -m module` with a configuration, in this working directory; seconds that it took.
+
+    Args:
+        log: what the command prints is added to it; the configuration is written beside it, as .yaml.
+
+    Raises:
+        UserError: the command failed; the sentence ends with what it printed last.
+    """
+    settings = log.with_suffix(".yaml")
+    write_config(config, settings)
+    start = time.monotonic()
+    with log.open("a", encoding="utf-8") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, "--config_path", str(settings)],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            preexec_fn=_end_with_parent,
+        )
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:  # which a training answers by saving
+            process.wait()
+            raise
+    if code:
+        last = " | ".join(log.read_text(encoding="utf-8").splitlines()[-LAST_LINES:])
+        raise UserError(f"{module} ended with code {code}; the end of {log}: {last}")
+    return time.monotonic() - start
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def read_result(file: Path, config: Config) -> dict[str, Any] | None:
+    """What write_result kept of a command with this configuration; None where it has not been run.
+
+    Raises:
+        ConfigError: the result is one of another configuration; names the key.
+    """
+    if not file.exists():
+        return None
+    result = read_object(file)
+    theirs = type(config)(**result[CONFIG])
+    if difference := first_difference(config.binding(), theirs.binding()):
+        key, ours, there = difference
+        raise ConfigError(
+            f"{file} is the result of another configuration: {key} is {there!r} there and {ours!r} here; choose "
+            "another --output or give the same value"
+        )
+    return result
+
+
+def write_result(file: Path, config: Config, **figures: Any) -> dict[str, Any]:
+    """Keep the figures that a command ended with, its configuration beside them; what read_result gives."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    result = {**figures, CONFIG: config.from_anywhere().to_dict()}
+    write_json(file, result)
+    return result

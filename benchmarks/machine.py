@@ -1,0 +1,40 @@
+"""What figures of time depend on: the machine, beside the results of a benchmark."""
+
+import os
+import re
+from pathlib import Path
+
+from benchmarks.turns import Contender
+from model_utils.device import setup_device
+from src.albert_config import AlbertConfig
+from src.training.flops import matmul_flops_per_second
+
+VECTORS = ("amx_bf16", "avx512f", "avx2", "avx")  # the kernel's names of what matrix products use, the widest first
+
+
+class MatrixProducts:
+    """Measures the device that MindSpore computes on."""
+
+    def __init__(self) -> None:
+        setup_device("auto")
+
+    def flops_per_second(self) -> float:
+        """Of large square matrix products in float32."""
+        return matmul_flops_per_second(AlbertConfig())
+
+
+def machine_facts() -> dict[str, object]:
+    """The processor's name and widest vectors, the cores that may be used, and their GFLOP/s in matrix products."""
+    cpu = Path("/proc/cpuinfo").read_text()
+    name = re.search(r"^model name\s*: (.*)", cpu, re.MULTILINE)
+    flags = re.search(r"^flags\s*: (.*)", cpu, re.MULTILINE)
+    known = set(flags[1].split()) if flags else set()
+    with Contender(MatrixProducts) as products:
+        speed = products.call("flops_per_second")
+    return {
+        "cpu": name[1] if name else "unknown",
+        "isa": [vector for vector in VECTORS if vector in known],
+        "cores": len(os.sched_getaffinity(0)),
+        "omp_num_threads": os.environ.get("OMP_NUM_THREADS", ""),
+        "matrix_product_gflops": round(speed / 1e9, 1),
+    }

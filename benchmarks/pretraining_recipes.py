@@ -1,0 +1,187 @@
+"""What each choice of a pre-training recipe gives: python -m benchmarks.pretraining_recipes --help.
+
+Every rung of the ladder (benchmarks/rungs/*.yaml) trains on the same text for the same time and is evaluated on the
+same held-out text, one after the other, each in a process of its own. Held-out examples have 64 tokens, 15 % of them
+hidden, single words, always the same masks: so rungs that mask in another way or train on longer examples compare.
+They differ only with the vocabulary, and between vocabularies nats per character are what to look at.
+
+In the output folder lie vocabularies, examples and runs, each made once; the same command again takes up where it was
+stopped, and a finished rung is not run again.
+"""
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import numpy as np
+
+from benchmarks.commands import read_result, run_command, write_result
+from benchmarks.machine import machine_facts
+from benchmarks.rung import Rung, find_rungs
+from benchmarks.turns import machine_seconds
+from model_utils.config import MINUTES, check_output_folder, run_main
+from model_utils.errors import ConfigError
+from model_utils.files import write_json
+from model_utils.json_files import checksum_of, read_object
+from model_utils.schema import Config, option
+from src.create_pretraining_data import CreateDataConfig
+from src.data.corpus import expand_glob
+from src.train_vocabulary import TrainVocabularyConfig
+from src.training.training_config import PretrainConfig, PretrainEvalConfig
+
+logger = logging.getLogger(__name__)
+RESULTS_FILE = "results.json"
+HELD_OUT = {"max_seq_length": 64, "max_predictions_per_seq": 10, "masked_lm_prob": 0.15, "ngram": 1, "dupe_factor": 1}
+EVAL_BATCH = 64
+COLUMNS = {  # of the table: heading and format of each figure
+    "updates": ("updates", ",.0f"),
+    "tokens": ("tokens", ",.0f"),
+    "tokens_per_s": ("tokens/s", ",.0f"),
+    "hidden_mlm_loss": ("loss at [MASK], nats", ".3f"),
+    "unigram": ("unigram", ".3f"),
+    "below_unigram": ("below unigram", ".3f"),
+    "hidden_mlm_accuracy": ("accuracy at [MASK]", ".3f"),
+    "sop_accuracy": ("order accuracy", ".3f"),
+}
+
+
+class RecipesConfig(Config):
+    """Train every rung of a ladder of recipes for the same time: python -m benchmarks.pretraining_recipes."""
+
+    rungs: tuple[str, ...] = option(("benchmarks/rungs",), "yaml files of rungs, and folders of them")
+    text: str = option("", "text to train on: names or glob patterns with commas between them", required=True)
+    held_out: str = option("", "text to evaluate on, likewise", required=True)
+    spm_model_file: str = option("", "vocabulary of the rungs that have none of their own", required=True)
+    output: str = option("", "folder for vocabularies, examples, runs and results.json", required=True)
+    minutes: float = option(15.0, "of training, for each rung", above=0, maximum=MINUTES)
+    repeat: int = option(1, "runs of each rung, with other seeds, to see how much chance there is", minimum=1)
+    dry_run: bool = option(False, "read all rungs, say how long they take together, and run none")
+
+
+class Ladder:
+    """The folder of a ladder, and what its rungs share."""
+
+    def __init__(self, config: RecipesConfig) -> None:
+        self.config, self.output = config, Path(config.output)
+        self.logs = self.output / "logs"
+        self.logs.mkdir(parents=True, exist_ok=True)
+
+    def vocabulary(self, size: int) -> Path:
+        """The SentencePiece model of this size, trained on the ladder's text at its first use."""
+        if not size:
+            return Path(self.config.spm_model_file)
+        prefix = self.output / "vocabularies" / str(size)
+        model = prefix.with_suffix(".model")
+        if not model.exists():
+            logger.info(f"training a vocabulary of {size} pieces")
+            settings = TrainVocabularyConfig(input_file=self.config.text, output_prefix=prefix, vocab_size=size)
+            run_command("src.train_vocabulary", settings, self.logs / f"vocabulary-{size}.log")
+        return model
+
+    def examples(self, settings: CreateDataConfig, text: str, vocabulary: Path) -> Path:
+        """The folder with examples of a text, made at its first use; what is made already is verified."""
+        settings = settings.replace(input_file=text, spm_model_file=vocabulary)
+        folder = self.output / "examples" / checksum_of(settings.binding())[:12]
+        settings = settings.replace(output_file=folder / "examples.mindrecord")
+        run_command("src.create_pretraining_data", settings, self.logs / f"examples-{folder.name}.log")
+        return folder
+
+    def run(self, name: str, rung: Rung, seed: int) -> dict[str, Any]:
+        """Train a rung, or go on with it, and evaluate it: its figures, by the names of COLUMNS and some more."""
+        run, log = self.output / "runs" / f"{name}-{seed}", self.logs / f"{name}-{seed}.log"
+        vocabulary = self.vocabulary(rung.vocab_size)
+        data_dir = self.examples(rung.data, self.config.text, vocabulary)
+        held_out = self.examples(CreateDataConfig(**HELD_OUT), self.config.held_out, vocabulary)
+        training = rung.training(data_dir, run, self.config.minutes / 60, seed)
+        file = self.output / "figures" / f"{name}-{seed}.json"
+        if result := read_result(file, training):
+            return result
+        others, total = machine_seconds()
+        run_command("run_pretrain", training, log)
+        others_after, total_after = machine_seconds()
+        evaluation = PretrainEvalConfig(
+            load_checkpoint_path=run, data_dir=held_out, batch_size=EVAL_BATCH, only_masked=True
+        )
+        run_command("pretrain_eval", evaluation, log.with_stem(f"{log.stem}-evaluation"))
+        figures = figures_of(run, data_dir, self.config.minutes)
+        return write_result(file, training, **figures, disturbance=(others_after - others) / (total_after - total))
+
+
+def figures_of(run: Path, data_dir: Path, minutes: float) -> dict[str, float]:
+    """What a finished run came to, from its files and the lengths of its examples.
+
+    tokens: without padding. tokens_per_s: over the whole budget, compilation and saving included. Losses in nats a
+    token, at tokens shown as [MASK]; unigram: what the frequencies of the training text give there.
+    """
+    trained, results = read_object(run / "train_results.json"), read_object(run / "eval_results.json")
+    (lengths,) = data_dir.glob("*.lengths.npy")
+    tokens = trained["epoch"] * int(np.load(lengths).sum())
+    loss, unigram = results["mlm_loss"], results["baselines"]["mlm_loss"]["unigram"]
+    return {
+        "updates": trained["step"],
+        "tokens": tokens,
+        "tokens_per_s": tokens / (60 * minutes),
+        "hidden_mlm_loss": loss,
+        "unigram": unigram,
+        "below_unigram": unigram - loss,
+        "hidden_mlm_accuracy": results["mlm_accuracy"],
+        "sop_accuracy": results["sop_accuracy"],
+    }
+
+
+def table(results: dict[str, list[dict[str, Any]]]) -> str:
+    """The figures of all rungs in markdown; of several runs, mean and standard deviation."""
+    lines = ["| rung | " + " | ".join(heading for heading, _ in COLUMNS.values()) + " |"]
+    lines.append("|---" * (len(COLUMNS) + 1) + "|")
+    for name, runs in results.items():
+        cells = [_cell([run[figure] for run in runs], form) for figure, (_, form) in COLUMNS.items()]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _cell(values: Sequence[float], form: str) -> str:
+    spread = f" ± {stdev(values):{form}}" if len(values) > 1 else ""
+    return f"{mean(values):{form}}{spread}"
+
+
+def check_texts(config: RecipesConfig) -> None:
+    """Raise ConfigError where a text of the ladder is also held out, and where there is none."""
+    shared = {file.resolve() for file in expand_glob(config.text)} & {
+        file.resolve() for file in expand_glob(config.held_out)
+    }
+    if shared:
+        raise ConfigError(f"text and held_out both name {min(shared)}: what is trained on says nothing held out")
+
+
+def main(config: RecipesConfig) -> None:
+    """Run the ladder; print the table and write results.json after every rung."""
+    rungs = find_rungs(config.rungs)
+    check_texts(config)
+    check_output_folder(Path(config.output), "output")
+    first = PretrainConfig().seed
+    seeds = range(first, first + config.repeat)
+    hours = len(rungs) * config.repeat * config.minutes / 60
+    logger.info(f"{len(rungs)} rungs x {config.repeat} of {config.minutes:g} minutes: {hours:.1f} hours of training")
+    for name, rung in rungs.items():
+        logger.info(f"{name}: {rung.question}")
+    if config.dry_run:
+        return
+    ladder, machine = Ladder(config), machine_facts()
+    results: dict[str, list[dict[str, Any]]] = {}
+    for name, rung in rungs.items():
+        results[name] = []
+        for seed in seeds:
+            logger.info(f"{name}, seed {seed}")
+            results[name].append(ladder.run(name, rung, seed))
+        described = {name: {"question": rungs[name].question, "runs": runs} for name, runs in results.items()}
+        write_json(ladder.output / RESULTS_FILE, {"settings": config.to_dict(), "machine": machine, "rungs": described})
+        logger.info(table({name: results[name]}).splitlines()[-1])
+    print(json.dumps(machine))
+    print(table(results))
+
+
+if __name__ == "__main__":
+    run_main(main, RecipesConfig)

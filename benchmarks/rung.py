@@ -1,0 +1,97 @@
+"""The rungs of a ladder of pre-training recipes: yaml files that say what differs from another rung, and why."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from model_utils.errors import ConfigError
+from model_utils.schema import Config, merge, option, section
+from model_utils.yaml_files import read_yaml
+from src.create_pretraining_data import CreateDataConfig
+from src.train_vocabulary import ENTRIES
+from src.training.training_config import PretrainConfig
+
+SUFFIX = ".yaml"
+MOST_UPDATES = 10_000_000  # which no budget has time for: the rate falls over the time alone
+OF_THE_LADDER = {  # the same on all rungs, or set for each
+    "data": ("input_file", "output_file", "vocab_file", "spm_model_file"),
+    "pretrain": ("data_dir", "save_checkpoint_path", "train_steps", "max_train_hours", "seed"),
+}
+
+
+class Rung(Config):
+    """One recipe, complete."""
+
+    question: str = option("", "what this rung is to show")
+    vocab_size: int = option(
+        0, "pieces of a vocabulary of the ladder's own text; 0: --spm_model_file", minimum=0, maximum=ENTRIES
+    )
+    data: CreateDataConfig = section(CreateDataConfig(), "keys of src.create_pretraining_data")
+    pretrain: PretrainConfig = section(PretrainConfig(), "keys of run_pretrain.py")
+
+    def validate(self) -> None:
+        if not self.question:
+            raise ConfigError("question is empty: say what the rung is to show")
+        for name, keys in OF_THE_LADDER.items():
+            part = getattr(self, name)
+            for key in keys:
+                if getattr(part, key) != type(part).model_fields[key].default:
+                    raise ConfigError(f"{name}.{key} is the same on all rungs, or set for each: leave it out")
+
+    @classmethod
+    def read(cls, file: Path) -> Self:
+        """The rung of a file, on top of the one that its key `base` names.
+
+        Raises:
+            ConfigError: a file is missing, a key or value in it is wrong, or the bases go round in a circle.
+        """
+        try:
+            return cls(**_tree(file, ()))
+        except ConfigError as error:
+            raise ConfigError(f"{file}: {error}") from None
+
+    def training(self, data_dir: Path, run: Path, hours: float, seed: int) -> PretrainConfig:
+        """The configuration of run_pretrain.py with which this rung is trained."""
+        return self.pretrain.replace(
+            data_dir=data_dir,
+            save_checkpoint_path=run,
+            train_steps=MOST_UPDATES,
+            max_train_hours=hours,
+            seed=seed,
+        )
+
+
+def _tree(file: Path, above: tuple[Path, ...]) -> dict[str, Any]:
+    """All keys of a rung; above: the files that are based on it."""
+    if file in above:
+        raise ConfigError(f"base is {file.stem} again, on which {above[-1].stem} is based already")
+    own = read_yaml(file)
+    base = own.pop("base", None)
+    if base is None:
+        return own
+    if not isinstance(base, str) or not (below := file.with_name(f"{base}{SUFFIX}")).is_file():
+        raise ConfigError(f"base is {base!r}, allowed is the name of a rung in the same folder, without {SUFFIX}")
+    tree = _tree(below, (*above, file))
+    tree.pop("question", None)  # each rung has its own
+    return merge(tree, own)
+
+
+def find_rungs(places: Sequence[str]) -> dict[str, Rung]:
+    """Rungs by name, in the order of the places and, of a folder, of its files' names.
+
+    Args:
+        places: yaml files and folders of them.
+
+    Raises:
+        ConfigError: as Rung.read; a place is neither, a folder has no rung, or two rungs have one name.
+    """
+    rungs: dict[str, Rung] = {}
+    for place in map(Path, places):
+        files = sorted(place.glob(f"*{SUFFIX}"), key=lambda file: file.stem) if place.is_dir() else [place]
+        if not files:
+            raise ConfigError(f"rungs names {place}, a folder without *{SUFFIX}")
+        for file in files:
+            if file.stem in rungs:
+                raise ConfigError(f"rungs names two files {file.name}: their runs would share a folder")
+            rungs[file.stem] = Rung.read(file)
+    return rungs

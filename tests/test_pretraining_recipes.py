@@ -1,0 +1,123 @@
+"""The ladder of pre-training recipes: rungs on top of others, what all share, figures, and what is not run again."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import commands, pretraining_recipes
+from benchmarks.commands import read_result, run_command, write_result
+from benchmarks.pretraining_recipes import Ladder, RecipesConfig, figures_of, table
+from benchmarks.rung import Rung, find_rungs
+from model_utils.errors import ConfigError, UserError
+from src.training.training_config import PretrainConfig, PretrainEvalConfig
+from tests.conftest import ROOT
+
+RUNGS = ROOT / "benchmarks" / "rungs"
+
+
+def write(folder: Path, **rungs: str) -> None:
+    for name, text in rungs.items():
+        (folder / f"{name}.yaml").write_text(text)
+
+
+@pytest.mark.parametrize("file", sorted(RUNGS.glob("*.yaml")), ids=lambda file: file.stem)
+def test_every_rung_of_the_project_trains(file: Path) -> None:
+    config = Rung.read(file).training(Path("data"), Path("run"), 0.25, 7)
+    assert (config.data_dir, config.max_train_hours, config.seed) == ("data", 0.25, 7)
+
+
+def test_no_two_rungs_of_the_project_are_the_same_recipe() -> None:
+    recipes = [json.dumps(rung.to_dict() | {"question": ""}, sort_keys=True) for rung in find_rungs([RUNGS]).values()]
+    assert len(set(recipes)) == len(recipes) > 1
+
+
+def test_a_rung_has_what_it_says_on_top_of_its_base(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        a="question: a?\nvocab_size: 100\npretrain: {albert_cfg: {hidden_size: 48, num_hidden_layers: 2}}",
+        b="question: b?\nbase: a\npretrain: {albert_cfg: {hidden_size: 96}}",
+    )
+    rungs = find_rungs([str(tmp_path)])
+    assert list(rungs) == ["a", "b"]
+    assert rungs["b"].pretrain.albert_cfg.to_dict() == {"hidden_size": 96, "num_hidden_layers": 2}
+    assert (rungs["b"].vocab_size, rungs["a"].pretrain.albert_cfg.hidden_size) == (100, 48)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("base: a", "question is empty"),
+        ("question: b?\nbase: c", "base is 'c', allowed is the name of a rung"),
+        ("question: b?\nbase: b", "base is b again"),
+        ("question: b?\nbase: a\npretrain: {batchsize: 3}", r"pretrain.batchsize is not a key; did you mean"),
+        ("question: b?\nbase: a\npretrain: {seed: 3}", "pretrain.seed is the same on all rungs"),
+        ("question: b?\nbase: a\ndata: {input_file: x}", "data.input_file is the same on all rungs"),
+    ],
+)
+def test_what_is_wrong_with_a_rung_is_a_sentence_with_its_file(tmp_path: Path, text: str, sentence: str) -> None:
+    write(tmp_path, a="question: a?", b=text)
+    with pytest.raises(ConfigError, match=f"b.yaml: .*{sentence}"):
+        find_rungs([str(tmp_path)])
+
+
+def test_rungs_that_would_share_a_folder_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, a="question: a?")
+    with pytest.raises(ConfigError, match=r"two files a\.yaml"):
+        find_rungs([str(tmp_path), str(tmp_path / "a.yaml")])
+
+
+def test_examples_are_made_once_for_each_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(
+        tmp_path,
+        a="question: a?\nvocab_size: 100",
+        b="question: b?\nbase: a\npretrain: {batch_size: 3}",
+        c="question: c?\nbase: a\ndata: {ngram: 2}",
+    )
+    monkeypatch.setattr(pretraining_recipes, "run_command", lambda module, config, log: None)
+    ladder = Ladder(RecipesConfig(text="t", held_out="h", spm_model_file="v", output=tmp_path / "out"))
+    a, b, c = (
+        ladder.examples(rung.data, "t", ladder.vocabulary(rung.vocab_size))
+        for rung in find_rungs([str(tmp_path)]).values()
+    )
+    assert a == b != c
+    assert a != ladder.examples(Rung.read(tmp_path / "a.yaml").data, "t", ladder.vocabulary(0))
+
+
+def test_a_text_that_is_trained_on_is_not_held_out(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("a text")
+    config = RecipesConfig(text=tmp_path, held_out=tmp_path / "text.txt", spm_model_file="v", output=tmp_path)
+    with pytest.raises(ConfigError, match=r"text and held_out both name .*text\.txt"):
+        pretraining_recipes.check_texts(config)
+
+
+def test_the_figures_of_a_run(tmp_path: Path) -> None:
+    (tmp_path / "train_results.json").write_text(json.dumps({"step": 40, "epoch": 0.5}))
+    results = {"mlm_loss": 5.0, "mlm_accuracy": 0.25, "sop_accuracy": 0.5, "baselines": {"mlm_loss": {"unigram": 6.5}}}
+    (tmp_path / "eval_results.json").write_text(json.dumps(results))
+    np.save(tmp_path / "examples.lengths.npy", np.full(100, 60, np.int32))
+    figures = figures_of(tmp_path, tmp_path, minutes=0.5)
+    assert (figures["updates"], figures["tokens"], figures["tokens_per_s"]) == (40, 3000.0, 100.0)
+    assert (figures["below_unigram"], figures["hidden_mlm_accuracy"]) == (1.5, 0.25)
+    other = figures | {"below_unigram": 2.5}
+    assert "| 1.500 | 0.250 |" in table({"a": [figures]})
+    assert "| 2.000 ± 0.707 |" in table({"a": [figures, other]})
+
+
+def test_what_a_command_ended_with_is_known_again_by_its_configuration(tmp_path: Path) -> None:
+    config, file = PretrainConfig(data_dir="d", batch_size=3), tmp_path / "result.json"
+    assert read_result(file, config) is None
+    assert write_result(file, config, loss=1.5)["loss"] == 1.5
+    assert read_result(file, config.replace(log_steps=7))["loss"] == 1.5
+    with pytest.raises(ConfigError, match="batch_size is 3 there and 4 here"):
+        read_result(file, config.replace(batch_size=4))
+
+
+def test_a_command_that_fails_ends_in_a_sentence_with_its_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(UserError, match=r"pretrain_eval ended with code 2; .* error: --load_checkpoint_path is needed"):
+        run_command("pretrain_eval", PretrainEvalConfig(), tmp_path / "command.log")
+    assert commands.read_result(tmp_path / "result.json", PretrainEvalConfig()) is None
