@@ -1,0 +1,127 @@
+"""Transfer to tasks: starts, splits, the choice of the rate, and what a network is compared with."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.bag_of_words import classification_accuracy, sliding_window_accuracy
+from benchmarks.transfer import Estimate, Start, Transfer, TransferConfig, at_rate, find_starts, table
+from benchmarks.transfer_tasks import TransferTask, join_squad, split_by_question
+from model_utils.errors import ConfigError
+from src.create_finetune_data import Example
+from src.data.race_data import RaceQuestion
+from src.tasks.classification import ClassifierConfig, ClassifierTask
+from tests.helpers.trained_folders import make_folder
+
+
+def examples(*rows: tuple[str, str, str]) -> list[Example]:
+    return [Example(a, b, label, Path("x.tsv"), line) for line, (a, b, label) in enumerate(rows, 1)]
+
+
+def test_a_bag_of_words_learns_which_words_belong_to_a_label() -> None:
+    train = examples(("a good film", "", "1"), ("a bad film", "", "0"), ("good", "", "1"), ("bad play", "", "0"))
+    assert classification_accuracy(train, train, examples(("very good", "", "1"), ("so bad", "", "0"))) == 1.0
+
+
+def test_only_overlap_tells_whether_two_texts_are_the_same() -> None:
+    words = [f"w{number}" for number in range(40)]
+    rows = [
+        (word, word if even else words[place - 1], str(even)) for place, word in enumerate(words) for even in (0, 1)
+    ]
+    train, evaluated = examples(*rows[:60]), examples(*rows[60:])
+    assert classification_accuracy(train, train, evaluated, overlap=True) == 1.0
+    assert classification_accuracy(train, train, evaluated) < 0.7
+
+
+def test_the_sliding_window_finds_the_words_that_stand_together() -> None:
+    article = "Tom has a red kite . Ann found an old coin in the garden . The kite is new ."
+    options = ("a red kite", "an old coin", "the new moon", "tall trees")
+    question = RaceQuestion("middle/1/0", 0, article, "What did Ann find in the garden ?", options, 1)
+    assert sliding_window_accuracy([question]) == 1.0
+
+
+def test_no_question_is_on_both_sides_of_the_split(tmp_path: Path) -> None:
+    rows = [f"{number}\tquestion {number // 2}\tsentence {number}\tentailment" for number in range(200)]
+    (tmp_path / "dev.tsv").write_text("\n".join(["index\tquestion\tsentence\tlabel", *rows]) + "\n")
+    split_by_question(tmp_path / "dev.tsv", tmp_path / "out")
+    parts = {name: (tmp_path / "out" / f"{name}.tsv").read_text().splitlines() for name in ("train", "dev")}
+    assert parts["train"][0] == parts["dev"][0] == "index\tquestion\tsentence\tlabel"
+    assert sorted(parts["train"][1:] + parts["dev"][1:]) == sorted(rows)
+    train, dev = ({row.split("\t")[1] for row in part[1:]} for part in parts.values())
+    assert not train & dev and 20 < 2 * len(dev) < 60
+
+
+def test_files_of_questions_are_joined(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"version": "1.1", "data": [{"title": name}]}))
+    join_squad([tmp_path / "a.json", tmp_path / "b.json"], tmp_path / "new" / "both.json")
+    assert [each["title"] for each in json.loads((tmp_path / "new" / "both.json").read_text())["data"]] == ["a", "b"]
+
+
+def test_limits_of_the_command_and_of_the_task() -> None:
+    task = TransferTask(
+        "run_classifier", ClassifierTask, ClassifierConfig(max_train_samples=50, epoch_num=2), "accuracy"
+    )
+    assert task.scaled(0, 0) == task
+    assert task.scaled(60, 0).config.max_train_samples == 50
+    scaled = task.scaled(40, 3).config
+    assert (scaled.max_train_samples, scaled.epoch_num) == (40, 3)
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ({"tasks": "sst-2,colla"}, "tasks names colla, allowed are sst-2"),
+        ({"warm": "folder"}, "warm is folder, allowed is NAME=FOLDER"),
+        ({"warm": "a=x,a=y"}, "warm has the names a, a"),
+        ({"rates": "1e-4,fast"}, "rates holds fast: .*learning_rate is 'fast'"),
+    ],
+)
+def test_wrong_settings_are_sentences(keys: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        TransferConfig(**keys)
+
+
+def test_the_rate_is_chosen_on_the_development_set_and_the_seeds_run_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    dev = {"1e-4": 0.5, "3e-4": 0.7, "1e-3": 0.6}
+    asked = []
+
+    def run(self: Transfer, name: str, start: Start, rate: str, seed: int) -> dict[str, float]:
+        asked.append((rate, seed))
+        return {"dev": dev[rate], "figure": 0.1 * (seed % 10), "baseline": 0.4, "seconds": 1.0}
+
+    monkeypatch.setattr(Transfer, "run", run)
+    work = object.__new__(Transfer)
+    work.config = TransferConfig(seeds=3)
+    task = TransferTask("run_classifier", ClassifierTask, ClassifierConfig(seed=11), "accuracy")
+    work.tasks = {"t": task}
+    result = work.compare("t", None)
+    assert asked == [("1e-4", 11), ("3e-4", 11), ("1e-3", 11), ("3e-4", 12), ("3e-4", 13)]
+    assert (result["rate"], result["dev_by_rate"]) == ("3e-4", dev)
+    assert (result["mean"], result["standard_deviation"]) == pytest.approx((0.2, 0.1))
+    results = {"t": {"figure": "dev accuracy", "without_network": {"bag of words": 0.25}, "starts": {"warm": result}}}
+    assert table(results, ["warm"]).splitlines()[-1] == (
+        "| t | dev accuracy | 0.400 | bag of words 0.250 | 0.200 ± 0.100 (3e-4) |"
+    )
+
+
+def test_an_estimate_follows_what_is_measured() -> None:
+    estimate = Estimate(1e9)
+    estimate.plan("a", "warm", 30e9, 3)  # 40 s and 60 s of operations at half of the speed
+    estimate.plan("b", "warm", 30e9, 1)
+    assert estimate.rest() == "4 runs, about 0:06:40"
+    estimate.done("a", "warm", 50.0)
+    assert (estimate.rest("a"), estimate.rest()) == ("2 runs, about 0:01:40", "3 runs, about 0:02:30")
+
+
+def test_a_cold_start_has_the_architecture_and_the_vocabulary_of_the_warm_one(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "run", "fill_mask")
+    starts = find_starts((f"one={folder}", f"two={folder}"))
+    assert [start.name for start in starts] == ["cold-one", "one", "two"]
+    cold, warm = (at_rate(ClassifierConfig(**start.keys), "1e-3") for start in starts[:2])
+    size = starts[0].tokenizer.vocab_size
+    architectures = [config.albert_config(size, "float32", config.load_checkpoint_path) for config in (cold, warm)]
+    assert architectures[0] == architectures[1] == starts[1].architecture
+    assert cold.load_checkpoint_path == "" and Path(warm.load_checkpoint_path).parent == folder
+    assert cold.optimizer_cfg.settings()["learning_rate"] == 1e-3
