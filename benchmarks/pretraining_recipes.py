@@ -16,8 +16,6 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-import numpy as np
-
 from benchmarks.commands import read_result, run_command, write_result
 from benchmarks.machine import machine_facts
 from benchmarks.rung import Rung, find_rungs
@@ -29,6 +27,8 @@ from model_utils.json_files import checksum_of, read_object
 from model_utils.schema import Config, option
 from src.create_pretraining_data import CreateDataConfig
 from src.data.corpus import expand_glob
+from src.data.feature_files import open_records
+from src.data.pretraining_examples import SPECIAL_TOKENS, TASK
 from src.train_vocabulary import TrainVocabularyConfig
 from src.training.training_config import PretrainConfig, PretrainEvalConfig
 
@@ -110,6 +110,13 @@ class Ladder:
         return write_result(file, training, **figures, disturbance=(others_after - others) / (total_after - total))
 
 
+def tokens_of(data_dir: Path) -> int:
+    """Tokens of all examples in a folder, special ones included."""
+    records = open_records(data_dir, TASK)
+    special = SPECIAL_TOKENS if records.facts["settings"]["masking"] == "dynamic" else 0  # which are not stored
+    return int(records.lengths.sum()) + special * records.num_rows
+
+
 def figures_of(run: Path, data_dir: Path, minutes: float) -> dict[str, float]:
     """What a finished run came to, from its files and the lengths of its examples.
 
@@ -117,8 +124,7 @@ def figures_of(run: Path, data_dir: Path, minutes: float) -> dict[str, float]:
     token, at tokens shown as [MASK]; unigram: what the frequencies of the training text give there.
     """
     trained, results = read_object(run / "train_results.json"), read_object(run / "eval_results.json")
-    (lengths,) = data_dir.glob("*.lengths.npy")
-    tokens = trained["epoch"] * int(np.load(lengths).sum())
+    tokens = trained["epoch"] * tokens_of(data_dir)
     loss, unigram = results["mlm_loss"], results["baselines"]["mlm_loss"]["unigram"]
     return {
         "updates": trained["step"],

@@ -3,16 +3,17 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from benchmarks import commands, pretraining_recipes
 from benchmarks.commands import read_result, run_command, write_result
-from benchmarks.pretraining_recipes import Ladder, RecipesConfig, figures_of, table
+from benchmarks.pretraining_recipes import Ladder, RecipesConfig, figures_of, table, tokens_of
 from benchmarks.rung import Rung, find_rungs
 from model_utils.errors import ConfigError, UserError
+from src.data.feature_files import open_records
 from src.training.training_config import PretrainConfig, PretrainEvalConfig
 from tests.conftest import ROOT
+from tests.helpers.small_text import make_records, train_model, write_text
 
 RUNGS = ROOT / "benchmarks" / "rungs"
 
@@ -92,17 +93,27 @@ def test_a_text_that_is_trained_on_is_not_held_out(tmp_path: Path) -> None:
         pretraining_recipes.check_texts(config)
 
 
-def test_the_figures_of_a_run(tmp_path: Path) -> None:
+def test_the_figures_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pretraining_recipes, "tokens_of", lambda folder: 6000)
     (tmp_path / "train_results.json").write_text(json.dumps({"step": 40, "epoch": 0.5}))
     results = {"mlm_loss": 5.0, "mlm_accuracy": 0.25, "sop_accuracy": 0.5, "baselines": {"mlm_loss": {"unigram": 6.5}}}
     (tmp_path / "eval_results.json").write_text(json.dumps(results))
-    np.save(tmp_path / "examples.lengths.npy", np.full(100, 60, np.int32))
     figures = figures_of(tmp_path, tmp_path, minutes=0.5)
     assert (figures["updates"], figures["tokens"], figures["tokens_per_s"]) == (40, 3000.0, 100.0)
     assert (figures["below_unigram"], figures["hidden_mlm_accuracy"]) == (1.5, 0.25)
     other = figures | {"below_unigram": 2.5}
     assert "| 1.500 | 0.250 |" in table({"a": [figures]})
     assert "| 2.000 ± 0.707 |" in table({"a": [figures, other]})
+
+
+def test_static_and_dynamic_examples_have_the_same_tokens(tmp_path: Path) -> None:
+    text = write_text(tmp_path, topics=20)
+    model = train_model(tmp_path, text)
+    static, dynamic = (
+        make_records(tmp_path / masking / "examples.mindrecord", text, model, masking=masking, dupe_factor=1).parent
+        for masking in ("static", "dynamic")
+    )
+    assert tokens_of(dynamic) == tokens_of(static) == open_records(static, "pretrain").lengths.sum()
 
 
 def test_what_a_command_ended_with_is_known_again_by_its_configuration(tmp_path: Path) -> None:
