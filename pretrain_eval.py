@@ -11,12 +11,12 @@ from dataset import create_pretrain_dataset
 from model_utils.config import check_output_folder, run_main
 from model_utils.device import setup_device
 from model_utils.files import write_json
-from src.albert_for_pre_training import AlbertForPreTraining
+from src.albert_for_pre_training import PreTrainingEvaluation
 from src.checkpoint_files import find_checkpoint, folder_of, load_backbone
 from src.data.batches import Loading
-from src.model_folder import load_tokenizer, read_counts
-from src.training.pretraining import build_architecture, trained_on
-from src.training.pretraining_evaluation import add_chance, dry_run, evaluate, only_masked, table, unigram_baselines
+from src.model_folder import read_counts
+from src.training.pretraining import build_architecture, tokenizer_beside, trained_on
+from src.training.pretraining_evaluation import baselines, dry_run, evaluate, table
 from src.training.training_config import PretrainEvalConfig
 
 logger = logging.getLogger(__name__)
@@ -36,30 +36,33 @@ def main(config: PretrainEvalConfig) -> None:
     architecture = build_architecture(config, data, None, compute_type, config.load_checkpoint_path)
     contents = find_checkpoint(weights)
     data.check_vocabulary(trained_on(contents), contents.path)
-    network = AlbertForPreTraining(architecture)
+    network = PreTrainingEvaluation(architecture)
     load_backbone(network, contents, needed=("",))
     training_counts = read_counts(folder, architecture.vocab_size)
+    tokenizer = tokenizer_beside(weights, data)
 
     batches = islice(data.batches(0), config.eval_batches or None)
-    if config.only_masked:
-        batches = only_masked(batches, load_tokenizer(weights).mask_id)
     if config.dry_run:
         number = min(data.batches_per_epoch, config.eval_batches or data.batches_per_epoch)
         logger.info(dry_run(network, batches, number, architecture.vocab_size))
         return
-    held_out = evaluate(network, batches, architecture.vocab_size)
-    baselines = add_chance(unigram_baselines(held_out.token_counts, training_counts), architecture.vocab_size)
-    print(f"{held_out.examples:,} examples, {held_out.masked_tokens:,} masked tokens of {config.data_dir}")
-    print(table(held_out.metrics, baselines))
+    held_out = evaluate(network, batches, architecture.vocab_size, tokenizer)
+    lines = baselines(held_out.counts, training_counts, architecture.vocab_size, tokenizer)
+    tokens = {name: round(counts.sum()) for name, counts in vars(held_out.counts).items()}
+    print(
+        f"{held_out.examples:,} examples of {config.data_dir}, {tokens['predicted']:,} predicted tokens, of which "
+        f"{tokens['hidden']:,} show [MASK]"
+    )
+    print(table(held_out.metrics, lines))
     results = {
         "checkpoint": contents.path.name,
         "step": contents.loop_state.get("step"),
         "data_dir": config.data_dir,
         "examples": held_out.examples,
-        "masked_tokens": held_out.masked_tokens,
-        "only_masked": config.only_masked,
+        "masked_tokens": tokens["predicted"],
+        "hidden_tokens": tokens["hidden"],
         **held_out.metrics,
-        "baselines": baselines,
+        "baselines": lines,
     }
     output.mkdir(parents=True, exist_ok=True)
     write_json(output / RESULTS_FILE, results)

@@ -57,7 +57,7 @@ def build_trainer(config: PretrainConfig, device: Device, ranks: Ranks, folder: 
     if config.eval_steps:
         share = replace(loading, shuffle=False, evaluation=True)
         held_out = create_pretrain_dataset(config.eval_data_dir, share)
-        evaluation = held_out_evaluation(network, architecture, held_out, data, config, ranks)
+        evaluation = held_out_evaluation(network, architecture, held_out, data, tokenizer, config, ranks)
     return Trainer(
         step,
         data,
@@ -68,7 +68,7 @@ def build_trainer(config: PretrainConfig, device: Device, ranks: Ranks, folder: 
         ranks,
         initialise=partial(initialise, network, data, config.load_checkpoint_path),
         evaluation=evaluation,
-        baselines=reference_lines(architecture.vocab_size, data, held_out),
+        baselines=reference_lines(architecture, data, held_out, tokenizer, config, ranks),
         utilisation=Utilisation(architecture),
     )
 

@@ -44,6 +44,7 @@ COLUMNS = {  # of the table: heading and format of each figure
     "unigram": ("unigram", ".3f"),
     "below_unigram": ("below unigram", ".3f"),
     "hidden_mlm_accuracy": ("accuracy at [MASK]", ".3f"),
+    "hidden_nats_per_character": ("nats a character", ".3f"),
     "sop_accuracy": ("order accuracy", ".3f"),
 }
 
@@ -102,9 +103,7 @@ class Ladder:
         others, total = machine_seconds()
         run_command("run_pretrain", training, log)
         others_after, total_after = machine_seconds()
-        evaluation = PretrainEvalConfig(
-            load_checkpoint_path=run, data_dir=held_out, batch_size=EVAL_BATCH, only_masked=True
-        )
+        evaluation = PretrainEvalConfig(load_checkpoint_path=run, data_dir=held_out, batch_size=EVAL_BATCH)
         run_command("pretrain_eval", evaluation, log.with_stem(f"{log.stem}-evaluation"))
         figures = figures_of(run, data_dir, self.config.minutes)
         return write_result(file, training, **figures, disturbance=(others_after - others) / (total_after - total))
@@ -125,7 +124,7 @@ def figures_of(run: Path, data_dir: Path, minutes: float) -> dict[str, float]:
     """
     trained, results = read_object(run / "train_results.json"), read_object(run / "eval_results.json")
     tokens = trained["epoch"] * tokens_of(data_dir)
-    loss, unigram = results["mlm_loss"], results["baselines"]["mlm_loss"]["unigram"]
+    loss, unigram = results["hidden_mlm_loss"], results["baselines"]["hidden_mlm_loss"]["unigram"]
     return {
         "updates": trained["step"],
         "tokens": tokens,
@@ -133,7 +132,8 @@ def figures_of(run: Path, data_dir: Path, minutes: float) -> dict[str, float]:
         "hidden_mlm_loss": loss,
         "unigram": unigram,
         "below_unigram": unigram - loss,
-        "hidden_mlm_accuracy": results["mlm_accuracy"],
+        "hidden_nats_per_character": results["hidden_nats_per_character"],
+        "hidden_mlm_accuracy": results["hidden_mlm_accuracy"],
         "sop_accuracy": results["sop_accuracy"],
     }
 

@@ -11,7 +11,7 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from src.albert_config import AlbertConfig
 from src.albert_model import TEXT_COLUMNS, ScoresNetwork, TrainingNetwork, compute_dtype
-from src.layers import ACTIVATIONS, AddBias, Dense, LayerNorm
+from src.layers import ACTIVATIONS, AddBias, CrossEntropy, Dense, LayerNorm
 
 
 def gather_positions(sequence: Tensor, positions: Tensor) -> Tensor:
@@ -106,6 +106,38 @@ class AlbertForPreTraining(TrainingNetwork):
         mlm_accuracy = ops.reduce_sum(masked_weights * correct(mlm_logits, masked_ids))
         sop_accuracy = ops.reduce_sum(sequence_weights * correct(sop_logits, order_labels))
         return loss, mlm_loss, sop_loss, mlm_accuracy, sop_accuracy
+
+
+class PreTrainingEvaluation(nn.Cell):
+    """Loss in nats and correctness, 1.0 or 0.0, of every prediction; the parameters are those of PreTrainingScores.
+
+    Inputs: the columns of `input_columns`, then dropout_key () int32. Outputs, float32: losses and hits of the
+    masked-token head (B, P) and of the sentence-order head (B,).
+    """
+
+    input_columns = (*PreTrainingScores.input_columns, "masked_lm_ids", "next_sentence_labels")
+
+    def __init__(self, config: AlbertConfig) -> None:
+        super().__init__(auto_prefix=False)
+        self.scores = PreTrainingScores(config)
+        self.cross_entropy = CrossEntropy()
+
+    def construct(
+        self,
+        input_ids: Tensor,
+        input_mask: Tensor,
+        segment_ids: Tensor,
+        positions: Tensor,
+        masked_ids: Tensor,
+        order_labels: Tensor,
+        dropout_key: Tensor,
+    ) -> tuple[Tensor, ...]:
+        mlm_logits, sop_logits = self.scores(input_ids, input_mask, segment_ids, positions, dropout_key)
+        shape = masked_ids.shape
+        mlm_logits, masked_ids = mlm_logits.reshape((-1, mlm_logits.shape[-1])), masked_ids.reshape((-1,))
+        mlm_losses = self.cross_entropy(mlm_logits, masked_ids).reshape(shape)
+        mlm_hits = correct(mlm_logits, masked_ids).reshape(shape)
+        return mlm_losses, mlm_hits, self.cross_entropy(sop_logits, order_labels), correct(sop_logits, order_labels)
 
 
 def initialise_output_bias(network: nn.Cell, counts: np.ndarray) -> None:

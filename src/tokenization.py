@@ -11,6 +11,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
 import sentencepiece
 
 from model_utils.errors import DataError
@@ -112,6 +113,11 @@ class SentencePiece:
         if token.startswith((WORD_START, "<")) or token in _SEPARATE_PUNCTUATION or token in _SPECIALS:
             return True
         return not _ENGLISH.issuperset(token)
+
+    def characters(self, token: str) -> int:
+        index, processor = self.vocab[token], self.processor
+        single = processor.is_unknown(index) or processor.is_control(index) or processor.is_byte(index)
+        return 1 if single else len(token)
 
     def _encode_with_spans(self, text: str) -> list[tuple[str, int, int]]:
         """The pieces of tokenize(text) with their places in it."""
@@ -220,6 +226,14 @@ class FullTokenizer:
         neither an English letter nor ASCII punctuation. Special tokens are words of their own.
         """
         return self._kind.is_word_start(token)
+
+    def characters(self) -> np.ndarray:
+        """(V,) int64: how many characters of text each token stands for, the space before a word included.
+
+        For SentencePiece that space is "▁". A WordPiece token that begins a word has it, too, but for punctuation and
+        Chinese characters. Unknown, control and byte pieces count as one character.
+        """
+        return np.array([self._kind.characters(token) for token in self._kind.tokens])
 
     def _set_special_ids(self) -> None:
         specials = SENTENCEPIECE_SPECIALS if self.is_sentencepiece else WORDPIECE_SPECIALS

@@ -96,7 +96,8 @@ def test_a_text_that_is_trained_on_is_not_held_out(tmp_path: Path) -> None:
 def test_the_figures_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pretraining_recipes, "tokens_of", lambda folder: 6000)
     (tmp_path / "train_results.json").write_text(json.dumps({"step": 40, "epoch": 0.5}))
-    results = {"mlm_loss": 5.0, "mlm_accuracy": 0.25, "sop_accuracy": 0.5, "baselines": {"mlm_loss": {"unigram": 6.5}}}
+    results = {"hidden_mlm_loss": 5.0, "hidden_mlm_accuracy": 0.25, "hidden_nats_per_character": 1.25}
+    results |= {"sop_accuracy": 0.5, "baselines": {"hidden_mlm_loss": {"unigram": 6.5}}}
     (tmp_path / "eval_results.json").write_text(json.dumps(results))
     figures = figures_of(tmp_path, tmp_path, minutes=0.5)
     assert (figures["updates"], figures["tokens"], figures["tokens_per_s"]) == (40, 3000.0, 100.0)

@@ -21,11 +21,11 @@ from model_utils.device import setup_device
 from model_utils.errors import CheckpointError, ConfigError, DataError
 from model_utils.schema import load_config
 from src.albert_config import AlbertConfig
-from src.albert_for_pre_training import AlbertForPreTraining
+from src.albert_for_pre_training import PreTrainingEvaluation
 from src.checkpoint_files import find_checkpoint, list_checkpoints, load_backbone
 from src.data.pretraining_data import PretrainingData
 from src.model_folder import read_counts
-from src.training.pretraining_evaluation import evaluate, only_masked, unigram_baselines
+from src.training.pretraining_evaluation import evaluate, unigram_lines
 from src.training.progress import Progress
 from src.training.ranks import ALONE
 from src.training.run_folder import RunFolder
@@ -256,7 +256,9 @@ def test_evaluation_has_a_dry_run(
 
 def test_evaluation_is_that_of_training(finished: Path, evaluated: dict[str, Any]) -> None:
     last = log(finished)[-1]
-    for name in ("loss", "mlm_loss", "sop_loss", "mlm_accuracy", "sop_accuracy"):
+    names = {name.removeprefix("eval_") for name in last if name.startswith("eval_")}
+    assert {"hidden_mlm_loss", "hidden_mlm_accuracy", "hidden_nats_per_character", "sop_accuracy"} < names
+    for name in names:
         assert evaluated[name] == pytest.approx(last[f"eval_{name}"], rel=1e-6), name
     assert evaluated["checkpoint"] == "albert-200.ckpt" and evaluated["step"] == 200
 
@@ -265,24 +267,51 @@ def test_evaluation_drops_no_example_whatever_the_batch(data: Path, finished: Pa
     columns = held_out_columns(data)
     assert evaluated["examples"] == len(columns["input_ids"])
     assert evaluated["masked_tokens"] == columns["masked_lm_weights"].sum()
-    architecture = AlbertConfig.from_json(finished / "albert_config.json")
-    network = AlbertForPreTraining(architecture)
-    load_backbone(network, find_checkpoint(finished), needed=("",))
     asked: list[None] = []
     batches = held_out(data, evaluated["examples"] - 3).batches(0)
-    again = evaluate(network, batches, architecture.vocab_size, before_batch=lambda: asked.append(None))
+    again = evaluate(network_of(finished), batches, 208, before_batch=lambda: asked.append(None))
     assert len(asked) == 2
+    assert not any(name.startswith("hidden") for name in again.metrics)  # without a tokenizer
     for name, value in again.metrics.items():
         assert evaluated[name] == pytest.approx(value, rel=1e-6), name
 
 
-def test_only_tokens_shown_as_mask_can_be_evaluated(data: Path) -> None:
+def network_of(run: Path) -> PreTrainingEvaluation:
+    network = PreTrainingEvaluation(AlbertConfig.from_json(run / "albert_config.json"))
+    load_backbone(network, find_checkpoint(run), needed=("",))
+    return network
+
+
+def test_what_is_hidden_is_evaluated_by_itself(data: Path, finished: Path, evaluated: dict[str, Any]) -> None:
     """The vocabulary's [MASK] is 4; four fifths of the predicted tokens show it."""
-    whole = held_out_columns(data)
-    part = np.concatenate([batch["masked_lm_weights"] for batch in only_masked(held_out(data, 1).batches(0), 4)])
-    shown = np.take_along_axis(whole["input_ids"], whole["masked_lm_positions"], 1)
-    assert (part == whole["masked_lm_weights"] * (shown == 4)).all()
-    assert 0.7 < part.sum() / whole["masked_lm_weights"].sum() < 0.9
+    columns = held_out_columns(data)
+    hidden = np.take_along_axis(columns["input_ids"], columns["masked_lm_positions"], 1) == 4
+    columns["masked_lm_weights"] *= hidden
+    tokens = columns["masked_lm_weights"].sum()
+    assert 0.7 < tokens / evaluated["masked_tokens"] < 0.9 and evaluated["hidden_tokens"] == tokens
+    alone = evaluate(network_of(finished), [columns], 208).metrics
+    for name in ("mlm_loss", "mlm_accuracy"):
+        assert evaluated[f"hidden_{name}"] == pytest.approx(alone[name], rel=1e-6)
+        assert abs(evaluated[name] - alone[name]) > 1e-3
+    words = (data / "vocab.txt").read_text().split()
+    answers = columns["masked_lm_ids"][columns["masked_lm_weights"] > 0]
+    characters = sum(1 if words[i] == "." else len(words[i]) + 1 for i in answers)
+    per_token = characters / tokens
+    assert evaluated["hidden_nats_per_character"] == pytest.approx(evaluated["hidden_mlm_loss"] / per_token)
+    training = np.load(data / "train" / "train.unigram.npy")
+    losses = [-math.log((training[i] + 1) / (training.sum() + 208)) for i in answers]
+    lines = evaluated["baselines"]
+    assert lines["hidden_mlm_loss"]["unigram"] == pytest.approx(np.mean(losses))
+    assert lines["hidden_mlm_accuracy"]["unigram"] == pytest.approx((answers == training.argmax()).mean())
+    assert lines["hidden_nats_per_character"]["unigram"] == pytest.approx(np.mean(losses) / per_token)
+
+
+def test_the_log_has_the_lines_of_what_is_evaluated(data: Path, tmp_path: Path, evaluated: dict[str, Any]) -> None:
+    config = config_of(data, tmp_path)
+    with RunFolder(tmp_path, config) as folder:
+        lines = run_pretrain.build_trainer(config, setup_device("CPU"), ALONE, folder).baselines
+    for metric, expected in evaluated["baselines"].items():
+        assert lines[metric] == pytest.approx({name: expected[name] for name in expected if name != "own unigram"})
 
 
 def test_baselines_are_what_counting_gives(data: Path, evaluated: dict[str, Any]) -> None:
@@ -331,9 +360,9 @@ def test_damaged_token_counts_are_a_sentence_before_the_evaluation(
 
 
 def test_the_unigram_baseline_counts_unseen_tokens_once() -> None:
-    lines = unigram_baselines(np.array([0.0, 3.0, 1.0]), np.array([5, 0, 2]))
-    assert lines["mlm_loss"]["unigram"] == pytest.approx(-(3 * math.log(1 / 10) + math.log(3 / 10)) / 4)
-    assert lines["mlm_accuracy"] == {"unigram": 0.0, "own unigram": 0.75}
+    losses, accuracies = unigram_lines(np.array([0.0, 3.0, 1.0]), np.array([5, 0, 2]))
+    assert losses["unigram"] == pytest.approx(-(3 * math.log(1 / 10) + math.log(3 / 10)) / 4)
+    assert accuracies == {"unigram": 0.0, "own unigram": 0.75}
 
 
 def test_the_rate_comes_to_its_end_with_the_time(data: Path, tmp_path: Path) -> None:

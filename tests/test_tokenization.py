@@ -312,6 +312,15 @@ def test_word_starts(wordpiece, pieces):
 # --- wrong files ---
 
 
+def test_characters_are_those_of_the_text_with_the_space_before_a_word(wordpiece, pieces):
+    text = "the cat sat on the mat"
+    assert pieces.characters()[pieces.encode(text)].sum() == len(" " + text)
+    assert pieces.characters()[pieces.unk_id] == 1
+    counted = dict(zip(wordpiece.vocab, wordpiece.characters(), strict=True))
+    expected = {"un": 3, "##aff": 3, "want": 5, "cafe": 5, ",": 1, "$": 1, "你": 1, "[UNK]": 1}
+    assert {token: counted[token] for token in expected} == expected
+
+
 def test_kinds_are_told_apart_by_content(wordpiece_file, model_file, tmp_path):
     with pytest.raises(DataError, match=r"not a SentencePiece model: it looks like a WordPiece vocabulary.*vocab_file"):
         FullTokenizer(spm_model_file=wordpiece_file)

@@ -109,9 +109,9 @@ def test_a_finished_pretraining_is_left_alone(folder: Path, monkeypatch, capsys)
 
 def test_pretraining_is_evaluated(folder: Path, tmp_path: Path, monkeypatch) -> None:
     repeat("pretrain_eval", monkeypatch, output_path=tmp_path)
-    assert_alike(
-        read(tmp_path / "eval_results.json"), read(folder / "expected/pretrain_eval/eval_results.json"), "results"
-    )
+    theirs = read(folder / "expected/pretrain_eval/eval_results.json")
+    del theirs["only_masked"]  # an option then; tokens shown as [MASK] are evaluated beside the others today
+    assert_alike(read(tmp_path / "eval_results.json"), theirs, "results")
 
 
 @pytest.mark.parametrize("task", TASKS)

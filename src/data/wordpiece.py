@@ -99,6 +99,14 @@ class WordPiece:
     def is_word_start(self, token: str) -> bool:
         return not token.startswith("##")
 
+    def characters(self, token: str) -> int:
+        if token == UNKNOWN:
+            return 1
+        if not self.is_word_start(token):
+            return len(token) - len("##")
+        stands_alone = token.translate(_CLEANED).translate(_SPLIT) != token
+        return len(token) + (not stands_alone)
+
     def _tokenize_word(self, word: str) -> list[str]:
         pieces = [token for part in _normalize(word, self.do_lower_case).split() for token, _, _ in self._match(part)]
         if len(word) <= CACHED_WORD:

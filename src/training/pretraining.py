@@ -1,26 +1,29 @@
 """What pre-training and its evaluation are built of: data checked against the model, first weights, evaluation."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from model_utils.errors import ConfigError
+from model_utils.errors import ConfigError, DataError
 from model_utils.facts import flatten
+from model_utils.option_values import show
 from src.albert_config import PRESETS, RUN_KEYS, AlbertConfig, find_config_file
-from src.albert_for_pre_training import AlbertForPreTraining, initialise_output_bias
-from src.checkpoint_files import Checkpoint, find_checkpoint, load_backbone
+from src.albert_for_pre_training import AlbertForPreTraining, PreTrainingEvaluation, initialise_output_bias
+from src.checkpoint_files import Checkpoint, find_checkpoint, folder_of, load_backbone
 from src.data.pretraining_data import PretrainingData
+from src.model_folder import TOKENIZER_FILE, load_tokenizer
 from src.tokenization import FullTokenizer
 from src.training.evaluation import Evaluation
-from src.training.pretraining_evaluation import HeldOut, add_chance, evaluate, unigram_baselines
+from src.training.pretraining_evaluation import OWN_UNIGRAM, AnswerCounts, HeldOut, baselines, count_answers, evaluate
 from src.training.ranks import Ranks
 from src.training.run_log import Baselines
 from src.training.training_config import PretrainConfig, PretrainEvalConfig
 
 logger = logging.getLogger(__name__)
+WEIGHT_COLUMNS = AlbertForPreTraining.weight_columns
 
 
 def build_architecture(
@@ -37,8 +40,10 @@ def build_architecture(
         weights: the checkpoint or run's folder that will be loaded, or "".
 
     Raises:
-        ConfigError, DataError: the sizes contradict each other or the data.
+        ConfigError, DataError: the sizes contradict each other or the data, or this has another vocabulary.
     """
+    if weights:
+        tokenizer = tokenizer or tokenizer_beside(Path(weights), data)
     file = find_config_file(weights) if weights else None
     architecture = config.albert_config(_vocab_size(config, data, tokenizer, file), compute_type, weights)
     data.check_fits(architecture)
@@ -48,6 +53,24 @@ def build_architecture(
         differing = ", ".join(f"{key} {found[key]} instead of {preset[key]}" for key in keys)
         logger.info(f"{file} wins over the preset {config.albert_network}: {differing}")
     return architecture
+
+
+def tokenizer_beside(weights: Path, data: PretrainingData) -> FullTokenizer | None:
+    """The tokenizer of weights, if it lies beside them; a DataError where the data was made with another one."""
+    if not (folder_of(weights) / TOKENIZER_FILE).exists():
+        return None
+    tokenizer = load_tokenizer(weights)
+    made_with = {"vocab_sha256": tokenizer.sha256, "do_lower_case": tokenizer.do_lower_case}
+    theirs = {key: data.facts.get(key, value) for key, value in made_with.items()}
+    if theirs != made_with:
+        kind = "spm_model_file" if tokenizer.is_sentencepiece else "vocab_file"
+        raise DataError(
+            f"{data.data_dir} was made with another vocabulary than the weights in {folder_of(weights)}: "
+            f"{data.facts['vocab_file']} (sha256 {theirs['vocab_sha256']}), do_lower_case "
+            f"{show(theirs['do_lower_case'])}; make the data with that of the weights: python -m "
+            f"src.create_pretraining_data --{kind} {tokenizer.file} --do_lower_case {show(tokenizer.do_lower_case)}"
+        )
+    return tokenizer
 
 
 def _vocab_size(config: Any, data: PretrainingData, tokenizer: FullTokenizer | None, file: Path | None) -> int:
@@ -85,10 +108,14 @@ def held_out_evaluation(
     architecture: AlbertConfig,
     held_out: PretrainingData,
     data: PretrainingData,
+    tokenizer: FullTokenizer | None,
     config: PretrainConfig,
     ranks: Ranks,
 ) -> Evaluation:
     """Evaluation on held-out data of a network that is trained on `data`; the same examples on any number of ranks.
+
+    Args:
+        tokenizer: of both, if its file is at hand.
 
     Raises:
         UserError: the ranks have other held-out data.
@@ -98,30 +125,41 @@ def held_out_evaluation(
     held_out.check_vocabulary(data.facts, data.data_dir)
     held_out.check_fits(architecture)
 
-    def evaluate_held_out(network: AlbertForPreTraining, before_batch: Callable[[], object]) -> HeldOut:
-        batches = share_of_rank(held_out, config.eval_batches, network.weight_columns, ranks)
-        return evaluate(network, batches, architecture.vocab_size, ranks, before_batch)
+    def evaluate_held_out(network: PreTrainingEvaluation, before_batch: Callable[[], object]) -> HeldOut:
+        batches = share_of_rank(held_out, config.eval_batches, ranks)
+        return evaluate(network, batches, architecture.vocab_size, tokenizer, ranks, before_batch)
 
-    return Evaluation(network, AlbertForPreTraining(architecture), evaluate_held_out, config.eval_steps)
+    return Evaluation(network, PreTrainingEvaluation(architecture), evaluate_held_out, config.eval_steps)
 
 
-def share_of_rank(
-    held_out: PretrainingData, most: int, weight_columns: Sequence[str], ranks: Ranks
-) -> Iterator[dict[str, np.ndarray]]:
+def share_of_rank(held_out: PretrainingData, most: int, ranks: Ranks) -> Iterator[dict[str, np.ndarray]]:
     """This rank's batches, as many as every other rank has; of those beyond `most` (0: all) all weights are 0."""
     for number, batch in enumerate(held_out.batches(0)):
         first = number * ranks.size  # of the batches that all ranks evaluate at once
         if first >= most > 0:
             return
         real = not most or first + ranks.rank < most
-        yield batch | {name: batch[name] * np.float32(real) for name in weight_columns}
+        yield batch | {name: batch[name] * np.float32(real) for name in WEIGHT_COLUMNS}
 
 
-def reference_lines(vocab_size: int, data: PretrainingData, held_out: PretrainingData | None) -> Baselines:
-    """Reference lines of a run's log: chance, and the unigram baseline on the held-out data or, without it, its own."""
-    counts = held_out.token_counts if held_out else data.token_counts
-    if counts is None or data.token_counts is None:
-        return add_chance({}, vocab_size)
-    lines = unigram_baselines(counts, data.token_counts)
-    unigram = {metric: {"unigram": values["unigram"]} for metric, values in lines.items()}
-    return add_chance(unigram, vocab_size)
+def reference_lines(
+    architecture: AlbertConfig,
+    data: PretrainingData,
+    held_out: PretrainingData | None,
+    tokenizer: FullTokenizer | None,
+    config: PretrainConfig,
+    ranks: Ranks,
+) -> Baselines:
+    """Reference lines of a run's log: chance, and the unigram baseline on what is evaluated of the held-out data or,
+    without it, on the training data itself.
+    """
+    size, counts = architecture.vocab_size, None
+    if held_out and data.token_counts is not None:
+        counts = count_answers(share_of_rank(held_out, config.eval_batches, ranks), size, tokenizer, ranks)
+    elif data.token_counts is not None:
+        counts = AnswerCounts(data.token_counts, np.zeros(size))
+    lines = baselines(counts, data.token_counts, size, tokenizer)
+    return {
+        metric: {name: height for name, height in heights.items() if name != OWN_UNIGRAM}
+        for metric, heights in lines.items()
+    }

@@ -276,7 +276,6 @@ class PretrainEvalConfig(ArchitectureConfig):
     schema_dir: str = option("", "schema.json of google's *.tfrecord files, or its folder")
     batch_size: int = option(16, "examples of a batch", minimum=1, maximum=ROWS)
     eval_batches: int = option(0, "batches to evaluate; 0: all", minimum=0, maximum=UPDATES)
-    only_masked: bool = option(False, "evaluate only tokens shown as [MASK], not those left in place or replaced")
     output_path: str = option("", "folder for eval_results.json; empty: beside the checkpoint")
     dry_run: bool = option(False, "evaluate one batch, estimate time and memory; keep nothing")
 
