@@ -34,7 +34,10 @@ from src.training.training_config import PretrainConfig, PretrainEvalConfig
 
 logger = logging.getLogger(__name__)
 RESULTS_FILE = "results.json"
-HELD_OUT = {"max_seq_length": 64, "max_predictions_per_seq": 10, "masked_lm_prob": 0.15, "ngram": 1, "dupe_factor": 1}
+HELD_OUT = CreateDataConfig(
+    max_seq_length=64, max_predictions_per_seq=10, masked_lm_prob=0.15, ngram=1, dupe_factor=1, masking="static"
+)
+TO_COME = "to come"  # a path that is named by the digest of the other settings
 EVAL_BATCH = 64
 COLUMNS = {  # of the table: heading and format of each figure
     "updates": ("updates", ",.0f"),
@@ -74,18 +77,20 @@ class Ladder:
         """The SentencePiece model of this size, trained on the ladder's text at its first use."""
         if not size:
             return Path(self.config.spm_model_file)
-        prefix = self.output / "vocabularies" / str(size)
+        settings = TrainVocabularyConfig(input_file=self.config.text, output_prefix=TO_COME, vocab_size=size)
+        prefix = self.output / "vocabularies" / f"{size}-{digest(settings)}"
         model = prefix.with_suffix(".model")
         if not model.exists():
-            logger.info(f"training a vocabulary of {size} pieces")
-            settings = TrainVocabularyConfig(input_file=self.config.text, output_prefix=prefix, vocab_size=size)
-            run_command("src.train_vocabulary", settings, self.logs / f"vocabulary-{size}.log")
+            logger.info(f"training a vocabulary of {size:,} pieces")
+            run_command(
+                "src.train_vocabulary", settings.replace(output_prefix=prefix), self.logs / f"{prefix.name}.log"
+            )
         return model
 
     def examples(self, settings: CreateDataConfig, text: str, vocabulary: Path) -> Path:
         """The folder with examples of a text, made at its first use; what is made already is verified."""
-        settings = settings.replace(input_file=text, spm_model_file=vocabulary)
-        folder = self.output / "examples" / checksum_of(settings.binding())[:12]
+        settings = settings.replace(input_file=text, spm_model_file=vocabulary, output_file=TO_COME)
+        folder = self.output / "examples" / digest(settings)
         settings = settings.replace(output_file=folder / "examples.mindrecord")
         run_command("src.create_pretraining_data", settings, self.logs / f"examples-{folder.name}.log")
         return folder
@@ -95,7 +100,7 @@ class Ladder:
         run, log = self.output / "runs" / f"{name}-{seed}", self.logs / f"{name}-{seed}.log"
         vocabulary = self.vocabulary(rung.vocab_size)
         data_dir = self.examples(rung.data, self.config.text, vocabulary)
-        held_out = self.examples(CreateDataConfig(**HELD_OUT), self.config.held_out, vocabulary)
+        held_out = self.examples(HELD_OUT, self.config.held_out, vocabulary)
         training = rung.training(data_dir, run, self.config.minutes / 60, seed)
         file = self.output / "figures" / f"{name}-{seed}.json"
         if result := read_result(file, training):
@@ -107,6 +112,11 @@ class Ladder:
         run_command("pretrain_eval", evaluation, log.with_stem(f"{log.stem}-evaluation"))
         figures = figures_of(run, data_dir, self.config.minutes)
         return write_result(file, training, **figures, disturbance=(others_after - others) / (total_after - total))
+
+
+def digest(settings: Config) -> str:
+    """A short name for what a command with these settings makes."""
+    return checksum_of(settings.binding())[:12]
 
 
 def tokens_of(data_dir: Path) -> int:
