@@ -63,6 +63,7 @@ def test_it_learns_and_every_example_is_evaluated_and_predicted(run: Path, tmp_p
     right = sum(one == other for one, other in zip(predicted, dev, strict=True))
     assert results["accuracy"] == pytest.approx(right / 45) and results["accuracy"] >= 0.95
     assert results["baselines"]["accuracy"] == max(dev.count("bad"), dev.count("good")) / 45
+    assert results["baselines"].keys() <= results.keys()  # none of a test set without labels
     assert sum(a == b for a, b in zip(predicted_labels(run / "predictions_test.tsv"), test, strict=True)) >= 19
 
 

@@ -238,7 +238,8 @@ class Finetuning:
                 result = self.task.evaluate(self.data.prepared(split), outputs, task_info)
             task_info = task_info.model_copy(update=result.calibration)
             prefix = "" if split == self.task.dev_splits[0] else f"{split}_"
-            report.add(split, prefix, result, self.data.baseline(split))
+            labelled = bool(result.metrics)
+            report.add(split, prefix, result, self.data.baseline(split) if labelled else {})
             if self.ranks.writer:
                 output.mkdir(parents=True, exist_ok=True)
                 result.write(output)

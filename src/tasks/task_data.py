@@ -63,8 +63,8 @@ class TaskData:
         return records
 
     def baseline(self, name: str) -> dict[str, float]:
-        """The baseline's metrics, where the labels are known."""
-        if not self.config.do_train or name not in self.task.dev_splits or not self.config.do_eval:
+        """The baseline's metrics on a split with labels; none where it is not evaluated, or nothing is trained on."""
+        if not self.config.do_train or name not in self.evaluated_splits:
             return {}
         return self.task.baseline(self.prepared(TRAIN), self.prepared(name))
 
