@@ -43,11 +43,12 @@ COLUMNS = {  # of the table: heading and format of each figure
     "updates": ("updates", ",.0f"),
     "tokens": ("tokens", ",.0f"),
     "tokens_per_s": ("tokens/s", ",.0f"),
-    "hidden_mlm_loss": ("loss at [MASK], nats", ".3f"),
+    "hidden_mlm_loss": ("nats a token at [MASK]", ".3f"),
     "unigram": ("unigram", ".3f"),
     "below_unigram": ("below unigram", ".3f"),
-    "hidden_mlm_accuracy": ("accuracy at [MASK]", ".3f"),
     "hidden_nats_per_character": ("nats a character", ".3f"),
+    "unigram_per_character": ("unigram", ".3f"),
+    "hidden_mlm_accuracy": ("accuracy at [MASK]", ".3f"),
     "sop_accuracy": ("order accuracy", ".3f"),
 }
 
@@ -130,11 +131,12 @@ def figures_of(run: Path, data_dir: Path, minutes: float) -> dict[str, float]:
     """What a finished run came to, from its files and the lengths of its examples.
 
     tokens: without padding. tokens_per_s: over the whole budget, compilation and saving included. Losses in nats a
-    token, at tokens shown as [MASK]; unigram: what the frequencies of the training text give there.
+    token and a character, at tokens shown as [MASK]; unigram: what the frequencies of the training text give there.
     """
     trained, results = read_object(run / "train_results.json"), read_object(run / "eval_results.json")
     tokens = trained["epoch"] * tokens_of(data_dir)
-    loss, unigram = results["hidden_mlm_loss"], results["baselines"]["hidden_mlm_loss"]["unigram"]
+    loss, baselines = results["hidden_mlm_loss"], results["baselines"]
+    unigram = baselines["hidden_mlm_loss"]["unigram"]
     return {
         "updates": trained["step"],
         "tokens": tokens,
@@ -143,6 +145,7 @@ def figures_of(run: Path, data_dir: Path, minutes: float) -> dict[str, float]:
         "unigram": unigram,
         "below_unigram": unigram - loss,
         "hidden_nats_per_character": results["hidden_nats_per_character"],
+        "unigram_per_character": baselines["hidden_nats_per_character"]["unigram"],
         "hidden_mlm_accuracy": results["hidden_mlm_accuracy"],
         "sop_accuracy": results["sop_accuracy"],
     }

@@ -97,13 +97,14 @@ def test_the_figures_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(pretraining_recipes, "tokens_of", lambda folder: 6000)
     (tmp_path / "train_results.json").write_text(json.dumps({"step": 40, "epoch": 0.5}))
     results = {"hidden_mlm_loss": 5.0, "hidden_mlm_accuracy": 0.25, "hidden_nats_per_character": 1.25}
-    results |= {"sop_accuracy": 0.5, "baselines": {"hidden_mlm_loss": {"unigram": 6.5}}}
+    lines = {"hidden_mlm_loss": {"unigram": 6.5}, "hidden_nats_per_character": {"unigram": 1.625}}
+    results |= {"sop_accuracy": 0.5, "baselines": lines}
     (tmp_path / "eval_results.json").write_text(json.dumps(results))
     figures = figures_of(tmp_path, tmp_path, minutes=0.5)
     assert (figures["updates"], figures["tokens"], figures["tokens_per_s"]) == (40, 3000.0, 100.0)
     assert (figures["below_unigram"], figures["hidden_mlm_accuracy"]) == (1.5, 0.25)
     other = figures | {"below_unigram": 2.5}
-    assert "| 1.500 | 0.250 |" in table({"a": [figures]})
+    assert "| 1.500 | 1.250 | 1.625 | 0.250 |" in table({"a": [figures]})
     assert "| 2.000 ± 0.707 |" in table({"a": [figures, other]})
 
 
