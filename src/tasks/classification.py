@@ -44,6 +44,9 @@ CUSTOM = "custom"
 OWN_FILES = ("task_name", CUSTOM)  # for needs
 TFRECORD = ".tfrecord"
 MOST_LABELS = 100_000
+CONSTANT = (
+    0.01  # standard deviation of predicted scores, as a share of that of the right ones, which tells nothing apart
+)
 LABELS = "labels"  # array of label ids or scores beside the rows of a split that has them
 
 
@@ -165,7 +168,16 @@ class ClassifierTask(Task):
             remarks.append(describe_f1(self.labels))
         if self._submission(name) and self.config.max_predict_samples:
             remarks.append(f"{self._submission(name)} is not written: max_predict_samples leaves rows out")
-        return EvaluationResult(metrics, partial(self._write, prepared.split, logits, right), tuple(remarks))
+        write = partial(self._write, prepared.split, logits, right)
+        collapse = "" if right is None else self._describe_collapse(predictions, right)
+        return EvaluationResult(metrics, write, tuple(remarks), collapse=collapse)
+
+    def _describe_collapse(self, predictions: np.ndarray, right: np.ndarray) -> str:
+        if self.regression and predictions.std() < CONSTANT * right.std():
+            return f"the score of every text is about {predictions.mean():.3g}"
+        if not self.regression and np.ptp(predictions) == 0 < np.ptp(right):
+            return f"the label of every text is {self.labels[predictions[0]]!r}"
+        return ""
 
     def _submission(self, split: str) -> str:
         """Name of the file that GLUE's server takes, "" for none."""

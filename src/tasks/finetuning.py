@@ -62,16 +62,21 @@ def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
         return
     output = Path(config.output_path) if config.output_path else root
     results: dict[str, dict[str, float]] = {}
+    collapsed: list[int] = []
     for seed in range(config.seed, config.seed + config.num_seeds):
         several = f"seed-{seed}" if config.num_seeds > 1 else ""
         evaluation = work.train(root / several, seed)
         if config.do_eval or config.do_predict:
             report = work.evaluate(root / several, output / several, evaluation)
             results[str(seed)] = report.metrics
+            collapsed += [seed] * report.collapsed
             if report.calibration and work.ranks.writer:
                 calibrate(root / several, report.calibration)
     if config.num_seeds > 1 and work.ranks.writer and any(results.values()):
-        write_json(output / EVAL_FILE, {"seeds": results, **summarise(list(results.values()))})
+        if collapsed:
+            logger.warning(f"collapsed: {len(collapsed)} of {config.num_seeds} seeds: {', '.join(map(str, collapsed))}")
+        summary = summarise(list(results.values()))
+        write_json(output / EVAL_FILE, {"seeds": results, "collapsed_seeds": collapsed, **summary})
 
 
 def check_outputs(config: FinetuneConfig) -> None:
@@ -110,6 +115,7 @@ class Report:
     baselines: dict[str, float] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
     calibration: dict[str, Any] = field(default_factory=dict)
+    collapsed: bool = False
 
     def add(self, split: str, prefix: str, result: EvaluationResult, baseline: dict[str, float]) -> None:
         """The result of one more split."""
@@ -120,7 +126,8 @@ class Report:
 
     def write(self, output: Path, **facts: Any) -> None:
         """Write eval_results.json, facts first."""
-        write_json(output / EVAL_FILE, {**facts, **self.metrics, "baselines": self.baselines, "remarks": self.remarks})
+        told = {"collapsed": self.collapsed, "baselines": self.baselines, "remarks": self.remarks}
+        write_json(output / EVAL_FILE, {**facts, **self.metrics, **told})
 
     def log(self) -> None:
         """Log it."""
@@ -129,6 +136,15 @@ class Report:
             logger.info(f"{name}: {value:.4f}{compared}")
         for remark in self.remarks:
             logger.info(remark)
+
+
+def describe_collapse(collapse: str, config: FinetuneConfig) -> str:
+    """What to try where a fine-tuning ends with the same answer for every row (Mosbach et al. 2021, section 5)."""
+    rate = config.optimizer_settings()["learning_rate"]
+    return (
+        f"collapsed: on the development set {collapse}, so nothing was learnt; try a quarter of the learning rate "
+        f"({rate:g} -> {rate / 4:g}), a warm-up twice as long, or another seed"
+    )
 
 
 class Finetuning:
@@ -240,6 +256,9 @@ class Finetuning:
             prefix = "" if split == self.task.dev_splits[0] else f"{split}_"
             labelled = bool(result.metrics)
             report.add(split, prefix, result, self.data.baseline(split) if labelled else {})
+            if result.collapse and split == self.task.dev_splits[0]:
+                report.collapsed = True
+                report.remarks.append(describe_collapse(result.collapse, self.config))
             if self.ranks.writer:
                 output.mkdir(parents=True, exist_ok=True)
                 result.write(output)

@@ -82,7 +82,9 @@ class RaceTask(Task):
             "prediction": names[choices].tolist(),
             "probability": softmax(outputs["logits"], 1).max(1),
         }
-        return EvaluationResult(metrics, partial(_write, prepared.split, columns))
+        collapsed = np.ptp(choices) == 0 < np.ptp(right)
+        collapse = f"the answer to every question is {columns['prediction'][0]!r}" if collapsed else ""
+        return EvaluationResult(metrics, partial(_write, prepared.split, columns), collapse=collapse)
 
     def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:
         """The majority class: the letter that is most often right in training."""

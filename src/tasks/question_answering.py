@@ -151,7 +151,9 @@ class SquadV2Task(SquadTask):
         if not any(written.values()):
             remarks.append(f"no question is answered: {_why_none(absent, threshold)}")
         write = partial(_write, prepared.split, predictions, threshold)
-        return EvaluationResult(metrics, write, tuple(remarks), calibration)
+        collapsed = metrics and not any(written.values()) and not all(one.is_impossible for one in questions)
+        collapse = "no question is answered" if collapsed else ""
+        return EvaluationResult(metrics, write, tuple(remarks), calibration, collapse)
 
     def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:
         """No answer to any question."""

@@ -92,12 +92,14 @@ class EvaluationResult:
     write: puts the predictions into a folder: predictions_SPLIT.tsv, and what the task's official formats are.
     remarks: sentences without which the metrics could be misread.
     calibration: what the development split says about using the weights, where their task.json does not.
+    collapse: in words what is predicted for every row alike although right answers differ; "" where predictions do.
     """
 
     metrics: dict[str, float]
     write: Callable[[Path], object]
     remarks: tuple[str, ...] = ()
     calibration: dict[str, Any] = field(default_factory=dict)
+    collapse: str = ""
 
 
 class Task(ABC):

@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -127,7 +127,9 @@ class NerTask(Task):
         gold = [sentence.tags for sentence in sentences]
         metrics = entity_scores(gold, tags) if all(one is not None for one in gold) else {}
         sure = [words.max(1) for words in probabilities]
-        return EvaluationResult(metrics, partial(_write, prepared.split, tags, sure))
+        collapsed = metrics and not _has_entities(tags) and _has_entities(gold)
+        collapse = "no word of any sentence is an entity" if collapsed else ""
+        return EvaluationResult(metrics, partial(_write, prepared.split, tags, sure), collapse=collapse)
 
     def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:
         """For every word the tag that it has most often in training; O for unseen words."""
@@ -139,6 +141,10 @@ class NerTask(Task):
         sentences = dev.split.examples
         guessed = [[usual.get(word, OUTSIDE) for word in sentence.words] for sentence in sentences]
         return entity_scores([sentence.tags for sentence in sentences], guessed)
+
+
+def _has_entities(sentences: Iterable[Sequence[str]]) -> bool:
+    return any(tag != OUTSIDE for tags in sentences for tag in tags)
 
 
 def _write(split: NerSplit, tags: list[list[str]], sure: list[np.ndarray], folder: Path) -> None:

@@ -1,0 +1,91 @@
+"""Fine-tuning that ends with the same answer for every row says so, and what to try; one that does not, does not."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import run_classifier
+from model_utils.schema import load_config
+from src.create_finetune_data import ReadySplit
+from src.data.feature_files import Ragged
+from src.data.ner_data import NerSplit, Sentence
+from src.tasks.classification import ClassifierConfig, ClassifierTask
+from src.tasks.multiple_choice import RaceConfig, RaceTask
+from src.tasks.spec import PreparedSplit
+from src.tasks.token_classification import NerConfig, NerTask
+from tests.helpers.classifier_run import classifier_arguments, write_classifier_data, write_table
+
+
+def test_seeds_that_answer_with_the_majority_class_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nearly all texts to learn from are "good" ones, so that a few updates teach that all are."""
+    write_classifier_data(tmp_path)
+    (tmp_path / "train.tsv").write_text(
+        "text_a\tlabel\n" + "the film is great\tgood\n" * 198 + "a dull film\tbad\n" * 2
+    )
+    changes = {"epoch_num": 1, "num_seeds": 2, "seed": 3}
+    run_classifier.main(load_config(ClassifierConfig, classifier_arguments(tmp_path, tmp_path / "run", **changes)))
+    sentence = (
+        "collapsed: on the development set the label of every text is 'good', so nothing was learnt; try a quarter of "
+        "the learning rate (0.005 -> 0.00125), a warm-up twice as long, or another seed"
+    )
+    for seed in (3, 4):
+        results = json.loads((tmp_path / f"run/seed-{seed}/eval_results.json").read_text())
+        assert results["collapsed"] is True and results["remarks"] == [sentence]
+        assert results["accuracy"] == results["baselines"]["accuracy"]
+    assert json.loads((tmp_path / "run/eval_results.json").read_text())["collapsed_seeds"] == [3, 4]
+    said = capsys.readouterr().out
+    assert said.count(sentence) == 2 and "collapsed: 2 of 2 seeds: 3, 4" in said
+
+
+@pytest.mark.parametrize(
+    ("scores", "right", "collapse"),
+    [
+        ([[1, 0], [3, 2], [0, -1]], [0, 1, 1], "the label of every text is 'bad'"),
+        ([[1, 0], [3, 2], [0, 1]], [0, 1, 1], ""),
+        ([[1, 0], [3, 2], [0, -1]], [0, 0, 0], ""),
+        ([[2.5], [2.504], [2.5]], [1.0, 2.0, 3.0], "the score of every text is about 2.5"),
+        ([[2.5], [2.6], [2.5]], [1.0, 2.0, 3.0], ""),
+        ([[2.5], [2.5], [2.5]], None, ""),
+    ],
+)
+def test_classes_and_scores(tmp_path: Path, scores: list, right: list | None, collapse: str) -> None:
+    write_table(tmp_path / "train.tsv", 9, 1)
+    changes = {"num_class": 1} if len(scores[0]) == 1 else {"label_list": "bad,good"}
+    arguments = classifier_arguments(tmp_path, tmp_path / "run", vocab_file_path="vocab.txt", **changes)
+    task = ClassifierTask(load_config(ClassifierConfig, arguments), tokenizer=None)
+    columns = {} if right is None else {"label_ids": None}
+    records = SimpleNamespace(columns=columns, array=lambda _: np.array(right))
+    outputs = {"logits": np.float32(scores)}
+    result = task.evaluate(PreparedSplit(ReadySplit("dev", Path()), records), outputs, task.task_info)
+    assert result.collapse == collapse
+
+
+@pytest.mark.parametrize(("favourite", "collapse"), [(1, "the answer to every question is 'B'"), (None, "")])
+def test_choices(favourite: int | None, collapse: str) -> None:
+    right = np.array([0, 1, 2])
+    arrays = {"labels": right, "levels": np.zeros(3, int), "question_ids": np.array(["a", "b", "c"])}
+    task = RaceTask(RaceConfig(data_dir="RACE", vocab_file_path="vocab.txt", do_train=False), None)
+    logits = np.eye(4)[right if favourite is None else np.full(3, favourite)]
+    records = SimpleNamespace(array=arrays.__getitem__)
+    result = task.evaluate(PreparedSplit(ReadySplit("dev", Path()), records), {"logits": logits}, task.task_info)
+    assert result.collapse == collapse
+
+
+@pytest.mark.parametrize(
+    ("gold", "tag", "collapse"),
+    [("B-DISH", 0, "no word of any sentence is an entity"), ("B-DISH", 1, ""), ("O", 0, "")],
+)
+def test_entities(gold: str, tag: int, collapse: str) -> None:
+    task = NerTask(NerConfig(label_list=("O", "B-DISH"), vocab_file_path="vocab.txt", do_train=False), None)
+    split = NerSplit("dev", [Sentence(("soup", "now"), (gold, "O"))], task.labels, None, 16)
+    arrays = {"words": np.array([[0, 1], [0, 2]]), "sentence_words": np.array([2])}
+    logits = np.zeros((4, 2))
+    logits[1:3, tag] = 1.0
+    records = SimpleNamespace(array=arrays.__getitem__)
+    outputs = {"logits": Ragged(logits, np.array([4]))}
+    assert task.evaluate(PreparedSplit(split, records), outputs, task.task_info).collapse == collapse
