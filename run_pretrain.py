@@ -13,6 +13,7 @@ from src.data.batches import Loading
 from src.model_folder import ModelFolder
 from src.training.dry_run import dry_run
 from src.training.flops import Utilisation
+from src.training.learning_check import learning_check
 from src.training.pretraining import build_architecture, held_out_evaluation, initialise, reference_lines
 from src.training.ranks import Ranks, ranks_of
 from src.training.run_folder import RunFolder, check_run_folder
@@ -58,6 +59,7 @@ def build_trainer(config: PretrainConfig, device: Device, ranks: Ranks, folder: 
         share = replace(loading, shuffle=False, evaluation=True)
         held_out = create_pretrain_dataset(config.eval_data_dir, share)
         evaluation = held_out_evaluation(network, architecture, held_out, data, tokenizer, config, ranks)
+    lines = reference_lines(architecture, data, held_out, tokenizer, config, ranks)
     return Trainer(
         step,
         data,
@@ -68,8 +70,9 @@ def build_trainer(config: PretrainConfig, device: Device, ranks: Ranks, folder: 
         ranks,
         initialise=partial(initialise, network, data, config.load_checkpoint_path),
         evaluation=evaluation,
-        baselines=reference_lines(architecture, data, held_out, tokenizer, config, ranks),
+        baselines=lines,
         utilisation=Utilisation(architecture),
+        learning=learning_check(config, architecture, lines),
     )
 
 

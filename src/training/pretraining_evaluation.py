@@ -20,9 +20,9 @@ from model_utils.errors import DataError
 from src.albert_for_pre_training import PreTrainingEvaluation
 from src.tokenization import FullTokenizer
 from src.training.ranks import ALONE, Ranks
-from src.training.run_log import Baselines
+from src.training.run_log import UNIGRAM, Baselines
 
-UNIGRAM, OWN_UNIGRAM = "unigram", "own unigram"
+OWN_UNIGRAM = "own unigram"
 PER_CHARACTER = "hidden_nats_per_character"
 
 

@@ -22,6 +22,8 @@ LOG_FILE = "train_log.jsonl"
 CURVES_FILE = "curves.png"
 EVAL_PREFIX = "eval_"
 
+UNIGRAM = "unigram"  # the reference line of a model that knows how frequent each token is, and nothing else
+
 Baselines = Mapping[str, Mapping[str, float]]  # metric -> name of a reference line -> its height
 
 

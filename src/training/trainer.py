@@ -22,6 +22,7 @@ from src.data.pretraining_data import PretrainingData
 from src.training.checkpoint import prune_checkpoints, restore
 from src.training.evaluation import BestTracker, Evaluation
 from src.training.flops import Utilisation
+from src.training.learning_check import LearningCheck
 from src.training.meters import Speed, Stopwatch, Window
 from src.training.pending_updates import PendingUpdates, ReadUpdate, Update, read_values
 from src.training.progress import Progress
@@ -53,6 +54,7 @@ class Trainer:
             (src/training/checkpoint.py) and may end the run.
         baselines: reference lines of the metrics.
         utilisation: what the log's mfu is computed by; None: there is none.
+        learning: warns where the run learns nothing; None: nobody looks.
     """
 
     def __init__(
@@ -68,10 +70,11 @@ class Trainer:
         evaluation: Evaluation | None = None,
         baselines: Baselines | None = None,
         utilisation: Utilisation | None = None,
+        learning: LearningCheck | None = None,
     ) -> None:
         self.step, self.data, self.plan, self.config, self.folder = step, data, plan, config, folder
         self.facts, self.ranks, self.initialise, self.evaluation = facts, ranks, initialise, evaluation
-        self.baselines, self.utilisation = baselines or {}, utilisation
+        self.baselines, self.utilisation, self.learning = baselines or {}, utilisation, learning
         self.best = BestTracker(evaluation.selection if evaluation else None)
         self.progress = Progress(plan)
         self.signals, self.stop_signal = StopSignals(), 0
@@ -383,7 +386,10 @@ class Trainer:
             "mfu": self.utilisation.mfu(flops) if self.utilisation and flops else None,
             "eta_s": rate and self.progress.seconds_left(step, rate),
         }
-        self.log.write(record | {EVAL_PREFIX + name: value for name, value in (evaluation or {}).items()})
+        record |= {EVAL_PREFIX + name: value for name, value in (evaluation or {}).items()}
+        self.log.write(record)
+        if self.learning:
+            self.learning.watch(record, self.progress.share)
 
     def save(self) -> None:
         """Write a checkpoint and prune older ones of this run; only rank 0 does."""
@@ -407,10 +413,12 @@ class Trainer:
         raise SystemExit(128 + self.stop_signal)
 
     def finish(self) -> dict[str, Any]:
-        """Mark the run as finished and obey a signal that came with its end; returns and raises as fit."""
+        """Mark the run as finished, say what it came to and obey a signal that came with its end; as fit."""
         step, results = self.progress.step, self.log.records[-1] if self.log and self.log.records else {}
         if self.progress.elapsed >= 1 and step < self.plan.train_steps and not self.best.out_of_patience:
             logger.info(f"max_train_hours {self.config.max_train_hours:g} are over after step {step}")
+        if self.learning and results:
+            results = results | {"remarks": self.learning.closing_remarks(results)}
         self.folder.finish(results)
         self.meet()
         if self.stop_signal:

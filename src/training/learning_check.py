@@ -1,0 +1,94 @@
+"""A pre-training run that has learnt nothing but how frequent each token is says so, and what it is likely to be."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from src.albert_config import AlbertConfig, fitted_initializer_range
+from src.training.run_log import EVAL_PREFIX, UNIGRAM, Baselines
+from src.training.training_config import PretrainConfig
+
+logger = logging.getLogger(__name__)
+BEGUN = 0.2  # share of a run after which it should have learnt something from context
+NOISE = 0.02  # nats; a run that has learnt from context is further below unigram
+METRICS = (f"{EVAL_PREFIX}hidden_mlm_loss", f"{EVAL_PREFIX}mlm_loss", "mlm_loss")  # the first that a run has decides
+RATE_TIMES_WIDTH = 0.3  # of AdamWeightDecay and Adam: 1e-3 for 312 states, 4e-4 for 768
+LAMB_RATE = 0.007  # LTG-BERT's (Samuel et al. 2023), whatever the width
+FAR = 4.0  # times more or less than usual
+FEW_UPDATES = 3000
+SLOW_BETA2 = 0.999
+
+
+@dataclass
+class LearningCheck:
+    """Compares a run's loss with the unigram baseline, after BEGUN of the run and at its end.
+
+    metric: of the log's records. unigram: its baseline. begun: whether the first comparison was made.
+    """
+
+    config: PretrainConfig
+    architecture: AlbertConfig
+    metric: str
+    unigram: float
+    begun: bool = False
+
+    def watch(self, record: Mapping[str, Any], share: float) -> None:
+        """Warn once if the first record after BEGUN of the run, of which `share` is over, shows nothing learnt."""
+        if BEGUN <= share < 1 and not self.begun and record.get(self.metric) is not None:
+            self.begun = True
+            if remark := self.remark(record, share):
+                logger.warning(remark)
+
+    def closing_remarks(self, record: Mapping[str, Any]) -> list[str]:
+        """The same of the run's last record, which is logged."""
+        remarks = [remark] if (remark := self.remark(record, 1.0)) else []
+        for remark in remarks:
+            logger.warning(remark)
+        return remarks
+
+    def remark(self, record: Mapping[str, Any], share: float) -> str:
+        """A sentence if the record is not below unigram, else ""."""
+        loss = record.get(self.metric)
+        if loss is None or loss < self.unigram - NOISE:
+            return ""
+        causes = likely_causes(self.config, self.architecture, round(record["step"] / share))
+        return (
+            f"nothing is learnt from context: after {record['step']} updates, {share:.0%} of the run, {self.metric} is "
+            f"{loss:.3f}, no better than what the frequencies of tokens give (unigram {self.unigram:.3f}). Likely "
+            f"causes, the likeliest first: " + "; ".join(causes)
+        )
+
+
+def learning_check(config: PretrainConfig, architecture: AlbertConfig, baselines: Baselines) -> LearningCheck | None:
+    """The check of a run with these reference lines; None where no unigram baseline is known."""
+    for metric in METRICS if config.eval_steps else METRICS[-1:]:
+        lines = baselines.get(metric.removeprefix(EVAL_PREFIX), {})
+        if UNIGRAM in lines:
+            return LearningCheck(config, architecture, metric, lines[UNIGRAM])
+    return None
+
+
+def likely_causes(config: PretrainConfig, architecture: AlbertConfig, updates: int) -> list[str]:
+    """What in the settings of a run of so many updates may keep it at the unigram baseline, the likeliest first."""
+    settings, hidden = config.optimizer_settings(), architecture.hidden_size
+    optimizer, rate = settings["name"], settings["learning_rate"]
+    usual = LAMB_RATE if optimizer == "Lamb" else RATE_TIMES_WIDTH / hidden
+    far = f"for {optimizer} with hidden_size {hidden} (usual: about {usual:.2g})"
+    warmup = settings["warmup_ratio"] or settings["warmup_steps"] / updates
+    slow = optimizer == "AdamWeightDecay" and settings["beta2"] >= SLOW_BETA2 and not settings["bias_correction"]
+    given, fitted = architecture.initializer_range, fitted_initializer_range(hidden)
+    suspects = (
+        (rate < usual / FAR, f"learning_rate {rate:g} is low {far}"),
+        (rate > usual * FAR, f"learning_rate {rate:g} is high {far}"),
+        (warmup > BEGUN, f"the warm-up takes {warmup:.0%} of the run (usual: a tenth or less)"),
+        (
+            not architecture.use_relative_positions,
+            "absolute positions take long to be learnt (albert_cfg.use_relative_positions true)",
+        ),
+        (updates < FEW_UPDATES, f"{updates} updates in all are few (a smaller batch or shorter examples make more)"),
+        (slow, f"beta2 {settings['beta2']:g} makes the first updates too large (0.98, or bias_correction true)"),
+        (given < fitted / 1.5, f"initializer_range {given:g} is small for hidden_size {hidden} (auto: {fitted:.3f})"),
+        (True, "the vocabulary does not fit the text, or the text is no running text (look at some examples)"),
+    )
+    return [sentence for applies, sentence in suspects if applies]

@@ -1,0 +1,90 @@
+"""A pre-training run that learns nothing from context says so, on the way and at its end; one that learns does not."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import run_pretrain
+from src import create_pretraining_data
+from src.albert_config import PRESETS
+from src.create_pretraining_data import CreateDataConfig
+from src.training.learning_check import LearningCheck, learning_check, likely_causes
+from src.training.training_config import PretrainConfig
+from tests.helpers.pretraining_run import SPECIALS, config_of
+
+WORDS = [f"word{number}" for number in range(20)]
+FIRST = "nothing is learnt from context"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Documents of one word each, repeated: whoever looks at the other tokens knows the hidden ones."""
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "vocab.txt").write_text("\n".join(SPECIALS + WORDS) + "\n")
+    for name, repeats in (("train", 12), ("held_out", 2)):
+        documents = ["\n".join([" ".join([word] * 9)] * 6) for word in WORDS * repeats]
+        (folder / f"{name}.txt").write_text("\n\n".join(documents))
+        settings = {"vocab_file": folder / "vocab.txt", "max_seq_length": 32, "dupe_factor": 1, "num_workers": 1}
+        settings |= {"input_file": folder / f"{name}.txt", "output_file": folder / name / f"{name}.mindrecord"}
+        create_pretraining_data.main(CreateDataConfig(**settings, max_predictions_per_seq=5))
+    return folder
+
+
+@pytest.mark.parametrize(("rate", "learns"), [(1e-7, False), (5e-3, True)])
+def test_a_run_says_whether_it_learns(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], rate: float, learns: bool
+) -> None:
+    changes = {"train_steps": 100, "eval_steps": 50, "optimizer_cfg.AdamWeightDecay.learning_rate": rate}
+    run_pretrain.main(config_of(data, tmp_path, **changes))
+    said, results = capsys.readouterr().out, json.loads((tmp_path / "train_results.json").read_text())
+    unigram = 3.0  # of twenty words
+    assert (results["eval_hidden_mlm_loss"] < unigram - 0.5) == learns
+    if learns:
+        assert FIRST not in said and results["remarks"] == []
+        return
+    assert said.count(FIRST) == 2
+    assert f"{FIRST}: after 50 updates, 50% of the run, eval_hidden_mlm_loss is " in said
+    (remark,) = results["remarks"]
+    assert remark.startswith(f"{FIRST}: after 100 updates, 100% of the run") and remark in said
+    assert "learning_rate 1e-07 is low for AdamWeightDecay with hidden_size 32 (usual: about 0.0094)" in remark
+
+
+def check(**changes: Any) -> LearningCheck:
+    lines = {"mlm_loss": {"chance": 10.0, "unigram": 7.0}, "hidden_mlm_loss": {"unigram": 7.1}}
+    found = learning_check(PretrainConfig(**changes), PRESETS["albert_tiny"], lines)
+    assert found is not None
+    return found
+
+
+def test_what_is_held_out_and_hidden_decides_where_it_is_known(caplog: pytest.LogCaptureFixture) -> None:
+    assert (check().metric, check().unigram) == ("mlm_loss", 7.0)
+    evaluated = check(eval_steps=10, eval_data_dir="held_out")
+    assert (evaluated.metric, evaluated.unigram) == ("eval_hidden_mlm_loss", 7.1)
+    assert learning_check(PretrainConfig(), PRESETS["albert_tiny"], {"mlm_loss": {"chance": 10.0}}) is None
+    for share, loss in ((0.1, 7.2), (0.3, None), (0.3, 6.5), (0.4, 7.2)):
+        evaluated.watch({"step": 30, "mlm_loss": 9.0, "eval_hidden_mlm_loss": loss}, share)
+    assert caplog.text == ""  # the first evaluation after a fifth of the run was good
+    again = check()
+    for share in (0.1, 0.3, 0.5):
+        again.watch({"step": 30, "mlm_loss": 7.0}, share)
+    assert caplog.text.count(FIRST) == 1 and "after 30 updates, 30% of the run" in caplog.text
+
+
+def test_causes_are_those_that_the_settings_leave() -> None:
+    tiny = PRESETS["albert_tiny"].replace(use_relative_positions=True, initializer_range=0.036)
+    good = PretrainConfig(optimizer_cfg={"AdamWeightDecay": {"learning_rate": 1e-3}})
+    (last,) = likely_causes(good, tiny, updates=10_000)
+    assert "vocabulary" in last
+    settings = {"learning_rate": 2e-5, "beta2": 0.999, "warmup_steps": 300}
+    causes = likely_causes(PretrainConfig(optimizer_cfg={"AdamWeightDecay": settings}), PRESETS["albert_tiny"], 1000)
+    beginnings = ("learning_rate 2e-05 is low", "the warm-up takes 30%", "absolute positions", "1000 updates in all")
+    beginnings += ("beta2 0.999", "initializer_range 0.02 is small for hidden_size 312 (auto: 0.036)", "the vocabulary")
+    assert [cause.startswith(start) for cause, start in zip(causes, beginnings, strict=True)] == [True] * 7
+    corrected = PretrainConfig(optimizer_cfg={"AdamWeightDecay": settings | {"bias_correction": True}})
+    assert not any("beta2" in cause for cause in likely_causes(corrected, PRESETS["albert_tiny"], 1000))
+    wild = PretrainConfig(optimizer_cfg={"optimizer": "Lamb", "Lamb": {"learning_rate": 0.1, "warmup_steps": 10}})
+    assert likely_causes(wild, tiny, 10_000)[0] == (
+        "learning_rate 0.1 is high for Lamb with hidden_size 312 (usual: about 0.007)"
+    )
