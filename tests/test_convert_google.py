@@ -20,6 +20,7 @@ from tests.helpers import google_figures
 from tests.helpers.conversions import (
     GROUPED,
     PRE_TRAINING,
+    as_google,
     assert_same_bits,
     convert,
     own_weights,
@@ -155,12 +156,6 @@ def write_google(tensorflow: Any, prefix: Path, variables: dict[str, np.ndarray]
         shape_and_slices=[""] * len(variables),
         tensors=[tensorflow.constant(value) for value in variables.values()],
     )
-
-
-def as_google(values: dict[str, np.ndarray], config: AlbertConfig) -> dict[str, np.ndarray]:
-    """Weights under google's names in google's orientation."""
-    names = google_names(config.num_hidden_groups, config.inner_group_num)
-    return {names[name]: value.T if names[name].endswith("kernel") else value for name, value in values.items()}
 
 
 @pytest.mark.parametrize("task", GOOGLE_TASKS)

@@ -36,8 +36,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_says_whether_it_learns(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], rate: float, learns: bool
 ) -> None:
-    changes = {"train_steps": 100, "eval_steps": 50, "optimizer_cfg.AdamWeightDecay.learning_rate": rate}
-    run_pretrain.main(config_of(data, tmp_path, **changes))
+    optimizer = {"learning_rate": rate, "beta2": 0.98}
+    changes = {f"optimizer_cfg.AdamWeightDecay.{key}": value for key, value in optimizer.items()}
+    changes |= {"albert_cfg.hidden_dropout_prob": 0, "albert_cfg.attention_probs_dropout_prob": 0}
+    changes |= {"albert_cfg.use_relative_positions": True, "albert_cfg.initializer_range": "auto"}
+    run_pretrain.main(config_of(data, tmp_path, train_steps=100, eval_steps=50, **changes))
     said, results = capsys.readouterr().out, json.loads((tmp_path / "train_results.json").read_text())
     unigram = 3.0  # of twenty words
     assert (results["eval_hidden_mlm_loss"] < unigram - 0.5) == learns

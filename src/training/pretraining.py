@@ -42,10 +42,9 @@ def build_architecture(
     Raises:
         ConfigError, DataError: the sizes contradict each other or the data, or this has another vocabulary.
     """
-    if weights:
-        tokenizer = tokenizer or tokenizer_beside(Path(weights), data)
+    beside = tokenizer_beside(Path(weights), data) if weights else None
     file = find_config_file(weights) if weights else None
-    architecture = config.albert_config(_vocab_size(config, data, tokenizer, file), compute_type, weights)
+    architecture = config.albert_config(_vocab_size(config, data, tokenizer or beside, file), compute_type, weights)
     data.check_fits(architecture)
     preset, found = PRESETS[config.albert_network].to_dict(), architecture.to_dict()
     keys = [key for key in found if found[key] != preset[key] and key not in RUN_KEYS | {"vocab_size"}]
@@ -89,13 +88,13 @@ def _vocab_size(config: Any, data: PretrainingData, tokenizer: FullTokenizer | N
 
 
 def initialise(network: AlbertForPreTraining, data: PretrainingData, weights: str) -> None:
-    """First weights of a run: those of a checkpoint, else an output bias of the data's token frequencies."""
+    """First weights of a run: an output bias of the data's token frequencies, and what a checkpoint has."""
+    if data.token_counts is not None:
+        initialise_output_bias(network, data.token_counts)
     if weights:
         contents = find_checkpoint(Path(weights))
         data.check_vocabulary(trained_on(contents), contents.path)
         load_backbone(network, contents)
-    elif data.token_counts is not None:
-        initialise_output_bias(network, data.token_counts)
 
 
 def trained_on(contents: Checkpoint) -> dict[str, Any]:

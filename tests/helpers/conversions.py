@@ -13,7 +13,7 @@ from src.albert_config import AlbertConfig
 from src.checkpoint_files import Checkpoint, find_checkpoint
 from src.conversion.checks import weight_shapes
 from src.conversion.own_folder import write_own
-from src.conversion.weight_names import hugging_face_names
+from src.conversion.weight_names import google_names, hugging_face_names
 from src.model_folder import ModelFolder
 from src.tasks.task_info import TaskInfo
 
@@ -49,6 +49,12 @@ def sizes(config: AlbertConfig) -> dict[str, Any]:
     """The keys that google's and Hugging Face's files have."""
     own = {"share_parameters", "use_relative_positions", "max_relative_position", "compute_type", "recompute"}
     return {key: value for key, value in config.to_dict().items() if key not in own}
+
+
+def as_google(values: dict[str, np.ndarray], config: AlbertConfig) -> dict[str, np.ndarray]:
+    """Weights under google's names in google's orientation."""
+    names = google_names(config.num_hidden_groups, config.inner_group_num)
+    return {names[name]: value.T if names[name].endswith("kernel") else value for name, value in values.items()}
 
 
 def write_hugging_face(
