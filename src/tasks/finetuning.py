@@ -141,9 +141,10 @@ class Report:
 def describe_collapse(collapse: str, config: FinetuneConfig) -> str:
     """What to try where a fine-tuning ends with the same answer for every row (Mosbach et al. 2021, section 5)."""
     rate = config.optimizer_settings()["learning_rate"]
+    quarter = "a quarter of the learning rate" + (f" ({rate:g} -> {rate / 4:g})" if config.do_train else "")
     return (
-        f"collapsed: on the development set {collapse}, so nothing was learnt; try a quarter of the learning rate "
-        f"({rate:g} -> {rate / 4:g}), a warm-up twice as long, or another seed"
+        f"collapsed: on the development set {collapse}, so nothing was learnt; try {quarter}, a warm-up twice as long, "
+        "or another seed"
     )
 
 
