@@ -78,3 +78,8 @@ def write_result(file: Path, config: Config, **figures: Any) -> dict[str, Any]:
     result = {**figures, CONFIG: config.from_anywhere().to_dict()}
     write_json(file, result)
     return result
+
+
+def add_results(file: Path, results: dict[str, Any]) -> None:
+    """Write results by name into a JSON file, in place of earlier ones of these names; the others stay."""
+    write_json(file, (read_object(file) if file.exists() else {}) | results)

@@ -16,13 +16,12 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from benchmarks.commands import read_result, run_command, write_result
+from benchmarks.commands import add_results, read_result, run_command, write_result
 from benchmarks.machine import machine_facts
 from benchmarks.rung import Rung, find_rungs
 from benchmarks.turns import machine_seconds
 from model_utils.config import MINUTES, check_output_folder, run_main
 from model_utils.errors import ConfigError
-from model_utils.files import write_json
 from model_utils.json_files import checksum_of, read_object
 from model_utils.schema import Config, option
 from src.create_pretraining_data import CreateDataConfig
@@ -69,8 +68,8 @@ class RecipesConfig(Config):
 class Ladder:
     """The folder of a ladder, and what its rungs share."""
 
-    def __init__(self, config: RecipesConfig) -> None:
-        self.config, self.output = config, Path(config.output)
+    def __init__(self, config: RecipesConfig, machine: dict[str, Any]) -> None:
+        self.config, self.machine, self.output = config, machine, Path(config.output)
         self.logs = self.output / "logs"
         self.logs.mkdir(parents=True, exist_ok=True)
 
@@ -112,7 +111,8 @@ class Ladder:
         evaluation = PretrainEvalConfig(load_checkpoint_path=run, data_dir=held_out, batch_size=EVAL_BATCH)
         run_command("pretrain_eval", evaluation, log.with_stem(f"{log.stem}-evaluation"))
         figures = figures_of(run, data_dir, self.config.minutes)
-        return write_result(file, training, **figures, disturbance=(others_after - others) / (total_after - total))
+        disturbance = (others_after - others) / (total_after - total)
+        return write_result(file, training, **figures, disturbance=disturbance, machine=self.machine)
 
 
 def digest(settings: Config) -> str:
@@ -176,7 +176,7 @@ def check_texts(config: RecipesConfig) -> None:
 
 
 def main(config: RecipesConfig) -> None:
-    """Run the ladder; print the table and write results.json after every rung."""
+    """Run the ladder and print the table; results.json has every rung as soon as it is done."""
     rungs = find_rungs(config.rungs)
     check_texts(config)
     check_output_folder(Path(config.output), "output")
@@ -188,17 +188,17 @@ def main(config: RecipesConfig) -> None:
         logger.info(f"{name}: {rung.question}")
     if config.dry_run:
         return
-    ladder, machine = Ladder(config), machine_facts()
+    ladder = Ladder(config, machine_facts())
     results: dict[str, list[dict[str, Any]]] = {}
     for name, rung in rungs.items():
         results[name] = []
         for seed in seeds:
             logger.info(f"{name}, seed {seed}")
             results[name].append(ladder.run(name, rung, seed))
-        described = {name: {"question": rungs[name].question, "runs": runs} for name, runs in results.items()}
-        write_json(ladder.output / RESULTS_FILE, {"settings": config.to_dict(), "machine": machine, "rungs": described})
+        described = {"question": rung.question, "minutes": config.minutes, "runs": results[name]}
+        add_results(ladder.output / RESULTS_FILE, {name: described})
         logger.info(table({name: results[name]}).splitlines()[-1])
-    print(json.dumps(machine))
+    print(json.dumps(ladder.machine))
     print(table(results))
 
 

@@ -24,12 +24,11 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from benchmarks.commands import read_result, run_command, write_result
+from benchmarks.commands import add_results, read_result, run_command, write_result
 from benchmarks.machine import machine_facts
 from benchmarks.transfer_tasks import ENGLISH, TRANSFER_TASKS
 from model_utils.config import EPOCHS, check_output_folder, run_main
 from model_utils.errors import ConfigError
-from model_utils.files import write_json
 from model_utils.json_files import read_object
 from model_utils.schema import Config, option
 from src.albert_config import AlbertConfig, AlbertOverrides
@@ -170,7 +169,7 @@ class Transfer:
                 self.estimate.plan(name, start.name, flops, len(config.rates) + config.seeds - 1)
 
     def run(self, name: str, start: Start, rate: str, seed: int) -> dict[str, Any]:
-        """Fine-tune once: `dev`, by which the rate is chosen; `figure`; `baseline` of the same; `seconds`."""
+        """Fine-tune once: `dev`, by which the rate is chosen; `figure`; `baseline` of the same; and some more."""
         task, folder = self.tasks[name], self.output / "runs" / name / start.name
         file, scratch = folder / f"{rate}-{seed}.json", folder / f"{rate}-{seed}"
         config = at_rate(task.config, rate).replace(
@@ -186,9 +185,14 @@ class Transfer:
             began = time.monotonic()
             run_command(task.module, config, folder / f"{rate}-{seed}.log")
             ended = read_object(scratch / "eval_results.json")
-            figures = {"dev": ended[task.metric], "figure": ended[task.figure]}
-            baseline = ended["baselines"][task.figure]
-            result = write_result(file, config, **figures, baseline=baseline, seconds=time.monotonic() - began)
+            figures = {
+                "dev": ended[task.metric],
+                "figure": ended[task.figure],
+                "baseline": ended["baselines"][task.figure],
+                "collapsed": ended["collapsed"],
+                "seconds": time.monotonic() - began,
+            }
+            result = write_result(file, config, **figures, machine=self.machine)
             shutil.rmtree(scratch)  # some 50 MB of checkpoints
         self.estimate.done(name, start.name, result["seconds"])
         return result
@@ -208,6 +212,10 @@ class Transfer:
             "mean": mean(figures),
             "standard_deviation": stdev(figures) if len(figures) > 1 else 0.0,
             "baseline": runs[0]["baseline"],
+            "collapsed": sum(run["collapsed"] for run in runs),
+            "epochs": self.tasks[name].config.epoch_num,
+            "max_train_samples": self.tasks[name].config.max_train_samples,
+            "machine": runs[0]["machine"],
             "seconds_per_run": mean(run["seconds"] for run in runs),
         }
 
@@ -224,13 +232,14 @@ def table(results: dict[str, dict[str, Any]], starts: list[str]) -> str:
         cells = [name, result["figure"], f"{one['baseline']:.3f}", words]
         for start in starts:
             one = result["starts"][start]
-            cells.append(f"{one['mean']:.3f} ± {one['standard_deviation']:.3f} ({one['rate']})")
+            collapsed = f", {one['collapsed']} of {len(one['figures'])} collapsed" if one["collapsed"] else ""
+            cells.append(f"{one['mean']:.3f} ± {one['standard_deviation']:.3f} ({one['rate']}{collapsed})")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def main(config: TransferConfig) -> None:
-    """Compare all starts on all tasks; print the table and write results.json after every start of a task."""
+    """Compare all starts on all tasks and print the table; results.json has each start of a task once it is done."""
     check_output_folder(Path(config.output), "output")
     transfer = Transfer(config)
     for name in transfer.tasks:
@@ -245,8 +254,7 @@ def main(config: TransferConfig) -> None:
         results[name] = {"figure": f"{task.evaluated} {task.metric}", "without_network": without, "starts": {}}
         for start in transfer.starts:
             results[name]["starts"][start.name] = transfer.compare(name, start)
-            everything = {"settings": config.to_dict(), "machine": transfer.machine, "tasks": results}
-            write_json(transfer.output / RESULTS_FILE, everything)
+            add_results(transfer.output / RESULTS_FILE, {name: results[name]})
         print(table({name: results[name]}, starts).splitlines()[-1])
     print(json.dumps(transfer.machine))
     print(table(results, starts))

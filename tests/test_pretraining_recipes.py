@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import commands, pretraining_recipes
-from benchmarks.commands import read_result, run_command, write_result
+from benchmarks.commands import add_results, read_result, run_command, write_result
 from benchmarks.pretraining_recipes import Ladder, RecipesConfig, figures_of, table, tokens_of
 from benchmarks.rung import Rung, find_rungs
 from model_utils.errors import ConfigError, UserError
@@ -77,7 +77,7 @@ def test_examples_are_made_once_for_each_setting(tmp_path: Path, monkeypatch: py
         c="question: c?\nbase: a\ndata: {ngram: 2}",
     )
     monkeypatch.setattr(pretraining_recipes, "run_command", lambda module, config, log: None)
-    ladder = Ladder(RecipesConfig(text="t", held_out="h", spm_model_file="v", output=tmp_path / "out"))
+    ladder = Ladder(RecipesConfig(text="t", held_out="h", spm_model_file="v", output=tmp_path / "out"), {})
     a, b, c = (
         ladder.examples(rung.data, "t", ladder.vocabulary(rung.vocab_size))
         for rung in find_rungs([str(tmp_path)]).values()
@@ -125,6 +125,12 @@ def test_what_a_command_ended_with_is_known_again_by_its_configuration(tmp_path:
     assert read_result(file, config.replace(log_steps=7))["loss"] == 1.5
     with pytest.raises(ConfigError, match="batch_size is 3 there and 4 here"):
         read_result(file, config.replace(batch_size=4))
+
+
+def test_results_of_other_names_stay(tmp_path: Path) -> None:
+    for results in ({"a": 1, "b": 1}, {"b": 2}):
+        add_results(tmp_path / "results.json", results)
+    assert json.loads((tmp_path / "results.json").read_text()) == {"a": 1, "b": 2}
 
 
 def test_a_command_that_fails_ends_in_a_sentence_with_its_last_words(

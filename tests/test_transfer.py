@@ -89,7 +89,8 @@ def test_the_rate_is_chosen_on_the_development_set_and_the_seeds_run_at_it(monke
 
     def run(self: Transfer, name: str, start: Start, rate: str, seed: int) -> dict[str, float]:
         asked.append((rate, seed))
-        return {"dev": dev[rate], "figure": 0.1 * (seed % 10), "baseline": 0.4, "seconds": 1.0}
+        figures = {"dev": dev[rate], "figure": 0.1 * (seed % 10), "baseline": 0.4, "collapsed": seed == 12}
+        return figures | {"seconds": 1.0, "machine": {}}
 
     monkeypatch.setattr(Transfer, "run", run)
     work = object.__new__(Transfer)
@@ -102,7 +103,7 @@ def test_the_rate_is_chosen_on_the_development_set_and_the_seeds_run_at_it(monke
     assert (result["mean"], result["standard_deviation"]) == pytest.approx((0.2, 0.1))
     results = {"t": {"figure": "dev accuracy", "without_network": {"bag of words": 0.25}, "starts": {"warm": result}}}
     assert table(results, ["warm"]).splitlines()[-1] == (
-        "| t | dev accuracy | 0.400 | bag of words 0.250 | 0.200 ± 0.100 (3e-4) |"
+        "| t | dev accuracy | 0.400 | bag of words 0.250 | 0.200 ± 0.100 (3e-4, 1 of 3 collapsed) |"
     )
 
 
