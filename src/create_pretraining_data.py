@@ -50,6 +50,8 @@ from src.data.pretraining_examples import (
 )
 from src.data.pretraining_instances import MIN_DOCUMENT_TOKENS, Documents, Pair, join_documents, sample_pairs
 from src.data.record_writer import PackedRows, RecordWriter, check_record_path, pack_rows
+from src.data.sentence_packing import pack_sentences
+from src.data.vocabulary_fit import LetterTable, VocabularyFit
 from src.tokenization import FullTokenizer, build_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -57,7 +59,11 @@ PROCESSES_PER_CORE = 4
 UNIT_CHARACTERS = 200_000  # about 400 examples of 128 English tokens, times dupe_factor
 PASSES = 100  # over the text; a unit of it waits in memory with all of them
 STATIC_PASSES = 5  # google's dupe_factor
-UNTIL_KNOWN = {"settings.masking": "static"}  # what facts did not say before it was needed
+UNTIL_KNOWN = {  # what facts did not say before it was needed
+    "settings.masking": "static",
+    "settings.segment_packing": "cut",
+}
+PACKINGS = {"cut": sample_pairs, "google": pack_sentences}
 PROCESSES = 1024
 
 Document = list[str]
@@ -83,6 +89,12 @@ class CreateDataConfig(Config):
         choices=("static", "dynamic"),
     )
     do_whole_word_mask: bool = option(True, "mask all pieces of a word together")
+    segment_packing: str = option(
+        "cut",
+        "cut: segments cut so that neither lengths nor ends tell their order; google: whole sentences, packed as "
+        "google's script does, whose lengths tell some of it",
+        choices=tuple(PACKINGS),
+    )
     do_permutation: bool = option(False, "shuffle some n-grams instead of masking them, as google's option")
     favor_shorter_ngram: bool = option(True, "p(n) of masked n-grams is proportional to 1/n; false turns it around")
     random_next_sentence: bool = option(False, "NSP instead of SOP: second segments from other documents")
@@ -131,6 +143,7 @@ class UnitResult:
     packed: PackedRows
     token_counts: np.ndarray
     coverage: Coverage
+    fit: VocabularyFit
     text_bytes: int
 
     @property
@@ -143,7 +156,7 @@ class UnitMaker:
 
     def __init__(self, tokenizer: FullTokenizer, settings: InstanceSettings, seed: int, passes: int) -> None:
         self.tokenizer, self.settings, self.seed, self.passes = tokenizer, settings, seed, passes
-        self.vocabulary = MaskVocabulary.of(tokenizer)
+        self.vocabulary, self.letters = MaskVocabulary.of(tokenizer), LetterTable(tokenizer)
         self.columns = (
             columns(settings.max_seq_length, settings.predictions, tokenizer.pad_id)
             if settings.masking == "static"
@@ -152,23 +165,25 @@ class UnitMaker:
 
     def make(self, number: int, unit: list[Document]) -> UnitResult:
         """All examples of a unit, its passes mixed; the same ones wherever and whenever it is called."""
-        documents = join_documents(self._encode(unit))
+        documents = join_documents(self.encode(unit))
         parts, all_pairs = [], []
         for duplicate in range(self.passes):
             seed = (self.seed, number, duplicate)
-            pairs = sample_pairs(documents, self.settings, Random(int(np.random.default_rng(seed).integers(2**62))))
+            random = Random(int(np.random.default_rng(seed).integers(2**62)))
+            pairs = PACKINGS[self.settings.segment_packing](documents, self.settings, random)
             all_pairs += pairs
             if pairs:
                 parts.append(self._rows(documents, pairs, seed))
         coverage = Coverage.of(documents, all_pairs, self.passes)
+        fit = VocabularyFit.of(documents.ids, self.letters)
         text_bytes = sum(len(text.encode()) for document in unit for text in document)
         if not parts:
             nothing = PackedRows([], np.zeros(0, np.int32))
-            return UnitResult(nothing, np.zeros(self.tokenizer.vocab_size, np.int64), coverage, text_bytes)
+            return UnitResult(nothing, np.zeros(self.tokenizer.vocab_size, np.int64), coverage, fit, text_bytes)
         rows = concatenate(parts)
         packed = pack_rows(self.columns, rows)
         packed = packed.take(np.random.default_rng([self.seed, number]).permutation(len(packed.rows)))
-        return UnitResult(packed, self._count(rows), coverage, text_bytes)
+        return UnitResult(packed, self._count(rows), coverage, fit, text_bytes)
 
     def _rows(self, documents: Documents, pairs: list[Pair], seed: tuple[int, ...]) -> dict[str, Ragged]:
         segments = np.array([pair[:2] for pair in pairs]).reshape(-1, 4)
@@ -188,7 +203,7 @@ class UnitMaker:
             predicted = rows["masked_lm_ids"].values[rows["masked_lm_weights"].values > 0]
         return np.bincount(predicted, minlength=self.tokenizer.vocab_size)
 
-    def _encode(self, unit: list[Document]) -> list[list[list[int]]]:
+    def encode(self, unit: list[Document]) -> list[list[list[int]]]:
         """Token ids of the sentences of each document."""
         sentences = [[part for text in document for part in split_sentences(text)] for document in unit]
         encoded = iter(self.tokenizer.encode_batch(part for document in sentences for part in document))
@@ -251,6 +266,11 @@ def _make_unit(number: int, unit: list[Document]) -> UnitResult:
     return _maker.make(number, unit)
 
 
+def instance_settings(config: CreateDataConfig) -> InstanceSettings:
+    """What a configuration says of examples."""
+    return InstanceSettings(**{field.name: getattr(config, field.name) for field in fields(InstanceSettings)})
+
+
 def gather_facts(
     config: CreateDataConfig, settings: InstanceSettings, tokenizer: FullTokenizer, files: list[Path]
 ) -> dict[str, Any]:
@@ -283,6 +303,13 @@ def number_of_workers(wanted: int) -> int:
     return wanted or cores
 
 
+def report_fit(fit: VocabularyFit, tokenizer: FullTokenizer) -> None:
+    """Say how well the vocabulary fits the text, and warn where it plainly does not."""
+    logger.info(f"vocabulary: {fit}")
+    if warning := fit.warning(tokenizer.file.name):
+        logger.warning(warning)
+
+
 def dry_run(
     maker: UnitMaker, units: Iterator[list[Document]], source_bytes: int, workers: int, path: Path, file_num: int
 ) -> str:
@@ -290,6 +317,7 @@ def dry_run(
     start = time.monotonic()
     result = maker.make(0, next(units))
     seconds = time.monotonic() - start
+    report_fit(result.fit, maker.tokenizer)
     if not result.packed.rows:
         return f"dry run: the first {result.text_bytes:,} bytes of text give no example. Nothing was kept."
     with tempfile.TemporaryDirectory() as folder:
@@ -313,7 +341,7 @@ def main(config: CreateDataConfig) -> None:
     workers = number_of_workers(config.num_workers)
     files = expand_glob(config.input_file)
     tokenizer = build_tokenizer(config.vocab_file, config.spm_model_file, config.do_lower_case)
-    settings = InstanceSettings(**{field.name: getattr(config, field.name) for field in fields(InstanceSettings)})
+    settings = instance_settings(config)
     facts = gather_facts(config, settings, tokenizer, files)
     if is_complete(path, facts, UNTIL_KNOWN):
         rows = open_records(path, TASK).num_rows
@@ -325,7 +353,7 @@ def main(config: CreateDataConfig) -> None:
     if config.dry_run:
         logger.info(dry_run(maker, units, source_bytes, workers, path, config.output_file_num))
         return
-    token_counts, coverage = np.zeros(tokenizer.vocab_size, np.int64), Coverage.none()
+    token_counts, coverage, fit = np.zeros(tokenizer.vocab_size, np.int64), Coverage.none(), VocabularyFit()
     with (
         make_units(maker, units, workers) as results,  # before the writer, which takes seconds to load MindSpore
         RecordWriter(path, maker.columns, facts, config.output_file_num) as writer,
@@ -338,6 +366,7 @@ def main(config: CreateDataConfig) -> None:
             writer.write(result.packed)
             token_counts += result.token_counts
             coverage += result.coverage
+            fit += result.fit
             bar.update(result.text_bytes)
         if not writer.rows:
             raise DataError(
@@ -345,9 +374,11 @@ def main(config: CreateDataConfig) -> None:
                 "be split in two" + (", with another one beside it" if config.random_next_sentence else "")
             )
         writer.add_array("unigram", token_counts)
+        writer.facts["vocabulary_fit"] = fit.facts()
     seconds = time.monotonic() - start
     logger.info(f"{path}: {writer.rows:,} examples in {seconds:.1f} s, {writer.rows / seconds:,.0f} a second")
     logger.info(f"coverage: {coverage}")
+    report_fit(fit, tokenizer)
 
 
 if __name__ == "__main__":

@@ -263,7 +263,7 @@ def google_and_ours(golden, shared):
     ours = []
     documents = create_pretraining_data.read_documents([shared / "data/corpus/wikitext2_valid.txt"])
     for unit in group_documents(documents):
-        joined = join_documents(maker._encode(unit))
+        joined = join_documents(maker.encode(unit))
         pairs = sample_pairs(joined, SETTINGS, Random(0))
         ours += rows_of(joined, pairs, SETTINGS, maker.vocabulary, 0)
     return google, ours, maker.vocabulary.word_start

@@ -32,7 +32,7 @@ SNIFFED_CHARACTERS = 100_000  # enough of a book to get past its title page and 
 _DOC_START = re.compile(r"<doc\b[^\n]*>$")
 _HEADING = re.compile(r"(=(?: =)*) \S.* \1$")
 _CJK = r"\u3000-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0002fa1f"
-_IS_CJK = re.compile(f"[{_CJK}]")
+IS_CJK = re.compile(f"[{_CJK}]")
 _ABBREVIATIONS = frozenset(
     """mr mrs ms dr prof st sr jr vs etc e.g i.e cf no vol fig gen col capt lt sgt rev hon gov sen rep pres messrs mme
     mlle approx ca al inc ltd co corp op ed eds trans dept univ jan feb mar apr jun jul aug sep sept oct nov dec mt ft
@@ -219,7 +219,7 @@ def _join_lines(lines: Iterable[str]) -> Iterator[str]:
     """
     text = ""
     for line in lines:
-        glue = "" if not text or (_IS_CJK.match(text[-1]) and _IS_CJK.match(line[0])) else " "
+        glue = "" if not text or (IS_CJK.match(text[-1]) and IS_CJK.match(line[0])) else " "
         text += glue + line
         if len(text) > MAX_PARAGRAPH_CHARACTERS:
             *whole, rest = split_sentences(text)
@@ -242,7 +242,7 @@ def _has_hard_line_breaks(lines: list[str]) -> bool:
 
 def _width_of_first_word(line: str) -> int:
     """Columns that a line's beginning would have needed on the line before."""
-    return 1 if _IS_CJK.match(line) else 1 + len(line.split(maxsplit=1)[0])
+    return 1 if IS_CJK.match(line) else 1 + len(line.split(maxsplit=1)[0])
 
 
 def _ends_sentence(text: str, start: int, end: int) -> bool:

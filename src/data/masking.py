@@ -63,7 +63,8 @@ class InstanceSettings:
     do_whole_word_mask: bool
     do_permutation: bool
     random_next_sentence: bool
-    masking: Literal["static", "dynamic"]
+    masking: Literal["static", "dynamic"] = "static"
+    segment_packing: Literal["cut", "google"] = "cut"
 
     @property
     def predictions(self) -> int:

@@ -1,0 +1,83 @@
+"""How well a vocabulary fits a text is counted, kept, and said where it plainly does not."""
+
+import numpy as np
+import pytest
+
+from src.data.feature_files import open_records
+from src.data.vocabulary_fit import LetterTable, VocabularyFit
+from src.tokenization import FullTokenizer
+from tests.helpers.small_text import make_records, train_model, write_text
+
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+RUSSIAN = "Все счастливые семьи похожи друг на друга, каждая несчастливая семья несчастлива по-своему. "
+
+
+@pytest.fixture(scope="module")
+def text_and_model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("text")
+    text = write_text(folder)
+    return text, train_model(folder, text)
+
+
+def wordpiece(folder, tokens) -> FullTokenizer:
+    (folder / "vocab.txt").write_text("\n".join([*SPECIALS, *tokens]) + "\n")
+    return FullTokenizer(vocab_file=folder / "vocab.txt")
+
+
+def test_letters_beside_letters_and_unknown_tokens_are_counted(tmp_path):
+    tokenizer = wordpiece(tmp_path, ["a", "c", "##a", "##t", "##s", "dog", "'", "天", "地"])
+    fit = VocabularyFit.of(np.array(tokenizer.encode("cats a dogs dog's 天地 elk")), LetterTable(tokenizer))
+    # c ##a ##t ##s | a | dog ##s | dog ' (unknown: no word s) | 天 | 地 | (unknown)
+    assert (fit.tokens, fit.unknown, fit.broken) == (13, 2, 4)
+    twice = fit + fit
+    assert twice == VocabularyFit(26, 4, 8) and VocabularyFit() + fit == fit
+    assert fit.facts() == {"tokens": 13, "unknown_share": 2 / 13, "broken_share": 4 / 13}
+    assert "of 13 tokens 15.38% are unknown and 30.77% single letters" in str(fit)
+
+
+@pytest.mark.parametrize(
+    ("unknown", "broken", "fits"), [(0, 0, True), (50, 300, True), (51, 0, False), (0, 301, False)]
+)
+def test_a_vocabulary_that_plainly_does_not_fit_is_named(unknown, broken, fits):
+    warning = VocabularyFit(1000, unknown, broken).warning("x.model")
+    assert warning == "" if fits else "the vocabulary x.model does not fit this text" in warning
+
+
+def test_a_vocabulary_of_its_own_text_fits(text_and_model, tmp_path, capsys):
+    made = make_records(tmp_path / "pre.mindrecord", *text_and_model, dupe_factor=1)
+    said = capsys.readouterr().out
+    assert "tokens 0.01% are unknown" in said and "does not fit" not in said
+    facts = open_records(made, "pretrain").facts["vocabulary_fit"]
+    assert facts["unknown_share"] < 0.001 and facts["broken_share"] < 0.2 and facts["tokens"] > 10_000
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_text_of_another_language_is_unknown(text_and_model, tmp_path, capsys, dry_run):
+    text = tmp_path / "russian.txt"
+    text.write_text("\n".join([RUSSIAN * 5] * 20))
+    path = tmp_path / "out" / "pre.mindrecord"
+    make_records(path, text, text_and_model[1], dry_run=dry_run)
+    assert "the vocabulary small.model does not fit this text" in capsys.readouterr().out
+    if not dry_run:
+        assert open_records(path, "pretrain").facts["vocabulary_fit"]["unknown_share"] > 0.3
+
+
+def test_words_broken_to_letters_are_noticed(tmp_path):
+    letters = sorted(set(RUSSIAN.lower()) - {" "})
+    tokenizer = wordpiece(tmp_path, [*letters, *(f"##{letter}" for letter in letters)])
+    fit = VocabularyFit.of(np.array(tokenizer.encode(RUSSIAN * 5)), LetterTable(tokenizer))
+    assert fit.broken / fit.tokens > 0.9 and fit.warning("vocab.txt")
+
+
+def test_chinese_characters_are_whole_words(shared):
+    tokenizer = FullTokenizer(vocab_file=shared / "data/vocab/vocab_zh.txt")
+    text = min((shared / "data/corpus/wiki_zh").iterdir()).read_text()[:100_000]
+    fit = VocabularyFit.of(np.array(tokenizer.encode(text)), LetterTable(tokenizer))
+    assert fit.tokens > 50_000 and fit.broken / fit.tokens < 0.01 and not fit.warning("vocab_zh.txt")
+
+
+def test_english_has_few_broken_words(shared):
+    tokenizer = FullTokenizer(spm_model_file=shared / "data/vocab/30k-clean.model")
+    text = (shared / "data/corpus/wikitext2_valid.txt").read_text().replace("<unk>", "")[:200_000]
+    fit = VocabularyFit.of(np.array(tokenizer.encode(text)), LetterTable(tokenizer))
+    assert fit.tokens > 30_000 and fit.broken / fit.tokens < 0.01 and not fit.warning("30k-clean.model")
