@@ -7,7 +7,6 @@ from functools import partial
 from dataset import create_pretrain_dataset
 from model_utils.config import run_main
 from model_utils.device import Device, setup_device
-from src.albert_config import check_memory
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.data.batches import Loading
 from src.model_folder import ModelFolder
@@ -15,6 +14,7 @@ from src.training.dry_run import dry_run
 from src.training.flops import Utilisation
 from src.training.learning_check import learning_check
 from src.training.pretraining import build_architecture, held_out_evaluation, initialise, reference_lines
+from src.training.pretraining_phases import data_of_phases, identity_of, plan_phases
 from src.training.ranks import Ranks, ranks_of
 from src.training.run_folder import RunFolder, check_run_folder
 from src.training.run_plan import RunFacts, plan_precision, plan_run
@@ -44,15 +44,16 @@ def main(config: PretrainConfig) -> None:
 def build_trainer(config: PretrainConfig, device: Device, ranks: Ranks, folder: RunFolder) -> Trainer:
     """Data, model, optimizer, step and loop, checked against each other before any work."""
     loading = Loading(config.batch_size, config.seed, config.do_shuffle, rank=ranks.rank, rank_size=ranks.size)
-    data = create_pretrain_dataset(config.data_dir, loading, config.schema_dir, config.sop_loss_weight)
+    datasets = [create_pretrain_dataset(**arguments) for arguments in data_of_phases(config, loading)]
+    data = datasets[0]
     plan = plan_run(config, config.epoch_size, config.batch_size, data.batches_per_epoch)
     tokenizer = data.tokenizer(config.vocab_file, config.spm_model_file)
     weights = str(folder.path) if folder.begun else config.load_checkpoint_path
     precision = plan_precision(config, device)
     architecture = build_architecture(config, data, tokenizer, precision.compute_type, weights)
-    check_memory(architecture, config.batch_size * data.facts["max_seq_length"])
+    phases = plan_phases(config, datasets, architecture)
     network = AlbertForPreTraining(architecture, seed=config.seed)
-    step = build_step(config, network, plan, precision, ranks)
+    step = build_step(config, network, plan, precision, ranks, phases.accumulate)
     folder.companions = ModelFolder(architecture, tokenizer, token_counts=data.token_counts)
     evaluation = held_out = None
     if config.eval_steps:
@@ -62,11 +63,11 @@ def build_trainer(config: PretrainConfig, device: Device, ranks: Ranks, folder: 
     lines = reference_lines(architecture, data, held_out, tokenizer, config, ranks)
     return Trainer(
         step,
-        data,
+        phases,
         plan,
         config,
         folder,
-        RunFacts(data.identity, precision, architecture.facts()),
+        RunFacts(identity_of(datasets), precision, architecture.facts()),
         ranks,
         initialise=partial(initialise, network, data, config.load_checkpoint_path),
         evaluation=evaluation,

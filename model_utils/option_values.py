@@ -6,7 +6,11 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
+import yaml
 from pydantic.fields import FieldInfo
+
+from model_utils.errors import ConfigError
+from model_utils.yaml_files import parse_yaml
 
 BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
@@ -28,7 +32,9 @@ def show(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
-        return ",".join(map(str, value)) or "empty"
+        if all(isinstance(each, str) for each in value):
+            return ",".join(value) or "empty"
+        return f"[{', '.join(map(str, value))}]"
     if value is None:
         return "not set"
     return "empty" if value == "" else str(value)
@@ -38,6 +44,8 @@ def describe_allowed(field: FieldInfo) -> str:
     """The values a field may take, for error sentences and --help."""
     if extra_of(field)["choices"]:
         return "one of " + ", ".join(map(show, extra_of(field)["choices"]))
+    if "sections" in extra_of(field):
+        return "a list of mappings, [{KEY: VALUE, ...}, ...]"
     inner = without_none(field.annotation)
     text = "texts with commas between them, each once" if inner == tuple[str, ...] else TYPE_NAMES[inner]
     limits = {name: getattr(each, name) for each in field.metadata for name in BOUND_NAMES if hasattr(each, name)}
@@ -72,6 +80,17 @@ def read_value(value: Any, kind: Any) -> Any:
     if len(set(value)) < len(value):
         raise ValueError
     return tuple(map(_characters, value))
+
+
+def read_list(value: Any) -> list[Any] | tuple[Any, ...]:
+    """A list of mappings from yaml or Python, or from its text on the command line; ValueError where it is none."""
+    try:
+        value = parse_yaml(value) if isinstance(value, str) else value
+    except (yaml.YAMLError, ConfigError):
+        raise ValueError from None  # a ConfigError would be taken for the whole sentence
+    if not isinstance(value, list | tuple | None):
+        raise ValueError
+    return value or ()
 
 
 def _characters(text: str) -> str:

@@ -1,12 +1,13 @@
 """Typed configuration: frozen pydantic models filled from a yaml file and the command line, every value checked.
 
-A configuration derives from Config; its fields are made by option() and section(). Types of fields: bool, int, float,
-str, tuple[str, ...], any of these `| None`, and other Config classes (sections).
+A configuration derives from Config; its fields are made by option(), section() and sections(). Types of fields: bool,
+int, float, str, tuple[str, ...], any of these `| None`, other Config classes (sections), and tuples of one of these.
 """
 
 import copy
 import difflib
 import functools
+import math
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +29,15 @@ from pydantic.fields import FieldInfo
 
 from model_utils.errors import ConfigError, shorten
 from model_utils.files import write_text
-from model_utils.option_values import describe_allowed, extra_of, read_value, show, without_none, words_of
+from model_utils.option_values import (
+    describe_allowed,
+    extra_of,
+    read_list,
+    read_value,
+    show,
+    without_none,
+    words_of,
+)
 from model_utils.yaml_files import read_yaml
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -72,6 +81,15 @@ def section(default: "Config", meaning: str, used_if: tuple[str, Any] | None = N
     return Field(default, description=meaning, json_schema_extra=extra)
 
 
+def sections(kind: type["Config"], meaning: str) -> Any:
+    """Nested configurations, tuple[kind, ...]; none by default.
+
+    In yaml they are a list of mappings, on the command line that list as yaml writes it in one line.
+    """
+    extra: Any = {"choices": (), "needs": None, "on_resume": SAME, "sections": kind}
+    return Field((), description=meaning, json_schema_extra=extra)
+
+
 class Config(BaseModel):
     """Base of all configurations: values are converted to the field's type and checked when an object is made."""
 
@@ -103,6 +121,8 @@ class Config(BaseModel):
         if is_section(field):
             value = {} if value is None else value
             return check(merge(field.default.to_dict(), value) if isinstance(value, Mapping) else value)
+        if "sections" in extra_of(field):
+            return check(read_list(value))
         if value is None and field.default is None:
             return None
         if value in words_of(field):
@@ -147,6 +167,10 @@ class Config(BaseModel):
         """The same configuration with other values, checked again."""
         return type(self)(**dict(self) | changes)
 
+    def __str__(self) -> str:
+        """As yaml writes it in one line."""
+        return yaml.safe_dump(self.to_dict(), default_flow_style=True, sort_keys=False, width=math.inf).strip()
+
     def to_dict(self) -> dict[str, Any]:
         """The configuration as yaml holds it: sections are dicts, tuples lists; keys that are None are left out."""
         return self.model_dump(mode="json", exclude_none=True, warnings=False)  # of words in place of numbers
@@ -159,6 +183,8 @@ class Config(BaseModel):
         for key, value in self:
             if isinstance(value, Config):
                 changes[key] = value.from_anywhere()
+            elif "sections" in extra_of(type(self).model_fields[key]):
+                changes[key] = tuple(each.from_anywhere() for each in value)
             elif extra_of(type(self).model_fields[key])["on_resume"] == SAME_PLACE and value:
                 changes[key] = os.path.join(os.getcwd(), value)  # not abspath, which takes `link/..` for nothing
         return self.replace(**changes)
@@ -171,6 +197,9 @@ class Config(BaseModel):
             if isinstance(value, dict):
                 if extra["used_if"] is None or getattr(self, extra["used_if"][0]) == extra["used_if"][1]:
                     result |= getattr(self, key).binding(f"{prefix}{key}.")
+            elif "sections" in extra:
+                for number, each in enumerate(getattr(self, key)):
+                    result |= each.binding(f"{prefix}{key}[{number}].")
             elif extra["on_resume"] != ANY:
                 result[prefix + key] = os.path.realpath(value) if extra["on_resume"] == SAME_PLACE and value else value
         return result
@@ -191,6 +220,11 @@ def is_section(field: FieldInfo) -> bool:
     return isinstance(field.default, Config)
 
 
+def section_kind(field: FieldInfo) -> type[Config]:
+    """The class of a nested configuration, or of those in a list."""
+    return extra_of(field).get("sections") or type(field.default)
+
+
 def leaves_of(kind: type[Config], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
     """Every option of a configuration class; those of sections under dotted names."""
     for key, field in kind.model_fields.items():
@@ -206,18 +240,22 @@ def _sentence(error: ValidationError, kind: type[Config], origin: str = "", mark
     reason = first.get("ctx", {}).get("error")
     if isinstance(reason, ConfigError):  # of validate()
         return reason
-    *parents, name = map(str, first["loc"])
+    *parents, name = first["loc"]
+    prefix, item = mark, False  # item: whether what comes next is the number of a section in a list
     for parent in parents:
-        kind = type(kind.model_fields[parent].default)
-    prefix = mark + "".join(f"{parent}." for parent in parents)
+        if item:
+            prefix, item = f"{prefix[:-1]}[{parent}].", False
+        else:
+            prefix += f"{parent}."
+            item = "sections" in extra_of(kind.model_fields[parent])
+            kind = section_kind(kind.model_fields[parent])
+    path = f"{prefix[:-1]}[{name}]" if item else f"{prefix}{name}"
     if first["type"] in ("extra_forbidden", "invalid_key"):
-        return ConfigError(
-            unknown_key(prefix + name, [prefix + known for known in kind.model_fields], origin or kind.__name__)
-        )
+        return ConfigError(unknown_key(path, [prefix + known for known in kind.model_fields], origin or kind.__name__))
     place = f"{origin}: " if origin else ""
-    field = kind.model_fields[name]
-    allowed = "a mapping of keys" if is_section(field) else describe_allowed(field)
-    return ConfigError(f"{place}{prefix}{name} is {shorten(first['input'])}, allowed is {allowed}")
+    allowed = "a mapping of keys" if item or is_section(kind.model_fields[name]) else None
+    allowed = allowed or describe_allowed(kind.model_fields[name])
+    return ConfigError(f"{place}{path} is {shorten(first['input'])}, allowed is {allowed}")
 
 
 def write_config(config: Config, path: str | Path) -> None:
@@ -336,4 +374,7 @@ def format_help(kind: type[Config], in_file: Mapping[str, Any], path: str) -> st
         if needs := extra_of(field)["needs"]:
             limits += f"; only with {needs[0]} {show(needs[1])}"
         lines += [f"--{key}", f"    {field.description}", limits]
+        if "sections" in extra_of(field):
+            for name, part in section_kind(field).model_fields.items():
+                lines.append(f"        {name}: {part.description}; {describe_allowed(part)}")
     return "\n".join(lines)

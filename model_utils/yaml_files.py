@@ -53,11 +53,16 @@ class _CheckedLoader(yaml.SafeLoader):
             raise ConfigError(f"line {node.start_mark.line + 1}: {value} is no {node.tag.rpartition(':')[2]}") from None
 
 
+def parse_yaml(text: str) -> Any:
+    """What a yaml text says; yaml.YAMLError or ConfigError where it is none, or none that a configuration needs."""
+    return yaml.load(text, _CheckedLoader)
+
+
 def read_yaml(path: str | Path) -> dict[str, Any]:
     """The mapping in a yaml file; ConfigError if it is missing, no yaml, no mapping, or gives a key twice."""
     raw = read_file(Path(path), ConfigError)
     try:
-        content = yaml.load(raw.decode("utf-8"), _CheckedLoader)
+        content = parse_yaml(raw.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise ConfigError(f"the configuration {path} is not UTF-8 text: byte {error.start}") from error
     except yaml.YAMLError as error:

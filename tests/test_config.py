@@ -146,6 +146,27 @@ def test_a_flag_given_again_replaces_the_first(tmp_path: Path) -> None:
     assert load(tmp_path, "", "--batch_size", "2", "--batch_size=3").batch_size == 3
 
 
+def test_sections_in_a_list_come_from_yaml_or_from_one_line(tmp_path: Path) -> None:
+    text = "phases:\n- {share: 0.75, learning_rate: 1e-4}\n- share: 0.25\n  data_dir: long\n"
+    phases = load(tmp_path, text).phases
+    assert [phase.to_dict() for phase in phases] == [
+        {"share": 0.75, "learning_rate": 1e-4},
+        {"share": 0.25, "data_dir": "long"},
+    ]
+    words = "[{share: 0.75, learning_rate: 1e-4}, {share: 0.25, data_dir: long}]"
+    assert load(tmp_path, "phases: [{batch_size: 3}]", "--phases", words).phases == phases
+    assert load(tmp_path, "phases:").phases == () == load(tmp_path, text, "--phases=[]").phases
+
+
+def test_phases_are_as_the_rest_where_they_say_nothing(tmp_path: Path) -> None:
+    text = "data_dir: short\nbatch_size: 8\nsop_loss_weight: 0.5\nphases: [{share: 0.9}, {share: 0.1, batch_size: 2}]"
+    first, second = load(tmp_path, text).all_phases()
+    assert (first.data_dir, first.batch_size, first.learning_rate, first.sop_loss_weight) == ("short", 8, 7e-4, 0.5)
+    assert (second.data_dir, second.batch_size, second.masked_lm_prob) == ("short", 2, None)
+    (whole,) = load(tmp_path, "batch_size: 8").all_phases()
+    assert (whole.share, whole.batch_size) == (1.0, 8)
+
+
 # --- refusals ---
 
 
@@ -156,6 +177,11 @@ def test_a_flag_given_again_replaces_the_first(tmp_path: Path) -> None:
         ("optimizer_cfg: {Lamb: {lr_rate: 3}}", [], "run.yaml: optimizer_cfg.Lamb.lr_rate is not a key"),
         ("optimizer_cfg: 3", [], "run.yaml: optimizer_cfg is 3, allowed is a mapping of keys"),
         ("3: 4", [], "run.yaml: 3 is not a key; known are"),
+        ("phases: 3", [], "run.yaml: phases is 3, allowed is a list of mappings, [{KEY: VALUE, ...}, ...]"),
+        ("phases: [{}, 3]", [], "run.yaml: phases[1] is 3, allowed is a mapping of keys"),
+        ("phases: [{}, {shares: 1}]", [], "run.yaml: phases[1].shares is not a key; did you mean phases[1].share?"),
+        ("", ["--phases=[{share: 1"], "command line: --phases is '[{share: 1', allowed is a list of mappings"),
+        ("", ["--phases=[{share: 1, share: 1}]"], "allowed is a list of mappings"),
         ("batch_size: three", [], "run.yaml: batch_size is 'three', allowed is a whole number at least 1"),
         ("batch_size: 3.0", [], "run.yaml: batch_size is 3.0, allowed is a whole number"),
         ("batch_size: true", [], "run.yaml: batch_size is True, allowed is a whole number"),
@@ -237,6 +263,8 @@ def test_a_missing_or_undecodable_file_is_refused(tmp_path: Path) -> None:
             ["--optimizer_cfg.Lamb.schedule=constant", "--optimizer_cfg.Lamb.end_learning_rate=0.001"],
             "end_learning_rate is 0.001, which means nothing while schedule is constant",
         ),
+        (["--phases=[{share: 0.5}, {share: 0.6}]"], "phases have the shares 0.5 + 0.6 = 1.1 of the run, allowed is"),
+        (["--phases=[{}]", "--train_steps=0"], "train_steps is 0, but the run has phases, which are shares of its"),
         (["--warmup_ratio=0.1"], "warmup_ratio is 0.1 and AdamWeightDecay.warmup_steps is 200: one of them must be 0"),
         (["--albert_cfg.hidden_size=100"], "hidden_size is 100 and num_attention_heads is 12"),
         (["--albert_cfg.num_hidden_groups=13"], "num_hidden_groups is 13, allowed are 1 to num_hidden_layers (12)"),
@@ -316,6 +344,7 @@ def test_numbers_have_upper_bounds() -> None:
     [
         (["--seed", str(2**32)], "seed is '4294967296', allowed is a whole number at least 0 and at most 4294967295"),
         (["--accumulation_steps", "1000000"], "allowed is a whole number at least 1 and at most 4096"),
+        (["--phases=[{batch_size: 0}]"], r"--phases\[0\].batch_size is 0, allowed is a whole number at least 1"),
         (["--optimizer_cfg.Lamb.decay_filter", "bias,bias"], "allowed is texts with commas between them, each once"),
         (
             """--albert_cfg.hidden_size 65536 --albert_cfg.intermediate_size 262144 --albert_cfg.num_hidden_layers 1000
@@ -354,7 +383,7 @@ def test_a_written_configuration_reads_back_identical(
 ) -> None:
     file = tmp_path_factory.mktemp("run") / "config.yaml"
     words = [f"--data_dir={text}", f"--clip_norm={rate!r}", "--albert_cfg.hidden_act=relu", "--distribute=yes"]
-    config = load_config(PretrainConfig, words)
+    config = load_config(PretrainConfig, words).replace(phases=[{"data_dir": text}])
     write_config(config, file)
     assert load_config(PretrainConfig, ["--config_path", str(file)]) == config
     assert [path.name for path in file.parent.iterdir()] == ["config.yaml"]

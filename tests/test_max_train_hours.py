@@ -16,7 +16,7 @@ from src.training.ranks import Ranks
 from src.training.run_folder import RunFolder
 from src.training.run_plan import RunPlan
 from src.training.trainer import Trainer
-from tests.helpers.numpy_loop import NoSignals, Rows, Step, log, make_config, make_facts
+from tests.helpers.numpy_loop import NoSignals, Step, log, make_config, make_facts, one_phase
 
 
 class Clock:
@@ -33,8 +33,8 @@ class Clock:
 def timed(folder: Path, max_seconds: float, step: Step, **changes: Any) -> Trainer:
     config = make_config(folder, log_steps=100, save_checkpoint_steps=0, **changes)
     with RunFolder(folder, config) as run:
-        plan = RunPlan(20, 5, max_seconds)
-        trainer = Trainer(step, Rows(), plan, config, run, make_facts())
+        plan = RunPlan(20, max_seconds)
+        trainer = Trainer(step, one_phase(), plan, config, run, make_facts())
         trainer.progress = Progress(plan, Clock())
         trainer.fit()
     return trainer
@@ -54,10 +54,10 @@ def test_a_run_ends_when_its_time_is_over(tmp_path: Path, capsys: pytest.Capture
 
 def test_the_time_of_earlier_sessions_counts(tmp_path: Path) -> None:
     class Stopped(Step):
-        def train(self, micro_batches: list, elapsed: float) -> dict[str, Tensor]:
+        def train(self, micro_batches: list, *pace: float) -> dict[str, Tensor]:
             if int(self.tried.asnumpy()) == 5:
                 os.kill(os.getpid(), signal.SIGTERM)
-            return super().train(micro_batches, elapsed)
+            return super().train(micro_batches, *pace)
 
     with pytest.raises(SystemExit):
         timed(tmp_path, 10.0, Stopped(), max_train_hours=1)
@@ -69,9 +69,9 @@ def test_the_time_of_earlier_sessions_counts(tmp_path: Path) -> None:
 def test_all_ranks_go_by_the_clock_of_rank_0(tmp_path: Path) -> None:
     def act(rank: int) -> list[float]:
         config = make_config(tmp_path / "run", max_train_hours=1)
-        ranks, plan, step = Ranks(rank, 2, tmp_path, wait_minutes=0.5), RunPlan(20, 5, 10.0), Step()
+        ranks, plan, step = Ranks(rank, 2, tmp_path, wait_minutes=0.5), RunPlan(20, 10.0), Step()
         with RunFolder(config.save_checkpoint_path, config, writer=ranks.writer) as folder:
-            trainer = Trainer(step, Rows(), plan, config, folder, make_facts(), ranks)
+            trainer = Trainer(step, one_phase(), plan, config, folder, make_facts(), ranks)
             trainer.signals, trainer.progress = NoSignals(), Progress(plan, [Clock(), lambda: 0.0][rank])
             trainer.fit()
         return step.elapsed
@@ -82,9 +82,9 @@ def test_all_ranks_go_by_the_clock_of_rank_0(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_says_how_many_updates_fit(tmp_path: Path) -> None:
-    config, plan = make_config(tmp_path / "run", max_train_hours=1), RunPlan(20, 5, 3600.0)
+    config, plan = make_config(tmp_path / "run", max_train_hours=1), RunPlan(20, 3600.0)
     folder = RunFolder(tmp_path / "run", config)
-    said = dry_run(Trainer(Step(), Rows(), plan, config, folder, make_facts()))
+    said = dry_run(Trainer(Step(), one_phase(), plan, config, folder, make_facts()))
     assert ", about 20 of them fit into max_train_hours 1. Host" in said
 
 

@@ -84,12 +84,13 @@ VALUES = np.array([1.0, -2.0, 3.0])
 GRADIENTS = [np.array([0.1, -0.3, 2.0]) * t for t in range(1, 5)]
 
 
-def updated(settings: OptimizerSettings) -> dict[str, np.ndarray]:
+def updated(settings: OptimizerSettings, rate_factor: float = 1.0) -> dict[str, np.ndarray]:
     """The weights after four updates, by name; `bias` has no decay."""
     parameters = [Parameter(Tensor(VALUES, ms.float32), name=name) for name in ("weight", "bias")]
     optimizer = build_optimizer(parameters, settings, 100)
     for t, gradient in enumerate(GRADIENTS, 1):
-        optimizer((Tensor(gradient, ms.float32),) * 2, Tensor(t, ms.int32), Tensor(0.0, ms.float32))
+        moment = Tensor(t, ms.int32), Tensor(0.0, ms.float32), Tensor(rate_factor, ms.float32)
+        optimizer((Tensor(gradient, ms.float32),) * 2, *moment)
     return {parameter.name: parameter.asnumpy() for parameter in parameters}
 
 
@@ -120,6 +121,11 @@ def test_updates_equal_their_formulas(name: str, bias_correction: bool) -> None:
     ours, theirs = updated(settings), by_formula(settings)
     for parameter in ours:
         np.testing.assert_allclose(ours[parameter], theirs[parameter], rtol=0, atol=2e-6, err_msg=parameter)
+
+
+def test_the_rate_is_multiplied_by_a_factor() -> None:
+    ours, theirs = updated(CORRECTED, 0.25), by_formula(dataclasses.replace(CORRECTED, learning_rate=0.125))
+    np.testing.assert_allclose(ours["weight"], theirs["weight"], rtol=0, atol=2e-6)
 
 
 @pytest.mark.oracles

@@ -138,6 +138,7 @@ LENGTH = {
     "optimizer_cfg.AdamWeightDecay.warmup_steps": 2,
     "albert_cfg.hidden_dropout_prob": 0,
     "albert_cfg.attention_probs_dropout_prob": 0,
+    "phases": "[{share: 0.75}, {share: 0.25, batch_size: 4}]",
 }
 
 

@@ -20,7 +20,7 @@ from src.tasks.multiple_choice import RaceConfig
 from src.tasks.question_answering import SquadConfig, SquadV2Config
 from src.tasks.token_classification import NerConfig
 from src.training.run_folder import RunFolder
-from src.training.training_config import PretrainConfig
+from src.training.training_config import PhaseConfig, PretrainConfig
 
 ROOT = Path(__file__).parents[1]
 
@@ -103,7 +103,8 @@ def test_every_key_that_an_update_or_a_choice_depends_on_binds_a_run(kind: type[
         *sections, name = key.split(".")
         owner = functools.reduce(getattr, sections, changed)
         value = getattr(AlbertConfig() if getattr(owner, name) is None else owner, name)
-        object.__setattr__(owner, name, another(value))  # past the checks of what belongs together
+        other = (PhaseConfig(),) if key == "phases" else another(value)
+        object.__setattr__(owner, name, other)  # past the checks of what belongs together
         unused = key.startswith(("optimizer_cfg.AdamWeightDecay.", "optimizer_cfg.Adam."))
         assert (changed.binding() == config.binding()) == (key in free or unused), key
 
@@ -128,6 +129,22 @@ def test_the_same_place_may_be_spelt_in_another_way(tmp_path: Path, monkeypatch:
         monkeypatch.chdir(tmp_path / "run")
         begin(tmp_path / "run", "--data_dir", str(tmp_path / "data"))
         monkeypatch.chdir(tmp_path)
+
+
+def test_another_phase_is_refused_by_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    phases = "[{share: 0.5, data_dir: data}, {share: 0.5, batch_size: 8}]"
+    monkeypatch.chdir(tmp_path)
+    begin(tmp_path / "run", "--phases", phases)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    begin(tmp_path / "run", "--phases", phases.replace("data}", "../data}"))
+    for change, sentence in (
+        (phases.replace("data}", "../data}").replace("8", "4"), r"phases\[1\].batch_size is 8 there and 4 here"),
+        (phases, r"phases\[0\].data_dir is '.*/data' there and '.*/elsewhere/data' here"),
+        ("[]", r"phases\[0\].share is 0.5 there and '\(absent\)' here"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            begin(tmp_path / "run", "--phases", change)
 
 
 def test_a_moved_folder_is_still_that_run(tmp_path: Path) -> None:

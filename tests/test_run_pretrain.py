@@ -132,7 +132,8 @@ def test_every_row_has_the_weight_of_the_order_loss(data: Path, tmp_path: Path) 
     config = config_of(data, tmp_path, sop_loss_weight=0.1)
     with RunFolder(tmp_path, config) as folder:
         trainer = run_pretrain.build_trainer(config, setup_device("CPU"), ALONE, folder)
-    np.testing.assert_array_equal(next(trainer.data.batches(0))["sop_loss_weights"], np.full(8, 0.1, np.float32))
+    batch = next(trainer.phases.current.data.batches(0))
+    np.testing.assert_array_equal(batch["sop_loss_weights"], np.full(8, 0.1, np.float32))
 
 
 def test_a_finished_run_is_left_alone(data: Path, finished: Path, capsys: pytest.CaptureFixture) -> None:

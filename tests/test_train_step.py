@@ -44,7 +44,7 @@ def test_micro_batches_equal_one_batch() -> None:
         optimizer = GradientDescent(
             network.trainable_params(), dataclasses.replace(OPTIMIZER_SETTINGS, learning_rate=1.0), 100
         )
-        step = TrainStep(network, optimizer, LossScale(), accumulation_steps=pieces)
+        step = TrainStep(network, optimizer, LossScale(), accumulate=pieces > 1)
         losses = [float(step.train(slices(columns, pieces))["loss"]) for _ in range(3)]
         results.append((losses, weights_after(step)))
     (losses, weights), (micro_losses, micro_weights) = results
@@ -71,6 +71,22 @@ def test_the_order_loss_counts_as_much_as_its_weight_says() -> None:
         learnt = {name for name in after if not np.array_equal(before[name], after[name])}
         of_order = {"sop.weight", "sop.bias", "albert.pooler.weight", "albert.pooler.bias"}
         assert after.keys() - learnt == (set() if weight else of_order)
+
+
+def test_the_number_of_micro_batches_may_change_without_compiling_anew() -> None:
+    """Three times two rows, six at once, two times three: each as one batch of six, by two graphs for each shape."""
+    columns = batch(rows=6)
+    results = []
+    for accumulate in (False, True):
+        network = AlbertForPreTraining(TINY, seed=1)
+        optimizer = GradientDescent(
+            network.trainable_params(), dataclasses.replace(OPTIMIZER_SETTINGS, learning_rate=1.0), 100
+        )
+        step = TrainStep(network, optimizer, LossScale(), accumulate)
+        pieces = (3, 1, 2, 3, 1, 2) if accumulate else (1,) * 6
+        results.append([float(step.train(slices(columns, number))["loss"]) for number in pieces])
+        assert len(step.compile_cache) == (5 if accumulate else 1)  # six rows at once need no graph of a first one
+    np.testing.assert_allclose(*results, rtol=1e-5)
 
 
 @pytest.mark.slow

@@ -29,6 +29,7 @@ from tests.helpers.numpy_loop import (
     log,
     make_config,
     make_facts,
+    one_phase,
     without_speed,
 )
 
@@ -73,10 +74,10 @@ def test_only_the_newest_checkpoints_stay(undisturbed: Path) -> None:
 @pytest.mark.parametrize("end", [1, 5, 7, 13, 19])
 def test_an_interrupted_run_ends_like_an_undisturbed_one(tmp_path: Path, undisturbed: Path, end: int) -> None:
     class Killed(Step):
-        def train(self, micro_batches: list, elapsed: float) -> dict[str, Tensor]:
+        def train(self, micro_batches: list, *pace: float) -> dict[str, Tensor]:
             if int(self.tried.asnumpy()) == end:
                 raise KeyboardInterrupt  # nothing is saved at this moment, as after kill -9
-            return super().train(micro_batches, elapsed)
+            return super().train(micro_batches, *pace)
 
     config = make_config(tmp_path)
     with pytest.raises(KeyboardInterrupt):
@@ -120,7 +121,7 @@ def test_data_sink_waits_for_the_device_only_every_data_sink_steps(tmp_path: Pat
             super().read()
 
     with RunFolder(tmp_path, config) as folder:
-        Counting(Step(), Rows(), RunPlan(20, 5), config, folder, make_facts()).fit()
+        Counting(Step(), one_phase(), RunPlan(20), config, folder, make_facts()).fit()
     assert [count for count in reads if count] == [1, 4, 5, 5, 5]  # the first one compiles
 
 
@@ -218,7 +219,7 @@ def test_ranks_that_would_train_apart_are_refused(tmp_path: Path, differing: dic
         folder, ranks = RunFolder(tmp_path / "run", config), Ranks(rank, 2, tmp_path, wait_minutes=0.5)
         try:
             facts = make_facts(given["identity"])
-            Trainer(step, Rows(), RunPlan(20, 5), config, folder, facts, ranks).check_ranks()
+            Trainer(step, one_phase(), RunPlan(20), config, folder, facts, ranks).check_ranks()
         except UserError as error:
             return str(error)
         return ""
@@ -253,7 +254,7 @@ def test_a_dry_run_keeps_nothing(tmp_path: Path, selection: Selection | None, co
     step, data = Step(), Rows(lengths=(8, 12))
     folder = RunFolder(tmp_path / "run", config)
     measured = selection and evaluation(lambda _: {}, 3, selection)
-    sentence = dry_run(Trainer(step, data, RunPlan(20, 5), config, folder, make_facts(), evaluation=measured))
+    sentence = dry_run(Trainer(step, one_phase(data), RunPlan(20), config, folder, make_facts(), evaluation=measured))
     assert sentence.startswith("dry run: one update with 4 x 8 takes 0.") and ", with 4 x 12 takes 0." in sentence
     assert step.seen == [0, 0, 0, 0, 1, 1, 1, 1]  # two updates of two micro-batches for each width
     assert "20 updates take about 0:00:0" in sentence and f"at most {copies} at a time" in sentence
@@ -262,10 +263,10 @@ def test_a_dry_run_keeps_nothing(tmp_path: Path, selection: Selection | None, co
 
 def test_length_of_a_run() -> None:
     config = SimpleNamespace(train_steps=7, accumulation_steps=4, max_train_hours=0)
-    assert plan_run(config, 3, 2, 10) == RunPlan(7, 10)
+    assert plan_run(config, 3, 2, 10) == RunPlan(7)
     config.train_steps = 0
-    assert plan_run(config, 3, 2, 10) == RunPlan(7, 10)  # 30 micro-batches make 7 whole updates
+    assert plan_run(config, 3, 2, 10) == RunPlan(7)  # 30 micro-batches make 7 whole updates
     with pytest.raises(ConfigError, match="gives 1 batches of 2 an epoch"):
         plan_run(config, 3, 2, 1)
     config.max_train_hours = 0.5
-    assert plan_run(config, 3, 2, 10) == RunPlan(7, 10, 1800.0)
+    assert plan_run(config, 3, 2, 10) == RunPlan(7, 1800.0)

@@ -19,13 +19,13 @@ from src.training.run_plan import RunPlan
 from src.training.trainer import Trainer
 from tests.helpers.numpy_loop import (
     NoSignals,
-    Rows,
     Step,
     evaluation,
     fit,
     log,
     make_config,
     make_facts,
+    one_phase,
     without_speed,
 )
 
@@ -35,10 +35,10 @@ def test_a_signal_saves_and_ends(
     tmp_path: Path, undisturbed: Path, capsys: pytest.CaptureFixture, number: int, code: int
 ) -> None:
     class Signalled(Step):
-        def train(self, micro_batches: list, elapsed: float) -> dict[str, Tensor]:
+        def train(self, micro_batches: list, *pace: float) -> dict[str, Tensor]:
             if int(self.tried.asnumpy()) == 6:
                 os.kill(os.getpid(), number)
-            return super().train(micro_batches, elapsed)
+            return super().train(micro_batches, *pace)
 
     config, before = make_config(tmp_path), signal.getsignal(number)
     with pytest.raises(SystemExit) as stop:
@@ -56,10 +56,10 @@ def test_a_signal_at_the_end_is_obeyed_when_the_run_is_finished(
     tmp_path: Path, undisturbed: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     class Signalled(Step):
-        def train(self, micro_batches: list, elapsed: float) -> dict[str, Tensor]:
+        def train(self, micro_batches: list, *pace: float) -> dict[str, Tensor]:
             if moment == "last update" and int(self.tried.asnumpy()) == 19:
                 os.kill(os.getpid(), signal.SIGTERM)
-            return super().train(micro_batches, elapsed)
+            return super().train(micro_batches, *pace)
 
     def save(trainer: Trainer) -> None:
         if moment == "last checkpoint" and trainer.progress.step == 20:
@@ -182,7 +182,7 @@ def test_all_ranks_leave_an_evaluation_together(tmp_path: Path) -> None:
 
         with RunFolder(config.save_checkpoint_path, config, writer=ranks.writer) as folder:
             run = make_facts(), ranks, None, evaluation(evaluate, 3)
-            trainer = Trainer(Step(), Rows(), RunPlan(20, 5), config, folder, *run)
+            trainer = Trainer(Step(), one_phase(), RunPlan(20), config, folder, *run)
             trainer.signals = signals
             try:
                 trainer.fit()
@@ -200,10 +200,10 @@ def test_patience_survives_a_kill(tmp_path: Path) -> None:
     scores = iter([0.6, 0.5])
 
     class Killed(Step):
-        def train(self, micro_batches: list, elapsed: float) -> dict:
+        def train(self, micro_batches: list, *pace: float) -> dict:
             if int(self.tried.asnumpy()) == 10:
                 raise KeyboardInterrupt
-            return super().train(micro_batches, elapsed)
+            return super().train(micro_batches, *pace)
 
     when = 4, Selection("f1", patience=2)
     config = make_config(tmp_path, save_checkpoint_steps=9)

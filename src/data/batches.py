@@ -109,7 +109,8 @@ class FeatureDataset:
     """Batches from one set of feature files; weight_columns are set to 0 in rows that only fill up a batch.
 
     Attributes:
-        facts: what made the files. num_rows: their rows. batches_per_epoch: batches of this rank.
+        facts: what made the files. num_rows: their rows. batches_per_epoch: batches of this rank. rows_at_once: rows of
+            the batches of all ranks together.
 
     Raises:
         DataError: the bucket boundaries do not fit the rows.
@@ -119,7 +120,7 @@ class FeatureDataset:
         self.records, self.loading, self.weight_columns = records, loading, tuple(weight_columns)
         self.facts, self.columns = records.facts, records.columns
         self.num_rows = records.num_rows
-        self.batches_per_epoch = loading.batches(self.num_rows)
+        self.batches_per_epoch, self.rows_at_once = loading.batches(self.num_rows), loading.rows_at_once
         width = max(column.width for column in self.columns.values() if column.per_token)
         self.boundaries = list(loading.bucket_boundaries) or [width]
         if self.boundaries != sorted(set(self.boundaries)) or self.boundaries[-1] < records.lengths.max():
@@ -231,7 +232,7 @@ class TFRecordDataset:
     def __init__(self, files: Mapping[Path, int], loading: Loading, schema: Path | None = None) -> None:
         self.files, self.loading, self.schema = list(files), loading, schema
         self.num_rows = sum(files.values())
-        self.batches_per_epoch = loading.batches(self.num_rows)
+        self.batches_per_epoch, self.rows_at_once = loading.batches(self.num_rows), loading.rows_at_once
         if loading.bucket_boundaries:
             raise DataError(f"{self.files[0]}: rows of a TFRecord are padded already; leave bucket_boundaries empty")
         first = next(iterate(lambda: self._read(None), self.files[0]))

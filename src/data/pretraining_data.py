@@ -23,14 +23,16 @@ class PretrainingData:
         sop_loss_weight: of every row's sentence-order loss.
 
     Attributes:
-        facts: what made the files. batches_per_epoch: batches of this rank.
+        facts: what made the files. batches_per_epoch: batches of this rank. rows_at_once: rows of the batches of all
+            ranks together.
         token_counts: (V,) how often each token is the answer at a masked position or, where masks are drawn when the
             examples are read, may be; None where the files do not say.
     """
 
     def __init__(self, dataset: FeatureDataset | TFRecordDataset, data_dir: str, sop_loss_weight: float = 1.0) -> None:
         self.dataset, self.data_dir, self.sop_loss_weight = dataset, data_dir, sop_loss_weight
-        self.facts, self.batches_per_epoch = dataset.facts, dataset.batches_per_epoch
+        self.facts, self.rows_at_once = dataset.facts, dataset.rows_at_once
+        self.batches_per_epoch = dataset.batches_per_epoch
         counted = isinstance(dataset, FeatureDataset)
         self.token_counts: np.ndarray | None = dataset.records.array("unigram") if counted else None
         self._vocab_size: int | None = None

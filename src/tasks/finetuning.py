@@ -29,6 +29,7 @@ from src.training.dry_run import dry_run
 from src.training.evaluation import Evaluation, Selection
 from src.training.flops import Utilisation
 from src.training.network_outputs import predict_rows
+from src.training.phases import Phase, Phases
 from src.training.ranks import ranks_of
 from src.training.run_folder import RunFolder, check_run_folder
 from src.training.run_plan import RunFacts, plan_precision, plan_run
@@ -179,12 +180,13 @@ class Finetuning:
         check_memory(self.architecture, config.train_batch_size * data.boundaries[-1])
         batches = data.batches_per_epoch
         plan = plan_run(config, config.epoch_num, config.train_batch_size, batches)
-        step = build_step(config, network, plan, self.precision, ranks)
+        phases = Phases([Phase(data, config.accumulation_steps)])
+        step = build_step(config, network, plan, self.precision, ranks, phases.accumulate)
         folder.companions = ModelFolder(self.architecture, self.tokenizer, task.task_info)
         eval_steps = config.eval_steps or max(1, batches // config.accumulation_steps)
         return Trainer(
             step,
-            data,
+            phases,
             plan,
             config,
             folder,

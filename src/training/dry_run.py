@@ -1,4 +1,4 @@
-"""Time, memory and disk of a run, estimated from an update of each width (--dry_run)."""
+"""Time, memory and disk of a run, estimated from an update of each phase and width (--dry_run)."""
 
 import logging
 import tempfile
@@ -12,23 +12,27 @@ import mindspore as ms
 from model_utils.device import peak_memory
 from src.checkpoint_files import save_checkpoint
 from src.training.pending_updates import read_values
-from src.training.trainer import Batch, Trainer
+from src.training.phases import Batch
+from src.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
 
 def dry_run(trainer: Trainer) -> str:
-    """Train two updates of each width and log the run's estimated time, memory and disk; nothing is kept."""
-    config, steps = trainer.config, trainer.plan.train_steps
+    """Train two updates of each phase and width, and log the run's estimated time, memory and disk; keep nothing."""
+    config, steps, phases = trainer.config, trainer.plan.train_steps, trainer.phases
     if trainer.initialise:
         trainer.initialise()
     updates, compilation, update = [], 0.0, 0.0
-    for start, share in trainer.data.width_shares():
-        batch = next(trainer.data.batches(0, start))
-        first, usual = (timed_update(trainer, [batch] * config.accumulation_steps) for _ in range(2))
-        rows, width = batch["input_mask"].shape
-        updates.append(f"with {rows} x {width} takes {usual:.2f} s (the first {first:.1f} s, with compilation)")
-        compilation, update = compilation + first, update + share * usual
+    for number, phase in enumerate(phases.all, 1):
+        place = f"of phase {number} " if phases.several else ""
+        for start, share in phase.data.width_shares():
+            batch = next(phase.data.batches(0, start))
+            first, usual = (timed_update(trainer, [batch] * phase.accumulation_steps) for _ in range(2))
+            rows, width = batch["input_mask"].shape
+            taken = f"takes {usual:.2f} s (the first {first:.1f} s, with compilation)"
+            updates.append(f"{place}with {rows} x {width} {taken}")
+            compilation, update = compilation + first, update + phase.share * share * usual
     with tempfile.TemporaryDirectory() as folder:
         size = save_checkpoint(trainer.step, Path(folder), 1, trainer.state()).stat().st_size
     copies = trainer.most_checkpoints if config.enable_save_ckpt else 0

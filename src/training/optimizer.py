@@ -109,7 +109,8 @@ class Optimizer(nn.Cell):
     """Applies one update to all parameters; its own Parameters are the moments and `global_step` (updates applied).
 
     Inputs: a tuple of float32 gradients in the order of `parameters`; () int32 which update of the run this is, counted
-    from 1, skipped ones included; () float32 elapsed as in LearningRate. Output: the learning rate used, () float32.
+    from 1, skipped ones included; () float32 elapsed as in LearningRate; () float32 rate_factor that its rate is
+    multiplied by. Output: the learning rate used, () float32.
     """
 
     def __init__(self, parameters: Sequence[Parameter], settings: OptimizerSettings, train_steps: int) -> None:
@@ -123,8 +124,8 @@ class Optimizer(nn.Cell):
         self.adapted = tuple(not any(word in p.name for word in settings.decay_filter) for p in self.parameters)
         self.decayed = tuple(adapted and settings.weight_decay > 0.0 for adapted in self.adapted)
 
-    def construct(self, gradients: tuple[Tensor, ...], step: Tensor, elapsed: Tensor) -> Tensor:
-        rate = self.learning_rate(step, elapsed)
+    def construct(self, gradients: tuple[Tensor, ...], step: Tensor, elapsed: Tensor, rate_factor: Tensor) -> Tensor:
+        rate = self.learning_rate(step, elapsed) * rate_factor
         for i in range(len(self.decayed)):
             self.update(i, rate, gradients[i])
         ops.assign_add(self.global_step, Tensor(1, ms.int32))

@@ -99,6 +99,7 @@ class RunLog:
     def sentence(self, record: dict[str, Any]) -> str:
         """A record for the reader: metrics beside their baselines, speed, what is left; evaluation on its own line."""
         parts = [f"step {record['step']}/{self.train_steps}", f"epoch {record['epoch']:.2f}"]
+        parts += [f"phase {record['phase']}"] if "phase" in record else []
         parts += [self._metric(name, record[name]) for name in self.metric_names]
         parts.append(f"lr {record['learning_rate']:.3g}")
         if record["skipped_steps"]:
@@ -139,6 +140,8 @@ class RunLog:
         }
         trained = self.metric_names[1:] or self.metric_names  # a sum of losses says less than its parts
         panels = [*trained, *sorted(evaluated - set(self.metric_names))]
+        last = {record["phase"]: record["step"] for record in self.records if "phase" in record}
+        borders = sorted(last.values())[:-1]  # a phase ends with a record
         columns = min(2, len(panels))
         rows = -(-len(panels) // columns)
         figure = Figure(figsize=(6 * columns, 3.6 * rows), layout="constrained")
@@ -152,6 +155,8 @@ class RunLog:
                 axis.axhline(
                     height, color="grey", linestyle=("--", ":", "-.")[index % 3], label=f"{label} {height:.3f}"
                 )
+            for step in borders:
+                axis.axvline(step, color="grey", linewidth=0.6, zorder=0)
             axis.set(title=name, xlabel="updates")
             axis.legend(fontsize=8)
         figure.savefig(path, dpi=110)

@@ -11,10 +11,9 @@ from model_utils.errors import ConfigError
 
 @dataclass(frozen=True)
 class RunPlan:
-    """How long a run is: updates in all, micro-batches of this rank in an epoch, and seconds in all; 0: no limit."""
+    """How long a run is: updates in all, and seconds in all; 0: no limit."""
 
     train_steps: int
-    batches_per_epoch: int
     max_seconds: float = 0.0
 
 
@@ -105,7 +104,7 @@ def plan_run(config: Any, epochs: int, batch_size: int, batches_per_epoch: int) 
             f"accumulation_steps {config.accumulation_steps} make no update: lower the batch size or "
             "accumulation_steps, or give more data"
         )
-    return RunPlan(planned, batches_per_epoch, 3600 * config.max_train_hours)
+    return RunPlan(planned, 3600 * config.max_train_hours)
 
 
 def plan_precision(config: Any, device: Device) -> Precision:

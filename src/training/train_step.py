@@ -48,7 +48,7 @@ class TrainStep(nn.Cell):
     Args:
         network: construct(*input_columns, dropout_key) -> (loss, ...), scalars that are weighted sums; see
             TrainingNetwork.
-        accumulation_steps: micro-batches per update.
+        accumulate: whether an update may have more than one micro-batch, or any number of them.
         clip_norm: global norm to which gradients are clipped before the update (google's 1.0); 0 switches it off.
         ranks: processes that train together; gradients and metrics are added up over them once per update.
         seed: of the dropout masks of all ranks, which differ.
@@ -59,7 +59,7 @@ class TrainStep(nn.Cell):
         network: nn.Cell,
         optimizer: Optimizer,
         loss_scale: LossScale,
-        accumulation_steps: int = 1,
+        accumulate: bool = False,
         clip_norm: float = 1.0,
         ranks: Ranks = ALONE,
         seed: int = 0,
@@ -68,7 +68,7 @@ class TrainStep(nn.Cell):
         self.network = network
         self.network.set_train(True)
         self.optimizer = optimizer
-        self.accumulation_steps = accumulation_steps
+        self.accumulate = accumulate
         self.clip_norm = clip_norm
         self.ranks = ranks
         self.rank_size = self.ranks.size
@@ -81,7 +81,7 @@ class TrainStep(nn.Cell):
         self.loss_scale = Parameter(Tensor(loss_scale.start, ms.float32), name="loss_scale", requires_grad=False)
         self.good_steps = Parameter(Tensor(0, ms.int32), name="good_steps", requires_grad=False)
         self.skipped_steps = Parameter(Tensor(0, ms.int32), name="skipped_steps", requires_grad=False)
-        if accumulation_steps > 1:
+        if accumulate:
             self.sums = self.differentiated.clone(prefix="accumulated", init="zeros")
             zeros = np.zeros(len(network.metric_names), np.float32)
             self.metric_sums = Parameter(Tensor(zeros), name="accumulated_metrics", requires_grad=False)
@@ -138,7 +138,7 @@ class TrainStep(nn.Cell):
                 total = total + ops.reduce_sum(gradients[i] * gradients[i])
         return ops.sqrt(total)
 
-    def update(self, gradients: tuple[Tensor, ...], elapsed: Tensor) -> tuple[Tensor, ...]:
+    def update(self, gradients: tuple[Tensor, ...], elapsed: Tensor, rate_factor: Tensor) -> tuple[Tensor, ...]:
         """Reduce, unscale, clip, apply: gradient norm, whether it was finite, learning rate, loss scale used."""
         scale = self.loss_scale + 0.0
         reduced = ()
@@ -155,16 +155,18 @@ class TrainStep(nn.Cell):
             clipped = ()
             for gradient in reduced:
                 clipped += (gradient * factor,)
-            rate = self.optimizer(clipped, self.updates_tried() + 1, elapsed)
+            rate = self.optimizer(clipped, self.updates_tried() + 1, elapsed, rate_factor)
         self.adjust_scale(finite)
         return norm, finite, rate, scale
 
-    def construct(self, last: bool, micro: Tensor, elapsed: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+    def construct(
+        self, last: bool, micro: Tensor, elapsed: Tensor, rate_factor: Tensor, *inputs: Tensor
+    ) -> tuple[Tensor, ...]:
         """Run one micro-batch; with `last` also the update. `last` is a constant: two graphs, compiled once each."""
         key = self.dropout_key(micro)
         (_, metrics), gradients = self.value_and_grad(inputs, key, self.loss_scale)
-        if self.accumulation_steps == 1:
-            return (self.sum_over_ranks(metrics), *self.update(gradients, elapsed))
+        if not self.accumulate:
+            return (self.sum_over_ranks(metrics), *self.update(gradients, elapsed, rate_factor))
         if not last:
             for i in range(len(gradients)):
                 ops.assign_add(self.sums[i], gradients[i])
@@ -174,51 +176,57 @@ class TrainStep(nn.Cell):
         for i in range(len(gradients)):
             totals += (self.sums[i] + gradients[i],)
         metrics = self.metric_sums + metrics
-        result = self.update(totals, elapsed)
+        result = self.update(totals, elapsed, rate_factor)
         for total in self.sums:
             ops.assign(total, ops.zeros_like(total))
         ops.assign(self.metric_sums, ops.zeros_like(self.metric_sums))
         return (self.sum_over_ranks(metrics), *result)
 
-    def train(self, micro_batches: Sequence[dict[str, np.ndarray]], elapsed: float = 0.0) -> dict[str, Tensor]:
-        """One update from `accumulation_steps` micro-batches of numpy columns; elapsed as in LearningRate.
+    def train(
+        self, micro_batches: Sequence[dict[str, np.ndarray]], elapsed: float = 0.0, rate_factor: float = 1.0
+    ) -> dict[str, Tensor]:
+        """One update from micro-batches of numpy columns; elapsed and rate_factor as in Optimizer.
 
         Returns tensors that may still be computing: network.metric_names, grad_norm, finite, learning_rate
         (0 when skipped), loss_scale (as used).
         """
-        if len(micro_batches) != self.accumulation_steps:
-            raise ValueError(f"{len(micro_batches)} micro-batches given, an update takes {self.accumulation_steps}")
+        number = len(micro_batches)
+        if number > 1 and not self.accumulate:
+            raise ValueError(f"{number} micro-batches given, an update takes 1: accumulate is false")
         if self.rank_size > 1:
             self.compile_for(micro_batches)
         outputs: tuple[Tensor, ...] = ()
         for i, batch in enumerate(normalise_weights(micro_batches, self.network.weight_columns, self.ranks)):
-            if outputs and self.rank_size > 1 and i + 1 == self.accumulation_steps:
+            if outputs and self.rank_size > 1 and i + 1 == number:
                 outputs[0].asnumpy()  # computed, so that the others wait for one micro-batch at most in the collective
                 self.ranks.wait("the end of an update")
-            outputs = self(*self.arguments(i, batch, elapsed))
+            outputs = self(*self.arguments(i, i + 1 == number, batch, elapsed, rate_factor))
         metrics, norm, finite, rate, scale = outputs
         values = {name: metrics[i] for i, name in enumerate(self.network.metric_names)}
         return values | {"grad_norm": norm, "finite": finite, "learning_rate": rate, "loss_scale": scale}
 
-    def arguments(self, i: int, batch: dict[str, np.ndarray], elapsed: float = 0.0) -> tuple[Any, ...]:
+    def arguments(
+        self, i: int, last: bool, batch: dict[str, np.ndarray], elapsed: float = 0.0, rate_factor: float = 1.0
+    ) -> tuple[Any, ...]:
         """What construct takes for micro-batch number i."""
         columns = [Tensor(batch[name]) for name in self.network.input_columns]
-        return (i + 1 == self.accumulation_steps, Tensor(i, ms.int32), Tensor(elapsed, ms.float32), *columns)
+        return (last, Tensor(i, ms.int32), Tensor(elapsed, ms.float32), Tensor(rate_factor, ms.float32), *columns)
 
     def compile_for(self, micro_batches: Sequence[dict[str, np.ndarray]]) -> None:
         """Compile what these shapes need, before the ranks meet: they take unequal times for it."""
         for i, batch in enumerate(micro_batches):
-            graph = (i + 1 == self.accumulation_steps, *(batch[name].shape for name in self.network.input_columns))
+            last = i + 1 == len(micro_batches)
+            graph = (last, *(batch[name].shape for name in self.network.input_columns))
             if graph not in self.ready_graphs:
-                self.compile(*self.arguments(i, batch))
+                self.compile(*self.arguments(i, last, batch))
                 self.ready_graphs.add(graph)
 
 
-def build_step(config: Any, network: nn.Cell, plan: RunPlan, precision: Precision, ranks: Ranks) -> TrainStep:
+def build_step(
+    config: Any, network: nn.Cell, plan: RunPlan, precision: Precision, ranks: Ranks, accumulate: bool
+) -> TrainStep:
     """The training step of a run, with the optimizer that its TrainingConfig names; raises as build_optimizer."""
     settings = OptimizerSettings(**config.optimizer_settings())
     optimizer = build_optimizer(network.trainable_params(), settings, plan.train_steps)
     logger.info(describe_decay_groups(optimizer))
-    return TrainStep(
-        network, optimizer, precision.scaling, config.accumulation_steps, config.clip_norm, ranks, config.seed
-    )
+    return TrainStep(network, optimizer, precision.scaling, accumulate, config.clip_norm, ranks, config.seed)

@@ -1,7 +1,7 @@
 """The loop of every task: updates, log, checkpoints, evaluation, signals, and an end when training diverges.
 
-A step is an optimizer update tried; an update skipped for a non-finite gradient counts. Micro-batches come from one
-endless row of epochs and step s ends at number s * accumulation_steps of it, so the step restores the data position.
+A step is an optimizer update tried; an update skipped for a non-finite gradient counts. Micro-batches come in an
+endless row of epochs (src/training/phases.py), in which the step restores the position.
 """
 
 import logging
@@ -12,19 +12,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from typing import Any, NoReturn
 
-import numpy as np
-
 from model_utils.errors import CheckpointError, UserError
 from model_utils.facts import flatten
 from src.checkpoint_files import ARCHITECTURE, newest_checkpoint, save_checkpoint, state_of
-from src.data.batches import FeatureDataset
-from src.data.pretraining_data import PretrainingData
 from src.training.checkpoint import prune_checkpoints, restore
 from src.training.evaluation import BestTracker, Evaluation
 from src.training.flops import Utilisation
 from src.training.learning_check import LearningCheck
 from src.training.meters import Speed, Stopwatch, Window
 from src.training.pending_updates import PendingUpdates, ReadUpdate, Update, read_values
+from src.training.phases import Batch, Phases
 from src.training.progress import Progress
 from src.training.ranks import ALONE, Ranks
 from src.training.run_folder import RunFolder
@@ -34,9 +31,8 @@ from src.training.stop_signals import StopSignals
 from src.training.train_step import TrainStep
 
 logger = logging.getLogger(__name__)
-Batch = dict[str, np.ndarray]
 # What checkpoints did not say before it was needed; 0.1.0 knew nothing of them.
-UNTIL_KNOWN = {"evaluating": False, "precision": {}, ARCHITECTURE: {}, "seconds": 0.0}
+UNTIL_KNOWN = {"evaluating": False, "precision": {}, ARCHITECTURE: {}, "seconds": 0.0, "phase_starts": [0]}
 EARLY_STEPS = (1, 2, 5, 10)  # logged as well where log_steps is larger, so that the first lines come soon
 
 
@@ -45,7 +41,7 @@ class Trainer:
 
     Args:
         step: all its Parameters are saved.
-        data: micro-batches of this rank.
+        phases: with the micro-batches of this rank.
         config: a TrainingConfig.
         folder: open.
         facts: that a resumed run must match; kept in every checkpoint.
@@ -60,7 +56,7 @@ class Trainer:
     def __init__(
         self,
         step: TrainStep,
-        data: FeatureDataset | PretrainingData,
+        phases: Phases,
         plan: RunPlan,
         config: Any,
         folder: RunFolder,
@@ -72,7 +68,7 @@ class Trainer:
         utilisation: Utilisation | None = None,
         learning: LearningCheck | None = None,
     ) -> None:
-        self.step, self.data, self.plan, self.config, self.folder = step, data, plan, config, folder
+        self.step, self.phases, self.plan, self.config, self.folder = step, phases, plan, config, folder
         self.facts, self.ranks, self.initialise, self.evaluation = facts, ranks, initialise, evaluation
         self.baselines, self.utilisation, self.learning = baselines or {}, utilisation, learning
         self.best = BestTracker(evaluation.selection if evaluation else None)
@@ -160,6 +156,7 @@ class Trainer:
             self.step.restart_scaling()
         self.progress.start(state["step"], state["seconds"])
         self.written, self.latest, self.best.state = state["written"], state["latest"], state["best"]
+        self.phases.starts = state["phase_starts"]
         self.skipped_steps, self.skipped_in_a_row = state["skipped_steps"], state["skipped_in_a_row"]
         self.evaluating = state["evaluating"]
         self.window = Window(state["window"])
@@ -202,11 +199,12 @@ class Trainer:
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds beside the Parameters."""
         step = self.progress.step
-        epoch, batch = divmod(step * self.config.accumulation_steps, self.plan.batches_per_epoch)
+        epoch, batch = self.phases.position(step)
         return {
             "step": step,
             "epoch": epoch,
             "batch": batch,
+            "phase_starts": self.phases.starts,
             "seconds": self.progress.measured(),
             "skipped_steps": self.skipped_steps,
             "skipped_in_a_row": self.skipped_in_a_row,
@@ -234,16 +232,15 @@ class Trainer:
         return self.config.save_checkpoint_num + bool(self.best.selection) + 1
 
     def micro_batches(self) -> Iterator[list[Batch]]:
-        """Those of each update that is left, without end."""
-        epoch, start = divmod(self.progress.step * self.config.accumulation_steps, self.plan.batches_per_epoch)
-        micro_batches: list[Batch] = []
+        """Those of each update that is left, phase after phase, without end."""
         while True:
-            for batch in self.data.batches(epoch, start):
-                micro_batches.append(batch)
-                if len(micro_batches) == self.config.accumulation_steps:
-                    yield micro_batches
-                    micro_batches = []
-            epoch, start = epoch + 1, 0
+            self.phases.begin(self.progress.step, self.progress.share)
+            if self.phases.several:
+                logger.info(f"phase {self.phases.number} of {len(self.phases.all)}: {self.phases.current.description}")
+            self.recent, self.since_start = Speed(), Speed()
+            with closing(self.phases.micro_batches(self.progress.step)) as updates:
+                while not self.phases.next_is_due(self.progress.share):
+                    yield next(updates)
 
     def start(self, micro_batches: Sequence[Batch]) -> None:
         """Start one update; one that compiles a graph is waited for, so that its time can be left out."""
@@ -256,7 +253,7 @@ class Trainer:
             sizes = sorted({batch["input_mask"].shape for batch in micro_batches})
             logger.info(f"compiling for batches of {', '.join(f'{rows} x {width}' for rows, width in sizes)}")
         with self.clock.paused() if new else nullcontext():
-            outputs = self.step.train(micro_batches, self.progress.elapsed)
+            outputs = self.step.train(micro_batches, self.progress.elapsed, self.phases.current.rate_factor)
             if new:
                 self.compiled |= shapes
                 read_values(outputs)
@@ -281,6 +278,10 @@ class Trainer:
         """Whether the run ends with this update."""
         return step == self.progress.step and self.over
 
+    def ends_phase(self, step: int) -> bool:
+        """Whether a later phase begins after this update, so that no record is of two."""
+        return step == self.progress.step and self.phases.next_is_due(self.progress.share)
+
     def evaluation_due(self, step: int) -> bool:
         """Whether development metrics belong to this step's record."""
         return bool(self.evaluation) and (step % self.evaluation.steps == 0 or self.is_last(step))
@@ -294,12 +295,13 @@ class Trainer:
     def reading_due(self, step: int) -> bool:
         """Whether the updates under way are read at this step even if nothing else asks for them."""
         every = self.config.data_sink_steps if self.config.enable_data_sink else 1
-        return step % every == 0 or self.pending.has_compiled
+        return step % every == 0 or self.pending.has_compiled or self.ends_phase(step)
 
     def record_due(self, step: int) -> bool:
         """Whether this step has a line of the log, evaluated or not."""
         every = self.config.log_steps
-        return step % every == 0 or (step < every and step in EARLY_STEPS) or self.is_last(step)
+        early = step < every and step in EARLY_STEPS
+        return step % every == 0 or early or self.is_last(step) or self.ends_phase(step)
 
     def read(self) -> None:
         """Wait for the updates under way, account for each in turn, and log those that are due."""
@@ -377,7 +379,8 @@ class Trainer:
         flops, rate = recent.per_second(recent.flops), self.since_start.per_second(self.since_start.updates)
         record = {
             "step": step,
-            "epoch": step * self.config.accumulation_steps / self.plan.batches_per_epoch,
+            "epoch": self.phases.epochs(step),
+            **({"phase": self.phases.number} if self.phases.several else {}),
             **means,
             **self.latest,
             "skipped_steps": self.skipped_steps,

@@ -4,12 +4,13 @@ from typing import Any
 
 from model_utils.config import DEVICES, EPOCHS, LOSS_SCALE, MICRO_BATCHES, MINUTES, ROWS, SEED, UPDATES, OneDeviceConfig
 from model_utils.errors import ConfigError
-from model_utils.schema import ANY, SAME_PLACE, Config, option, section
+from model_utils.schema import ANY, SAME_PLACE, Config, option, section, sections
 from src.albert_config import COMPUTE_TYPES, PRESETS, AlbertConfig, AlbertOverrides, resolve_albert_config
 
 SCALED = ("enable_lossscale", True)  # for needs, as the two below
 DYNAMIC = ("loss_scale_mode", "dynamic")
 SAVED = ("enable_save_ckpt", True)
+SHARES_ROUNDED = 1e-4  # by which the shares of phases may miss 1: three times 0.3333
 SCHEDULES = ("polynomial", "cosine", "trapezoid", "constant")
 
 
@@ -217,6 +218,26 @@ class TrainingConfig(ArchitectureConfig):
             )
 
 
+class PhaseConfig(Config):
+    """A phase of a pre-training run; what it leaves out is as in the rest of the configuration."""
+
+    share: float = option(1.0, "share of the run", above=0, maximum=1)
+    data_dir: str | None = option(None, "examples, for instance of another length", on_resume=SAME_PLACE)
+    schema_dir: str | None = option(None, "of these, where they are google's *.tfrecord", on_resume=SAME_PLACE)
+    batch_size: int | None = option(None, "examples of a device and micro-batch", minimum=1, maximum=ROWS)
+    accumulation_steps: int | None = option(
+        None, "micro-batches added up to one update", minimum=1, maximum=MICRO_BATCHES
+    )
+    learning_rate: float | None = option(
+        None, "in place of the optimizer's: the rate of its schedule times the ratio of both", above=0, maximum=100
+    )
+    sop_loss_weight: float | None = option(None, "of the sentence-order loss", minimum=0, maximum=100)
+    masked_lm_prob: float | None = option(
+        None, "share of tokens that is masked, where the data was made with masking dynamic", above=0, below=1
+    )
+    ngram: int | None = option(None, "longest n-gram of words that is masked as one, likewise", minimum=1, maximum=100)
+
+
 class PretrainConfig(TrainingConfig):
     """Pre-train ALBERT: python run_pretrain.py."""
 
@@ -242,6 +263,10 @@ class PretrainConfig(TrainingConfig):
     epoch_size: int = option(1, "epochs, where train_steps does not say the length", minimum=1, maximum=EPOCHS)
     batch_size: int = option(16, "examples of a device and micro-batch", minimum=1, maximum=ROWS)
 
+    phases: tuple[PhaseConfig, ...] = sections(
+        PhaseConfig, "parts of the run, one after the other, that differ; none: it is one from beginning to end"
+    )
+
     # Loss.
     sop_loss_weight: float = option(
         1.0,
@@ -256,8 +281,23 @@ class PretrainConfig(TrainingConfig):
     eval_data_dir: str = option("", "held-out examples, as data_dir", on_resume=ANY)
     eval_batches: int = option(0, "batches of an evaluation; 0: all", minimum=0, on_resume=ANY, maximum=UPDATES)
 
+    def all_phases(self) -> tuple[PhaseConfig, ...]:
+        """The phases, one where none is named, with all keys given."""
+        whole = {key: getattr(self, key) for key in PhaseConfig.model_fields if key in type(self).model_fields}
+        whole["learning_rate"] = self.optimizer_settings()["learning_rate"]
+        return tuple(PhaseConfig(**whole | phase.to_dict()) for phase in self.phases or (PhaseConfig(),))
+
     def validate(self) -> None:
         super().validate()
+        total = sum(phase.share for phase in self.phases)
+        if self.phases and abs(total - 1) > SHARES_ROUNDED:
+            shares = " + ".join(f"{phase.share:g}" for phase in self.phases)
+            raise ConfigError(f"phases have the shares {shares} = {total:g} of the run, allowed is a sum of 1")
+        if self.phases and self.train_steps <= 0:
+            raise ConfigError(
+                f"train_steps is {self.train_steps}, but the run has phases, which are shares of its updates: give "
+                "their number"
+            )
         if self.eval_steps and not self.eval_data_dir:
             raise ConfigError(f"eval_steps is {self.eval_steps}, but eval_data_dir names no examples to evaluate on")
         if not self.eval_steps and (self.eval_data_dir or self.eval_batches):

@@ -15,6 +15,7 @@ from mindspore import Parameter, Tensor, nn
 
 from model_utils.schema import load_config
 from src.training.evaluation import Evaluation
+from src.training.phases import Phase, Phases
 from src.training.run_folder import RunFolder
 from src.training.run_plan import LossScale, Precision, RunFacts, RunPlan
 from src.training.trainer import Trainer
@@ -27,14 +28,16 @@ FLOAT32 = Precision("CPU", "float32", LossScale("off"))
 class Rows:
     """Micro-batches whose content is a pure function of epoch and number."""
 
-    def __init__(self, per_epoch: int = 5, lengths: tuple[int, ...] = (LENGTH,)) -> None:
-        self.per_epoch, self.lengths = per_epoch, lengths
+    rows_at_once = BATCH
+
+    def __init__(self, batches_per_epoch: int = 5, lengths: tuple[int, ...] = (LENGTH,)) -> None:
+        self.batches_per_epoch, self.lengths = batches_per_epoch, lengths
 
     def width_shares(self) -> list[tuple[int, float]]:
         return [(number, 1 / len(self.lengths)) for number in range(len(self.lengths))]
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[dict[str, np.ndarray]]:
-        for number in range(start, self.per_epoch):
+        for number in range(start, self.batches_per_epoch):
             mask = np.ones((BATCH, self.lengths[number % len(self.lengths)]), np.int32)
             mask[:, 6:] = 0
             yield {"input_mask": mask, "value": np.float32([epoch * 100 + number])}
@@ -55,12 +58,16 @@ class Step(nn.Cell):
         self.failing = failing
         self.seen: list[float] = []
         self.elapsed: list[float] = []
+        self.rate_factors: list[float] = []
 
     def restart_scaling(self) -> None:
         self.restarts += 1
 
-    def train(self, micro_batches: list[dict[str, np.ndarray]], elapsed: float = 0.0) -> dict[str, Tensor]:
+    def train(
+        self, micro_batches: list[dict[str, np.ndarray]], elapsed: float = 0.0, rate_factor: float = 1.0
+    ) -> dict[str, Tensor]:
         self.elapsed.append(elapsed)
+        self.rate_factors.append(rate_factor)
         tried = int(self.tried.asnumpy()) + 1
         values = [float(batch["value"][0]) for batch in micro_batches]
         self.seen += values
@@ -96,6 +103,11 @@ def make_config(folder: Path, **changes: Any) -> PretrainConfig:
     return load_config(PretrainConfig, ["--config_path", os.devnull, *words])
 
 
+def one_phase(data: Rows | None = None) -> Phases:
+    """As make_config has it."""
+    return Phases([Phase(data or Rows(), accumulation_steps=2)])
+
+
 FACTS = ("identity", "precision", "architecture", "earlier_identity")
 
 
@@ -113,11 +125,11 @@ def evaluation(evaluate: Callable[[Callable[[], object]], dict[str, float]], *wh
 
 
 def fit(config: PretrainConfig, step: Step | None = None, **arguments: Any) -> dict[str, Any]:
-    data = arguments.pop("data", Rows())
+    phases = arguments.pop("phases", None) or one_phase(arguments.pop("data", Rows()))
     facts = make_facts(**{key: arguments.pop(key) for key in FACTS if key in arguments})
     with RunFolder(config.save_checkpoint_path, config) as folder:
-        plan = RunPlan(config.train_steps, data.per_epoch)
-        return Trainer(step or Step(), data, plan, config, folder, facts, **arguments).fit()
+        plan = RunPlan(config.train_steps)
+        return Trainer(step or Step(), phases, plan, config, folder, facts, **arguments).fit()
 
 
 def log(folder: Path) -> list[dict[str, Any]]:

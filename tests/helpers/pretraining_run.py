@@ -39,19 +39,26 @@ def write_pretraining_data(folder: Path) -> Path:
             sentences = [random.choices(words, [30] * 21 + [1] * 180, k=random.randint(4, 12)) for _ in range(12)]
             texts.append("\n".join(" ".join(sentence) + " ." for sentence in sentences))
         (folder / f"{name}.txt").write_text("\n\n".join(texts))
-        flags = {
-            "config_path": os.devnull,
-            "input_file": folder / f"{name}.txt",
-            "output_file": folder / name / f"{name}.mindrecord",
-            "vocab_file": folder / "vocab.txt",
-            "max_seq_length": 32,
-            "max_predictions_per_seq": 5,
-            "dupe_factor": 1,
-            "num_workers": 1,
-        }
-        command = [sys.executable, "-m", "src.create_pretraining_data", *words_of(flags)]
-        subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+        write_examples(folder, name, name)
     return folder
+
+
+def write_examples(folder: Path, text: str, name: str, **changes: Any) -> Path:
+    """Examples of TEXT.txt in the folder NAME beside it, which is returned."""
+    flags = {
+        "config_path": os.devnull,
+        "input_file": folder / f"{text}.txt",
+        "output_file": folder / name / f"{name}.mindrecord",
+        "vocab_file": folder / "vocab.txt",
+        "max_seq_length": 32,
+        "max_predictions_per_seq": 5,
+        "dupe_factor": 1,
+        "num_workers": 1,
+        **changes,
+    }
+    command = [sys.executable, "-m", "src.create_pretraining_data", *words_of(flags)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    return folder / name
 
 
 def words_of(flags: dict[str, Any]) -> list[str]:

@@ -1,0 +1,85 @@
+"""The phases of pre-training as its configuration names them: their data, checked, and what a run knows it again by."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from model_utils.errors import ConfigError
+from src.albert_config import AlbertConfig, check_memory
+from src.data.batches import Loading
+from src.data.masking import MaskingOverrides
+from src.data.pretraining_data import PretrainingData
+from src.training.phases import Phase, Phases
+from src.training.training_config import PhaseConfig, PretrainConfig
+
+
+def data_of_phases(config: PretrainConfig, loading: Loading) -> list[dict[str, Any]]:
+    """What create_pretrain_dataset takes for each phase; loading: of everything but the batch size."""
+    return [
+        {
+            "data_dir": phase.data_dir,
+            "loading": replace(loading, batch_size=phase.batch_size),
+            "schema_dir": phase.schema_dir,
+            "sop_loss_weight": phase.sop_loss_weight,
+            "masking": _overrides(phase),
+        }
+        for phase in config.all_phases()
+    ]
+
+
+def plan_phases(config: PretrainConfig, datasets: Sequence[PretrainingData], architecture: AlbertConfig) -> Phases:
+    """The phases of a run, each with its data.
+
+    Raises:
+        ConfigError: the data of a phase fills no batch, or a batch cannot fit into memory.
+        DataError: the data of a phase does not fit the model or was made with another vocabulary than the first one's.
+    """
+    rate, first, phases = config.optimizer_settings()["learning_rate"], datasets[0], []
+    for number, (phase, data) in enumerate(zip(config.all_phases(), datasets, strict=True), 1):
+        data.check_vocabulary(first.facts, first.data_dir)
+        data.check_fits(architecture)
+        check_memory(architecture, phase.batch_size * data.facts["max_seq_length"])
+        if data.batches_per_epoch < 1:
+            raise ConfigError(
+                f"phase {number}: {data.data_dir} has fewer rows than one batch of {data.rows_at_once}: lower "
+                "batch_size, or give more data"
+            )
+        phases.append(
+            Phase(
+                data,
+                phase.accumulation_steps,
+                phase.share,
+                phase.learning_rate / rate,
+                source=os.path.realpath(phase.data_dir),
+                description=describe(phase, data.facts),
+            )
+        )
+    return Phases(phases)
+
+
+def describe(phase: PhaseConfig, facts: dict[str, Any]) -> str:
+    """A phase for the log; of the masks what is known."""
+    masks = {key: value for key, value in facts.get("settings", {}).items() if key in vars(MaskingOverrides())}
+    masks |= {key: value for key, value in vars(_overrides(phase)).items() if value}
+    values = {"learning_rate": phase.learning_rate, **masks, "sop_loss_weight": phase.sop_loss_weight}
+    return (
+        f"{phase.share:g} of the run, {phase.data_dir}, length {facts['max_seq_length']}, batch {phase.batch_size} x "
+        f"{phase.accumulation_steps}, " + ", ".join(f"{key} {value:g}" for key, value in values.items())
+    )
+
+
+def identity_of(datasets: Sequence[PretrainingData]) -> dict[str, Any]:
+    """The facts by which a run knows its data again: the first phase's, and of the others what differs from it."""
+    first, *others = (data.identity for data in datasets)
+    of_others = {
+        f"{key} of phase {number}": value
+        for number, identity in enumerate(others, 2)
+        for key, value in identity.items()
+        if first.get(key) != value
+    }
+    return first | of_others
+
+
+def _overrides(phase: PhaseConfig) -> MaskingOverrides:
+    return MaskingOverrides(phase.masked_lm_prob or 0.0, phase.ngram or 0)

@@ -1,0 +1,93 @@
+"""Pre-training in phases end to end: other lengths, batches, masks and weights in one run, killed in each phase."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import run_pretrain
+from model_utils.errors import DataError
+from src.checkpoint_files import find_checkpoint
+from src.training.trainer import Trainer
+from tests.helpers.pretraining_run import config_of, log, write_examples, write_pretraining_data
+
+SHORT = {"train_steps": 12, "log_steps": 1, "save_checkpoint_steps": 4, "eval_steps": 5, "eval_batches": 2}
+WARM_UP = {"optimizer_cfg.AdamWeightDecay.warmup_steps": 2}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with vocab.txt, train/ and held_out/ of length 32 and dynamic/ of length 16."""
+    folder = write_pretraining_data(tmp_path_factory.mktemp("data"))
+    write_examples(folder, "train", "dynamic", max_seq_length=16, masking="dynamic", max_predictions_per_seq=3)
+    return folder
+
+
+def phases(data: Path) -> str:
+    """They begin after 0, 3 and 8 updates."""
+    return (
+        f"[{{share: 0.25, data_dir: {data}/dynamic, batch_size: 4, sop_loss_weight: 0}}, "
+        f"{{share: 0.4, data_dir: {data}/dynamic, accumulation_steps: 2, masked_lm_prob: 0.3, ngram: 1}}, "
+        "{share: 0.35, learning_rate: 0.0005}]"
+    )
+
+
+def train(data: Path, run: Path, **changes: Any) -> None:
+    run_pretrain.main(config_of(data, run, phases=phases(data), **SHORT, **WARM_UP, **changes))
+
+
+@pytest.fixture(scope="module")
+def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("runs") / "undisturbed"
+    train(data, run)
+    return run
+
+
+def test_a_run_in_phases_logs_what_each_trains_with(data: Path, finished: Path) -> None:
+    records = log(finished)
+    assert [record["phase"] for record in records] == [1] * 3 + [2] * 5 + [3] * 4
+    assert [record["step"] for record in records if "eval_mlm_loss" in record] == [5, 10, 12]
+    weights = [round((r["loss"] - r["mlm_loss"]) / r["sop_loss"], 4) for r in records]
+    assert weights == [0.0] * 3 + [1.0] * 9
+    schedule = [0.001 * (1 - step / 12) for step in range(1, 13)]
+    schedule[0] = 0.0005  # of the warm-up
+    factors = [1.0] * 8 + [0.5] * 4
+    expected = [rate * factor for rate, factor in zip(schedule, factors, strict=True)]
+    np.testing.assert_allclose([record["learning_rate"] for record in records], expected, rtol=1e-5, atol=1e-12)
+
+
+@pytest.mark.parametrize("kills", [(2, 10), (6,)])
+def test_killed_in_any_phase_a_run_ends_with_the_same_weights(
+    data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: tuple[int, ...]
+) -> None:
+    """In the first one and, resumed from its beginning, in the third; or in the second."""
+
+    def start(trainer: Trainer, micro_batches: list) -> None:
+        if left and trainer.progress.step == left[0]:
+            left.pop(0)
+            raise KeyboardInterrupt  # nothing is saved at this moment, as after kill -9
+        start_as_ever(trainer, micro_batches)
+
+    start_as_ever, left = Trainer.start, list(kills)
+    monkeypatch.setattr(Trainer, "start", start)
+    for _ in kills:
+        with pytest.raises(KeyboardInterrupt):
+            train(data, tmp_path)
+    train(data, tmp_path)
+    assert log(tmp_path) == log(finished)
+    ours, theirs = find_checkpoint(tmp_path).values, find_checkpoint(finished).values
+    assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_a_run_without_phases_says_nothing_of_them(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    run_pretrain.main(config_of(data, tmp_path, **SHORT | {"train_steps": 2}, **WARM_UP | {next(iter(WARM_UP)): 0}))
+    assert "phase" not in capsys.readouterr().out
+    assert not any("phase" in json.loads(line) for line in (tmp_path / "train_log.jsonl").read_text().splitlines())
+
+
+def test_masks_that_are_written_are_no_phases_to_draw(data: Path, tmp_path: Path) -> None:
+    config = config_of(data, tmp_path, phases="[{share: 0.5}, {share: 0.5, masked_lm_prob: 0.3}]", **SHORT, **WARM_UP)
+    with pytest.raises(DataError, match=r"masked_lm_prob is 0\.3, but the masks of .*train are written in its files"):
+        run_pretrain.main(config)
