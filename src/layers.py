@@ -269,9 +269,10 @@ FEATURES = 16  # of a row and of a column, for the masks of Dropout
 
 @cache
 def _features(places: int, axis: int) -> Tensor:
-    """Random whole numbers for each row (axis 0: below 128) or column (axis 1: below 256), always the same ones."""
+    """Random whole numbers for each row (axis 0: below 128) or column (axis 1: below 256, twice), always the same."""
     random = np.random.default_rng([20200209, axis])
-    return Tensor(random.integers(0, 128 << axis, (places, FEATURES)).astype(np.float32))
+    drawn = random.integers(0, 128 << axis, (places, FEATURES)).astype(np.float32)
+    return Tensor(np.tile(drawn, 1 + axis))
 
 
 random_features = constexpr(_features)  # shapes are known when a graph is compiled: a constant of the graph
@@ -281,8 +282,9 @@ class Dropout(nn.Cell):
     """Dropout whose mask is a hash of (key, row, column), so that a saved step number restores it exactly.
 
     MindSpore keeps the state of nn.Dropout inside its kernel, where a checkpoint cannot reach it. The hash is the sum
-    over k of row[k] key[k] column[k] modulo a power of two (Carter and Wegman 1979): a thin product of matrices, and
-    exact in float32, whatever the order of the sum.
+    over k of row[k] key[k] column[k] modulo a power of two (Carter and Wegman 1979): a thin product of matrices whose
+    entries have 8 bits, so that it is exact in float32, whatever the order of the sum, and where operands are rounded
+    to bfloat16.
 
     Args:
         probability: share of entries set to 0, to the next 2**-14; the others are multiplied by 1 / (1 - probability).
@@ -306,7 +308,8 @@ class Dropout(nn.Cell):
         hashes = mix_bits(mix_bits(key + self.site) + ops.range(0, FEATURES, 1).astype(ms.int32))
         odd = ops.cast(ops.bitwise_and(hashes, Tensor(63, ms.int32)), ms.float32) * 2.0 + 1.0
         by_key = random_features(rows, 0) * self.spread(odd, (rows, FEATURES))
-        by_key = (by_key - ops.floor(by_key / 2048.0) * 2048.0) * 2.0**-14
-        total = self.matmul(by_key, random_features(columns, 1))  # below 2**9, in steps of 2**-14
+        high = ops.floor(by_key * 2.0**-3)  # without the last 3 bits of row[k] key[k]; of these the last 8 count
+        parts = ops.concat((high - ops.floor(high * 2.0**-8) * 2.0**8, by_key * 2.0**-3 - high), 1) * 2.0**-11
+        total = self.matmul(parts, random_features(columns, 1))  # below 2**9, in steps of 2**-14
         kept = ops.cast(total - ops.floor(total) >= self.probability, ms.float32)
         return x * (ops.stop_gradient(kept) * self.keep_scale)
