@@ -25,15 +25,14 @@ RESULTS_FILE = "eval_results.json"
 
 def main(config: PretrainEvalConfig) -> None:
     """Evaluate one checkpoint."""
-    device = setup_device(config.device_target, config.device_id)
+    device = setup_device(config.device_target, config.device_id, compute_type=config.compute_type)
     weights = Path(config.load_checkpoint_path)
     folder = folder_of(weights)
     output = Path(config.output_path) if config.output_path else folder
     check_output_folder(output, "output_path" if config.output_path else "without output_path the results' folder")
     loading = Loading(config.batch_size, shuffle=False, evaluation=True)
     data = create_pretrain_dataset(config.data_dir, loading, config.schema_dir)
-    compute_type = config.compute_type or device.compute_type
-    architecture = build_architecture(config, data, None, compute_type, config.load_checkpoint_path)
+    architecture = build_architecture(config, data, None, device.compute_type, config.load_checkpoint_path)
     contents = find_checkpoint(weights)
     data.check_vocabulary(trained_on(contents), contents.path)
     network = PreTrainingEvaluation(architecture)

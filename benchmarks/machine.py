@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from benchmarks.turns import Contender
-from model_utils.device import setup_device
+from model_utils.device import cpu_flags, setup_device
 from src.albert_config import AlbertConfig
 from src.training.flops import matmul_flops_per_second
 
@@ -25,15 +25,12 @@ class MatrixProducts:
 
 def machine_facts() -> dict[str, object]:
     """The processor's name and widest vectors, the cores that may be used, and their GFLOP/s in matrix products."""
-    cpu = Path("/proc/cpuinfo").read_text()
-    name = re.search(r"^model name\s*: (.*)", cpu, re.MULTILINE)
-    flags = re.search(r"^flags\s*: (.*)", cpu, re.MULTILINE)
-    known = set(flags[1].split()) if flags else set()
+    name = re.search(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     with Contender(MatrixProducts) as products:
         speed = products.call("flops_per_second")
     return {
         "cpu": name[1] if name else "unknown",
-        "isa": [vector for vector in VECTORS if vector in known],
+        "isa": [vector for vector in VECTORS if vector in cpu_flags()],
         "cores": len(os.sched_getaffinity(0)),
         "omp_num_threads": os.environ.get("OMP_NUM_THREADS", ""),
         "matrix_product_gflops": round(speed / 1e9, 1),

@@ -50,7 +50,7 @@ class OurUpdates:
     """This project's whole training step, as run_pretrain.py makes it."""
 
     def __init__(self, config: AlbertConfig, columns: dict[str, np.ndarray], device_target: str) -> None:
-        self.device = setup_device(device_target)
+        self.device = setup_device(device_target, compute_type=config.compute_type)
         from src.albert_for_pre_training import AlbertForPreTraining
         from src.training.optimizer import OptimizerSettings, build_optimizer
         from src.training.run_plan import LossScale

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from benchmarks.pretraining import OurUpdates, TransformersUpdates, predictions_of, random_batch
 from benchmarks.turns import Contender, machine_seconds
 from model_utils.config import run_main
-from model_utils.device import Device
+from model_utils.device import default_compute_type
 from model_utils.errors import ConfigError
 from model_utils.schema import Config, option
 from src.albert_config import COMPUTE_TYPES, PRESETS, AlbertConfig
@@ -52,7 +52,7 @@ class TrainStepConfig(Config):
     only: str = option("", "ours: this project alone, without torch", choices=("", "ours"))
 
     def validate(self) -> None:
-        if not self.only and (self.device_target != "CPU" or self.compute_type == "float16"):
+        if not self.only and (self.device_target != "CPU" or self.compute_type not in ("", "float32")):
             raise ConfigError("transformers is measured in float32 on CPU: for anything else give --only ours")
 
     def architecture(self) -> AlbertConfig:
@@ -61,7 +61,7 @@ class TrainStepConfig(Config):
             hidden_dropout_prob=0.0,
             attention_probs_dropout_prob=0.0,
             classifier_dropout_prob=0.0,
-            compute_type=self.compute_type or Device(self.device_target).compute_type,
+            compute_type=self.compute_type or default_compute_type(self.device_target),
         )
 
 

@@ -36,23 +36,24 @@ CUDA_LIBRARIES = (
     "libnccl.so.2",
 )
 RANKS_FOLDER = "ALBERT_RANKS_FOLDER"  # in the environment of a process that scripts/launch.py started as one of several
+FPMATH_MODE = "ONEDNN_DEFAULT_FPMATH_MODE"  # read by oneDNN, which has MindSpore's products on CPUs, at its first one
+BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16")  # the kernel's names of what multiplies bfloat16; either is enough
 CALL_DEPTH = 10_000  # of graphs: a loop over all tensors nests several calls a tensor, beyond MindSpore's 1,000 at 200
 GPU_SETUP = "install it with `pip install -r requirements-gpu.txt` and run `. scripts/gpu_env.sh` before Python"
 
 
 @dataclass(frozen=True)
 class Device:
-    """Where a command computes. rank counts this process among the rank_size that train together."""
+    """Where a command computes, and in which type its matrix products.
+
+    rank counts this process among the rank_size that train together.
+    """
 
     target: str
+    compute_type: str
     device_id: int = 0
     rank: int = 0
     rank_size: int = 1
-
-    @property
-    def compute_type(self) -> str:
-        """The type of matrix products that suits the device."""
-        return "float32" if self.target == "CPU" else "float16"
 
 
 @dataclass(frozen=True)
@@ -193,21 +194,58 @@ def choose_target(device_target: str) -> str:
     return "CPU" if obstacle else "GPU"
 
 
+@functools.cache
+def cpu_flags() -> frozenset[str]:
+    """What the CPU has beyond its basic instructions, by the kernel's names; empty where /proc/cpuinfo has no flags."""
+    with contextlib.suppress(OSError):
+        if found := re.search(r"^flags\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE):
+            return frozenset(found[1].split())
+    return frozenset()
+
+
+def bfloat16_obstacle(target: str) -> str:
+    """What keeps matrix products from running in bfloat16, as a sentence; "" if nothing does."""
+    if target != "CPU":
+        return f"that is for CPUs; on {target} allowed are float16 and float32"
+    if cpu_flags().isdisjoint(BFLOAT16_FLAGS):
+        return f"this CPU has neither of {' and '.join(BFLOAT16_FLAGS)} (flags in /proc/cpuinfo): allowed is float32"
+    return ""
+
+
+def default_compute_type(target: str) -> str:
+    """The type of matrix products that suits a target."""
+    return "float32" if target == "CPU" else "float16"
+
+
 def setup_device(
-    device_target: str = "auto", device_id: int = 0, distribute: bool = False, device_num: int = 1, seed: int = 0
+    device_target: str = "auto",
+    device_id: int = 0,
+    distribute: bool = False,
+    device_num: int = 1,
+    seed: int = 0,
+    compute_type: str = "",
 ) -> Device:
-    """Choose the device and set MindSpore to it: graph mode, ranks, seed of its generators.
+    """Choose the device and set MindSpore to it: graph mode, ranks, seed of its generators, type of products.
+
+    In bfloat16 oneDNN rounds the operands of float32 products, small ones aside, and adds up in float32, in the whole
+    process. No inherited setting of oneDNN changes that, and a product on the CPU is checked at once.
 
     Args:
         device_id: number of the device, counted from 0; in distributed runs each process takes its own.
         distribute: whether scripts/launch.py started this process as one of device_num.
+        compute_type: of matrix products, float32, float16 or bfloat16; "": what suits the device.
 
     Raises:
-        DeviceError: the device is not there, or the processes are not as many as device_num.
+        DeviceError: the device is not there or does not compute in this type, or the processes are not as many as
+            device_num.
     """
     import mindspore as ms
 
     target = choose_target(device_target)
+    compute_type = compute_type or default_compute_type(target)
+    if compute_type == "bfloat16" and (obstacle := bfloat16_obstacle(target)):
+        raise DeviceError(f"compute_type is bfloat16, but {obstacle}")
+    os.environ[FPMATH_MODE] = "BF16" if compute_type == "bfloat16" else "STRICT"
     if distribute:
         if RANKS_FOLDER not in os.environ:
             raise DeviceError(
@@ -229,8 +267,13 @@ def setup_device(
                 f"this process computes on {in_use[0]} {in_use[1]} already and cannot change to {target} {device_id}"
             ) from error
     ms.set_seed(seed)
-    if not distribute:
-        return Device(target, device_id)
+    rank, rank_size = _join_ranks(device_num) if distribute else (0, 1)
+    if target == "CPU":
+        check_product(compute_type)
+    return Device(target, compute_type, device_id, rank, rank_size)
+
+
+def _join_ranks(device_num: int) -> tuple[int, int]:
     from mindspore import communication
 
     communication.init()
@@ -239,7 +282,7 @@ def setup_device(
         raise DeviceError(f"device_num is {device_num}, but {rank_size} processes were started")
     if rank > 0:
         set_level(logging.WARNING)
-    return Device(target, device_id, rank, rank_size)
+    return rank, rank_size
 
 
 class DeviceConfig(OneDeviceConfig):
@@ -250,18 +293,24 @@ def check_product(compute_type: str) -> float:
     """Largest difference of a (512, 512) product on the device from numpy's in float64, relative to its largest entry.
 
     Raises:
-        DeviceError: it is larger than the type's rounding explains.
+        DeviceError: it is larger than the type's rounding explains, or so small that nothing was rounded to bfloat16.
     """
     import mindspore as ms
     import numpy as np
     from mindspore import ops
 
+    operands = "float16" if compute_type == "float16" else "float32"
     generator = np.random.default_rng(0)
-    left, right = (generator.standard_normal((512, 512)).astype(compute_type) for _ in range(2))
+    left, right = (generator.standard_normal((512, 512)).astype(operands) for _ in range(2))
     exact = left.astype(np.float64) @ right.astype(np.float64)
     found = ops.matmul(ms.Tensor(left), ms.Tensor(right)).asnumpy()
     difference = float(np.abs(found - exact).max() / np.abs(exact).max())
-    allowed = {"float32": 1e-5, "float16": 2e-3}[compute_type]
+    least, allowed = {"float32": (0, 1e-5), "float16": (0, 2e-3), "bfloat16": (1e-4, 1e-2)}[compute_type]
+    if difference < least:
+        raise DeviceError(
+            f"compute_type is bfloat16, but a matrix product is exact to {difference:.1e}, so it runs in float32: "
+            "either this process has computed in float32 before, or ONEDNN_MAX_CPU_ISA in the environment forbids it"
+        )
     if not difference <= allowed:
         raise DeviceError(
             f"a {compute_type} matrix product on the device differs from numpy's by {difference:.1e} of its largest "
@@ -291,6 +340,7 @@ def main(config: DeviceConfig) -> None:
         + (f"; missing {', '.join(missing)}" if missing else ""),
         "GPU": gpu_obstacle() or "ready",
         "Ascend": ascend_obstacle() or "ready",
+        "bfloat16": bfloat16_obstacle(device.target) or "ready",
     }
     for compute_type in ("float32", "float16"):
         rows[f"{compute_type} product"] = f"differs from numpy's by {check_product(compute_type):.1e}: right"

@@ -16,7 +16,7 @@ from model_utils.schema import ANY, Config, option, unknown_key, with_default
 
 LENGTH = 65_536  # tokens of a row, at most
 WIDTH = 65_536  # of a layer, at most
-COMPUTE_TYPES = ("float32", "float16")
+COMPUTE_TYPES = ("float32", "float16", "bfloat16")
 CONFIG_FILES = ("albert_config.json", "config.json")  # the name google and this project use; Hugging Face's
 RUN_KEYS = {"compute_type", "recompute"}
 AUTO = "auto"

@@ -55,6 +55,8 @@ def test_sides_that_compute_different_losses_are_refused(
 def test_transformers_is_compared_on_the_cpu_only() -> None:
     with pytest.raises(ConfigError, match="--only ours"):
         TrainStepConfig(device_target="GPU")
+    with pytest.raises(ConfigError, match="--only ours"):
+        TrainStepConfig(compute_type="bfloat16")
     assert TrainStepConfig(device_target="GPU", only="ours").architecture().compute_type == "float16"
 
 

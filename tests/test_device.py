@@ -14,8 +14,10 @@ from model_utils.device import (
     RANKS_FOLDER,
     Device,
     Gpu,
+    bfloat16_obstacle,
     check_product,
     choose_target,
+    default_compute_type,
     gpu_obstacle,
     setup_device,
 )
@@ -103,7 +105,7 @@ def test_distribute_without_its_launcher_is_refused(monkeypatch: pytest.MonkeyPa
 def test_the_cpu_is_set_to_graph_mode_and_computes_right() -> None:
     import mindspore as ms
 
-    assert setup_device("CPU", seed=3) == Device("CPU", 0, rank=0, rank_size=1)
+    assert setup_device("CPU", seed=3) == Device("CPU", "float32", 0, rank=0, rank_size=1)
     assert ms.get_context("mode") == ms.GRAPH_MODE
     assert ms.get_context("device_target") == "CPU"
     assert ms.get_seed() == 3
@@ -121,7 +123,7 @@ def test_a_wrong_product_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_compute_types() -> None:
-    assert [Device(target).compute_type for target in ("CPU", "GPU", "Ascend")] == ["float32", "float16", "float16"]
+    assert [default_compute_type(target) for target in ("CPU", "GPU", "Ascend")] == ["float32", "float16", "float16"]
 
 
 def run_module(*words: str) -> subprocess.CompletedProcess:
@@ -138,6 +140,7 @@ def test_the_command_prints_what_is_there() -> None:
     assert rows["CUDA libraries"].split(" of ")[1].startswith(str(len(CUDA_LIBRARIES)))
     assert rows["float32 product"].endswith(": right") and rows["float16 product"].endswith(": right")
     assert rows["GPU"] == (gpu_obstacle() or "ready")
+    assert rows["bfloat16"] == (bfloat16_obstacle("CPU") or "ready")
 
 
 def test_the_command_ends_with_one_sentence_where_the_device_is_missing() -> None:

@@ -172,19 +172,19 @@ def test_a_run_is_not_resumed_as_another_model(tmp_path: Path) -> None:
 def test_a_run_does_not_change_its_precision_in_silence(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """Begun on a CPU, found again where there is a GPU; compute_type is empty unless a test names it."""
     unset, folder = make_config(tmp_path / "run", save_checkpoint_steps=20), tmp_path / "run"
-    on_cpu, on_gpu = plan_precision(unset, Device("CPU")), plan_precision(unset, Device("GPU"))
+    on_cpu, on_gpu = (plan_precision(unset, Device(*on)) for on in (("CPU", "float32"), ("GPU", "float16")))
     assert on_cpu == FLOAT32 and on_gpu == Precision("GPU", "float16", LossScale("dynamic"))
     fit(unset, precision=on_cpu)
     with pytest.raises(ConfigError, match=r"trained in float32 on CPU; .* empty, which means float16 on GPU: give"):
         fit(unset, precision=on_gpu)
     step, chosen = Step(), make_config(folder, compute_type="float16")
-    fit(chosen, step, precision=plan_precision(chosen, Device("GPU")))
+    fit(chosen, step, precision=plan_precision(chosen, Device("GPU", "float16")))
     said = (
         "device_target GPU instead of CPU, compute_type float16 instead of float32, loss_scale_mode dynamic instead of"
     )
     assert said in capsys.readouterr().out and step.restarts == 1
     step, chosen = Step(), make_config(folder, compute_type="float32")
-    fit(chosen, step, precision=plan_precision(chosen, Device("GPU")))
+    fit(chosen, step, precision=plan_precision(chosen, Device("GPU", "float32")))
     assert "; from here device_target GPU instead of CPU\n" in capsys.readouterr().out and step.restarts == 0
 
 

@@ -41,7 +41,7 @@ class LossScale:
 class Precision:
     """Precision of a run: what the configuration says, and where it leaves that open the device.
 
-    compute_type: of the matrix products, float32 or float16.
+    compute_type: of the matrix products, float32, float16 or bfloat16.
     """
 
     device_target: str
@@ -108,11 +108,10 @@ def plan_run(config: Any, epochs: int, batch_size: int, batches_per_epoch: int) 
 
 
 def plan_precision(config: Any, device: Device) -> Precision:
-    """The compute type as configured, else the device's; the loss scale, which is off in float32: it needs none."""
-    compute_type = config.compute_type or device.compute_type
-    if not config.enable_lossscale or compute_type == "float32":
-        return Precision(device.target, compute_type, LossScale("off"))
+    """The device's compute type; the loss scale, which is off but for float16: others have float32's range."""
+    if not config.enable_lossscale or device.compute_type != "float16":
+        return Precision(device.target, device.compute_type, LossScale("off"))
     scaling = LossScale(
         config.loss_scale_mode, config.loss_scale_value, config.scale_factor, config.scale_window, config.min_loss_scale
     )
-    return Precision(device.target, compute_type, scaling)
+    return Precision(device.target, device.compute_type, scaling)
