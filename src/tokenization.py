@@ -264,6 +264,13 @@ def build_tokenizer(
     return tokenizer
 
 
+def open_tokenizer(file: Path, do_lower_case: bool) -> FullTokenizer:
+    """A FullTokenizer of a vocabulary's file, of whichever kind it is, whatever its name."""
+    content = _read(file)
+    files = (None, file) if _is_model(content) else (file, None)
+    return FullTokenizer(files[0], do_lower_case, files[1], content)
+
+
 def _read(file: Path) -> bytes:
     try:
         with open_file(file) as stream:

@@ -305,6 +305,15 @@ def test_a_vocabulary_of_words_is_read_from_beside_the_data(tmp_path):
         assert batch["input_ids"].max() < tokenizer.vocab_size and (batch["input_ids"] == tokenizer.mask_id).any()
 
 
+def test_a_sentencepiece_model_of_any_name_is_read(text_and_model, tmp_path):
+    text, model = text_and_model
+    named = tmp_path / "pieces.spm"
+    named.write_bytes(model.read_bytes())
+    folder = make_records(tmp_path / "out" / "pre.mindrecord", text, named, masking="dynamic", **LENGTH).parent
+    data = load(folder)
+    assert data.tokenizer().is_sentencepiece and next(data.batches(0))["masked_lm_weights"].any()
+
+
 def test_settings_of_an_override():
     assert MaskingOverrides().apply(SETTINGS) == SETTINGS
     assert MaskingOverrides(0.3, 1).apply(SETTINGS) == replace(

@@ -17,7 +17,7 @@ from src.data.batches import PRETRAIN_WEIGHTS, ROW_NUMBERS, SEQUENCE_WEIGHTS, Ba
 from src.data.feature_files import RecordSet
 from src.data.masking import InstanceSettings, MaskingOverrides, MaskVocabulary, RowRandom
 from src.data.pretraining_examples import LABELS, SEGMENT_SIZES, TOKENS, build_examples, exchange
-from src.tokenization import build_tokenizer
+from src.tokenization import open_tokenizer
 
 ROWS_AT_ONCE = 256  # a smaller batch is masked together with the next ones: numpy is slow on few rows
 
@@ -45,9 +45,7 @@ class DynamicMaskDataset(FeatureDataset):
         facts = validated(records.facts, DynamicFacts, f"{records.folder / records.name}.facts.json")
         self.settings = overrides.apply(facts.settings)
         self.own_seed = facts.seed
-        vocabulary = records.folder / facts.vocab_file
-        files = ("", str(vocabulary)) if vocabulary.suffix == ".model" else (str(vocabulary), "")
-        self.vocabulary = MaskVocabulary.of(build_tokenizer(*files, facts.do_lower_case))
+        self.vocabulary = MaskVocabulary.of(open_tokenizer(records.folder / facts.vocab_file, facts.do_lower_case))
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """As FeatureDataset.batches, with the columns of pretraining_examples.columns."""

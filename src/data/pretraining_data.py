@@ -10,7 +10,7 @@ import numpy as np
 from model_utils.errors import DataError
 from src.albert_config import AlbertConfig
 from src.data.batches import FeatureDataset, TFRecordDataset
-from src.tokenization import FullTokenizer, build_tokenizer
+from src.tokenization import FullTokenizer, build_tokenizer, open_tokenizer
 
 logger = logging.getLogger(__name__)
 IDENTITY = ("task", "max_seq_length", "max_predictions_per_seq", "vocab_sha256", "vocab_size", "rows", "files")
@@ -44,7 +44,10 @@ class PretrainingData:
 
     def tokenizer(self, vocab_file: str = "", spm_model_file: str = "") -> FullTokenizer | None:
         """The tokenizer that made the files; None where its own file is neither given nor beside them."""
-        if not vocab_file and not spm_model_file:
+        lower = self.facts.get("do_lower_case", True)
+        if vocab_file or spm_model_file:
+            tokenizer = build_tokenizer(vocab_file, spm_model_file, lower)
+        else:
             folder = Path(self.data_dir)
             file = (folder if folder.is_dir() else folder.parent) / self.facts.get("vocab_file", "")
             if not file.is_file():
@@ -53,8 +56,7 @@ class PretrainingData:
                     "beside the checkpoints; name it in spm_model_file or vocab_file to have it there"
                 )
                 return None
-            vocab_file, spm_model_file = ("", str(file)) if file.suffix == ".model" else (str(file), "")
-        tokenizer = build_tokenizer(vocab_file, spm_model_file, self.facts.get("do_lower_case", True))
+            tokenizer = open_tokenizer(file, lower)
         made_with = self.facts.get("vocab_sha256", tokenizer.sha256)
         if tokenizer.sha256 != made_with:
             raise DataError(
