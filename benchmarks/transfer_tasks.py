@@ -141,8 +141,9 @@ def _race(data: Path, made: Path) -> TransferTask:
         data_dir=made / "RACE",
         level=LEVELS[0],
         max_seq_length=256,
-        epoch_num=2,
-        max_train_samples=2000,
+        epoch_num=1,
+        max_train_samples=2000,  # of 25,421; each has four texts
+        max_eval_samples=400,
         do_predict=True,
     )
     return TransferTask("run_race", RaceTask, config, "accuracy", tested=True)
