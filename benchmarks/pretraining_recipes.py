@@ -34,7 +34,13 @@ from src.training.training_config import PretrainConfig, PretrainEvalConfig
 logger = logging.getLogger(__name__)
 RESULTS_FILE = "results.json"
 HELD_OUT = CreateDataConfig(
-    max_seq_length=64, max_predictions_per_seq=10, masked_lm_prob=0.15, ngram=1, dupe_factor=1, masking="static"
+    max_seq_length=64,
+    max_predictions_per_seq=10,
+    masked_lm_prob=0.15,
+    ngram=1,
+    dupe_factor=1,
+    masking="static",
+    segment_packing="cut",
 )
 TO_COME = "to come"  # a path that is named by the digest of the other settings
 EVAL_BATCH = 64
@@ -99,9 +105,9 @@ class Ladder:
         """Train a rung, or go on with it, and evaluate it: its figures, by the names of COLUMNS and some more."""
         run, log = self.output / "runs" / f"{name}-{seed}", self.logs / f"{name}-{seed}.log"
         vocabulary = self.vocabulary(rung.vocab_size)
-        data_dir = self.examples(rung.data, self.config.text, vocabulary)
+        folders = {name: self.examples(data, self.config.text, vocabulary) for name, data in rung.all_data.items()}
         held_out = self.examples(HELD_OUT, self.config.held_out, vocabulary)
-        training = rung.training(data_dir, run, self.config.minutes / 60, seed)
+        training = rung.training(folders, run, self.config.minutes / 60, seed)
         file = self.output / "figures" / f"{name}-{seed}.json"
         if result := read_result(file, training):
             return result
@@ -110,7 +116,7 @@ class Ladder:
         others_after, total_after = machine_seconds()
         evaluation = PretrainEvalConfig(load_checkpoint_path=run, data_dir=held_out, batch_size=EVAL_BATCH)
         run_command("pretrain_eval", evaluation, log.with_stem(f"{log.stem}-evaluation"))
-        figures = figures_of(run, data_dir, self.config.minutes)
+        figures = figures_of(training)
         disturbance = (others_after - others) / (total_after - total)
         return write_result(file, training, **figures, disturbance=disturbance, machine=self.machine)
 
@@ -127,20 +133,23 @@ def tokens_of(data_dir: Path) -> int:
     return int(records.lengths.sum()) + special * records.num_rows
 
 
-def figures_of(run: Path, data_dir: Path, minutes: float) -> dict[str, float]:
-    """What a finished run came to, from its files and the lengths of its examples.
+def figures_of(training: PretrainConfig) -> dict[str, float]:
+    """What a finished and evaluated run came to, from the files in its folder and those of its examples.
 
     tokens: without padding. tokens_per_s: over the whole budget, compilation and saving included. Losses in nats a
     token and a character, at tokens shown as [MASK]; unigram: what the frequencies of the training text give there.
     """
-    trained, results = read_object(run / "train_results.json"), read_object(run / "eval_results.json")
-    tokens = trained["epoch"] * tokens_of(data_dir)
+    run, phases = Path(training.save_checkpoint_path), training.all_phases()
+    results = read_object(run / "eval_results.json")
+    log = [json.loads(line) for line in (run / "train_log.jsonl").read_text(encoding="utf-8").splitlines()]
+    epochs = {phases[record.get("phase", 1) - 1].data_dir: record["epoch"] for record in log}  # the last of each folder
+    tokens = sum(passes * tokens_of(Path(folder)) for folder, passes in epochs.items())
     loss, baselines = results["hidden_mlm_loss"], results["baselines"]
     unigram = baselines["hidden_mlm_loss"]["unigram"]
     return {
-        "updates": trained["step"],
+        "updates": log[-1]["step"],
         "tokens": tokens,
-        "tokens_per_s": tokens / (60 * minutes),
+        "tokens_per_s": tokens / (3600 * training.max_train_hours),
         "hidden_mlm_loss": loss,
         "unigram": unigram,
         "below_unigram": unigram - loss,

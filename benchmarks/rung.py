@@ -1,6 +1,6 @@
 """The rungs of a ladder of pre-training recipes: yaml files that say what differs from another rung, and why."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,6 +12,7 @@ from src.train_vocabulary import ENTRIES
 from src.training.training_config import PretrainConfig
 
 SUFFIX = ".yaml"
+LATER = "later"  # data_dir of a phase that reads examples of its own
 MOST_UPDATES = 10_000_000  # which no budget has time for: the rate falls over the time alone
 OF_THE_LADDER = {  # the same on all rungs, or set for each
     "data": ("input_file", "output_file", "vocab_file", "spm_model_file"),
@@ -27,6 +28,9 @@ class Rung(Config):
         0, "pieces of a vocabulary of the ladder's own text; 0: --spm_model_file", minimum=0, maximum=ENTRIES
     )
     data: CreateDataConfig = section(CreateDataConfig(), "keys of src.create_pretraining_data")
+    later_data: CreateDataConfig = section(
+        CreateDataConfig(), f"keys that differ from data in the examples of phases whose data_dir is {LATER}"
+    )
     pretrain: PretrainConfig = section(PretrainConfig(), "keys of run_pretrain.py")
 
     def validate(self) -> None:
@@ -37,6 +41,9 @@ class Rung(Config):
             for key in keys:
                 if getattr(part, key) != type(part).model_fields[key].default:
                     raise ConfigError(f"{name}.{key} is the same on all rungs, or set for each: leave it out")
+        wrong = [phase.data_dir for phase in self.pretrain.phases if phase.data_dir not in (None, LATER)]
+        if wrong:
+            raise ConfigError(f"data_dir of a phase is {wrong[0]}, allowed is {LATER}, for examples as in later_data")
 
     @classmethod
     def read(cls, file: Path) -> Self:
@@ -46,14 +53,28 @@ class Rung(Config):
             ConfigError: a file is missing, a key or value in it is wrong, or the bases go round in a circle.
         """
         try:
-            return cls(**_tree(file, ()))
+            tree = _tree(file, ())
+            if "later_data" in tree:
+                tree["later_data"] = merge(tree.get("data", {}), tree["later_data"])
+            return cls(**tree)
         except ConfigError as error:
             raise ConfigError(f"{file}: {error}") from None
 
-    def training(self, data_dir: Path, run: Path, hours: float, seed: int) -> PretrainConfig:
-        """The configuration of run_pretrain.py with which this rung is trained."""
+    @property
+    def all_data(self) -> dict[str, CreateDataConfig]:
+        """The settings of all its examples, by the data_dir of the phases that read them, "" for those of the run."""
+        later = any(phase.data_dir == LATER for phase in self.pretrain.phases)
+        return {"": self.data} | ({LATER: self.later_data} if later else {})
+
+    def training(self, folders: Mapping[str, Path], run: Path, hours: float, seed: int) -> PretrainConfig:
+        """The configuration of run_pretrain.py with which this rung is trained; folders: with all_data, made."""
+        phases = [
+            phase.replace(data_dir=folders[phase.data_dir]) if phase.data_dir else phase
+            for phase in self.pretrain.phases
+        ]
         return self.pretrain.replace(
-            data_dir=data_dir,
+            data_dir=folders[""],
+            phases=tuple(phases),
             save_checkpoint_path=run,
             train_steps=MOST_UPDATES,
             max_train_hours=hours,

@@ -25,8 +25,10 @@ def write(folder: Path, **rungs: str) -> None:
 
 @pytest.mark.parametrize("file", sorted(RUNGS.glob("*.yaml")), ids=lambda file: file.stem)
 def test_every_rung_of_the_project_trains(file: Path) -> None:
-    config = Rung.read(file).training(Path("data"), Path("run"), 0.25, 7)
+    rung = Rung.read(file)
+    config = rung.training({name: Path(f"data{name}") for name in rung.all_data}, Path("run"), 0.25, 7)
     assert (config.data_dir, config.max_train_hours, config.seed) == ("data", 0.25, 7)
+    assert {phase.data_dir for phase in config.all_phases()} == {f"data{name}" for name in rung.all_data}
 
 
 def test_no_two_rungs_of_the_project_are_the_same_recipe() -> None:
@@ -46,6 +48,17 @@ def test_a_rung_has_what_it_says_on_top_of_its_base(tmp_path: Path) -> None:
     assert (rungs["b"].vocab_size, rungs["a"].pretrain.albert_cfg.hidden_size) == (100, 48)
 
 
+def test_later_examples_differ_from_the_first_ones_where_the_rung_says_so(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        a="question: a?\ndata: {max_seq_length: 64, ngram: 1}\nlater_data: {max_seq_length: 96}",
+        b="question: b?\nbase: a\npretrain: {phases: [{share: 0.5}, {share: 0.5, data_dir: later}]}",
+    )
+    a, b = (find_rungs([str(tmp_path)])[name].all_data for name in "ab")
+    assert list(a) == [""] and b[""] == a[""]
+    assert b["later"] == b[""].replace(max_seq_length=96) and b["later"].ngram == 1
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -55,6 +68,7 @@ def test_a_rung_has_what_it_says_on_top_of_its_base(tmp_path: Path) -> None:
         ("question: b?\nbase: a\npretrain: {batchsize: 3}", r"pretrain.batchsize is not a key; did you mean"),
         ("question: b?\nbase: a\npretrain: {seed: 3}", "pretrain.seed is the same on all rungs"),
         ("question: b?\nbase: a\ndata: {input_file: x}", "data.input_file is the same on all rungs"),
+        ("question: b?\npretrain: {phases: [{data_dir: x}]}", "data_dir of a phase is x, allowed is later"),
     ],
 )
 def test_what_is_wrong_with_a_rung_is_a_sentence_with_its_file(tmp_path: Path, text: str, sentence: str) -> None:
@@ -94,14 +108,23 @@ def test_a_text_that_is_trained_on_is_not_held_out(tmp_path: Path) -> None:
 
 
 def test_the_figures_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pretraining_recipes, "tokens_of", lambda folder: 6000)
-    (tmp_path / "train_results.json").write_text(json.dumps({"step": 40, "epoch": 0.5}))
+    monkeypatch.setattr(pretraining_recipes, "tokens_of", lambda folder: {"short": 6000, "long": 8000}[folder.name])
+    config = PretrainConfig(
+        data_dir="short",
+        save_checkpoint_path=tmp_path,
+        max_train_hours=0.01,
+        phases=({"share": 0.4}, {"share": 0.4, "batch_size": 2}, {"share": 0.2, "data_dir": "long"}),
+    )
+    epochs = [(10, 1, 0.2), (20, 1, 0.3), (30, 2, 0.5), (40, 3, 0.125)]
+    lines = [json.dumps({"step": step, "phase": phase, "epoch": epoch}) for step, phase, epoch in epochs]
+    (tmp_path / "train_log.jsonl").write_text("\n".join(lines) + "\n")
     results = {"hidden_mlm_loss": 5.0, "hidden_mlm_accuracy": 0.25, "hidden_nats_per_character": 1.25}
     lines = {"hidden_mlm_loss": {"unigram": 6.5}, "hidden_nats_per_character": {"unigram": 1.625}}
     results |= {"sop_accuracy": 0.5, "baselines": lines}
     (tmp_path / "eval_results.json").write_text(json.dumps(results))
-    figures = figures_of(tmp_path, tmp_path, minutes=0.5)
-    assert (figures["updates"], figures["tokens"], figures["tokens_per_s"]) == (40, 3000.0, 100.0)
+    figures = figures_of(config)
+    assert (figures["updates"], figures["tokens"]) == (40, 0.5 * 6000 + 0.125 * 8000)
+    assert figures["tokens_per_s"] == pytest.approx(4000 / 36)
     assert (figures["below_unigram"], figures["hidden_mlm_accuracy"]) == (1.5, 0.25)
     other = figures | {"below_unigram": 2.5}
     assert "| 1.500 | 1.250 | 1.625 | 0.250 |" in table({"a": [figures]})
