@@ -44,6 +44,7 @@ HELD_OUT = CreateDataConfig(
 )
 TO_COME = "to come"  # a path that is named by the digest of the other settings
 EVAL_BATCH = 64
+UNIGRAM = "own unigram"  # of pretrain_eval's baselines
 COLUMNS = {  # of the table: heading and format of each figure
     "updates": ("updates", ",.0f"),
     "tokens": ("tokens", ",.0f"),
@@ -137,7 +138,8 @@ def figures_of(training: PretrainConfig) -> dict[str, float]:
     """What a finished and evaluated run came to, from the files in its folder and those of its examples.
 
     tokens: without padding. tokens_per_s: over the whole budget, compilation and saving included. Losses in nats a
-    token and a character, at tokens shown as [MASK]; unigram: what the frequencies of the training text give there.
+    token and a character, at tokens shown as [MASK]; unigram: what the frequencies of the held-out tokens themselves give
+    there, the same for all rungs of a vocabulary.
     """
     run, phases = Path(training.save_checkpoint_path), training.all_phases()
     results = read_object(run / "eval_results.json")
@@ -145,7 +147,7 @@ def figures_of(training: PretrainConfig) -> dict[str, float]:
     epochs = {phases[record.get("phase", 1) - 1].data_dir: record["epoch"] for record in log}  # the last of each folder
     tokens = sum(passes * tokens_of(Path(folder)) for folder, passes in epochs.items())
     loss, baselines = results["hidden_mlm_loss"], results["baselines"]
-    unigram = baselines["hidden_mlm_loss"]["unigram"]
+    unigram = baselines["hidden_mlm_loss"][UNIGRAM]
     return {
         "updates": log[-1]["step"],
         "tokens": tokens,
@@ -154,7 +156,7 @@ def figures_of(training: PretrainConfig) -> dict[str, float]:
         "unigram": unigram,
         "below_unigram": unigram - loss,
         "hidden_nats_per_character": results["hidden_nats_per_character"],
-        "unigram_per_character": baselines["hidden_nats_per_character"]["unigram"],
+        "unigram_per_character": baselines["hidden_nats_per_character"][UNIGRAM],
         "hidden_mlm_accuracy": results["hidden_mlm_accuracy"],
         "sop_accuracy": results["sop_accuracy"],
     }

@@ -119,7 +119,7 @@ def test_the_figures_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     lines = [json.dumps({"step": step, "phase": phase, "epoch": epoch}) for step, phase, epoch in epochs]
     (tmp_path / "train_log.jsonl").write_text("\n".join(lines) + "\n")
     results = {"hidden_mlm_loss": 5.0, "hidden_mlm_accuracy": 0.25, "hidden_nats_per_character": 1.25}
-    lines = {"hidden_mlm_loss": {"unigram": 6.5}, "hidden_nats_per_character": {"unigram": 1.625}}
+    lines = {"hidden_mlm_loss": {"own unigram": 6.5}, "hidden_nats_per_character": {"own unigram": 1.625}}
     results |= {"sop_accuracy": 0.5, "baselines": lines}
     (tmp_path / "eval_results.json").write_text(json.dumps(results))
     figures = figures_of(config)
