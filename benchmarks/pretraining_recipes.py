@@ -138,8 +138,8 @@ def figures_of(training: PretrainConfig) -> dict[str, float]:
     """What a finished and evaluated run came to, from the files in its folder and those of its examples.
 
     tokens: without padding. tokens_per_s: over the whole budget, compilation and saving included. Losses in nats a
-    token and a character, at tokens shown as [MASK]; unigram: what the frequencies of the held-out tokens themselves give
-    there, the same for all rungs of a vocabulary.
+    token and a character, at tokens shown as [MASK]; unigram: what the frequencies of the held-out tokens themselves
+    give there, the same for all rungs of a vocabulary.
     """
     run, phases = Path(training.save_checkpoint_path), training.all_phases()
     results = read_object(run / "eval_results.json")
