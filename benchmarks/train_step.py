@@ -47,7 +47,9 @@ class TrainStepConfig(Config):
     steps: int = option(1, "updates of a turn, timed together: more than 1 lets a GPU queue them", minimum=1)
     device_target: str = option("CPU", "this project's device", choices=("CPU", "GPU", "Ascend"))
     compute_type: str = option(
-        "", "type of the matrix products; empty: float32 on CPU, else float16", choices=("", *COMPUTE_TYPES)
+        "",
+        "type of the matrix products; empty: float32 on CPU, else float16; bfloat16: CPUs with AMX",
+        choices=("", *COMPUTE_TYPES),
     )
     only: str = option("", "ours: this project alone, without torch", choices=("", "ours"))
 
