@@ -1,16 +1,18 @@
 """Every recipe is a complete configuration of its script, with the published figures."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from model_utils.facts import flatten
-from model_utils.schema import load_config
+from model_utils.schema import Config, load_config
 from src.tasks.classification import ClassifierConfig
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.multiple_choice import RaceConfig
 from src.tasks.question_answering import SquadConfig, SquadV2Config
+from src.training.training_config import PretrainConfig
 from tests.conftest import ROOT
 
 # Warm-up, learning rate, updates and global batch, length 512, as published by google-research/albert.
@@ -26,7 +28,7 @@ GLUE = {
 }
 
 
-def load(name: str, kind: type[FinetuneConfig]) -> FinetuneConfig:
+def load(name: str, kind: type[Config]) -> Any:
     return load_config(kind, ["--config_path", str(ROOT / "recipes" / f"{name}.yaml")])
 
 
@@ -37,7 +39,8 @@ def figures(config: FinetuneConfig) -> tuple[int, float, int, int]:
 
 
 def test_nothing_else_lies_there() -> None:
-    assert {path.stem for path in (ROOT / "recipes").iterdir()} == {*GLUE, "race", "squad_v1", "squad_v2"}
+    finetuning = {*GLUE, "race", "squad_v1", "squad_v2"}
+    assert {path.stem for path in (ROOT / "recipes").iterdir()} == {*finetuning, "pretrain_1h_cpu", "pretrain_paper"}
 
 
 @pytest.mark.parametrize("task", GLUE)
@@ -53,10 +56,25 @@ STATED = {"max_seq_length", "epoch_num", "train_batch_size", "optimizer_cfg.Adam
 
 @pytest.mark.parametrize("path", sorted((ROOT / "recipes").iterdir()), ids=lambda path: path.stem)
 def test_a_recipe_repeats_no_other_default(path: Path) -> None:
-    kind = {"race": RaceConfig, "squad_v1": SquadConfig, "squad_v2": SquadV2Config}.get(path.stem, ClassifierConfig)
+    kinds = {"race": RaceConfig, "squad_v1": SquadConfig, "squad_v2": SquadV2Config}
+    kind = PretrainConfig if path.stem.startswith("pretrain") else kinds.get(path.stem, ClassifierConfig)
     defaults = flatten(kind().to_dict())
     for key, value in flatten(yaml.safe_load(path.read_text())).items():
-        assert key in STATED or value != defaults[key], key
+        assert key in STATED or value != defaults.get(key), key
+
+
+def test_pretraining_of_the_paper() -> None:
+    config = load("pretrain_paper", PretrainConfig)
+    lamb = config.optimizer_cfg.Lamb
+    assert config.optimizer_cfg.optimizer == "Lamb" and lamb.schedule == "polynomial" and lamb.power == 1.0
+    assert (lamb.learning_rate, lamb.warmup_steps, config.train_steps) == (0.00176, 3125, 125_000)
+    assert config.batch_size * config.accumulation_steps == 4096
+
+
+def test_pretraining_of_an_hour_ends_by_its_time() -> None:
+    config = load("pretrain_1h_cpu", PretrainConfig)
+    assert config.max_train_hours == 1.0 and config.train_steps / 3600 > 1000  # updates a second
+    assert [phase.masked_lm_prob for phase in config.all_phases()] == [0.3, 0.15]
 
 
 def test_race() -> None:
