@@ -293,8 +293,8 @@ def test_distribute_lets_its_ranks_save_when_the_terminal_is_gone(tmp_path: Path
     )
     logs = [tmp_path / f"worker_{rank}.log" for rank in (0, 1)]
     try:
-        while b"child of its launcher" not in process.stdout.readline() or "a line" not in logs[1].read_text():
-            assert process.poll() is None
+        while not all(log.exists() and "child of its launcher\na line" in log.read_text() for log in logs):
+            assert process.stdout.readline()
         process.stdout.close()
         for _ in range(2):  # from the system and from a shell
             process.send_signal(signal.SIGHUP)
