@@ -17,6 +17,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
+from model_utils import native_code
 from model_utils.config import OneDeviceConfig, run_main
 from model_utils.errors import DeviceError
 from model_utils.messages import set_level
@@ -224,8 +225,9 @@ def setup_device(
     device_num: int = 1,
     seed: int = 0,
     compute_type: str = "",
+    fused_layers: str = "auto",
 ) -> Device:
-    """Choose the device and set MindSpore to it: graph mode, ranks, seed of its generators, type of products.
+    """Choose the device and set MindSpore to it: graph mode, ranks, seed of its generators, type of products, layers.
 
     In bfloat16 oneDNN rounds the operands of float32 products, small ones aside, and adds up in float32, in the whole
     process. No inherited setting of oneDNN changes that, and a product on the CPU is checked at once.
@@ -234,6 +236,8 @@ def setup_device(
         device_id: number of the device, counted from 0; in distributed runs each process takes its own.
         distribute: whether scripts/launch.py started this process as one of device_num.
         compute_type: of matrix products, float32, float16 or bfloat16; "": what suits the device.
+        fused_layers: whether networks made from now on have the layers of src/fused_layers.py: auto, where they can;
+            always; never.
 
     Raises:
         DeviceError: the device is not there or does not compute in this type, or the processes are not as many as
@@ -256,6 +260,7 @@ def setup_device(
     if available is not None and device_id >= available:
         allowed = "0" if available == 1 else f"0 to {available - 1}"
         raise DeviceError(f"device_id is {device_id}, but {target} has {available} device(s): allowed is {allowed}")
+    native_code.choose(_fused_layers(fused_layers, target))
     ms.set_context(mode=ms.GRAPH_MODE)
     ms.set_recursion_limit(CALL_DEPTH)
     in_use = ms.get_context("device_target"), ms.get_context("device_id")
@@ -271,6 +276,13 @@ def setup_device(
     if target == "CPU":
         check_product(compute_type)
     return Device(target, compute_type, device_id, rank, rank_size)
+
+
+def _fused_layers(wanted: str, target: str) -> str:
+    """What is wanted, where it can be had."""
+    if target != "CPU" and wanted == "always":
+        raise DeviceError(f"fused_layers is always, but these are for CPUs: here is {target}")
+    return wanted if target == "CPU" else "never"
 
 
 def _join_ranks(device_num: int) -> tuple[int, int]:
@@ -333,6 +345,7 @@ def main(config: DeviceConfig) -> None:
         "target": f"{device.target}, device {device.device_id}",
         "software": f"Python {sys.version.split()[0]}, mindspore {version('mindspore')}, numpy {version('numpy')}",
         "CPU cores": str(len(os.sched_getaffinity(0))),
+        "C++ compiler": native_code.find_compiler() or "none: layers are not fused",
         "NVIDIA GPUs": ", ".join(gpus) or "none",
         "NVIDIA driver": nvidia_driver_version(),
         "GPU plugin": plugin.name if plugin else "none",

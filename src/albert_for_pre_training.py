@@ -11,7 +11,7 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from src.albert_config import AlbertConfig
 from src.albert_model import TEXT_COLUMNS, ScoresNetwork, TrainingNetwork, compute_dtype
-from src.layers import ACTIVATIONS, AddBias, CrossEntropy, Dense, LayerNorm
+from src.layers import AddBias, Dense, LayerNorm, bias_activation, cross_entropy
 
 
 def gather_positions(sequence: Tensor, positions: Tensor) -> Tensor:
@@ -28,14 +28,14 @@ class MaskedTokenHead(nn.Cell):
         super().__init__()
         self.compute_type = compute_dtype(config)
         self.dense = Dense(config.hidden_size, config.embedding_size, self.compute_type)
-        self.activation = ACTIVATIONS[config.hidden_act]()
+        self.activation = bias_activation(config.hidden_act)
         self.layer_norm = LayerNorm(config.embedding_size, config.layer_norm_eps)
         self.bias = Parameter(Tensor(np.zeros(config.vocab_size, np.float32)), name="bias")
         self.matmul = ops.MatMul(transpose_b=True)
         self.add_bias = AddBias()
 
     def construct(self, rows: Tensor, word_embeddings: Tensor) -> Tensor:
-        rows = self.layer_norm(self.activation(self.dense(rows)))
+        rows = self.layer_norm(self.activation(self.dense.product(rows), self.dense.bias))
         logits = self.matmul(ops.cast(rows, self.compute_type), ops.cast(word_embeddings, self.compute_type))
         return self.add_bias(ops.cast(logits, ms.float32), self.bias)
 
@@ -120,7 +120,7 @@ class PreTrainingEvaluation(nn.Cell):
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__(auto_prefix=False)
         self.scores = PreTrainingScores(config)
-        self.cross_entropy = CrossEntropy()
+        self.cross_entropy = cross_entropy()
 
     def construct(
         self,

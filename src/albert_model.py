@@ -16,16 +16,17 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from src.albert_config import AlbertConfig
 from src.layers import (
-    ACTIVATIONS,
-    CrossEntropy,
     Dense,
     Dropout,
     LayerNorm,
     RowSquareSum,
-    Softmax,
     Spread,
-    SwapMiddleAxes,
+    attention_weights,
+    bias_activation,
+    cross_entropy,
     sigmoid_tanh,
+    split_heads,
+    swap_middle_axes,
 )
 
 TEXT_COLUMNS = ("input_ids", "input_mask", "segment_ids")
@@ -52,7 +53,7 @@ def initialise_weights(network: nn.Cell, initializer_range: float, seed: int) ->
             while (outside := np.abs(value) > 2.0).any():
                 value[outside] = generator.standard_normal(int(outside.sum()), np.float32)
             value *= initializer_range
-        parameter.set_data(Tensor(value))
+        ops.assign(parameter, Tensor(value))
 
 
 def compute_dtype(config: AlbertConfig) -> ms.dtype:
@@ -104,7 +105,17 @@ def relative_position_table(max_distance: int, head_size: int) -> np.ndarray:
     return table.astype(np.float32)
 
 
-class SelfAttention(nn.Cell):
+class Block(nn.Cell):
+    """A block of the encoder; subclasses have `output`, `dropout` and `layer_norm`."""
+
+    def close(self, x: Tensor, residual: Tensor, dropout_key: Tensor) -> Tensor:
+        """What every block ends with, LayerNorm(residual + dropout(output(x))): x (N, *), residual (N, H) -> (N, H)."""
+        if self.dropout.drops():
+            return self.layer_norm(residual + self.dropout(self.output(x), dropout_key))
+        return self.layer_norm.of_sum(self.output.product(x), self.output.bias, residual)
+
+
+class SelfAttention(Block):
     """Multi-head self-attention with residual connection and LayerNorm, (N, H) -> (N, H); takes two dropout sites."""
 
     def __init__(self, config: AlbertConfig, site: int) -> None:
@@ -112,28 +123,29 @@ class SelfAttention(nn.Cell):
         hidden, self.compute_type = config.hidden_size, compute_dtype(config)
         self.heads = config.num_attention_heads
         self.head_size = hidden // self.heads
-        self.scale = 1.0 / math.sqrt(self.head_size)
         self.query = Dense(hidden, hidden, self.compute_type)
         self.key = Dense(hidden, hidden, self.compute_type)
         self.value = Dense(hidden, hidden, self.compute_type)
         self.output = Dense(hidden, hidden, self.compute_type)
         self.layer_norm = LayerNorm(hidden, config.layer_norm_eps)
-        self.softmax = Softmax()
-        self.swap = SwapMiddleAxes()
-        self.spread = Spread()
+        self.split_query = split_heads(1.0 / math.sqrt(self.head_size))
+        self.split = split_heads()
+        self.swap = swap_middle_axes()
+        self.relative = config.use_relative_positions
+        self.weights = attention_weights(self.relative)
         self.scores = ops.BatchMatMul(transpose_b=True)
         self.context = ops.BatchMatMul()
         self.probability_dropout = Dropout(config.attention_probs_dropout_prob, site)
-        self.output_dropout = Dropout(config.hidden_dropout_prob, site + 1)
-        self.relative = config.use_relative_positions
+        self.dropout = Dropout(config.hidden_dropout_prob, site + 1)
         if self.relative:
             self.max_distance = config.max_relative_position
             self.relative_table = Tensor(relative_position_table(self.max_distance, self.head_size))
 
-    def split_heads(self, x: Tensor, batch: int, length: int) -> Tensor:
-        """(N, H) -> (B, A, L, D) in the compute type."""
-        x = ops.cast(x, self.compute_type).reshape((batch, length, self.heads, self.head_size))
-        return self.swap(x)
+    def by_heads(self, dense: Dense, split: nn.Cell, x: Tensor, batch: int) -> Tensor:
+        """A dense layer of x (N, H), by heads: (B, A, L, D) in the compute type."""
+        heads = (self.heads, self.head_size)
+        product = dense.product(x).reshape((batch, -1, *heads))
+        return ops.cast(split(product, dense.bias.reshape(heads)), self.compute_type)
 
     def relative_embeddings(self, length: int) -> Tensor:
         """Embeddings of the clipped distances between all pairs of positions, (L, L, D)."""
@@ -143,46 +155,47 @@ class SelfAttention(nn.Cell):
         rows = ops.cast(distance + self.max_distance, ms.int32)
         return ops.cast(ops.gather(self.relative_table, rows, 0), self.compute_type)
 
-    def per_query(self, product: ops.Primitive, x: Tensor, table: Tensor, batch: int, length: int) -> Tensor:
-        """Multiply each query position's rows of x (B, A, L, *) by that position's matrix of table (L, *, *)."""
-        rows = self.swap(x.reshape((1, batch * self.heads, length, -1)))
-        products = product(rows.reshape((length, batch * self.heads, -1)), table)
-        products = self.swap(products.reshape((1, length, batch * self.heads, -1)))
-        return products.reshape((batch, self.heads, length, -1))
+    def per_query(self, product: ops.Primitive, x: Tensor, table: Tensor) -> Tensor:
+        """Multiply each query position's rows of x (B, A, L, *) by its matrix of table (L, *, *): (L, B * A, *)."""
+        batch, heads, length, size = x.shape
+        rows = self.swap(x.reshape((1, batch * heads, length, size)))
+        return product(rows.reshape((length, batch * heads, size)), table)
 
     def construct(self, x: Tensor, score_mask: Tensor, dropout_key: Tensor) -> Tensor:
         batch, _, _, length = score_mask.shape
-        query = self.split_heads(self.query(x) * self.scale, batch, length)
-        key = self.split_heads(self.key(x), batch, length)
-        value = self.split_heads(self.value(x), batch, length)
+        query = self.by_heads(self.query, self.split_query, x, batch)
+        key = self.by_heads(self.key, self.split, x, batch)
+        value = self.by_heads(self.value, self.split, x, batch)
         scores = ops.cast(self.scores(query, key), ms.float32)  # B, A, L, L
         if self.relative:
             table = self.relative_embeddings(length)
-            scores = scores + ops.cast(self.per_query(self.scores, query, table, batch, length), ms.float32)
-        probabilities = self.softmax(scores + self.spread(score_mask, scores.shape))
+            relative = ops.cast(self.per_query(self.scores, query, table), ms.float32)
+            probabilities = self.weights(scores, score_mask, relative)
+        else:
+            probabilities = self.weights(scores, score_mask)
         flat = self.probability_dropout(probabilities.reshape((-1, length)), dropout_key)
         probabilities = ops.cast(flat.reshape((batch, self.heads, length, length)), self.compute_type)
         context = self.context(probabilities, value)  # B, A, L, D
         if self.relative:
-            context = context + self.per_query(self.context, probabilities, table, batch, length)
+            relative = self.per_query(self.context, probabilities, table)
+            context = context + self.swap(relative.expand_dims(0)).reshape(context.shape)
         context = self.swap(context).reshape((batch * length, self.heads * self.head_size))
-        return self.layer_norm(x + self.output_dropout(self.output(context), dropout_key))
+        return self.close(context, x, dropout_key)
 
 
-class FeedForward(nn.Cell):
+class FeedForward(Block):
     """Two dense layers around the activation, residual connection and LayerNorm: (N, H) -> (N, H)."""
 
     def __init__(self, config: AlbertConfig, site: int) -> None:
         super().__init__()
         self.intermediate = Dense(config.hidden_size, config.intermediate_size, compute_dtype(config))
-        self.activation = ACTIVATIONS[config.hidden_act]()
+        self.activation = bias_activation(config.hidden_act)
         self.output = Dense(config.intermediate_size, config.hidden_size, compute_dtype(config))
         self.layer_norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob, site)
 
     def construct(self, x: Tensor, dropout_key: Tensor) -> Tensor:
-        output = self.output(self.activation(self.intermediate(x)))
-        return self.layer_norm(x + self.dropout(output, dropout_key))
+        return self.close(self.activation(self.intermediate.product(x), self.intermediate.bias), x, dropout_key)
 
 
 def sharing_plan(config: AlbertConfig) -> list[tuple[int, int]]:
@@ -323,9 +336,13 @@ class TrainingNetwork(nn.Cell):
         super().__init__(auto_prefix=False)
         self.scores = scores
         self.input_columns = (*scores.input_columns, *self.label_columns)
-        self.cross_entropy = CrossEntropy()
+        self.cross_entropy = cross_entropy()
         self.recompute_layers = scores.config.recompute
-        initialise_weights(scores, scores.config.initializer_range, seed)
+        self.draw_weights(seed)
+
+    def draw_weights(self, seed: int) -> None:
+        """Draw all weights anew."""
+        initialise_weights(self.scores, self.scores.config.initializer_range, seed)
 
     @property
     def counted_rows(self) -> tuple[Parameter, Parameter]:

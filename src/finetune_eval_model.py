@@ -200,16 +200,22 @@ class AnsweringNetwork(nn.Cell):
     """A network of scores without dropout and its key, for any batch and length.
 
     Inputs are the columns of `input_columns`, (B, *) int32; outputs the tensors of `output_names`.
+
+    Args:
+        portable: compiled once for all shapes, which can be exported, if the scores have no native code either; else
+            once for each shape, and faster.
     """
 
-    def __init__(self, scores: nn.Cell) -> None:
+    def __init__(self, scores: nn.Cell, portable: bool = False) -> None:
         super().__init__(auto_prefix=False)
         self.scores = scores
+        self.portable = portable
         self.input_columns, self.output_names = scores.input_columns, scores.output_names
         self.per_token_outputs = scores.per_token_outputs
         self.no_dropout = Tensor(0, ms.int32)
         self.set_train(False)
-        self.set_inputs(*self.any_inputs())
+        if portable:
+            self.set_inputs(*self.any_inputs())
 
     def any_inputs(self) -> list[Tensor]:
         """Placeholders for batches of any size."""

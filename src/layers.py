@@ -13,6 +13,8 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore.ops import constexpr
 
+from src import fused_layers
+
 _mean_last = ops.ReduceMean(keep_dims=True)
 _sum_last = ops.ReduceSum(keep_dims=True)
 _sum_all = ops.ReduceSum()
@@ -100,6 +102,23 @@ def sum_rows(x: Tensor) -> Tensor:
     return _matmul(ones, x).reshape((-1,))
 
 
+class _BiasActivation(nn.Cell):
+    """The activation of x + bias: (N, C), (C) -> (N, C)."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.add_bias = AddBias()
+        self.activation = ACTIVATIONS[name]()
+
+    def construct(self, x: Tensor, bias: Tensor) -> Tensor:
+        return self.activation(self.add_bias(x, bias))
+
+
+def bias_activation(name: str) -> nn.Cell:
+    """What computes the activation `name` of x (N, C) + bias (C)."""
+    return fused_layers.BiasGelu() if name == "gelu_new" and fused_layers.used() else _BiasActivation(name)
+
+
 class _Normalise(nn.Cell):
     """gamma (x - mean) / sqrt(var + eps) + beta, beside the normalised x and 1 / sqrt(var + eps) (N, 1)."""
 
@@ -127,6 +146,20 @@ class _Normalise(nn.Cell):
         return gradient * self.spread(inverse, shape), sum_rows(by_normal), sum_rows(dout[0])
 
 
+class _AddNormalise(nn.Cell):
+    """_Normalise of x + bias + residual."""
+
+    def __init__(self, epsilon: float) -> None:
+        super().__init__()
+        self.add_bias = AddBias()
+        self.normalise = _Normalise(epsilon)
+
+    def construct(
+        self, x: Tensor, bias: Tensor, residual: Tensor, gamma: Tensor, beta: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return self.normalise(residual + self.add_bias(x, bias), gamma, beta)
+
+
 class LayerNorm(nn.Cell):
     """gamma (x - mean) / sqrt(var + eps) + beta over the last axis of (N, C), in float32 (Ba et al. 2016)."""
 
@@ -134,10 +167,16 @@ class LayerNorm(nn.Cell):
         super().__init__()
         self.gamma = Parameter(Tensor(np.ones(size, np.float32)), name="gamma")
         self.beta = Parameter(Tensor(np.zeros(size, np.float32)), name="beta")
-        self.normalise = _Normalise(epsilon)
+        fused = fused_layers.used()
+        self.normalise = fused_layers.Normalise(epsilon) if fused else _Normalise(epsilon)
+        self.add_normalise = fused_layers.AddNormalise(epsilon) if fused else _AddNormalise(epsilon)
 
     def construct(self, x: Tensor) -> Tensor:
         return self.normalise(x, self.gamma, self.beta)[0]
+
+    def of_sum(self, x: Tensor, bias: Tensor, residual: Tensor) -> Tensor:
+        """LayerNorm of x (N, C) + bias (C) + residual (N, C)."""
+        return self.add_normalise(x, bias, residual, self.gamma, self.beta)[0]
 
 
 class Softmax(nn.Cell):
@@ -156,7 +195,65 @@ class Softmax(nn.Cell):
         return (out * (dout - self.spread(total, out.shape)),)
 
 
-class SwapMiddleAxes(nn.Cell):
+class _AttentionWeights(nn.Cell):
+    """softmax(scores + mask): (B, A, L, K), (B, 1, 1, K) -> (B, A, L, K), float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.softmax = Softmax()
+        self.spread = Spread()
+
+    def construct(self, scores: Tensor, mask: Tensor) -> Tensor:
+        return self.softmax(scores + self.spread(mask, scores.shape))
+
+
+class _RelativeAttentionWeights(nn.Cell):
+    """_AttentionWeights with further scores (L, B * A, K), those of each query's relative positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = _AttentionWeights()
+        self.swap = _SwapMiddleAxes()
+
+    def construct(self, scores: Tensor, mask: Tensor, relative: Tensor) -> Tensor:
+        return self.weights(scores + self.swap(relative.expand_dims(0)).reshape(scores.shape), mask)
+
+
+def attention_weights(relative: bool) -> nn.Cell:
+    """What makes probabilities of attention scores and the mask, with or without scores of relative positions."""
+    if fused_layers.used():
+        return fused_layers.RelativeAttentionWeights() if relative else fused_layers.AttentionWeights()
+    return _RelativeAttentionWeights() if relative else _AttentionWeights()
+
+
+class _SplitHeads(nn.Cell):
+    """(x + bias) scale, by heads: (B, L, A, D), (A, D) -> (B, A, L, D)."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+        self.add_bias = AddBias()
+        self.swap = _SwapMiddleAxes()
+
+    def construct(self, x: Tensor, bias: Tensor) -> Tensor:
+        shape = x.shape
+        rows = self.add_bias(x.reshape((shape[0] * shape[1], -1)), bias.reshape((-1,)))
+        if self.scale != 1.0:
+            rows = rows * self.scale
+        return self.swap(rows.reshape(shape))
+
+
+def split_heads(scale: float = 1.0) -> nn.Cell:
+    """What makes of x (B, L, A, D) and its bias (A, D) the scaled sum by heads, (B, A, L, D)."""
+    return fused_layers.SplitHeads(scale) if fused_layers.used() else _SplitHeads(scale)
+
+
+def swap_middle_axes() -> nn.Cell:
+    """What makes (P, R, Q, D) of (P, Q, R, D)."""
+    return fused_layers.SwapMiddleAxes() if fused_layers.used() else _SwapMiddleAxes()
+
+
+class _SwapMiddleAxes(nn.Cell):
     """(P, Q, R, D) -> (P, R, Q, D), any type.
 
     On CPU a gather of rows of D entries: MindSpore's Transpose kernel there takes three times as long and holds its
@@ -184,7 +281,7 @@ class SwapMiddleAxes(nn.Cell):
         return (self.swap(dout),)
 
 
-class CrossEntropy(nn.Cell):
+class _CrossEntropy(nn.Cell):
     """-log softmax(logits)[label] of each row: (N, V) float32, (N,) int32 -> (N,) float32, in nats."""
 
     def __init__(self) -> None:
@@ -203,6 +300,11 @@ class CrossEntropy(nn.Cell):
         rows = ops.range(0, labels.shape[0], 1).astype(ms.int32)
         gradient = self.scatter_add(gradient, ops.stack((rows, labels), 1), -dout)
         return gradient, ops.zeros_like(labels)
+
+
+def cross_entropy() -> nn.Cell:
+    """What makes of logits (N, V) and labels (N,) int32 the losses -log softmax(logits)[label], (N,), in nats."""
+    return fused_layers.CrossEntropy() if fused_layers.used() else _CrossEntropy()
 
 
 class RowSquareSum(nn.Cell):
@@ -247,9 +349,13 @@ class Dense(nn.Cell):
         self.add_bias = AddBias()
         self.compute_type = compute_type
 
-    def construct(self, x: Tensor) -> Tensor:
+    def product(self, x: Tensor) -> Tensor:
+        """x W^T, without the bias."""
         product = self.matmul(ops.cast(x, self.compute_type), ops.cast(self.weight, self.compute_type))
-        product = ops.cast(product, ms.float32)
+        return ops.cast(product, ms.float32)
+
+    def construct(self, x: Tensor) -> Tensor:
+        product = self.product(x)
         return self.add_bias(product, self.bias) if self.has_bias else product
 
 
@@ -278,6 +384,19 @@ def _features(places: int, axis: int) -> Tensor:
 random_features = constexpr(_features)  # shapes are known when a graph is compiled: a constant of the graph
 
 
+class _ApplyMask(nn.Cell):
+    """x (N, C) where the fraction of the hash (N, C) is at least the probability, over 1 - probability; else 0."""
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        self.probability = probability
+        self.keep_scale = 1.0 / (1.0 - probability)
+
+    def construct(self, x: Tensor, hashes: Tensor) -> Tensor:
+        kept = ops.cast(hashes - ops.floor(hashes) >= self.probability, ms.float32)
+        return x * (ops.stop_gradient(kept) * self.keep_scale)
+
+
 class Dropout(nn.Cell):
     """Dropout whose mask is a hash of (key, row, column), so that a saved step number restores it exactly.
 
@@ -297,12 +416,16 @@ class Dropout(nn.Cell):
         super().__init__()
         self.probability = probability
         self.site = site
-        self.keep_scale = 1.0 / (1.0 - probability)
         self.matmul = ops.MatMul(transpose_b=True)
         self.spread = Spread()
+        self.mask = fused_layers.ApplyMask(probability) if fused_layers.used() else _ApplyMask(probability)
+
+    def drops(self) -> bool:
+        """Whether this is not the identity."""
+        return self.training and self.probability > 0.0
 
     def construct(self, x: Tensor, key: Tensor) -> Tensor:
-        if not self.training or self.probability == 0.0:
+        if not self.drops():
             return x
         rows, columns = x.shape
         hashes = mix_bits(mix_bits(key + self.site) + ops.range(0, FEATURES, 1).astype(ms.int32))
@@ -310,6 +433,4 @@ class Dropout(nn.Cell):
         by_key = random_features(rows, 0) * self.spread(odd, (rows, FEATURES))
         high = ops.floor(by_key * 2.0**-3)  # without the last 3 bits of row[k] key[k]; of these the last 8 count
         parts = ops.concat((high - ops.floor(high * 2.0**-8) * 2.0**8, by_key * 2.0**-3 - high), 1) * 2.0**-11
-        total = self.matmul(parts, random_features(columns, 1))  # below 2**9, in steps of 2**-14
-        kept = ops.cast(total - ops.floor(total) >= self.probability, ms.float32)
-        return x * (ops.stop_gradient(kept) * self.keep_scale)
+        return self.mask(x, self.matmul(parts, random_features(columns, 1)))  # hashes: below 2**9, in steps of 2**-14

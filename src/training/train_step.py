@@ -72,7 +72,7 @@ class TrainStep(nn.Cell):
         self.clip_norm = clip_norm
         self.ranks = ranks
         self.rank_size = self.ranks.size
-        self.seed = (seed + RANK_SEEDS * ranks.rank) % 2**31
+        self.seed = self.seed_of_rank(seed)
         self.weights = optimizer.parameters
         counted_table, row_squares = network.counted_rows
         self.counted_table = [weight.name for weight in self.weights].index(counted_table.name)
@@ -87,11 +87,24 @@ class TrainStep(nn.Cell):
             self.metric_sums = Parameter(Tensor(zeros), name="accumulated_metrics", requires_grad=False)
         if self.rank_size > 1:
             self.all_reduce = ops.AllReduce()
-        self.ready_graphs: set[tuple] = set()
+        self.ready_graphs: set[tuple] = set()  # compiled: those with `last` or without, by the shapes of the inputs
         if network.recompute_layers:
             self.value_and_grad = LayerwiseGradient(network, self.differentiated)
         else:
             self.value_and_grad = ops.value_and_grad(self.loss, None, self.differentiated, has_aux=True)
+
+    def seed_of_rank(self, seed: int) -> int:
+        """The seed of this rank's dropout masks."""
+        return (seed + RANK_SEEDS * self.ranks.rank) % 2**31
+
+    def restart(self, seed: int) -> None:
+        """Be as at the beginning of a run with this seed, but for the network's weights; what is compiled stays."""
+        self.seed = self.seed_of_rank(seed)
+        of_network = set(self.network.parameters_dict())
+        for name, parameter in self.parameters_dict().items():
+            if name not in of_network:
+                ops.assign(parameter, ops.zeros_like(parameter))
+        self.restart_scaling()
 
     def restart_scaling(self) -> None:
         """Set the scale as at the beginning of a run."""
@@ -102,9 +115,9 @@ class TrainStep(nn.Cell):
         """The loss times the scale, to differentiate, and the metrics as one tensor."""
         return scaled_loss(self.network(*inputs, dropout_key), scale)
 
-    def dropout_key(self, micro: Tensor) -> Tensor:
+    def dropout_key(self, seed: Tensor, micro: Tensor) -> Tensor:
         """A hash of seed, updates tried and micro-batch: () int32."""
-        return mix_bits(mix_bits(self.updates_tried() + self.seed) + micro)
+        return mix_bits(mix_bits(self.updates_tried() + seed) + micro)
 
     def updates_tried(self) -> Tensor:
         """Updates before this one, applied or skipped: () int32."""
@@ -160,10 +173,10 @@ class TrainStep(nn.Cell):
         return norm, finite, rate, scale
 
     def construct(
-        self, last: bool, micro: Tensor, elapsed: Tensor, rate_factor: Tensor, *inputs: Tensor
+        self, last: bool, seed: Tensor, micro: Tensor, elapsed: Tensor, rate_factor: Tensor, *inputs: Tensor
     ) -> tuple[Tensor, ...]:
         """Run one micro-batch; with `last` also the update. `last` is a constant: two graphs, compiled once each."""
-        key = self.dropout_key(micro)
+        key = self.dropout_key(seed, micro)
         (_, metrics), gradients = self.value_and_grad(inputs, key, self.loss_scale)
         if not self.accumulate:
             return (self.sum_over_ranks(metrics), *self.update(gradients, elapsed, rate_factor))
@@ -202,6 +215,7 @@ class TrainStep(nn.Cell):
                 self.ranks.wait("the end of an update")
             outputs = self(*self.arguments(i, i + 1 == number, batch, elapsed, rate_factor))
         metrics, norm, finite, rate, scale = outputs
+        self.ready_graphs.update(self.graphs(micro_batches))
         values = {name: metrics[i] for i, name in enumerate(self.network.metric_names)}
         return values | {"grad_norm": norm, "finite": finite, "learning_rate": rate, "loss_scale": scale}
 
@@ -210,15 +224,23 @@ class TrainStep(nn.Cell):
     ) -> tuple[Any, ...]:
         """What construct takes for micro-batch number i."""
         columns = [Tensor(batch[name]) for name in self.network.input_columns]
-        return (last, Tensor(i, ms.int32), Tensor(elapsed, ms.float32), Tensor(rate_factor, ms.float32), *columns)
+        whole, real = (self.seed, i), (elapsed, rate_factor)
+        return (last, *(Tensor(n, ms.int32) for n in whole), *(Tensor(x, ms.float32) for x in real), *columns)
+
+    def graphs(self, micro_batches: Sequence[dict[str, np.ndarray]]) -> list[tuple]:
+        """What each micro-batch of an update runs, as the members of ready_graphs are called."""
+        last, columns = len(micro_batches) - 1, self.network.input_columns
+        return [(i == last, *(batch[name].shape for name in columns)) for i, batch in enumerate(micro_batches)]
+
+    def compiles(self, micro_batches: Sequence[dict[str, np.ndarray]]) -> bool:
+        """Whether an update of these shapes compiles a graph first."""
+        return not self.ready_graphs.issuperset(self.graphs(micro_batches))
 
     def compile_for(self, micro_batches: Sequence[dict[str, np.ndarray]]) -> None:
         """Compile what these shapes need, before the ranks meet: they take unequal times for it."""
-        for i, batch in enumerate(micro_batches):
-            last = i + 1 == len(micro_batches)
-            graph = (last, *(batch[name].shape for name in self.network.input_columns))
+        for i, (batch, graph) in enumerate(zip(micro_batches, self.graphs(micro_batches), strict=True)):
             if graph not in self.ready_graphs:
-                self.compile(*self.arguments(i, last, batch))
+                self.compile(*self.arguments(i, i + 1 == len(micro_batches), batch))
                 self.ready_graphs.add(graph)
 
 

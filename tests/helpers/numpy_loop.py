@@ -59,6 +59,10 @@ class Step(nn.Cell):
         self.seen: list[float] = []
         self.elapsed: list[float] = []
         self.rate_factors: list[float] = []
+        self.shapes: set[tuple] = set()
+
+    def compiles(self, micro_batches: list[dict[str, np.ndarray]]) -> bool:
+        return any((i, batch["input_mask"].shape) not in self.shapes for i, batch in enumerate(micro_batches))
 
     def restart_scaling(self) -> None:
         self.restarts += 1
@@ -71,6 +75,7 @@ class Step(nn.Cell):
         tried = int(self.tried.asnumpy()) + 1
         values = [float(batch["value"][0]) for batch in micro_batches]
         self.seen += values
+        self.shapes |= {(i, batch["input_mask"].shape) for i, batch in enumerate(micro_batches)}
         weight = np.float32(math.sin(float(self.weight.asnumpy()) + sum(values)))
         self.weight.set_data(Tensor(weight))
         self.tried.set_data(Tensor(tried, ms.int32))

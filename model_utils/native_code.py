@@ -1,0 +1,127 @@
+"""C++ of the project, compiled for this machine by its own compiler, once, and kept in the user's cache folder."""
+
+import contextlib
+import functools
+import hashlib
+import logging
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from model_utils.errors import DeviceError, shorten
+
+logger = logging.getLogger(__name__)
+COMPILERS = ("c++", "g++", "clang++")  # the first that is found; CXX in the environment names another one
+# Rounding, infinities and not-a-numbers stay as they are written: only what no result shows is given up.
+FLAGS = "-std=c++17 -O3 -march=native -fopenmp-simd -pthread -fno-math-errno -fno-trapping-math -fPIC -shared".split()
+SECONDS = 300  # a compilation may take
+USES = ("auto", "always", "never")
+_use = ["auto"]
+
+
+def choose(use: str) -> None:
+    """Whether networks made from now on compute with native code: auto, where there is a compiler; always; never."""
+    _use[0] = use
+
+
+@contextlib.contextmanager
+def left_out() -> Iterator[None]:
+    """Networks made inside have no native code: they run anywhere, and can be exported."""
+    before = _use[0]
+    choose("never")
+    try:
+        yield
+    finally:
+        choose(before)
+
+
+def library_for(source: Path) -> Path | None:
+    """The library of a C++ file for networks that are made now; None where they shall have none.
+
+    Raises:
+        DeviceError: they shall always have it, but it cannot be made.
+    """
+    if _use[0] == "never":
+        return None
+    made = _made(source)
+    if isinstance(made, Path):
+        return made
+    if _use[0] == "always":
+        raise DeviceError(f"fused_layers is always, but {made}")
+    return None
+
+
+@functools.cache
+def _made(source: Path) -> Path | str:
+    """The library, or what is in its way."""
+    try:
+        return build_library(source)
+    except (DeviceError, OSError) as error:
+        logger.warning(f"layers are not fused, so that training takes 1.3 times as long or more: {error}")
+        return str(error)
+
+
+def find_compiler() -> str | None:
+    """The C++ compiler's path, or None."""
+    named = os.environ.get("CXX")
+    return next((path for name in ([named] if named else COMPILERS) if (path := shutil.which(name))), None)
+
+
+def cpu_description() -> str:
+    """The CPU's model and what it can do, as the kernel lists it; "" where it does not."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
+    except OSError:
+        return ""
+    return "\n".join(line for line in lines if line.split("\t")[0].strip() in ("model name", "flags", "Features"))
+
+
+def build_library(source: Path) -> Path:
+    """The shared library of a C++ file; compiled if this source, compiler and CPU have none yet.
+
+    Raises:
+        DeviceError: there is no compiler, or it refuses the file.
+    """
+    compiler = find_compiler()
+    if compiler is None:
+        named = os.environ.get("CXX")
+        looked_for = f"{named}, which CXX names" if named else ", ".join(COMPILERS)
+        raise DeviceError(f"no C++ compiler is installed (looked for {looked_for})")
+    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
+    made_of = "\0".join((source.read_text("utf-8"), compiler, version, *FLAGS, cpu_description()))
+    library = _cache_folder() / f"{source.stem}-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.so"
+    if library.is_file():
+        return library
+    logger.info(f"compiling {source.name} with {compiler}, once: {library}")
+    temporary = library.with_suffix(f".{os.getpid()}")
+    try:
+        subprocess.run(
+            [compiler, *FLAGS, str(source), "-o", str(temporary)],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=SECONDS,
+        )
+        temporary.replace(library)
+    except subprocess.CalledProcessError as error:
+        raise DeviceError(f"{compiler} cannot compile {source}: {shorten(error.stderr.strip())}") from error
+    except subprocess.TimeoutExpired as error:
+        raise DeviceError(f"{compiler} has not compiled {source} in {SECONDS} s") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return library
+
+
+def _cache_folder() -> Path:
+    """A folder that this user alone can write to; a new one in the temporary folder where there is no home."""
+    try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "albert-mindspore"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK) and folder.stat().st_uid == os.getuid():
+            return folder
+    except (OSError, RuntimeError):  # no home, or a file in its place
+        pass
+    return Path(tempfile.mkdtemp(prefix="albert-mindspore-"))

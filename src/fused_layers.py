@@ -1,0 +1,209 @@
+"""Layers for CPUs, each operation one pass over memory: C++ (fused_layers.cc), compiled when it is first used.
+
+They compute what the composed operations of src/layers.py do, in value and gradient, to 1e-6. MindSpore's CPU kernels
+are one a step of a formula, each of which reads its operands and writes its result. The cells here have the interface
+of those of the same name there, take float32 and shapes that are known when compiled; what is exported has none.
+Shape letters as there; A attention heads, D = H / A, K keys.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn, ops
+
+from model_utils.native_code import library_for
+
+SOURCE = Path(__file__).with_suffix(".cc")
+
+
+def used() -> bool:
+    """Whether networks that are made now have these cells; DeviceError where they always should but cannot."""
+    return library_for(SOURCE) is not None
+
+
+def _operation(name: str, shapes: Callable, outputs: int = 1) -> ops.Custom:
+    """An operation of the library; `shapes` makes its outputs' shapes of its inputs', all are float32."""
+    types = ms.float32 if outputs == 1 else (ms.float32,) * outputs
+    return ops.Custom(f"{library_for(SOURCE)}:{name}", shapes, lambda *_: types, func_type="aot")
+
+
+def _scalar(value: float) -> Tensor:
+    return Tensor(np.array([value], np.float32))
+
+
+class BiasGelu(nn.Cell):
+    """GELU of x + bias: (N, C), (C) -> (N, C)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.value = _operation("bias_gelu", lambda x, bias: x)
+        self.gradient = _operation("bias_gelu_gradient", lambda dy, x, bias: (x, bias), 2)
+
+    def construct(self, x: Tensor, bias: Tensor) -> Tensor:
+        return self.value(x, bias)
+
+    def bprop(self, x: Tensor, bias: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor, Tensor]:
+        return self.gradient(dout, x, bias)
+
+
+class Normalise(nn.Cell):
+    """gamma (x - mean) / sqrt(var + eps) + beta (N, C), beside the normalised x and 1 / sqrt(var + eps) (N, 1)."""
+
+    def __init__(self, epsilon: float) -> None:
+        super().__init__()
+        self.epsilon = _scalar(epsilon)
+        self.value = _operation("layer_norm", lambda x, *_: (x, x, [x[0], 1]), 3)
+        self.gradient = _operation("norm_gradient", lambda dy, *_: (dy, [3, dy[1]]), 2)
+
+    def construct(self, x: Tensor, gamma: Tensor, beta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.value(x, gamma, beta, self.epsilon)
+
+    def bprop(
+        self, x: Tensor, gamma: Tensor, beta: Tensor, out: tuple[Tensor, ...], dout: tuple[Tensor, ...]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        gradient, sums = self.gradient(dout[0], gamma, out[1], out[2])
+        return gradient, sums[0], sums[1]
+
+
+class AddNormalise(nn.Cell):
+    """Normalise of x + bias + residual: (N, C), (C), (N, C) and gamma, beta (C)."""
+
+    def __init__(self, epsilon: float) -> None:
+        super().__init__()
+        self.epsilon = _scalar(epsilon)
+        self.value = _operation("add_norm", lambda x, *_: (x, x, [x[0], 1]), 3)
+        self.gradient = _operation("norm_gradient", lambda dy, *_: (dy, [3, dy[1]]), 2)
+
+    def construct(
+        self, x: Tensor, bias: Tensor, residual: Tensor, gamma: Tensor, beta: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return self.value(x, bias, residual, gamma, beta, self.epsilon)
+
+    def bprop(
+        self,
+        x: Tensor,
+        bias: Tensor,
+        residual: Tensor,
+        gamma: Tensor,
+        beta: Tensor,
+        out: tuple[Tensor, ...],
+        dout: tuple[Tensor, ...],
+    ) -> tuple[Tensor, ...]:
+        gradient, sums = self.gradient(dout[0], gamma, out[1], out[2])
+        return gradient, sums[2], gradient, sums[0], sums[1]
+
+
+class AttentionWeights(nn.Cell):
+    """softmax(scores + mask): scores (B, A, L, K), mask (B, 1, 1, K), which has no gradient -> (B, A, L, K)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.value = _operation("attention_weights", lambda scores, mask: scores)
+        self.gradient = _operation("softmax_gradient", lambda dy, y: y)
+
+    def construct(self, scores: Tensor, mask: Tensor) -> Tensor:
+        return self.value(scores, mask)
+
+    def bprop(self, scores: Tensor, mask: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor, Tensor]:
+        return self.gradient(dout, out), ops.zeros_like(mask)
+
+
+class RelativeAttentionWeights(nn.Cell):
+    """AttentionWeights with further scores (L, B * A, K), those of each query's relative positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.value = _operation("relative_attention_weights", lambda scores, *_: scores)
+        self.gradient = _operation("softmax_gradient", lambda dy, y: y)
+        self.swap = SwapMiddleAxes()
+
+    def construct(self, scores: Tensor, mask: Tensor, relative: Tensor) -> Tensor:
+        return self.value(scores, mask, relative)
+
+    def bprop(
+        self, scores: Tensor, mask: Tensor, relative: Tensor, out: Tensor, dout: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        gradient = self.gradient(dout, out)
+        length, groups, keys = relative.shape
+        swapped = self.swap(gradient.reshape((1, groups, length, keys)))
+        return gradient, ops.zeros_like(mask), swapped.reshape((length, groups, keys))
+
+
+class SwapMiddleAxes(nn.Cell):
+    """(P, Q, R, D) -> (P, R, Q, D), float32 or float16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.value = _operation("swap_middle_axes", lambda x: [x[0], x[2], x[1], x[3]])
+
+    def swap(self, x: Tensor) -> Tensor:
+        return ops.cast(self.value(ops.cast(x, ms.float32)), x.dtype)
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.swap(x)
+
+    def bprop(self, x: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor]:
+        return (self.swap(dout),)
+
+
+class SplitHeads(nn.Cell):
+    """(x + bias) scale, by heads: (B, L, A, D), (A, D) -> (B, A, L, D)."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = _scalar(scale)
+        self.value = _operation("split_heads", lambda x, *_: [x[0], x[2], x[1], x[3]])
+        self.gradient = _operation(
+            "split_heads_gradient", lambda dy, _: ([dy[0], dy[2], dy[1], dy[3]], [dy[1], dy[3]]), 2
+        )
+
+    def construct(self, x: Tensor, bias: Tensor) -> Tensor:
+        return self.value(x, bias, self.scale)
+
+    def bprop(self, x: Tensor, bias: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor, Tensor]:
+        return self.gradient(dout, self.scale)
+
+
+class ApplyMask(nn.Cell):
+    """Dropout of x (N, C) by hashes (N, C), which have no gradient."""
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        self.probability = _scalar(probability)
+        self.value = _operation("dropout", lambda x, *_: x)
+
+    def construct(self, x: Tensor, hashes: Tensor) -> Tensor:
+        return self.value(x, hashes, self.probability)
+
+    def bprop(self, x: Tensor, hashes: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor, Tensor]:
+        return self.value(dout, hashes, self.probability), ops.zeros_like(hashes)
+
+
+class CrossEntropy(nn.Cell):
+    """-log softmax(logits)[label] of each row: (N, V), (N,) int32 -> (N,), in nats."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = _CrossEntropy()
+
+    def construct(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return self.both(logits, labels)[0]
+
+
+class _CrossEntropy(nn.Cell):
+    """CrossEntropy beside the logarithms of the sums of exponentials, (N,), which the gradient takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.value = _operation("cross_entropy", lambda logits, labels: (labels, labels), 2)
+        self.gradient = _operation("cross_entropy_gradient", lambda dy, logits, *_: logits)
+
+    def construct(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        return self.value(logits, labels)
+
+    def bprop(
+        self, logits: Tensor, labels: Tensor, out: tuple[Tensor, ...], dout: tuple[Tensor, ...]
+    ) -> tuple[Tensor, Tensor]:
+        return self.gradient(dout[0], logits, labels, out[1]), ops.zeros_like(labels)

@@ -1,0 +1,212 @@
+"""Layers in C++ compute what the composed ones do, and are only used where they can be."""
+
+import contextlib
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor, nn, ops
+
+from model_utils import device, native_code
+from model_utils.device import setup_device
+from model_utils.errors import DeviceError
+from model_utils.native_code import build_library, find_compiler, left_out
+from src import fused_layers, layers
+from src.albert_config import AlbertConfig
+from src.albert_for_pre_training import AlbertForPreTraining
+from tests.helpers.gradients import Gradients
+from tests.helpers.tiny_model import KEY, TINY, batch
+
+pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler is installed")
+RANDOM = np.random.default_rng(0)
+LABELS = RANDOM.integers(0, 300, 70).astype(np.int32)
+MASK = np.where(RANDOM.random((3, 1, 1, 33)) < 0.2, -1e4, 0).astype(np.float32)
+
+
+def normal(*shape: int) -> np.ndarray:
+    return (2 * RANDOM.standard_normal(shape)).astype(np.float32)
+
+
+class Add(nn.Cell):
+    """LayerNorm.of_sum with weights other than 1 and 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = layers.LayerNorm(48)
+        self.norm.gamma.set_data(Tensor(np.linspace(-1, 2, 48, dtype=np.float32)))
+        self.norm.beta.set_data(Tensor(np.linspace(1, 3, 48, dtype=np.float32)))
+
+    def construct(self, x: Tensor, bias: Tensor, residual: Tensor) -> Tensor:
+        return self.norm.of_sum(x, bias, residual)
+
+
+class Drop(nn.Cell):
+    """Dropout with a key."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dropout = layers.Dropout(0.3, site=1).set_train(True)
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.dropout(x, Tensor(5, ms.int32))
+
+
+# What makes the cell, its inputs; several sizes, so that rows are dealt out to the threads or not.
+CASES: dict[str, tuple[Callable[[], nn.Cell], tuple[np.ndarray, ...]]] = {
+    "bias_gelu": (lambda: layers.bias_activation("gelu_new"), (normal(517, 96), normal(96))),
+    "bias_gelu, far out": (lambda: layers.bias_activation("gelu_new"), (50 * normal(3, 7), normal(7))),
+    "layer_norm": (lambda: layers.LayerNorm(48), (normal(700, 48),)),
+    "of_sum": (Add, (normal(701, 48), normal(48), normal(701, 48))),
+    "attention": (lambda: layers.attention_weights(False), (normal(3, 4, 33, 33), MASK)),
+    "relative": (
+        lambda: layers.attention_weights(True),
+        (
+            normal(3, 4, 33, 33),
+            np.where(RANDOM.random((3, 1, 1, 33)) < 0.2, -1e4, 0).astype(np.float32),
+            normal(33, 12, 33),
+        ),
+    ),
+    "split_heads": (lambda: layers.split_heads(0.25), (normal(5, 40, 3, 16), normal(3, 16))),
+    "swap": (layers.swap_middle_axes, (normal(2, 3, 50, 8),)),
+    "dropout": (Drop, (normal(333, 77),)),
+    "cross_entropy": (layers.cross_entropy, (10 * normal(70, 300), LABELS)),
+}
+
+WITHOUT_GRADIENT = {("attention", 1), ("relative", 1)}  # the mask
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values_and_gradients_are_those_of_the_composed_operations(name: str) -> None:
+    make, inputs = CASES[name]
+    with left_out():
+        composed = make()
+    found, expected = [], []
+    for cell, results in ((make(), found), (composed, expected)):
+        tensors = [Tensor(value) for value in inputs]
+        dout = Tensor(np.random.default_rng(1).standard_normal(cell(*tensors).shape).astype(np.float32))
+        value, (by_input, by_weight) = Gradients(cell)(dout, *tensors)
+        needed = [each for i, each in enumerate(by_input) if (name, i) not in WITHOUT_GRADIENT]
+        results += [value.asnumpy(), *(each.asnumpy() for each in (*needed, *by_weight))]
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-6, atol=2e-6 * max(1, np.abs(other).max()))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"use_relative_positions": True, "max_relative_position": 4},
+        {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1},
+        {"hidden_act": "gelu", "share_parameters": "none"},
+    ],
+    ids=str,
+)
+def test_a_network_trains_as_without_them(changes: dict) -> None:
+    config: AlbertConfig = TINY.replace(**changes)
+    results = []
+    for context in (left_out, contextlib.nullcontext):
+        with context():
+            network = AlbertForPreTraining(config, seed=1).set_train(True)
+        inputs = [Tensor(batch(config)[name]) for name in network.input_columns]
+        weights = ms.ParameterTuple(network.trainable_params())
+        (loss, *_), gradients = ops.value_and_grad(network, None, weights, has_aux=True)(*inputs, KEY)
+        results.append((float(loss), {w.name: g.asnumpy() for w, g in zip(weights, gradients, strict=True)}))
+    (loss, gradients), (fused_loss, fused_gradients) = results
+    assert fused_loss == pytest.approx(loss, rel=1e-6)
+    largest = max(np.abs(gradient).max() for gradient in gradients.values())
+    for name, gradient in gradients.items():
+        np.testing.assert_allclose(fused_gradients[name], gradient, rtol=1e-4, atol=2e-6 * largest, err_msg=name)
+
+
+def test_not_a_number_and_infinity_are_passed_on() -> None:
+    """The loss scale is lowered by what overflows, and must see it."""
+    for bad in (np.nan, np.inf):
+        x = normal(4, 8)
+        x[2, 3] = bad
+        assert not np.isfinite(layers.bias_activation("gelu_new")(Tensor(x), Tensor(normal(8))).asnumpy()[2, 3])
+        assert not np.isfinite(layers.LayerNorm(8)(Tensor(x)).asnumpy()[2]).any()
+        assert not np.isfinite(layers.cross_entropy()(Tensor(x), Tensor(LABELS[:4] % 8)).asnumpy()[2])
+        weights = layers.attention_weights(False)(
+            Tensor(x.reshape(1, 1, 4, 8)), Tensor(np.zeros((1, 1, 1, 8), np.float32))
+        )
+        assert not np.isfinite(weights.asnumpy()[0, 0, 2]).all()
+
+
+def test_results_are_the_same_every_time_although_several_operations_run_at_once() -> None:
+    gradients = Gradients(layers.bias_activation("gelu_new"))
+    inputs = [Tensor(value) for value in (normal(4000, 64), normal(4000, 64), normal(64))]
+    first = gradients(*inputs)[1][0][1].asnumpy()
+    for _ in range(20):
+        np.testing.assert_array_equal(gradients(*inputs)[1][0][1].asnumpy(), first)
+
+
+def test_without_a_compiler_layers_are_composed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    native_code._made.cache_clear()
+    try:
+        with caplog.at_level(logging.WARNING):
+            assert not fused_layers.used()
+            assert not fused_layers.used()
+        assert [record.getMessage() for record in caplog.records] == [
+            "layers are not fused, so that training takes 1.3 times as long or more: no C++ compiler is installed "
+            "(looked for no-such-compiler, which CXX names)"
+        ]
+        native_code.choose("always")
+        with pytest.raises(DeviceError, match=r"fused_layers is always, but no C\+\+ compiler"):
+            fused_layers.used()
+    finally:
+        native_code.choose("auto")
+        native_code._made.cache_clear()
+
+
+def test_the_configuration_says_whether_they_are_used() -> None:
+    for choice in native_code.USES:
+        setup_device("CPU", fused_layers=choice)
+        assert fused_layers.used() == (choice != "never")
+    setup_device("CPU")
+    with pytest.raises(DeviceError, match="fused_layers is always, but these are for CPUs: here is GPU"):
+        device._fused_layers("always", "GPU")
+
+
+def test_a_library_is_compiled_once_and_is_there_whole_or_not_at_all(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    source = tmp_path / "one.cc"
+    source.write_text('extern "C" int one() { return 1; }')
+    library = build_library(source)
+    assert library.parent == tmp_path / "albert-mindspore" and library.parent.stat().st_mode & 0o777 == 0o700
+    made = library.stat().st_mtime_ns
+    assert build_library(source) == library and library.stat().st_mtime_ns == made
+    source.write_text('extern "C" int one() { return 2; }')
+    assert build_library(source) != library
+    source.write_text("no C++")
+    with pytest.raises(DeviceError, match=r"cannot compile .*one\.cc: "):
+        build_library(source)
+    assert sorted(path.suffix for path in library.parent.iterdir()) == [".so", ".so"]
+
+
+def test_the_number_of_threads_changes_the_last_digits_at_most(tmp_path: Path) -> None:
+    script = (
+        "import sys, numpy as np; from mindspore import Tensor\n"
+        "from model_utils.device import setup_device; setup_device('CPU')\n"
+        "from src import layers; from tests.helpers.gradients import Gradients\n"
+        "x, dout = np.random.default_rng(0).standard_normal((2, 900, 96)).astype(np.float32)\n"
+        "g = Gradients(layers.LayerNorm(96))(Tensor(dout), Tensor(x))\n"
+        "np.save(sys.argv[1], np.concatenate([each.asnumpy().ravel() for each in (g[0], g[1][0][0], *g[1][1])]))"
+    )
+    results = []
+    for threads in ("1", "2"):
+        file = tmp_path / f"{threads}.npy"
+        environment = os.environ | {"OMP_NUM_THREADS": threads}
+        subprocess.run([sys.executable, "-c", script, str(file)], check=True, env=environment, capture_output=True)
+        results.append(np.load(file))
+    np.testing.assert_allclose(results[0], results[1], rtol=1e-5, atol=1e-5)
