@@ -23,7 +23,7 @@ def main(config: ExportConfig) -> None:
     name = Path(config.export_file_name)
     check_output_folder(name.parent, "export_file_name's folder")
     folder = ModelFolder.load(config.export_ckpt_file, config.vocab_file_path, config.spm_model_file)
-    model = folder.predictor(config.export_embeddings)
+    model = folder.predictor(config.export_embeddings, portable=True)
     shape = config.export_batch_size, config.export_seq_length
     if config.dry_run:
         dry_run_export(model, name, config.file_format, *shape)

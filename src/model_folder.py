@@ -7,6 +7,7 @@ task.json               what a fine-tuned head is for; pre-trained weights have 
 unigram.npy             how often each token is the answer in the pre-training data, where that is known
 """
 
+import contextlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ import numpy as np
 from mindspore import Tensor
 from pydantic import model_validator
 
+from model_utils import native_code
 from model_utils.errors import CheckpointError, DataError, shorten
 from model_utils.files import new_folder, open_file, write_atomically
 from model_utils.json_files import FileName, Schema, Sha256, read_json, read_validated, write_checked
@@ -152,18 +154,23 @@ class ModelFolder:
         task_info = task_info or TaskInfo(task="embeddings" if embeddings else "fill_mask")
         return task_info.fitted(self.architecture)
 
-    def network(self, embeddings: bool = False) -> AnsweringNetwork:
-        """The network of the usage, float32, no dropout; CheckpointError if these weights are not its own."""
+    def network(self, embeddings: bool = False, portable: bool = False) -> AnsweringNetwork:
+        """The network of the usage, float32, no dropout; portable: one that can be exported.
+
+        Raises:
+            CheckpointError: these weights are not its own.
+        """
         from src.tasks import TASKS
 
         task_info = self.usage(embeddings)
         spec = TASKS[task_info.task]
-        scores = spec.scores(self.architecture, task_info)
+        with native_code.left_out() if portable else contextlib.nullcontext():
+            scores = spec.scores(self.architecture, task_info)
         load_backbone(scores, self.checkpoint, spec.needed)
-        return AnsweringNetwork(scores)
+        return AnsweringNetwork(scores, portable)
 
-    def predictor(self, embeddings: bool = False, **settings: Any) -> "Predictor":
-        """What answers records with these weights; settings: batch_tokens, top_k, text_columns of Predictor.
+    def predictor(self, embeddings: bool = False, portable: bool = False, **settings: Any) -> "Predictor":
+        """What answers records, by `network`; settings: batch_tokens, top_k, text_columns of Predictor.
 
         Raises:
             CheckpointError: as network. DataError: there is no vocabulary.
@@ -173,9 +180,8 @@ class ModelFolder:
 
         if self.tokenizer is None:
             raise _no_vocabulary(self.checkpoint.path.parent)
-        return Predictor(
-            self.usage(embeddings), self.tokenizer, self.network(embeddings), self.architecture, **settings
-        )
+        network = self.network(embeddings, portable)
+        return Predictor(self.usage(embeddings), self.tokenizer, network, self.architecture, **settings)
 
 
 def _no_vocabulary(folder: Path) -> DataError:

@@ -1,11 +1,11 @@
-"""Bucket boundaries against all possible choices."""
+"""Bucket boundaries against all possible choices; widths that are few."""
 
 from itertools import combinations
 
 import numpy as np
 import pytest
 
-from src.data.length_buckets import choose_boundaries
+from src.data.length_buckets import MOST, choose_boundaries, graded_widths, paying_boundaries
 
 
 def padded(lengths: np.ndarray, boundaries: tuple[int, ...]) -> int:
@@ -27,3 +27,24 @@ def test_no_other_choice_pads_less(count: int, seed: int) -> None:
 def test_no_more_buckets_than_widths() -> None:
     assert choose_boundaries(np.array([5, 6, 7]), 4) == (8,)
     assert choose_boundaries(np.array([3, 9]), 4, step=1) == (3, 9)
+
+
+def test_more_buckets_pay_in_longer_runs() -> None:
+    lengths = np.random.default_rng(0).integers(1, 129, 1000)
+    numbers = [len(paying_boundaries(lengths, batches)) for batches in (1, 100, 1000, 100_000)]
+    assert numbers == sorted(numbers) and numbers[0] == 1 < numbers[1] < numbers[3] == MOST
+    for step in (8, 32):
+        chosen = paying_boundaries(lengths, 300, step)
+        assert chosen == choose_boundaries(lengths, len(chosen), step)
+    assert paying_boundaries(np.array([5, 6, 7]), 1e9) == (8,)
+
+
+def test_graded_widths_are_few_and_fit() -> None:
+    lengths = np.arange(1, 513)
+    widths = graded_widths(lengths, 5, 500)
+    assert (widths >= lengths)[:500].all() and widths[499:].tolist() == [500] * 13
+    assert sorted(set(widths.tolist())) == [
+        *(8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 500)
+    ]
+    assert (widths / lengths)[32:500].max() < 1.25
+    assert graded_widths(np.array([1, 3]), 12, 500).tolist() == [16, 16]

@@ -446,3 +446,23 @@ def test_standard_input_and_output(classifier: Path) -> None:
 def test_flags_that_contradict_each_other(arguments: list[str], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         load_config(PredictConfig, arguments).check_required()
+
+
+def messages_of(caplog: pytest.LogCaptureFixture, start: str) -> list[str]:
+    """Messages that begin so."""
+    return [message for record in caplog.records if (message := record.getMessage()).startswith(start)]
+
+
+def test_few_shapes_are_compiled_and_said(classifier: Path, caplog: pytest.LogCaptureFixture) -> None:
+    predictor = ModelFolder.load(classifier).predictor(batch_tokens=256)
+    records = [{"text_a": " ".join(["good"] * (number % 37 + 1))} for number in range(300)]
+    with caplog.at_level("INFO", logger="src.inference.predictor"):
+        answers = predictor.predict(records)
+        said = messages_of(caplog, "compiling")
+        assert predictor.predict(records) == answers
+    assert said == messages_of(caplog, "compiling") and len(set(said)) == len(said) <= 6
+    assert said[0] == "compiling the network for batches of 6 rows of 40 tokens"
+    alike = [answer for record, answer in zip(records, answers, strict=True) if record == records[0]]
+    assert len(alike) > 5
+    for answer in alike[1:]:
+        assert answer["probabilities"] == pytest.approx(alike[0]["probabilities"], abs=1e-5)

@@ -3,6 +3,8 @@
 import numpy as np
 
 WIDTH_STEP = 8  # widths are multiples of this, which matrix products on a GPU like
+MOST = 8  # buckets
+COMPILATION = 10  # batches of the longest rows that could be computed while a graph is compiled, by and large
 
 
 def choose_boundaries(lengths: np.ndarray, count: int, step: int = WIDTH_STEP) -> tuple[int, ...]:
@@ -30,3 +32,30 @@ def choose_boundaries(lengths: np.ndarray, count: int, step: int = WIDTH_STEP) -
         if cost[k + 1][chosen[-1]] < cost[k][chosen[-1]]:
             chosen.append(int(previous[k][chosen[-1]]))
     return tuple(int(widths[i]) for i in reversed(chosen))
+
+
+def paying_boundaries(lengths: np.ndarray, batches: float, step: int = WIDTH_STEP) -> tuple[int, ...]:
+    """choose_boundaries with as many buckets, MOST at most, as save more padding than they cost to compile.
+
+    Args:
+        batches: that the rows will make in all, in all passes through them.
+    """
+    choices = [choose_boundaries(lengths, count, step) for count in range(1, MOST + 1)]
+
+    def cost(boundaries: tuple[int, ...]) -> float:
+        """In tokens, a row a batch."""
+        padded = np.array(boundaries)[np.searchsorted(boundaries, lengths)].mean()
+        return batches * padded + COMPILATION * len(boundaries) * choices[0][0]
+
+    return min(choices, key=cost)
+
+
+def graded_widths(lengths: np.ndarray, shortest: int, longest: int) -> np.ndarray:
+    """Widths for rows (rows,) that fit each of them with less than a quarter of padding above 32 tokens.
+
+    Between `shortest` and `longest` there are four of them from a power of two to the next, whatever the rows are: 8,
+    16, 24, 32, 40, 48, 56, 64, 80, ...
+    """
+    lengths = np.maximum(lengths, shortest)
+    steps = np.maximum(WIDTH_STEP, 2 ** np.ceil(np.log2(lengths)).astype(int) // 8)
+    return np.minimum(-(-lengths // steps) * steps, longest)

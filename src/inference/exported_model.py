@@ -116,6 +116,8 @@ def load_mindir(file: Path, key: bytes | None = None) -> Callable[..., Any]:
 class ExportedNetwork:
     """The graph of a MINDIR, with the names of its columns as src.finetune_eval_model.AnsweringNetwork has them."""
 
+    portable = True
+
     def __init__(self, graph: Callable[..., Any], described: DescriptionSchema) -> None:
         self.graph = graph
         self.input_columns = tuple(each.name for each in described.inputs)

@@ -40,7 +40,7 @@ SHAPES = (1, 9), (3, 24)  # batches and lengths that a MINDIR is tried on, besid
 def export_model(
     model: Predictor, name: Path, file_format: str, key: bytes | None = None, batch_size: int = 1, length: int = 0
 ) -> None:
-    """Write the files DIR/NAME.* of a model; older ones are replaced.
+    """Write the files DIR/NAME.* of a model with a portable network; older ones are replaced.
 
     Args:
         key: encrypt the MINDIR. batch_size, length: of AIR and ONNX; length 0: the model's max_seq_length.
@@ -51,6 +51,8 @@ def export_model(
         DataError: the folder cannot be written to, MindSpore cannot write the network in this format, or what checks
             it is not installed.
     """
+    if not model.network.portable:
+        raise ValueError("the network is not portable: make it with ModelFolder.predictor(portable=True)")
     fixed = _settle(model, name, file_format, batch_size, length)
     with contextlib.ExitStack() as at_end:
         try:

@@ -263,6 +263,7 @@ class Zeros:
         self.task_info = task_info
         self.input_columns, self.output_names = scores.input_columns, scores.output_names
         self.per_token_outputs = scores.per_token_outputs
+        self.portable = True
 
     def __call__(self, *columns: Tensor) -> Any:
         (rows, length), further = columns[0].shape, columns[-1].shape[1]
