@@ -1,14 +1,13 @@
 """The metrics of classification and regression, by scikit-learn and scipy.
 
-A method gives several figures; the first one is what the best checkpoint is chosen by, the larger the better.
+A method gives several figures; the first one is what the best checkpoint is chosen by, the larger the better. Both
+libraries are loaded where a figure is first asked for: that takes a second, which predictions need not wait for.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-from scipy.stats import pearsonr, spearmanr
-from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+import scipy  # which loads its parts at their first use
 
 Metric = Callable[[np.ndarray, np.ndarray, int], float]
 
@@ -30,18 +29,29 @@ def assess(method: str, predictions: np.ndarray, labels: np.ndarray, num_labels:
     return {name: _METRICS[name](predictions, labels, num_labels) for name in METHODS[method]}
 
 
+def _accuracy(predictions: np.ndarray, labels: np.ndarray, _: int) -> float:
+    from sklearn.metrics import accuracy_score
+
+    return float(accuracy_score(labels, predictions))
+
+
 def _f1(predictions: np.ndarray, labels: np.ndarray, num_labels: int) -> float:
+    from sklearn.metrics import f1_score
+
     average = "binary" if num_labels == 2 else "macro"
     return float(f1_score(labels, predictions, average=average, zero_division=0))
 
 
 def _mcc(predictions: np.ndarray, labels: np.ndarray, _: int) -> float:
+    from sklearn.metrics import matthews_corrcoef
+
     return 0.0 if _is_constant(predictions, labels) else float(matthews_corrcoef(labels, predictions))
 
 
-def _correlation(predictions: np.ndarray, labels: np.ndarray, correlate: Callable[..., Any]) -> float:
+def _correlation(predictions: np.ndarray, labels: np.ndarray, name: str) -> float:
     if _is_constant(predictions, labels):
         return 0.0
+    correlate = getattr(scipy.stats, name)
     return float(correlate(predictions.astype(np.float64), labels.astype(np.float64)).statistic)
 
 
@@ -56,9 +66,9 @@ METHODS = {
     "spearman_correlation": ("spearman_correlation", "pearson_correlation"),
 }
 _METRICS: dict[str, Metric] = {
-    "accuracy": lambda predictions, labels, _: float(accuracy_score(labels, predictions)),
+    "accuracy": _accuracy,
     "f1": _f1,
     "mcc": _mcc,
-    "spearman_correlation": lambda predictions, labels, _: _correlation(predictions, labels, spearmanr),
-    "pearson_correlation": lambda predictions, labels, _: _correlation(predictions, labels, pearsonr),
+    "spearman_correlation": lambda predictions, labels, _: _correlation(predictions, labels, "spearmanr"),
+    "pearson_correlation": lambda predictions, labels, _: _correlation(predictions, labels, "pearsonr"),
 }

@@ -1,6 +1,7 @@
 """Pre-training in phases end to end: other lengths, batches, masks and weights in one run, killed in each phase."""
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import run_pretrain
 from model_utils.errors import DataError
 from src.checkpoint_files import find_checkpoint
 from src.training.trainer import Trainer
-from tests.helpers.pretraining_run import config_of, log, write_examples, write_pretraining_data
+from tests.helpers.pretraining_run import config_of, log, start, write_examples, write_pretraining_data
 
 SHORT = {"train_steps": 12, "log_steps": 1, "save_checkpoint_steps": 2, "eval_steps": 5, "eval_batches": 2}
 WARM_UP = {"optimizer_cfg.AdamWeightDecay.warmup_steps": 2}
@@ -76,6 +77,20 @@ def test_killed_in_any_phase_a_run_ends_with_the_same_weights(
         with pytest.raises(KeyboardInterrupt):
             train(data, tmp_path)
     train(data, tmp_path)
+    assert log(tmp_path) == log(finished)
+    ours, theirs = find_checkpoint(tmp_path).values, find_checkpoint(finished).values
+    assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_in_earnest_ends_with_the_same_weights(data: Path, finished: Path, tmp_path: Path) -> None:
+    """By SIGKILL, in each phase, wherever the command is when the line of an update appears."""
+    settings = {"phases": phases(data), **SHORT, **WARM_UP}
+    for step in (2, 6, 10):
+        code, said = start(data, tmp_path, signal.SIGKILL, step, **settings)
+        assert code == -signal.SIGKILL, said
+    code, said = start(data, tmp_path, **settings)
+    assert code == 0, said
     assert log(tmp_path) == log(finished)
     ours, theirs = find_checkpoint(tmp_path).values, find_checkpoint(finished).values
     assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)

@@ -17,7 +17,7 @@ import run_classifier
 from model_utils.errors import CheckpointError, ConfigError, DataError
 from model_utils.schema import load_config
 from src.assessment_method import assess
-from src.checkpoint_files import list_checkpoints
+from src.checkpoint_files import find_checkpoint, list_checkpoints
 from src.create_finetune_data import ReadySplit
 from src.tasks.classification import ClassifierConfig, ClassifierTask, CustomExamples
 from src.tasks.spec import PreparedSplit
@@ -171,6 +171,22 @@ def test_warm_start_takes_the_backbone_and_several_seeds_are_summarised(
     assert results["mean"]["accuracy"] == pytest.approx(sum(scores) / 2) and min(scores) >= 0.9
     assert results["collapsed_seeds"] == []
     assert (tmp_path / "seed-4" / "best_checkpoint.json").exists()
+
+
+def test_seeds_share_what_is_compiled_and_nothing_else(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Cold, with dropout: the second seed's checkpoint is bit for bit that of a run of its own."""
+    settings = {"seed": 3, "epoch_num": 2, "albert_cfg.hidden_dropout_prob": 0.2}
+    run_classifier.main(config_of(data, tmp_path / "two", num_seeds=2, **settings))
+    both = capsys.readouterr().out
+    run_classifier.main(config_of(data, tmp_path / "one", **settings | {"seed": 4}))
+    alone = capsys.readouterr().out
+    assert both.count("compiling for batches of") == alone.count("compiling for batches of") > 0
+    second, own = (find_checkpoint(tmp_path / place).values for place in ("two/seed-4", "one"))
+    assert second.keys() == own.keys()
+    for name, value in own.items():
+        np.testing.assert_array_equal(second[name], value, err_msg=name)
 
 
 def test_figures_of_a_regression_can_be_computed_from_its_predictions(data: Path, tmp_path: Path) -> None:

@@ -83,8 +83,9 @@ def test_another_configuration_is_an_error(tmp_path: Path, words: list[str], sen
 
 # What an unfinished run may go on with although it differs; all else changes an update or which checkpoint is the best.
 FREE = """
-    albert_cfg.recompute device_target device_id compute_type max_skipped_steps enable_data_sink data_sink_steps
-    enable_save_ckpt save_checkpoint_steps save_checkpoint_minutes save_checkpoint_num log_steps dry_run
+    albert_cfg.recompute device_target device_id compute_type fused_layers max_skipped_steps enable_data_sink
+    data_sink_steps enable_save_ckpt save_checkpoint_steps save_checkpoint_minutes save_checkpoint_num
+    log_steps dry_run
 """.split()
 FREE_IN_PRETRAINING = "save_checkpoint_path eval_steps eval_data_dir eval_batches".split()
 FREE_IN_FINETUNING = """

@@ -6,8 +6,6 @@ import math
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +35,7 @@ from tests.helpers.pretraining_run import (
     config_of,
     flags_of,
     log,
+    start,
     words_of,
     write_pretraining_data,
 )
@@ -50,22 +49,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_pretraining_data(tmp_path_factory.mktemp("data"))
 
 
-def train(data: Path, run: Path, send: int = 0, after_step: int = 0) -> tuple[int, str]:
-    """Run the command as a user would; send a signal when a step's line appears: exit code and what was printed."""
-    command = [sys.executable, ROOT / "run_pretrain.py", *flags_of(data, run)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=data)
-    lines = []
-    for line in process.stdout:
-        lines.append(line)
-        if send and line.startswith(f"step {after_step}/"):
-            process.send_signal(send)
-    return process.wait(), "".join(lines)
-
-
 @pytest.fixture(scope="module")
 def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("runs") / "undisturbed"
-    code, said = train(data, run)
+    code, said = start(data, run)
     assert code == 0, said
     return run
 
@@ -110,9 +97,9 @@ def test_the_log_shows_how_much_of_the_device_training_uses(finished: Path) -> N
 
 def test_interruptions_change_no_number(data: Path, finished: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    code, said = train(data, run, signal.SIGKILL, after_step=70)
+    code, said = start(data, run, signal.SIGKILL, after_step=70)
     assert code == -signal.SIGKILL, said
-    code, said = train(data, run, signal.SIGTERM, after_step=110)
+    code, said = start(data, run, signal.SIGTERM, after_step=110)
     assert code == 128 + signal.SIGTERM, said
     assert "resuming after step 50" in said
     (stopped, newest), (_, older) = list_checkpoints(run)[:2]
@@ -120,7 +107,7 @@ def test_interruptions_change_no_number(data: Path, finished: Path, tmp_path: Pa
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 1
     newest.write_bytes(content)
-    code, said = train(data, run)
+    code, said = start(data, run)
     assert code == 0, said
     assert f"{newest} is damaged" in said and f"resuming after step 100 from {older}" in said
     assert log(run) == log(finished)

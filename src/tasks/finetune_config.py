@@ -86,7 +86,9 @@ class FinetuneConfig(TrainingConfig):
         on_resume=ANY,
         maximum=ROWS,
     )
-    length_buckets: int = option(4, "widths of batches; each is compiled once", minimum=1, maximum=64)
+    length_buckets: int = option(
+        0, "widths of batches, each compiled once; 0: as many as pay in a run of this length", minimum=0, maximum=64
+    )
     num_seeds: int = option(1, "runs with seed, seed + 1, ...; their mean is reported", minimum=1, maximum=1000)
 
     # Output and evaluation.

@@ -6,6 +6,7 @@ What differs between tasks lies behind src.tasks.spec.Task; the entry scripts na
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -17,6 +18,7 @@ from model_utils.device import Device, setup_device
 from model_utils.errors import CheckpointError, ConfigError
 from model_utils.files import write_json
 from src.albert_config import check_memory
+from src.albert_model import ScoresNetwork
 from src.checkpoint_files import find_checkpoint, folder_of, load_backbone
 from src.data.feature_cache import TRAIN
 from src.model_folder import TASK_FILE, ModelFolder, calibrate, load_tokenizer, read_task_info
@@ -33,7 +35,7 @@ from src.training.phases import Phase, Phases
 from src.training.ranks import ranks_of
 from src.training.run_folder import RunFolder, check_run_folder
 from src.training.run_plan import RunFacts, plan_precision, plan_run
-from src.training.train_step import build_step
+from src.training.train_step import TrainStep, build_step
 from src.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)
@@ -45,7 +47,7 @@ def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
     """Do what do_train, do_eval and do_predict ask for, once for each seed."""
     check_outputs(config)
     where = config.device_target, config.device_id, config.distribute, config.device_num
-    device = setup_device(*where, config.seed, config.compute_type)
+    device = setup_device(*where, config.seed, config.compute_type, config.fused_layers)
     tokenizer = find_tokenizer(config)
     known = None if config.do_train else read_task_info(Path(config.load_finetune_checkpoint_path))
     work = Finetuning(config, device, tokenizer, make_task(config, tokenizer, known))
@@ -172,17 +174,23 @@ class Finetuning:
                 "is a model with type_vocab_size 2"
             )
         self.data = TaskData(config, task, self.architecture, self.ranks)
+        self.step: TrainStep | None = None  # of all seeds
 
     def build(self, folder: RunFolder, config: FinetuneConfig) -> Trainer:
-        """Data, model, optimizer, step and loop of one seed."""
+        """Data, model, optimizer, step and loop of one seed; what earlier seeds have compiled is used again."""
         task, ranks = self.task, self.ranks
-        network = task.spec.losses(task.spec.scores(self.architecture, task.task_info), config.seed)
-        data = self.data.batches(TRAIN, network.weight_columns, config.seed)
+        data = self.data.batches(TRAIN, task.spec.losses.weight_columns, config.seed)
         check_memory(self.architecture, config.train_batch_size * data.boundaries[-1])
         batches = data.batches_per_epoch
         plan = plan_run(config, config.epoch_num, config.train_batch_size, batches)
         phases = Phases([Phase(data, config.accumulation_steps)])
-        step = build_step(config, network, plan, self.precision, ranks, phases.accumulate)
+        if self.step is None:
+            network = task.spec.losses(task.spec.scores(self.architecture, task.task_info), config.seed)
+            self.step = build_step(config, network, plan, self.precision, ranks, phases.accumulate)
+        else:
+            self.step.network.draw_weights(config.seed)
+            self.step.restart(config.seed)
+        step, network = self.step, self.step.network
         folder.companions = ModelFolder(self.architecture, self.tokenizer, task.task_info)
         eval_steps = config.eval_steps or max(1, batches // config.accumulation_steps)
         return Trainer(
@@ -199,6 +207,11 @@ class Finetuning:
             utilisation=Utilisation(self.architecture, task.spec.texts_per_row),
         )
 
+    @cached_property
+    def scores(self) -> ScoresNetwork:
+        """The network of all evaluations and predictions, whose weights change."""
+        return self.task.spec.scores(self.architecture, self.task.task_info)
+
     def evaluation(self, training: nn.Cell, steps: int) -> Evaluation:
         """Of a network in training on the first development split, every `steps` updates."""
         prepared, batches = (one(self.task.dev_splits[0]) for one in (self.data.prepared, self.data.batches))
@@ -207,10 +220,8 @@ class Finetuning:
             outputs = predict_rows(network, batches, self.ranks, before_batch)
             return self.task.evaluate(prepared, outputs, self.task.task_info)
 
-        network = self.task.spec.scores(self.architecture, self.task.task_info)
-        return Evaluation(
-            training, network, evaluate, steps, Selection(self.task.selection, self.config.early_stopping)
-        )
+        selection = Selection(self.task.selection, self.config.early_stopping)
+        return Evaluation(training, self.scores, evaluate, steps, selection)
 
     def initialise(self, network: nn.Cell) -> None:
         """The warm start, if there is one."""
@@ -245,16 +256,16 @@ class Finetuning:
         step = contents.loop_state.get("step")
         ours = task_info.stated() == self.task.task_info.stated()
         known = evaluation.kept.get(step) if evaluation and ours else None
-        network: nn.Cell | None = None
+        loaded = False
         report = Report()
         for split in self.data.evaluated_splits:
             if known and split == self.task.dev_splits[0]:
                 result = known
             else:
-                if network is None:
-                    network = self.task.spec.scores(self.architecture, self.task.task_info)
-                    load_backbone(network, contents, needed=("",))
-                outputs = predict_rows(network, self.data.batches(split), self.ranks)
+                if not loaded:
+                    load_backbone(self.scores, contents, needed=("",))
+                    loaded = True
+                outputs = predict_rows(self.scores, self.data.batches(split), self.ranks)
                 result = self.task.evaluate(self.data.prepared(split), outputs, task_info)
             task_info = task_info.model_copy(update=result.calibration)
             prefix = "" if split == self.task.dev_splits[0] else f"{split}_"

@@ -9,6 +9,7 @@ from typing import Any
 from mindspore import nn
 
 from src.albert_config import AlbertConfig
+from src.albert_model import TrainingNetwork
 from src.data.feature_cache import Split
 from src.data.feature_files import RecordSet
 from src.tasks.answerer import Answer, Answerer, Outputs
@@ -72,7 +73,7 @@ class TaskSpec:
     info: type[TaskInfo] = TaskInfo
     needed: tuple[str, ...] = ("",)
     texts_per_row: int = 1
-    losses: Callable[[nn.Cell, int], nn.Cell] | None = None
+    losses: type[TrainingNetwork] | None = None
     config: type[FinetuneConfig] | None = None
 
 

@@ -3,12 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from src.albert_config import AlbertConfig
 from src.create_finetune_data import ReadySplit
 from src.data.batches import FeatureDataset, Loading
 from src.data.feature_cache import TRAIN, cached_features
 from src.data.feature_files import SUFFIX, RecordSet, open_records
-from src.data.length_buckets import WIDTH_STEP, choose_boundaries
+from src.data.length_buckets import WIDTH_STEP, choose_boundaries, paying_boundaries
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.spec import PreparedSplit, Task
 from src.training.network_outputs import rows_in_memory
@@ -69,10 +71,12 @@ class TaskData:
         return self.task.baseline(self.prepared(TRAIN), self.prepared(name))
 
     def batches(self, name: str, weight_columns: tuple[str, ...] = (), seed: int = 0) -> FeatureDataset:
-        """Batches of a split, bucketed by length."""
+        """Batches of a split, bucketed by length; all evaluated splits have the same buckets, for one network."""
         config, records, training = self.config, self.prepared(name).records, name == TRAIN
         texts, task_info = self.task.spec.texts_per_row, self.task.task_info
-        widths = choose_boundaries(records.lengths, config.length_buckets, WIDTH_STEP * texts)
+        together = (TRAIN,) if training else dict.fromkeys((name, *self.evaluated_splits))
+        lengths = np.concatenate([self.prepared(one).records.lengths for one in together])
+        widths = self._widths(lengths, training)
         rows = rows_in_memory(self.architecture, int(widths[-1]) // texts, task_info.searched_starts)
         loading = Loading(
             config.train_batch_size if training else min(config.eval_batch_size, max(1, rows // texts)),
@@ -84,6 +88,16 @@ class TaskData:
             bucket_boundaries=tuple(min(width, config.max_seq_length * texts) for width in widths),
         )
         return FeatureDataset(records, loading, weight_columns)
+
+    def _widths(self, lengths: np.ndarray, training: bool) -> tuple[int, ...]:
+        """Widths of the batches of rows, (rows,) tokens."""
+        config, step = self.config, WIDTH_STEP * self.task.spec.texts_per_row
+        if config.length_buckets:
+            return choose_boundaries(lengths, config.length_buckets, step)
+        batches = config.epoch_num * len(lengths) / (config.train_batch_size if training else config.eval_batch_size)
+        if training and config.train_steps > 0:
+            batches = config.train_steps * config.accumulation_steps
+        return paying_boundaries(lengths, batches / self.ranks.size, step)
 
     def identity(self) -> dict[str, Any]:
         """Facts of the training and development examples, which a resumed run must find unchanged."""

@@ -145,7 +145,7 @@ class RunLog:
         columns = min(2, len(panels))
         rows = -(-len(panels) // columns)
         figure = Figure(figsize=(6 * columns, 3.6 * rows), layout="constrained")
-        axes = figure.subplots(rows, columns, squeeze=False).flat
+        axes = list(figure.subplots(rows, columns, squeeze=False).flat)
         for axis, name in zip(axes, panels, strict=False):
             for key, style in ((name, "-"), (EVAL_PREFIX + name, "o-")):
                 points = [(r["step"], r[key]) for r in self.records if r.get(key) is not None]
@@ -159,6 +159,8 @@ class RunLog:
                 axis.axvline(step, color="grey", linewidth=0.6, zorder=0)
             axis.set(title=name, xlabel="updates")
             axis.legend(fontsize=8)
+        for axis in axes[len(panels) :]:
+            axis.set_visible(False)
         figure.savefig(path, dpi=110)
 
 

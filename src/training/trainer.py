@@ -83,7 +83,6 @@ class Trainer:
         self.latest = {"learning_rate": 0.0, "loss_scale": 1.0}
         self.skipped_steps = self.skipped_in_a_row = 0
         self.evaluating = False  # saved with the state: a run that was stopped in an evaluation goes on with it
-        self.compiled: set[tuple] = set()
         self.written: list[int] = []
         self.saved_time = time.monotonic()
 
@@ -244,10 +243,7 @@ class Trainer:
 
     def start(self, micro_batches: Sequence[Batch]) -> None:
         """Start one update; one that compiles a graph is waited for, so that its time can be left out."""
-        shapes = {
-            (i + 1 == len(micro_batches), *(c.shape for c in batch.values())) for i, batch in enumerate(micro_batches)
-        }
-        new = not shapes <= self.compiled
+        new = self.step.compiles(micro_batches)
         if new:
             self.read()
             sizes = sorted({batch["input_mask"].shape for batch in micro_batches})
@@ -255,7 +251,6 @@ class Trainer:
         with self.clock.paused() if new else nullcontext():
             outputs = self.step.train(micro_batches, self.progress.elapsed, self.phases.current.rate_factor)
             if new:
-                self.compiled |= shapes
                 read_values(outputs)
         self.progress.step += 1
         examples = sum(len(batch["input_mask"]) for batch in micro_batches)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from model_utils import native_code
 from model_utils.config import DEVICES, EPOCHS, LOSS_SCALE, MICRO_BATCHES, MINUTES, ROWS, SEED, UPDATES, OneDeviceConfig
 from model_utils.errors import ConfigError
 from model_utils.schema import ANY, SAME_PLACE, Config, option, section, sections
@@ -106,6 +107,12 @@ class ArchitectureConfig(OneDeviceConfig):
         "",
         "type of the matrix products; empty: float32 on CPU, else float16; bfloat16: faster, on CPUs with AMX",
         choices=("", *COMPUTE_TYPES),
+        on_resume=ANY,
+    )
+    fused_layers: str = option(
+        "auto",
+        "on CPU, layers in C++, which this machine's compiler builds once: auto, where it has one; always; never",
+        choices=native_code.USES,
         on_resume=ANY,
     )
 

@@ -96,3 +96,15 @@ def config_of(data: Path, run: Path, **changes: Any) -> PretrainConfig:
 def log(run: Path) -> list[dict[str, Any]]:
     records = [json.loads(line) for line in (run / "train_log.jsonl").read_text().splitlines()]
     return [{key: value for key, value in record.items() if key not in SPEEDS} for record in records]
+
+
+def start(data: Path, run: Path, send: int = 0, after_step: int = 0, **changes: Any) -> tuple[int, str]:
+    """Run the command as a user would; send a signal when a step's line appears: exit code and what was printed."""
+    command = [sys.executable, ROOT / "run_pretrain.py", *flags_of(data, run, **changes)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=data)
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if send and line.startswith(f"step {after_step}/"):
+            process.send_signal(send)
+    return process.wait(), "".join(lines)
