@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import machine_facts
 from benchmarks.turns import PR_SET_PDEATHSIG
 from model_utils.errors import ConfigError, UserError
 from model_utils.facts import first_difference
@@ -83,3 +84,10 @@ def write_result(file: Path, config: Config, **figures: Any) -> dict[str, Any]:
 def add_results(file: Path, results: dict[str, Any]) -> None:
     """Write results by name into a JSON file, in place of earlier ones of these names; the others stay."""
     write_json(file, (read_object(file) if file.exists() else {}) | results)
+
+
+def tell(report: str, figures: dict[str, Any], output: str) -> None:
+    """Print what a benchmark came to, and write its figures and the machine's facts to a JSON file, if one is named."""
+    print(report)
+    if output:
+        write_json(Path(output), figures | {"machine": machine_facts()})

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from model_utils.device import nvidia_gpus, setup_device
+from model_utils.device import Device, nvidia_gpus, setup_device
 from model_utils.errors import UserError
 from src.albert_config import RUN_KEYS, AlbertConfig
 from src.conversion.weight_names import TIED_COPIES, hugging_face_names
@@ -46,17 +46,35 @@ def random_batch(config: AlbertConfig, batch_size: int, length: int) -> dict[str
     }
 
 
+def described_software(device: Device, fused: bool) -> dict[str, str]:
+    """The device that this project computes on, by its name, and the software; fused: with src/fused_layers.py."""
+    gpu = nvidia_gpus()[device.device_id].name if device.target == "GPU" else ""
+    software = f"mindspore {version('mindspore')}, numpy {version('numpy')}, Python {sys.version.split()[0]}"
+    software += ", layers fused" if fused else ""
+    return {"device": gpu or device.target, "software": software}
+
+
+def need_libraries(*libraries: str) -> None:
+    """Raise a UserError that says what to install where one of them is missing."""
+    for library in libraries:
+        if find_spec(library) is None:
+            raise UserError(f"{library} is not installed: pip install -r requirements-dev.txt, or give --peers ''")
+
+
 class OurUpdates:
     """This project's whole training step, as run_pretrain.py makes it."""
 
-    def __init__(self, config: AlbertConfig, columns: dict[str, np.ndarray], device_target: str) -> None:
-        self.device = setup_device(device_target, compute_type=config.compute_type)
+    def __init__(
+        self, config: AlbertConfig, columns: dict[str, np.ndarray], device_target: str, fused_layers: str = "auto"
+    ) -> None:
+        self.device = setup_device(device_target, compute_type=config.compute_type, fused_layers=fused_layers)
         from src.albert_for_pre_training import AlbertForPreTraining
+        from src.fused_layers import used
         from src.training.optimizer import OptimizerSettings, build_optimizer
         from src.training.run_plan import LossScale
         from src.training.train_step import TrainStep
 
-        self.columns = columns
+        self.columns, self.fused = columns, used()
         self.network = AlbertForPreTraining(config, seed=SEED)
         settings = OptimizerSettings(
             name="AdamWeightDecay",
@@ -77,37 +95,47 @@ class OurUpdates:
         """Name -> value of every weight."""
         return {parameter.name: parameter.asnumpy() for parameter in self.network.trainable_params()}
 
-    def updates(self, number: int) -> tuple[float, float]:
-        """Run updates one after the other: seconds for all of them, and the loss before the last of them."""
+    def outputs(self) -> list[float]:
+        """The loss without dropout."""
+        from mindspore import Tensor
+
+        from src.training.train_step import normalise_weights
+
+        columns = normalise_weights([self.columns], self.network.weight_columns)[0]
+        inputs = [Tensor(columns[name]) for name in self.network.input_columns]
+        loss = float(self.network.set_train(False)(*inputs, Tensor(np.int32(0)))[0])
+        self.network.set_train(True)
+        return [loss]
+
+    def work(self, updates: int) -> float:
+        """Make updates one after the other: seconds for all of them."""
         start = time.perf_counter()
-        for _ in range(number):
+        for _ in range(updates):
             outputs = self.step.train([self.columns])
-        loss = float(outputs["loss"])
+        outputs["loss"].asnumpy()
         # The loss is known before the weights are written.
         self.step.optimizer.global_step.asnumpy()
-        return time.perf_counter() - start, loss
+        return time.perf_counter() - start
 
     def facts(self) -> dict[str, str]:
         """Where and with what it computes."""
-        gpu = nvidia_gpus()[self.device.device_id].name if self.device.target == "GPU" else ""
-        software = f"mindspore {version('mindspore')}, numpy {version('numpy')}, Python {sys.version.split()[0]}"
-        return {"device": gpu or self.device.target, "software": software}
+        return described_software(self.device, self.fused)
 
 
 class TransformersUpdates:
-    """transformers' AlbertForPreTraining in eager mode with torch's AdamW and clip_grad_norm_, as its users write it.
+    """transformers' AlbertForPreTraining with torch's AdamW and clip_grad_norm_, as its users write it.
 
     Args:
-        weights: under this project's names.
+        compiled: by torch.compile. weights: under this project's names.
 
     Raises:
         UserError: torch or transformers is not installed.
     """
 
-    def __init__(self, config: AlbertConfig, columns: dict[str, np.ndarray], weights: dict[str, np.ndarray]) -> None:
-        for library in ("torch", "transformers"):
-            if find_spec(library) is None:
-                raise UserError(f"{library} is not installed: pip install -r requirements-dev.txt, or give --only ours")
+    def __init__(
+        self, config: AlbertConfig, columns: dict[str, np.ndarray], compiled: bool, weights: dict[str, np.ndarray]
+    ) -> None:
+        need_libraries("torch", "transformers")
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is to be downloaded
         import torch
         import transformers
@@ -120,6 +148,8 @@ class TransformersUpdates:
         missing, unexpected = self.model.load_state_dict(state, strict=False)
         if set(missing) != TIED_COPIES.keys() or unexpected:
             raise RuntimeError(f"weights do not fit transformers' model: missing {missing}, unexpected {unexpected}")
+        self.compiled = compiled
+        self.forward = torch.compile(self.model) if compiled else self.model
         self.parameters = list(self.model.parameters())
         undecayed = {their_name for name, their_name in names.items() if name.endswith(WITHOUT_DECAY)}
         groups: dict[bool, list[Any]] = {True: [], False: []}
@@ -146,19 +176,27 @@ class TransformersUpdates:
         }
         return {name: array.astype(np.int64) for name, array in renamed.items()} | {"labels": labels}
 
-    def updates(self, number: int) -> tuple[float, float]:
-        """Run updates one after the other: seconds for all of them, and the loss before the last of them."""
+    def outputs(self) -> list[float]:
+        """The loss without dropout."""
+        with self.torch.no_grad():
+            loss = self.model.eval()(**self.inputs).loss.item()
+        self.model.train()
+        return [loss]
+
+    def work(self, updates: int) -> float:
+        """Make updates one after the other: seconds for all of them."""
         start = time.perf_counter()
-        for _ in range(number):
+        for _ in range(updates):
             self.optimizer.zero_grad()
-            loss = self.model(**self.inputs).loss
+            loss = self.forward(**self.inputs).loss
             loss.backward()
             self.torch.nn.utils.clip_grad_norm_(self.parameters, CLIP_NORM)
             self.optimizer.step()
-        return time.perf_counter() - start, loss.item()
+        return time.perf_counter() - start
 
     def facts(self) -> dict[str, str]:
         """Where and with what it computes."""
         attention = self.model.config._attn_implementation
-        software = f"torch {version('torch')}, transformers {version('transformers')}, eager, attention {attention}"
+        way = "torch.compile" if self.compiled else "eager"
+        software = f"torch {version('torch')}, transformers {version('transformers')}, {way}, attention {attention}"
         return {"device": "CPU", "software": f"{software}, {self.torch.get_num_threads()} threads"}

@@ -1,9 +1,11 @@
 """What each choice of a pre-training recipe gives: python -m benchmarks.pretraining_recipes --help.
 
-Every rung of the ladder (benchmarks/rungs/*.yaml) trains on the same text for the same time and is evaluated on the
-same held-out text, one after the other, each in a process of its own. Held-out examples have 64 tokens, 15 % of them
-hidden, single words, always the same masks: so rungs that mask in another way or train on longer examples compare.
-They differ only with the vocabulary, and between vocabularies nats per character are what to look at.
+Every rung of the ladder (benchmarks/rungs/*.yaml) trains on the same text for as many updates as a quiet machine makes
+in the same time, and is evaluated on the same held-out text, one after the other, each in a process of its own. How
+many updates that is, is measured first (--measure true, on a machine that nothing else uses) and kept in a file; the
+runs themselves need no quiet machine then, and come to the same on a slower one. Held-out examples have 64 tokens, 15 %
+of them hidden, single words, always the same masks: so rungs that mask in another way or train on longer examples
+compare. They differ only with the vocabulary, and between vocabularies nats per character are what to look at.
 
 In the output folder lie vocabularies, examples and runs, each made once; the same command again takes up where it was
 stopped, and a finished rung is not run again.
@@ -11,7 +13,7 @@ stopped, and a finished rung is not run again.
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -19,7 +21,8 @@ from typing import Any
 from benchmarks.commands import add_results, read_result, run_command, write_result
 from benchmarks.machine import machine_facts
 from benchmarks.rung import Rung, find_rungs
-from benchmarks.turns import machine_seconds
+from benchmarks.timed_training import TimedTraining
+from benchmarks.turns import Contender
 from model_utils.config import MINUTES, check_output_folder, run_main
 from model_utils.errors import ConfigError
 from model_utils.json_files import checksum_of, read_object
@@ -42,6 +45,7 @@ HELD_OUT = CreateDataConfig(
     masking="static",
     segment_packing="cut",
 )
+LONG = 1_000_000  # updates, of a run of which few are made
 TO_COME = "to come"  # a path that is named by the digest of the other settings
 EVAL_BATCH = 64
 UNIGRAM = "own unigram"  # of pretrain_eval's baselines
@@ -60,14 +64,18 @@ COLUMNS = {  # of the table: heading and format of each figure
 
 
 class RecipesConfig(Config):
-    """Train every rung of a ladder of recipes for the same time: python -m benchmarks.pretraining_recipes."""
+    """Train every rung of a ladder of recipes with the same budget: python -m benchmarks.pretraining_recipes."""
 
     rungs: tuple[str, ...] = option(("benchmarks/rungs",), "yaml files of rungs, and folders of them")
     text: str = option("", "text to train on: names or glob patterns with commas between them", required=True)
     held_out: str = option("", "text to evaluate on, likewise", required=True)
     spm_model_file: str = option("", "vocabulary of the rungs that have none of their own", required=True)
     output: str = option("", "folder for vocabularies, examples, runs and results.json", required=True)
-    minutes: float = option(15.0, "of training, for each rung", above=0, maximum=MINUTES)
+    updates: str = option("benchmarks/rungs/updates.json", "file with the updates that each rung has time for")
+    measure: bool = option(False, "write this file, of the rungs named, instead of training them")
+    minutes: float = option(
+        15.0, "of training on a quiet machine, for each rung", above=0, maximum=MINUTES, needs=("measure", True)
+    )
     repeat: int = option(1, "runs of each rung, with other seeds, to see how much chance there is", minimum=1)
     dry_run: bool = option(False, "read all rungs, say how long they take together, and run none")
 
@@ -102,24 +110,33 @@ class Ladder:
         run_command("src.create_pretraining_data", settings, self.logs / f"examples-{folder.name}.log")
         return folder
 
-    def run(self, name: str, rung: Rung, seed: int) -> dict[str, Any]:
-        """Train a rung, or go on with it, and evaluate it: its figures, by the names of COLUMNS and some more."""
-        run, log = self.output / "runs" / f"{name}-{seed}", self.logs / f"{name}-{seed}.log"
+    def training(self, name: str, rung: Rung, updates: int, seed: int) -> PretrainConfig:
+        """The configuration that trains a rung; its vocabulary and examples are made."""
         vocabulary = self.vocabulary(rung.vocab_size)
         folders = {name: self.examples(data, self.config.text, vocabulary) for name, data in rung.all_data.items()}
-        held_out = self.examples(HELD_OUT, self.config.held_out, vocabulary)
-        training = rung.training(folders, run, self.config.minutes / 60, seed)
+        return rung.training(folders, self.output / "runs" / f"{name}-{seed}", updates, seed)
+
+    def measure(self, name: str, rung: Rung) -> int:
+        """Updates of a rung that this machine makes in the time."""
+        training = self.training(name, rung, LONG, PretrainConfig().seed)
+        with Contender(TimedTraining, training) as timed:
+            return round(60 * self.config.minutes / timed.call("seconds"))
+
+    def run(self, name: str, rung: Rung, budget: dict[str, Any], seed: int) -> dict[str, Any]:
+        """Train a rung, or go on with it, and evaluate it: its figures, by the names of COLUMNS and some more."""
+        log = self.logs / f"{name}-{seed}.log"
+        training = self.training(name, rung, budget["updates"], seed)
+        held_out = self.examples(HELD_OUT, self.config.held_out, self.vocabulary(rung.vocab_size))
         file = self.output / "figures" / f"{name}-{seed}.json"
         if result := read_result(file, training):
             return result
-        others, total = machine_seconds()
         run_command("run_pretrain", training, log)
-        others_after, total_after = machine_seconds()
-        evaluation = PretrainEvalConfig(load_checkpoint_path=run, data_dir=held_out, batch_size=EVAL_BATCH)
+        evaluation = PretrainEvalConfig(
+            load_checkpoint_path=training.save_checkpoint_path, data_dir=held_out, batch_size=EVAL_BATCH
+        )
         run_command("pretrain_eval", evaluation, log.with_stem(f"{log.stem}-evaluation"))
-        figures = figures_of(training)
-        disturbance = (others_after - others) / (total_after - total)
-        return write_result(file, training, **figures, disturbance=disturbance, machine=self.machine)
+        figures = figures_of(training, budget["minutes"])
+        return write_result(file, training, **figures, machine=self.machine)
 
 
 def digest(settings: Config) -> str:
@@ -134,10 +151,10 @@ def tokens_of(data_dir: Path) -> int:
     return int(records.lengths.sum()) + special * records.num_rows
 
 
-def figures_of(training: PretrainConfig) -> dict[str, float]:
+def figures_of(training: PretrainConfig, minutes: float) -> dict[str, float]:
     """What a finished and evaluated run came to, from the files in its folder and those of its examples.
 
-    tokens: without padding. tokens_per_s: over the whole budget, compilation and saving included. Losses in nats a
+    tokens: without padding. tokens_per_s: of the machine on which so many updates took these minutes. Losses in nats a
     token and a character, at tokens shown as [MASK]; unigram: what the frequencies of the held-out tokens themselves
     give there, the same for all rungs of a vocabulary.
     """
@@ -151,7 +168,7 @@ def figures_of(training: PretrainConfig) -> dict[str, float]:
     return {
         "updates": log[-1]["step"],
         "tokens": tokens,
-        "tokens_per_s": tokens / (3600 * training.max_train_hours),
+        "tokens_per_s": tokens / (60 * minutes),
         "hidden_mlm_loss": loss,
         "unigram": unigram,
         "below_unigram": unigram - loss,
@@ -186,27 +203,50 @@ def check_texts(config: RecipesConfig) -> None:
         raise ConfigError(f"text and held_out both name {min(shared)}: what is trained on says nothing held out")
 
 
+def budgets_of(config: RecipesConfig, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """The updates and minutes of each rung, as measured; ConfigError where one has not been."""
+    budgets = read_object(Path(config.updates)) if Path(config.updates).is_file() else {}
+    if missing := [name for name in names if name not in budgets]:
+        raise ConfigError(
+            f"{config.updates} does not say how many updates {missing[0]} has time for: --measure true writes it"
+        )
+    return budgets
+
+
+def measure_rungs(config: RecipesConfig, rungs: dict[str, Rung]) -> None:
+    """Write how many updates each rung has time for."""
+    ladder = Ladder(config, machine_facts())
+    for name, rung in rungs.items():
+        updates = ladder.measure(name, rung)
+        logger.info(f"{name}: {updates:,} updates in {config.minutes:g} minutes")
+        measured = {"updates": updates, "minutes": config.minutes, "machine": ladder.machine}
+        add_results(Path(config.updates), {name: measured})
+
+
 def main(config: RecipesConfig) -> None:
     """Run the ladder and print the table; results.json has every rung as soon as it is done."""
     rungs = find_rungs(config.rungs)
     check_texts(config)
     check_output_folder(Path(config.output), "output")
-    first = PretrainConfig().seed
-    seeds = range(first, first + config.repeat)
-    hours = len(rungs) * config.repeat * config.minutes / 60
-    logger.info(f"{len(rungs)} rungs x {config.repeat} of {config.minutes:g} minutes: {hours:.1f} hours of training")
     for name, rung in rungs.items():
         logger.info(f"{name}: {rung.question}")
+    if config.measure:
+        measure_rungs(config, rungs)
+        return
+    budgets = budgets_of(config, rungs)
+    hours = config.repeat * sum(budgets[name]["minutes"] for name in rungs) / 60
+    logger.info(f"{len(rungs)} rungs x {config.repeat}: {hours:.1f} hours of training on a quiet machine")
     if config.dry_run:
         return
     ladder = Ladder(config, machine_facts())
+    first = PretrainConfig().seed
     results: dict[str, list[dict[str, Any]]] = {}
     for name, rung in rungs.items():
         results[name] = []
-        for seed in seeds:
-            logger.info(f"{name}, seed {seed}")
-            results[name].append(ladder.run(name, rung, seed))
-        described = {"question": rung.question, "minutes": config.minutes, "runs": results[name]}
+        for seed in range(first, first + config.repeat):
+            logger.info(f"{name}, seed {seed}: {budgets[name]['updates']:,} updates")
+            results[name].append(ladder.run(name, rung, budgets[name], seed))
+        described = {"question": rung.question, "budget": budgets[name], "runs": results[name]}
         add_results(ladder.output / RESULTS_FILE, {name: described})
         logger.info(table({name: results[name]}).splitlines()[-1])
     print(json.dumps(ladder.machine))

@@ -13,7 +13,6 @@ from src.training.training_config import PretrainConfig
 
 SUFFIX = ".yaml"
 LATER = "later"  # data_dir of a phase that reads examples of its own
-MOST_UPDATES = 10_000_000  # which no budget has time for: the rate falls over the time alone
 OF_THE_LADDER = {  # the same on all rungs, or set for each
     "data": ("input_file", "output_file", "vocab_file", "spm_model_file"),
     "pretrain": ("data_dir", "save_checkpoint_path", "train_steps", "max_train_hours", "seed"),
@@ -66,7 +65,7 @@ class Rung(Config):
         later = any(phase.data_dir == LATER for phase in self.pretrain.phases)
         return {"": self.data} | ({LATER: self.later_data} if later else {})
 
-    def training(self, folders: Mapping[str, Path], run: Path, hours: float, seed: int) -> PretrainConfig:
+    def training(self, folders: Mapping[str, Path], run: Path, updates: int, seed: int) -> PretrainConfig:
         """The configuration of run_pretrain.py with which this rung is trained; folders: with all_data, made."""
         phases = [
             phase.replace(data_dir=folders[phase.data_dir]) if phase.data_dir else phase
@@ -76,8 +75,7 @@ class Rung(Config):
             data_dir=folders[""],
             phases=tuple(phases),
             save_checkpoint_path=run,
-            train_steps=MOST_UPDATES,
-            max_train_hours=hours,
+            train_steps=updates,
             seed=seed,
         )
 

@@ -72,9 +72,9 @@ def measure(config: SoakConfig, recompute: bool) -> dict[str, float]:
     columns = random_batch(architecture, config.batch_size, config.length)
     with Contender(WatchedUpdates, architecture, columns, "CPU") as side:
         before = side.call("resident")
-        side.call("updates", config.warm_up)
+        side.call("work", config.warm_up)
         first = side.call("resident")
-        seconds, _ = side.call("updates", config.updates - config.warm_up)
+        seconds = side.call("work", config.updates - config.warm_up)
         last, peak = side.call("resident"), side.call("peak")
     figures = {"before_mb": before, "peak_mb": peak, "after_warm_up_mb": first, "at_the_end_mb": last}
     return figures | {"growth_mb": last - first, "seconds_per_update": seconds / (config.updates - config.warm_up)}

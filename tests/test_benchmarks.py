@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import squad_features, train_step
-from benchmarks.train_step import Timing, TrainStepConfig
+from benchmarks import products, squad_features
+from benchmarks.contest import Contest, Side, conclude
+from benchmarks.train_step import TrainStepConfig
 from benchmarks.turns import Contender
 from model_utils.errors import ConfigError
 from model_utils.schema import load_config
@@ -41,23 +42,43 @@ def test_errors_of_a_contender_reach_the_caller() -> None:
         Contender(int, "three")
 
 
-def test_sides_that_compute_different_losses_are_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+def contest(*outputs: list[float]) -> Contest:
+    sides = [
+        Side(name, "CPU", "software", values, 1.0, [2.0, 1.0, 3.0])
+        for name, values in zip("abc", outputs, strict=False)
+    ]
+    return Contest(sides, 4e9, 100, [4e9], 0.01)
+
+
+def test_sides_that_compute_something_else_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    config = TrainStepConfig(output=tmp_path / "figures.json")
+    for values in ([11.0, 0.001], [11.0, float("nan")]):
+        assert conclude(config, contest([11.0, 0.0], values), 1e-5) == 1
+    assert "outputs differ by 9.1e-05 of their largest, allowed is 1e-05" in capsys.readouterr().err
+    assert not (tmp_path / "figures.json").exists()
+
+
+def test_the_report_of_a_contest(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sides = [Timing("this project", "CPU", "", 1.0, 11.0, []), Timing("transformers", "CPU", "", 1.0, 11.001, [])]
-    monkeypatch.setattr(train_step, "measure", lambda config: sides)
-    assert train_step.main(TrainStepConfig()) == 1
-    assert "the first losses are 11 (this project) and 11.001 (transformers)" in capsys.readouterr().err
-    sides[1].first_loss = float("nan")
-    assert train_step.main(TrainStepConfig()) == 1
+    monkeypatch.setattr("benchmarks.commands.machine_facts", dict)
+    both = contest([11.0], [11.00001])
+    both.sides[1].seconds = [4.0, 3.0, 5.0]
+    assert conclude(TrainStepConfig(output=tmp_path / "figures.json"), both, 1e-5) == 0
+    ours, theirs = capsys.readouterr().out.splitlines()[1:3]
+    assert ours.split()[-7:] == ["2", "s", "1", "s", "50", "2.0", "0.500"]  # median, minimum, tokens/s, GFLOP/s, share
+    assert theirs.endswith("0.250  2.000 (minimum 3.000)")
+    assert json.loads((tmp_path / "figures.json").read_text())["sides"][1]["seconds"] == [4.0, 3.0, 5.0]
 
 
-def test_transformers_is_compared_on_the_cpu_only() -> None:
-    with pytest.raises(ConfigError, match="--only ours"):
+def test_others_are_compared_on_the_cpu_only() -> None:
+    with pytest.raises(ConfigError, match="--peers ''"):
         TrainStepConfig(device_target="GPU")
-    with pytest.raises(ConfigError, match="--only ours"):
+    with pytest.raises(ConfigError, match="--peers ''"):
         TrainStepConfig(compute_type="bfloat16")
-    assert TrainStepConfig(device_target="GPU", only="ours").architecture().compute_type == "float16"
+    with pytest.raises(ConfigError, match="peers names jax, allowed are eager, compile"):
+        TrainStepConfig(peers=("jax",))
+    assert TrainStepConfig(device_target="GPU", peers=()).architecture().compute_type == "float16"
 
 
 def test_questions_of_a_file_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -71,10 +92,36 @@ def test_questions_of_a_file_are_counted(tmp_path: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.oracles
-def test_both_sides_take_turns() -> None:
+@pytest.mark.parametrize("benchmark", ["train_step --peers eager --dropout 0.1", "forward --peers eager,onnxruntime"])
+def test_all_sides_take_turns(benchmark: str) -> None:
     pytest.importorskip("transformers")
+    module, *words = benchmark.split()
     sizes = ["--albert_network", "albert_tiny", "--batch_size", "2", "--length", "16", "--rounds", "1"]
-    command = [sys.executable, "-m", "benchmarks.train_step", *sizes]
+    command = [sys.executable, "-m", f"benchmarks.{module}", *words, *sizes]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "first losses differ by" in done.stdout and "transformers takes" in done.stdout
+    assert "outputs differ by" in done.stdout and "transformers, eager" in done.stdout
+
+
+@pytest.mark.oracles
+def test_products_of_a_layer_are_timed(capsys: pytest.CaptureFixture) -> None:
+    pytest.importorskip("torch")
+    products.main(products.ProductsConfig(albert_network="albert_tiny", rows=16, repeats=1))
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()[-6:]]
+    assert [line[:6] for line in lines[:2]] == [[name, "16", "x", "312", "x", "312"] for name in ("MindSpore", "torch")]
+    assert len(lines) == 6 and all(float(figure) > 0 for line in lines for figure in line[-3:])
+
+
+@pytest.mark.oracles
+@pytest.mark.parametrize("task", ["classification", "squad_v1"])
+def test_both_sides_answer_alike(task: str, shared: Path) -> None:
+    """Commands as a user gives them; with random weights the tokens and both networks must agree for that."""
+    pytest.importorskip("transformers")
+    text = {"classification": "glue/SST-2/dev.tsv", "squad_v1": "squad_v1/dev.json"}[task]
+    command = [sys.executable, "-m", "benchmarks.predict", "--albert_network", "albert_tiny", "--task", task]
+    command += ["--text", str(shared / "data" / text), "--records", "12", "--rounds", "1", "--batch_sizes", "4"]
+    command += ["--spm_model_file", str(shared / "data/vocab/30k-clean.model")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    agreement = float(done.stdout.split("; ")[-1].split("%")[0])
+    assert agreement >= {"classification": 100, "squad_v1": 5}[task]  # spans of random scores

@@ -9,6 +9,7 @@ from benchmarks import commands, pretraining_recipes
 from benchmarks.commands import add_results, read_result, run_command, write_result
 from benchmarks.pretraining_recipes import Ladder, RecipesConfig, figures_of, table, tokens_of
 from benchmarks.rung import Rung, find_rungs
+from benchmarks.timed_training import UPDATES, TimedTraining
 from model_utils.errors import ConfigError, UserError
 from src.data.feature_files import open_records
 from src.training.training_config import PretrainConfig, PretrainEvalConfig
@@ -26,8 +27,8 @@ def write(folder: Path, **rungs: str) -> None:
 @pytest.mark.parametrize("file", sorted(RUNGS.glob("*.yaml")), ids=lambda file: file.stem)
 def test_every_rung_of_the_project_trains(file: Path) -> None:
     rung = Rung.read(file)
-    config = rung.training({name: Path(f"data{name}") for name in rung.all_data}, Path("run"), 0.25, 7)
-    assert (config.data_dir, config.max_train_hours, config.seed) == ("data", 0.25, 7)
+    config = rung.training({name: Path(f"data{name}") for name in rung.all_data}, Path("run"), 250, 7)
+    assert (config.data_dir, config.train_steps, config.seed) == ("data", 250, 7)
     assert {phase.data_dir for phase in config.all_phases()} == {f"data{name}" for name in rung.all_data}
 
 
@@ -112,7 +113,7 @@ def test_the_figures_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     config = PretrainConfig(
         data_dir="short",
         save_checkpoint_path=tmp_path,
-        max_train_hours=0.01,
+        train_steps=40,
         phases=({"share": 0.4}, {"share": 0.4, "batch_size": 2}, {"share": 0.2, "data_dir": "long"}),
     )
     epochs = [(10, 1, 0.2), (20, 1, 0.3), (30, 2, 0.5), (40, 3, 0.125)]
@@ -122,13 +123,38 @@ def test_the_figures_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     lines = {"hidden_mlm_loss": {"own unigram": 6.5}, "hidden_nats_per_character": {"own unigram": 1.625}}
     results |= {"sop_accuracy": 0.5, "baselines": lines}
     (tmp_path / "eval_results.json").write_text(json.dumps(results))
-    figures = figures_of(config)
+    figures = figures_of(config, minutes=0.6)
     assert (figures["updates"], figures["tokens"]) == (40, 0.5 * 6000 + 0.125 * 8000)
     assert figures["tokens_per_s"] == pytest.approx(4000 / 36)
     assert (figures["below_unigram"], figures["hidden_mlm_accuracy"]) == (1.5, 0.25)
     other = figures | {"below_unigram": 2.5}
     assert "| 1.500 | 1.250 | 1.625 | 0.250 |" in table({"a": [figures]})
     assert "| 2.000 ± 0.707 |" in table({"a": [figures, other]})
+
+
+def test_a_rung_that_was_not_measured_is_not_run(tmp_path: Path) -> None:
+    config = RecipesConfig(text="t", held_out="h", spm_model_file="v", output=tmp_path, updates=tmp_path / "u.json")
+    add_results(tmp_path / "u.json", {"a": {"updates": 5, "minutes": 15.0}})
+    assert pretraining_recipes.budgets_of(config, ["a"])["a"]["updates"] == 5
+    with pytest.raises(ConfigError, match=r"u\.json does not say how many updates b has time for: --measure true"):
+        pretraining_recipes.budgets_of(config, ["a", "b"])
+
+
+def test_the_seconds_of_updates_are_measured_in_every_phase(tmp_path: Path) -> None:
+    text = write_text(tmp_path, topics=20)
+    model = train_model(tmp_path, text)
+    data = make_records(tmp_path / "data/examples.mindrecord", text, model, masking="dynamic").parent
+    config = PretrainConfig(
+        data_dir=data,
+        save_checkpoint_path=tmp_path / "run",
+        train_steps=UPDATES,
+        batch_size=2,
+        phases=({"share": 0.5}, {"share": 0.5, "batch_size": 4}),
+        albert_cfg={"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32},
+        optimizer_cfg={"AdamWeightDecay": {"warmup_steps": 1}},
+    )
+    assert 1e-4 < TimedTraining(config).seconds() < 5
+    assert not (tmp_path / "run").exists()
 
 
 def test_static_and_dynamic_examples_have_the_same_tokens(tmp_path: Path) -> None:

@@ -1,0 +1,213 @@
+"""The same work by several programs in turns, and the share of the machine's matrix-product speed that each reaches.
+
+All do the same in turn, so that a disturbance of the machine meets all; the minimum stands beside the median, because
+it is disturbed least. Leave the machine alone while this runs: on busy cores, libraries that wait for their own threads
+lose much more than their share.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from benchmarks.commands import tell
+from benchmarks.machine import MatrixProducts
+from benchmarks.turns import Contender, machine_seconds
+from model_utils.device import default_compute_type
+from model_utils.errors import ConfigError
+from model_utils.native_code import USES
+from model_utils.schema import Config, option
+from src.albert_config import COMPUTE_TYPES, PRESETS, AlbertConfig
+
+logger = logging.getLogger(__name__)
+OURS = "this project"
+QUIET = 0.05  # share of the machine's CPU time that others may use before a figure means little
+# Dense matrix products in 10^12 operations a second, from NVIDIA's data sheets: float32 without TF32, which MindSpore
+# leaves off, and float16 on tensor cores. Under the names that the driver gives the GPUs.
+PEAKS = {
+    "NVIDIA H200": {"float32": 67.0, "float16": 989.0},
+    "NVIDIA H100 80GB HBM3": {"float32": 67.0, "float16": 989.0},
+    "NVIDIA A100-SXM4-80GB": {"float32": 19.5, "float16": 312.0},
+    "NVIDIA A100-SXM4-40GB": {"float32": 19.5, "float16": 312.0},
+    "Tesla V100-SXM2-32GB": {"float32": 15.7, "float16": 125.0},
+    "Tesla V100-SXM2-16GB": {"float32": 15.7, "float16": 125.0},
+    "Tesla T4": {"float32": 8.1, "float16": 65.0},
+}
+
+
+class ContestConfig(Config):
+    """What contests have in common."""
+
+    albert_network: str = option("albert_base", "preset of sizes", choices=tuple(PRESETS))
+    batch_size: int = option(8, "examples of a batch", minimum=1)
+    length: int = option(128, "tokens of an example", minimum=8, maximum=512)
+    rounds: int = option(7, "turns of each side, after a first one that is not counted", minimum=1)
+    steps: int = option(1, "times that the work is done in a turn: more than 1 lets a GPU queue them", minimum=1)
+    device_target: str = option("CPU", "this project's device", choices=("CPU", "GPU", "Ascend"))
+    compute_type: str = option(
+        "",
+        "type of the matrix products; empty: float32 on CPU, else float16; bfloat16: CPUs with AMX",
+        choices=("", *COMPUTE_TYPES),
+    )
+    fused_layers: str = option("auto", "this project's layers in C++, as run_pretrain.py has them", choices=USES)
+    peers: tuple[str, ...] = option((), "the others")
+    output: str = option("", "JSON file for the figures; empty: none")
+
+    def validate(self) -> None:
+        known = type(self).model_fields["peers"].default
+        if unknown := [peer for peer in self.peers if peer not in known]:
+            raise ConfigError(f"peers names {unknown[0]}, allowed are {', '.join(known)}")
+        if self.peers and (self.device_target != "CPU" or self.compute_type not in ("", "float32")):
+            raise ConfigError("others are measured in float32 on CPU: for anything else give --peers ''")
+
+    def architecture(self, dropout: float = 0.0) -> AlbertConfig:
+        """The preset with this dropout in the encoder, and none elsewhere."""
+        return PRESETS[self.albert_network].replace(
+            hidden_dropout_prob=dropout,
+            attention_probs_dropout_prob=dropout,
+            classifier_dropout_prob=0.0,
+            compute_type=self.compute_type or default_compute_type(self.device_target),
+        )
+
+
+@dataclass
+class Side:
+    """What one side showed; seconds are for the work done once. `outputs` say what it computes."""
+
+    name: str
+    device: str
+    software: str
+    outputs: list[float]
+    first_seconds: float = 0.0
+    seconds: list[float] = field(default_factory=list)
+
+    @property
+    def median(self) -> float:
+        return median(self.seconds)
+
+    @property
+    def minimum(self) -> float:
+        return min(self.seconds)
+
+
+@dataclass
+class Contest:
+    """What all sides showed, this project's first.
+
+    operations: of matrix products in the work, 2 for each multiply-add. tokens: in the work.
+    products: operations a second of large square matrix products, measured in the same turns; on CPU alone.
+    """
+
+    sides: list[Side]
+    operations: float
+    tokens: int
+    products: list[float] = field(default_factory=list)
+    disturbance: float = 0.0
+
+    def difference(self) -> float:
+        """How far any side's outputs are from the first side's, as a share of their largest; NaN if one is."""
+        first, *others = np.array([side.outputs for side in self.sides])
+        return float(np.max([np.abs(other - first).max() / np.abs(first).max() for other in (first, *others)]))
+
+
+def hold(
+    config: ContestConfig,
+    ours: tuple[Callable[..., object], ...],
+    peers: Mapping[str, tuple[Callable[..., object], ...]],
+    operations: float,
+    tolerance: float,
+) -> Contest:
+    """Start the sides, compare what they compute, and let them take turns.
+
+    Args:
+        ours, peers: classes with their arguments, to which this project's weights by name are added for peers. Objects
+            have facts() -> {"device", "software"}, outputs() -> [number] and work(times) -> seconds for all; ours has
+            weights().
+
+    Returns the contest, without turns if the outputs differ by more than `tolerance`.
+    """
+    others, total = machine_seconds()
+    with ExitStack() as stack:
+        first = stack.enter_context(Contender(*ours))
+        weights = first.call("weights")
+        made = {OURS: first} | {name: stack.enter_context(Contender(*make, weights)) for name, make in peers.items()}
+        sides = [
+            Side(name, **contender.call("facts"), outputs=contender.call("outputs")) for name, contender in made.items()
+        ]
+        contest = Contest(sides, operations, config.batch_size * config.length)
+        if not contest.difference() <= tolerance:
+            return contest
+        on_cpu = config.device_target == "CPU"
+        products = stack.enter_context(Contender(MatrixProducts)) if on_cpu else None
+        for side, contender in zip(sides, made.values(), strict=True):
+            side.first_seconds = contender.call("work", 1)
+        for _ in range(config.rounds):
+            for side, contender in zip(sides, made.values(), strict=True):
+                side.seconds.append(contender.call("work", config.steps) / config.steps)
+            if products:
+                contest.products.append(products.call("flops_per_second"))
+    others_after, total_after = machine_seconds()
+    contest.disturbance = (others_after - others) / (total_after - total)
+    return contest
+
+
+def conclude(config: ContestConfig, contest: Contest, tolerance: float) -> int:
+    """Print the table, write the JSON file; code 1 if the sides do not compute the same."""
+    difference = contest.difference()
+    if not difference <= tolerance:
+        print(
+            f"error: outputs differ by {difference:.1e} of their largest, allowed is {tolerance:.0e}: the sides "
+            "do not compute the same, so their times cannot be compared",
+            file=sys.stderr,
+        )
+        return 1
+    figures = {"config": config.to_dict(), **asdict(contest), "difference": difference}
+    tell(report(config, contest, tolerance), figures, config.output)
+    return 0
+
+
+def describe(seconds: float) -> str:
+    """Seconds with four digits, as milliseconds when short."""
+    return f"{seconds:.4g} s" if seconds >= 1 else f"{1000 * seconds:.4g} ms"
+
+
+def report(config: ContestConfig, contest: Contest, tolerance: float) -> str:
+    """The figures as a table with what they depend on."""
+    sides, ours = contest.sides, contest.sides[0]
+    speed = median(contest.products) if contest.products else 0.0
+    peak = PEAKS.get(ours.device, {}).get(config.architecture().compute_type, 0.0) * 1e12
+    wide = max(len(side.name) for side in sides)
+    heading = f"{'':{wide}} {'first':>9} {'median':>9} {'minimum':>9} {'tokens/s':>10} {'GFLOP/s':>8}"
+    lines = [heading + (" of products' speed" if speed else " of the peak" if peak else "") + "  others' / ours"]
+    for side in sides:
+        first, usual, least = map(describe, (side.first_seconds, side.median, side.minimum))
+        reached = contest.operations / side.median
+        share = f" {reached / (speed or peak):{18 if speed else 12}.3f}" if speed or peak else ""
+        ratio = f"  {side.median / ours.median:.3f} (minimum {side.minimum / ours.minimum:.3f})" * (side is not ours)
+        figures = f"{first:>9} {usual:>9} {least:>9} {contest.tokens / side.median:10,.0f} {reached / 1e9:8.1f}"
+        lines.append(f"{side.name:{wide}} {figures}{share}{ratio}")
+    lines += [f"{side.name:{wide}} {side.device}: {side.software}" for side in sides]
+    lines.append(
+        f"{contest.operations / 1e9:.1f} GFLOP of matrix products; {config.rounds} rounds of {config.steps}, "
+        f"{len(os.sched_getaffinity(0))} cores"
+        + (f"; large square products: {speed / 1e9:.1f} GFLOP/s, the median of as many" if speed else "")
+    )
+    if len(sides) > 1:
+        lines.append(f"outputs differ by {contest.difference():.1e} of their largest, allowed {tolerance:.0e}")
+    advice = "" if contest.disturbance < QUIET else ": these figures say little, measure again on a quiet machine"
+    lines.append(f"other programs used {contest.disturbance:.0%} of the machine's CPU time meanwhile{advice}")
+    return "\n".join(lines)
+
+
+def facts_of(architecture: AlbertConfig, config: Any) -> str:
+    """A line that says what is measured."""
+    return (
+        f"{config.albert_network}, {config.batch_size} x {config.length}, {architecture.compute_type}, dropout "
+        f"{architecture.hidden_dropout_prob:g}"
+    )

@@ -1,0 +1,146 @@
+"""One epoch of fine-tuning from raw text to metrics, here and with transformers: python -m benchmarks.finetune.
+
+Both sides start from the same weights, which are random, as whole commands in turn; this project makes its features
+anew each time.
+"""
+
+import logging
+import shutil
+import tempfile
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.commands import run_command, tell
+from benchmarks.random_model import RandomModel
+from benchmarks.transformers_finetuning import LABELS, SQUAD, TEXTS, TransformersConfig
+from benchmarks.turns import Contender, machine_seconds
+from model_utils.config import run_main
+from model_utils.convert_ckpt import ConvertConfig
+from model_utils.json_files import read_object
+from model_utils.schema import Config, option
+from src.albert_config import PRESETS
+from src.tasks.classification import ClassifierConfig
+from src.tasks.finetune_config import FinetuneConfig
+from src.tasks.question_answering import SquadConfig
+
+logger = logging.getLogger(__name__)
+OURS = "this project"
+PADDINGS = ("longest", "max_length")  # of transformers
+METRIC = {SQUAD: "f1"}  # else accuracy
+RATE = 5e-5
+
+
+class FinetuneBenchmarkConfig(Config):
+    """Time whole fine-tuning commands: python -m benchmarks.finetune."""
+
+    albert_network: str = option("albert_base", "preset of sizes", choices=tuple(PRESETS))
+    task: str = option("sst-2", "what is learnt", choices=(*TEXTS, SQUAD))
+    train: str = option("", "GLUE's table, or SQuAD's json", required=True)
+    dev: str = option("", "likewise", required=True)
+    spm_model_file: str = option("", "vocabulary", required=True)
+    max_length: int = option(128, "tokens of a row", minimum=8)
+    batch_size: int = option(32, "rows of a batch", minimum=1)
+    rounds: int = option(7, "turns of each side", minimum=1)
+    output: str = option("", "JSON file for the figures; empty: none")
+
+
+class Sides:
+    """The commands of all sides, in a folder."""
+
+    def __init__(self, config: FinetuneBenchmarkConfig, folder: Path) -> None:
+        self.config, self.folder, self.model = config, folder, folder / "model"
+        sizes = PRESETS[config.albert_network], "fill_mask", config.spm_model_file, config.max_length
+        Contender(RandomModel, *sizes, self.model).close()
+        hugging_face = ConvertConfig(source="mindspore", target="hf", input=self.model, output=folder / "theirs")
+        run_command("model_utils.convert_ckpt", hugging_face, folder / "convert.log")
+
+    def ours(self) -> tuple[float, float]:
+        """Seconds and the metric of this project's command."""
+        run, features = self.folder / "run", self.folder / "features"
+        for made in (run, features):
+            shutil.rmtree(made, ignore_errors=True)
+        seconds = run_command(*self.command(run, features), self.folder / "ours.log")
+        return seconds, read_object(run / "eval_results.json")[METRIC.get(self.config.task, "accuracy")]
+
+    def command(self, run: Path, features: Path) -> tuple[str, FinetuneConfig]:
+        """The entry script and its configuration."""
+        config = self.config
+        common = {
+            "load_pretrain_checkpoint_path": self.model,
+            "save_finetune_checkpoint_path": run,
+            "feature_dir": features,
+            "max_seq_length": config.max_length,
+            "train_batch_size": config.batch_size,
+            "epoch_num": 1,
+            "optimizer_cfg": {"AdamWeightDecay": {"learning_rate": RATE, "warmup_steps": 0}},
+        }
+        if config.task == SQUAD:
+            return "run_squad_v1", SquadConfig(train_json_path=config.train, eval_json_path=config.dev, **common)
+        return "run_classifier", ClassifierConfig(
+            task_name="custom",
+            train_file=config.train,
+            dev_file=config.dev,
+            **dict(zip(("text_a_column", "text_b_column"), TEXTS[config.task], strict=False)),
+            label_column=LABELS[config.task],
+            **common,
+        )
+
+    def theirs(self, padding: str) -> tuple[float, float]:
+        """Seconds and the metric of transformers."""
+        results = self.folder / "results.json"
+        theirs = TransformersConfig(
+            model=self.folder / "theirs",
+            task=self.config.task,
+            train=self.config.train,
+            dev=self.config.dev,
+            results=results,
+            padding=padding,
+            max_length=self.config.max_length,
+            batch_size=self.config.batch_size,
+            learning_rate=RATE,
+        )
+        seconds = run_command("benchmarks.transformers_finetuning", theirs, self.folder / f"{padding}.log")
+        return seconds, read_object(results)[METRIC.get(self.config.task, "accuracy")]
+
+
+def compare(config: FinetuneBenchmarkConfig, folder: Path) -> dict[str, Any]:
+    """The figures of all sides."""
+    sides = Sides(config, folder)
+    others, total = machine_seconds()
+    runs: dict[str, list[tuple[float, float]]] = {OURS: [], **{padding: [] for padding in PADDINGS}}
+    for _ in range(config.rounds):
+        runs[OURS].append(sides.ours())
+        for padding in PADDINGS:
+            runs[padding].append(sides.theirs(padding))
+    others_after, total_after = machine_seconds()
+    return {
+        "config": config.to_dict(),
+        "seconds": {name: [seconds for seconds, _ in each] for name, each in runs.items()},
+        "metrics": {name: [metric for _, metric in each] for name, each in runs.items()},
+        "disturbance": (others_after - others) / (total_after - total),
+    }
+
+
+def report(figures: dict[str, Any]) -> str:
+    """The figures as lines."""
+    ours, lines = figures["seconds"][OURS], []
+    for name, seconds in figures["seconds"].items():
+        side = name if name == OURS else f"transformers, padding {name}"
+        ratio = "" if name == OURS else f", {median(seconds) / median(ours):.3f} times as long"
+        metric = median(figures["metrics"][name])
+        lines.append(
+            f"{side}: median {median(seconds):.1f} s, minimum {min(seconds):.1f} s{ratio}; metric {metric:.4g}"
+        )
+    return "\n".join(lines)
+
+
+def main(config: FinetuneBenchmarkConfig) -> None:
+    """Measure, print, write."""
+    with tempfile.TemporaryDirectory() as folder:
+        figures = compare(config, Path(folder))
+    tell(report(figures), figures, config.output)
+
+
+if __name__ == "__main__":
+    run_main(main, FinetuneBenchmarkConfig)

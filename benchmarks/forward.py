@@ -1,0 +1,174 @@
+"""How long a forward pass takes here, from a checkpoint or a MINDIR, and elsewhere: python -m benchmarks.forward."""
+
+import contextlib
+import logging
+import os
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.contest import ContestConfig, conclude, facts_of, hold
+from benchmarks.pretraining import OWN_KEYS, SEED, described_software, need_libraries, random_batch
+from model_utils import native_code
+from model_utils.config import run_main
+from model_utils.device import setup_device
+from model_utils.schema import option
+from src.albert_config import AlbertConfig
+from src.conversion.weight_names import hugging_face_names
+from src.training.flops import forward_flops
+
+logger = logging.getLogger(__name__)
+TOLERANCE = 1e-4  # by which outputs may differ, as a share of the largest
+COLUMNS = ("input_ids", "input_mask", "segment_ids")
+SHOWN = 64  # entries of the sequence output that are compared, beside the pooled output
+
+
+class ForwardConfig(ContestConfig):
+    """Time forward passes of the encoder: python -m benchmarks.forward."""
+
+    peers: tuple[str, ...] = option(
+        ("eager", "compile", "onnxruntime"),
+        "transformers: eager, compile (torch.compile); onnxruntime: what torch exports of it; '': none",
+    )
+    source: str = option("checkpoint", "what this project computes with", choices=("checkpoint", "mindir"))
+
+
+class OurForward:
+    """The network of a Predictor."""
+
+    def __init__(
+        self, config: AlbertConfig, columns: dict[str, np.ndarray], device_target: str, fused_layers: str, source: str
+    ) -> None:
+        self.device = setup_device(device_target, compute_type=config.compute_type, fused_layers=fused_layers)
+        import mindspore as ms
+        from mindspore import Tensor
+
+        from src.albert_model import initialise_weights
+        from src.finetune_eval_model import AnsweringNetwork, EncoderOutputs
+        from src.fused_layers import used
+        from src.inference.exported_model import load_mindir
+
+        portable = source == "mindir"
+        with native_code.left_out() if portable else contextlib.nullcontext():
+            scores, self.fused = EncoderOutputs(config), used()
+        initialise_weights(scores, config.initializer_range, SEED)
+        self.own_weights = {parameter.name: parameter.asnumpy() for parameter in scores.trainable_params()}
+        self.network = AnsweringNetwork(scores, portable)
+        self.inputs = [Tensor(columns[name]) for name in COLUMNS]
+        if portable:
+            with tempfile.TemporaryDirectory() as folder:
+                file = Path(folder) / "forward.mindir"
+                ms.export(
+                    self.network, *self.network.any_inputs(), file_name=str(file.with_suffix("")), file_format="MINDIR"
+                )
+                self.network = load_mindir(file)
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """Name -> value of every weight."""
+        return self.own_weights
+
+    def outputs(self) -> list[float]:
+        """The pooled output and the beginning of the sequence's."""
+        sequence, pooled = (output.asnumpy() for output in self.network(*self.inputs))
+        return shown(sequence, pooled)
+
+    def work(self, times: int) -> float:
+        """Seconds for so many passes."""
+        start = time.perf_counter()
+        for _ in range(times):
+            self.network(*self.inputs)[1].asnumpy()
+        return time.perf_counter() - start
+
+    def facts(self) -> dict[str, str]:
+        """Where and with what it computes."""
+        return described_software(self.device, self.fused)
+
+
+class TransformersForward:
+    """transformers' AlbertModel without gradients, eager, by torch.compile, or exported by torch to onnxruntime."""
+
+    def __init__(
+        self, config: AlbertConfig, columns: dict[str, np.ndarray], way: str, weights: dict[str, np.ndarray]
+    ) -> None:
+        need_libraries("torch", "transformers", *(("onnx", "onnxruntime") if way == "onnxruntime" else ()))
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is to be downloaded
+        import torch
+        import transformers
+
+        self.torch, self.way = torch, way
+        sizes = {key: value for key, value in config.to_dict().items() if key not in OWN_KEYS}
+        model = transformers.AlbertModel(transformers.AlbertConfig(**sizes)).eval()
+        names = hugging_face_names(config.num_hidden_groups, config.inner_group_num)
+        state = {names[name].removeprefix("albert."): torch.from_numpy(value) for name, value in weights.items()}
+        model.load_state_dict(state)
+        inputs = {
+            "input_ids": columns["input_ids"],
+            "attention_mask": columns["input_mask"],
+            "token_type_ids": columns["segment_ids"],
+        }
+        self.inputs = {name: torch.from_numpy(value.astype(np.int64)) for name, value in inputs.items()}
+        self.model = torch.compile(model) if way == "compile" else model
+        self.attention = model.config._attn_implementation
+        if way == "onnxruntime":
+            self.session = _session(torch, model, self.inputs)
+            self.arrays = {name: value.numpy() for name, value in self.inputs.items()}
+
+    def _run(self) -> tuple[np.ndarray, np.ndarray]:
+        if self.way == "onnxruntime":
+            sequence, pooled = self.session.run(None, self.arrays)
+            return sequence, pooled
+        with self.torch.inference_mode():
+            outputs = self.model(**self.inputs)
+        return outputs.last_hidden_state.numpy(), outputs.pooler_output.numpy()
+
+    def outputs(self) -> list[float]:
+        """As OurForward.outputs."""
+        return shown(*self._run())
+
+    def work(self, times: int) -> float:
+        """Seconds for so many passes."""
+        start = time.perf_counter()
+        for _ in range(times):
+            self._run()
+        return time.perf_counter() - start
+
+    def facts(self) -> dict[str, str]:
+        """Where and with what it computes."""
+        library = f"onnxruntime {version('onnxruntime')}" if self.way == "onnxruntime" else f"torch {version('torch')}"
+        software = f"{library}, transformers {version('transformers')}, attention {self.attention}"
+        return {"device": "CPU", "software": f"{software}, {self.torch.get_num_threads()} threads"}
+
+
+def _session(torch: object, model: object, inputs: dict[str, object]) -> object:
+    """onnxruntime's session of a model that torch exports."""
+    import onnxruntime
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = str(Path(folder) / "model.onnx")
+        torch.onnx.export(model, (), file, kwargs=inputs, input_names=list(inputs), dynamo=False)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = len(os.sched_getaffinity(0))
+        return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+
+
+def shown(sequence: np.ndarray, pooled: np.ndarray) -> list[float]:
+    """What is compared of the outputs (B, L, H) and (B, H)."""
+    return [*pooled.ravel().tolist(), *sequence.ravel()[:SHOWN].tolist()]
+
+
+def main(config: ForwardConfig) -> int:
+    """Measure and print; code 1 if the sides do not compute the same."""
+    architecture = config.architecture()
+    logger.info(facts_of(architecture, config))
+    columns = random_batch(architecture, config.batch_size, config.length)
+    peers = {f"transformers, {way}": (TransformersForward, architecture, columns, way) for way in config.peers}
+    operations = forward_flops(architecture, config.batch_size, config.length)
+    ours = (OurForward, architecture, columns, config.device_target, config.fused_layers, config.source)
+    return conclude(config, hold(config, ours, peers, operations, TOLERANCE), TOLERANCE)
+
+
+if __name__ == "__main__":
+    run_main(main, ForwardConfig)

@@ -1,0 +1,152 @@
+"""Raw text to answers, loading and compilation counted, here and with transformers: python -m benchmarks.predict.
+
+Both sides answer the same file with the same weights, which are random, as whole commands in turn.
+"""
+
+import json
+import logging
+import tempfile
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.commands import run_command, tell
+from benchmarks.random_model import RandomModel
+from benchmarks.transformers_answers import TASKS, AnswersConfig
+from benchmarks.turns import Contender, machine_seconds
+from model_utils.config import run_main
+from model_utils.convert_ckpt import ConvertConfig
+from model_utils.schema import Config, option
+from src.albert_config import PRESETS
+from src.data.text_tables import read_table
+from src.inference.deploy_config import ExportConfig, PredictConfig
+from src.utils import read_json_text
+
+logger = logging.getLogger(__name__)
+ANSWER = {"classification": "label", "squad_v1": "answer"}  # the key of what both sides should agree on
+LENGTH = {"classification": 128, "squad_v1": 384}
+OURS, THEIRS = "this project", "transformers"
+
+
+class PredictionConfig(Config):
+    """Time whole prediction commands: python -m benchmarks.predict."""
+
+    albert_network: str = option("albert_base", "preset of sizes", choices=tuple(PRESETS))
+    task: str = option("classification", "what is answered", choices=TASKS)
+    text: str = option("", "a table with a column sentence (GLUE's SST-2), or SQuAD's json", required=True)
+    records: int = option(2000, "records that are answered, the first ones", minimum=1)
+    spm_model_file: str = option("", "vocabulary", required=True)
+    source: str = option("checkpoint", "what this project answers with", choices=("checkpoint", "mindir"))
+    batch_sizes: tuple[str, ...] = option(("1", "8", "32"), "of transformers, of which the fastest is chosen first")
+    rounds: int = option(7, "turns of each side", minimum=1)
+    output: str = option("", "JSON file for the figures; empty: none")
+
+
+def records_of(config: PredictionConfig) -> Iterator[dict[str, str]]:
+    """Records as predict.py reads them."""
+    if config.task == "classification":
+        table = read_table(Path(config.text))
+        place = table.place("sentence")
+        yield from ({"text_a": row[place]} for _, row in table.rows)
+        return
+    for article in read_json_text(Path(config.text))["data"]:
+        for paragraph in article["paragraphs"]:
+            for question in paragraph["qas"]:
+                yield {"question": question["question"], "context": paragraph["context"]}
+
+
+class Sides:
+    """The commands of both sides on one file in a folder."""
+
+    def __init__(self, config: PredictionConfig, folder: Path) -> None:
+        self.config, self.folder = config, folder
+        self.input = folder / "records.jsonl"
+        lines = [json.dumps(record) + "\n" for record in islice(records_of(config), config.records)]
+        self.input.write_text("".join(lines), encoding="utf-8")
+        self.number = len(lines)
+        self.model = folder / "model"
+        architecture = PRESETS[config.albert_network]
+        made = Contender(RandomModel, architecture, config.task, config.spm_model_file, LENGTH[config.task], self.model)
+        made.close()
+        hugging_face = ConvertConfig(source="mindspore", target="hf", input=self.model, output=folder / "theirs")
+        run_command("model_utils.convert_ckpt", hugging_face, folder / "convert.log")
+        if config.source == "mindir":
+            export = ExportConfig(export_ckpt_file=self.model, export_file_name=folder / "model")
+            run_command("export", export, folder / "export.log")
+            self.model = folder / "model.mindir"
+
+    def ours(self) -> float:
+        """Seconds of predict.py."""
+        answers = PredictConfig(model=self.model, input=self.input, output=self.folder / f"{OURS}.jsonl")
+        return run_command("predict", answers, self.folder / "ours.log")
+
+    def theirs(self, batch_size: int) -> float:
+        """Seconds of transformers with this batch size."""
+        answers = AnswersConfig(
+            model=self.folder / "theirs",
+            task=self.config.task,
+            input=self.input,
+            output=self.folder / f"{THEIRS}.jsonl",
+            batch_size=batch_size,
+            max_seq_length=LENGTH[self.config.task],
+        )
+        return run_command("benchmarks.transformers_answers", answers, self.folder / "theirs.log")
+
+    def agreement(self) -> float:
+        """Share of the records that both answered alike."""
+        ours, theirs = (
+            [json.loads(line)[ANSWER[self.config.task]] for line in (self.folder / f"{name}.jsonl").open()]
+            for name in (OURS, THEIRS)
+        )
+        return sum(one == other for one, other in zip(ours, theirs, strict=True)) / self.number
+
+
+def compare(config: PredictionConfig, folder: Path) -> dict[str, Any]:
+    """The figures of both sides."""
+    sides = Sides(config, folder)
+    trials = {size: sides.theirs(int(size)) for size in config.batch_sizes}
+    best = min(trials, key=trials.__getitem__)
+    logger.info(f"seconds of transformers by batch size: {trials}")
+    others, total = machine_seconds()
+    seconds: dict[str, list[float]] = {OURS: [], THEIRS: []}
+    for _ in range(config.rounds):
+        seconds[OURS].append(sides.ours())
+        seconds[THEIRS].append(sides.theirs(int(best)))
+    others_after, total_after = machine_seconds()
+    return {
+        "config": config.to_dict(),
+        "records": sides.number,
+        "seconds": seconds,
+        "batch_size": int(best),
+        "seconds_by_batch_size": trials,
+        "agreement": sides.agreement(),
+        "disturbance": (others_after - others) / (total_after - total),
+    }
+
+
+def report(figures: dict[str, Any]) -> str:
+    """The figures as lines."""
+    lines = [
+        f"{name}: median {median(each):.1f} s, minimum {min(each):.1f} s, "
+        f"{figures['records'] / median(each):.1f} records/s"
+        for name, each in figures["seconds"].items()
+    ]
+    ours, theirs = figures["seconds"].values()
+    lines.append(
+        f"transformers, with its fastest batch size {figures['batch_size']}, takes {median(theirs) / median(ours):.3f} "
+        f"times as long (minimum {min(theirs) / min(ours):.3f}); {figures['agreement']:.1%} of the answers are the same"
+    )
+    return "\n".join(lines)
+
+
+def main(config: PredictionConfig) -> None:
+    """Measure, print, write."""
+    with tempfile.TemporaryDirectory() as folder:
+        figures = compare(config, Path(folder))
+    tell(report(figures), figures, config.output)
+
+
+if __name__ == "__main__":
+    run_main(main, PredictionConfig)

@@ -1,0 +1,106 @@
+"""How fast MindSpore's matrix products of a dense layer are, and torch's: python -m benchmarks.products.
+
+A layer x W^T has three: its value, and the gradients of x (dy W) and of W (dy^T x). All in float32 on CPU.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from benchmarks.pretraining import need_libraries
+from benchmarks.turns import Contender
+from model_utils.config import run_main
+from model_utils.device import setup_device
+from model_utils.schema import Config, option
+from src.albert_config import PRESETS
+
+logger = logging.getLogger(__name__)
+FORMS = ("x W^T", "dy W", "dy^T x")
+Shape = tuple[int, int, int]  # rows, columns of x, columns of the product
+
+
+class ProductsConfig(Config):
+    """Time the products of the dense layers of an encoder: python -m benchmarks.products."""
+
+    albert_network: str = option("albert_base", "preset of sizes", choices=tuple(PRESETS))
+    rows: int = option(1024, "tokens of a batch", minimum=1)
+    repeats: int = option(15, "products of each form, of which the fastest counts", minimum=1)
+
+
+class MindSporeProducts:
+    """In graphs of their own."""
+
+    def __init__(self) -> None:
+        setup_device("CPU")
+
+    def gflops(self, shape: Shape, repeats: int) -> list[float]:
+        """10^9 operations a second of each form."""
+        from mindspore import Tensor, nn, ops
+
+        class Product(nn.Cell):
+            def __init__(self, first: bool, second: bool) -> None:
+                super().__init__()
+                self.product = ops.MatMul(first, second)
+
+            def construct(self, left: Tensor, right: Tensor) -> Tensor:
+                return self.product(left, right)
+
+        x, weight, dy = (Tensor(array) for array in operands(shape))
+        forms = ((x, weight, False, True), (dy, weight, False, False), (dy, x, True, False))
+        cells = [(left, right, Product(first, second)) for left, right, first, second in forms]
+        return speeds(shape, repeats, [lambda c=cell: c[2](c[0], c[1]).asnumpy() for cell in cells])
+
+
+class TorchProducts:
+    """As torch has them."""
+
+    def __init__(self) -> None:
+        need_libraries("torch")
+
+    def gflops(self, shape: Shape, repeats: int) -> list[float]:
+        """10^9 operations a second of each form."""
+        import torch
+
+        x, weight, dy = map(torch.from_numpy, operands(shape))
+        return speeds(shape, repeats, [lambda: x @ weight.T, lambda: dy @ weight, lambda: dy.T @ x])
+
+
+def operands(shape: Shape) -> tuple[np.ndarray, ...]:
+    """x, W and dy."""
+    rows, inside, outside = shape
+    random = np.random.default_rng(0)
+    sizes = (rows, inside), (outside, inside), (rows, outside)
+    return tuple(random.standard_normal(size).astype(np.float32) for size in sizes)
+
+
+def speeds(shape: Shape, repeats: int, products: list[Callable[[], object]]) -> list[float]:
+    """10^9 operations a second of each product, the fastest of several after two."""
+    fastest = []
+    for product in products:
+        seconds = []
+        for _ in range(repeats + 2):
+            start = time.perf_counter()
+            product()
+            seconds.append(time.perf_counter() - start)
+        fastest.append(2 * np.prod(shape) / min(seconds[2:]) / 1e9)
+    return fastest
+
+
+def main(config: ProductsConfig) -> None:
+    """Measure and print a table."""
+    sizes = PRESETS[config.albert_network]
+    hidden, inside = sizes.hidden_size, sizes.intermediate_size
+    logger.info(f"GFLOP/s, float32, {len(os.sched_getaffinity(0))} cores, the fastest of {config.repeats}")
+    print(f"{'':24}" + "".join(f"{form:>10}" for form in FORMS))
+    with Contender(MindSporeProducts) as ours, Contender(TorchProducts) as theirs:
+        for shape in ((config.rows, hidden, hidden), (config.rows, hidden, inside), (config.rows, inside, hidden)):
+            for name, side in (("MindSpore", ours), ("torch", theirs)):
+                figures = "".join(f"{figure:10.0f}" for figure in side.call("gflops", shape, config.repeats))
+                print(f"{name:10}{' x '.join(map(str, shape)):14}{figures}")
+
+
+if __name__ == "__main__":
+    run_main(main, ProductsConfig)

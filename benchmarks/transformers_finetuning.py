@@ -1,0 +1,127 @@
+"""Fine-tuning by transformers, as its examples do it: python -m benchmarks.transformers_finetuning.
+
+What takes time in its run_glue_no_trainer.py and run_qa_no_trainer.py: tokenization of all examples, padding to the
+longest row of a batch or to the maximum, AdamW with a linear decay to 0, gradients clipped, evaluation, metrics.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.transformers_answers import best_answers, encode_windows
+from model_utils.config import run_main
+from model_utils.schema import Config, option
+from src.create_squad_data import read_squad
+from src.data.text_tables import read_table
+from src.tasks.squad_metrics import score_answers
+
+SEED, STRIDE = 1, 128
+TEXTS = {"sst-2": ("sentence",), "mrpc": ("#1 String", "#2 String")}  # columns of GLUE's tables
+LABELS = {"sst-2": "label", "mrpc": "Quality"}
+SQUAD = "squad_v1"
+
+
+class TransformersConfig(Config):
+    """Fine-tune with transformers for one epoch: python -m benchmarks.transformers_finetuning."""
+
+    model: str = option("", "folder that from_pretrained reads", required=True)
+    task: str = option("sst-2", "what is learnt", choices=(*TEXTS, SQUAD))
+    train: str = option("", "GLUE's table, or SQuAD's json", required=True)
+    dev: str = option("", "likewise", required=True)
+    results: str = option("", "JSON file for the metrics", required=True)
+    padding: str = option("longest", "of a batch, or to max_length", choices=("longest", "max_length"))
+    max_length: int = option(128, "tokens of a row", minimum=8)
+    batch_size: int = option(32, "rows of a batch", minimum=1)
+    learning_rate: float = option(5e-5, "at the beginning", above=0)
+
+
+def train(config: TransformersConfig, model: Any, tokenizer: Any, rows: list[dict[str, Any]]) -> None:
+    """One epoch over rows of token ids and labels."""
+    import torch
+
+    torch.manual_seed(SEED)
+    updates = len(rows) // config.batch_size
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / updates)
+    order = torch.randperm(len(rows)).tolist()
+    model.train()
+    for first in range(0, updates * config.batch_size, config.batch_size):
+        batch = tokenizer.pad([rows[row] for row in order[first : first + config.batch_size]], return_tensors="pt")
+        optimizer.zero_grad()
+        model(**batch).loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+
+
+def classify(config: TransformersConfig, tokenizer: Any) -> dict[str, float]:
+    """Accuracy on the development set."""
+    import torch
+    from transformers import AutoModelForSequenceClassification
+
+    def rows_of(file: str) -> list[dict[str, Any]]:
+        table = read_table(Path(file))
+        places = [table.place(name) for name in (*TEXTS[config.task], LABELS[config.task])]
+        *texts, labels = zip(*([row[place] for place in places] for _, row in table.rows), strict=True)
+        padding = config.padding == "max_length" and "max_length"
+        encoded = tokenizer(*map(list, texts), truncation=True, max_length=config.max_length, padding=padding)
+        names = tokenizer.model_input_names
+        columns = zip(*(encoded[name] for name in names), map(int, labels), strict=True)
+        return [dict(zip((*names, "labels"), values, strict=True)) for values in columns]
+
+    model = AutoModelForSequenceClassification.from_pretrained(config.model, num_labels=2)
+    train(config, model, tokenizer, rows_of(config.train))
+    dev, right = rows_of(config.dev), 0
+    model.eval()
+    for first in range(0, len(dev), config.batch_size):
+        batch = tokenizer.pad(dev[first : first + config.batch_size], return_tensors="pt")
+        labels = batch.pop("labels")
+        with torch.inference_mode():
+            right += int((model(**batch).logits.argmax(-1) == labels).sum())
+    return {"accuracy": right / len(dev)}
+
+
+def answer_questions(config: TransformersConfig, tokenizer: Any) -> dict[str, float]:
+    """Exact match and F1 on the development set."""
+    from transformers import AutoModelForQuestionAnswering
+
+    model = AutoModelForQuestionAnswering.from_pretrained(config.model)
+    padding = config.padding == "max_length" and "max_length"
+    questions = read_squad(Path(config.train), version_2=False)
+    texts = [[each.question for each in questions], [each.context for each in questions]]
+    windows = encode_windows(tokenizer, *texts, config.max_length, STRIDE, padding)
+    train(config, model, tokenizer, list(answer_rows(tokenizer, windows, questions)))
+    questions = read_squad(Path(config.dev), version_2=False)
+    texts = [[each.question for each in questions], [each.context for each in questions]]
+    windows = encode_windows(tokenizer, *texts, config.max_length, STRIDE, padding)
+    answers = best_answers(model, tokenizer, windows, texts[1], config.batch_size)
+    return score_answers(questions, {each.id: answer for each, answer in zip(questions, answers, strict=True)})
+
+
+def answer_rows(tokenizer: Any, windows: Any, questions: list[Any]) -> Iterator[dict[str, Any]]:
+    """Rows with start_positions and end_positions, 0 where the answer is not in the window."""
+    for window, owner in enumerate(windows["overflow_to_sample_mapping"]):
+        answer = questions[owner].answers[0]
+        first, behind = answer.start, answer.start + len(answer.text)
+        parts, offsets = windows.sequence_ids(window), windows["offset_mapping"][window]
+        inside = [i for i, (start, end) in enumerate(offsets) if parts[i] == 1 and start < behind and end > first]
+        whole = inside and offsets[inside[0]][0] <= first and offsets[inside[-1]][1] >= behind
+        positions = (inside[0], inside[-1]) if whole else (0, 0)
+        columns = {name: windows[name][window] for name in tokenizer.model_input_names}
+        yield columns | {"start_positions": positions[0], "end_positions": positions[1]}
+
+
+def main(config: TransformersConfig) -> None:
+    """Train, evaluate, write the metrics."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is to be downloaded
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(config.model)
+    metrics = (answer_questions if config.task == SQUAD else classify)(config, tokenizer)
+    Path(config.results).write_text(json.dumps(metrics), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    run_main(main, TransformersConfig)
