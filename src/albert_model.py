@@ -24,6 +24,7 @@ from src.layers import (
     attention_weights,
     bias_activation,
     cross_entropy,
+    matrix_product,
     sigmoid_tanh,
     split_heads,
     swap_middle_axes,
@@ -133,8 +134,8 @@ class SelfAttention(Block):
         self.swap = swap_middle_axes()
         self.relative = config.use_relative_positions
         self.weights = attention_weights(self.relative)
-        self.scores = ops.BatchMatMul(transpose_b=True)
-        self.context = ops.BatchMatMul()
+        self.scores = matrix_product(self.compute_type, transpose_b=True)
+        self.context = matrix_product(self.compute_type)
         self.probability_dropout = Dropout(config.attention_probs_dropout_prob, site)
         self.dropout = Dropout(config.hidden_dropout_prob, site + 1)
         if self.relative:
@@ -155,7 +156,7 @@ class SelfAttention(Block):
         rows = ops.cast(distance + self.max_distance, ms.int32)
         return ops.cast(ops.gather(self.relative_table, rows, 0), self.compute_type)
 
-    def per_query(self, product: ops.Primitive, x: Tensor, table: Tensor) -> Tensor:
+    def per_query(self, product: nn.Cell, x: Tensor, table: Tensor) -> Tensor:
         """Multiply each query position's rows of x (B, A, L, *) by its matrix of table (L, *, *): (L, B * A, *)."""
         batch, heads, length, size = x.shape
         rows = self.swap(x.reshape((1, batch * heads, length, size)))

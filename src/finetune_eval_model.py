@@ -12,7 +12,7 @@ from mindspore import Tensor, nn, ops
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import PreTrainingScores, gather_positions
 from src.albert_model import TEXT_COLUMNS, ScoresNetwork
-from src.layers import AddBias, Dense, Dropout, LayerNorm, Softmax, Spread, sigmoid_tanh
+from src.layers import AddBias, Dense, Dropout, LayerNorm, Softmax, Spread, matrix_product, sigmoid_tanh
 
 FORBIDDEN = 1e30  # subtracted from the scores of tokens that cannot be an answer (google's p_mask)
 DROPOUT_SITE = 1001  # beyond those of the encoder
@@ -146,8 +146,8 @@ class SpanSearchScores(ScoresNetwork):
         self.softmax = Softmax()
         self.add_bias = AddBias()
         self.spread = Spread()
-        self.matmul = ops.MatMul(transpose_b=True)
-        self.batch_matmul = ops.BatchMatMul()
+        self.product = matrix_product(ms.float32)
+        self.product_nt = matrix_product(ms.float32, transpose_b=True)
         self.top = ops.TopK(sorted=True)
 
     def mask(self, logits: Tensor, p_mask: Tensor) -> Tensor:
@@ -169,9 +169,9 @@ class SpanSearchScores(ScoresNetwork):
         joined = (batch, starts, length, self.hidden_size)
         weight = self.end_hidden.weight
         rows = sequence.reshape((-1, self.hidden_size))
-        of_token = self.add_bias(self.matmul(rows, weight[:, : self.hidden_size]), self.end_hidden.bias)
+        of_token = self.add_bias(self.product_nt(rows, weight[:, : self.hidden_size]), self.end_hidden.bias)
         of_token = self.spread(of_token.reshape((batch, 1, length, self.hidden_size)), joined)
-        of_start = self.matmul(start_states, weight[:, self.hidden_size :])
+        of_start = self.product_nt(start_states, weight[:, self.hidden_size :])
         of_start = self.spread(of_start.reshape((batch, starts, 1, self.hidden_size)), joined)
         rows = self.end_layer_norm(sigmoid_tanh((of_token + of_start).reshape((-1, self.hidden_size))))
         logits = self.end_logits(rows).reshape((batch, starts, length))
@@ -179,7 +179,7 @@ class SpanSearchScores(ScoresNetwork):
 
     def answerable(self, sequence: Tensor, start_logits: Tensor, dropout_key: Tensor) -> Tensor:
         """cls_logits (B,) from the first token and the mean token under the start distribution."""
-        expected = self.batch_matmul(self.softmax(start_logits).expand_dims(1), sequence).squeeze(1)
+        expected = self.product(self.softmax(start_logits).expand_dims(1), sequence).squeeze(1)
         rows = sigmoid_tanh(self.answer_hidden(ops.concat((expected, sequence[:, 0]), 1)))
         return self.answer_logits(self.answer_dropout(rows, dropout_key)).squeeze(1)
 

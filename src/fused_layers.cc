@@ -4,14 +4,13 @@
 // float32 but labels (int32). Rows are dealt out to as many threads as there are cores, in equal parts; sums over rows
 // add up what each part has summed, in their order, so that results depend on the number of cores, and on nothing else.
 
-#include <sched.h>
+#include <dlfcn.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <condition_variable>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <mutex>
@@ -55,10 +54,12 @@ inline float exponential(float x) {
   return x < -87.0f ? 0.0f : p * power;
 }
 
-// One thread a core, which wait some microseconds for the next operation before they sleep: MindSpore's own threads
-// need the cores in between.
+// As many threads as set_threads says, which wait a tenth of a millisecond for the next operation before they sleep:
+// MindSpore's own threads need the cores in between.
 class Team {
  public:
+  static int threads;  // of the team, the calling one among them; to be set before its first use
+
   static Team &get() {
     static Team *team = new Team;  // never deleted: its threads end with the process
     return *team;
@@ -66,43 +67,46 @@ class Team {
 
   int64_t size() const { return size_; }
 
-  // Calls work(0) to work(parts - 1), parts at most size(), on as many threads; on one where another operation runs.
+  // Calls work(0) to work(parts - 1), each in the first thread that is free, once no other operation has them: a thread
+  // whose core is busy with another program does fewer.
   void run(int64_t parts, const std::function<void(int64_t)> &work) {
-    std::unique_lock<std::mutex> alone(running_, std::try_to_lock);
-    if (parts == 1 || !alone) {
-      for (int64_t part = 0; part < parts; ++part) work(part);
-      return;
-    }
+    if (parts == 1) return work(0);
+    std::lock_guard<std::mutex> alone(running_);
     work_ = &work;
     parts_ = parts;
-    busy_ = size_ - 1;
+    left_ = parts;
     {
       std::lock_guard<std::mutex> lock(sleeping_);
-      ++call_;
+      offer_ = (offer_ / kCall + 1) * kCall + parts;
     }
     wake_.notify_all();
-    work(0);
-    for (int turn = 0; busy_ > 0; ++turn) wait_a_little(turn);
+    take_parts();
+    for (int turn = 0; left_ > 0; ++turn) wait_a_little(turn);
   }
 
  private:
   Team() {
-    cpu_set_t cores;
-    size_ = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
-    const char *named = std::getenv("OMP_NUM_THREADS");
-    if (named && std::atoi(named) > 0) size_ = std::min<int64_t>(size_, std::atoi(named));
-    for (int64_t number = 1; number < size_; ++number) std::thread([this, number] { serve(number); }).detach();
+    for (int64_t number = 1; number < size_; ++number) std::thread([this] { serve(); }).detach();
   }
 
-  void serve(int64_t number) {
-    for (uint64_t done = 0;; ++done) {
-      for (int turn = 0; call_ == done && turn < kTurns; ++turn) wait_a_little(turn);
-      if (call_ == done) {
+  void serve() {
+    for (uint64_t call = 0;;) {
+      for (int turn = 0; offer_ / kCall == call && turn < kTurns; ++turn) wait_a_little(turn);
+      if (offer_ / kCall == call) {
         std::unique_lock<std::mutex> lock(sleeping_);
-        wake_.wait(lock, [&] { return call_ != done; });
+        wake_.wait(lock, [&] { return offer_ / kCall != call; });
       }
-      if (number < parts_) (*work_)(number);
-      --busy_;
+      call = offer_ / kCall;
+      take_parts();
+    }
+  }
+
+  void take_parts() {
+    for (uint64_t offer = offer_; offer % kCall > 0;) {
+      if (!offer_.compare_exchange_weak(offer, offer - 1)) continue;
+      (*work_)(parts_ - offer % kCall);  // run() changes nothing before this part is done
+      --left_;
+      offer = offer_;
     }
   }
 
@@ -113,14 +117,18 @@ class Team {
     if (turn >= kTurns) std::this_thread::yield();
   }
 
-  static constexpr int kTurns = 200;  // some 10 microseconds
-  int64_t size_, parts_ = 0;
+  static constexpr int kTurns = 2000;          // some 100 microseconds
+  static constexpr uint64_t kCall = 1u << 16;  // above the number of parts
+  const int64_t size_ = threads;
   const std::function<void(int64_t)> *work_ = nullptr;
-  std::atomic<uint64_t> call_{0};
-  std::atomic<int64_t> busy_{0};
+  int64_t parts_ = 0;
+  std::atomic<int64_t> left_{0};    // parts that are not done
+  std::atomic<uint64_t> offer_{0};  // kCall times the number of operations so far, and parts that nobody has taken
   std::mutex running_, sleeping_;
   std::condition_variable wake_;
 };
+
+int Team::threads = 1;
 
 constexpr int64_t kLeast = 16384;  // entries that are worth a thread
 
@@ -191,6 +199,67 @@ inline void normalise_gradient(const float *dy, const float *gamma, const float 
   for (int64_t j = 0; j < size; ++j) dx[j] = (dy[j] * gamma[j] - mean - normal[j] * projection) * inverse;
 }
 
+// oneDNN's product of row-major matrices, c (m, n) = alpha op(a) (m, k) op(b) (k, n) + beta c, in the calling thread;
+// op transposes where it is 'T'. It is in the library that MindSpore has loaded.
+using Sgemm = int (*)(char op_a, char op_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
+                      const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
+
+Sgemm sgemm() {
+  static void *library = dlopen("libdnnl.so.3", RTLD_NOW | RTLD_NOLOAD);
+  static const auto function = reinterpret_cast<Sgemm>(library ? dlsym(library, "dnnl_sgemm") : nullptr);
+  return function;
+}
+
+// The product of one pair of matrices or of each of as many pairs, (..., m, n) = op(...) (..., m, k) op(...) (..., k, n).
+class Products {
+ public:
+  Products(const Operands &o, bool transpose_a, bool transpose_b)
+      : o_(o), transpose_a_(transpose_a), transpose_b_(transpose_b) {
+    const int64_t *of_a = o.shapes[0] + o.ranks[0] - 2, *of_b = o.shapes[1] + o.ranks[1] - 2;
+    m_ = of_a[transpose_a ? 1 : 0], k_ = of_a[transpose_a ? 0 : 1], n_ = of_b[transpose_b ? 0 : 1];
+    lda_ = of_a[1], ldb_ = of_b[1];
+    for (int axis = 0; axis + 2 < o.ranks[0]; ++axis) pairs_ *= o.shapes[0][axis];
+  }
+
+  // 0, or oneDNN's number of an error.
+  int run() {
+    const int64_t cost = m_ * n_ * k_ / 128;  // as entries of other operations
+    const int64_t threads = std::max<int64_t>(1, std::min(Team::get().size(), pairs_ * cost / kLeast));
+    const bool whole = pairs_ >= 4 * threads || std::max(m_, n_) < 16 * threads;
+    const int64_t slices = whole ? 1 : threads, units = pairs_ * slices, parts = std::min(threads, units);
+    Team::get().run(parts, [&](int64_t part) {
+      for (int64_t i = units * part / parts; i < units * (part + 1) / parts; ++i) slice(i / slices, i % slices, slices);
+    });
+    return status_;
+  }
+
+ private:
+  // One of so many slices of the longer side of a result.
+  void slice(int64_t pair, int64_t number, int64_t slices) {
+    const float *a = o_[0] + pair * m_ * k_, *b = o_[1] + pair * k_ * n_;
+    float *c = o_[2] + pair * m_ * n_;
+    int64_t m = m_, n = n_;
+    if (m >= n) {
+      const int64_t begin = m_ * number / slices;
+      m = m_ * (number + 1) / slices - begin;
+      a += transpose_a_ ? begin : begin * lda_;
+      c += begin * n_;
+    } else {
+      const int64_t begin = n_ * number / slices;
+      n = n_ * (number + 1) / slices - begin;
+      b += transpose_b_ ? begin * ldb_ : begin;
+      c += begin;
+    }
+    const char op_a = transpose_a_ ? 'T' : 'N', op_b = transpose_b_ ? 'T' : 'N';
+    status_ |= sgemm()(op_a, op_b, m, n, k_, 1.0f, a, lda_, b, ldb_, 0.0f, c, n_);
+  }
+
+  const Operands &o_;
+  const bool transpose_a_, transpose_b_;
+  int64_t m_, n_, k_, lda_, ldb_, pairs_ = 1;
+  std::atomic<int> status_{0};
+};
+
 // 0, or 1 / (1 - probability) where the fraction of the hash is at least the probability.
 inline float kept(float hash, float probability) {
   return hash - std::floor(hash) >= probability ? 1.0f / (1.0f - probability) : 0.0f;
@@ -200,6 +269,9 @@ inline float kept(float hash, float probability) {
 
 #define OPERATION(name) \
   extern "C" int name(int, void **data, int *ranks, int64_t **shapes, const char **, void *, void *)
+
+// Called by src/fused_layers.py before the first operation.
+extern "C" void set_threads(int threads) { Team::threads = threads; }
 
 // x (N, C), bias (C) -> y (N, C)
 OPERATION(bias_gelu) {
@@ -425,3 +497,15 @@ OPERATION(cross_entropy_gradient) {
   });
   return 0;
 }
+
+// Whether the operations below can be called.
+extern "C" bool has_products() { return sgemm() != nullptr; }
+
+// x (..., M, K), y (..., K, N) -> x y (..., M, N)
+OPERATION(product) { return Products(Operands{data, ranks, shapes}, false, false).run(); }
+
+// x (..., M, K), y (..., N, K) -> x y^T (..., M, N)
+OPERATION(product_nt) { return Products(Operands{data, ranks, shapes}, false, true).run(); }
+
+// x (..., K, M), y (..., K, N) -> x^T y (..., M, N)
+OPERATION(product_tn) { return Products(Operands{data, ranks, shapes}, true, false).run(); }

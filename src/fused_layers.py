@@ -6,6 +6,9 @@ of those of the same name there, take float32 and shapes that are known when com
 Shape letters as there; A attention heads, D = H / A, K keys.
 """
 
+import ctypes
+import functools
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +16,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 
+from model_utils.device import FPMATH_MODE
 from model_utils.native_code import library_for
 
 SOURCE = Path(__file__).with_suffix(".cc")
@@ -20,7 +24,25 @@ SOURCE = Path(__file__).with_suffix(".cc")
 
 def used() -> bool:
     """Whether networks that are made now have these cells; DeviceError where they always should but cannot."""
-    return library_for(SOURCE) is not None
+    library = library_for(SOURCE)
+    if library is not None:
+        _set_threads(library)
+    return library is not None
+
+
+def multiply() -> bool:
+    """Whether these cells shall multiply matrices too: oneDNN is there, and is not to round to bfloat16."""
+    if not used() or os.environ.get(FPMATH_MODE) == "BF16":
+        return False
+    return ctypes.CDLL(str(library_for(SOURCE))).has_products()
+
+
+@functools.cache
+def _set_threads(library: Path) -> None:
+    """One thread a core, or as many as the user has set: MindSpore puts 1 into its process' OMP_NUM_THREADS."""
+    cores = len(os.sched_getaffinity(0))
+    named = os.environ.get("OMP_NUM_THREADS", "")
+    ctypes.CDLL(str(library)).set_threads(min(cores, int(named)) if named.isdecimal() and int(named) else cores)
 
 
 def _operation(name: str, shapes: Callable, outputs: int = 1) -> ops.Custom:
@@ -31,6 +53,25 @@ def _operation(name: str, shapes: Callable, outputs: int = 1) -> ops.Custom:
 
 def _scalar(value: float) -> Tensor:
     return Tensor(np.array([value], np.float32))
+
+
+class Product(nn.Cell):
+    """x y, (..., M, K), (..., K, N) -> (..., M, N); or x y^T of y (..., N, K)."""
+
+    def __init__(self, transpose_b: bool) -> None:
+        super().__init__()
+        self.transpose_b = transpose_b
+        self.nn = _operation("product", lambda x, y: [*x[:-1], y[-1]])
+        self.nt = _operation("product_nt", lambda x, y: [*x[:-1], y[-2]])
+        self.tn = _operation("product_tn", lambda x, y: [*x[:-2], x[-1], y[-1]])
+
+    def construct(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.nt(x, y) if self.transpose_b else self.nn(x, y)
+
+    def bprop(self, x: Tensor, y: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor, Tensor]:
+        if self.transpose_b:
+            return self.nn(dout, y), self.tn(dout, x)
+        return self.nt(dout, y), self.tn(x, dout)
 
 
 class BiasGelu(nn.Cell):
