@@ -18,7 +18,7 @@ def main(config: ExportConfig) -> None:
         raise DeviceError(
             f"AIR files are written on Ascend only, this is {target}; MINDIR and ONNX are written anywhere"
         )
-    setup_device(target, config.device_id)
+    setup_device(target, config.device_id, threads=config.threads)
     key = read_key(config.encrypt_key_file)
     name = Path(config.export_file_name)
     check_output_folder(name.parent, "export_file_name's folder")

@@ -26,6 +26,7 @@ EPOCHS = 1_000_000
 ROWS = 65_536  # of a batch of one device
 MICRO_BATCHES = 4096  # of an update; their rows wait in memory
 DEVICES = 4096
+THREADS = 4096
 TOKENS = 16_384  # of an example: MindRecord's pages are to hold several of them
 SEED = 2**32 - 1  # the largest that MindSpore and numpy take
 LOSS_SCALE = 2.0**32
@@ -40,6 +41,13 @@ class OneDeviceConfig(Config):
         "auto", "the device; auto takes the best one that works", choices=DEVICE_TARGETS, on_resume=ANY
     )
     device_id: int = option(0, "number of the device, counted from 0", minimum=0, maximum=DEVICES - 1, on_resume=ANY)
+    threads: int = option(
+        0,
+        "on CPU, threads that compute; 0: OMP_NUM_THREADS, or as many as this process may use cores",
+        minimum=0,
+        maximum=THREADS,
+        on_resume=ANY,
+    )
 
 
 def run_main(main: Callable[[Settings], int | None], kind: type[Settings], messages: str = "stdout") -> NoReturn:

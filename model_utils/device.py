@@ -226,6 +226,7 @@ def setup_device(
     seed: int = 0,
     compute_type: str = "",
     fused_layers: str = "auto",
+    threads: int = 0,
 ) -> Device:
     """Choose the device and set MindSpore to it: graph mode, ranks, seed of its generators, type of products, layers.
 
@@ -238,6 +239,7 @@ def setup_device(
         compute_type: of matrix products, float32, float16 or bfloat16; "": what suits the device.
         fused_layers: whether networks made from now on have the layers of src/fused_layers.py: auto, where they can;
             always; never.
+        threads: that compute on a CPU; 0: OMP_NUM_THREADS, or as many as this process may use cores.
 
     Raises:
         DeviceError: the device is not there or does not compute in this type, or the processes are not as many as
@@ -261,6 +263,10 @@ def setup_device(
         allowed = "0" if available == 1 else f"0 to {available - 1}"
         raise DeviceError(f"device_id is {device_id}, but {target} has {available} device(s): allowed is {allowed}")
     native_code.choose(_fused_layers(fused_layers, target))
+    threads = native_code.choose_threads(threads)
+    if target == "CPU":
+        with contextlib.suppress(RuntimeError):  # set before, and to the same number
+            ms.device_context.cpu.op_tuning.threads_num(threads)
     ms.set_context(mode=ms.GRAPH_MODE)
     ms.set_recursion_limit(CALL_DEPTH)
     in_use = ms.get_context("device_target"), ms.get_context("device_id")

@@ -20,11 +20,34 @@ FLAGS = "-std=c++17 -O3 -march=native -fopenmp-simd -pthread -fno-math-errno -fn
 SECONDS = 300  # a compilation may take
 USES = ("auto", "always", "never")
 _use = ["auto"]
+_threads = [0]
 
 
 def choose(use: str) -> None:
     """Whether networks made from now on compute with native code: auto, where there is a compiler; always; never."""
     _use[0] = use
+
+
+def choose_threads(threads: int) -> int:
+    """How many compute in this process; 0: OMP_NUM_THREADS, or as many as there are cores. Their number.
+
+    Raises:
+        DeviceError: this process may not use as many cores, or computes with another number already.
+    """
+    cores = len(os.sched_getaffinity(0))
+    if threads > cores:
+        raise DeviceError(f"threads is {threads}, but this process may use {cores} core(s): allowed is 0 to {cores}")
+    named = os.environ.get("OMP_NUM_THREADS", "")  # as the user set it: MindSpore puts 1 there, unseen by Python
+    threads = threads or min(cores, int(named) if named.isdecimal() and int(named) else cores)
+    if _threads[0] not in (0, threads):
+        raise DeviceError(f"this process computes with {_threads[0]} thread(s) already and cannot change to {threads}")
+    _threads[0] = threads
+    return threads
+
+
+def threads() -> int:
+    """How many compute."""
+    return _threads[0] or choose_threads(0)
 
 
 @contextlib.contextmanager

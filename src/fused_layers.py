@@ -17,7 +17,7 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 
 from model_utils.device import FPMATH_MODE
-from model_utils.native_code import library_for
+from model_utils.native_code import library_for, threads
 
 SOURCE = Path(__file__).with_suffix(".cc")
 
@@ -39,10 +39,7 @@ def multiply() -> bool:
 
 @functools.cache
 def _set_threads(library: Path) -> None:
-    """One thread a core, or as many as the user has set: MindSpore puts 1 into its process' OMP_NUM_THREADS."""
-    cores = len(os.sched_getaffinity(0))
-    named = os.environ.get("OMP_NUM_THREADS", "")
-    ctypes.CDLL(str(library)).set_threads(min(cores, int(named)) if named.isdecimal() and int(named) else cores)
+    ctypes.CDLL(str(library)).set_threads(threads())
 
 
 def _operation(name: str, shapes: Callable, outputs: int = 1) -> ops.Custom:

@@ -94,6 +94,9 @@ def test_a_device_number_that_is_not_there_is_refused(machine) -> None:
         setup_device("GPU", device_id=2)
     with pytest.raises(DeviceError, match="device_id is 1, but CPU has 1 device"):
         setup_device("CPU", device_id=1)
+    cores = len(os.sched_getaffinity(0))
+    with pytest.raises(DeviceError, match=rf"threads is 4096, .* {cores} core\(s\): allowed is 0 to {cores}"):
+        setup_device("CPU", threads=4096)
 
 
 def test_distribute_without_its_launcher_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -202,6 +202,25 @@ def test_a_library_is_compiled_once_and_is_there_whole_or_not_at_all(
     assert sorted(path.suffix for path in library.parent.iterdir()) == [".so", ".so"]
 
 
+def test_as_many_threads_as_the_user_says_or_one_a_core() -> None:
+    script = (
+        "import os, sys; from model_utils.device import setup_device; setup_device('CPU', threads=int(sys.argv[1]))\n"
+        "from mindspore import Tensor; from src import layers; import numpy as np\n"
+        "cell = layers.bias_activation('gelu_new')\n"
+        "inputs = Tensor(np.ones((999, 99), np.float32)), Tensor(np.ones(99, np.float32))\n"
+        "threads = lambda: len(os.listdir('/proc/self/task')); Tensor(1.0) + 1\n"
+        "cell.compile(*inputs); before = threads(); cell(*inputs).asnumpy(); print(threads() - before)"
+    )
+    without = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    more = []
+    for wanted, variable in (("0", {}), ("1", {}), ("0", {"OMP_NUM_THREADS": "1"})):
+        command = [sys.executable, "-c", script, wanted]
+        done = subprocess.run(command, env=without | variable, capture_output=True, text=True, check=True)
+        more.append(int(done.stdout))
+    cores = len(os.sched_getaffinity(0))
+    assert [more[0] - each for each in more] == [0, cores - 1, cores - 1]
+
+
 def test_the_number_of_threads_changes_the_last_digits_at_most(tmp_path: Path) -> None:
     script = (
         "import sys, numpy as np; from mindspore import Tensor\n"

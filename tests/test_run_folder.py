@@ -83,7 +83,7 @@ def test_another_configuration_is_an_error(tmp_path: Path, words: list[str], sen
 
 # What an unfinished run may go on with although it differs; all else changes an update or which checkpoint is the best.
 FREE = """
-    albert_cfg.recompute device_target device_id compute_type fused_layers max_skipped_steps enable_data_sink
+    albert_cfg.recompute device_target device_id threads compute_type fused_layers max_skipped_steps enable_data_sink
     data_sink_steps enable_save_ckpt save_checkpoint_steps save_checkpoint_minutes save_checkpoint_num
     log_steps dry_run
 """.split()
