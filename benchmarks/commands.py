@@ -37,7 +37,7 @@ def run_command(module: str, config: Config, log: Path) -> float:
             [sys.executable, "-m", module, "--config_path", str(settings)],
             stdout=output,
             stderr=subprocess.STDOUT,
-            preexec_fn=_end_with_parent,
+            preexec_fn=end_with_parent,
         )
         try:
             code = process.wait()
@@ -50,7 +50,8 @@ def run_command(module: str, config: Config, log: Path) -> float:
     return time.monotonic() - start
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
+    """For Popen's preexec_fn: the process ends when this one does."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from statistics import median
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -57,12 +57,12 @@ class ContestConfig(Config):
     )
     fused_layers: str = option("auto", "this project's layers in C++, as run_pretrain.py has them", choices=USES)
     peers: tuple[str, ...] = option((), "the others")
+    KNOWN_PEERS: ClassVar[tuple[str, ...]] = ()
     output: str = option("", "JSON file for the figures; empty: none")
 
     def validate(self) -> None:
-        known = type(self).model_fields["peers"].default
-        if unknown := [peer for peer in self.peers if peer not in known]:
-            raise ConfigError(f"peers names {unknown[0]}, allowed are {', '.join(known)}")
+        if unknown := [peer for peer in self.peers if peer not in self.KNOWN_PEERS]:
+            raise ConfigError(f"peers names {unknown[0]}, allowed are {', '.join(self.KNOWN_PEERS)}")
         if self.peers and (self.device_target != "CPU" or self.compute_type not in ("", "float32")):
             raise ConfigError("others are measured in float32 on CPU: for anything else give --peers ''")
 
@@ -78,7 +78,10 @@ class ContestConfig(Config):
 
 @dataclass
 class Side:
-    """What one side showed; seconds are for the work done once. `outputs` say what it computes."""
+    """What one side showed; seconds are for the work done once. `outputs` say what it computes.
+
+    peak_memory: bytes that the whole process has held at most.
+    """
 
     name: str
     device: str
@@ -86,6 +89,7 @@ class Side:
     outputs: list[float]
     first_seconds: float = 0.0
     seconds: list[float] = field(default_factory=list)
+    peak_memory: int = 0
 
     @property
     def median(self) -> float:
@@ -152,6 +156,8 @@ def hold(
                 side.seconds.append(contender.call("work", config.steps) / config.steps)
             if products:
                 contest.products.append(products.call("flops_per_second"))
+        for side, contender in zip(sides, made.values(), strict=True):
+            side.peak_memory = contender.peak_memory()
     others_after, total_after = machine_seconds()
     contest.disturbance = (others_after - others) / (total_after - total)
     return contest
@@ -183,14 +189,15 @@ def report(config: ContestConfig, contest: Contest, tolerance: float) -> str:
     speed = median(contest.products) if contest.products else 0.0
     peak = PEAKS.get(ours.device, {}).get(config.architecture().compute_type, 0.0) * 1e12
     wide = max(len(side.name) for side in sides)
-    heading = f"{'':{wide}} {'first':>9} {'median':>9} {'minimum':>9} {'tokens/s':>10} {'GFLOP/s':>8}"
+    heading = f"{'':{wide}} {'first':>9} {'median':>9} {'minimum':>9} {'peak GB':>8} {'tokens/s':>10} {'GFLOP/s':>8}"
     lines = [heading + (" of products' speed" if speed else " of the peak" if peak else "") + "  others' / ours"]
     for side in sides:
         first, usual, least = map(describe, (side.first_seconds, side.median, side.minimum))
         reached = contest.operations / side.median
         share = f" {reached / (speed or peak):{18 if speed else 12}.3f}" if speed or peak else ""
         ratio = f"  {side.median / ours.median:.3f} (minimum {side.minimum / ours.minimum:.3f})" * (side is not ours)
-        figures = f"{first:>9} {usual:>9} {least:>9} {contest.tokens / side.median:10,.0f} {reached / 1e9:8.1f}"
+        figures = f"{first:>9} {usual:>9} {least:>9} {side.peak_memory / 1e9:8.2f} "
+        figures += f"{contest.tokens / side.median:10,.0f} {reached / 1e9:8.1f}"
         lines.append(f"{side.name:{wide}} {figures}{share}{ratio}")
     lines += [f"{side.name:{wide}} {side.device}: {side.software}" for side in sides]
     lines.append(

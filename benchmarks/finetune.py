@@ -12,11 +12,10 @@ from statistics import median
 from typing import Any
 
 from benchmarks.commands import run_command, tell
-from benchmarks.random_model import RandomModel
+from benchmarks.random_model import random_models
 from benchmarks.transformers_finetuning import LABELS, SQUAD, TEXTS, TransformersConfig
-from benchmarks.turns import Contender, machine_seconds
+from benchmarks.turns import machine_seconds
 from model_utils.config import run_main
-from model_utils.convert_ckpt import ConvertConfig
 from model_utils.json_files import read_object
 from model_utils.schema import Config, option
 from src.albert_config import PRESETS
@@ -49,27 +48,25 @@ class Sides:
     """The commands of all sides, in a folder."""
 
     def __init__(self, config: FinetuneBenchmarkConfig, folder: Path) -> None:
-        self.config, self.folder, self.model = config, folder, folder / "model"
+        self.config, self.folder = config, folder
+        self.run, self.features, self.results = folder / "run", folder / "features", folder / "results.json"
         sizes = PRESETS[config.albert_network], "fill_mask", config.spm_model_file, config.max_length
-        Contender(RandomModel, *sizes, self.model).close()
-        hugging_face = ConvertConfig(source="mindspore", target="hf", input=self.model, output=folder / "theirs")
-        run_command("model_utils.convert_ckpt", hugging_face, folder / "convert.log")
+        self.model, self.theirs_model = random_models(*sizes, folder)
 
     def ours(self) -> tuple[float, float]:
         """Seconds and the metric of this project's command."""
-        run, features = self.folder / "run", self.folder / "features"
-        for made in (run, features):
+        for made in (self.run, self.features):
             shutil.rmtree(made, ignore_errors=True)
-        seconds = run_command(*self.command(run, features), self.folder / "ours.log")
-        return seconds, read_object(run / "eval_results.json")[METRIC.get(self.config.task, "accuracy")]
+        seconds = run_command(*self.our_command(), self.folder / "ours.log")
+        return seconds, read_object(self.run / "eval_results.json")[METRIC.get(self.config.task, "accuracy")]
 
-    def command(self, run: Path, features: Path) -> tuple[str, FinetuneConfig]:
+    def our_command(self) -> tuple[str, FinetuneConfig]:
         """The entry script and its configuration."""
         config = self.config
         common = {
             "load_pretrain_checkpoint_path": self.model,
-            "save_finetune_checkpoint_path": run,
-            "feature_dir": features,
+            "save_finetune_checkpoint_path": self.run,
+            "feature_dir": self.features,
             "max_seq_length": config.max_length,
             "train_batch_size": config.batch_size,
             "epoch_num": 1,
@@ -88,20 +85,22 @@ class Sides:
 
     def theirs(self, padding: str) -> tuple[float, float]:
         """Seconds and the metric of transformers."""
-        results = self.folder / "results.json"
-        theirs = TransformersConfig(
-            model=self.folder / "theirs",
+        seconds = run_command(*self.their_command(padding), self.folder / f"{padding}.log")
+        return seconds, read_object(self.results)[METRIC.get(self.config.task, "accuracy")]
+
+    def their_command(self, padding: str) -> tuple[str, TransformersConfig]:
+        """The script and its configuration."""
+        return "benchmarks.transformers_finetuning", TransformersConfig(
+            model=self.theirs_model,
             task=self.config.task,
             train=self.config.train,
             dev=self.config.dev,
-            results=results,
+            results=self.results,
             padding=padding,
             max_length=self.config.max_length,
             batch_size=self.config.batch_size,
             learning_rate=RATE,
         )
-        seconds = run_command("benchmarks.transformers_finetuning", theirs, self.folder / f"{padding}.log")
-        return seconds, read_object(results)[METRIC.get(self.config.task, "accuracy")]
 
 
 def compare(config: FinetuneBenchmarkConfig, folder: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import tempfile
 import time
 from importlib.metadata import version
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from src.training.flops import forward_flops
 logger = logging.getLogger(__name__)
 TOLERANCE = 1e-4  # by which outputs may differ, as a share of the largest
 COLUMNS = ("input_ids", "input_mask", "segment_ids")
+WAYS = ("eager", "compile", "onnxruntime")
 SHOWN = 64  # entries of the sequence output that are compared, beside the pooled output
 
 
@@ -30,9 +32,9 @@ class ForwardConfig(ContestConfig):
     """Time forward passes of the encoder: python -m benchmarks.forward."""
 
     peers: tuple[str, ...] = option(
-        ("eager", "compile", "onnxruntime"),
-        "transformers: eager, compile (torch.compile); onnxruntime: what torch exports of it; '': none",
+        WAYS, "transformers: eager, compile (torch.compile); onnxruntime: what torch exports of it; '': none"
     )
+    KNOWN_PEERS: ClassVar[tuple[str, ...]] = WAYS
     source: str = option("checkpoint", "what this project computes with", choices=("checkpoint", "mindir"))
 
 

@@ -13,11 +13,10 @@ from statistics import median
 from typing import Any
 
 from benchmarks.commands import run_command, tell
-from benchmarks.random_model import RandomModel
+from benchmarks.random_model import random_models
 from benchmarks.transformers_answers import TASKS, AnswersConfig
-from benchmarks.turns import Contender, machine_seconds
+from benchmarks.turns import machine_seconds
 from model_utils.config import run_main
-from model_utils.convert_ckpt import ConvertConfig
 from model_utils.schema import Config, option
 from src.albert_config import PRESETS
 from src.data.text_tables import read_table
@@ -66,12 +65,9 @@ class Sides:
         lines = [json.dumps(record) + "\n" for record in islice(records_of(config), config.records)]
         self.input.write_text("".join(lines), encoding="utf-8")
         self.number = len(lines)
-        self.model = folder / "model"
         architecture = PRESETS[config.albert_network]
-        made = Contender(RandomModel, architecture, config.task, config.spm_model_file, LENGTH[config.task], self.model)
-        made.close()
-        hugging_face = ConvertConfig(source="mindspore", target="hf", input=self.model, output=folder / "theirs")
-        run_command("model_utils.convert_ckpt", hugging_face, folder / "convert.log")
+        of_model = architecture, config.task, config.spm_model_file, LENGTH[config.task], folder
+        self.model, self.theirs_model = random_models(*of_model)
         if config.source == "mindir":
             export = ExportConfig(export_ckpt_file=self.model, export_file_name=folder / "model")
             run_command("export", export, folder / "export.log")
@@ -85,7 +81,7 @@ class Sides:
     def theirs(self, batch_size: int) -> float:
         """Seconds of transformers with this batch size."""
         answers = AnswersConfig(
-            model=self.folder / "theirs",
+            model=self.theirs_model,
             task=self.config.task,
             input=self.input,
             output=self.folder / f"{THEIRS}.jsonl",

@@ -6,6 +6,7 @@ Each class imports its library when it is made, so that each process of a benchm
 import os
 import sys
 import time
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
@@ -20,6 +21,7 @@ from src.conversion.weight_names import TIED_COPIES, hugging_face_names
 LEARNING_RATE, WEIGHT_DECAY, BETAS, EPSILON, CLIP_NORM = 1e-4, 0.01, (0.9, 0.999), 1e-6, 1.0
 WITHOUT_DECAY = ("gamma", "beta", "bias")
 SEED = 1
+WAYS = ("eager", "compile", "checkpointing")  # of transformers
 OWN_KEYS = RUN_KEYS | {"share_parameters", "use_relative_positions", "max_relative_position"}
 
 
@@ -126,14 +128,14 @@ class TransformersUpdates:
     """transformers' AlbertForPreTraining with torch's AdamW and clip_grad_norm_, as its users write it.
 
     Args:
-        compiled: by torch.compile. weights: under this project's names.
+        way: one of WAYS. weights: under this project's names.
 
     Raises:
         UserError: torch or transformers is not installed.
     """
 
     def __init__(
-        self, config: AlbertConfig, columns: dict[str, np.ndarray], compiled: bool, weights: dict[str, np.ndarray]
+        self, config: AlbertConfig, columns: dict[str, np.ndarray], way: str, weights: dict[str, np.ndarray]
     ) -> None:
         need_libraries("torch", "transformers")
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is to be downloaded
@@ -148,8 +150,13 @@ class TransformersUpdates:
         missing, unexpected = self.model.load_state_dict(state, strict=False)
         if set(missing) != TIED_COPIES.keys() or unexpected:
             raise RuntimeError(f"weights do not fit transformers' model: missing {missing}, unexpected {unexpected}")
-        self.compiled = compiled
-        self.forward = torch.compile(self.model) if compiled else self.model
+        self.way = way
+        self.forward = torch.compile(self.model) if way == "compile" else self.model
+        if way == "checkpointing":  # transformers has none for ALBERT: torch's, around each layer
+            from torch.utils.checkpoint import checkpoint
+
+            for group in self.model.albert.encoder.albert_layer_groups:
+                group.forward = partial(checkpoint, group.forward, use_reentrant=False)
         self.parameters = list(self.model.parameters())
         undecayed = {their_name for name, their_name in names.items() if name.endswith(WITHOUT_DECAY)}
         groups: dict[bool, list[Any]] = {True: [], False: []}
@@ -197,6 +204,5 @@ class TransformersUpdates:
     def facts(self) -> dict[str, str]:
         """Where and with what it computes."""
         attention = self.model.config._attn_implementation
-        way = "torch.compile" if self.compiled else "eager"
-        software = f"torch {version('torch')}, transformers {version('transformers')}, {way}, attention {attention}"
+        software = f"torch {version('torch')}, transformers {version('transformers')}, attention {attention}"
         return {"device": "CPU", "software": f"{software}, {self.torch.get_num_threads()} threads"}

@@ -1,4 +1,4 @@
-"""How fast MindSpore's matrix products of a dense layer are, and torch's: python -m benchmarks.products.
+"""How fast the matrix products of a dense layer are here, in MindSpore and in torch: python -m benchmarks.products.
 
 A layer x W^T has three: its value, and the gradients of x (dy W) and of W (dy^T x). All in float32 on CPU.
 """
@@ -31,27 +31,33 @@ class ProductsConfig(Config):
 
 
 class MindSporeProducts:
-    """In graphs of their own."""
+    """In graphs of their own; own: this project's operations, not MindSpore's."""
 
-    def __init__(self) -> None:
-        setup_device("CPU")
+    def __init__(self, own: bool) -> None:
+        setup_device("CPU", fused_layers="always")
+        self.own = own
 
     def gflops(self, shape: Shape, repeats: int) -> list[float]:
         """10^9 operations a second of each form."""
         from mindspore import Tensor, nn, ops
 
-        class Product(nn.Cell):
-            def __init__(self, first: bool, second: bool) -> None:
+        from src.fused_layers import Product
+
+        class Apply(nn.Cell):
+            def __init__(self, product: ops.Primitive) -> None:
                 super().__init__()
-                self.product = ops.MatMul(first, second)
+                self.product = product
 
             def construct(self, left: Tensor, right: Tensor) -> Tensor:
                 return self.product(left, right)
 
+        own = Product(transpose_b=True)
+        products = [own.nt, own.nn, own.tn]
+        if not self.own:
+            products = [ops.MatMul(transpose_b=True), ops.MatMul(), ops.MatMul(transpose_a=True)]
         x, weight, dy = (Tensor(array) for array in operands(shape))
-        forms = ((x, weight, False, True), (dy, weight, False, False), (dy, x, True, False))
-        cells = [(left, right, Product(first, second)) for left, right, first, second in forms]
-        return speeds(shape, repeats, [lambda c=cell: c[2](c[0], c[1]).asnumpy() for cell in cells])
+        cells = zip(map(Apply, products), ((x, weight), (dy, weight), (dy, x)), strict=True)
+        return speeds(shape, repeats, [lambda cell=cell, of=of: cell(*of).asnumpy() for cell, of in cells])
 
 
 class TorchProducts:
@@ -95,9 +101,13 @@ def main(config: ProductsConfig) -> None:
     hidden, inside = sizes.hidden_size, sizes.intermediate_size
     logger.info(f"GFLOP/s, float32, {len(os.sched_getaffinity(0))} cores, the fastest of {config.repeats}")
     print(f"{'':24}" + "".join(f"{form:>10}" for form in FORMS))
-    with Contender(MindSporeProducts) as ours, Contender(TorchProducts) as theirs:
+    with (
+        Contender(MindSporeProducts, True) as ours,
+        Contender(MindSporeProducts, False) as stock,
+        Contender(TorchProducts) as theirs,
+    ):
         for shape in ((config.rows, hidden, hidden), (config.rows, hidden, inside), (config.rows, inside, hidden)):
-            for name, side in (("MindSpore", ours), ("torch", theirs)):
+            for name, side in (("ours", ours), ("MindSpore", stock), ("torch", theirs)):
                 figures = "".join(f"{figure:10.0f}" for figure in side.call("gflops", shape, config.repeats))
                 print(f"{name:10}{' x '.join(map(str, shape)):14}{figures}")
 

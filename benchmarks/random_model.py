@@ -3,6 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+from benchmarks.commands import run_command
+from benchmarks.turns import Contender
+from model_utils.convert_ckpt import ConvertConfig
 from model_utils.device import setup_device
 from src.albert_config import AlbertConfig
 
@@ -29,3 +32,14 @@ class RandomModel:
         save_checkpoint(scores, folder, 1, {ARCHITECTURE: architecture.facts()})
         tokenizer = build_tokenizer("", spm_model_file, True)
         ModelFolder(architecture, tokenizer, None if task == "fill_mask" else task_info).save_companions(folder)
+
+
+def random_models(
+    architecture: AlbertConfig, task: str, spm_model_file: str, length: int, folder: Path
+) -> tuple[Path, Path]:
+    """The folders of a RandomModel and of the same weights for transformers."""
+    ours, theirs = folder / "model", folder / "theirs"
+    Contender(RandomModel, architecture, task, spm_model_file, length, ours).close()
+    convert = ConvertConfig(source="mindspore", target="hf", input=ours, output=theirs)
+    run_command("model_utils.convert_ckpt", convert, folder / "convert.log")
+    return ours, theirs

@@ -21,6 +21,7 @@ SEED, STRIDE = 1, 128
 TEXTS = {"sst-2": ("sentence",), "mrpc": ("#1 String", "#2 String")}  # columns of GLUE's tables
 LABELS = {"sst-2": "label", "mrpc": "Quality"}
 SQUAD = "squad_v1"
+FIRST_UPDATE = "update 1"
 
 
 class TransformersConfig(Config):
@@ -54,6 +55,8 @@ def train(config: TransformersConfig, model: Any, tokenizer: Any, rows: list[dic
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
+        if first == 0:
+            print(FIRST_UPDATE, flush=True)
 
 
 def classify(config: TransformersConfig, tokenizer: Any) -> dict[str, float]:

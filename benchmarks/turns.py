@@ -3,9 +3,11 @@
 import ctypes
 import multiprocessing
 import os
+import re
 import signal
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -48,6 +50,11 @@ class Contender:
         os.kill(self._process.pid, signal.SIGCONT)
         self._pipe.send((method, arguments))
         return self._answer()
+
+    def peak_memory(self) -> int:
+        """Bytes of memory that the process has held at most."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="ascii")
+        return 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", status)[1])
 
     def _answer(self) -> Any:
         try:

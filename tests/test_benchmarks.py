@@ -44,7 +44,7 @@ def test_errors_of_a_contender_reach_the_caller() -> None:
 
 def contest(*outputs: list[float]) -> Contest:
     sides = [
-        Side(name, "CPU", "software", values, 1.0, [2.0, 1.0, 3.0])
+        Side(name, "CPU", "software", values, 1.0, [2.0, 1.0, 3.0], 3 * 10**9)
         for name, values in zip("abc", outputs, strict=False)
     ]
     return Contest(sides, 4e9, 100, [4e9], 0.01)
@@ -66,7 +66,8 @@ def test_the_report_of_a_contest(
     both.sides[1].seconds = [4.0, 3.0, 5.0]
     assert conclude(TrainStepConfig(output=tmp_path / "figures.json"), both, 1e-5) == 0
     ours, theirs = capsys.readouterr().out.splitlines()[1:3]
-    assert ours.split()[-7:] == ["2", "s", "1", "s", "50", "2.0", "0.500"]  # median, minimum, tokens/s, GFLOP/s, share
+    # Median, minimum, peak memory, tokens/s, GFLOP/s, share.
+    assert ours.split()[-8:] == ["2", "s", "1", "s", "3.00", "50", "2.0", "0.500"]
     assert theirs.endswith("0.250  2.000 (minimum 3.000)")
     assert json.loads((tmp_path / "figures.json").read_text())["sides"][1]["seconds"] == [4.0, 3.0, 5.0]
 
@@ -76,7 +77,7 @@ def test_others_are_compared_on_the_cpu_only() -> None:
         TrainStepConfig(device_target="GPU")
     with pytest.raises(ConfigError, match="--peers ''"):
         TrainStepConfig(compute_type="bfloat16")
-    with pytest.raises(ConfigError, match="peers names jax, allowed are eager, compile"):
+    with pytest.raises(ConfigError, match="peers names jax, allowed are eager, compile, checkpointing"):
         TrainStepConfig(peers=("jax",))
     assert TrainStepConfig(device_target="GPU", peers=()).architecture().compute_type == "float16"
 
@@ -92,7 +93,14 @@ def test_questions_of_a_file_are_counted(tmp_path: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.oracles
-@pytest.mark.parametrize("benchmark", ["train_step --peers eager --dropout 0.1", "forward --peers eager,onnxruntime"])
+@pytest.mark.parametrize(
+    "benchmark",
+    [
+        "train_step --peers eager --dropout 0.1",
+        "train_step --peers eager,checkpointing --recompute true",
+        "forward --peers eager,onnxruntime",
+    ],
+)
 def test_all_sides_take_turns(benchmark: str) -> None:
     pytest.importorskip("transformers")
     module, *words = benchmark.split()
@@ -107,9 +115,10 @@ def test_all_sides_take_turns(benchmark: str) -> None:
 def test_products_of_a_layer_are_timed(capsys: pytest.CaptureFixture) -> None:
     pytest.importorskip("torch")
     products.main(products.ProductsConfig(albert_network="albert_tiny", rows=16, repeats=1))
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()[-6:]]
-    assert [line[:6] for line in lines[:2]] == [[name, "16", "x", "312", "x", "312"] for name in ("MindSpore", "torch")]
-    assert len(lines) == 6 and all(float(figure) > 0 for line in lines for figure in line[-3:])
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()[-9:]]
+    names = ("ours", "MindSpore", "torch")
+    assert [line[:6] for line in lines[:3]] == [[name, "16", "x", "312", "x", "312"] for name in names]
+    assert len(lines) == 9 and all(float(figure) >= 0 for line in lines for figure in line[-3:])
 
 
 @pytest.mark.oracles
@@ -125,3 +134,14 @@ def test_both_sides_answer_alike(task: str, shared: Path) -> None:
     assert done.returncode == 0, done.stderr
     agreement = float(done.stdout.split("; ")[-1].split("%")[0])
     assert agreement >= {"classification": 100, "squad_v1": 5}[task]  # spans of random scores
+
+
+@pytest.mark.oracles
+def test_servers_answer_alike(shared: Path) -> None:
+    pytest.importorskip("transformers")
+    command = [sys.executable, "-m", "benchmarks.server", "--albert_network", "albert_tiny", "--clients", "3"]
+    command += ["--text", str(shared / "data/glue/SST-2/dev.tsv"), "--requests", "10", "--rounds", "1"]
+    command += ["--spm_model_file", str(shared / "data/vocab/30k-clean.model")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "100.0% of the labels are the same" in done.stdout
