@@ -11,7 +11,7 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from src.albert_config import AlbertConfig
 from src.albert_model import TEXT_COLUMNS, ScoresNetwork, TrainingNetwork, compute_dtype
-from src.layers import AddBias, Dense, LayerNorm, bias_activation, cross_entropy, matrix_product
+from src.layers import Dense, LayerNorm, add_bias, bias_activation, cross_entropy, matrix_product
 
 
 def gather_positions(sequence: Tensor, positions: Tensor) -> Tensor:
@@ -32,10 +32,11 @@ class MaskedTokenHead(nn.Cell):
         self.layer_norm = LayerNorm(config.embedding_size, config.layer_norm_eps)
         self.bias = Parameter(Tensor(np.zeros(config.vocab_size, np.float32)), name="bias")
         self.product = matrix_product(self.compute_type, transpose_b=True)
-        self.add_bias = AddBias()
+        self.add_bias = add_bias()
 
     def construct(self, rows: Tensor, word_embeddings: Tensor) -> Tensor:
-        rows = self.layer_norm(self.activation(self.dense.product(rows), self.dense.bias))
+        rows = self.activation(self.dense.product(rows), self.dense.bias)
+        rows = self.layer_norm(ops.cast(rows, ms.float32))
         logits = self.product(ops.cast(rows, self.compute_type), ops.cast(word_embeddings, self.compute_type))
         return self.add_bias(ops.cast(logits, ms.float32), self.bias)
 

@@ -21,10 +21,12 @@ from src.layers import (
     LayerNorm,
     RowSquareSum,
     Spread,
+    add_bias,
     attention_weights,
     bias_activation,
     cross_entropy,
     matrix_product,
+    on_cpu,
     sigmoid_tanh,
     split_heads,
     swap_middle_axes,
@@ -90,8 +92,9 @@ class Embeddings(nn.Cell):
         one_hot = ops.cast(ops.one_hot(segment_ids.reshape((-1,)), self.type_vocab_size), ms.float32)
         total = words + self.segment_rows(self.matmul(one_hot, self.token_type_embeddings))
         if self.absolute_positions:
-            positions = self.spread(self.position_embeddings[:length], (batch, length, self.embedding_size))
-            total = total + positions.reshape((-1, self.embedding_size))
+            shape = (batch, length, self.embedding_size)
+            total = total.reshape(shape) + self.spread(self.position_embeddings[:length], shape)
+            total = total.reshape((-1, self.embedding_size))
         return self.dropout(self.layer_norm(total), dropout_key)
 
 
@@ -129,8 +132,12 @@ class SelfAttention(Block):
         self.value = Dense(hidden, hidden, self.compute_type)
         self.output = Dense(hidden, hidden, self.compute_type)
         self.layer_norm = LayerNorm(hidden, config.layer_norm_eps)
-        self.split_query = split_heads(1.0 / math.sqrt(self.head_size))
+        self.scale = 1.0 / math.sqrt(self.head_size)
+        self.apart = on_cpu()
+        self.split_query = split_heads(self.scale)
         self.split = split_heads()
+        self.product = matrix_product(self.compute_type, transpose_b=True)
+        self.add_bias = add_bias()
         self.swap = swap_middle_axes()
         self.relative = config.use_relative_positions
         self.weights = attention_weights(self.relative)
@@ -148,6 +155,22 @@ class SelfAttention(Block):
         product = dense.product(x).reshape((batch, -1, *heads))
         return ops.cast(split(product, dense.bias.reshape(heads)), self.compute_type)
 
+    def project(self, x: Tensor, batch: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Scaled queries, keys and values of x (N, H), each (B, A, L, D) in the compute type."""
+        if self.apart:
+            query = self.by_heads(self.query, self.split_query, x, batch)
+            key = self.by_heads(self.key, self.split, x, batch)
+            return query, key, self.by_heads(self.value, self.split, x, batch)
+        # One product; the joined and cast weights are made once for all layers that share them.
+        denses = self.query, self.key, self.value
+        weight = ops.concat([ops.cast(dense.weight.expand_dims(0), self.compute_type) for dense in denses])
+        bias = ops.concat([ops.cast(dense.bias.expand_dims(0), self.compute_type) for dense in denses])
+        product = self.product(ops.cast(x, self.compute_type), weight.reshape((-1, x.shape[1])))
+        product = self.add_bias(product, bias.reshape((-1,)))
+        product = product.reshape((batch, -1, 3, self.heads, self.head_size)).transpose((2, 0, 3, 1, 4))
+        query, key, value = ops.unstack(product)
+        return query * self.scale, key, value
+
     def relative_embeddings(self, length: int) -> Tensor:
         """Embeddings of the clipped distances between all pairs of positions, (L, L, D)."""
         position = ops.cast(ops.range(0, length, 1), ms.float32)  # ONNX clips nothing but floats
@@ -164,9 +187,7 @@ class SelfAttention(Block):
 
     def construct(self, x: Tensor, score_mask: Tensor, dropout_key: Tensor) -> Tensor:
         batch, _, _, length = score_mask.shape
-        query = self.by_heads(self.query, self.split_query, x, batch)
-        key = self.by_heads(self.key, self.split, x, batch)
-        value = self.by_heads(self.value, self.split, x, batch)
+        query, key, value = self.project(x, batch)
         scores = ops.cast(self.scores(query, key), ms.float32)  # B, A, L, L
         if self.relative:
             table = self.relative_embeddings(length)

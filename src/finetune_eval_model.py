@@ -12,7 +12,7 @@ from mindspore import Tensor, nn, ops
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import PreTrainingScores, gather_positions
 from src.albert_model import TEXT_COLUMNS, ScoresNetwork
-from src.layers import AddBias, Dense, Dropout, LayerNorm, Softmax, Spread, matrix_product, sigmoid_tanh
+from src.layers import Dense, Dropout, LayerNorm, Spread, add_bias, matrix_product, sigmoid_tanh, softmax
 
 FORBIDDEN = 1e30  # subtracted from the scores of tokens that cannot be an answer (google's p_mask)
 DROPOUT_SITE = 1001  # beyond those of the encoder
@@ -143,8 +143,8 @@ class SpanSearchScores(ScoresNetwork):
         self.answer_hidden = Dense(2 * hidden, hidden)
         self.answer_dropout = Dropout(config.classifier_dropout_prob, DROPOUT_SITE)
         self.answer_logits = Dense(hidden, 1, has_bias=False)
-        self.softmax = Softmax()
-        self.add_bias = AddBias()
+        self.softmax = softmax()
+        self.add_bias = add_bias()
         self.spread = Spread()
         self.product = matrix_product(ms.float32)
         self.product_nt = matrix_product(ms.float32, transpose_b=True)

@@ -1,7 +1,8 @@
 """The few operations worth writing by hand: the ones whose stock form on CPU is slow or inexact.
 
 Each cell carries its own gradient, which saves the passes over memory that automatic differentiation of the composed
-form would make. Reductions inside `bprop` use primitives because the functional forms do not compile there.
+form would make. Reductions inside `bprop` use primitives because the functional forms do not compile there. GPUs and
+Ascend have the stock forms, each a kernel of one pass (`on_cpu`).
 Shape letters: B batch, L length, H hidden size, V vocabulary size, N = B * L rows.
 """
 
@@ -19,6 +20,11 @@ _mean_last = ops.ReduceMean(keep_dims=True)
 _sum_last = ops.ReduceSum(keep_dims=True)
 _sum_all = ops.ReduceSum()
 _matmul = ops.MatMul()
+
+
+def on_cpu() -> bool:
+    """Whether networks that are made now are for a CPU."""
+    return ms.get_context("device_target") == "CPU"
 
 
 def sigmoid_tanh(x: Tensor) -> Tensor:
@@ -64,6 +70,7 @@ class GeluErf(nn.Cell):
 
 
 ACTIVATIONS = {"gelu_new": GeluTanh, "gelu": GeluErf, "relu": nn.ReLU}
+STOCK_ACTIVATIONS = ACTIVATIONS | {"gelu_new": ops.GeLU}
 
 
 class Spread(nn.Cell):
@@ -76,13 +83,18 @@ class Spread(nn.Cell):
 
     def __init__(self) -> None:
         super().__init__()
-        self.in_full = ms.get_context("device_target") == "CPU"
+        self.in_full = on_cpu()
 
     def construct(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
         return ops.broadcast_to(x, shape) if self.in_full else x
 
 
-class AddBias(nn.Cell):
+def add_bias() -> nn.Cell | ops.Primitive:
+    """What makes x + bias of x (N, C) and bias (C)."""
+    return _AddBias() if on_cpu() else ops.BiasAdd()
+
+
+class _AddBias(nn.Cell):
     """x (N, C) + bias (C). The bias's gradient is a product with ones, several times as fast as BiasAddGrad on CPU."""
 
     def __init__(self) -> None:
@@ -107,11 +119,11 @@ class _BiasActivation(nn.Cell):
 
     def __init__(self, name: str) -> None:
         super().__init__()
-        self.add_bias = AddBias()
-        self.activation = ACTIVATIONS[name]()
+        self.add_bias = add_bias()
+        self.activation = (ACTIVATIONS if on_cpu() else STOCK_ACTIVATIONS)[name]()
 
     def construct(self, x: Tensor, bias: Tensor) -> Tensor:
-        return self.activation(self.add_bias(x, bias))
+        return self.activation(self.add_bias(x, ops.cast(bias, x.dtype)))
 
 
 def bias_activation(name: str) -> nn.Cell:
@@ -147,17 +159,18 @@ class _Normalise(nn.Cell):
 
 
 class _AddNormalise(nn.Cell):
-    """_Normalise of x + bias + residual."""
+    """LayerNorm of x + bias + residual, as _Normalise's."""
 
-    def __init__(self, epsilon: float) -> None:
+    def __init__(self, normalise: nn.Cell | ops.Primitive) -> None:
         super().__init__()
-        self.add_bias = AddBias()
-        self.normalise = _Normalise(epsilon)
+        self.add_bias = add_bias()
+        self.normalise = normalise
 
     def construct(
         self, x: Tensor, bias: Tensor, residual: Tensor, gamma: Tensor, beta: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        return self.normalise(residual + self.add_bias(x, bias), gamma, beta)
+        summand = self.add_bias(x, ops.cast(bias, x.dtype))
+        return self.normalise(residual + ops.cast(summand, residual.dtype), gamma, beta)
 
 
 class LayerNorm(nn.Cell):
@@ -167,9 +180,11 @@ class LayerNorm(nn.Cell):
         super().__init__()
         self.gamma = Parameter(Tensor(np.ones(size, np.float32)), name="gamma")
         self.beta = Parameter(Tensor(np.zeros(size, np.float32)), name="beta")
-        fused = fused_layers.used()
-        self.normalise = fused_layers.Normalise(epsilon) if fused else _Normalise(epsilon)
-        self.add_normalise = fused_layers.AddNormalise(epsilon) if fused else _AddNormalise(epsilon)
+        if fused_layers.used():
+            self.normalise, self.add_normalise = fused_layers.Normalise(epsilon), fused_layers.AddNormalise(epsilon)
+        else:
+            self.normalise = _Normalise(epsilon) if on_cpu() else ops.LayerNorm(1, 1, epsilon)
+            self.add_normalise = _AddNormalise(self.normalise)
 
     def construct(self, x: Tensor) -> Tensor:
         return self.normalise(x, self.gamma, self.beta)[0]
@@ -179,7 +194,12 @@ class LayerNorm(nn.Cell):
         return self.add_normalise(x, bias, residual, self.gamma, self.beta)[0]
 
 
-class Softmax(nn.Cell):
+def softmax() -> nn.Cell | ops.Primitive:
+    """Softmax over the last axis."""
+    return _Softmax() if on_cpu() else ops.Softmax(-1)
+
+
+class _Softmax(nn.Cell):
     """Softmax over the last axis with the gradient out * (dout - sum(out * dout))."""
 
     def __init__(self) -> None:
@@ -200,7 +220,7 @@ class _AttentionWeights(nn.Cell):
 
     def __init__(self) -> None:
         super().__init__()
-        self.softmax = Softmax()
+        self.softmax = softmax()
         self.spread = Spread()
 
     def construct(self, scores: Tensor, mask: Tensor) -> Tensor:
@@ -232,12 +252,12 @@ class _SplitHeads(nn.Cell):
     def __init__(self, scale: float) -> None:
         super().__init__()
         self.scale = scale
-        self.add_bias = AddBias()
+        self.add_bias = add_bias()
         self.swap = _SwapMiddleAxes()
 
     def construct(self, x: Tensor, bias: Tensor) -> Tensor:
         shape = x.shape
-        rows = self.add_bias(x.reshape((shape[0] * shape[1], -1)), bias.reshape((-1,)))
+        rows = self.add_bias(x.reshape((shape[0] * shape[1], -1)), ops.cast(bias.reshape((-1,)), x.dtype))
         if self.scale != 1.0:
             rows = rows * self.scale
         return self.swap(rows.reshape(shape))
@@ -262,7 +282,7 @@ class _SwapMiddleAxes(nn.Cell):
 
     def __init__(self) -> None:
         super().__init__()
-        self.by_rows = ms.get_context("device_target") == "CPU"
+        self.by_rows = on_cpu()
 
     def swap(self, x: Tensor) -> Tensor:
         if not self.by_rows:
@@ -352,7 +372,7 @@ def matrix_product(dtype: ms.dtype, transpose_b: bool = False) -> nn.Cell:
 
 
 class Dense(nn.Cell):
-    """x W^T + b, (N, in_size) -> (N, out_size): the product in `compute_type`, the bias and the result in float32.
+    """x W^T + b, (N, in_size) -> (N, out_size): the product in `compute_type`, the sum and the result in float32.
 
     `weight` is (out_size, in_size), the fastest form on CPU.
     """
@@ -364,16 +384,17 @@ class Dense(nn.Cell):
         if has_bias:
             self.bias = Parameter(Tensor(np.zeros(out_size, np.float32)), name="bias")
         self.matmul = matrix_product(compute_type, transpose_b=True)
-        self.add_bias = AddBias()
+        self.add_bias = add_bias()
         self.compute_type = compute_type
+        self.product_type = ms.float32 if on_cpu() else compute_type
 
     def product(self, x: Tensor) -> Tensor:
-        """x W^T, without the bias."""
+        """x W^T, without the bias; but on CPU in the compute type."""
         product = self.matmul(ops.cast(x, self.compute_type), ops.cast(self.weight, self.compute_type))
-        return ops.cast(product, ms.float32)
+        return ops.cast(product, self.product_type)
 
     def construct(self, x: Tensor) -> Tensor:
-        product = self.product(x)
+        product = ops.cast(self.product(x), ms.float32)
         return self.add_bias(product, self.bias) if self.has_bias else product
 
 

@@ -7,10 +7,11 @@ from mindspore import Tensor, ops
 from scipy.special import erf, log_softmax, softmax
 
 from model_utils.native_code import left_out
+from src import layers
 from src.albert_config import PRESETS, AlbertConfig
 from src.albert_for_pre_training import AlbertForPreTraining, PreTrainingScores, initialise_output_bias
 from src.albert_model import AlbertModel, initialise_weights, relative_position_table, sharing_plan
-from src.layers import Dropout, GeluErf, GeluTanh, LayerNorm, Softmax, cross_entropy, mix_bits, sigmoid_tanh
+from src.layers import Dropout, GeluErf, GeluTanh, LayerNorm, cross_entropy, mix_bits, sigmoid_tanh
 from tests.helpers.tiny_model import KEY, TINY, batch
 
 
@@ -149,7 +150,7 @@ def reference_cases() -> list:
         (GeluTanh(), lambda v: 0.5 * v * (1 + np.tanh(np.sqrt(2 / np.pi) * (v + 0.044715 * v**3))), ()),
         (GeluErf(), lambda v: 0.5 * v * (1 + erf(v / np.sqrt(2))), ()),
         (LayerNorm(5), lambda v: (v - v.mean(-1, keepdims=True)) / v.std(-1, keepdims=True), ()),
-        (Softmax(), lambda v: softmax(v, -1), ()),
+        (layers.softmax(), lambda v: softmax(v, -1), ()),
         (cross_entropy(), lambda v: -log_softmax(v, -1)[range(3), labels], (Tensor(labels),)),
     ]
 

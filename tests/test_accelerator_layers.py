@@ -1,0 +1,65 @@
+"""The layers that GPUs and Ascend have, run by the CPU's kernels: they compute the same, in few operations."""
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor, ops
+
+from benchmarks.operations import FinalGraph, OperationsConfig
+from benchmarks.turns import Contender
+from model_utils.native_code import left_out
+from src import albert_model, layers
+from src.albert_config import AlbertConfig
+from src.albert_for_pre_training import AlbertForPreTraining
+from tests.helpers.tiny_model import KEY, TINY, batch
+
+
+@pytest.fixture
+def accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (layers, albert_model):
+        monkeypatch.setattr(module, "on_cpu", lambda: False)
+
+
+def losses_and_gradients(config: AlbertConfig) -> tuple[list[float], dict[str, np.ndarray]]:
+    with left_out():
+        network = AlbertForPreTraining(config, seed=1).set_train(True)
+    inputs = [Tensor(batch(config)[name]) for name in network.input_columns]
+    weights = ms.ParameterTuple(network.trainable_params())
+    values, gradients = ops.value_and_grad(network, None, weights, has_aux=True)(*inputs, KEY)
+    named = {weight.name: gradient.asnumpy() for weight, gradient in zip(weights, gradients, strict=True)}
+    return [float(value) for value in values], named
+
+
+@pytest.mark.parametrize(
+    ("changes", "tolerance"),
+    [
+        ({}, 2e-5),
+        ({"use_relative_positions": True, "max_relative_position": 4, "hidden_act": "gelu"}, 2e-5),
+        ({"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}, 2e-5),
+        ({"compute_type": "float16"}, 2e-2),
+    ],
+    ids=str,
+)
+def test_losses_and_gradients_are_those_on_a_cpu(
+    changes: dict, tolerance: float, request: pytest.FixtureRequest
+) -> None:
+    config = TINY.replace(**changes)
+    losses, gradients = losses_and_gradients(config)
+    request.getfixturevalue("accelerator")
+    found, found_gradients = losses_and_gradients(config)
+    np.testing.assert_allclose(found, losses, rtol=tolerance)
+    for name, gradient in gradients.items():
+        scale = np.abs(gradient).max()
+        np.testing.assert_allclose(found_gradients[name], gradient, atol=tolerance * max(scale, 1e-3), err_msg=name)
+
+
+def test_a_layer_has_few_operations() -> None:
+    """More would be a step back: at 96 x 128 each is a kernel that reads and writes memory."""
+    counts = []
+    for number in (2, 3):
+        with Contender(FinalGraph, OperationsConfig(albert_network="albert_tiny"), number, 2) as graph:
+            counts.append(graph.call("operations"))
+    added = {name: each - counts[0].get(name, 0) for name, each in counts[1].items()}
+    assert sum(added.values()) <= 73
+    assert added["LayerNorm"] == added["LayerNormGrad"] == 2 and added["GeLU"] == added["Softmax"] == 1
+    assert added["MatMul"] == 3 * 4  # one for queries, keys and values
