@@ -23,7 +23,7 @@ def main(config: PredictConfig) -> int:
     else:
         check_input(config.input, config.input_format)
         check_output(config.output, config.input)
-    setup_device(config.device_target, config.device_id, threads=config.threads)
+    setup_device(config.device_target, config.device_id, fused_layers=config.fused_layers, threads=config.threads)
     predictor = load_predictor(config)
     task = predictor.task_info.task
     if config.top_k != PredictConfig().top_k and task != "fill_mask":

@@ -51,11 +51,12 @@ class OurForward:
         from src.albert_model import initialise_weights
         from src.finetune_eval_model import AnsweringNetwork, EncoderOutputs
         from src.fused_layers import used
-        from src.inference.exported_model import load_mindir
+        from src.inference.exported_model import fused_network, load_mindir
+        from src.tasks.task_info import TaskInfo
 
-        portable = source == "mindir"
+        portable = source == "mindir"  # whose weights the layers of this machine then read, as predict.py has it
         with native_code.left_out() if portable else contextlib.nullcontext():
-            scores, self.fused = EncoderOutputs(config), used()
+            scores = EncoderOutputs(config)
         initialise_weights(scores, config.initializer_range, SEED)
         self.own_weights = {parameter.name: parameter.asnumpy() for parameter in scores.trainable_params()}
         self.network = AnsweringNetwork(scores, portable)
@@ -67,6 +68,9 @@ class OurForward:
                     self.network, *self.network.any_inputs(), file_name=str(file.with_suffix("")), file_format="MINDIR"
                 )
                 self.network = load_mindir(file)
+                if used():
+                    self.network = fused_network(self.network, config, TaskInfo(task="embeddings"))
+        self.fused = used()
 
     def weights(self) -> dict[str, np.ndarray]:
         """Name -> value of every weight."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
+from model_utils import native_code
 from model_utils.errors import ConfigError, UserError
 from model_utils.files import check_writable
 from model_utils.messages import show_messages
@@ -46,6 +47,17 @@ class OneDeviceConfig(Config):
         "on CPU, threads that compute; 0: OMP_NUM_THREADS, or as many as this process may use cores",
         minimum=0,
         maximum=THREADS,
+        on_resume=ANY,
+    )
+
+
+class LayersConfig(OneDeviceConfig):
+    """The device of a command that computes with networks."""
+
+    fused_layers: str = option(
+        "auto",
+        "on CPU, layers in C++, which this machine's compiler builds once: auto, where it has one; always; never",
+        choices=native_code.USES,
         on_resume=ANY,
     )
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from model_utils.config import ROWS, OneDeviceConfig
+from model_utils.config import ROWS, LayersConfig, OneDeviceConfig
 from model_utils.errors import ConfigError
 from model_utils.schema import option
 from src.albert_config import LENGTH
@@ -49,7 +49,7 @@ class ExportConfig(OneDeviceConfig):
             raise ConfigError("export_batch_size and export_seq_length mean nothing for MINDIR, which takes any shape")
 
 
-class PredictConfig(OneDeviceConfig):
+class PredictConfig(LayersConfig):
     """Answer raw text with a trained model: python predict.py."""
 
     model: str = option("", "NAME.mindir, a checkpoint, or the folder of a run or a conversion", required=True)

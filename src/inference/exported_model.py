@@ -13,6 +13,8 @@ from model_utils.files import open_file
 from model_utils.json_files import FileName, Schema, Sha256, read_validated, validated
 from src.albert_config import AlbertConfig
 from src.data.feature_files import sha256_of
+from src.finetune_eval_model import AnsweringNetwork
+from src.fused_layers import used
 from src.inference.predictor import Predictor
 from src.tasks import TASKS, parse_task_info
 from src.tasks.task_info import TaskInfo
@@ -67,7 +69,18 @@ def load_exported(file: Path, key: bytes | None = None, **settings: Any) -> Pred
     if tokenizer.sha256 != described.vocabulary.sha256:
         raise DataError(f"{vocabulary} is not the vocabulary that {file.name} was exported with")
     architecture = AlbertConfig.from_values(described.architecture, file.with_suffix(".json"))
-    return Predictor(task_info, tokenizer, ExportedNetwork(load_mindir(file, key), described), architecture, **settings)
+    graph = load_mindir(file, key)
+    network = fused_network(graph, architecture, task_info) if used() else ExportedNetwork(graph, described)
+    return Predictor(task_info, tokenizer, network, architecture, **settings)
+
+
+def fused_network(graph: nn.Cell, architecture: AlbertConfig, task_info: TaskInfo) -> AnsweringNetwork:
+    """The weights of a MINDIR's graph in layers that are faster on this machine, and compute the same."""
+    scores = TASKS[task_info.task].scores(architecture, task_info)
+    missing, _ = ms.load_param_into_net(scores, graph.parameters_dict(), strict_load=True)
+    if missing:
+        raise DataError(f"the MINDIR has no weight {missing[0]}, which its description asks for")
+    return AnsweringNetwork(scores)
 
 
 def read_key(file: str) -> bytes | None:
@@ -103,7 +116,7 @@ def read_description(file: Path) -> tuple[DescriptionSchema, TaskInfo]:
     return described, task_info
 
 
-def load_mindir(file: Path, key: bytes | None = None) -> Callable[..., Any]:
+def load_mindir(file: Path, key: bytes | None = None) -> nn.Cell:
     """The graph in a MINDIR, to be called with tensors; DataError if it is damaged or encrypted with another key."""
     decryption = {"dec_key": key, "dec_mode": ENCRYPTION} if key else {}
     try:

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from model_utils import native_code
-from model_utils.config import DEVICES, EPOCHS, LOSS_SCALE, MICRO_BATCHES, MINUTES, ROWS, SEED, UPDATES, OneDeviceConfig
+from model_utils.config import DEVICES, EPOCHS, LOSS_SCALE, MICRO_BATCHES, MINUTES, ROWS, SEED, UPDATES, LayersConfig
 from model_utils.errors import ConfigError
 from model_utils.schema import ANY, SAME_PLACE, Config, option, section, sections
 from src.albert_config import COMPUTE_TYPES, PRESETS, AlbertConfig, AlbertOverrides, resolve_albert_config
@@ -94,7 +93,7 @@ class OptimizerConfig(Config):
         return {"name": self.optimizer, "weight_decay": 0.0, "decay_filter": ()} | dict(chosen)
 
 
-class ArchitectureConfig(OneDeviceConfig):
+class ArchitectureConfig(LayersConfig):
     """Model, device and precision."""
 
     albert_network: str = option(
@@ -107,12 +106,6 @@ class ArchitectureConfig(OneDeviceConfig):
         "",
         "type of the matrix products; empty: float32 on CPU, else float16; bfloat16: faster, on CPUs with AMX",
         choices=("", *COMPUTE_TYPES),
-        on_resume=ANY,
-    )
-    fused_layers: str = option(
-        "auto",
-        "on CPU, layers in C++, which this machine's compiler builds once: auto, where it has one; always; never",
-        choices=native_code.USES,
         on_resume=ANY,
     )
 
