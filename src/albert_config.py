@@ -144,8 +144,12 @@ class AlbertConfig(Config):
 
 
 def _presets() -> dict[str, AlbertConfig]:
-    """Published sizes: hidden, layers, heads, intermediate. v2 trains without dropout in the encoder, v1 with 0.1."""
+    """Published sizes: hidden, layers, heads, intermediate. v2 trains without dropout in the encoder, v1 with 0.1.
+
+    albert_mini is this project's, for small budgets (docs/pretraining.md).
+    """
     sizes = {
+        "albert_mini": (256, 4, 4, 1024),
         "albert_tiny": (312, 4, 12, 1248),
         "albert_small": (384, 6, 12, 1536),
         "albert_base": (768, 12, 12, 3072),
@@ -156,7 +160,11 @@ def _presets() -> dict[str, AlbertConfig]:
     presets: dict[str, AlbertConfig] = {}
     for name, (hidden, layers, heads, intermediate) in sizes.items():
         presets[name] = AlbertConfig(
-            hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads, intermediate_size=intermediate
+            hidden_size=hidden,
+            num_hidden_layers=layers,
+            num_attention_heads=heads,
+            intermediate_size=intermediate,
+            use_relative_positions=name == "albert_mini",
         )
         presets[f"{name}_v1"] = presets[name].replace(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
     return presets

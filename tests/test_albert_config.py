@@ -15,6 +15,7 @@ from src.training.training_config import PretrainConfig
 @pytest.mark.parametrize(
     ("name", "sizes"),
     [
+        ("albert_mini", (256, 4, 4, 1024)),
         ("albert_tiny", (312, 4, 12, 1248)),
         ("albert_small", (384, 6, 12, 1536)),
         ("albert_base", (768, 12, 12, 3072)),

@@ -161,7 +161,7 @@ def test_sections_in_a_list_come_from_yaml_or_from_one_line(tmp_path: Path) -> N
 def test_phases_are_as_the_rest_where_they_say_nothing(tmp_path: Path) -> None:
     text = "data_dir: short\nbatch_size: 8\nsop_loss_weight: 0.5\nphases: [{share: 0.9}, {share: 0.1, batch_size: 2}]"
     first, second = load(tmp_path, text).all_phases()
-    assert (first.data_dir, first.batch_size, first.learning_rate, first.sop_loss_weight) == ("short", 8, 7e-4, 0.5)
+    assert (first.data_dir, first.batch_size, first.learning_rate, first.sop_loss_weight) == ("short", 8, 1e-3, 0.5)
     assert (second.data_dir, second.batch_size, second.masked_lm_prob) == ("short", 2, None)
     (whole,) = load(tmp_path, "batch_size: 8").all_phases()
     assert (whole.share, whole.batch_size) == (1.0, 8)
@@ -194,7 +194,7 @@ def test_phases_are_as_the_rest_where_they_say_nothing(tmp_path: Path) -> None:
         ("data_dir: 7", [], "run.yaml: data_dir is 7, allowed is text"),
         ("optimizer_cfg: {Lamb: {decay_filter: [1]}}", [], "decay_filter is [1], allowed is texts with commas"),
         ("device_target: TPU", [], "device_target is 'TPU', allowed is one of auto, CPU, GPU, Ascend"),
-        ("albert_network: albert_huge", [], "allowed is one of albert_tiny, albert_tiny_v1"),
+        ("albert_network: albert_huge", [], "allowed is one of albert_mini, albert_mini_v1"),
         ("albert_cfg: {compute_type: float16}", [], "albert_cfg.compute_type is not a key"),
         ("", ["--batch_size", "0"], "command line: --batch_size is '0', allowed is a whole number at least 1"),
         ("", ["--optimizer_cfg.AdamWeightDecay.beta1=1"], "a number at least 0 and below 1"),
@@ -266,13 +266,16 @@ def test_a_missing_or_undecodable_file_is_refused(tmp_path: Path) -> None:
         (["--phases=[{share: 0.5}, {share: 0.6}]"], "phases have the shares 0.5 + 0.6 = 1.1 of the run, allowed is"),
         (["--phases=[{}]", "--train_steps=0"], "train_steps is 0, but the run has phases, which are shares of its"),
         (["--warmup_ratio=0.1"], "warmup_ratio is 0.1 and AdamWeightDecay.warmup_steps is 200: one of them must be 0"),
-        (["--albert_cfg.hidden_size=100"], "hidden_size is 100 and num_attention_heads is 12"),
-        (["--albert_cfg.num_hidden_groups=13"], "num_hidden_groups is 13, allowed are 1 to num_hidden_layers (12)"),
+        (["--albert_cfg.hidden_size=101"], "hidden_size is 101 and num_attention_heads is 4"),
+        (["--albert_cfg.num_hidden_groups=13"], "num_hidden_groups is 13, allowed are 1 to num_hidden_layers (4)"),
         (
             ["--albert_cfg.share_parameters=none", "--albert_cfg.num_hidden_groups=2"],
             "share_parameters none leaves nothing that groups could share",
         ),
-        (["--albert_cfg.max_relative_position=9"], "while use_relative_positions is false"),
+        (
+            ["--albert_cfg.max_relative_position=9", "--albert_network=albert_base"],
+            "while use_relative_positions is false",
+        ),
     ],
 )
 def test_keys_at_odds_with_each_other_are_refused(tmp_path: Path, words: list[str], sentence: str) -> None:
@@ -459,7 +462,7 @@ def test_a_class_may_give_a_key_of_its_parent_another_default(tmp_path: Path) ->
 
 def test_a_changed_copy_is_checked() -> None:
     config = PretrainConfig(seed=5)
-    assert config.replace(batch_size=3) == PretrainConfig(seed=5, batch_size=3) and config.batch_size == 16
+    assert config.replace(batch_size=3) == PretrainConfig(seed=5, batch_size=3) and config.batch_size == 32
     with pytest.raises(ConfigError, match="batch_size is 0, allowed is a whole number at least 1"):
         config.replace(batch_size=0)
     with pytest.raises(ConfigError, match=r"PretrainConfig: batchsize is not a key; did you mean batch_size\?"):

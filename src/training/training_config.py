@@ -76,7 +76,7 @@ class OptimizerConfig(Config):
 
     optimizer: str = option("AdamWeightDecay", "the optimizer", choices=("AdamWeightDecay", "Lamb", "Adam"))
     AdamWeightDecay: DecayedAdamConfig = section(
-        DecayedAdamConfig(learning_rate=7e-4, warmup_steps=200, beta2=0.98),
+        DecayedAdamConfig(learning_rate=1e-3, warmup_steps=200, beta2=0.98),
         "Adam with decoupled weight decay, as google's",
         used_if=("optimizer", "AdamWeightDecay"),
     )
@@ -243,6 +243,7 @@ class PretrainConfig(TrainingConfig):
 
     config_file = "pretrain_config.yaml"
 
+    albert_network: str = "albert_mini"
     load_checkpoint_path: str = option(
         "", "warm start: a checkpoint or a run's folder whose weights are loaded", on_resume=SAME_PLACE
     )
@@ -259,9 +260,9 @@ class PretrainConfig(TrainingConfig):
     do_shuffle: bool = option(True, "a new order of the examples in every epoch")
 
     # Length and batch size.
-    train_steps: int = option(6000, "updates; 0 or -1: as many as epoch_size epochs have", minimum=-1, maximum=UPDATES)
+    train_steps: int = option(10000, "updates; 0 or -1: as many as epoch_size epochs have", minimum=-1, maximum=UPDATES)
     epoch_size: int = option(1, "epochs, where train_steps does not say the length", minimum=1, maximum=EPOCHS)
-    batch_size: int = option(16, "examples of a device and micro-batch", minimum=1, maximum=ROWS)
+    batch_size: int = option(32, "examples of a device and micro-batch", minimum=1, maximum=ROWS)
 
     phases: tuple[PhaseConfig, ...] = sections(
         PhaseConfig, "parts of the run, one after the other, that differ; none: it is one from beginning to end"
@@ -311,10 +312,11 @@ class PretrainEvalConfig(ArchitectureConfig):
     config_file = "pretrain_config.yaml"
     file_sharers = (PretrainConfig,)
 
+    albert_network: str = "albert_mini"
     load_checkpoint_path: str = option("", "a checkpoint, or a run's folder", required=True)
     data_dir: str = option("", "folder with held-out MindRecord files, or google's *.tfrecord", required=True)
     schema_dir: str = option("", "schema.json of google's *.tfrecord files, or its folder")
-    batch_size: int = option(16, "examples of a batch", minimum=1, maximum=ROWS)
+    batch_size: int = option(32, "examples of a batch", minimum=1, maximum=ROWS)
     eval_batches: int = option(0, "batches to evaluate; 0: all", minimum=0, maximum=UPDATES)
     output_path: str = option("", "folder for eval_results.json; empty: beside the checkpoint")
     dry_run: bool = option(False, "evaluate one batch, estimate time and memory; keep nothing")

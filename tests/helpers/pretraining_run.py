@@ -72,6 +72,7 @@ def flags_of(data: Path, run: Path, **changes: Any) -> list[str]:
             "data_dir": data / "train",
             "save_checkpoint_path": run,
             "device_target": "CPU",
+            "albert_network": "albert_base",  # whose sizes MODEL changes
             "vocab_file": data / "vocab.txt",
             "batch_size": 8,
             "train_steps": STEPS,
