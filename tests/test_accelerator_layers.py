@@ -1,5 +1,7 @@
 """The layers that GPUs and Ascend have, run by the CPU's kernels: they compute the same, in few operations."""
 
+from collections.abc import Callable
+
 import mindspore as ms
 import numpy as np
 import pytest
@@ -11,6 +13,13 @@ from model_utils.native_code import left_out
 from src import albert_model, layers
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import AlbertForPreTraining
+from src.albert_model import ScoresNetwork, initialise_weights
+from src.finetune_eval_model import (
+    AnsweringNetwork,
+    SequenceClassificationScores,
+    SpanSearchScores,
+    TokenClassificationScores,
+)
 from tests.helpers.tiny_model import KEY, TINY, batch
 
 
@@ -51,6 +60,31 @@ def test_losses_and_gradients_are_those_on_a_cpu(
     for name, gradient in gradients.items():
         scale = np.abs(gradient).max()
         np.testing.assert_allclose(found_gradients[name], gradient, atol=tolerance * max(scale, 1e-3), err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: SequenceClassificationScores(TINY, 3),
+        lambda: TokenClassificationScores(TINY, 3),
+        lambda: SpanSearchScores(TINY, 3, 2),
+    ],
+    ids=("sequences", "tokens", "spans"),
+)
+def test_answers_are_those_on_a_cpu(make: Callable[[], ScoresNetwork], request: pytest.FixtureRequest) -> None:
+    columns = batch() | {"p_mask": np.zeros((3, 12), np.int32)}
+    found = []
+    for on_cpu in (True, False):
+        if not on_cpu:
+            request.getfixturevalue("accelerator")
+        with left_out():
+            scores = make()
+        initialise_weights(scores, 0.3, 1)
+        network = AnsweringNetwork(scores)
+        outputs = network(*(Tensor(columns[name]) for name in network.input_columns))
+        found.append([each.asnumpy() for each in (outputs if isinstance(outputs, tuple) else (outputs,))])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
 def test_a_layer_has_few_operations() -> None:
