@@ -1,6 +1,7 @@
 """The project's commands, each in a process of its own, and what they ended with, kept so that none is run again."""
 
 import ctypes
+import os
 import signal
 import subprocess
 import sys
@@ -38,6 +39,7 @@ def run_command(module: str, config: Config, log: Path) -> float:
             stdout=output,
             stderr=subprocess.STDOUT,
             preexec_fn=end_with_parent,
+            env=dict(os.environ),  # without the OMP_NUM_THREADS that MindSpore puts into this process, unseen by Python
         )
         try:
             code = process.wait()
@@ -50,9 +52,9 @@ def run_command(module: str, config: Config, log: Path) -> float:
     return time.monotonic() - start
 
 
-def end_with_parent() -> None:
-    """For Popen's preexec_fn: the process ends when this one does."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+def end_with_parent(number: int = signal.SIGTERM) -> None:
+    """For Popen's preexec_fn: the process gets this signal when this one ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 
 def read_result(file: Path, config: Config) -> dict[str, Any] | None:

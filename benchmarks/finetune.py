@@ -64,6 +64,7 @@ class Sides:
         """The entry script and its configuration."""
         config = self.config
         common = {
+            "device_target": "CPU",
             "load_pretrain_checkpoint_path": self.model,
             "save_finetune_checkpoint_path": self.run,
             "feature_dir": self.features,

@@ -75,7 +75,9 @@ class Sides:
 
     def ours(self) -> float:
         """Seconds of predict.py."""
-        answers = PredictConfig(model=self.model, input=self.input, output=self.folder / f"{OURS}.jsonl")
+        answers = PredictConfig(
+            device_target="CPU", model=self.model, input=self.input, output=self.folder / f"{OURS}.jsonl"
+        )
         return run_command("predict", answers, self.folder / "ours.log")
 
     def theirs(self, batch_size: int) -> float:

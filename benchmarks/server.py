@@ -7,6 +7,7 @@ with the same weights, which are random; the one whose turn it is not is stopped
 import http.client
 import json
 import logging
+import os
 import re
 import signal
 import subprocess
@@ -15,7 +16,8 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -34,6 +36,7 @@ from src.data.text_tables import read_table
 
 logger = logging.getLogger(__name__)
 LENGTH = 128  # tokens of a sentence at most
+OUR_WORDS = "--serve", "127.0.0.1:0", "--device_target", "CPU"
 PATIENCE = 300  # s that an answer may take
 
 
@@ -67,7 +70,8 @@ class Server:
                 stdout=subprocess.PIPE,
                 stderr=messages,
                 text=True,
-                preexec_fn=end_with_parent,
+                preexec_fn=partial(end_with_parent, signal.SIGKILL),  # also where it is stopped
+                env=dict(os.environ),  # as in run_command
             )
         for line in self.process.stdout:
             if address := re.search(r"http://([\d.]+):(\d+)/", line):
@@ -138,15 +142,18 @@ def compare(config: ServerConfig, folder: Path) -> dict[str, Any]:
     )
     table = read_table(Path(config.text))
     texts = [row[table.place("sentence")] for _, row in islice(table.rows, config.requests)]
-    servers = [
-        OurServer("this project", ["predict", "--model", str(ours), "--serve", "127.0.0.1:0"], folder / "ours.log"),
-        Server("transformers", ["benchmarks.transformers_server", "--model", str(theirs)], folder / "transformers.log"),
-    ]
-    figures: dict[str, dict[str, list[float]]] = {
-        each.name: {"requests_per_second": [], "p50": [], "p99": []} for each in servers
-    }
     others, total = machine_seconds()
-    try:
+    with ExitStack() as stack:
+        servers = [
+            stack.enter_context(closing(make(name, words, folder / f"{name}.log")))
+            for make, name, words in (
+                (OurServer, "this project", ["predict", "--model", str(ours), *OUR_WORDS]),
+                (Server, "transformers", ["benchmarks.transformers_server", "--model", str(theirs)]),
+            )
+        ]
+        figures: dict[str, dict[str, list[float]]] = {
+            each.name: {"requests_per_second": [], "p50": [], "p99": []} for each in servers
+        }
         for server in servers:  # compilations, and what a library does when it is first called
             server.load(texts, config.clients)
         for _ in range(config.rounds):
@@ -158,9 +165,6 @@ def compare(config: ServerConfig, folder: Path) -> dict[str, Any]:
                 for name, quantile in (("p50", 0.5), ("p99", 0.99)):
                     figures[server.name][name].append(float(np.quantile(latencies, quantile)))
                 labels.append([label for _, label in results])
-    finally:
-        for server in servers:
-            server.close()
     others_after, total_after = machine_seconds()
     return {
         "config": config.to_dict(),

@@ -1,10 +1,11 @@
 """From the command to the first update, and to one answer, here and with transformers: python -m benchmarks.start.
 
 Fine-tuning on GLUE's SST-2 as benchmarks/finetune.py does it, ended at its first update; and predict.py on one record,
-to its end. What is compiled or cached by the first turn of a side is there in the others.
+to its end. Texts are tokenized in every turn; what libraries keep from the first one is there in the others.
 """
 
 import logging
+import os
 import shutil
 import subprocess
 import sys
@@ -51,7 +52,12 @@ def seconds_to(line_start: str, module: str, config: Config, log: Path) -> float
     with (
         log.open("w") as messages,
         subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=messages, text=True, preexec_fn=end_with_parent
+            command,
+            stdout=subprocess.PIPE,
+            stderr=messages,
+            text=True,
+            preexec_fn=end_with_parent,
+            env=dict(os.environ),
         ) as process,
     ):
         for line in process.stdout:
@@ -83,7 +89,8 @@ def compare(config: StartConfig, folder: Path) -> dict[str, Any]:
     for turn in range(config.rounds + 1):
         for what, sides in ways.items():
             for name, work in sides.items():
-                shutil.rmtree(training.run, ignore_errors=True)
+                for made in (training.run, training.features):
+                    shutil.rmtree(made, ignore_errors=True)
                 spent = work()
                 if turn:
                     seconds[what][name].append(spent)

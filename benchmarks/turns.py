@@ -35,6 +35,8 @@ class Contender:
     def __init__(self, make: Callable[..., object], *arguments: Any) -> None:
         # A new interpreter, not a fork: the libraries start threads of their own.
         context = multiprocessing.get_context("spawn")
+        if "OMP_NUM_THREADS" not in os.environ:
+            os.unsetenv("OMP_NUM_THREADS")  # which MindSpore puts into this process, unseen by Python
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, make, arguments))
         self._process.start()

@@ -242,8 +242,8 @@ def setup_device(
         threads: that compute on a CPU; 0: OMP_NUM_THREADS, or as many as this process may use cores.
 
     Raises:
-        DeviceError: the device is not there or does not compute in this type, or the processes are not as many as
-            device_num.
+        DeviceError: the device is not there or does not compute in this type, the processes are not as many as
+            device_num, the layers in C++ cannot be had, or this process may not use as many cores.
     """
     import mindspore as ms
 
@@ -344,7 +344,7 @@ def peak_memory() -> int:
 
 def main(config: DeviceConfig) -> None:
     """Print target, GPUs, driver, plugin, libraries and a checked matrix product."""
-    device = setup_device(config.device_target, config.device_id)
+    device = setup_device(config.device_target, config.device_id, threads=config.threads)
     plugin, missing = gpu_plugin(), missing_libraries()
     gpus = [f"{gpu.name} ({gpu.capability}, {gpu.memory_gib:.0f} GiB)" for gpu in nvidia_gpus()]
     rows = {

@@ -1,6 +1,7 @@
 """C++ of the project, compiled for this machine by its own compiler, once, and kept in the user's cache folder."""
 
 import contextlib
+import ctypes
 import functools
 import hashlib
 import logging
@@ -37,7 +38,9 @@ def choose_threads(threads: int) -> int:
     cores = len(os.sched_getaffinity(0))
     if threads > cores:
         raise DeviceError(f"threads is {threads}, but this process may use {cores} core(s): allowed is 0 to {cores}")
-    named = os.environ.get("OMP_NUM_THREADS", "")  # as the user set it: MindSpore puts 1 there, unseen by Python
+    named = (
+        os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    )  # as the user set it: MindSpore puts 1 there, unseen by Python
     threads = threads or min(cores, int(named) if named.isdecimal() and int(named) else cores)
     if _threads[0] not in (0, threads):
         raise DeviceError(f"this process computes with {_threads[0]} thread(s) already and cannot change to {threads}")
@@ -81,7 +84,9 @@ def library_for(source: Path) -> Path | None:
 def _made(source: Path) -> Path | str:
     """The library, or what is in its way."""
     try:
-        return build_library(source)
+        library = build_library(source)
+        ctypes.CDLL(str(library))  # a compiled library need not be one that this process can load
+        return library
     except (DeviceError, OSError) as error:
         logger.warning(f"layers are not fused, so that training takes 1.3 times as long or more: {error}")
         return str(error)

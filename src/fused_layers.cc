@@ -1,8 +1,8 @@
 // The operations of src/fused_layers.py: each reads its operands once and writes its results once.
 //
 // MindSpore calls every function with the addresses and shapes of its inputs and, behind them, of its outputs. All are
-// float32 but labels (int32). Rows are dealt out to as many threads as there are cores, in equal parts; sums over rows
-// add up what each part has summed, in their order, so that results depend on the number of cores, and on nothing else.
+// float32 but labels (int32). Rows are dealt out in as many equal parts as there are threads; sums over rows add up what
+// each part has summed, in their order, so that results depend on the number of threads, and on nothing else.
 
 #include <dlfcn.h>
 
@@ -14,6 +14,7 @@
 #include <cstring>
 #include <functional>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -86,7 +87,10 @@ class Team {
 
  private:
   Team() {
-    for (int64_t number = 1; number < size_; ++number) std::thread([this] { serve(); }).detach();
+    try {
+      for (int64_t number = 1; number < size_; ++number) std::thread([this] { serve(); }).detach();
+    } catch (const std::system_error &) {  // no more are allowed: those that there are do all parts
+    }
   }
 
   void serve() {
@@ -117,7 +121,7 @@ class Team {
     if (turn >= kTurns) std::this_thread::yield();
   }
 
-  static constexpr int kTurns = 2000;          // some 100 microseconds
+  static constexpr int kTurns = 2000;          // some 100 microseconds on x86
   static constexpr uint64_t kCall = 1u << 16;  // above the number of parts
   const int64_t size_ = threads;
   const std::function<void(int64_t)> *work_ = nullptr;
@@ -218,11 +222,16 @@ class Products {
     const int64_t *of_a = o.shapes[0] + o.ranks[0] - 2, *of_b = o.shapes[1] + o.ranks[1] - 2;
     m_ = of_a[transpose_a ? 1 : 0], k_ = of_a[transpose_a ? 0 : 1], n_ = of_b[transpose_b ? 0 : 1];
     lda_ = of_a[1], ldb_ = of_b[1];
-    for (int axis = 0; axis + 2 < o.ranks[0]; ++axis) pairs_ *= o.shapes[0][axis];
+    fit_ = o.ranks[0] == o.ranks[1] && of_b[transpose_b ? 1 : 0] == k_;
+    for (int axis = 0; axis + 2 < o.ranks[0]; ++axis) {
+      fit_ = fit_ && o.shapes[0][axis] == o.shapes[1][axis];
+      pairs_ *= o.shapes[0][axis];
+    }
   }
 
-  // 0, or oneDNN's number of an error.
+  // 0, or the number of an error, oneDNN's or 1: there is no oneDNN, or the shapes do not fit each other.
   int run() {
+    if (!fit_ || !sgemm()) return 1;
     const int64_t cost = m_ * n_ * k_ / 128;  // as entries of other operations
     const int64_t threads = std::max<int64_t>(1, std::min(Team::get().size(), pairs_ * cost / kLeast));
     const bool whole = pairs_ >= 4 * threads || std::max(m_, n_) < 16 * threads;
@@ -257,8 +266,14 @@ class Products {
   const Operands &o_;
   const bool transpose_a_, transpose_b_;
   int64_t m_, n_, k_, lda_, ldb_, pairs_ = 1;
+  bool fit_;
   std::atomic<int> status_{0};
 };
+
+// Whether all labels are columns of rows of this size.
+bool all_below(const int32_t *labels, int64_t rows, int64_t size) {
+  return std::all_of(labels, labels + rows, [size](int32_t label) { return label >= 0 && label < size; });
+}
 
 // 0, or 1 / (1 - probability) where the fraction of the hash is at least the probability.
 inline float kept(float hash, float probability) {
@@ -470,6 +485,7 @@ OPERATION(cross_entropy) {
   const Operands o{data, ranks, shapes};
   const int64_t size = o.last(0);
   const int32_t *labels = static_cast<int32_t *>(data[1]);
+  const bool valid = all_below(labels, o.rows(0), size);
   each_row(o.rows(0), size, [&](int64_t i) {
     const float *x = o[0] + i * size;
     float largest = -INFINITY, sum = 0.0f;
@@ -478,9 +494,9 @@ OPERATION(cross_entropy) {
 #pragma omp simd reduction(+ : sum)
     for (int64_t j = 0; j < size; ++j) sum += exponential(x[j] - largest);
     o[3][i] = largest + std::log(sum);
-    o[2][i] = o[3][i] - x[labels[i]];
+    o[2][i] = valid ? o[3][i] - x[labels[i]] : NAN;
   });
-  return 0;
+  return valid ? 0 : 1;
 }
 
 // dlosses (N), logits (N, V), labels (N) int32, log of the sums (N) -> dlogits (N, V)
@@ -488,6 +504,7 @@ OPERATION(cross_entropy_gradient) {
   const Operands o{data, ranks, shapes};
   const int64_t size = o.last(1);
   const int32_t *labels = static_cast<int32_t *>(data[2]);
+  if (!all_below(labels, o.rows(1), size)) return 1;
   each_row(o.rows(1), size, [&](int64_t i) {
     const float *x = o[1] + i * size, weight = o[0][i], logarithm = o[3][i];
     float *dx = o[4] + i * size;

@@ -8,6 +8,7 @@ Shape letters as there; A attention heads, D = H / A, K keys.
 
 import ctypes
 import functools
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from mindspore import Tensor, nn, ops
 from model_utils.device import FPMATH_MODE
 from model_utils.native_code import library_for, threads
 
+logger = logging.getLogger(__name__)
 SOURCE = Path(__file__).with_suffix(".cc")
 
 
@@ -30,11 +32,18 @@ def used() -> bool:
     return library is not None
 
 
-def multiply() -> bool:
+def have_products() -> bool:
     """Whether these cells shall multiply matrices too: oneDNN is there, and is not to round to bfloat16."""
-    if not used() or os.environ.get(FPMATH_MODE) == "BF16":
-        return False
-    return ctypes.CDLL(str(library_for(SOURCE))).has_products()
+    return used() and os.environ.get(FPMATH_MODE) != "BF16" and _finds_products(library_for(SOURCE))
+
+
+@functools.cache
+def _finds_products(library: Path) -> bool:
+    find = ctypes.CDLL(str(library)).has_products
+    find.restype = ctypes.c_bool
+    if not (found := find()):
+        logger.warning("matrix products are MindSpore's own, and slower: it has no libdnnl.so.3")
+    return found
 
 
 @functools.cache

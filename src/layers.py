@@ -367,7 +367,7 @@ class _Product(nn.Cell):
 
 def matrix_product(dtype: ms.dtype, transpose_b: bool = False) -> nn.Cell:
     """What makes x y of x (..., M, K) and y (..., K, N), or x y^T of y (..., N, K), all of a dtype."""
-    own = dtype == ms.float32 and fused_layers.multiply()
+    own = dtype == ms.float32 and fused_layers.have_products()
     return fused_layers.Product(transpose_b) if own else _Product(transpose_b)
 
 
@@ -389,7 +389,7 @@ class Dense(nn.Cell):
         self.product_type = ms.float32 if on_cpu() else compute_type
 
     def product(self, x: Tensor) -> Tensor:
-        """x W^T, without the bias; but on CPU in the compute type."""
+        """x W^T, without the bias: on CPU in float32, elsewhere in the compute type."""
         product = self.matmul(ops.cast(x, self.compute_type), ops.cast(self.weight, self.compute_type))
         return ops.cast(product, self.product_type)
 

@@ -35,6 +35,26 @@ def test_a_contender_answers_and_is_stopped_in_between() -> None:
     assert not Path(f"/proc/{process}").exists()
 
 
+def test_what_mindspore_puts_into_the_environment_does_not_reach_a_contender(tmp_path: Path) -> None:
+    """It sets OMP_NUM_THREADS to 1 in its process, for C alone, and a child would compute in one thread."""
+    script = tmp_path / "parent.py"
+    script.write_text(
+        "import mindspore, os\nfrom benchmarks.turns import Contender\n"
+        "if __name__ == '__main__':\n"
+        "    with Contender(os.getenv, 'OMP_NUM_THREADS') as other: print(other.call('__repr__'))\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    for set_by_user, seen in (({}, "None"), ({"OMP_NUM_THREADS": "2"}, "'2'")):
+        done = subprocess.run(
+            [sys.executable, script],
+            env=environment | set_by_user | {"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.strip() == seen
+
+
 def test_errors_of_a_contender_reach_the_caller() -> None:
     with pytest.raises(ConfigError, match="--nonsense is not a key"):
         Contender(load_config, PretrainConfig, ["--nonsense", "1"])

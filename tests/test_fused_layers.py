@@ -146,6 +146,15 @@ def test_not_a_number_and_infinity_are_passed_on() -> None:
         assert not np.isfinite(weights.asnumpy()[0, 0, 2]).all()
 
 
+def test_what_does_not_fit_is_refused() -> None:
+    """Instead of reading and writing beside the operands."""
+    logits, weight = Tensor(normal(4, 5)), Tensor(normal(6, 4))
+    with pytest.raises(RuntimeError):
+        layers.cross_entropy()(logits, Tensor([0, 1, 5, 2], ms.int32)).asnumpy()
+    with pytest.raises(RuntimeError):
+        layers.matrix_product(ms.float32, transpose_b=True)(logits, weight).asnumpy()
+
+
 def test_results_are_the_same_every_time_although_several_operations_run_at_once() -> None:
     gradients = Gradients(layers.bias_activation("gelu_new"))
     inputs = [Tensor(value) for value in (normal(4000, 64), normal(4000, 64), normal(64))]

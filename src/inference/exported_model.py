@@ -77,7 +77,10 @@ def load_exported(file: Path, key: bytes | None = None, **settings: Any) -> Pred
 def fused_network(graph: nn.Cell, architecture: AlbertConfig, task_info: TaskInfo) -> AnsweringNetwork:
     """The weights of a MINDIR's graph in layers that are faster on this machine, and compute the same."""
     scores = TASKS[task_info.task].scores(architecture, task_info)
-    missing, _ = ms.load_param_into_net(scores, graph.parameters_dict(), strict_load=True)
+    try:
+        missing, _ = ms.load_param_into_net(scores, graph.parameters_dict(), strict_load=True)
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise DataError(f"the MINDIR's weights are not those that its description asks for: {error}") from error
     if missing:
         raise DataError(f"the MINDIR has no weight {missing[0]}, which its description asks for")
     return AnsweringNetwork(scores)
