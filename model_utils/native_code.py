@@ -88,7 +88,7 @@ def _made(source: Path) -> Path | str:
         ctypes.CDLL(str(library))  # a compiled library need not be one that this process can load
         return library
     except (DeviceError, OSError) as error:
-        logger.warning(f"layers are not fused, so that training takes 1.3 times as long or more: {error}")
+        logger.warning(f"layers are not fused, so that networks compute more slowly: {error}")
         return str(error)
 
 

@@ -26,15 +26,19 @@ SOURCE = Path(__file__).with_suffix(".cc")
 
 def used() -> bool:
     """Whether networks that are made now have these cells; DeviceError where they always should but cannot."""
+    return _library() is not None
+
+
+def _library() -> Path | None:
     library = library_for(SOURCE)
     if library is not None:
         _set_threads(library)
-    return library is not None
+    return library
 
 
 def have_products() -> bool:
     """Whether these cells shall multiply matrices too: oneDNN is there, and is not to round to bfloat16."""
-    return used() and os.environ.get(FPMATH_MODE) != "BF16" and _finds_products(library_for(SOURCE))
+    return used() and os.environ.get(FPMATH_MODE) != "BF16" and _finds_products(_library())
 
 
 @functools.cache
@@ -54,7 +58,7 @@ def _set_threads(library: Path) -> None:
 def _operation(name: str, shapes: Callable, outputs: int = 1) -> ops.Custom:
     """An operation of the library; `shapes` makes its outputs' shapes of its inputs', all are float32."""
     types = ms.float32 if outputs == 1 else (ms.float32,) * outputs
-    return ops.Custom(f"{library_for(SOURCE)}:{name}", shapes, lambda *_: types, func_type="aot")
+    return ops.Custom(f"{_library()}:{name}", shapes, lambda *_: types, func_type="aot")
 
 
 def _scalar(value: float) -> Tensor:

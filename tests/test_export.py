@@ -16,7 +16,7 @@ from model_utils.native_code import find_compiler, left_out
 from model_utils.schema import load_config
 from src.checkpoint_files import save_checkpoint
 from src.inference.deploy_config import AIR, MINDIR, ONNX, ExportConfig
-from src.inference.exported_model import load_exported, load_mindir, read_key
+from src.inference.exported_model import fused_network, load_exported, load_mindir, read_description, read_key
 from src.inference.exporting import check, dry_run_export, export_model
 from src.model_folder import ModelFolder, read_task_info
 from src.tasks import TASKS
@@ -96,6 +96,16 @@ def assert_close(one: Any, other: Any) -> None:
             assert_close(*pair)
     else:
         assert one == pytest.approx(other, abs=1e-5) if isinstance(one, float) else one == other
+
+
+def test_weights_that_a_description_does_not_fit(mindir: Path) -> None:
+    graph, (_, task_info) = load_mindir(mindir), read_description(mindir)
+    for change, sentence in (
+        ({"intermediate_size": 12}, "are not those that its"),
+        ({"num_hidden_groups": 2}, "no weight"),
+    ):
+        with pytest.raises(DataError, match=sentence):
+            fused_network(graph, ARCHITECTURE.replace(num_hidden_layers=2, **change), task_info)
 
 
 def test_a_deep_network_with_relative_positions(tmp_path: Path) -> None:

@@ -173,7 +173,7 @@ def test_without_a_compiler_layers_are_composed(
             assert not fused_layers.used()
             assert not fused_layers.used()
         assert [record.getMessage() for record in caplog.records] == [
-            "layers are not fused, so that training takes 1.3 times as long or more: no C++ compiler is installed "
+            "layers are not fused, so that networks compute more slowly: no C++ compiler is installed "
             "(looked for no-such-compiler, which CXX names)"
         ]
         native_code.choose("always")
