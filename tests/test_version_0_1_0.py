@@ -84,7 +84,7 @@ def test_pretraining_goes_on(folder: Path, monkeypatch, capsys) -> None:
     """With the losses of the run that was not interrupted."""
     run = folder / "runs/pretrain_unfinished"
     stopped = newest_step(run)
-    repeat("pretrain_unfinished", monkeypatch)
+    repeat("pretrain_unfinished", monkeypatch, albert_network="albert_base")
     assert f"resuming after step {stopped}" in capsys.readouterr().out and stopped < newest_step(run)
     assert_alike(log(run), log(folder / "runs/pretrain"), "log")
 
@@ -100,7 +100,7 @@ def test_finetuning_goes_on_in_another_place(folder: Path, tmp_path: Path, monke
 
 def test_a_finished_pretraining_is_left_alone(folder: Path, monkeypatch, capsys) -> None:
     before = folder_state(folder / "runs/pretrain")
-    repeat("pretrain", monkeypatch)
+    repeat("pretrain", monkeypatch, albert_network="albert_base")
     assert "it is finished: nothing to do" in capsys.readouterr().out
     after = folder_state(folder / "runs/pretrain")
     changed = {path for path in after if after[path] != before.get(path)}
