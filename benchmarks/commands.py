@@ -5,12 +5,14 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import machine_facts
-from benchmarks.turns import PR_SET_PDEATHSIG
+from benchmarks.turns import PR_SET_PDEATHSIG, Others, describe_others
 from model_utils.errors import ConfigError, UserError
 from model_utils.facts import first_difference
 from model_utils.files import write_json
@@ -94,3 +96,13 @@ def tell(report: str, figures: dict[str, Any], output: str) -> None:
     print(report)
     if output:
         write_json(Path(output), figures | {"machine": machine_facts()})
+
+
+def measure_in_turns(
+    config: Any, compare: Callable[[Any, Path], dict[str, Any]], report: Callable[[dict[str, Any]], str]
+) -> None:
+    """Let `compare` measure in an empty folder, and `tell` what `report` makes of its figures."""
+    with Others() as others, tempfile.TemporaryDirectory() as folder:
+        figures = compare(config, Path(folder))
+    facts = {"config": config.to_dict(), "disturbance": others.share}
+    tell(f"{report(figures)}\n{describe_others(others.share)}", figures | facts, config.output)

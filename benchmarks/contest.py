@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.commands import tell
 from benchmarks.machine import MatrixProducts
-from benchmarks.turns import Contender, machine_seconds
+from benchmarks.turns import Contender, Others, describe_others
 from model_utils.device import default_compute_type
 from model_utils.errors import ConfigError
 from model_utils.native_code import USES
@@ -27,7 +27,6 @@ from src.albert_config import COMPUTE_TYPES, PRESETS, AlbertConfig
 
 logger = logging.getLogger(__name__)
 OURS = "this project"
-QUIET = 0.05  # share of the machine's CPU time that others may use before a figure means little
 # Dense matrix products in 10^12 operations a second, from NVIDIA's data sheets: float32 without TF32, which MindSpore
 # leaves off, and float16 on tensor cores. Under the names that the driver gives the GPUs.
 PEAKS = {
@@ -136,8 +135,7 @@ def hold(
 
     Returns the contest, without turns if the outputs differ by more than `tolerance`.
     """
-    others, total = machine_seconds()
-    with ExitStack() as stack:
+    with Others() as others, ExitStack() as stack:
         first = stack.enter_context(Contender(*ours))
         weights = first.call("weights")
         made = {OURS: first} | {name: stack.enter_context(Contender(*make, weights)) for name, make in peers.items()}
@@ -158,8 +156,7 @@ def hold(
                 contest.products.append(products.call("flops_per_second"))
         for side, contender in zip(sides, made.values(), strict=True):
             side.peak_memory = contender.peak_memory()
-    others_after, total_after = machine_seconds()
-    contest.disturbance = (others_after - others) / (total_after - total)
+    contest.disturbance = others.share
     return contest
 
 
@@ -207,8 +204,7 @@ def report(config: ContestConfig, contest: Contest, tolerance: float) -> str:
     )
     if len(sides) > 1:
         lines.append(f"outputs differ by {contest.difference():.1e} of their largest, allowed {tolerance:.0e}")
-    advice = "" if contest.disturbance < QUIET else ": these figures say little, measure again on a quiet machine"
-    lines.append(f"other programs used {contest.disturbance:.0%} of the machine's CPU time meanwhile{advice}")
+    lines.append(describe_others(contest.disturbance))
     return "\n".join(lines)
 
 

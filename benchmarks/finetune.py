@@ -6,15 +6,13 @@ anew each time.
 
 import logging
 import shutil
-import tempfile
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.commands import run_command, tell
+from benchmarks.commands import measure_in_turns, run_command
 from benchmarks.random_model import random_models
 from benchmarks.transformers_finetuning import LABELS, SQUAD, TEXTS, TransformersConfig
-from benchmarks.turns import machine_seconds
 from model_utils.config import run_main
 from model_utils.json_files import read_object
 from model_utils.schema import Config, option
@@ -107,18 +105,14 @@ class Sides:
 def compare(config: FinetuneBenchmarkConfig, folder: Path) -> dict[str, Any]:
     """The figures of all sides."""
     sides = Sides(config, folder)
-    others, total = machine_seconds()
     runs: dict[str, list[tuple[float, float]]] = {OURS: [], **{padding: [] for padding in PADDINGS}}
     for _ in range(config.rounds):
         runs[OURS].append(sides.ours())
         for padding in PADDINGS:
             runs[padding].append(sides.theirs(padding))
-    others_after, total_after = machine_seconds()
     return {
-        "config": config.to_dict(),
         "seconds": {name: [seconds for seconds, _ in each] for name, each in runs.items()},
         "metrics": {name: [metric for _, metric in each] for name, each in runs.items()},
-        "disturbance": (others_after - others) / (total_after - total),
     }
 
 
@@ -137,9 +131,7 @@ def report(figures: dict[str, Any]) -> str:
 
 def main(config: FinetuneBenchmarkConfig) -> None:
     """Measure, print, write."""
-    with tempfile.TemporaryDirectory() as folder:
-        figures = compare(config, Path(folder))
-    tell(report(figures), figures, config.output)
+    measure_in_turns(config, compare, report)
 
 
 if __name__ == "__main__":

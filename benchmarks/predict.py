@@ -5,17 +5,15 @@ Both sides answer the same file with the same weights, which are random, as whol
 
 import json
 import logging
-import tempfile
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.commands import run_command, tell
+from benchmarks.commands import measure_in_turns, run_command
 from benchmarks.random_model import random_models
 from benchmarks.transformers_answers import TASKS, AnswersConfig
-from benchmarks.turns import machine_seconds
 from model_utils.config import run_main
 from model_utils.schema import Config, option
 from src.albert_config import PRESETS
@@ -107,20 +105,16 @@ def compare(config: PredictionConfig, folder: Path) -> dict[str, Any]:
     trials = {size: sides.theirs(int(size)) for size in config.batch_sizes}
     best = min(trials, key=trials.__getitem__)
     logger.info(f"seconds of transformers by batch size: {trials}")
-    others, total = machine_seconds()
     seconds: dict[str, list[float]] = {OURS: [], THEIRS: []}
     for _ in range(config.rounds):
         seconds[OURS].append(sides.ours())
         seconds[THEIRS].append(sides.theirs(int(best)))
-    others_after, total_after = machine_seconds()
     return {
-        "config": config.to_dict(),
         "records": sides.number,
         "seconds": seconds,
         "batch_size": int(best),
         "seconds_by_batch_size": trials,
         "agreement": sides.agreement(),
-        "disturbance": (others_after - others) / (total_after - total),
     }
 
 
@@ -141,9 +135,7 @@ def report(figures: dict[str, Any]) -> str:
 
 def main(config: PredictionConfig) -> None:
     """Measure, print, write."""
-    with tempfile.TemporaryDirectory() as folder:
-        figures = compare(config, Path(folder))
-    tell(report(figures), figures, config.output)
+    measure_in_turns(config, compare, report)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,9 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.commands import end_with_parent, tell
+from benchmarks.commands import end_with_parent, measure_in_turns
 from benchmarks.random_model import random_models
-from benchmarks.turns import machine_seconds
 from model_utils.config import run_main
 from model_utils.errors import UserError
 from model_utils.schema import Config, option
@@ -142,7 +140,6 @@ def compare(config: ServerConfig, folder: Path) -> dict[str, Any]:
     )
     table = read_table(Path(config.text))
     texts = [row[table.place("sentence")] for _, row in islice(table.rows, config.requests)]
-    others, total = machine_seconds()
     with ExitStack() as stack:
         servers = [
             stack.enter_context(closing(make(name, words, folder / f"{name}.log")))
@@ -165,12 +162,9 @@ def compare(config: ServerConfig, folder: Path) -> dict[str, Any]:
                 for name, quantile in (("p50", 0.5), ("p99", 0.99)):
                     figures[server.name][name].append(float(np.quantile(latencies, quantile)))
                 labels.append([label for _, label in results])
-    others_after, total_after = machine_seconds()
     return {
-        "config": config.to_dict(),
         "sides": figures,
         "agreement": float(np.mean([one == other for one, other in zip(*labels, strict=True)])),
-        "disturbance": (others_after - others) / (total_after - total),
     }
 
 
@@ -189,9 +183,7 @@ def report(figures: dict[str, Any]) -> str:
 
 def main(config: ServerConfig) -> None:
     """Measure, print, write."""
-    with tempfile.TemporaryDirectory() as folder:
-        figures = compare(config, Path(folder))
-    tell(report(figures), figures, config.output)
+    measure_in_turns(config, compare, report)
 
 
 if __name__ == "__main__":

@@ -9,16 +9,14 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from benchmarks import finetune, predict
-from benchmarks.commands import end_with_parent, tell
+from benchmarks.commands import end_with_parent, measure_in_turns
 from benchmarks.transformers_finetuning import FIRST_UPDATE
-from benchmarks.turns import machine_seconds
 from model_utils.config import run_main
 from model_utils.errors import UserError
 from model_utils.schema import Config, option, write_config
@@ -84,7 +82,6 @@ def compare(config: StartConfig, folder: Path) -> dict[str, Any]:
         },
         "first answer": {OURS: answers.ours, THEIRS: lambda: answers.theirs(1)},
     }
-    others, total = machine_seconds()
     seconds: dict[str, dict[str, list[float]]] = {what: {name: [] for name in sides} for what, sides in ways.items()}
     for turn in range(config.rounds + 1):
         for what, sides in ways.items():
@@ -94,11 +91,8 @@ def compare(config: StartConfig, folder: Path) -> dict[str, Any]:
                 spent = work()
                 if turn:
                     seconds[what][name].append(spent)
-    others_after, total_after = machine_seconds()
     return {
-        "config": config.to_dict(),
         "seconds": seconds,
-        "disturbance": (others_after - others) / (total_after - total),
     }
 
 
@@ -116,9 +110,7 @@ def report(figures: dict[str, Any]) -> str:
 
 def main(config: StartConfig) -> None:
     """Measure, print, write."""
-    with tempfile.TemporaryDirectory() as folder:
-        figures = compare(config, Path(folder))
-    tell(report(figures), figures, config.output)
+    measure_in_turns(config, compare, report)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import psutil
 
 from model_utils.errors import UserError
 
+QUIET = 0.05  # share of the machine's CPU time that others may use before a figure means little
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -96,11 +97,31 @@ def _serve(pipe: Connection, make: Callable[..., object], arguments: tuple[Any, 
         pipe.send(error)
 
 
-def machine_seconds() -> tuple[float, float]:
-    """CPU seconds, over all cores, that other programs have used and that there have been: what differences are for.
+class Others:
+    """What other programs use of the machine's CPU time while the block of a `with` runs: `share`, when it has ended.
 
-    Processes started from here count as other programs until they have ended.
+    Processes started inside count as this program if they have ended by then.
     """
+
+    share = 0.0
+
+    def __enter__(self) -> Self:
+        self._before = _machine_seconds()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        (others, total), (others_after, total_after) = self._before, _machine_seconds()
+        self.share = (others_after - others) / (total_after - total)
+
+
+def describe_others(share: float) -> str:
+    """A sentence about Others.share."""
+    advice = "" if share < QUIET else ": these figures say little, measure again on a quiet machine"
+    return f"other programs used {share:.0%} of the machine's CPU time meanwhile{advice}"
+
+
+def _machine_seconds() -> tuple[float, float]:
+    """CPU seconds over all cores: those that other programs have used, and all that there have been."""
     times, own = psutil.cpu_times(), os.times()
     busy = times.user + times.nice + times.system + times.irq + times.softirq + times.steal
     return busy - sum(own[:4]), busy + times.idle + times.iowait

@@ -263,7 +263,18 @@ def setup_device(
         allowed = "0" if available == 1 else f"0 to {available - 1}"
         raise DeviceError(f"device_id is {device_id}, but {target} has {available} device(s): allowed is {allowed}")
     native_code.choose(_fused_layers(fused_layers, target))
-    threads = native_code.choose_threads(threads)
+    _set_target(target, device_id, native_code.choose_threads(threads))
+    ms.set_seed(seed)
+    rank, rank_size = _join_ranks(device_num) if distribute else (0, 1)
+    if target == "CPU":
+        check_product(compute_type)
+    return Device(target, compute_type, device_id, rank, rank_size)
+
+
+def _set_target(target: str, device_id: int, threads: int) -> None:
+    """Let MindSpore run whole graphs on this device, and a CPU's operations in so many threads."""
+    import mindspore as ms
+
     if target == "CPU":
         with contextlib.suppress(RuntimeError):  # set before, and to the same number
             ms.device_context.cpu.op_tuning.threads_num(threads)
@@ -277,11 +288,6 @@ def setup_device(
             raise DeviceError(
                 f"this process computes on {in_use[0]} {in_use[1]} already and cannot change to {target} {device_id}"
             ) from error
-    ms.set_seed(seed)
-    rank, rank_size = _join_ranks(device_num) if distribute else (0, 1)
-    if target == "CPU":
-        check_product(compute_type)
-    return Device(target, compute_type, device_id, rank, rank_size)
 
 
 def _fused_layers(wanted: str, target: str) -> str:

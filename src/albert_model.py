@@ -16,9 +16,9 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from src.albert_config import AlbertConfig
+from src.dropout import Dropout
 from src.layers import (
     Dense,
-    Dropout,
     LayerNorm,
     RowSquareSum,
     Spread,

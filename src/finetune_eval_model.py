@@ -12,7 +12,8 @@ from mindspore import Tensor, nn, ops
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import PreTrainingScores, gather_positions
 from src.albert_model import TEXT_COLUMNS, ScoresNetwork
-from src.layers import Dense, Dropout, LayerNorm, Spread, add_bias, matrix_product, sigmoid_tanh, softmax
+from src.dropout import Dropout
+from src.layers import Dense, LayerNorm, Spread, add_bias, matrix_product, sigmoid_tanh, softmax
 
 FORBIDDEN = 1e30  # subtracted from the scores of tokens that cannot be an answer (google's p_mask)
 DROPOUT_SITE = 1001  # beyond those of the encoder

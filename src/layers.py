@@ -7,12 +7,10 @@ Shape letters: B batch, L length, H hidden size, V vocabulary size, N = B * L ro
 """
 
 import math
-from functools import cache
 
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
-from mindspore.ops import constexpr
 
 from src import fused_layers
 
@@ -396,80 +394,3 @@ class Dense(nn.Cell):
     def construct(self, x: Tensor) -> Tensor:
         product = ops.cast(self.product(x), ms.float32)
         return self.add_bias(product, self.bias) if self.has_bias else product
-
-
-def mix_bits(x: Tensor) -> Tensor:
-    """Hash int32 to the range [0, 2**31): two rounds of multiply and shift-xor.
-
-    The shift is arithmetic, so that x ^ (x >> n) is never negative, whatever the sign of x.
-    """
-    x = x * -1640531535  # 2654435761, Knuth's multiplicative hash, as a signed number
-    x = ops.bitwise_xor(x, ops.bitwise_right_shift(x, Tensor(15, ms.int32)))
-    x = x * -2048144777  # 2246822519
-    return ops.bitwise_xor(x, ops.bitwise_right_shift(x, Tensor(13, ms.int32)))
-
-
-FEATURES = 16  # of a row and of a column, for the masks of Dropout
-
-
-@cache
-def _features(places: int, axis: int) -> Tensor:
-    """Random whole numbers for each row (axis 0: below 128) or column (axis 1: below 256, twice), always the same."""
-    random = np.random.default_rng([20200209, axis])
-    drawn = random.integers(0, 128 << axis, (places, FEATURES)).astype(np.float32)
-    return Tensor(np.tile(drawn, 1 + axis))
-
-
-random_features = constexpr(_features)  # shapes are known when a graph is compiled: a constant of the graph
-
-
-class _ApplyMask(nn.Cell):
-    """x (N, C) where the fraction of the hash (N, C) is at least the probability, over 1 - probability; else 0."""
-
-    def __init__(self, probability: float) -> None:
-        super().__init__()
-        self.probability = probability
-        self.keep_scale = 1.0 / (1.0 - probability)
-
-    def construct(self, x: Tensor, hashes: Tensor) -> Tensor:
-        kept = ops.cast(hashes - ops.floor(hashes) >= self.probability, ms.float32)
-        return x * (ops.stop_gradient(kept) * self.keep_scale)
-
-
-class Dropout(nn.Cell):
-    """Dropout whose mask is a hash of (key, row, column), so that a saved step number restores it exactly.
-
-    MindSpore keeps the state of nn.Dropout inside its kernel, where a checkpoint cannot reach it. The hash is the sum
-    over k of row[k] key[k] column[k] modulo a power of two (Carter and Wegman 1979): a thin product of matrices whose
-    entries have 8 bits, so that it is exact in float32, whatever the order of the sum, and where operands are rounded
-    to bfloat16.
-
-    Args:
-        probability: share of entries set to 0, to the next 2**-14; the others are multiplied by 1 / (1 - probability).
-        site: number of the place in the network; places with different numbers draw different masks.
-
-    Inputs: x (rows, columns) float32, key () int32. Identity when not training or probability is 0.
-    """
-
-    def __init__(self, probability: float, site: int) -> None:
-        super().__init__()
-        self.probability = probability
-        self.site = site
-        self.matmul = ops.MatMul(transpose_b=True)
-        self.spread = Spread()
-        self.mask = fused_layers.ApplyMask(probability) if fused_layers.used() else _ApplyMask(probability)
-
-    def drops(self) -> bool:
-        """Whether this is not the identity."""
-        return self.training and self.probability > 0.0
-
-    def construct(self, x: Tensor, key: Tensor) -> Tensor:
-        if not self.drops():
-            return x
-        rows, columns = x.shape
-        hashes = mix_bits(mix_bits(key + self.site) + ops.range(0, FEATURES, 1).astype(ms.int32))
-        odd = ops.cast(ops.bitwise_and(hashes, Tensor(63, ms.int32)), ms.float32) * 2.0 + 1.0
-        by_key = random_features(rows, 0) * self.spread(odd, (rows, FEATURES))
-        high = ops.floor(by_key * 2.0**-3)  # without the last 3 bits of row[k] key[k]; of these the last 8 count
-        parts = ops.concat((high - ops.floor(high * 2.0**-8) * 2.0**8, by_key * 2.0**-3 - high), 1) * 2.0**-11
-        return self.mask(x, self.matmul(parts, random_features(columns, 1)))  # hashes: below 2**9, in steps of 2**-14

@@ -17,7 +17,7 @@ from model_utils.errors import DeviceError
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.checkpoint_files import find_checkpoint
-from src.layers import Dropout
+from src.dropout import Dropout
 from src.training.run_plan import LossScale, Precision, plan_precision
 from src.training.training_config import PretrainConfig
 from tests.conftest import ROOT

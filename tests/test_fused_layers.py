@@ -20,6 +20,7 @@ from model_utils.native_code import build_library, find_compiler, left_out
 from src import fused_layers, layers
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import AlbertForPreTraining
+from src.dropout import Dropout
 from tests.helpers.gradients import Gradients
 from tests.helpers.tiny_model import KEY, TINY, batch
 
@@ -51,7 +52,7 @@ class Drop(nn.Cell):
 
     def __init__(self) -> None:
         super().__init__()
-        self.dropout = layers.Dropout(0.3, site=1).set_train(True)
+        self.dropout = Dropout(0.3, site=1).set_train(True)
 
     def construct(self, x: Tensor) -> Tensor:
         return self.dropout(x, Tensor(5, ms.int32))

@@ -14,7 +14,7 @@ import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from model_utils.config import UPDATES
-from src.layers import mix_bits
+from src.dropout import mix_bits
 from src.training.layerwise_gradient import LayerwiseGradient, scaled_loss
 from src.training.optimizer import Optimizer, OptimizerSettings, build_optimizer, describe_decay_groups
 from src.training.ranks import ALONE, Ranks
