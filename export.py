@@ -5,9 +5,10 @@ from pathlib import Path
 from model_utils.config import check_output_folder, run_main
 from model_utils.device import choose_target, setup_device
 from model_utils.errors import DeviceError
-from src.inference.deploy_config import AIR, ExportConfig
+from src.inference.deploy_config import AIR, ONNX, ExportConfig
 from src.inference.exported_model import read_key
 from src.inference.exporting import dry_run_export, export_model
+from src.layers import made_for
 from src.model_folder import ModelFolder
 
 
@@ -23,7 +24,9 @@ def main(config: ExportConfig) -> None:
     name = Path(config.export_file_name)
     check_output_folder(name.parent, "export_file_name's folder")
     folder = ModelFolder.load(config.export_ckpt_file, config.vocab_file_path, config.spm_model_file)
-    model = folder.predictor(config.export_embeddings, portable=True)
+    # Of the two forms of the layers MindSpore can write only that for CPUs as ONNX.
+    with made_for("CPU" if config.file_format == ONNX else target):
+        model = folder.predictor(config.export_embeddings, portable=True)
     shape = config.export_batch_size, config.export_seq_length
     if config.dry_run:
         dry_run_export(model, name, config.file_format, *shape)

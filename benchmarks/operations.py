@@ -58,19 +58,17 @@ class FinalGraph:
         import numpy as np
         from mindspore import Tensor, ops
 
-        from src import albert_model
-        from src import layers as own_layers
         from src.albert_for_pre_training import AlbertForPreTraining
+        from src.layers import made_for
 
-        if config.form == "accelerator":
-            own_layers.on_cpu = albert_model.on_cpu = lambda: False
         architecture = PRESETS[config.albert_network].replace(
             num_hidden_layers=layers,
             compute_type=config.compute_type,
             hidden_dropout_prob=config.dropout,
             attention_probs_dropout_prob=config.dropout,
         )
-        network = AlbertForPreTraining(architecture, seed=1).set_train(True)
+        with made_for("GPU" if config.form == "accelerator" else "CPU"):
+            network = AlbertForPreTraining(architecture, seed=1).set_train(True)
         columns = random_batch(architecture, batch, LENGTH)
         gradient = ops.value_and_grad(network, None, ms.ParameterTuple(network.trainable_params()), has_aux=True)
 

@@ -7,6 +7,7 @@ import hashlib
 import logging
 import os
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -38,9 +39,8 @@ def choose_threads(threads: int) -> int:
     cores = len(os.sched_getaffinity(0))
     if threads > cores:
         raise DeviceError(f"threads is {threads}, but this process may use {cores} core(s): allowed is 0 to {cores}")
-    named = (
-        os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    )  # as the user set it: MindSpore puts 1 there, unseen by Python
+    # As the user set it: MindSpore puts 1 there, unseen by Python.
+    named = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     threads = threads or min(cores, int(named) if named.isdecimal() and int(named) else cores)
     if _threads[0] not in (0, threads):
         raise DeviceError(f"this process computes with {_threads[0]} thread(s) already and cannot change to {threads}")
@@ -148,7 +148,9 @@ def _cache_folder() -> Path:
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "albert-mindspore"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if os.access(folder, os.W_OK) and folder.stat().st_uid == os.getuid():
+        found = folder.stat()
+        others_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if os.access(folder, os.W_OK) and found.st_uid == os.getuid() and not others_write:
             return folder
     except (OSError, RuntimeError):  # no home, or a file in its place
         pass

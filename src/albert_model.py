@@ -8,7 +8,6 @@ biases and GELU. The residual stream, LayerNorm, softmax and all parameters stay
 is float32: the CPU's library rounds what it multiplies.
 """
 
-import math
 from typing import Any
 
 import mindspore as ms
@@ -16,21 +15,17 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from src.albert_config import AlbertConfig
+from src.attention import attention
 from src.dropout import Dropout
 from src.layers import (
     Dense,
     LayerNorm,
     RowSquareSum,
     Spread,
-    add_bias,
-    attention_weights,
     bias_activation,
+    compute_dtype,
     cross_entropy,
-    matrix_product,
-    on_cpu,
     sigmoid_tanh,
-    split_heads,
-    swap_middle_axes,
 )
 
 TEXT_COLUMNS = ("input_ids", "input_mask", "segment_ids")
@@ -58,10 +53,6 @@ def initialise_weights(network: nn.Cell, initializer_range: float, seed: int) ->
                 value[outside] = generator.standard_normal(int(outside.sum()), np.float32)
             value *= initializer_range
         ops.assign(parameter, Tensor(value))
-
-
-def compute_dtype(config: AlbertConfig) -> ms.dtype:
-    return ms.float16 if config.compute_type == "float16" else ms.float32
 
 
 def _table(rows: int, columns: int, name: str) -> Parameter:
@@ -99,17 +90,6 @@ class Embeddings(nn.Cell):
         return self.dropout(self.layer_norm(total), dropout_key)
 
 
-def relative_position_table(max_distance: int, head_size: int) -> np.ndarray:
-    """NEZHA's fixed relative embeddings (Wei et al. 2019, section 3.2, equation 5), (2 * max_distance + 1, D) float32.
-
-    Row r stands for the distance r - max_distance: sin(distance / 10000^(2k/D)) in even columns, cos in odd ones.
-    """
-    distances = np.arange(2 * max_distance + 1, dtype=np.float64)[:, None]
-    angles = distances / 10000.0 ** (2 * (np.arange(head_size) // 2) / head_size)
-    table = np.where(np.arange(head_size) % 2 == 0, np.sin(angles), np.cos(angles))
-    return table.astype(np.float32)
-
-
 class Block(nn.Cell):
     """A block of the encoder; subclasses have `output`, `dropout` and `layer_norm`."""
 
@@ -125,85 +105,19 @@ class SelfAttention(Block):
 
     def __init__(self, config: AlbertConfig, site: int) -> None:
         super().__init__()
-        hidden, self.compute_type = config.hidden_size, compute_dtype(config)
-        self.heads = config.num_attention_heads
-        self.head_size = hidden // self.heads
-        self.query = Dense(hidden, hidden, self.compute_type)
-        self.key = Dense(hidden, hidden, self.compute_type)
-        self.value = Dense(hidden, hidden, self.compute_type)
-        self.output = Dense(hidden, hidden, self.compute_type)
+        hidden, compute_type = config.hidden_size, compute_dtype(config)
+        self.query = Dense(hidden, hidden, compute_type)
+        self.key = Dense(hidden, hidden, compute_type)
+        self.value = Dense(hidden, hidden, compute_type)
+        self.output = Dense(hidden, hidden, compute_type)
         self.layer_norm = LayerNorm(hidden, config.layer_norm_eps)
-        self.scale = 1.0 / math.sqrt(self.head_size)
-        self.apart = on_cpu()
-        self.split_query = split_heads(self.scale)
-        self.split = split_heads()
-        self.product = matrix_product(self.compute_type, transpose_b=True)
-        self.add_bias = add_bias()
-        self.swap = swap_middle_axes()
-        self.relative = config.use_relative_positions
-        self.weights = attention_weights(self.relative)
-        self.scores = matrix_product(self.compute_type, transpose_b=True)
-        self.context = matrix_product(self.compute_type)
-        self.probability_dropout = Dropout(config.attention_probs_dropout_prob, site)
+        self.attention = attention(config, site)
         self.dropout = Dropout(config.hidden_dropout_prob, site + 1)
-        if self.relative:
-            self.max_distance = config.max_relative_position
-            self.relative_table = Tensor(relative_position_table(self.max_distance, self.head_size))
-
-    def by_heads(self, dense: Dense, split: nn.Cell, x: Tensor, batch: int) -> Tensor:
-        """A dense layer of x (N, H), by heads: (B, A, L, D) in the compute type."""
-        heads = (self.heads, self.head_size)
-        product = dense.product(x).reshape((batch, -1, *heads))
-        return ops.cast(split(product, dense.bias.reshape(heads)), self.compute_type)
-
-    def project(self, x: Tensor, batch: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Scaled queries, keys and values of x (N, H), each (B, A, L, D) in the compute type."""
-        if self.apart:
-            query = self.by_heads(self.query, self.split_query, x, batch)
-            key = self.by_heads(self.key, self.split, x, batch)
-            return query, key, self.by_heads(self.value, self.split, x, batch)
-        # One product; the joined and cast weights are made once for all layers that share them.
-        denses = self.query, self.key, self.value
-        weight = ops.concat([ops.cast(dense.weight.expand_dims(0), self.compute_type) for dense in denses])
-        bias = ops.concat([ops.cast(dense.bias.expand_dims(0), self.compute_type) for dense in denses])
-        product = self.product(ops.cast(x, self.compute_type), weight.reshape((-1, x.shape[1])))
-        product = self.add_bias(product, bias.reshape((-1,)))
-        product = product.reshape((batch, -1, 3, self.heads, self.head_size)).transpose((2, 0, 3, 1, 4))
-        query, key, value = ops.unstack(product)
-        return query * self.scale, key, value
-
-    def relative_embeddings(self, length: int) -> Tensor:
-        """Embeddings of the clipped distances between all pairs of positions, (L, L, D)."""
-        position = ops.cast(ops.range(0, length, 1), ms.float32)  # ONNX clips nothing but floats
-        distance = position.reshape((1, -1)) - position.reshape((-1, 1))
-        distance = ops.clamp(distance, -self.max_distance, self.max_distance)
-        rows = ops.cast(distance + self.max_distance, ms.int32)
-        return ops.cast(ops.gather(self.relative_table, rows, 0), self.compute_type)
-
-    def per_query(self, product: nn.Cell, x: Tensor, table: Tensor) -> Tensor:
-        """Multiply each query position's rows of x (B, A, L, *) by its matrix of table (L, *, *): (L, B * A, *)."""
-        batch, heads, length, size = x.shape
-        rows = self.swap(x.reshape((1, batch * heads, length, size)))
-        return product(rows.reshape((length, batch * heads, size)), table)
 
     def construct(self, x: Tensor, score_mask: Tensor, dropout_key: Tensor) -> Tensor:
-        batch, _, _, length = score_mask.shape
-        query, key, value = self.project(x, batch)
-        scores = ops.cast(self.scores(query, key), ms.float32)  # B, A, L, L
-        if self.relative:
-            table = self.relative_embeddings(length)
-            relative = ops.cast(self.per_query(self.scores, query, table), ms.float32)
-            probabilities = self.weights(scores, score_mask, relative)
-        else:
-            probabilities = self.weights(scores, score_mask)
-        flat = self.probability_dropout(probabilities.reshape((-1, length)), dropout_key)
-        probabilities = ops.cast(flat.reshape((batch, self.heads, length, length)), self.compute_type)
-        context = self.context(probabilities, value)  # B, A, L, D
-        if self.relative:
-            relative = self.per_query(self.context, probabilities, table)
-            context = context + self.swap(relative.expand_dims(0)).reshape(context.shape)
-        context = self.swap(context).reshape((batch * length, self.heads * self.head_size))
-        return self.close(context, x, dropout_key)
+        weights = self.query.weight, self.key.weight, self.value.weight
+        biases = self.query.bias, self.key.bias, self.value.bias
+        return self.close(self.attention(x, weights, biases, score_mask, dropout_key), x, dropout_key)
 
 
 class FeedForward(Block):
@@ -270,8 +184,8 @@ class Encoder(nn.Cell):
 
     def construct(self, x: Tensor, score_mask: Tensor, dropout_key: Tensor) -> Tensor:
         key = dropout_key
-        for attention, feed_forward in self.layers:
-            x = self.layer(attention, feed_forward, x, score_mask, key)
+        for sets in self.layers:
+            x = self.layer(*sets, x, score_mask, key)
             key = key + LAYER_KEY_STEP
         return x
 

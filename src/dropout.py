@@ -76,13 +76,19 @@ class Dropout(nn.Cell):
         """Whether this is not the identity."""
         return self.training and self.probability > 0.0
 
-    def construct(self, x: Tensor, key: Tensor) -> Tensor:
-        if not self.drops():
-            return x
-        rows, columns = x.shape
+    def factors(self, rows: int, columns: int, key: Tensor) -> tuple[Tensor, Tensor]:
+        """What the hashes of a mask (rows, columns) are a product of: (rows, 32) and (columns, 32).
+
+        Hashes are below 2**9, in steps of 2**-14.
+        """
         hashes = mix_bits(mix_bits(key + self.site) + ops.range(0, FEATURES, 1).astype(ms.int32))
         odd = ops.cast(ops.bitwise_and(hashes, Tensor(63, ms.int32)), ms.float32) * 2.0 + 1.0
         by_key = random_features(rows, 0) * self.spread(odd, (rows, FEATURES))
         high = ops.floor(by_key * 2.0**-3)  # without the last 3 bits of row[k] key[k]; of these the last 8 count
         parts = ops.concat((high - ops.floor(high * 2.0**-8) * 2.0**8, by_key * 2.0**-3 - high), 1) * 2.0**-11
-        return self.mask(x, self.matmul(parts, random_features(columns, 1)))  # hashes: below 2**9, in steps of 2**-14
+        return parts, random_features(columns, 1)
+
+    def construct(self, x: Tensor, key: Tensor) -> Tensor:
+        if not self.drops():
+            return x
+        return self.mask(x, self.matmul(*self.factors(*x.shape, key)))

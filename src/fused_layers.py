@@ -36,9 +36,14 @@ def _library() -> Path | None:
     return library
 
 
+def have_attention() -> bool:
+    """Whether they have Attention, which needs oneDNN."""
+    return used() and _finds_products(_library())
+
+
 def have_products() -> bool:
-    """Whether these cells shall multiply matrices too: oneDNN is there, and is not to round to bfloat16."""
-    return used() and os.environ.get(FPMATH_MODE) != "BF16" and _finds_products(_library())
+    """Whether they shall multiply matrices of any kind: oneDNN is there, and is not to round to bfloat16."""
+    return have_attention() and os.environ.get(FPMATH_MODE) != "BF16"
 
 
 @functools.cache
@@ -59,6 +64,9 @@ def _operation(name: str, shapes: Callable, outputs: int = 1) -> ops.Custom:
     """An operation of the library; `shapes` makes its outputs' shapes of its inputs', all are float32."""
     types = ms.float32 if outputs == 1 else (ms.float32,) * outputs
     return ops.Custom(f"{_library()}:{name}", shapes, lambda *_: types, func_type="aot")
+
+
+NOTHING = Tensor(np.zeros(1, np.float32))  # stands for an operand that there is none of
 
 
 def _scalar(value: float) -> Tensor:
@@ -146,75 +154,78 @@ class AddNormalise(nn.Cell):
         return gradient, sums[2], gradient, sums[0], sums[1]
 
 
-class AttentionWeights(nn.Cell):
-    """softmax(scores + mask): scores (B, A, L, K), mask (B, 1, 1, K), which has no gradient -> (B, A, L, K)."""
+class Attention(nn.Cell):
+    """Scaled dot-product attention by heads (Vaswani et al. 2017, section 3.2), of which no scores are kept.
 
-    def __init__(self) -> None:
+    Args:
+        heads: A. table: fixed embeddings of relative positions (2 M + 1, D), added to keys and values; None: none.
+        probability: of the dropout of probabilities, if there are factors of its hashes.
+
+    Inputs: query, key, value (N, H), products that their biases (H) are still to be added to; score_mask (B, 1, 1, L),
+    which is added to scores and has no gradient; of Dropout.factors for rows B A L and columns L, or NOTHING twice.
+    Output: (N, H).
+    """
+
+    def __init__(self, heads: int, table: Tensor | None, probability: float) -> None:
         super().__init__()
-        self.value = _operation("attention_weights", lambda scores, mask: scores)
-        self.gradient = _operation("softmax_gradient", lambda dy, y: y)
+        self.both = _Attention(heads, probability)
+        self.table = NOTHING if table is None else table
 
-    def construct(self, scores: Tensor, mask: Tensor) -> Tensor:
-        return self.value(scores, mask)
+    def construct(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        biases: tuple[Tensor, Tensor, Tensor],
+        score_mask: Tensor,
+        factors: tuple[Tensor, Tensor] = (NOTHING, NOTHING),
+    ) -> Tensor:
+        return self.both(query, key, value, *biases, score_mask, self.table, *factors)[0]
 
-    def bprop(self, scores: Tensor, mask: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor, Tensor]:
-        return self.gradient(dout, out), ops.zeros_like(mask)
 
+class _Attention(nn.Cell):
+    """Attention beside each query's largest score and inverse sum of exponentials, (B A, L, 2), for the gradient."""
 
-class RelativeAttentionWeights(nn.Cell):
-    """AttentionWeights with further scores (L, B * A, K), those of each query's relative positions."""
-
-    def __init__(self) -> None:
+    def __init__(self, heads: int, probability: float) -> None:
         super().__init__()
-        self.value = _operation("relative_attention_weights", lambda scores, *_: scores)
-        self.gradient = _operation("softmax_gradient", lambda dy, y: y)
-        self.swap = SwapMiddleAxes()
+        self.settings = Tensor(np.array([heads, probability], np.float32))
+        self.value = _operation("attention", lambda query, *others: (query, [others[5][0] * heads, others[5][3], 2]), 2)
+        self.gradient = _operation("attention_gradient", lambda dy, *others: (*others[:6],), 6)
 
-    def construct(self, scores: Tensor, mask: Tensor, relative: Tensor) -> Tensor:
-        return self.value(scores, mask, relative)
+    def construct(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        query_bias: Tensor,
+        key_bias: Tensor,
+        value_bias: Tensor,
+        score_mask: Tensor,
+        table: Tensor,
+        by_row: Tensor,
+        by_column: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        operands = query, key, value, query_bias, key_bias, value_bias, score_mask, table, by_row, by_column
+        return self.value(*operands, self.settings)
 
     def bprop(
-        self, scores: Tensor, mask: Tensor, relative: Tensor, out: Tensor, dout: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        gradient = self.gradient(dout, out)
-        length, groups, keys = relative.shape
-        swapped = self.swap(gradient.reshape((1, groups, length, keys)))
-        return gradient, ops.zeros_like(mask), swapped.reshape((length, groups, keys))
-
-
-class SwapMiddleAxes(nn.Cell):
-    """(P, Q, R, D) -> (P, R, Q, D), float32 or float16."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.value = _operation("swap_middle_axes", lambda x: [x[0], x[2], x[1], x[3]])
-
-    def swap(self, x: Tensor) -> Tensor:
-        return ops.cast(self.value(ops.cast(x, ms.float32)), x.dtype)
-
-    def construct(self, x: Tensor) -> Tensor:
-        return self.swap(x)
-
-    def bprop(self, x: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor]:
-        return (self.swap(dout),)
-
-
-class SplitHeads(nn.Cell):
-    """(x + bias) scale, by heads: (B, L, A, D), (A, D) -> (B, A, L, D)."""
-
-    def __init__(self, scale: float) -> None:
-        super().__init__()
-        self.scale = _scalar(scale)
-        self.value = _operation("split_heads", lambda x, *_: [x[0], x[2], x[1], x[3]])
-        self.gradient = _operation(
-            "split_heads_gradient", lambda dy, _: ([dy[0], dy[2], dy[1], dy[3]], [dy[1], dy[3]]), 2
-        )
-
-    def construct(self, x: Tensor, bias: Tensor) -> Tensor:
-        return self.value(x, bias, self.scale)
-
-    def bprop(self, x: Tensor, bias: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor, Tensor]:
-        return self.gradient(dout, self.scale)
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        query_bias: Tensor,
+        key_bias: Tensor,
+        value_bias: Tensor,
+        score_mask: Tensor,
+        table: Tensor,
+        by_row: Tensor,
+        by_column: Tensor,
+        out: tuple[Tensor, Tensor],
+        dout: tuple[Tensor, Tensor],
+    ) -> tuple[Tensor, ...]:
+        constants = score_mask, table, by_row, by_column
+        operands = query, key, value, query_bias, key_bias, value_bias, *constants, self.settings
+        return (*self.gradient(dout[0], *operands, out[1]), *[ops.zeros_like(each) for each in constants])
 
 
 class ApplyMask(nn.Cell):

@@ -6,13 +6,16 @@ Ascend have the stock forms, each a kernel of one pass (`on_cpu`).
 Shape letters: B batch, L length, H hidden size, V vocabulary size, N = B * L rows.
 """
 
+import contextlib
 import math
+from collections.abc import Iterator
 
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from src import fused_layers
+from src.albert_config import AlbertConfig
 
 _mean_last = ops.ReduceMean(keep_dims=True)
 _sum_last = ops.ReduceSum(keep_dims=True)
@@ -20,9 +23,28 @@ _sum_all = ops.ReduceSum()
 _matmul = ops.MatMul()
 
 
+def compute_dtype(config: AlbertConfig) -> ms.dtype:
+    """What operands of matrix products are cast to."""
+    return ms.float16 if config.compute_type == "float16" else ms.float32
+
+
+_made_for = [""]
+
+
 def on_cpu() -> bool:
     """Whether networks that are made now are for a CPU."""
-    return ms.get_context("device_target") == "CPU"
+    return (_made_for[0] or ms.get_context("device_target")) == "CPU"
+
+
+@contextlib.contextmanager
+def made_for(target: str) -> Iterator[None]:
+    """Networks made inside have the form for this target, CPU, GPU or Ascend, whichever device is set."""
+    before = _made_for[0]
+    _made_for[0] = target
+    try:
+        yield
+    finally:
+        _made_for[0] = before
 
 
 def sigmoid_tanh(x: Tensor) -> Tensor:
@@ -213,65 +235,7 @@ class _Softmax(nn.Cell):
         return (out * (dout - self.spread(total, out.shape)),)
 
 
-class _AttentionWeights(nn.Cell):
-    """softmax(scores + mask): (B, A, L, K), (B, 1, 1, K) -> (B, A, L, K), float32."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.softmax = softmax()
-        self.spread = Spread()
-
-    def construct(self, scores: Tensor, mask: Tensor) -> Tensor:
-        return self.softmax(scores + self.spread(mask, scores.shape))
-
-
-class _RelativeAttentionWeights(nn.Cell):
-    """_AttentionWeights with further scores (L, B * A, K), those of each query's relative positions."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weights = _AttentionWeights()
-        self.swap = _SwapMiddleAxes()
-
-    def construct(self, scores: Tensor, mask: Tensor, relative: Tensor) -> Tensor:
-        return self.weights(scores + self.swap(relative.expand_dims(0)).reshape(scores.shape), mask)
-
-
-def attention_weights(relative: bool) -> nn.Cell:
-    """What makes probabilities of attention scores and the mask, with or without scores of relative positions."""
-    if fused_layers.used():
-        return fused_layers.RelativeAttentionWeights() if relative else fused_layers.AttentionWeights()
-    return _RelativeAttentionWeights() if relative else _AttentionWeights()
-
-
-class _SplitHeads(nn.Cell):
-    """(x + bias) scale, by heads: (B, L, A, D), (A, D) -> (B, A, L, D)."""
-
-    def __init__(self, scale: float) -> None:
-        super().__init__()
-        self.scale = scale
-        self.add_bias = add_bias()
-        self.swap = _SwapMiddleAxes()
-
-    def construct(self, x: Tensor, bias: Tensor) -> Tensor:
-        shape = x.shape
-        rows = self.add_bias(x.reshape((shape[0] * shape[1], -1)), ops.cast(bias.reshape((-1,)), x.dtype))
-        if self.scale != 1.0:
-            rows = rows * self.scale
-        return self.swap(rows.reshape(shape))
-
-
-def split_heads(scale: float = 1.0) -> nn.Cell:
-    """What makes of x (B, L, A, D) and its bias (A, D) the scaled sum by heads, (B, A, L, D)."""
-    return fused_layers.SplitHeads(scale) if fused_layers.used() else _SplitHeads(scale)
-
-
-def swap_middle_axes() -> nn.Cell:
-    """What makes (P, R, Q, D) of (P, Q, R, D)."""
-    return fused_layers.SwapMiddleAxes() if fused_layers.used() else _SwapMiddleAxes()
-
-
-class _SwapMiddleAxes(nn.Cell):
+class SwapMiddleAxes(nn.Cell):
     """(P, Q, R, D) -> (P, R, Q, D), any type.
 
     On CPU a gather of rows of D entries: MindSpore's Transpose kernel there takes three times as long and holds its

@@ -10,7 +10,6 @@ from mindspore import Tensor, ops
 from benchmarks.operations import FinalGraph, OperationsConfig
 from benchmarks.turns import Contender
 from model_utils.native_code import left_out
-from src import albert_model, layers
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.albert_model import ScoresNetwork, initialise_weights
@@ -20,17 +19,12 @@ from src.finetune_eval_model import (
     SpanSearchScores,
     TokenClassificationScores,
 )
+from src.layers import made_for
 from tests.helpers.tiny_model import KEY, TINY, batch
 
 
-@pytest.fixture
-def accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (layers, albert_model):
-        monkeypatch.setattr(module, "on_cpu", lambda: False)
-
-
-def losses_and_gradients(config: AlbertConfig) -> tuple[list[float], dict[str, np.ndarray]]:
-    with left_out():
+def losses_and_gradients(config: AlbertConfig, target: str) -> tuple[list[float], dict[str, np.ndarray]]:
+    with left_out(), made_for(target):
         network = AlbertForPreTraining(config, seed=1).set_train(True)
     inputs = [Tensor(batch(config)[name]) for name in network.input_columns]
     weights = ms.ParameterTuple(network.trainable_params())
@@ -49,13 +43,10 @@ def losses_and_gradients(config: AlbertConfig) -> tuple[list[float], dict[str, n
     ],
     ids=str,
 )
-def test_losses_and_gradients_are_those_on_a_cpu(
-    changes: dict, tolerance: float, request: pytest.FixtureRequest
-) -> None:
+def test_losses_and_gradients_are_those_on_a_cpu(changes: dict, tolerance: float) -> None:
     config = TINY.replace(**changes)
-    losses, gradients = losses_and_gradients(config)
-    request.getfixturevalue("accelerator")
-    found, found_gradients = losses_and_gradients(config)
+    losses, gradients = losses_and_gradients(config, "CPU")
+    found, found_gradients = losses_and_gradients(config, "GPU")
     np.testing.assert_allclose(found, losses, rtol=tolerance)
     for name, gradient in gradients.items():
         scale = np.abs(gradient).max()
@@ -71,13 +62,11 @@ def test_losses_and_gradients_are_those_on_a_cpu(
     ],
     ids=("sequences", "tokens", "spans"),
 )
-def test_answers_are_those_on_a_cpu(make: Callable[[], ScoresNetwork], request: pytest.FixtureRequest) -> None:
+def test_answers_are_those_on_a_cpu(make: Callable[[], ScoresNetwork]) -> None:
     columns = batch() | {"p_mask": np.zeros((3, 12), np.int32)}
     found = []
-    for on_cpu in (True, False):
-        if not on_cpu:
-            request.getfixturevalue("accelerator")
-        with left_out():
+    for target in ("CPU", "GPU"):
+        with left_out(), made_for(target):
             scores = make()
         initialise_weights(scores, 0.3, 1)
         network = AnsweringNetwork(scores)

@@ -10,7 +10,8 @@ from model_utils.native_code import left_out
 from src import layers
 from src.albert_config import PRESETS, AlbertConfig
 from src.albert_for_pre_training import AlbertForPreTraining, PreTrainingScores, initialise_output_bias
-from src.albert_model import AlbertModel, initialise_weights, relative_position_table, sharing_plan
+from src.albert_model import AlbertModel, initialise_weights, sharing_plan
+from src.attention import relative_position_table
 from src.dropout import Dropout, mix_bits
 from src.layers import GeluErf, GeluTanh, LayerNorm, cross_entropy, sigmoid_tanh
 from tests.helpers.tiny_model import KEY, TINY, batch

@@ -1,0 +1,163 @@
+"""Multi-head self-attention (Vaswani et al. 2017, section 3.2), in the form that suits the device.
+
+On CPUs queries, keys and values come from three products, and fused_layers.Attention makes one operation of the rest.
+Without a compiler, for exports, in float16 and on GPUs and Ascend it is composed of MindSpore's operations; GPUs and
+Ascend have one product for queries, keys and values.
+Shape letters: B batch, L length, A heads, D size of a head, H = A D, N = B L.
+"""
+
+import math
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn, ops
+
+from src import fused_layers
+from src.albert_config import AlbertConfig
+from src.dropout import Dropout
+from src.layers import (
+    Spread,
+    SwapMiddleAxes,
+    add_bias,
+    compute_dtype,
+    matrix_product,
+    on_cpu,
+    softmax,
+)
+
+
+def relative_position_table(max_distance: int, head_size: int) -> np.ndarray:
+    """NEZHA's fixed relative embeddings (Wei et al. 2019, section 3.2, equation 5), (2 * max_distance + 1, D) float32.
+
+    Row r stands for the distance r - max_distance: sin(distance / 10000^(2k/D)) in even columns, cos in odd ones.
+    """
+    distances = np.arange(2 * max_distance + 1, dtype=np.float64)[:, None]
+    angles = distances / 10000.0 ** (2 * (np.arange(head_size) // 2) / head_size)
+    table = np.where(np.arange(head_size) % 2 == 0, np.sin(angles), np.cos(angles))
+    return table.astype(np.float32)
+
+
+def attention(config: AlbertConfig, site: int) -> nn.Cell:
+    """What computes the context (N, H); probabilities are dropped out at `site`.
+
+    Inputs: x (N, H); weights (H, H) and biases (H) of queries, keys and values; score_mask (B, 1, 1, L), added to
+    scores; dropout_key () int32.
+    """
+    fused = compute_dtype(config) == ms.float32 and fused_layers.have_attention()
+    return (FusedAttention if fused else Attention)(config, site)
+
+
+class _Projections(nn.Cell):
+    """What both forms have."""
+
+    def __init__(self, config: AlbertConfig, site: int) -> None:
+        super().__init__()
+        self.compute_type = compute_dtype(config)
+        self.heads = config.num_attention_heads
+        self.head_size = config.hidden_size // self.heads
+        self.relative = config.use_relative_positions
+        self.max_distance = config.max_relative_position
+        if self.relative:
+            self.relative_table = Tensor(relative_position_table(self.max_distance, self.head_size))
+        self.product = matrix_product(self.compute_type, transpose_b=True)
+        self.dropout = Dropout(config.attention_probs_dropout_prob, site)
+
+
+class FusedAttention(_Projections):
+    """The form of fused_layers."""
+
+    def __init__(self, config: AlbertConfig, site: int) -> None:
+        super().__init__(config, site)
+        table = self.relative_table if self.relative else None
+        self.attention = fused_layers.Attention(self.heads, table, self.dropout.probability)
+
+    def construct(
+        self,
+        x: Tensor,
+        weights: tuple[Tensor, Tensor, Tensor],
+        biases: tuple[Tensor, Tensor, Tensor],
+        score_mask: Tensor,
+        dropout_key: Tensor,
+    ) -> Tensor:
+        query, key, value = (self.product(x, weight) for weight in weights)
+        if not self.dropout.drops():
+            return self.attention(query, key, value, biases, score_mask)
+        length = score_mask.shape[-1]
+        factors = self.dropout.factors(x.shape[0] * self.heads, length, dropout_key)
+        return self.attention(query, key, value, biases, score_mask, factors)
+
+
+class Attention(_Projections):
+    """The form of MindSpore's operations."""
+
+    def __init__(self, config: AlbertConfig, site: int) -> None:
+        super().__init__(config, site)
+        self.scale = 1.0 / math.sqrt(self.head_size)
+        self.apart = on_cpu()
+        self.add_bias = add_bias()
+        self.swap = SwapMiddleAxes()
+        self.spread = Spread()
+        self.softmax = softmax()
+        self.scores = matrix_product(self.compute_type, transpose_b=True)
+        self.context = matrix_product(self.compute_type)
+
+    def by_heads(self, x: Tensor, weight: Tensor, bias: Tensor, batch: int, scale: float) -> Tensor:
+        """A scaled dense layer of x (N, H), by heads: (B, A, L, D) in the compute type."""
+        rows = self.add_bias(ops.cast(self.product(x, ops.cast(weight, self.compute_type)), ms.float32), bias)
+        if scale != 1.0:
+            rows = rows * scale
+        return ops.cast(self.swap(rows.reshape((batch, -1, self.heads, self.head_size))), self.compute_type)
+
+    def project(
+        self, x: Tensor, weights: tuple[Tensor, ...], biases: tuple[Tensor, ...], batch: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Scaled queries, keys and values of x (N, H), each (B, A, L, D) in the compute type."""
+        x = ops.cast(x, self.compute_type)
+        if self.apart:
+            query = self.by_heads(x, weights[0], biases[0], batch, self.scale)
+            key = self.by_heads(x, weights[1], biases[1], batch, 1.0)
+            return query, key, self.by_heads(x, weights[2], biases[2], batch, 1.0)
+        # One product; the joined and cast weights are made once for all layers that share them.
+        weight = ops.concat([ops.cast(each.expand_dims(0), self.compute_type) for each in weights])
+        bias = ops.concat([ops.cast(each.expand_dims(0), self.compute_type) for each in biases])
+        product = self.add_bias(self.product(x, weight.reshape((-1, x.shape[1]))), bias.reshape((-1,)))
+        product = product.reshape((batch, -1, 3, self.heads, self.head_size)).transpose((2, 0, 3, 1, 4))
+        query, key, value = ops.unstack(product)
+        return query * self.scale, key, value
+
+    def relative_embeddings(self, length: int) -> Tensor:
+        """Embeddings of the clipped distances between all pairs of positions, (L, L, D)."""
+        position = ops.cast(ops.range(0, length, 1), ms.float32)  # ONNX clips nothing but floats
+        distance = position.reshape((1, -1)) - position.reshape((-1, 1))
+        distance = ops.clamp(distance, -self.max_distance, self.max_distance)
+        rows = ops.cast(distance + self.max_distance, ms.int32)
+        return ops.cast(ops.gather(self.relative_table, rows, 0), self.compute_type)
+
+    def per_query(self, product: nn.Cell, x: Tensor, table: Tensor) -> Tensor:
+        """Multiply each query position's rows of x (B, A, L, *) by its matrix of table (L, *, *): (B, A, L, *)."""
+        batch, heads, length, size = x.shape
+        rows = self.swap(x.reshape((1, batch * heads, length, size)))
+        products = product(rows.reshape((length, batch * heads, size)), table)
+        return self.swap(products.expand_dims(0)).reshape((batch, heads, length, -1))
+
+    def construct(
+        self,
+        x: Tensor,
+        weights: tuple[Tensor, Tensor, Tensor],
+        biases: tuple[Tensor, Tensor, Tensor],
+        score_mask: Tensor,
+        dropout_key: Tensor,
+    ) -> Tensor:
+        batch, _, _, length = score_mask.shape
+        query, key, value = self.project(x, weights, biases, batch)
+        scores = ops.cast(self.scores(query, key), ms.float32)  # B, A, L, L
+        if self.relative:
+            table = self.relative_embeddings(length)
+            scores = scores + ops.cast(self.per_query(self.scores, query, table), ms.float32)
+        probabilities = self.softmax(scores + self.spread(score_mask, scores.shape))
+        flat = self.dropout(probabilities.reshape((-1, length)), dropout_key)
+        probabilities = ops.cast(flat.reshape((batch, self.heads, length, length)), self.compute_type)
+        context = self.context(probabilities, value)  # B, A, L, D
+        if self.relative:
+            context = context + self.per_query(self.context, probabilities, table)
+        return self.swap(context).reshape((batch * length, self.heads * self.head_size))
