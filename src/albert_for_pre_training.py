@@ -11,7 +11,7 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from src.albert_config import AlbertConfig
 from src.albert_model import TEXT_COLUMNS, ScoresNetwork, TrainingNetwork, compute_dtype
-from src.layers import Dense, LayerNorm, add_bias, bias_activation, cross_entropy, matrix_product
+from src.layers import Dense, LayerNorm, add_bias, bias_activation, cross_entropy, dense_product
 
 
 def gather_positions(sequence: Tensor, positions: Tensor) -> Tensor:
@@ -31,7 +31,7 @@ class MaskedTokenHead(nn.Cell):
         self.activation = bias_activation(config.hidden_act)
         self.layer_norm = LayerNorm(config.embedding_size, config.layer_norm_eps)
         self.bias = Parameter(Tensor(np.zeros(config.vocab_size, np.float32)), name="bias")
-        self.product = matrix_product(self.compute_type, transpose_b=True)
+        self.product = dense_product(self.compute_type)
         self.add_bias = add_bias()
 
     def construct(self, rows: Tensor, word_embeddings: Tensor) -> Tensor:

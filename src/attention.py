@@ -20,7 +20,7 @@ from src.layers import (
     SwapMiddleAxes,
     add_bias,
     compute_dtype,
-    matrix_product,
+    dense_product,
     on_cpu,
     softmax,
 )
@@ -59,8 +59,18 @@ class _Projections(nn.Cell):
         self.max_distance = config.max_relative_position
         if self.relative:
             self.relative_table = Tensor(relative_position_table(self.max_distance, self.head_size))
-        self.product = matrix_product(self.compute_type, transpose_b=True)
         self.dropout = Dropout(config.attention_probs_dropout_prob, site)
+
+
+class ThreeProducts(nn.Cell):
+    """x W^T for each of three W: (N, K), (M, K) -> (N, M)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.product = dense_product(ms.float32)
+
+    def construct(self, x: Tensor, first: Tensor, second: Tensor, third: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.product(x, first), self.product(x, second), self.product(x, third)
 
 
 class FusedAttention(_Projections):
@@ -69,6 +79,7 @@ class FusedAttention(_Projections):
     def __init__(self, config: AlbertConfig, site: int) -> None:
         super().__init__(config, site)
         table = self.relative_table if self.relative else None
+        self.products = fused_layers.ThreeProducts() if fused_layers.have_products() else ThreeProducts()
         self.attention = fused_layers.Attention(self.heads, table, self.dropout.probability)
 
     def construct(
@@ -79,7 +90,7 @@ class FusedAttention(_Projections):
         score_mask: Tensor,
         dropout_key: Tensor,
     ) -> Tensor:
-        query, key, value = (self.product(x, weight) for weight in weights)
+        query, key, value = self.products(x, *weights)
         if not self.dropout.drops():
             return self.attention(query, key, value, biases, score_mask)
         length = score_mask.shape[-1]
@@ -98,8 +109,9 @@ class Attention(_Projections):
         self.swap = SwapMiddleAxes()
         self.spread = Spread()
         self.softmax = softmax()
-        self.scores = matrix_product(self.compute_type, transpose_b=True)
-        self.context = matrix_product(self.compute_type)
+        self.product = dense_product(self.compute_type)
+        self.scores = ops.BatchMatMul(transpose_b=True)
+        self.context = ops.BatchMatMul()
 
     def by_heads(self, x: Tensor, weight: Tensor, bias: Tensor, batch: int, scale: float) -> Tensor:
         """A scaled dense layer of x (N, H), by heads: (B, A, L, D) in the compute type."""
@@ -133,7 +145,7 @@ class Attention(_Projections):
         rows = ops.cast(distance + self.max_distance, ms.int32)
         return ops.cast(ops.gather(self.relative_table, rows, 0), self.compute_type)
 
-    def per_query(self, product: nn.Cell, x: Tensor, table: Tensor) -> Tensor:
+    def per_query(self, product: ops.Primitive, x: Tensor, table: Tensor) -> Tensor:
         """Multiply each query position's rows of x (B, A, L, *) by its matrix of table (L, *, *): (B, A, L, *)."""
         batch, heads, length, size = x.shape
         rows = self.swap(x.reshape((1, batch * heads, length, size)))

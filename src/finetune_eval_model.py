@@ -13,7 +13,7 @@ from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import PreTrainingScores, gather_positions
 from src.albert_model import TEXT_COLUMNS, ScoresNetwork
 from src.dropout import Dropout
-from src.layers import Dense, LayerNorm, Spread, add_bias, matrix_product, sigmoid_tanh, softmax
+from src.layers import Dense, LayerNorm, Spread, add_bias, dense_product, sigmoid_tanh, softmax
 
 FORBIDDEN = 1e30  # subtracted from the scores of tokens that cannot be an answer (google's p_mask)
 DROPOUT_SITE = 1001  # beyond those of the encoder
@@ -147,8 +147,8 @@ class SpanSearchScores(ScoresNetwork):
         self.softmax = softmax()
         self.add_bias = add_bias()
         self.spread = Spread()
-        self.product = matrix_product(ms.float32)
-        self.product_nt = matrix_product(ms.float32, transpose_b=True)
+        self.dense_product = dense_product(ms.float32)
+        self.mean = ops.BatchMatMul()
         self.top = ops.TopK(sorted=True)
 
     def mask(self, logits: Tensor, p_mask: Tensor) -> Tensor:
@@ -170,9 +170,9 @@ class SpanSearchScores(ScoresNetwork):
         joined = (batch, starts, length, self.hidden_size)
         weight = self.end_hidden.weight
         rows = sequence.reshape((-1, self.hidden_size))
-        of_token = self.add_bias(self.product_nt(rows, weight[:, : self.hidden_size]), self.end_hidden.bias)
+        of_token = self.add_bias(self.dense_product(rows, weight[:, : self.hidden_size]), self.end_hidden.bias)
         of_token = self.spread(of_token.reshape((batch, 1, length, self.hidden_size)), joined)
-        of_start = self.product_nt(start_states, weight[:, self.hidden_size :])
+        of_start = self.dense_product(start_states, weight[:, self.hidden_size :])
         of_start = self.spread(of_start.reshape((batch, starts, 1, self.hidden_size)), joined)
         rows = self.end_layer_norm(sigmoid_tanh((of_token + of_start).reshape((-1, self.hidden_size))))
         logits = self.end_logits(rows).reshape((batch, starts, length))
@@ -180,7 +180,7 @@ class SpanSearchScores(ScoresNetwork):
 
     def answerable(self, sequence: Tensor, start_logits: Tensor, dropout_key: Tensor) -> Tensor:
         """cls_logits (B,) from the first token and the mean token under the start distribution."""
-        expected = self.product(self.softmax(start_logits).expand_dims(1), sequence).squeeze(1)
+        expected = self.mean(self.softmax(start_logits).expand_dims(1), sequence).squeeze(1)
         rows = sigmoid_tanh(self.answer_hidden(ops.concat((expected, sequence[:, 0]), 1)))
         return self.answer_logits(self.answer_dropout(rows, dropout_key)).squeeze(1)
 

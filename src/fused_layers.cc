@@ -214,57 +214,73 @@ Sgemm sgemm() {
   return function;
 }
 
-// The product of one pair of matrices or of each of as many pairs, (..., m, n) = op(...) (..., m, k) op(...) (..., k, n).
-class Products {
+// Products x W^T of one x (n, k) and several W (m, k), and their gradients. Operands behind `first` others: x, then each W.
+class Projections {
  public:
-  Products(const Operands &o, bool transpose_a, bool transpose_b)
-      : o_(o), transpose_a_(transpose_a), transpose_b_(transpose_b) {
-    const int64_t *of_a = o.shapes[0] + o.ranks[0] - 2, *of_b = o.shapes[1] + o.ranks[1] - 2;
-    m_ = of_a[transpose_a ? 1 : 0], k_ = of_a[transpose_a ? 0 : 1], n_ = of_b[transpose_b ? 0 : 1];
-    lda_ = of_a[1], ldb_ = of_b[1];
-    fit_ = o.ranks[0] == o.ranks[1] && of_b[transpose_b ? 1 : 0] == k_;
-    for (int axis = 0; axis + 2 < o.ranks[0]; ++axis) {
-      fit_ = fit_ && o.shapes[0][axis] == o.shapes[1][axis];
-      pairs_ *= o.shapes[0][axis];
-    }
+  Projections(const Operands &o, int first, int number) : o_(o), first_(first), number_(number) {
+    n_ = o.rows(first), k_ = o.last(first);
+    fit_ = sgemm() != nullptr;
+    for (int i = 0; i < number; ++i) fit_ = fit_ && o.ranks[first + 1 + i] == 2 && o.last(first + 1 + i) == k_;
   }
 
-  // 0, or the number of an error, oneDNN's or 1: there is no oneDNN, or the shapes do not fit each other.
-  int run() {
-    if (!fit_ || !sgemm()) return 1;
-    const int64_t cost = m_ * n_ * k_ / 128;  // as entries of other operations
-    const int64_t threads = std::max<int64_t>(1, std::min(Team::get().size(), pairs_ * cost / kLeast));
-    const bool whole = pairs_ >= 4 * threads || std::max(m_, n_) < 16 * threads;
-    const int64_t slices = whole ? 1 : threads, units = pairs_ * slices, parts = std::min(threads, units);
-    Team::get().run(parts, [&](int64_t part) {
-      for (int64_t i = units * part / parts; i < units * (part + 1) / parts; ++i) slice(i / slices, i % slices, slices);
+  // Writes each product (n, m). 0, or the number of an error, oneDNN's or 1: operands do not fit each other.
+  int values(int out) {
+    return each_slice(number_, [&](int i, int64_t slice, int64_t slices) {
+      multiply('N', 'T', n_, width(i), k_, o_[first_], k_, weight(i), k_, 0.0f, o_[out + i], slice, slices);
     });
-    return status_;
+  }
+
+  // Of each product's gradient dy (n, m), the first operands: writes that of x and those of each W.
+  int gradients(int out) {
+    for (int i = 0; i < number_; ++i) fit_ = fit_ && o_.rows(i) == n_ && o_.last(i) == width(i);
+    return each_slice(number_ + 1, [&](int i, int64_t slice, int64_t slices) {
+      if (i) {
+        const int64_t m = width(i - 1);
+        multiply('T', 'N', m, k_, n_, o_[i - 1], m, o_[first_], k_, 0.0f, o_[out + i], slice, slices);
+        return;
+      }
+      for (int each = 0; each < number_; ++each) {
+        const int64_t m = width(each);
+        multiply('N', 'N', n_, k_, m, o_[each], m, weight(each), k_, each ? 1.0f : 0.0f, o_[out], slice, slices);
+      }
+    });
   }
 
  private:
-  // One of so many slices of the longer side of a result.
-  void slice(int64_t pair, int64_t number, int64_t slices) {
-    const float *a = o_[0] + pair * m_ * k_, *b = o_[1] + pair * k_ * n_;
-    float *c = o_[2] + pair * m_ * n_;
-    int64_t m = m_, n = n_;
+  int64_t width(int i) const { return o_.shapes[first_ + 1 + i][0]; }
+  const float *weight(int i) const { return o_[first_ + 1 + i]; }
+
+  // Calls work(i, slice, slices) for all slices of all i below `number`.
+  template <typename Work>
+  int each_slice(int number, Work work) {
+    if (!fit_) return 1;
+    int64_t entries = 0;  // as many as other operations do in this time
+    for (int i = 0; i < number_; ++i) entries += n_ * width(i) * k_ / 128;
+    const int64_t slices = std::max<int64_t>(1, std::min(Team::get().size(), entries / kLeast));
+    Team::get().run(number * slices, [&](int64_t part) { work(part / slices, part % slices, slices); });
+    return status_;
+  }
+
+  // One of so many slices, along the longer side, of c (m, n) = op(a) op(b) + beta c.
+  void multiply(char op_a, char op_b, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b,
+                int64_t ldb, float beta, float *c, int64_t slice, int64_t slices) {
+    const int64_t ldc = n, longer = std::max(m, n), begin = longer * slice / slices;
+    const int64_t size = longer * (slice + 1) / slices - begin;
     if (m >= n) {
-      const int64_t begin = m_ * number / slices;
-      m = m_ * (number + 1) / slices - begin;
-      a += transpose_a_ ? begin : begin * lda_;
-      c += begin * n_;
+      a += op_a == 'T' ? begin : begin * lda;
+      c += begin * ldc;
+      m = size;
     } else {
-      const int64_t begin = n_ * number / slices;
-      n = n_ * (number + 1) / slices - begin;
-      b += transpose_b_ ? begin * ldb_ : begin;
+      b += op_b == 'T' ? begin * ldb : begin;
       c += begin;
+      n = size;
     }
-    status_ |= sgemm()(transpose_a_ ? 'T' : 'N', transpose_b_ ? 'T' : 'N', m, n, k_, 1.0f, a, lda_, b, ldb_, 0.0f, c, n_);
+    if (size) status_ |= sgemm()(op_a, op_b, m, n, k, 1.0f, a, lda, b, ldb, beta, c, ldc);
   }
 
   const Operands &o_;
-  const bool transpose_a_, transpose_b_;
-  int64_t m_, n_, k_, lda_, ldb_, pairs_ = 1;
+  const int first_, number_;
+  int64_t n_, k_;
   bool fit_;
   std::atomic<int> status_{0};
 };
@@ -543,7 +559,7 @@ class Attention {
 }  // namespace
 
 #define OPERATION(name) \
-  extern "C" int name(int, void **data, int *ranks, int64_t **shapes, const char **, void *, void *)
+  extern "C" int name([[maybe_unused]] int count, void **data, int *ranks, int64_t **shapes, const char **, void *, void *)
 
 // Called by src/fused_layers.py before the first operation.
 extern "C" void set_threads(int threads) { Team::threads = threads; }
@@ -687,14 +703,17 @@ OPERATION(cross_entropy_gradient) {
   return 0;
 }
 
-// Whether the operations below can be called.
+// Whether attention and projections can be called.
 extern "C" bool has_products() { return sgemm() != nullptr; }
 
-// x (..., M, K), y (..., K, N) -> x y (..., M, N)
-OPERATION(product) { return Products(Operands{data, ranks, shapes}, false, false).run(); }
+// x (N, K), one or several W (M, K) -> each x W^T (N, M)
+OPERATION(project) {
+  const int number = (count - 1) / 2;
+  return Projections(Operands{data, ranks, shapes}, 0, number).values(1 + number);
+}
 
-// x (..., M, K), y (..., N, K) -> x y^T (..., M, N)
-OPERATION(product_nt) { return Products(Operands{data, ranks, shapes}, false, true).run(); }
-
-// x (..., K, M), y (..., K, N) -> x^T y (..., M, N)
-OPERATION(product_tn) { return Products(Operands{data, ranks, shapes}, true, false).run(); }
+// dy (N, M) of each, x (N, K), each W (M, K) -> dx (N, K), each dW (M, K)
+OPERATION(project_gradient) {
+  const int number = (count - 2) / 3;
+  return Projections(Operands{data, ranks, shapes}, number, number).gradients(2 * number + 1);
+}

@@ -74,22 +74,41 @@ def _scalar(value: float) -> Tensor:
 
 
 class Product(nn.Cell):
-    """x y, (..., M, K), (..., K, N) -> (..., M, N); or x y^T of y (..., N, K)."""
+    """x W^T: (N, K), (M, K) -> (N, M)."""
 
-    def __init__(self, transpose_b: bool) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.transpose_b = transpose_b
-        self.nn = _operation("product", lambda x, y: [*x[:-1], y[-1]])
-        self.nt = _operation("product_nt", lambda x, y: [*x[:-1], y[-2]])
-        self.tn = _operation("product_tn", lambda x, y: [*x[:-2], x[-1], y[-1]])
+        self.value = _operation("project", lambda x, weight: [x[0], weight[0]])
+        self.gradient = _operation("project_gradient", lambda dy, x, weight: (x, weight), 2)
 
-    def construct(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.nt(x, y) if self.transpose_b else self.nn(x, y)
+    def construct(self, x: Tensor, weight: Tensor) -> Tensor:
+        return self.value(x, weight)
 
-    def bprop(self, x: Tensor, y: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor, Tensor]:
-        if self.transpose_b:
-            return self.nn(dout, y), self.tn(dout, x)
-        return self.nt(dout, y), self.tn(x, dout)
+    def bprop(self, x: Tensor, weight: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor, Tensor]:
+        return self.gradient(dout, x, weight)
+
+
+class ThreeProducts(nn.Cell):
+    """x W^T for each of three W: (N, K), (M, K) -> (N, M)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.value = _operation("project", lambda x, *weights: tuple([x[0], each[0]] for each in weights), 3)
+        self.gradient = _operation("project_gradient", lambda *shapes: shapes[3:], 4)
+
+    def construct(self, x: Tensor, first: Tensor, second: Tensor, third: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.value(x, first, second, third)
+
+    def bprop(
+        self,
+        x: Tensor,
+        first: Tensor,
+        second: Tensor,
+        third: Tensor,
+        out: tuple[Tensor, Tensor, Tensor],
+        dout: tuple[Tensor, Tensor, Tensor],
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return self.gradient(*dout, x, first, second, third)
 
 
 class BiasGelu(nn.Cell):

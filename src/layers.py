@@ -315,22 +315,10 @@ class _CountedIdentity(nn.Cell):
         return dout, _sum_all(dout * dout)
 
 
-class _Product(nn.Cell):
-    """x y, (..., M, K), (..., K, N) -> (..., M, N); or x y^T of y (..., N, K)."""
-
-    def __init__(self, transpose_b: bool) -> None:
-        super().__init__()
-        self.matmul = ops.MatMul(transpose_b=transpose_b)
-        self.batch_matmul = ops.BatchMatMul(transpose_b=transpose_b)
-
-    def construct(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.matmul(x, y) if x.ndim == 2 else self.batch_matmul(x, y)
-
-
-def matrix_product(dtype: ms.dtype, transpose_b: bool = False) -> nn.Cell:
-    """What makes x y of x (..., M, K) and y (..., K, N), or x y^T of y (..., N, K), all of a dtype."""
+def dense_product(dtype: ms.dtype) -> nn.Cell | ops.Primitive:
+    """What makes x W^T (N, M) of x (N, K) and W (M, K), both of a dtype."""
     own = dtype == ms.float32 and fused_layers.have_products()
-    return fused_layers.Product(transpose_b) if own else _Product(transpose_b)
+    return fused_layers.Product() if own else ops.MatMul(transpose_b=True)
 
 
 class Dense(nn.Cell):
@@ -345,7 +333,7 @@ class Dense(nn.Cell):
         self.has_bias = has_bias
         if has_bias:
             self.bias = Parameter(Tensor(np.zeros(out_size, np.float32)), name="bias")
-        self.matmul = matrix_product(compute_type, transpose_b=True)
+        self.matmul = dense_product(compute_type)
         self.add_bias = add_bias()
         self.compute_type = compute_type
         self.product_type = ms.float32 if on_cpu() else compute_type

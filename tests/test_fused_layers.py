@@ -20,7 +20,7 @@ from model_utils.native_code import build_library, find_compiler, left_out
 from src import fused_layers, layers
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import AlbertForPreTraining
-from src.attention import attention
+from src.attention import ThreeProducts, attention
 from src.dropout import Dropout
 from tests.helpers.gradients import Gradients
 from tests.helpers.tiny_model import KEY, TINY, batch
@@ -58,6 +58,28 @@ class Drop(nn.Cell):
         return self.dropout(x, Tensor(5, ms.int32))
 
 
+class Multiply(nn.Cell):
+    """The product of a dense layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.product = layers.dense_product(ms.float32)
+
+    def construct(self, x: Tensor, weight: Tensor) -> Tensor:
+        return self.product(x, weight)
+
+
+class Three(nn.Cell):
+    """Three products of one operand, beside each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.products = fused_layers.ThreeProducts() if fused_layers.used() else ThreeProducts()
+
+    def construct(self, x: Tensor, first: Tensor, second: Tensor, third: Tensor) -> Tensor:
+        return ops.concat(self.products(x, first, second, third), 1)
+
+
 class Attend(nn.Cell):
     """Attention of four heads with a key."""
 
@@ -78,14 +100,10 @@ def attention_inputs(texts: int, length: int, hidden: int) -> tuple[np.ndarray, 
 
 # What makes the cell, its inputs; several sizes, so that rows are dealt out to the threads or not.
 CASES: dict[str, tuple[Callable[[], nn.Cell], tuple[np.ndarray, ...]]] = {
-    "product": (lambda: layers.matrix_product(ms.float32), (normal(70, 33), normal(33, 301))),
-    "product, tall": (lambda: layers.matrix_product(ms.float32, transpose_b=True), (normal(999, 64), normal(96, 64))),
-    "product, a row": (lambda: layers.matrix_product(ms.float32, transpose_b=True), (normal(1, 64), normal(2, 64))),
-    "products": (lambda: layers.matrix_product(ms.float32), (normal(2, 3, 65, 40), normal(2, 3, 40, 16))),
-    "many products": (
-        lambda: layers.matrix_product(ms.float32, transpose_b=True),
-        (normal(31, 33, 8), normal(31, 65, 8)),
-    ),
+    "product": (Multiply, (normal(70, 33), normal(301, 33))),
+    "product, tall": (Multiply, (normal(999, 64), normal(96, 64))),
+    "product, a row": (Multiply, (normal(1, 64), normal(2, 64))),
+    "three products": (lambda: Three(), (normal(333, 48), normal(48, 48), normal(96, 48), normal(7, 48))),
     "bias_gelu": (lambda: layers.bias_activation("gelu_new"), (normal(517, 96), normal(96))),
     "bias_gelu, far out": (lambda: layers.bias_activation("gelu_new"), (50 * normal(3, 7), normal(7))),
     "layer_norm": (lambda: layers.LayerNorm(48), (normal(700, 48),)),
@@ -171,7 +189,7 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(RuntimeError):
         layers.cross_entropy()(logits, Tensor([0, 1, 5, 2], ms.int32)).asnumpy()
     with pytest.raises(RuntimeError):
-        layers.matrix_product(ms.float32, transpose_b=True)(logits, weight).asnumpy()
+        layers.dense_product(ms.float32)(logits, weight).asnumpy()
 
 
 def test_results_are_the_same_every_time_although_several_operations_run_at_once() -> None:

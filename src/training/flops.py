@@ -62,10 +62,9 @@ def matmul_flops_per_second(config: AlbertConfig) -> float:
     """Operations a second of large square matrix products in the compute type, the median of several."""
     from mindspore import Tensor, ops  # here, because counting needs no MindSpore: benchmarks count without it
 
-    from src.albert_model import compute_dtype
-    from src.layers import matrix_product
+    from src.layers import compute_dtype, dense_product
 
-    product = matrix_product(compute_dtype(config))
+    product = dense_product(compute_dtype(config))
 
     def product_seconds(matrix: Tensor) -> float:
         start = time.perf_counter()
