@@ -108,7 +108,7 @@ def cpu_description() -> str:
 
 
 def build_library(source: Path) -> Path:
-    """The shared library of a C++ file; compiled if this source, compiler and CPU have none yet.
+    """The shared library of a C++ file and the headers beside it; compiled if these, compiler and CPU have none yet.
 
     Raises:
         DeviceError: there is no compiler, or it refuses the file.
@@ -119,8 +119,9 @@ def build_library(source: Path) -> Path:
         looked_for = f"{named}, which CXX names" if named else ", ".join(COMPILERS)
         raise DeviceError(f"no C++ compiler is installed (looked for {looked_for})")
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
-    made_of = "\0".join((source.read_text("utf-8"), compiler, version, *FLAGS, cpu_description()))
-    library = _cache_folder() / f"{source.stem}-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.so"
+    sources = [file.read_text("utf-8") for file in (source, *sorted(source.parent.glob("*.h")))]
+    made_of = "\0".join((*sources, compiler, version, *FLAGS, cpu_description()))
+    library = _cache_folder() / f"{source.parent.name}-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.so"
     if library.is_file():
         return library
     logger.info(f"compiling {source.name} with {compiler}, once: {library}")

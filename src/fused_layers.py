@@ -1,4 +1,4 @@
-"""Layers for CPUs, each operation one pass over memory: C++ (fused_layers.cc), compiled when it is first used.
+"""Layers for CPUs, each operation one pass over memory: C++ (src/native), compiled when it is first used.
 
 They compute what the composed operations of src/layers.py do, in value and gradient, to 1e-6. MindSpore's CPU kernels
 are one a step of a formula, each of which reads its operands and writes its result. The cells here have the interface
@@ -21,7 +21,7 @@ from model_utils.device import FPMATH_MODE
 from model_utils.native_code import library_for, threads
 
 logger = logging.getLogger(__name__)
-SOURCE = Path(__file__).with_suffix(".cc")
+SOURCE = Path(__file__).parent / "native" / "operations.cc"
 
 
 def used() -> bool:

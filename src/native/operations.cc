@@ -1,0 +1,183 @@
+// The operations of src/fused_layers.py: each reads its operands once and writes its results once.
+//
+// MindSpore calls every function with the addresses and shapes of its inputs and, behind them, of its outputs. All are
+// float32 but labels (int32). Rows are dealt out in as many equal parts as there are threads; sums over rows add up
+// what each part has summed, in their order, so that results depend on the number of threads, and on nothing else.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "arithmetic.h"
+#include "attention.h"
+#include "projections.h"
+#include "team.h"
+
+using namespace albert;
+
+// Whether all labels are columns of rows of this size.
+static bool all_below(const int32_t *labels, int64_t rows, int64_t size) {
+  return std::all_of(labels, labels + rows, [size](int32_t label) { return label >= 0 && label < size; });
+}
+
+#define OPERATION(name)                                                                                    \
+  extern "C" int name([[maybe_unused]] int count, void **data, int *ranks, int64_t **shapes, const char **, \
+                      void *, void *)
+
+// Called by src/fused_layers.py before the first operation.
+extern "C" void set_threads(int threads) { Team::threads = threads; }
+
+// x (N, C), bias (C) -> y (N, C)
+OPERATION(bias_gelu) {
+  const Operands o{data, ranks, shapes};
+  const int64_t size = o.last(0);
+  const float *bias = o[1];
+  each_row(o.rows(0), size, [&](int64_t i) {
+    const float *x = o[0] + i * size;
+    float *y = o[2] + i * size;
+#pragma omp simd
+    for (int64_t j = 0; j < size; ++j) {
+      const float shifted = x[j] + bias[j];
+      y[j] = shifted * gate(shifted);
+    }
+  });
+  return 0;
+}
+
+// dy (N, C), x (N, C), bias (C) -> dx (N, C), dbias (C)
+OPERATION(bias_gelu_gradient) {
+  const Operands o{data, ranks, shapes};
+  const int64_t size = o.last(0);
+  const float *bias = o[2];
+  each_row_summed(o.rows(0), size, o[4], [&](int64_t i, float *sums) {
+    const float *dy = o[0] + i * size, *x = o[1] + i * size;
+    float *dx = o[3] + i * size;
+#pragma omp simd
+    for (int64_t j = 0; j < size; ++j) {
+      const float shifted = x[j] + bias[j], open = gate(shifted);
+      const float slope = shifted * (kLinear + 3.0f * kCubic * shifted * shifted);
+      dx[j] = dy[j] * open * (1.0f + (1.0f - open) * slope);
+      sums[j] += dx[j];
+    }
+  });
+  return 0;
+}
+
+// x (N, C), gamma (C), beta (C), epsilon (1) -> y (N, C), normal (N, C), inverse (N)
+OPERATION(layer_norm) {
+  const Operands o{data, ranks, shapes};
+  const int64_t size = o.last(0);
+  each_row(o.rows(0), size, [&](int64_t i) {
+    float *normal = o[5] + i * size;
+    std::memcpy(normal, o[0] + i * size, size * sizeof(float));
+    o[6][i] = normalise(normal, o[1], o[2], o[4] + i * size, size, o.scalar(3));
+  });
+  return 0;
+}
+
+// x (N, C), bias (C), residual (N, C), gamma (C), beta (C), epsilon (1) -> y (N, C), normal (N, C), inverse (N)
+OPERATION(add_norm) {
+  const Operands o{data, ranks, shapes};
+  const int64_t size = o.last(0);
+  each_row(o.rows(0), size, [&](int64_t i) {
+    const float *x = o[0] + i * size, *bias = o[1], *residual = o[2] + i * size;
+    float *normal = o[7] + i * size;
+#pragma omp simd
+    for (int64_t j = 0; j < size; ++j) normal[j] = x[j] + bias[j] + residual[j];
+    o[8][i] = normalise(normal, o[3], o[4], o[6] + i * size, size, o.scalar(5));
+  });
+  return 0;
+}
+
+// Of layer_norm and add_norm:
+// dy (N, C), gamma (C), normal (N, C), inverse (N) -> dx (N, C), sums (3, C): dgamma, dbeta, dbias
+OPERATION(norm_gradient) {
+  const Operands o{data, ranks, shapes};
+  const int64_t size = o.last(0);
+  each_row_summed(o.rows(0), 3 * size, o[5], [&](int64_t i, float *sums) {
+    float *dx = o[4] + i * size, *biases = sums + 2 * size;
+    normalise_gradient(o[0] + i * size, o[1], o[2] + i * size, o[3][i], dx, sums, sums + size, size);
+#pragma omp simd
+    for (int64_t j = 0; j < size; ++j) biases[j] += dx[j];
+  });
+  return 0;
+}
+
+// The operands of Attention -> context (N, H), largest scores and inverse sums (B A, L, 2)
+OPERATION(attention) {
+  const Operands o{data, ranks, shapes};
+  return Attention(o, 0).forward(o[11], o[12]);
+}
+
+// dcontext (N, H), the operands of Attention, attention's second result
+// -> gradients of queries, keys, values (N, H) and of their biases (H)
+OPERATION(attention_gradient) {
+  const Operands o{data, ranks, shapes};
+  float *const gradients[] = {o[13], o[14], o[15]}, *const biases[] = {o[16], o[17], o[18]};
+  return Attention(o, 1).backward(o[0], o[12], gradients, biases);
+}
+
+// x (N, C), hashes (N, C), probability (1) -> y (N, C); its own gradient
+OPERATION(dropout) {
+  const Operands o{data, ranks, shapes};
+  const int64_t size = o.last(0);
+  const float probability = o.scalar(2);
+  each_row(o.rows(0), size, [&](int64_t i) {
+    const float *x = o[0] + i * size, *hashes = o[1] + i * size;
+    float *y = o[3] + i * size;
+#pragma omp simd
+    for (int64_t j = 0; j < size; ++j) y[j] = x[j] * kept(hashes[j], probability);
+  });
+  return 0;
+}
+
+// logits (N, V), labels (N) int32 -> losses (N), log of the sums (N)
+OPERATION(cross_entropy) {
+  const Operands o{data, ranks, shapes};
+  const int64_t size = o.last(0);
+  const int32_t *labels = static_cast<int32_t *>(data[1]);
+  const bool valid = all_below(labels, o.rows(0), size);
+  each_row(o.rows(0), size, [&](int64_t i) {
+    const float *x = o[0] + i * size;
+    float largest = -INFINITY, sum = 0.0f;
+#pragma omp simd reduction(max : largest)
+    for (int64_t j = 0; j < size; ++j) largest = x[j] > largest ? x[j] : largest;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t j = 0; j < size; ++j) sum += exponential(x[j] - largest);
+    o[3][i] = largest + std::log(sum);
+    o[2][i] = valid ? o[3][i] - x[labels[i]] : NAN;
+  });
+  return valid ? 0 : 1;
+}
+
+// dlosses (N), logits (N, V), labels (N) int32, log of the sums (N) -> dlogits (N, V)
+OPERATION(cross_entropy_gradient) {
+  const Operands o{data, ranks, shapes};
+  const int64_t size = o.last(1);
+  const int32_t *labels = static_cast<int32_t *>(data[2]);
+  if (!all_below(labels, o.rows(1), size)) return 1;
+  each_row(o.rows(1), size, [&](int64_t i) {
+    const float *x = o[1] + i * size, weight = o[0][i], logarithm = o[3][i];
+    float *dx = o[4] + i * size;
+#pragma omp simd
+    for (int64_t j = 0; j < size; ++j) dx[j] = exponential(x[j] - logarithm) * weight;
+    dx[labels[i]] -= weight;
+  });
+  return 0;
+}
+
+// Whether attention and projections can be called.
+extern "C" bool has_products() { return sgemm() != nullptr; }
+
+// x (N, K), one or several W (M, K) -> each x W^T (N, M)
+OPERATION(project) {
+  const int number = (count - 1) / 2;
+  return Projections(Operands{data, ranks, shapes}, 0, number).values(1 + number);
+}
+
+// dy (N, M) of each, x (N, K), each W (M, K) -> dx (N, K), each dW (M, K)
+OPERATION(project_gradient) {
+  const int number = (count - 2) / 3;
+  return Projections(Operands{data, ranks, shapes}, number, number).gradients(2 * number + 1);
+}

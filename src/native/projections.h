@@ -1,0 +1,96 @@
+// Products of matrices, by oneDNN.
+#pragma once
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+
+#include "team.h"
+
+namespace albert {
+
+// oneDNN's product of row-major matrices, c (m, n) = alpha op(a) (m, k) op(b) (k, n) + beta c, in the calling thread;
+// op transposes where it is 'T'. It is in the library that MindSpore has loaded.
+using Sgemm = int (*)(char op_a, char op_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
+                      const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
+
+inline Sgemm sgemm() {
+  static void *library = dlopen("libdnnl.so.3", RTLD_NOW | RTLD_NOLOAD);
+  static const auto function = reinterpret_cast<Sgemm>(library ? dlsym(library, "dnnl_sgemm") : nullptr);
+  return function;
+}
+
+// Products x W^T of one x (n, k) and several W (m, k), and their gradients. Operands behind `first` others: x, each W.
+class Projections {
+ public:
+  Projections(const Operands &o, int first, int number) : o_(o), first_(first), number_(number) {
+    n_ = o.rows(first), k_ = o.last(first);
+    fit_ = sgemm() != nullptr;
+    for (int i = 0; i < number; ++i) fit_ = fit_ && o.ranks[first + 1 + i] == 2 && o.last(first + 1 + i) == k_;
+  }
+
+  // Writes each product (n, m). 0, or the number of an error, oneDNN's or 1: operands do not fit each other.
+  int values(int out) {
+    return each_slice(number_, [&](int i, int64_t slice, int64_t slices) {
+      multiply('N', 'T', n_, width(i), k_, o_[first_], k_, weight(i), k_, 0.0f, o_[out + i], slice, slices);
+    });
+  }
+
+  // Of each product's gradient dy (n, m), the first operands: writes that of x and those of each W.
+  int gradients(int out) {
+    for (int i = 0; i < number_; ++i) fit_ = fit_ && o_.rows(i) == n_ && o_.last(i) == width(i);
+    return each_slice(number_ + 1, [&](int i, int64_t slice, int64_t slices) {
+      if (i) {
+        const int64_t m = width(i - 1);
+        multiply('T', 'N', m, k_, n_, o_[i - 1], m, o_[first_], k_, 0.0f, o_[out + i], slice, slices);
+        return;
+      }
+      for (int each = 0; each < number_; ++each) {
+        const int64_t m = width(each);
+        multiply('N', 'N', n_, k_, m, o_[each], m, weight(each), k_, each ? 1.0f : 0.0f, o_[out], slice, slices);
+      }
+    });
+  }
+
+ private:
+  int64_t width(int i) const { return o_.shapes[first_ + 1 + i][0]; }
+  const float *weight(int i) const { return o_[first_ + 1 + i]; }
+
+  // Calls work(i, slice, slices) for all slices of all i below `number`.
+  template <typename Work>
+  int each_slice(int number, Work work) {
+    if (!fit_) return 1;
+    int64_t entries = 0;  // as many as other operations do in this time
+    for (int i = 0; i < number_; ++i) entries += n_ * width(i) * k_ / 128;
+    const int64_t slices = std::max<int64_t>(1, std::min(Team::get().size(), entries / kLeast));
+    Team::get().run(number * slices, [&](int64_t part) { work(part / slices, part % slices, slices); });
+    return status_;
+  }
+
+  // One of so many slices, along the longer side, of c (m, n) = op(a) op(b) + beta c.
+  void multiply(char op_a, char op_b, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b,
+                int64_t ldb, float beta, float *c, int64_t slice, int64_t slices) {
+    const int64_t ldc = n, longer = std::max(m, n), begin = longer * slice / slices;
+    const int64_t size = longer * (slice + 1) / slices - begin;
+    if (m >= n) {
+      a += op_a == 'T' ? begin : begin * lda;
+      c += begin * ldc;
+      m = size;
+    } else {
+      b += op_b == 'T' ? begin * ldb : begin;
+      c += begin;
+      n = size;
+    }
+    if (size) status_ |= sgemm()(op_a, op_b, m, n, k, 1.0f, a, lda, b, ldb, beta, c, ldc);
+  }
+
+  const Operands &o_;
+  const int first_, number_;
+  int64_t n_, k_;
+  bool fit_;
+  std::atomic<int> status_{0};
+};
+
+}  // namespace albert
