@@ -27,7 +27,13 @@ GLUE = {
     "mrpc": (200, 2e-5, 800, 32),
 }
 
-PRETRAINING = {"examples_64": CreateDataConfig, "pretrain_1h_cpu": PretrainConfig, "pretrain_paper": PretrainConfig}
+PRETRAINING = {
+    "examples_64": CreateDataConfig,
+    "pretrain_1h_cpu": PretrainConfig,
+    "pretrain_1day_cpu": PretrainConfig,
+    "pretrain_1gpu_day": PretrainConfig,
+    "pretrain_paper": PretrainConfig,
+}
 FINETUNING = dict.fromkeys(GLUE, ClassifierConfig) | {
     "race": RaceConfig,
     "squad_v1": SquadConfig,
@@ -81,6 +87,16 @@ def test_pretraining_of_an_hour_ends_by_its_time() -> None:
     assert config.max_train_hours == 1.0 and config.train_steps / 3600 > 1000  # updates a second
     assert load("examples_64", CreateDataConfig).masking == "dynamic"  # which other shares of masked tokens need
     assert [phase.masked_lm_prob for phase in config.all_phases()] == [0.3]
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens"), [("pretrain_1day_cpu", [2048, 8192, 8192]), ("pretrain_1gpu_day", [2**15, 2**16, 2**17, 2**18])]
+)
+def test_batches_of_a_day_grow(name: str, tokens: list[int]) -> None:
+    config = load(name, PretrainConfig)
+    assert config.max_train_hours == 24 and sum(phase.share for phase in config.all_phases()) == pytest.approx(1)
+    length = {"pretrain_1day_cpu": 64, "pretrain_1gpu_day": 128}[name]
+    assert [phase.batch_size * phase.accumulation_steps * length for phase in config.all_phases()] == tokens
 
 
 def test_race() -> None:
