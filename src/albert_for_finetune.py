@@ -7,7 +7,7 @@ Shape letters: B batch, L length, C labels or choices.
 import mindspore as ms
 from mindspore import Tensor, ops
 
-from src.albert_for_pre_training import correct, gather_positions
+from src.albert_for_pre_training import gather_positions
 from src.albert_model import TrainingNetwork
 
 
@@ -22,8 +22,8 @@ class AlbertForSequenceClassification(TrainingNetwork):
     ) -> tuple[Tensor, Tensor]:
         logits = self.scores.head(sequence, pooled, dropout_key)
         logits, labels, weights = logits.reshape((-1, logits.shape[-1])), labels.reshape((-1,)), weights.reshape((-1,))
-        loss = ops.reduce_sum(weights * self.cross_entropy(logits, labels))
-        return loss, ops.reduce_sum(weights * correct(logits, labels))
+        losses, hits = self.cross_entropy(logits, labels)
+        return ops.reduce_sum(weights * losses), ops.reduce_sum(weights * hits)
 
 
 class AlbertForMultipleChoice(AlbertForSequenceClassification):
@@ -63,9 +63,10 @@ class AlbertForQuestionAnswering(TrainingNetwork):
         self, sequence: Tensor, pooled: Tensor, starts: Tensor, ends: Tensor, weights: Tensor, dropout_key: Tensor
     ) -> tuple[Tensor, Tensor]:
         start_logits, end_logits = self.scores.head(sequence, pooled, dropout_key)
-        losses = 0.5 * (self.cross_entropy(start_logits, starts) + self.cross_entropy(end_logits, ends))
-        both = correct(start_logits, starts) * correct(end_logits, ends)
-        return ops.reduce_sum(weights * losses), ops.reduce_sum(weights * both)
+        of_starts, start_hits = self.cross_entropy(start_logits, starts)
+        of_ends, end_hits = self.cross_entropy(end_logits, ends)
+        loss = ops.reduce_sum(weights * 0.5 * (of_starts + of_ends))
+        return loss, ops.reduce_sum(weights * start_hits * end_hits)
 
 
 class AlbertForSpanSearch(TrainingNetwork):
@@ -97,6 +98,6 @@ class AlbertForSpanSearch(TrainingNetwork):
         impossible = ops.cast(is_impossible, ms.float32)
         # The binary cross-entropy of a logit, in the form that cannot overflow.
         answerability = ops.relu(no_answer) - no_answer * impossible + ops.log1p(ops.exp(-ops.abs(no_answer)))
-        spans = self.cross_entropy(start_logits, starts) + self.cross_entropy(end_logits, ends)
+        spans = self.cross_entropy(start_logits, starts)[0] + self.cross_entropy(end_logits, ends)[0]
         right = ops.cast(ops.equal(no_answer > 0, is_impossible > 0), ms.float32)
         return ops.reduce_sum(weights * 0.5 * (spans + answerability)), ops.reduce_sum(weights * right)

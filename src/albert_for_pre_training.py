@@ -60,11 +60,6 @@ class PreTrainingScores(ScoresNetwork):
         return mlm_logits.reshape((*positions.shape, -1)), self.sop(pooled)
 
 
-def correct(logits: Tensor, labels: Tensor) -> Tensor:
-    """1.0 where the largest logit is the label's: (N, V), (N,) -> (N,) float32."""
-    return ops.cast(ops.equal(ops.cast(ops.argmax(logits, -1), ms.int32), labels), ms.float32)
-
-
 class AlbertForPreTraining(TrainingNetwork):
     """Weighted sums of the masked-token and sentence-order losses; positions and labels int32, weights float32.
 
@@ -100,12 +95,14 @@ class AlbertForPreTraining(TrainingNetwork):
         mlm_logits, sop_logits = self.scores.head(sequence, pooled, positions, dropout_key)
         mlm_logits = mlm_logits.reshape((-1, mlm_logits.shape[-1]))
         masked_ids, masked_weights = masked_ids.reshape((-1,)), masked_weights.reshape((-1,))
-        mlm_loss = ops.reduce_sum(masked_weights * self.cross_entropy(mlm_logits, masked_ids))
-        order_losses = sequence_weights * self.cross_entropy(sop_logits, order_labels)
+        mlm_losses, mlm_hits = self.cross_entropy(mlm_logits, masked_ids)
+        mlm_loss = ops.reduce_sum(masked_weights * mlm_losses)
+        order_losses, order_hits = self.cross_entropy(sop_logits, order_labels)
+        order_losses = sequence_weights * order_losses
         sop_loss = ops.reduce_sum(order_losses)
         loss = mlm_loss + ops.reduce_sum(sop_loss_weights * order_losses)
-        mlm_accuracy = ops.reduce_sum(masked_weights * correct(mlm_logits, masked_ids))
-        sop_accuracy = ops.reduce_sum(sequence_weights * correct(sop_logits, order_labels))
+        mlm_accuracy = ops.reduce_sum(masked_weights * mlm_hits)
+        sop_accuracy = ops.reduce_sum(sequence_weights * order_hits)
         return loss, mlm_loss, sop_loss, mlm_accuracy, sop_accuracy
 
 
@@ -136,9 +133,8 @@ class PreTrainingEvaluation(nn.Cell):
         mlm_logits, sop_logits = self.scores(input_ids, input_mask, segment_ids, positions, dropout_key)
         shape = masked_ids.shape
         mlm_logits, masked_ids = mlm_logits.reshape((-1, mlm_logits.shape[-1])), masked_ids.reshape((-1,))
-        mlm_losses = self.cross_entropy(mlm_logits, masked_ids).reshape(shape)
-        mlm_hits = correct(mlm_logits, masked_ids).reshape(shape)
-        return mlm_losses, mlm_hits, self.cross_entropy(sop_logits, order_labels), correct(sop_logits, order_labels)
+        losses, hits = self.cross_entropy(mlm_logits, masked_ids)
+        return losses.reshape(shape), hits.reshape(shape), *self.cross_entropy(sop_logits, order_labels)
 
 
 def initialise_output_bias(network: nn.Cell, counts: np.ndarray) -> None:

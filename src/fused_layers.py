@@ -263,14 +263,15 @@ class ApplyMask(nn.Cell):
 
 
 class CrossEntropy(nn.Cell):
-    """-log softmax(logits)[label] of each row: (N, V), (N,) int32 -> (N,), in nats."""
+    """Cross-entropy in nats and hits: (N, V), (N,) int32 -> (N,) float32 each."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.both = _CrossEntropy()
+        self.all = _CrossEntropy()
 
-    def construct(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return self.both(logits, labels)[0]
+    def construct(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        losses, hits, _ = self.all(logits, labels)
+        return losses, hits
 
 
 class _CrossEntropy(nn.Cell):
@@ -278,13 +279,13 @@ class _CrossEntropy(nn.Cell):
 
     def __init__(self) -> None:
         super().__init__()
-        self.value = _operation("cross_entropy", lambda logits, labels: (labels, labels), 2)
+        self.value = _operation("cross_entropy", lambda logits, labels: (labels, labels, labels), 3)
         self.gradient = _operation("cross_entropy_gradient", lambda dy, logits, *_: logits)
 
-    def construct(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def construct(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return self.value(logits, labels)
 
     def bprop(
         self, logits: Tensor, labels: Tensor, out: tuple[Tensor, ...], dout: tuple[Tensor, ...]
     ) -> tuple[Tensor, Tensor]:
-        return self.gradient(dout[0], logits, labels, out[1]), ops.zeros_like(labels)
+        return self.gradient(dout[0], logits, labels, out[2]), ops.zeros_like(labels)

@@ -284,9 +284,24 @@ class _CrossEntropy(nn.Cell):
         return gradient, ops.zeros_like(labels)
 
 
+class _LossesAndHits(nn.Cell):
+    """(N, V) float32, (N,) int32 -> (N,) float32 each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.losses = _CrossEntropy()
+
+    def construct(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        hits = ops.equal(ops.cast(ops.argmax(logits, -1), ms.int32), labels)
+        return self.losses(logits, labels), ops.cast(hits, ms.float32)
+
+
 def cross_entropy() -> nn.Cell:
-    """What makes of logits (N, V) and labels (N,) int32 the losses -log softmax(logits)[label], (N,), in nats."""
-    return fused_layers.CrossEntropy() if fused_layers.used() else _CrossEntropy()
+    """What makes of logits (N, V) and labels (N,) int32 two tensors (N,) float32.
+
+    The losses, -log softmax(logits)[label], in nats; and 1.0 where the largest logit is the label's, else 0.0.
+    """
+    return fused_layers.CrossEntropy() if fused_layers.used() else _LossesAndHits()
 
 
 class RowSquareSum(nn.Cell):

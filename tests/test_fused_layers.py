@@ -69,6 +69,17 @@ class Multiply(nn.Cell):
         return self.product(x, weight)
 
 
+class Losses(nn.Cell):
+    """Losses of rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cross_entropy = layers.cross_entropy()
+
+    def construct(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return self.cross_entropy(logits, labels)[0]
+
+
 class Three(nn.Cell):
     """Three products of one operand, beside each other."""
 
@@ -118,7 +129,7 @@ CASES: dict[str, tuple[Callable[[], nn.Cell], tuple[np.ndarray, ...]]] = {
     ),
     "attention, dropout": (lambda: Attend(attention_probs_dropout_prob=0.2), attention_inputs(2, 150, 48)),
     "dropout": (Drop, (normal(333, 77),)),
-    "cross_entropy": (layers.cross_entropy, (10 * normal(70, 300), LABELS)),
+    "cross_entropy": (lambda: Losses(), (10 * normal(70, 300), LABELS)),
 }
 
 # The mask, and the keys' bias, which is the same for all keys of a query: its gradient is rounding errors.
@@ -168,6 +179,15 @@ def test_a_network_trains_as_without_them(changes: dict) -> None:
         np.testing.assert_allclose(fused_gradients[name], gradient, rtol=1e-4, atol=2e-6 * largest, err_msg=name)
 
 
+def test_a_hit_is_the_first_of_the_largest() -> None:
+    logits = np.array([[1, 3, 3, 2], [1, 3, 3, 2], [0, -1, -2, 5], [7, 7, 7, 7]], np.float32)
+    for context in (left_out, contextlib.nullcontext):
+        with context():
+            cell = layers.cross_entropy()
+        hits = cell(Tensor(logits), Tensor([1, 2, 3, 0], ms.int32))[1].asnumpy()
+        np.testing.assert_array_equal(hits, [1, 0, 1, 1])
+
+
 def test_not_a_number_and_infinity_are_passed_on() -> None:
     """The loss scale is lowered by what overflows, and must see it."""
     for bad in (np.nan, np.inf):
@@ -175,7 +195,7 @@ def test_not_a_number_and_infinity_are_passed_on() -> None:
         x[2, 3] = bad
         assert not np.isfinite(layers.bias_activation("gelu_new")(Tensor(x), Tensor(normal(8))).asnumpy()[2, 3])
         assert not np.isfinite(layers.LayerNorm(8)(Tensor(x)).asnumpy()[2]).any()
-        assert not np.isfinite(layers.cross_entropy()(Tensor(x), Tensor(LABELS[:4] % 8)).asnumpy()[2])
+        assert not np.isfinite(layers.cross_entropy()(Tensor(x), Tensor(LABELS[:4] % 8))[0].asnumpy()[2])
         inputs = [Tensor(each) for each in attention_inputs(1, 4, 48)]
         query = normal(4, 48)
         query[2, 3] = bad
@@ -187,7 +207,7 @@ def test_what_does_not_fit_is_refused() -> None:
     """Instead of reading and writing beside the operands."""
     logits, weight = Tensor(normal(4, 5)), Tensor(normal(6, 4))
     with pytest.raises(RuntimeError):
-        layers.cross_entropy()(logits, Tensor([0, 1, 5, 2], ms.int32)).asnumpy()
+        layers.cross_entropy()(logits, Tensor([0, 1, 5, 2], ms.int32))[0].asnumpy()
     with pytest.raises(RuntimeError):
         layers.dense_product(ms.float32)(logits, weight).asnumpy()
 

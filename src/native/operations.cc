@@ -132,7 +132,7 @@ OPERATION(dropout) {
   return 0;
 }
 
-// logits (N, V), labels (N) int32 -> losses (N), log of the sums (N)
+// logits (N, V), labels (N) int32 -> losses (N), hits (N), log of the sums (N)
 OPERATION(cross_entropy) {
   const Operands o{data, ranks, shapes};
   const int64_t size = o.last(0);
@@ -145,8 +145,9 @@ OPERATION(cross_entropy) {
     for (int64_t j = 0; j < size; ++j) largest = x[j] > largest ? x[j] : largest;
 #pragma omp simd reduction(+ : sum)
     for (int64_t j = 0; j < size; ++j) sum += exponential(x[j] - largest);
-    o[3][i] = largest + std::log(sum);
-    o[2][i] = valid ? o[3][i] - x[labels[i]] : NAN;
+    o[4][i] = largest + std::log(sum);
+    o[2][i] = valid ? o[4][i] - x[labels[i]] : NAN;
+    o[3][i] = valid && std::find(x, x + labels[i] + 1, largest) == x + labels[i] ? 1.0f : 0.0f;  // the first of equals
   });
   return valid ? 0 : 1;
 }
