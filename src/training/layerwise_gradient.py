@@ -30,6 +30,17 @@ class _Layer(nn.Cell):
         return self.encoder.layer(self.attention, self.feed_forward, x, score_mask, key)
 
 
+def _places(names: list[list[str]]) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
+    """Of the weights of each layer: see LayerwiseGradient.shares and new."""
+    known: list[str] = []
+    shares, new = [], []
+    for of_layer in reversed(names):
+        shares.append(tuple(of_layer.index(name) if name in of_layer else -1 for name in known))
+        new.append(tuple(j for j, name in enumerate(of_layer) if name not in known))
+        known += [of_layer[j] for j in new[-1]]
+    return tuple(reversed(shares)), tuple(reversed(new))
+
+
 class LayerwiseGradient(nn.Cell):
     """What ops.value_and_grad gives for the scaled loss of `network` by `parameters`, in less memory and more time.
 
@@ -46,17 +57,14 @@ class LayerwiseGradient(nn.Cell):
         encoder = self.albert.encoder
         cells = {sets: _Layer(encoder, *sets) for sets in dict.fromkeys(encoder.layers)}
         self.layers = tuple(cells[sets] for sets in encoder.layers)
-        of_layers = {weight.name for layer in self.layers for weight in layer.weights}
-        others = ParameterTuple([parameter for parameter in parameters if parameter.name not in of_layers])
-        parts = (others, *(layer.weights for layer in reversed(self.layers)), others)
-        places = [{weight.name: i for i, weight in enumerate(part)} for part in parts]
-        # What each parameter's gradient is the sum of: (part, position in it), parts in the order of construct's.
-        self.summands = tuple(
-            tuple((part, place[parameter.name]) for part, place in enumerate(places) if parameter.name in place)
-            for parameter in parameters
-        )
-        self.others = others
-        self.head_gradient = ops.value_and_grad(self.head_loss, 0, others, has_aux=True)
+        in_layers = list(dict.fromkeys(weight.name for layer in reversed(self.layers) for weight in layer.weights))
+        self.others = ParameterTuple([parameter for parameter in parameters if parameter.name not in in_layers])
+        # Of each layer, for every sum over the layers behind it, which of its weights has a share in it, -1: none; and
+        # which of them have none yet. Then, of each parameter, the place among all sums and the others.
+        self.shares, self.new = _places([[weight.name for weight in layer.weights] for layer in self.layers])
+        joined = in_layers + [parameter.name for parameter in self.others]
+        self.order = tuple(joined.index(parameter.name) for parameter in parameters)
+        self.head_gradient = ops.value_and_grad(self.head_loss, 0, self.others, has_aux=True)
         self.layer_gradient = ops.GradOperation(get_all=True, get_by_list=True, sens_param=True)
         self.first_gradient = ops.GradOperation(get_by_list=True, sens_param=True)
         self.depend = ops.Depend()
@@ -79,20 +87,28 @@ class LayerwiseGradient(nn.Cell):
             key = self.depend(dropout_key, x)  # the masks of all layers need nothing else, and would be made at once
             x = self.layers[i](x, score_mask, key + i * LAYER_KEY_STEP)
         further = (*inputs[TEXTS:], dropout_key)
-        value, (gradient, weights) = self.head_gradient(x, input_ids.shape[0], further, scale)
-        parts = (weights,)
+        value, (gradient, of_head) = self.head_gradient(x, input_ids.shape[0], further, scale)
+        sums = ()
         for i in range(len(self.layers) - 1, -1, -1):
             # Without waiting for the gradient, layer and masks would be computed at once, or be kept from before.
             x, key = self.depend(states[i], gradient), self.depend(dropout_key, gradient)
             layer_gradient = self.layer_gradient(self.layers[i], self.layers[i].weights)
             (gradient, _, _), weights = layer_gradient(x, score_mask, key + i * LAYER_KEY_STEP, gradient)
-            parts += (weights,)
-        first = self.first_gradient(self.albert.first_states, self.others)
-        parts += (first(input_ids, segment_ids, dropout_key, gradient),)
+            added = ()
+            for place in range(len(sums)):
+                j = self.shares[i][place]
+                added += (sums[place] + weights[j],) if j >= 0 else (sums[place],)
+            for j in self.new[i]:
+                added += (weights[j],)
+            sums = added
+            gradient = self.depend(gradient, sums)  # so that one layer's gradients are kept beside the sums, not all
+        of_first = self.first_gradient(self.albert.first_states, self.others)(
+            input_ids, segment_ids, dropout_key, gradient
+        )
+        joined = sums
+        for i in range(len(of_first)):
+            joined += (of_head[i] + of_first[i],)
         gradients = ()
-        for summands in self.summands:
-            total = parts[summands[0][0]][summands[0][1]]
-            for part, position in summands[1:]:
-                total = total + parts[part][position]
-            gradients += (total,)
+        for place in self.order:
+            gradients += (joined[place],)
         return value, gradients
