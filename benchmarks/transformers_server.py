@@ -5,6 +5,7 @@ FastAPI and a pipeline, one request a call: POST /predict {"text": "..."} -> {"l
 
 import os
 import socket
+import threading
 
 from model_utils.config import run_main
 from model_utils.schema import Config, option
@@ -14,6 +15,7 @@ class TransformersServerConfig(Config):
     """Serve a classifier with transformers: python -m benchmarks.transformers_server."""
 
     model: str = option("", "folder that from_pretrained reads", required=True)
+    at_once: int = option(40, "requests that are computed at the same time at most", minimum=1, maximum=40)
     max_seq_length: int = option(128, "tokens of a row", minimum=8)
 
 
@@ -26,14 +28,15 @@ def main(config: TransformersServerConfig) -> None:
     from transformers import pipeline
 
     classifier = pipeline("text-classification", model=config.model, device="cpu")
-    app = FastAPI()
+    app, turn = FastAPI(), threading.Semaphore(config.at_once)  # FastAPI itself has 40 threads
 
     class Request(BaseModel):
         text: str
 
     @app.post("/predict")
     def predict(request: Request) -> dict:
-        return classifier(request.text, truncation=True, max_length=config.max_seq_length)[0]
+        with turn:
+            return classifier(request.text, truncation=True, max_length=config.max_seq_length)[0]
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         print(f"serving on http://127.0.0.1:{listener.getsockname()[1]}/", flush=True)
