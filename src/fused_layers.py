@@ -133,7 +133,7 @@ class Normalise(nn.Cell):
         super().__init__()
         self.epsilon = _scalar(epsilon)
         self.value = _operation("layer_norm", lambda x, *_: (x, x, [x[0], 1]), 3)
-        self.gradient = _operation("norm_gradient", lambda dy, *_: (dy, [3, dy[1]]), 2)
+        self.gradient = _operation("norm_gradient", lambda dy, gamma, *_: (dy, gamma, gamma, gamma), 4)
 
     def construct(self, x: Tensor, gamma: Tensor, beta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return self.value(x, gamma, beta, self.epsilon)
@@ -141,8 +141,8 @@ class Normalise(nn.Cell):
     def bprop(
         self, x: Tensor, gamma: Tensor, beta: Tensor, out: tuple[Tensor, ...], dout: tuple[Tensor, ...]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        gradient, sums = self.gradient(dout[0], gamma, out[1], out[2])
-        return gradient, sums[0], sums[1]
+        gradient, by_gamma, by_beta, _ = self.gradient(dout[0], gamma, out[1], out[2])
+        return gradient, by_gamma, by_beta
 
 
 class AddNormalise(nn.Cell):
@@ -152,7 +152,7 @@ class AddNormalise(nn.Cell):
         super().__init__()
         self.epsilon = _scalar(epsilon)
         self.value = _operation("add_norm", lambda x, *_: (x, x, [x[0], 1]), 3)
-        self.gradient = _operation("norm_gradient", lambda dy, *_: (dy, [3, dy[1]]), 2)
+        self.gradient = _operation("norm_gradient", lambda dy, gamma, *_: (dy, gamma, gamma, gamma), 4)
 
     def construct(
         self, x: Tensor, bias: Tensor, residual: Tensor, gamma: Tensor, beta: Tensor
@@ -169,8 +169,8 @@ class AddNormalise(nn.Cell):
         out: tuple[Tensor, ...],
         dout: tuple[Tensor, ...],
     ) -> tuple[Tensor, ...]:
-        gradient, sums = self.gradient(dout[0], gamma, out[1], out[2])
-        return gradient, sums[2], gradient, sums[0], sums[1]
+        gradient, by_gamma, by_beta, by_bias = self.gradient(dout[0], gamma, out[1], out[2])
+        return gradient, by_bias, gradient, by_gamma, by_beta
 
 
 class Attention(nn.Cell):
@@ -245,6 +245,28 @@ class _Attention(nn.Cell):
         constants = score_mask, table, by_row, by_column
         operands = query, key, value, query_bias, key_bias, value_bias, *constants, self.settings
         return (*self.gradient(dout[0], *operands, out[1]), *[ops.zeros_like(each) for each in constants])
+
+
+class SquareSum(nn.Cell):
+    """The sum of the squares of all entries of a tuple of tensors, ()."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.value = _operation("square_sum", lambda *_: [1])
+
+    def construct(self, tensors: tuple[Tensor, ...]) -> Tensor:
+        return self.value(*tensors).reshape(())
+
+
+class ScaleAll(nn.Cell):
+    """Each of `number` tensors times a factor ()."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.value = _operation("scale_all", lambda _, *shapes: shapes, number)
+
+    def construct(self, tensors: tuple[Tensor, ...], factor: Tensor) -> tuple[Tensor, ...]:
+        return self.value(factor, *tensors)
 
 
 class ApplyMask(nn.Cell):

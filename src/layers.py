@@ -304,6 +304,36 @@ def cross_entropy() -> nn.Cell:
     return fused_layers.CrossEntropy() if fused_layers.used() else _LossesAndHits()
 
 
+class _SquareSum(nn.Cell):
+    """The sum of the squares of all entries of a tuple of tensors, ()."""
+
+    def construct(self, tensors: tuple[Tensor, ...]) -> Tensor:
+        total = 0.0
+        for tensor in tensors:
+            total = total + _sum_all(tensor * tensor)
+        return total
+
+
+class _ScaleAll(nn.Cell):
+    """Each tensor times a factor ()."""
+
+    def construct(self, tensors: tuple[Tensor, ...], factor: Tensor) -> tuple[Tensor, ...]:
+        scaled = ()
+        for tensor in tensors:
+            scaled += (tensor * factor,)
+        return scaled
+
+
+def square_sum() -> nn.Cell:
+    """What makes of a tuple of tensors the sum of the squares of all their entries, ()."""
+    return fused_layers.SquareSum() if fused_layers.used() else _SquareSum()
+
+
+def scale_all(number: int) -> nn.Cell:
+    """What makes of a tuple of so many tensors and a factor () the tuple of their products."""
+    return fused_layers.ScaleAll(number) if fused_layers.used() else _ScaleAll()
+
+
 class RowSquareSum(nn.Cell):
     """Identity on x; the gradient of its scalar parameter is the sum of the squared entries of x's gradient.
 

@@ -179,6 +179,15 @@ def test_a_network_trains_as_without_them(changes: dict) -> None:
         np.testing.assert_allclose(fused_gradients[name], gradient, rtol=1e-4, atol=2e-6 * largest, err_msg=name)
 
 
+def test_sums_of_squares_and_scaled_tensors() -> None:
+    tensors = [normal(300, 999), normal(7), normal(2, 3, 4)]
+    inputs = tuple(Tensor(each) for each in tensors)
+    total = float(layers.square_sum()(inputs))
+    assert total == pytest.approx(sum(np.sum(np.square(each.astype(np.float64))) for each in tensors), rel=1e-6)
+    for scaled, each in zip(layers.scale_all(3)(inputs, Tensor(0.25, ms.float32)), tensors, strict=True):
+        np.testing.assert_array_equal(scaled.asnumpy(), each * np.float32(0.25))
+
+
 def test_a_hit_is_the_first_of_the_largest() -> None:
     logits = np.array([[1, 3, 3, 2], [1, 3, 3, 2], [0, -1, -2, 5], [7, 7, 7, 7]], np.float32)
     for context in (left_out, contextlib.nullcontext):

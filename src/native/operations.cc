@@ -8,6 +8,9 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <numeric>
+#include <utility>
+#include <vector>
 
 #include "arithmetic.h"
 #include "attention.h"
@@ -50,7 +53,7 @@ OPERATION(bias_gelu_gradient) {
   const Operands o{data, ranks, shapes};
   const int64_t size = o.last(0);
   const float *bias = o[2];
-  each_row_summed(o.rows(0), size, o[4], [&](int64_t i, float *sums) {
+  each_row_summed(o.rows(0), size, {o[4]}, [&](int64_t i, float *sums) {
     const float *dy = o[0] + i * size, *x = o[1] + i * size;
     float *dx = o[3] + i * size;
 #pragma omp simd
@@ -91,11 +94,11 @@ OPERATION(add_norm) {
 }
 
 // Of layer_norm and add_norm:
-// dy (N, C), gamma (C), normal (N, C), inverse (N) -> dx (N, C), sums (3, C): dgamma, dbeta, dbias
+// dy (N, C), gamma (C), normal (N, C), inverse (N) -> dx (N, C), dgamma (C), dbeta (C), dbias (C)
 OPERATION(norm_gradient) {
   const Operands o{data, ranks, shapes};
   const int64_t size = o.last(0);
-  each_row_summed(o.rows(0), 3 * size, o[5], [&](int64_t i, float *sums) {
+  each_row_summed(o.rows(0), 3 * size, {o[5], o[6], o[7]}, [&](int64_t i, float *sums) {
     float *dx = o[4] + i * size, *biases = sums + 2 * size;
     normalise_gradient(o[0] + i * size, o[1], o[2] + i * size, o[3][i], dx, sums, sums + size, size);
 #pragma omp simd
@@ -129,6 +132,45 @@ OPERATION(dropout) {
 #pragma omp simd
     for (int64_t j = 0; j < size; ++j) y[j] = x[j] * kept(hashes[j], probability);
   });
+  return 0;
+}
+
+// Tensors of any shape -> the sum of the squares of all their entries (1)
+OPERATION(square_sum) {
+  const Operands o{data, ranks, shapes};
+  constexpr int64_t kBlock = 1 << 16;  // entries that are summed by themselves, whatever the number of threads
+  std::vector<std::pair<const float *, int64_t>> blocks;
+  for (int i = 0; i + 1 < count; ++i) {
+    const int64_t size = ranks[i] ? o.rows(i) * o.last(i) : 1;
+    for (int64_t begin = 0; begin < size; begin += kBlock) {
+      blocks.emplace_back(o[i] + begin, std::min(kBlock, size - begin));
+    }
+  }
+  std::vector<double> sums(blocks.size());
+  each_row(blocks.size(), kBlock, [&](int64_t i) {
+    float sum = 0.0f;
+    const float *x = blocks[i].first;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t j = 0; j < blocks[i].second; ++j) sum += x[j] * x[j];
+    sums[i] = sum;
+  });
+  o[count - 1][0] = static_cast<float>(std::accumulate(sums.begin(), sums.end(), 0.0));
+  return 0;
+}
+
+// A factor (), tensors of any shape -> each times the factor
+OPERATION(scale_all) {
+  const Operands o{data, ranks, shapes};
+  const float factor = o.scalar(0);
+  for (int i = 1; i < (count + 1) / 2; ++i) {
+    float *y = o[i + count / 2];
+    const int64_t size = ranks[i] ? o.last(i) : 1;
+    each_row(ranks[i] ? o.rows(i) : 1, size, [&](int64_t row) {
+      const float *x = o[i] + row * size;
+#pragma omp simd
+      for (int64_t j = 0; j < size; ++j) y[row * size + j] = x[j] * factor;
+    });
+  }
   return 0;
 }
 

@@ -7,8 +7,8 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <cstring>
 #include <functional>
+#include <initializer_list>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -128,9 +128,10 @@ void each_row(int64_t rows, int64_t columns, Work work) {
   });
 }
 
-// Calls work(row, sums) for all rows, where sums are `columns` numbers that begin as 0; totals are those of all rows.
+// Calls work(row, sums) for all rows, where sums are `columns` numbers that begin as 0; those of all rows are written
+// to the totals, an equal share of the columns to each.
 template <typename Work>
-void each_row_summed(int64_t rows, int64_t columns, float *totals, Work work) {
+void each_row_summed(int64_t rows, int64_t columns, std::initializer_list<float *> totals, Work work) {
   const int64_t parts = parts_of(rows, columns);
   std::vector<float> sums(parts * columns, 0.0f);
   Team::get().run(parts, [&](int64_t part) {
@@ -139,7 +140,12 @@ void each_row_summed(int64_t rows, int64_t columns, float *totals, Work work) {
   for (int64_t part = 1; part < parts; ++part) {
     for (int64_t j = 0; j < columns; ++j) sums[j] += sums[part * columns + j];
   }
-  std::memcpy(totals, sums.data(), columns * sizeof(float));
+  const int64_t share = columns / totals.size();
+  const float *from = sums.data();
+  for (float *total : totals) {
+    std::copy_n(from, share, total);
+    from += share;
+  }
 }
 
 }  // namespace albert

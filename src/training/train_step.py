@@ -15,6 +15,7 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from model_utils.config import UPDATES
 from src.dropout import mix_bits
+from src.layers import scale_all, square_sum
 from src.training.layerwise_gradient import LayerwiseGradient, scaled_loss
 from src.training.optimizer import Optimizer, OptimizerSettings, build_optimizer, describe_decay_groups
 from src.training.ranks import ALONE, Ranks
@@ -77,6 +78,7 @@ class TrainStep(nn.Cell):
         counted_table, row_squares = network.counted_rows
         self.counted_table = [weight.name for weight in self.weights].index(counted_table.name)
         self.differentiated = ParameterTuple([*self.weights, row_squares])
+        self.square_sum, self.scale_all = square_sum(), scale_all(len(self.weights))
         self.scaling = loss_scale
         self.loss_scale = Parameter(Tensor(loss_scale.start, ms.float32), name="loss_scale", requires_grad=False)
         self.good_steps = Parameter(Tensor(0, ms.int32), name="good_steps", requires_grad=False)
@@ -145,11 +147,8 @@ class TrainStep(nn.Cell):
 
         Not finite if any entry is not.
         """
-        total = row_squares
-        for i in range(len(gradients)):
-            if i != self.counted_table:
-                total = total + ops.reduce_sum(gradients[i] * gradients[i])
-        return ops.sqrt(total)
+        others = gradients[: self.counted_table] + gradients[self.counted_table + 1 :]
+        return ops.sqrt(row_squares + self.square_sum(others))
 
     def update(self, gradients: tuple[Tensor, ...], elapsed: Tensor, rate_factor: Tensor) -> tuple[Tensor, ...]:
         """Reduce, unscale, clip, apply: gradient norm, whether it was finite, learning rate, loss scale used."""
@@ -165,10 +164,7 @@ class TrainStep(nn.Cell):
             factor = factor * (self.clip_norm / ops.maximum(norm, self.clip_norm))
         rate = ops.zeros((), ms.float32)
         if finite:
-            clipped = ()
-            for gradient in reduced:
-                clipped += (gradient * factor,)
-            rate = self.optimizer(clipped, self.updates_tried() + 1, elapsed, rate_factor)
+            rate = self.optimizer(self.scale_all(reduced, factor), self.updates_tried() + 1, elapsed, rate_factor)
         self.adjust_scale(finite)
         return norm, finite, rate, scale
 
