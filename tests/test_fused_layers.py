@@ -219,6 +219,11 @@ def test_what_does_not_fit_is_refused() -> None:
         layers.cross_entropy()(logits, Tensor([0, 1, 5, 2], ms.int32))[0].asnumpy()
     with pytest.raises(RuntimeError):
         layers.dense_product(ms.float32)(logits, weight).asnumpy()
+    x, *_, mask = (Tensor(each) for each in attention_inputs(2, 5, 48))
+    biases = (Tensor(normal(48)),) * 3
+    for heads, table, rows in ((5, None, 10), (4, Tensor(normal(9, 11)), 10), (4, None, 9)):
+        with pytest.raises(RuntimeError):
+            fused_layers.Attention(heads, table, 0.0)(x[:rows], x, x, biases, mask).asnumpy()
 
 
 def test_results_are_the_same_every_time_although_several_operations_run_at_once() -> None:

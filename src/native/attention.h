@@ -47,7 +47,7 @@ class Attention {
   Attention(const Operands &o, int first)
       : o_(o), first_(first), heads_(o.scalar(first + 10)), probability_(o[first + 10][1]) {
     texts_ = o.shapes[first + 6][0], length_ = o.last(first + 6);
-    hidden_ = o.last(first), size_ = hidden_ / heads_;
+    hidden_ = o.last(first), size_ = heads_ > 0 ? hidden_ / heads_ : 0;
     scale_ = 1.0f / std::sqrt(static_cast<float>(size_));
     if (o.ranks[first + 7] == 2) {
       const int64_t distance = o.shapes[first + 7][0] / 2;
@@ -143,13 +143,28 @@ class Attention {
   // Calls work(text, head) for all of them. 0, or the number of an error, oneDNN's or 1: operands do not fit.
   template <typename Work>
   int each_head(Work work) {
-    if (!sgemm() || heads_ * size_ != hidden_ || o_.rows(first_) != texts_ * length_) return 1;
+    if (!sgemm() || !fit()) return 1;
     const int64_t heads = texts_ * heads_, cost = heads * length_ * (length_ + size_);
     const int64_t parts = cost < 2 * kLeast ? 1 : std::min(heads, 4 * Team::get().size());
     Team::get().run(parts, [&](int64_t part) {
       for (int64_t i = heads * part / parts; i < heads * (part + 1) / parts; ++i) work(i / heads_, i % heads_);
     });
     return status_;
+  }
+
+  // Whether the operands have the shapes that they should have.
+  bool fit() const {
+    bool fit = heads_ > 0 && heads_ * size_ == hidden_ && texts_ * length_ > 0;
+    for (int i = 0; i < 3; ++i) {
+      const int x = first_ + i;
+      fit = fit && o_.rows(x) == texts_ * length_ && o_.last(x) == hidden_ && o_.last(x + 3) == hidden_;
+    }
+    if (width_) fit = fit && o_.last(first_ + 7) == size_;
+    if (features_) {
+      fit = fit && o_.rows(first_ + 8) == texts_ * heads_ * length_ && o_.rows(first_ + 9) == length_ &&
+            o_.last(first_ + 9) == features_;
+    }
+    return fit;
   }
 
   void multiply(char op_a, char op_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
