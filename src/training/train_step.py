@@ -88,7 +88,7 @@ class TrainStep(nn.Cell):
             zeros = np.zeros(len(network.metric_names), np.float32)
             self.metric_sums = Parameter(Tensor(zeros), name="accumulated_metrics", requires_grad=False)
         if self.rank_size > 1:
-            self.all_reduce = ops.AllReduce()
+            self.all_reduce = ops.AllReduce().add_prim_attr("fusion", 1)  # GPUs and Ascend join all of one number
         self.ready_graphs: set[tuple] = set()  # compiled: those with `last` or without, by the shapes of the inputs
         if network.recompute_layers:
             self.value_and_grad = LayerwiseGradient(network, self.differentiated)
