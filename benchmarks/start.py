@@ -91,9 +91,7 @@ def compare(config: StartConfig, folder: Path) -> dict[str, Any]:
                 spent = work()
                 if turn:
                     seconds[what][name].append(spent)
-    return {
-        "seconds": seconds,
-    }
+    return {"seconds": seconds}
 
 
 def report(figures: dict[str, Any]) -> str:

@@ -111,7 +111,8 @@ class Others:
 
     def __exit__(self, *_: object) -> None:
         (others, total), (others_after, total_after) = self._before, _machine_seconds()
-        self.share = (others_after - others) / (total_after - total)
+        if total_after > total:  # the kernel counts in hundredths of a second
+            self.share = (others_after - others) / (total_after - total)
 
 
 def describe_others(share: float) -> str:

@@ -230,8 +230,8 @@ def setup_device(
 ) -> Device:
     """Choose the device and set MindSpore to it: graph mode, ranks, seed of its generators, type of products, layers.
 
-    In bfloat16 oneDNN rounds the operands of float32 products, small ones aside, and adds up in float32, in the whole
-    process. No inherited setting of oneDNN changes that, and a product on the CPU is checked at once.
+    In bfloat16 oneDNN rounds the operands of MindSpore's float32 products, small ones aside, and adds up in float32, in
+    the whole process. No inherited setting of oneDNN changes that, and a product on the CPU is checked at once.
 
     Args:
         device_id: number of the device, counted from 0; in distributed runs each process takes its own.

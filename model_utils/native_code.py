@@ -18,7 +18,8 @@ from model_utils.errors import DeviceError, shorten
 logger = logging.getLogger(__name__)
 COMPILERS = ("c++", "g++", "clang++")  # the first that is found; CXX in the environment names another one
 # Rounding, infinities and not-a-numbers stay as they are written: only what no result shows is given up.
-FLAGS = "-std=c++17 -O3 -march=native -fopenmp-simd -pthread -fno-math-errno -fno-trapping-math -fPIC -shared".split()
+FLAGS = "-std=c++17 -O3 -march=native -fopenmp-simd -pthread -fno-math-errno -fno-trapping-math".split()
+FLAGS += "-fPIC -shared -fvisibility=hidden".split()
 SECONDS = 300  # a compilation may take
 USES = ("auto", "always", "never")
 _use = ["auto"]
@@ -82,14 +83,17 @@ def library_for(source: Path) -> Path | None:
 
 @functools.cache
 def _made(source: Path) -> Path | str:
-    """The library, or what is in its way."""
+    """The library, or what is in its way: its own `obstacle` says so, too."""
     try:
         library = build_library(source)
-        ctypes.CDLL(str(library))  # a compiled library need not be one that this process can load
-        return library
+        find_obstacle = ctypes.CDLL(str(library)).obstacle  # a compiled library need not be one that can be loaded
+        find_obstacle.restype = ctypes.c_char_p
+        if not (obstacle := find_obstacle().decode()):
+            return library
     except (DeviceError, OSError) as error:
-        logger.warning(f"layers are not fused, so that networks compute more slowly: {error}")
-        return str(error)
+        obstacle = str(error)
+    logger.warning(f"layers are not fused, so that networks compute more slowly: {obstacle}")
+    return obstacle
 
 
 def find_compiler() -> str | None:
@@ -153,6 +157,9 @@ def _cache_folder() -> Path:
         others_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
         if os.access(folder, os.W_OK) and found.st_uid == os.getuid() and not others_write:
             return folder
-    except (OSError, RuntimeError):  # no home, or a file in its place
-        pass
-    return Path(tempfile.mkdtemp(prefix="albert-mindspore-"))
+        reason = f"{folder} is not a folder that this user alone can write to"
+    except (OSError, RuntimeError) as error:
+        reason = f"there is no folder to keep it in: {error}"
+    temporary = Path(tempfile.mkdtemp(prefix="albert-mindspore-"))
+    logger.warning(f"C++ is compiled again by every process, into {temporary}: {reason}")
+    return temporary

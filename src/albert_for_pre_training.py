@@ -10,8 +10,8 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from src.albert_config import AlbertConfig
-from src.albert_model import TEXT_COLUMNS, ScoresNetwork, TrainingNetwork, compute_dtype
-from src.layers import Dense, LayerNorm, add_bias, bias_activation, cross_entropy, dense_product
+from src.albert_model import TEXT_COLUMNS, ScoresNetwork, TrainingNetwork
+from src.layers import Dense, LayerNorm, add_bias, bias_activation, compute_dtype, cross_entropy, dense_product
 
 
 def gather_positions(sequence: Tensor, positions: Tensor) -> Tensor:

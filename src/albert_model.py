@@ -5,7 +5,7 @@ Shape letters: B batch, L length, E embedding size, H hidden size, A attention h
 N = B * L rows. Inside, activations travel as (N, H) matrices: one matrix product a layer on every device.
 Under compute_type float16 the matrix products run in float16 and, on GPUs and Ascend, what lies between two of them:
 biases and GELU. The residual stream, LayerNorm, softmax and all parameters stay float32. Under bfloat16 everything here
-is float32: the CPU's library rounds what it multiplies.
+is float32: the CPU's library rounds what dense layers multiply.
 """
 
 from typing import Any
@@ -15,10 +15,11 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from src.albert_config import AlbertConfig
-from src.attention import attention
+from src.attention import attention_for
 from src.dropout import Dropout
 from src.layers import (
     Dense,
+    DenseWeights,
     LayerNorm,
     RowSquareSum,
     Spread,
@@ -105,13 +106,13 @@ class SelfAttention(Block):
 
     def __init__(self, config: AlbertConfig, site: int) -> None:
         super().__init__()
-        hidden, compute_type = config.hidden_size, compute_dtype(config)
-        self.query = Dense(hidden, hidden, compute_type)
-        self.key = Dense(hidden, hidden, compute_type)
-        self.value = Dense(hidden, hidden, compute_type)
-        self.output = Dense(hidden, hidden, compute_type)
+        hidden = config.hidden_size
+        self.query = DenseWeights(hidden, hidden)
+        self.key = DenseWeights(hidden, hidden)
+        self.value = DenseWeights(hidden, hidden)
+        self.output = Dense(hidden, hidden, compute_dtype(config))
         self.layer_norm = LayerNorm(hidden, config.layer_norm_eps)
-        self.attention = attention(config, site)
+        self.attention = attention_for(config, site)
         self.dropout = Dropout(config.hidden_dropout_prob, site + 1)
 
     def construct(self, x: Tensor, score_mask: Tensor, dropout_key: Tensor) -> Tensor:

@@ -15,13 +15,13 @@ from mindspore import Tensor, nn, ops
 from src import fused_layers
 from src.albert_config import AlbertConfig
 from src.dropout import Dropout
+from src.layer_form import on_cpu
 from src.layers import (
     Spread,
     SwapMiddleAxes,
     add_bias,
     compute_dtype,
     dense_product,
-    on_cpu,
     softmax,
 )
 
@@ -37,17 +37,17 @@ def relative_position_table(max_distance: int, head_size: int) -> np.ndarray:
     return table.astype(np.float32)
 
 
-def attention(config: AlbertConfig, site: int) -> nn.Cell:
+def attention_for(config: AlbertConfig, site: int) -> nn.Cell:
     """What computes the context (N, H); probabilities are dropped out at `site`.
 
     Inputs: x (N, H); weights (H, H) and biases (H) of queries, keys and values; score_mask (B, 1, 1, L), added to
     scores; dropout_key () int32.
     """
-    fused = compute_dtype(config) == ms.float32 and fused_layers.have_attention()
-    return (FusedAttention if fused else Attention)(config, site)
+    fused = compute_dtype(config) == ms.float32 and fused_layers.used()
+    return (FusedAttention if fused else ComposedAttention)(config, site)
 
 
-class _Projections(nn.Cell):
+class _Attention(nn.Cell):
     """What both forms have."""
 
     def __init__(self, config: AlbertConfig, site: int) -> None:
@@ -62,7 +62,7 @@ class _Projections(nn.Cell):
         self.dropout = Dropout(config.attention_probs_dropout_prob, site)
 
 
-class ThreeProducts(nn.Cell):
+class SeparateProducts(nn.Cell):
     """x W^T for each of three W: (N, K), (M, K) -> (N, M)."""
 
     def __init__(self) -> None:
@@ -73,13 +73,13 @@ class ThreeProducts(nn.Cell):
         return self.product(x, first), self.product(x, second), self.product(x, third)
 
 
-class FusedAttention(_Projections):
+class FusedAttention(_Attention):
     """The form of fused_layers."""
 
     def __init__(self, config: AlbertConfig, site: int) -> None:
         super().__init__(config, site)
         table = self.relative_table if self.relative else None
-        self.products = fused_layers.ThreeProducts() if fused_layers.have_products() else ThreeProducts()
+        self.products = fused_layers.ThreeProducts() if fused_layers.have_products() else SeparateProducts()
         self.attention = fused_layers.Attention(self.heads, table, self.dropout.probability)
 
     def construct(
@@ -98,7 +98,7 @@ class FusedAttention(_Projections):
         return self.attention(query, key, value, biases, score_mask, factors)
 
 
-class Attention(_Projections):
+class ComposedAttention(_Attention):
     """The form of MindSpore's operations."""
 
     def __init__(self, config: AlbertConfig, site: int) -> None:

@@ -148,7 +148,7 @@ class SpanSearchScores(ScoresNetwork):
         self.add_bias = add_bias()
         self.spread = Spread()
         self.dense_product = dense_product(ms.float32)
-        self.mean = ops.BatchMatMul()
+        self.batch_product = ops.BatchMatMul()
         self.top = ops.TopK(sorted=True)
 
     def mask(self, logits: Tensor, p_mask: Tensor) -> Tensor:
@@ -180,7 +180,7 @@ class SpanSearchScores(ScoresNetwork):
 
     def answerable(self, sequence: Tensor, start_logits: Tensor, dropout_key: Tensor) -> Tensor:
         """cls_logits (B,) from the first token and the mean token under the start distribution."""
-        expected = self.mean(self.softmax(start_logits).expand_dims(1), sequence).squeeze(1)
+        expected = self.batch_product(self.softmax(start_logits).expand_dims(1), sequence).squeeze(1)
         rows = sigmoid_tanh(self.answer_hidden(ops.concat((expected, sequence[:, 0]), 1)))
         return self.answer_logits(self.answer_dropout(rows, dropout_key)).squeeze(1)
 

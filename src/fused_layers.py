@@ -1,14 +1,14 @@
 """Layers for CPUs, each operation one pass over memory: C++ (src/native), compiled when it is first used.
 
-They compute what the composed operations of src/layers.py do, in value and gradient, to 1e-6. MindSpore's CPU kernels
-are one a step of a formula, each of which reads its operands and writes its result. The cells here have the interface
-of those of the same name there, take float32 and shapes that are known when compiled; what is exported has none.
-Shape letters as there; A attention heads, D = H / A, K keys.
+They compute what the composed operations of src/layers.py and src/attention.py do, in value and gradient. MindSpore's
+CPU kernels are one a step of a formula, each of which reads its operands and writes its result. The cells here take
+float32 and shapes that are known when compiled; what is exported has none.
+Shape letters: B texts, L tokens, N rows (in an encoder B L), H hidden size, A attention heads, D = H / A, V vocabulary;
+C, K and M columns of anything.
 """
 
 import ctypes
 import functools
-import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -19,14 +19,14 @@ from mindspore import Tensor, nn, ops
 
 from model_utils.device import FPMATH_MODE
 from model_utils.native_code import library_for, threads
+from src.layer_form import on_cpu
 
-logger = logging.getLogger(__name__)
 SOURCE = Path(__file__).parent / "native" / "operations.cc"
 
 
 def used() -> bool:
     """Whether networks that are made now have these cells; DeviceError where they always should but cannot."""
-    return _library() is not None
+    return on_cpu() and _library() is not None
 
 
 def _library() -> Path | None:
@@ -36,23 +36,9 @@ def _library() -> Path | None:
     return library
 
 
-def have_attention() -> bool:
-    """Whether they have Attention, which needs oneDNN."""
-    return used() and _finds_products(_library())
-
-
 def have_products() -> bool:
-    """Whether they shall multiply matrices of any kind: oneDNN is there, and is not to round to bfloat16."""
-    return have_attention() and os.environ.get(FPMATH_MODE) != "BF16"
-
-
-@functools.cache
-def _finds_products(library: Path) -> bool:
-    find = ctypes.CDLL(str(library)).has_products
-    find.restype = ctypes.c_bool
-    if not (found := find()):
-        logger.warning("matrix products are MindSpore's own, and slower: it has no libdnnl.so.3")
-    return found
+    """Whether they shall multiply the matrices of dense layers, too, which is not to be done in bfloat16."""
+    return used() and os.environ.get(FPMATH_MODE) != "BF16"
 
 
 @functools.cache
@@ -66,7 +52,10 @@ def _operation(name: str, shapes: Callable, outputs: int = 1) -> ops.Custom:
     return ops.Custom(f"{_library()}:{name}", shapes, lambda *_: types, func_type="aot")
 
 
-NOTHING = Tensor(np.zeros(1, np.float32))  # stands for an operand that there is none of
+@functools.cache
+def _nothing() -> Tensor:
+    """What stands for an operand that there is none of."""
+    return Tensor(np.zeros(1, np.float32))
 
 
 def _scalar(value: float) -> Tensor:
@@ -181,14 +170,15 @@ class Attention(nn.Cell):
         probability: of the dropout of probabilities, if there are factors of its hashes.
 
     Inputs: query, key, value (N, H), products that their biases (H) are still to be added to; score_mask (B, 1, 1, L),
-    which is added to scores and has no gradient; of Dropout.factors for rows B A L and columns L, or NOTHING twice.
+    which is added to scores and has no gradient; of Dropout.factors for rows B A L and columns L, or none.
     Output: (N, H).
     """
 
     def __init__(self, heads: int, table: Tensor | None, probability: float) -> None:
         super().__init__()
         self.both = _Attention(heads, probability)
-        self.table = NOTHING if table is None else table
+        self.nothing = _nothing()
+        self.table = self.nothing if table is None else table
 
     def construct(
         self,
@@ -197,8 +187,10 @@ class Attention(nn.Cell):
         value: Tensor,
         biases: tuple[Tensor, Tensor, Tensor],
         score_mask: Tensor,
-        factors: tuple[Tensor, Tensor] = (NOTHING, NOTHING),
+        factors: tuple[Tensor, ...] = (),
     ) -> Tensor:
+        if not factors:
+            factors = (self.nothing, self.nothing)
         return self.both(query, key, value, *biases, score_mask, self.table, *factors)[0]
 
 

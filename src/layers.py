@@ -6,9 +6,7 @@ Ascend have the stock forms, each a kernel of one pass (`on_cpu`).
 Shape letters: B batch, L length, H hidden size, V vocabulary size, N = B * L rows.
 """
 
-import contextlib
 import math
-from collections.abc import Iterator
 
 import mindspore as ms
 import numpy as np
@@ -16,6 +14,7 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from src import fused_layers
 from src.albert_config import AlbertConfig
+from src.layer_form import on_cpu
 
 _mean_last = ops.ReduceMean(keep_dims=True)
 _sum_last = ops.ReduceSum(keep_dims=True)
@@ -26,25 +25,6 @@ _matmul = ops.MatMul()
 def compute_dtype(config: AlbertConfig) -> ms.dtype:
     """What operands of matrix products are cast to."""
     return ms.float16 if config.compute_type == "float16" else ms.float32
-
-
-_made_for = [""]
-
-
-def on_cpu() -> bool:
-    """Whether networks that are made now are for a CPU."""
-    return (_made_for[0] or ms.get_context("device_target")) == "CPU"
-
-
-@contextlib.contextmanager
-def made_for(target: str) -> Iterator[None]:
-    """Networks made inside have the form for this target, CPU, GPU or Ascend, whichever device is set."""
-    before = _made_for[0]
-    _made_for[0] = target
-    try:
-        yield
-    finally:
-        _made_for[0] = before
 
 
 def sigmoid_tanh(x: Tensor) -> Tensor:
@@ -366,18 +346,22 @@ def dense_product(dtype: ms.dtype) -> nn.Cell | ops.Primitive:
     return fused_layers.Product() if own else ops.MatMul(transpose_b=True)
 
 
-class Dense(nn.Cell):
-    """x W^T + b, (N, in_size) -> (N, out_size): the product in `compute_type`, the sum and the result in float32.
+class DenseWeights(nn.Cell):
+    """Weight (out_size, in_size), the fastest form on CPU, and bias (out_size) of a dense layer."""
 
-    `weight` is (out_size, in_size), the fastest form on CPU.
-    """
-
-    def __init__(self, in_size: int, out_size: int, compute_type: ms.dtype = ms.float32, has_bias: bool = True) -> None:
+    def __init__(self, in_size: int, out_size: int, has_bias: bool = True) -> None:
         super().__init__()
         self.weight = Parameter(Tensor(np.zeros((out_size, in_size), np.float32)), name="weight")
-        self.has_bias = has_bias
         if has_bias:
             self.bias = Parameter(Tensor(np.zeros(out_size, np.float32)), name="bias")
+
+
+class Dense(DenseWeights):
+    """x W^T + b, (N, in_size) -> (N, out_size): the product in `compute_type`, the sum and the result in float32."""
+
+    def __init__(self, in_size: int, out_size: int, compute_type: ms.dtype = ms.float32, has_bias: bool = True) -> None:
+        super().__init__(in_size, out_size, has_bias)
+        self.has_bias = has_bias
         self.matmul = dense_product(compute_type)
         self.add_bias = add_bias()
         self.compute_type = compute_type

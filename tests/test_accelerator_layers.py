@@ -19,7 +19,7 @@ from src.finetune_eval_model import (
     SpanSearchScores,
     TokenClassificationScores,
 )
-from src.layers import made_for
+from src.layer_form import made_for
 from tests.helpers.tiny_model import KEY, TINY, batch
 
 

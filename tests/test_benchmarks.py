@@ -11,7 +11,7 @@ import pytest
 from benchmarks import products, squad_features
 from benchmarks.contest import Contest, Side, conclude
 from benchmarks.train_step import TrainStepConfig
-from benchmarks.turns import Contender
+from benchmarks.turns import Contender, Others
 from model_utils.errors import ConfigError
 from model_utils.schema import load_config
 from src.training.training_config import PretrainConfig
@@ -60,6 +60,11 @@ def test_errors_of_a_contender_reach_the_caller() -> None:
         Contender(load_config, PretrainConfig, ["--nonsense", "1"])
     with pytest.raises(RuntimeError, match="ended with code 1"):
         Contender(int, "three")
+
+
+def test_an_error_inside_passes_the_count_of_other_programs() -> None:
+    with pytest.raises(ConfigError, match="at once"), Others():
+        raise ConfigError("at once")
 
 
 def contest(*outputs: list[float]) -> Contest:

@@ -5,6 +5,7 @@ import logging
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,8 +21,9 @@ from model_utils.native_code import build_library, find_compiler, left_out
 from src import fused_layers, layers
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import AlbertForPreTraining
-from src.attention import ThreeProducts, attention
+from src.attention import SeparateProducts, attention_for
 from src.dropout import Dropout
+from src.layer_form import made_for
 from tests.helpers.gradients import Gradients
 from tests.helpers.tiny_model import KEY, TINY, batch
 
@@ -85,7 +87,7 @@ class Three(nn.Cell):
 
     def __init__(self) -> None:
         super().__init__()
-        self.products = fused_layers.ThreeProducts() if fused_layers.used() else ThreeProducts()
+        self.products = fused_layers.ThreeProducts() if fused_layers.used() else SeparateProducts()
 
     def construct(self, x: Tensor, first: Tensor, second: Tensor, third: Tensor) -> Tensor:
         return ops.concat(self.products(x, first, second, third), 1)
@@ -96,7 +98,9 @@ class Attend(nn.Cell):
 
     def __init__(self, **changes: float) -> None:
         super().__init__()
-        self.attention = attention(TINY.replace(hidden_size=48, num_attention_heads=4, **changes), 1).set_train(True)
+        self.attention = attention_for(TINY.replace(hidden_size=48, num_attention_heads=4, **changes), 1).set_train(
+            True
+        )
 
     def construct(self, x: Tensor, *others: Tensor) -> Tensor:
         return self.attention(x, others[:3], others[3:6], others[6], Tensor(5, ms.int32))
@@ -127,7 +131,11 @@ CASES: dict[str, tuple[Callable[[], nn.Cell], tuple[np.ndarray, ...]]] = {
         lambda: Attend(use_relative_positions=True, max_relative_position=5),
         attention_inputs(2, 300, 48),
     ),
-    "attention, dropout": (lambda: Attend(attention_probs_dropout_prob=0.2), attention_inputs(2, 150, 48)),
+    "attention, dropout": (lambda: Attend(attention_probs_dropout_prob=0.2), attention_inputs(2, 33, 48)),
+    "relative, far, dropout": (
+        lambda: Attend(use_relative_positions=True, max_relative_position=5, attention_probs_dropout_prob=0.2),
+        attention_inputs(2, 150, 48),
+    ),
     "dropout": (Drop, (normal(333, 77),)),
     "cross_entropy": (lambda: Losses(), (10 * normal(70, 300), LABELS)),
 }
@@ -147,6 +155,8 @@ def test_values_and_gradients_are_those_of_the_composed_operations(name: str) ->
         dout = Tensor(np.random.default_rng(1).standard_normal(cell(*tensors).shape).astype(np.float32))
         value, (by_input, by_weight) = Gradients(cell)(dout, *tensors)
         needed = [each for i, each in enumerate(by_input) if (name, i) not in WITHOUT_GRADIENT]
+        if len(needed) < len(by_input):
+            assert np.abs(by_input[5].asnumpy()).max() <= 1e-5 * np.abs(by_input[4].asnumpy()).max()
         results += [value.asnumpy(), *(each.asnumpy() for each in (*needed, *by_weight))]
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=2e-6, atol=2e-6 * max(1, np.abs(other).max()))
@@ -163,7 +173,17 @@ def test_values_and_gradients_are_those_of_the_composed_operations(name: str) ->
     ids=str,
 )
 def test_a_network_trains_as_without_them(changes: dict) -> None:
-    config: AlbertConfig = TINY.replace(**changes)
+    compare_with_composed(TINY.replace(**changes))
+
+
+def test_a_network_trains_with_products_of_mindspore(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under bfloat16, where these alone round."""
+    monkeypatch.setattr(fused_layers, "have_products", lambda: False)
+    compare_with_composed(TINY)
+
+
+def compare_with_composed(config: AlbertConfig) -> None:
+    """Loss and gradients of a network in both forms."""
     results = []
     for context in (left_out, contextlib.nullcontext):
         with context():
@@ -224,6 +244,10 @@ def test_what_does_not_fit_is_refused() -> None:
     for heads, table, rows in ((5, None, 10), (4, Tensor(normal(9, 11)), 10), (4, None, 9)):
         with pytest.raises(RuntimeError):
             fused_layers.Attention(heads, table, 0.0)(x[:rows], x, x, biases, mask).asnumpy()
+    for rows, columns in ((39, 5), (40, 6)):
+        factors = Tensor(normal(rows, 32)), Tensor(normal(columns, 32))
+        with pytest.raises(RuntimeError):
+            fused_layers.Attention(4, None, 0.1)(x, x, x, biases, mask, factors).asnumpy()
 
 
 def test_results_are_the_same_every_time_although_several_operations_run_at_once() -> None:
@@ -308,9 +332,14 @@ def test_the_number_of_threads_changes_the_last_digits_at_most(tmp_path: Path) -
         "import sys, numpy as np; from mindspore import Tensor\n"
         "from model_utils.device import setup_device; setup_device('CPU')\n"
         "from src import layers; from tests.helpers.gradients import Gradients\n"
-        "x, dout = np.random.default_rng(0).standard_normal((2, 900, 96)).astype(np.float32)\n"
-        "g = Gradients(layers.LayerNorm(96))(Tensor(dout), Tensor(x))\n"
-        "np.save(sys.argv[1], np.concatenate([each.asnumpy().ravel() for each in (g[0], g[1][0][0], *g[1][1])]))"
+        "from tests.test_fused_layers import Attend, attention_inputs, normal\n"
+        "dout, inputs = normal(900, 48), [Tensor(each) for each in attention_inputs(3, 300, 48)]\n"
+        "total = layers.square_sum()((Tensor(dout), Tensor(normal(999, 300)))).asnumpy().reshape(1)\n"
+        "made = [total]\n"
+        "for cell, given in ((layers.LayerNorm(48), inputs[:1]), (Attend(), inputs)):\n"
+        "    value, (by_input, by_weight) = Gradients(cell)(Tensor(dout), *given)\n"
+        "    made += [each.asnumpy().ravel() for each in (value, *by_input[:5], *by_weight)]\n"
+        "np.save(sys.argv[1], np.concatenate(made))"
     )
     results = []
     for threads in ("1", "2"):
@@ -318,4 +347,41 @@ def test_the_number_of_threads_changes_the_last_digits_at_most(tmp_path: Path) -
         environment = os.environ | {"OMP_NUM_THREADS": threads}
         subprocess.run([sys.executable, "-c", script, str(file)], check=True, env=environment, capture_output=True)
         results.append(np.load(file))
-    np.testing.assert_allclose(results[0], results[1], rtol=1e-5, atol=2e-6 * np.abs(results[0]).max())
+    assert results[0][0] == results[1][0]  # the sum of squares is the same to the last
+    np.testing.assert_allclose(results[0][1:], results[1][1:], rtol=1e-5, atol=2e-6 * np.abs(results[0][1:]).max())
+
+
+def test_networks_for_other_devices_have_none_of_them() -> None:
+    with made_for("GPU"):
+        network = AlbertForPreTraining(TINY, seed=1)
+    cells = {type(cell).__module__ for _, cell in network.cells_and_names()}
+    assert "src.layers" in cells and "src.fused_layers" not in cells
+    assert "src.fused_layers" in {type(cell).__module__ for _, cell in AlbertForPreTraining(TINY, 1).cells_and_names()}
+
+
+def test_a_library_says_what_keeps_it_from_being_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = tmp_path / "none.cc"
+    source.write_text('extern "C" __attribute__((visibility("default"))) const char *obstacle() { return "no luck"; }')
+    with caplog.at_level(logging.WARNING):
+        assert native_code.library_for(source) is None
+    assert caplog.messages == ["layers are not fused, so that networks compute more slowly: no luck"]
+    monkeypatch.setattr(native_code, "_use", ["always"])
+    with pytest.raises(DeviceError, match="fused_layers is always, but no luck"):
+        native_code.library_for(source)
+
+
+def test_a_cache_that_others_can_write_to_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    (tmp_path / "albert-mindspore").mkdir()
+    (tmp_path / "albert-mindspore").chmod(0o777)
+    source = tmp_path / "one.cc"
+    source.write_text('extern "C" int one() { return 1; }')
+    with caplog.at_level(logging.WARNING):
+        assert build_library(source).parent.name.startswith("albert-mindspore-")
+    assert "is not a folder that this user alone can write to" in caplog.text

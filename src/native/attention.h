@@ -127,6 +127,7 @@ class Attention {
         }
       }
     });
+    if (status) return status;
     for (int which = 0; which < 3; ++which) {
       std::fill_n(biases[which], hidden_, 0.0f);
       for (int64_t text = 0; text < texts_; ++text) {
@@ -152,9 +153,10 @@ class Attention {
     return status_;
   }
 
-  // Whether the operands have the shapes that they should have.
+  // Whether the operands have the shapes that they should have, and a gradient that stands before them as well.
   bool fit() const {
-    bool fit = heads_ > 0 && heads_ * size_ == hidden_ && texts_ * length_ > 0;
+    bool fit = first_ == 0 || (o_.rows(0) == texts_ * length_ && o_.last(0) == hidden_);
+    fit = fit && heads_ > 0 && heads_ * size_ == hidden_ && texts_ * length_ > 0;
     for (int i = 0; i < 3; ++i) {
       const int x = first_ + i;
       fit = fit && o_.rows(x) == texts_ * length_ && o_.last(x) == hidden_ && o_.last(x + 3) == hidden_;
@@ -230,8 +232,12 @@ class Attention {
       const int64_t high = std::min(length_, place + reach_ + 1);
       float *near = far + (reach_ - place);
       for (int64_t j = low; j < high; ++j) near[j] = row[j];
-      for (int64_t j = 0; j < low; ++j) far[0] += row[j];
-      for (int64_t j = high; j < length_; ++j) far[width_ - 1] += row[j];
+      float before = 0.0f, behind = 0.0f;
+#pragma omp simd reduction(+ : before)
+      for (int64_t j = 0; j < low; ++j) before += row[j];
+#pragma omp simd reduction(+ : behind)
+      for (int64_t j = high; j < length_; ++j) behind += row[j];
+      far[0] += before, far[width_ - 1] += behind;
     }
     multiply('N', 'N', rows, size_, width_, alpha, by_distance, width_, table_, size_, 1.0f, y, hidden_);
   }

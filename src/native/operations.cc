@@ -24,12 +24,16 @@ static bool all_below(const int32_t *labels, int64_t rows, int64_t size) {
   return std::all_of(labels, labels + rows, [size](int32_t label) { return label >= 0 && label < size; });
 }
 
-#define OPERATION(name)                                                                                    \
-  extern "C" int name([[maybe_unused]] int count, void **data, int *ranks, int64_t **shapes, const char **, \
-                      void *, void *)
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+#define OPERATION(name)                                                                                            \
+  EXPORTED int name([[maybe_unused]] int count, void **data, int *ranks, int64_t **shapes, const char **, void *, \
+                    void *)
+
+// What keeps the operations from being called, as a sentence; "" if nothing does.
+EXPORTED const char *obstacle() { return sgemm() ? "" : "MindSpore comes without libdnnl.so.3 or its dnnl_sgemm"; }
 
 // Called by src/fused_layers.py before the first operation.
-extern "C" void set_threads(int threads) { Team::threads = threads; }
+EXPORTED void set_threads(int threads) { Team::threads = threads; }
 
 // x (N, C), bias (C) -> y (N, C)
 OPERATION(bias_gelu) {
@@ -210,8 +214,6 @@ OPERATION(cross_entropy_gradient) {
   return 0;
 }
 
-// Whether attention and projections can be called.
-extern "C" bool has_products() { return sgemm() != nullptr; }
 
 // x (N, K), one or several W (M, K) -> each x W^T (N, M)
 OPERATION(project) {

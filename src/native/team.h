@@ -65,13 +65,16 @@ class Team {
  private:
   Team() {
     try {
-      for (int64_t number = 1; number < size_; ++number) std::thread([this] { serve(); }).detach();
+      for (int64_t number = 1; number < size_; ++number) {
+        std::thread helper([this] { serve(); });
+        pthread_setname_np(helper.native_handle(), kName);
+        helper.detach();
+      }
     } catch (const std::system_error &) {  // no more are allowed: those that there are do all parts
     }
   }
 
   void serve() {
-    pthread_setname_np(pthread_self(), kName);
     for (uint64_t call = 0;;) {
       for (int turn = 0; offer_ / kCall == call && turn < kTurns; ++turn) wait_a_little(turn);
       if (offer_ / kCall == call) {

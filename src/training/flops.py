@@ -24,9 +24,10 @@ def forward_flops(config: AlbertConfig, rows: int, length: int, predictions: int
     """
     tokens, hidden = rows * length, config.hidden_size
     projections = 4 * 2 * tokens * hidden * hidden  # query, key, value, output
-    scores_and_context = 2 * 2 * tokens * length * hidden
-    if config.use_relative_positions:
-        scores_and_context *= 2  # each again with the embeddings of distances
+    per_query = 2 * 2 * hidden  # scores and context, for each key
+    scores_and_context = per_query * tokens * length
+    if config.use_relative_positions:  # each again with the embeddings of distances, or of keys if these are fewer
+        scores_and_context += per_query * tokens * min(length, 2 * config.max_relative_position + 1)
     feed_forward = 2 * 2 * tokens * hidden * config.intermediate_size
     layers = config.num_hidden_layers * config.inner_group_num * (projections + scores_and_context + feed_forward)
     mapping = 2 * tokens * config.embedding_size * hidden

@@ -88,7 +88,9 @@ class TrainStep(nn.Cell):
             zeros = np.zeros(len(network.metric_names), np.float32)
             self.metric_sums = Parameter(Tensor(zeros), name="accumulated_metrics", requires_grad=False)
         if self.rank_size > 1:
-            self.all_reduce = ops.AllReduce().add_prim_attr("fusion", 1)  # GPUs and Ascend join all of one number
+            self.all_reduce = ops.AllReduce()
+            # GPUs and Ascend join the operations of one number.
+            self.all_reduce_joined = ops.AllReduce().add_prim_attr("fusion", 1)
         self.ready_graphs: set[tuple] = set()  # compiled: those with `last` or without, by the shapes of the inputs
         if network.recompute_layers:
             self.value_and_grad = LayerwiseGradient(network, self.differentiated)
@@ -155,7 +157,7 @@ class TrainStep(nn.Cell):
         scale = self.loss_scale + 0.0
         reduced = ()
         for gradient in gradients[:-1]:
-            reduced += (self.sum_over_ranks(gradient),)
+            reduced += (gradient if self.rank_size == 1 else self.all_reduce_joined(gradient),)
         row_squares = self.sum_over_ranks(gradients[-1])
         norm = self.global_norm(reduced, row_squares) / scale
         finite = ops.isfinite(norm)
