@@ -21,19 +21,15 @@ from model_utils.native_code import build_library, find_compiler, left_out
 from src import fused_layers, layers
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import AlbertForPreTraining
-from src.attention import SeparateProducts, attention_for
+from src.attention import SeparateProducts
 from src.dropout import Dropout
 from src.layer_form import made_for
 from tests.helpers.gradients import Gradients
+from tests.helpers.layer_inputs import RANDOM, Attend, attention_inputs, normal
 from tests.helpers.tiny_model import KEY, TINY, batch
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler is installed")
-RANDOM = np.random.default_rng(0)
 LABELS = RANDOM.integers(0, 300, 70).astype(np.int32)
-
-
-def normal(*shape: int) -> np.ndarray:
-    return (2 * RANDOM.standard_normal(shape)).astype(np.float32)
 
 
 class Add(nn.Cell):
@@ -91,26 +87,6 @@ class Three(nn.Cell):
 
     def construct(self, x: Tensor, first: Tensor, second: Tensor, third: Tensor) -> Tensor:
         return ops.concat(self.products(x, first, second, third), 1)
-
-
-class Attend(nn.Cell):
-    """Attention of four heads with a key."""
-
-    def __init__(self, **changes: float) -> None:
-        super().__init__()
-        self.attention = attention_for(TINY.replace(hidden_size=48, num_attention_heads=4, **changes), 1).set_train(
-            True
-        )
-
-    def construct(self, x: Tensor, *others: Tensor) -> Tensor:
-        return self.attention(x, others[:3], others[3:6], others[6], Tensor(5, ms.int32))
-
-
-def attention_inputs(texts: int, length: int, hidden: int) -> tuple[np.ndarray, ...]:
-    """x, three weights, three biases, mask."""
-    mask = np.where(RANDOM.random((texts, 1, 1, length)) < 0.2, -1e4, 0).astype(np.float32)
-    weights = [normal(hidden, hidden) / 40 for _ in range(3)]
-    return (normal(texts * length, hidden), *weights, *(normal(hidden) / 4 for _ in range(3)), mask)
 
 
 # What makes the cell, its inputs; several sizes, so that rows are dealt out to the threads or not.
@@ -332,7 +308,7 @@ def test_the_number_of_threads_changes_the_last_digits_at_most(tmp_path: Path) -
         "import sys, numpy as np; from mindspore import Tensor\n"
         "from model_utils.device import setup_device; setup_device('CPU')\n"
         "from src import layers; from tests.helpers.gradients import Gradients\n"
-        "from tests.test_fused_layers import Attend, attention_inputs, normal\n"
+        "from tests.helpers.layer_inputs import Attend, attention_inputs, normal\n"
         "dout, inputs = normal(900, 48), [Tensor(each) for each in attention_inputs(3, 300, 48)]\n"
         "total = layers.square_sum()((Tensor(dout), Tensor(normal(999, 300)))).asnumpy().reshape(1)\n"
         "made = [total]\n"
