@@ -46,17 +46,17 @@ class MindSporeProducts:
 
         product = Product() if self.own else ops.MatMul(transpose_b=True)
 
-        class Gradient(nn.Cell):
-            def __init__(self) -> None:
-                super().__init__()
-                self.gradient = ops.GradOperation(get_all=True, sens_param=True)
-
-            def construct(self, x: Tensor, weight: Tensor, dy: Tensor) -> tuple[Tensor, Tensor]:
-                return self.gradient(product)(x, weight, dy)
-
         class Value(nn.Cell):
             def construct(self, x: Tensor, weight: Tensor) -> Tensor:
                 return product(x, weight)
+
+        class Gradient(nn.Cell):
+            def __init__(self) -> None:
+                super().__init__()
+                self.value, self.gradient = Value(), ops.GradOperation(get_all=True, sens_param=True)
+
+            def construct(self, x: Tensor, weight: Tensor, dy: Tensor) -> tuple[Tensor, Tensor]:
+                return self.gradient(self.value)(x, weight, dy)
 
         x, weight, dy = (Tensor(array) for array in operands(shape))
         value, gradient = Value(), Gradient()
