@@ -18,6 +18,7 @@ from src.checkpoint_files import save_checkpoint
 from src.inference.deploy_config import AIR, MINDIR, ONNX, ExportConfig
 from src.inference.exported_model import fused_network, load_exported, load_mindir, read_description, read_key
 from src.inference.exporting import check, dry_run_export, export_model
+from src.layer_form import made_for
 from src.model_folder import ModelFolder, read_task_info
 from src.tasks import TASKS
 from tests.helpers.folder_state import folder_state
@@ -344,3 +345,11 @@ def test_a_tasks_yaml_may_be_given_but_its_keys_not_as_flags(tmp_path: Path) -> 
         load_config(ExportConfig, [*needed, "--epoch_num", "3"])
     with pytest.raises(ConfigError, match="mean nothing for MINDIR"):
         load_config(ExportConfig, [*needed, "--export_seq_length", "64"])
+
+
+@pytest.mark.oracles
+def test_onnx_has_the_form_for_cpus_wherever_it_is_written(classifier: Path, tmp_path: Path) -> None:
+    name = tmp_path / "out" / "model"
+    with made_for("GPU"):  # whose LayerNorm MindSpore cannot write
+        export.main(ExportConfig(export_ckpt_file=str(classifier), export_file_name=str(name), file_format=ONNX))
+    assert name.with_suffix(".onnx").is_file()
