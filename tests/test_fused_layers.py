@@ -17,7 +17,7 @@ from mindspore import Tensor, nn, ops
 from model_utils import device, native_code
 from model_utils.device import setup_device
 from model_utils.errors import DeviceError
-from model_utils.native_code import build_library, find_compiler, left_out
+from model_utils.native_code import build_library, find_compiler, left_out, library_for
 from src import fused_layers, layers
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import AlbertForPreTraining
@@ -341,11 +341,11 @@ def test_a_library_says_what_keeps_it_from_being_used(
     source = tmp_path / "none.cc"
     source.write_text('extern "C" __attribute__((visibility("default"))) const char *obstacle() { return "no luck"; }')
     with caplog.at_level(logging.WARNING):
-        assert native_code.library_for(source) is None
+        assert library_for(source) is None
     assert caplog.messages == ["layers are not fused, so that networks compute more slowly: no luck"]
     monkeypatch.setattr(native_code, "_use", ["always"])
     with pytest.raises(DeviceError, match="fused_layers is always, but no luck"):
-        native_code.library_for(source)
+        library_for(source)
 
 
 def test_a_cache_that_others_can_write_to_is_not_used(

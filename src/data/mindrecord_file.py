@@ -14,7 +14,7 @@ from model_utils.errors import DataError
 PAGE_BYTES = 1 << 20
 HEADER_BYTES = 1 << 21
 ENTRY_BYTES = 512  # of the header, for a page of rows and what goes with it: twice what was measured
-# An estimate from bytes of text may be so many times too high; it is twice as high where JSON spells letters as \uXXXX.
+# An estimate from bytes of text may be so many times too high; it is twice as high where JSON has escapes for letters.
 TOO_HIGH = 3
 FORBIDDEN = "\\/:*?\"<>|`&;'"  # in the name of a file, by MindSpore
 
