@@ -29,6 +29,7 @@ python -m ruff check . || failed=1
 python -m ruff format --check . || failed=1
 lint-imports --no-logo --no-cache || failed=1
 CORES=$(python -c 'import os; print(*sorted(os.sched_getaffinity(0))[:4])') # each of the processes takes up to 2 GB
+MOST_SECONDS=1800 # of a test file; pytest prints where the threads of a test are that takes 300
 run_group() { # GROUP OPTIONS...: pytest on a core that no other group has, its output when it is complete
     local group=$1 report core lock output code
     report=$reports/$(printf '%s' "$group" | tr -c 'A-Za-z0-9' _).xml
@@ -36,8 +37,10 @@ run_group() { # GROUP OPTIONS...: pytest on a core that no other group has, its 
         exec {lock}>"$reports/core-$core"
         flock -n "$lock" && break
     done
-    output=$(taskset -c "$core" python -m pytest "${@:2}" "$group" --junitxml="$report" 2>&1)
+    output=$(timeout --kill-after=10 "$MOST_SECONDS" \
+        taskset -c "$core" python -m pytest -o faulthandler_timeout=300 "${@:2}" "$group" --junitxml="$report" 2>&1)
     code=$?
+    [ $code -lt 124 ] || output+=$'\n'"error: $group was ended after $MOST_SECONDS s"
     [ -e "$report" ] || output+=$'\n'"error: pytest ended without a report for $group"
     { flock 9 && printf '\n--- %s\n%s\n' "${group#"$PROJECT"/}" "$output"; } 9>"$reports/printing"
     case $code in
@@ -47,7 +50,7 @@ run_group() { # GROUP OPTIONS...: pytest on a core that no other group has, its 
     esac
 }
 export -f run_group
-export reports PROJECT CORES
+export reports PROJECT CORES MOST_SECONDS
 # shellcheck disable=SC2016
 printf '%s\0' "${chosen[@]}" |
     xargs -0 -P "$(wc -w <<<"$CORES")" -I{} bash -c 'run_group "$@"' _ {} "${options[@]+"${options[@]}"}" || failed=1

@@ -6,21 +6,13 @@ of segments (src/data/pretraining_instances.py), masked or not (src/data/pretrai
 alone, so the number of processes changes nothing. Memory holds a few units, whatever the size of the corpus.
 """
 
-import contextlib
-import itertools
 import logging
 import os
-import signal
 import tempfile
-import threading
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, fields
 from datetime import timedelta
-from multiprocessing import get_context, parent_process
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -30,7 +22,7 @@ from tqdm import tqdm
 
 from model_utils.config import SEED, check_output_folder, run_main
 from model_utils.config import TOKENS as MOST_TOKENS
-from model_utils.errors import ConfigError, DataError, UserError
+from model_utils.errors import ConfigError, DataError
 from model_utils.schema import Config, option
 from src.data.corpus import expand_glob, read_documents, split_sentences
 from src.data.coverage import Coverage
@@ -52,6 +44,7 @@ from src.data.pretraining_instances import MIN_DOCUMENT_TOKENS, Documents, Pair,
 from src.data.record_writer import PackedRows, RecordWriter, check_record_path, pack_rows
 from src.data.sentence_packing import pack_sentences
 from src.data.vocabulary_fit import LetterTable, VocabularyFit
+from src.data.worker_processes import results_of
 from src.tokenization import FullTokenizer, build_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -224,48 +217,6 @@ def group_documents(documents: Iterable[Document]) -> Iterator[list[Document]]:
         yield unit
 
 
-@contextlib.contextmanager
-def make_units(maker: UnitMaker, units: Iterable[list[Document]], workers: int) -> Iterator[Iterator[UnitResult]]:
-    """Worker processes, begun at once, that give the results of all units in their order; few units are read ahead."""
-    executor = ProcessPoolExecutor(workers, get_context("spawn"), _start_worker, (maker,))
-    submitted = (executor.submit(_make_unit, number, unit) for number, unit in enumerate(units))
-    try:
-        yield _results(deque(itertools.islice(submitted, 2 * workers)), submitted)
-    finally:
-        executor.shutdown(wait=True, cancel_futures=True)
-
-
-def _results(pending: deque[Future[UnitResult]], submitted: Iterator[Future[UnitResult]]) -> Iterator[UnitResult]:
-    while pending:
-        try:
-            result = pending.popleft().result()
-            pending.extend(itertools.islice(submitted, 1))
-        except BrokenProcessPool as error:
-            raise UserError(
-                "a worker process ended without a result, perhaps for lack of memory; give a smaller num_workers"
-            ) from error
-        yield result
-
-
-def _start_worker(maker: UnitMaker) -> None:
-    global _maker
-    _maker = maker
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """The workers of a killed process would wait for work for ever."""
-    parent = parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
-
-
-def _make_unit(number: int, unit: list[Document]) -> UnitResult:
-    return _maker.make(number, unit)
-
-
 def instance_settings(config: CreateDataConfig) -> InstanceSettings:
     """What a configuration says of examples."""
     return InstanceSettings(**{field.name: getattr(config, field.name) for field in fields(InstanceSettings)})
@@ -355,7 +306,9 @@ def main(config: CreateDataConfig) -> None:
         return
     token_counts, coverage, fit = np.zeros(tokenizer.vocab_size, np.int64), Coverage.none(), VocabularyFit()
     with (
-        make_units(maker, units, workers) as results,  # before the writer, which takes seconds to load MindSpore
+        results_of(
+            maker.make, enumerate(units), workers
+        ) as results,  # before the writer, which takes seconds to load MindSpore
         RecordWriter(path, maker.columns, facts, config.output_file_num) as writer,
         tqdm(total=source_bytes, unit="B", unit_scale=True, disable=None, desc="text") as bar,
     ):

@@ -1,26 +1,17 @@
 """The command that makes pre-training data, and the statistics of its output beside google's own."""
 
-import itertools
 import json
-import multiprocessing
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
 import numpy as np
 import pytest
 
-from model_utils.errors import ConfigError, DataError, UserError
+from model_utils.errors import ConfigError, DataError
 from src import create_pretraining_data
-from src.create_pretraining_data import (
-    CreateDataConfig,
-    UnitMaker,
-    UnitResult,
-    group_documents,
-    make_units,
-)
+from src.create_pretraining_data import CreateDataConfig, UnitMaker, group_documents
 from src.data import mindrecord_file
 from src.data.feature_files import open_records
 from src.data.masking import InstanceSettings, MaskVocabulary
@@ -91,36 +82,6 @@ def make_maker(
     tokenizer: FullTokenizer, seed: int = 0, dupe_factor: int = 1, settings: InstanceSettings = SETTINGS
 ) -> UnitMaker:
     return UnitMaker(tokenizer, settings, seed, dupe_factor)
-
-
-def test_memory_does_not_grow_with_the_text(text_and_model):
-    taken = 0
-
-    def units():
-        nonlocal taken
-        for _ in range(1000):
-            taken += 1
-            yield [["A document of one short sentence that has enough tokens. And then there is another one here."]]
-
-    maker = make_maker(FullTokenizer(spm_model_file=text_and_model[1]))
-    with make_units(maker, units(), workers=1) as results:
-        iterator = iter(results)
-        for number in range(1, 20):
-            next(iterator)
-            assert taken <= number + 2
-
-
-def test_a_lost_worker_is_a_sentence(text_and_model):
-    maker = make_maker(FullTokenizer(spm_model_file=text_and_model[1]))
-    units = itertools.repeat([["Some text."] * 2000])
-
-    def kill_after_the_first(results: Iterator[UnitResult]) -> None:
-        for _ in results:
-            for process in multiprocessing.active_children():
-                process.kill()
-
-    with make_units(maker, units, workers=1) as results, pytest.raises(UserError, match="a worker process ended"):
-        kill_after_the_first(results)
 
 
 def test_a_second_run_has_nothing_to_do_and_another_one_is_refused(made, text_and_model, capsys):
