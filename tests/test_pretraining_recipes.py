@@ -11,6 +11,7 @@ from benchmarks.pretraining_recipes import Ladder, RecipesConfig, figures_of, ta
 from benchmarks.rung import Rung, find_rungs
 from benchmarks.timed_training import UPDATES, TimedTraining
 from model_utils.errors import ConfigError, UserError
+from model_utils.json_files import read_object
 from src.data.feature_files import open_records
 from src.training.training_config import PretrainConfig, PretrainEvalConfig
 from tests.conftest import ROOT
@@ -138,6 +139,25 @@ def test_a_rung_that_was_not_measured_is_not_run(tmp_path: Path) -> None:
     assert pretraining_recipes.budgets_of(config, ["a"])["a"]["updates"] == 5
     with pytest.raises(ConfigError, match=r"u\.json does not say how many updates b has time for: --measure true"):
         pretraining_recipes.budgets_of(config, ["a", "b"])
+
+
+def test_of_several_rounds_the_fastest_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = iter([("a", 10), ("b", 20), ("a", 12), ("b", 15), ("a", 11), ("b", 18)])
+
+    def measure(ladder: pretraining_recipes.Ladder, name: str, rung: Rung) -> int:
+        expected, updates = next(measured)
+        assert name == expected
+        return updates
+
+    monkeypatch.setattr(pretraining_recipes.Ladder, "measure", measure)
+    file = tmp_path / "u.json"
+    config = RecipesConfig(
+        text="t", held_out="h", spm_model_file="v", output=tmp_path, updates=file, measure=True, rounds=3, minutes=5.0
+    )
+    rung = Rung(question="Why?")
+    pretraining_recipes.measure_rungs(config, {"a": rung, "b": rung})
+    budgets = read_object(file)
+    assert {name: (of["updates"], of["minutes"]) for name, of in budgets.items()} == {"a": (12, 5.0), "b": (20, 5.0)}
 
 
 def test_the_seconds_of_updates_are_measured_in_every_phase(tmp_path: Path) -> None:
