@@ -1,4 +1,4 @@
-"""What memory training takes, plainly and with recompute, and whether it grows: python -m benchmarks.soak.
+"""What time and memory training takes, plainly and with recompute, and whether it grows: python -m benchmarks.soak.
 
 A graph that keeps 40 kB of each update is not noticed in a test of gradients, and ends a long run.
 """
@@ -19,14 +19,21 @@ MEGABYTE = 1e6
 
 
 class SoakConfig(Config):
-    """Train a small network for long, plainly and with recompute, and watch memory: python -m benchmarks.soak."""
+    """Train a network, plainly and with recompute, and watch memory: python -m benchmarks.soak."""
 
+    albert_network: str = option("", "preset of sizes; without one a small network", choices=("", *PRESETS))
     updates: int = option(3000, "updates in all", minimum=2)
-    warm_up: int = option(100, "updates after which resident memory is first read", minimum=1)
+    warm_up: int = option(100, "updates, after the first one, after which resident memory is first read", minimum=1)
     batch_size: int = option(4, "examples of a batch", minimum=1)
     length: int = option(32, "tokens of an example", minimum=8, maximum=512)
-    layers: int = option(4, "of the network", minimum=1, maximum=1024)
-    hidden_size: int = option(64, "of the network, a multiple of 16; four heads", minimum=16, maximum=4096)
+    layers: int = option(0, "of the network; 0: as the preset, 4 without one", minimum=0, maximum=1024)
+    hidden_size: int = option(
+        64,
+        "of the small network, a multiple of 16; four heads",
+        minimum=16,
+        maximum=4096,
+        needs=("albert_network", ""),
+    )
     dropout: float = option(0.1, "probability in the encoder", minimum=0.0, maximum=0.9)
     limit: float = option(5.0, "MB by which memory may grow from then to the end", minimum=0.0)
 
@@ -37,13 +44,19 @@ class SoakConfig(Config):
             raise ConfigError(f"hidden_size is {self.hidden_size}, allowed are multiples of 16")
 
     def architecture(self, recompute: bool) -> AlbertConfig:
-        return PRESETS["albert_tiny"].replace(
-            vocab_size=1000,
-            embedding_size=32,
-            num_hidden_layers=self.layers,
-            hidden_size=self.hidden_size,
-            num_attention_heads=4,
-            intermediate_size=4 * self.hidden_size,
+        if self.albert_network:
+            sizes = PRESETS[self.albert_network]
+        else:
+            sizes = PRESETS["albert_tiny"].replace(
+                vocab_size=1000,
+                embedding_size=32,
+                num_hidden_layers=4,
+                hidden_size=self.hidden_size,
+                num_attention_heads=4,
+                intermediate_size=4 * self.hidden_size,
+            )
+        return sizes.replace(
+            num_hidden_layers=self.layers or sizes.num_hidden_layers,
             hidden_dropout_prob=self.dropout,
             attention_probs_dropout_prob=self.dropout,
             recompute=recompute,
@@ -65,19 +78,21 @@ class WatchedUpdates(OurUpdates):
 def measure(config: SoakConfig, recompute: bool) -> dict[str, float]:
     """Figures of a new process that trains: memory in MB, and seconds an update after the warm-up.
 
-    before_mb: before the first update; peak_mb: the most of all time, compilation included; growth_mb: of resident
-    memory, from after the warm-up to the end.
+    first_update_s: of the first one, compilation included; before_mb: before it; peak_mb: the most of all time;
+    growth_mb: of resident memory, from after the warm-up to the end.
     """
     architecture = config.architecture(recompute)
     columns = random_batch(architecture, config.batch_size, config.length)
     with Contender(WatchedUpdates, architecture, columns, "CPU") as side:
         before = side.call("resident")
+        compilation = side.call("work", 1)
         side.call("work", config.warm_up)
         first = side.call("resident")
-        seconds = side.call("work", config.updates - config.warm_up)
+        measured = config.updates - config.warm_up
+        seconds = side.call("work", measured) / measured
         last, peak = side.call("resident"), side.call("peak")
     figures = {"before_mb": before, "peak_mb": peak, "after_warm_up_mb": first, "at_the_end_mb": last}
-    return figures | {"growth_mb": last - first, "seconds_per_update": seconds / (config.updates - config.warm_up)}
+    return figures | {"growth_mb": last - first, "first_update_s": compilation, "seconds_per_update": seconds}
 
 
 def main(config: SoakConfig) -> int:

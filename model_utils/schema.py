@@ -360,7 +360,8 @@ def load_config(kind: type[ConfigType], argv: Sequence[str] | None = None) -> Co
     try:
         return kind(**merge(tree, flags))
     except ConfigError as error:
-        raise ConfigError(f"{path} with the command line: {error}") from None
+        origin = "command line" if path == os.devnull else f"{path} with the command line"
+        raise ConfigError(f"{origin}: {error}") from None
 
 
 def format_help(kind: type[Config], in_file: Mapping[str, Any], path: str) -> str:

@@ -460,6 +460,17 @@ def test_a_class_may_give_a_key_of_its_parent_another_default(tmp_path: Path) ->
         ThreeConfig(left=-1)
 
 
+def test_without_a_file_keys_that_contradict_each_other_are_the_command_line_s() -> None:
+    class PairConfig(Config):
+        """Two numbers and no file."""
+
+        left: int = option(1, "the left one")
+        right: int = option(1, "the right one", needs=("left", 1))
+
+    with pytest.raises(ConfigError, match="^command line: right is 5, which means nothing while left is 2"):
+        load_config(PairConfig, ["--left", "2", "--right", "5"])
+
+
 def test_a_changed_copy_is_checked() -> None:
     config = PretrainConfig(seed=5)
     assert config.replace(batch_size=3) == PretrainConfig(seed=5, batch_size=3) and config.batch_size == 32
