@@ -467,7 +467,7 @@ def test_without_a_file_keys_that_contradict_each_other_are_the_command_line_s()
         left: int = option(1, "the left one")
         right: int = option(1, "the right one", needs=("left", 1))
 
-    with pytest.raises(ConfigError, match="^command line: right is 5, which means nothing while left is 2"):
+    with pytest.raises(ConfigError, match=r"^command line: right is 5, which means nothing while left is 2"):
         load_config(PairConfig, ["--left", "2", "--right", "5"])
 
 
