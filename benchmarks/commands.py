@@ -1,6 +1,7 @@
 """The project's commands, each in a process of its own, and what they ended with, kept so that none is run again."""
 
 import ctypes
+import fcntl
 import os
 import signal
 import subprocess
@@ -87,8 +88,16 @@ def write_result(file: Path, config: Config, **figures: Any) -> dict[str, Any]:
 
 
 def add_results(file: Path, results: dict[str, Any]) -> None:
-    """Write results by name into a JSON file, in place of earlier ones of these names; the others stay."""
-    write_json(file, (read_object(file) if file.exists() else {}) | results)
+    """Write results by name into a JSON file, in place of earlier ones of these names; the others stay.
+
+    Processes that write into the same one do it one after the other.
+    """
+    folder = os.open(file.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        write_json(file, (read_object(file) if file.exists() else {}) | results)
+    finally:
+        os.close(folder)
 
 
 def tell(report: str, figures: dict[str, Any], output: str) -> None:

@@ -8,7 +8,7 @@ of them hidden, single words, always the same masks: so rungs that mask in anoth
 compare. They differ only with the vocabulary, and between vocabularies nats per character are what to look at.
 
 In the output folder lie vocabularies, examples and runs, each made once; the same command again takes up where it was
-stopped, and a finished rung is not run again.
+stopped, and a finished rung is not run again. The figures are added to a file that other machines' runs may have begun.
 """
 
 import json
@@ -35,7 +35,6 @@ from src.train_vocabulary import TrainVocabularyConfig
 from src.training.training_config import PretrainConfig, PretrainEvalConfig
 
 logger = logging.getLogger(__name__)
-RESULTS_FILE = "results.json"
 HELD_OUT = CreateDataConfig(
     max_seq_length=64,
     max_predictions_per_seq=10,
@@ -70,8 +69,9 @@ class RecipesConfig(Config):
     text: str = option("", "text to train on: names or glob patterns with commas between them", required=True)
     held_out: str = option("", "text to evaluate on, likewise", required=True)
     spm_model_file: str = option("", "vocabulary of the rungs that have none of their own", required=True)
-    output: str = option("", "folder for vocabularies, examples, runs and results.json", required=True)
+    output: str = option("", "folder for vocabularies, examples and runs", required=True)
     updates: str = option("benchmarks/rungs/updates.json", "file with the updates that each rung has time for")
+    results: str = option("benchmarks/rungs/results.json", "file to which the figures of each rung are added")
     measure: bool = option(False, "write this file, of the rungs named, instead of training them")
     minutes: float = option(
         15.0, "of training on a quiet machine, for each rung", above=0, maximum=MINUTES, needs=("measure", True)
@@ -236,7 +236,7 @@ def measure_rungs(config: RecipesConfig, rungs: dict[str, Rung]) -> None:
 
 
 def main(config: RecipesConfig) -> None:
-    """Run the ladder and print the table; results.json has every rung as soon as it is done."""
+    """Run the rungs and print the table of all that have been; the results have every rung as soon as it is done."""
     rungs = find_rungs(config.rungs)
     check_texts(config)
     check_output_folder(Path(config.output), "output")
@@ -252,17 +252,16 @@ def main(config: RecipesConfig) -> None:
         return
     ladder = Ladder(config, machine_facts())
     first = PretrainConfig().seed
-    results: dict[str, list[dict[str, Any]]] = {}
+    file = Path(config.results)
     for name, rung in rungs.items():
-        results[name] = []
+        runs = []
         for seed in range(first, first + config.repeat):
             logger.info(f"{name}, seed {seed}: {budgets[name]['updates']:,} updates")
-            results[name].append(ladder.run(name, rung, budgets[name], seed))
-        described = {"question": rung.question, "budget": budgets[name], "runs": results[name]}
-        add_results(ladder.output / RESULTS_FILE, {name: described})
-        logger.info(table({name: results[name]}).splitlines()[-1])
-    print(json.dumps(ladder.machine))
-    print(table(results))
+            figures = ladder.run(name, rung, budgets[name], seed)
+            runs.append({"seed": seed} | {key: figures[key] for key in (*COLUMNS, "machine")})
+        add_results(file, {name: {"question": rung.question, "minutes": budgets[name]["minutes"], "runs": runs}})
+        logger.info(table({name: runs}).splitlines()[-1])
+    print(table({name: result["runs"] for name, result in sorted(read_object(file).items())}))
 
 
 if __name__ == "__main__":

@@ -160,6 +160,35 @@ def test_of_several_rounds_the_fastest_counts(tmp_path: Path, monkeypatch: pytes
     assert {name: (of["updates"], of["minutes"]) for name, of in budgets.items()} == {"a": (12, 5.0), "b": (20, 5.0)}
 
 
+def test_figures_of_rungs_are_added_to_those_of_other_machines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figures = dict.fromkeys(pretraining_recipes.COLUMNS, 2.0) | {"machine": {"cores": 2}, "config": {"data_dir": "d"}}
+    monkeypatch.setattr(pretraining_recipes.Ladder, "run", lambda *_: figures)
+    for name in ("text", "held"):
+        (tmp_path / name).write_text("A sentence.")
+    write(tmp_path, a="question: Why?")
+    add_results(tmp_path / "u.json", {"a": {"updates": 5, "minutes": 15.0}})
+    other = dict.fromkeys(pretraining_recipes.COLUMNS, 1.0)
+    add_results(tmp_path / "r.json", {"b": {"runs": [other]}})
+    config = RecipesConfig(
+        rungs=(str(tmp_path / "a.yaml"),),
+        text=tmp_path / "text",
+        held_out=tmp_path / "held",
+        spm_model_file="v",
+        output=tmp_path / "out",
+        updates=tmp_path / "u.json",
+        results=tmp_path / "r.json",
+        repeat=2,
+    )
+    pretraining_recipes.main(config)
+    written = read_object(tmp_path / "r.json")["a"]
+    assert (written["question"], written["minutes"]) == ("Why?", 15.0)
+    assert [run["below_unigram"] for run in written["runs"]] == [2.0, 2.0] and "config" not in written["runs"][0]
+    printed = capsys.readouterr().out
+    assert "| a | 2 ± 0 |" in printed and "| b | 1 |" in printed
+
+
 def test_the_seconds_of_updates_are_measured_in_every_phase(tmp_path: Path) -> None:
     text = write_text(tmp_path, topics=20)
     model = train_model(tmp_path, text)
