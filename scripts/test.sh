@@ -37,8 +37,11 @@ run_group() { # GROUP OPTIONS...: pytest on a core that no other group has, its 
         exec {lock}>"$reports/core-$core"
         flock -n "$lock" && break
     done
-    output=$(timeout --kill-after=10 "$MOST_SECONDS" \
-        taskset -c "$core" python -m pytest -o faulthandler_timeout=300 "${@:2}" "$group" --junitxml="$report" 2>&1)
+    # `timeout` has a process group of its own, so that a Ctrl-C does not reach it by itself.
+    output=$(trap 'kill $!' INT TERM HUP
+        timeout --kill-after=10 "$MOST_SECONDS" \
+            taskset -c "$core" python -m pytest -o faulthandler_timeout=300 "${@:2}" "$group" --junitxml="$report" 2>&1 &
+        wait $!)
     code=$?
     [ $code -lt 124 ] || output+=$'\n'"error: $group was ended after $MOST_SECONDS s"
     [ -e "$report" ] || output+=$'\n'"error: pytest ended without a report for $group"

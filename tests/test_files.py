@@ -69,7 +69,7 @@ def test_a_pipe_is_written_to(tmp_path: Path, write) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     found: list[str] = []
-    reader = threading.Thread(target=lambda: found.append(pipe.read_text()))
+    reader = threading.Thread(target=lambda: found.append(pipe.read_text()), daemon=True)
     reader.start()
     write(pipe, "through\n")
     reader.join(10)

@@ -209,7 +209,7 @@ async def keep_busy(api: httpx2.AsyncClient, predictor: ScriptedPredictor) -> as
     """A request that keeps the predictor until `go` is set."""
     predictor.go.clear()
     task = asyncio.create_task(post(api, "first"))
-    await asyncio.to_thread(predictor.started.wait)
+    assert await asyncio.to_thread(predictor.started.wait, 30)
     return task
 
 
@@ -428,11 +428,13 @@ def server() -> Any:
     """A server process and its address."""
     command = [sys.executable, "-c", SERVER]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    line = process.stdout.readline()
-    assert line.startswith("serving regression on http://127.0.0.1:") and line.endswith("/ (Ctrl-C ends)\n")
-    yield process, line.split()[3].rstrip("/")
-    process.kill()
-    process.communicate()
+    try:
+        line = process.stdout.readline()
+        assert line.startswith("serving regression on http://127.0.0.1:") and line.endswith("/ (Ctrl-C ends)\n")
+        yield process, line.split()[3].rstrip("/")
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def ends_well(process: subprocess.Popen) -> bool:

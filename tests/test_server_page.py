@@ -252,7 +252,7 @@ def test_the_newest_question_is_the_one_that_is_answered(open_page: Open) -> Non
     page = open_page(predictor)
     page.fill("#text_a", "one")
     page.click("#submit")
-    predictor.started.wait()
+    assert predictor.started.wait(30)
     assert page.get_attribute("#result", "aria-busy") == "true"
     page.fill("#text_a", "three")
     page.click("#submit")

@@ -81,5 +81,5 @@ class ScriptedPredictor:
         self.calls.append(records)
         self.threads.add(threading.get_ident())
         self.started.set()
-        self.go.wait()
+        self.go.wait(60)  # not for ever: a test that fails does not set it
         return [self.respond(record) for record in records]
