@@ -72,7 +72,7 @@ class RecipesConfig(Config):
     output: str = option("", "folder for vocabularies, examples and runs", required=True)
     updates: str = option("benchmarks/rungs/updates.json", "file with the updates that each rung has time for")
     results: str = option("benchmarks/rungs/results.json", "file to which the figures of each rung are added")
-    measure: bool = option(False, "write this file, of the rungs named, instead of training them")
+    measure: bool = option(False, "write the file of updates, for the rungs named, instead of training them")
     minutes: float = option(
         15.0, "of training on a quiet machine, for each rung", above=0, maximum=MINUTES, needs=("measure", True)
     )
@@ -220,9 +220,9 @@ def budgets_of(config: RecipesConfig, names: Iterable[str]) -> dict[str, dict[st
 
 
 def measure_rungs(config: RecipesConfig, rungs: dict[str, Rung]) -> None:
-    """Write how many updates each rung has time for, as soon as all have been measured once, and again what is faster.
+    """Write how many updates each rung has time for, after every round.
 
-    Machines that others use, too, are slow for minutes at a time: rounds find each rung at a better one.
+    Machines that others use, too, are slow for minutes at a time: of several rounds one finds a rung at its fastest.
     """
     ladder = Ladder(config, machine_facts())
     most = dict.fromkeys(rungs, 0)

@@ -43,7 +43,7 @@ run_group() { # GROUP OPTIONS...: pytest on a core that no other group has, its 
             taskset -c "$core" python -m pytest -o faulthandler_timeout=300 "${@:2}" "$group" --junitxml="$report" 2>&1 &
         wait $!)
     code=$?
-    [ $code -lt 124 ] || output+=$'\n'"error: $group was ended after $MOST_SECONDS s"
+    [ $code != 124 ] && [ $code != 137 ] || output+=$'\n'"error: $group took more than $MOST_SECONDS s, or was killed"
     [ -e "$report" ] || output+=$'\n'"error: pytest ended without a report for $group"
     { flock 9 && printf '\n--- %s\n%s\n' "${group#"$PROJECT"/}" "$output"; } 9>"$reports/printing"
     case $code in

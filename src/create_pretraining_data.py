@@ -306,9 +306,8 @@ def main(config: CreateDataConfig) -> None:
         return
     token_counts, coverage, fit = np.zeros(tokenizer.vocab_size, np.int64), Coverage.none(), VocabularyFit()
     with (
-        results_of(
-            maker.make, enumerate(units), workers
-        ) as results,  # before the writer, which takes seconds to load MindSpore
+        # The workers begin before the writer, which takes seconds to load MindSpore.
+        results_of(maker.make, enumerate(units), workers) as results,
         RecordWriter(path, maker.columns, facts, config.output_file_num) as writer,
         tqdm(total=source_bytes, unit="B", unit_scale=True, disable=None, desc="text") as bar,
     ):
