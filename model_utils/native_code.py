@@ -7,6 +7,7 @@ import hashlib
 import logging
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import tempfile
@@ -131,13 +132,7 @@ def build_library(source: Path) -> Path:
     logger.info(f"compiling {source.name} with {compiler}, once: {library}")
     temporary = library.with_suffix(f".{os.getpid()}")
     try:
-        subprocess.run(
-            [compiler, *FLAGS, str(source), "-o", str(temporary)],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=SECONDS,
-        )
+        _run_to_the_end([compiler, *FLAGS, str(source), "-o", str(temporary)])
         temporary.replace(library)
     except subprocess.CalledProcessError as error:
         raise DeviceError(f"{compiler} cannot compile {source}: {shorten(error.stderr.strip())}") from error
@@ -146,6 +141,21 @@ def build_library(source: Path) -> Path:
     finally:
         temporary.unlink(missing_ok=True)
     return library
+
+
+def _run_to_the_end(command: list[str]) -> None:
+    """Run a compiler; what it has started, as g++ does, ends with it when it takes too long or is interrupted."""
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        _, errors = process.communicate(timeout=SECONDS)
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        raise
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command, stderr=errors)
 
 
 def _cache_folder() -> Path:

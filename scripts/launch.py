@@ -5,8 +5,8 @@ usage: python scripts/launch.py PROCESSES LOGS SCRIPT [ARGUMENTS...]
 They find each other as MindSpore's dynamic clusters do: a scheduler process, and environment variables. Rank 0's
 output is shown, everybody's is kept in LOGS. SIGTERM, Ctrl-C and the end of the terminal (SIGHUP, unless nohup has it
 ignored) are handed to the ranks, which save and exit. When a rank fails, the others learn it (src/training/ranks.py)
-and are given GRACE seconds to end; the last line names the rank and its reason. MindSpore's msrun kills the others at
-once, even the one that saves, and ends in a traceback.
+and are given GRACE seconds to end; the last line names the rank and its reason. When the scheduler fails, the ranks
+are asked to stop. MindSpore's msrun kills the others at once, even the one that saves, and ends in a traceback.
 """
 
 import os
@@ -15,16 +15,48 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TextIO
 
 GRACE = 60.0  # s that ranks have to end after one that failed; longer than a CPU's collective waits for it
+SHOWN = 5.0  # s that the output's reader may take before it is said what failed
 START = 600  # s that they have to find each other, as msrun gives them
 SCHEDULER = [sys.executable, "-P", "-c", "from mindspore import communication; communication.init()"]
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 STOPPED = (128 + signal.SIGTERM, 128 + signal.SIGINT)  # exit codes of a rank that saved because it was asked to stop
+
+
+@dataclass(frozen=True)
+class Part:
+    """A process of the job.
+
+    Args:
+        name: as messages call it. log: where its output is kept. process: as it was started.
+    """
+
+    name: str
+    log: Path
+    process: subprocess.Popen
+
+    def sentences(self) -> list[str]:
+        """The errors that it printed as sentences."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        return [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+
+    def reason(self) -> str:
+        """Why it ended: its sentence, else the signal that killed it, else its exception."""
+        code = self.process.returncode
+        if sentences := self.sentences():
+            return sentences[-1]
+        if code < 0:
+            killer = " (as the system does when memory is used up)" if code == -signal.SIGKILL else ""
+            return f"killed by {signal.Signals(-code).name}{killer}"
+        _, traceback, lines = self.log.read_text(errors="replace").rpartition("Traceback (most recent call last):")
+        exceptions = [line for line in lines.splitlines() if line[:1].strip()]  # the first line that is not indented
+        return exceptions[0] if traceback and exceptions else f"exit code {code}"
 
 
 class Job:
@@ -37,17 +69,9 @@ class Job:
 
     def __init__(self, size: int, logs: Path, command: list[str], folder: Path) -> None:
         self.size, self.logs, self.command, self.folder = size, logs, command, folder
-        self.processes: list[subprocess.Popen] = []  # the ranks in their order, then the scheduler
+        self.parts: list[Part] = []  # the ranks in their order, then the scheduler
         self.stop = 0  # the signal that the ranks were sent
-
-    @property
-    def workers(self) -> list[subprocess.Popen]:
-        """The ranks."""
-        return self.processes[: self.size]
-
-    def log_of(self, rank: int | str) -> Path:
-        """Where a rank's output is kept."""
-        return self.logs / f"worker_{rank}.log"
+        self.ended = threading.Event()  # all ranks have
 
     def start(self) -> None:
         """Start all of them."""
@@ -65,90 +89,101 @@ class Job:
         }
         for rank in range(self.size):
             numbers = {"MS_NODE_ID": rank, "RANK_ID": rank, "DEVICE_ID": rank}
-            self._start(self.log_of(rank), {**common, **numbers, "MS_ROLE": "MS_WORKER"}, self.command)
-        self._start(self.logs / "scheduler.log", {**common, "MS_ROLE": "MS_SCHED"}, SCHEDULER)
+            environment = {**common, **numbers, "MS_ROLE": "MS_WORKER"}
+            self._start(f"rank {rank}", f"worker_{rank}.log", environment, self.command)
+        self._start("the scheduler", "scheduler.log", {**common, "MS_ROLE": "MS_SCHED"}, SCHEDULER)
 
-    def _start(self, path: Path, environment: dict[str, object], command: list[str]) -> None:
+    def _start(self, name: str, log: str, environment: dict[str, object], command: list[str]) -> None:
         variables = os.environ | {key: str(value) for key, value in environment.items()}
-        with path.open("wb") as log:
+        with (self.logs / log).open("wb") as output:
             # In sessions of their own: a terminal's Ctrl-C reaches them through this process alone.
-            self.processes.append(
-                subprocess.Popen(command, env=variables, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+            process = subprocess.Popen(
+                command, env=variables, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
             )
+        self.parts.append(Part(name, self.logs / log, process))
 
     def ask_to_stop(self, number: int, _: FrameType | None = None) -> None:
         """Hand a signal on to every rank that runs."""
         self.stop = number
         # Both the system and a shell send it at a terminal's end, and a rank that is asked twice does not save.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        for worker in self.workers:
-            if worker.poll() is None:
-                worker.send_signal(signal.SIGTERM)
+        for rank in self.parts[: self.size]:
+            if rank.process.poll() is None:
+                rank.process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """End what still runs."""
-        for process in self.processes:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+        for part in self.parts:
+            if part.process.poll() is None:
+                part.process.kill()
+                part.process.wait()
 
     def wait(self) -> int:
-        """Show what rank 0 says until all have ended: the exit code of the whole."""
-        failed, reason, deadline, running = -1, "", float("inf"), True
-        with self.log_of(0).open("rb") as shown:
-            while running:
-                codes = [worker.poll() for worker in self.workers]
-                running = None in codes
-                show(sys.stdout, shown.read())
-                for rank, code in enumerate(codes):
-                    if code is not None:
-                        (self.folder / f"ended-{rank}").touch()
-                bad = [rank for rank, code in enumerate(codes) if self.is_failure(code)]
-                if bad and failed < 0:
-                    # Of several at once, one that has a sentence: the others may have ended because of it.
-                    failed = max(bad, key=lambda rank: bool(self.sentences_of(rank)))
-                    reason, deadline = self.reason_of(failed), time.monotonic() + GRACE
-                if time.monotonic() > deadline:
-                    self.kill()
-                time.sleep(0.1 * running)
-        if failed >= 0:
-            last = f"error: rank {failed} failed: {reason} (its output: {self.log_of(failed)})\n"
-            show(sys.stderr, last.encode(errors="replace"))
-            return exit_code(self.workers[failed].returncode)
-        return 128 + self.stop if self.stop and any(codes) else max(codes)
+        """Show what rank 0 says until all ranks have ended: the exit code of the whole."""
+        # A thread of its own: where nobody reads (`| less`), the ranks are watched none the less.
+        shown = threading.Thread(target=self.show_first_rank, daemon=True)
+        shown.start()
+        try:
+            failed = self.watch()
+        finally:
+            self.ended.set()
+        shown.join(SHOWN)
+        if failed is None:
+            codes = [rank.process.returncode for rank in self.parts[: self.size]]
+            code = 128 + self.stop if self.stop and any(codes) else max(codes)
+        else:
+            code = failed.process.returncode
+            last = f"error: {failed.name} failed: {failed.reason()} (its output: {failed.log})\n"
+            write(sys.stderr.fileno(), last.encode(errors="replace"))
+        while shown.is_alive() and not self.stop:
+            shown.join(0.1)
+        return exit_code(code)
+
+    def watch(self) -> Part | None:
+        """Wait for the ranks: the first part that failed, or None."""
+        ranks, scheduler = self.parts[: self.size], self.parts[self.size]
+        failed, deadline, running = None, float("inf"), True
+        while running:
+            codes = [rank.process.poll() for rank in ranks]
+            running = None in codes
+            for number, code in enumerate(codes):
+                if code is not None:
+                    (self.folder / f"ended-{number}").touch()
+            bad = [rank for rank, code in zip(ranks, codes, strict=True) if self.is_failure(code)]
+            # It may fail because ranks end; before that, they cannot know of it.
+            if codes == [None] * self.size and failed is None and not self.stop and scheduler.process.poll():
+                bad = [scheduler]
+                self.ask_to_stop(signal.SIGTERM)
+            if bad and failed is None:
+                # Of several at once, one that has a sentence: the others may have ended because of it.
+                failed = max(bad, key=lambda part: bool(part.sentences()))
+                deadline = time.monotonic() + GRACE
+            if time.monotonic() > deadline:
+                self.kill()
+            time.sleep(0.1 * running)
+        return failed
+
+    def show_first_rank(self) -> None:
+        """Copy what rank 0 says to this process's output until all have ended."""
+        last = False
+        with self.parts[0].log.open("rb") as log:
+            while not last:
+                last = self.ended.wait(0.1)
+                write(sys.stdout.fileno(), log.read())
 
     def is_failure(self, code: int | None) -> bool:
         """Whether a rank with this code ended neither well nor because it was asked to; None: it runs."""
         killed_as_asked = self.stop and code == -signal.SIGTERM
         return code not in (None, 0, *STOPPED) and not killed_as_asked
 
-    def sentences_of(self, rank: int) -> list[str]:
-        """The errors that a rank printed as sentences."""
-        lines = self.log_of(rank).read_text(errors="replace").splitlines()
-        return [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
 
-    def reason_of(self, rank: int) -> str:
-        """Why a rank ended: its sentence, else the signal that killed it, else its exception."""
-        code = self.workers[rank].returncode
-        if sentences := self.sentences_of(rank):
-            return sentences[-1]
-        if code < 0:
-            killer = " (as the system does when memory is used up)" if code == -signal.SIGKILL else ""
-            return f"killed by {signal.Signals(-code).name}{killer}"
-        _, traceback, lines = (
-            self.log_of(rank).read_text(errors="replace").rpartition("Traceback (most recent call last):")
-        )
-        exceptions = [line for line in lines.splitlines() if line[:1].strip()]  # the first line that is not indented
-        return exceptions[0] if traceback and exceptions else f"exit code {code}"
-
-
-def show(stream: TextIO, output: bytes) -> None:
-    """Add to this process's output. Once nobody reads it (a closed terminal, `| tee` after Ctrl-C), logs have it."""
+def write(stream: int, output: bytes) -> None:
+    """Add to an open file. Once nobody reads it (a closed terminal, `| tee` after Ctrl-C), logs have it."""
     try:
-        stream.buffer.write(output)
-        stream.flush()
+        while output:
+            output = output[os.write(stream, output) :]
     except OSError:  # not a reason to end ranks that train or save
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
 
 
 def exit_code(code: int) -> int:

@@ -187,7 +187,7 @@ class ModelFolder:
 def _no_vocabulary(folder: Path) -> DataError:
     return DataError(
         f"no {TOKENIZER_FILE} lies beside the weights in {folder}: name the vocabulary that they were trained "
-        "with in spm_model_file (SentencePiece) or vocab_file (WordPiece)"
+        "with in spm_model_file (SentencePiece) or, of WordPiece, vocab_file (when fine-tuning: vocab_file_path)"
     )
 
 

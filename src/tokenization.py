@@ -158,7 +158,10 @@ class FullTokenizer:
         content: bytes | None = None,
     ) -> None:
         if not vocab_file and not spm_model_file:
-            raise DataError("no vocabulary is given: set spm_model_file (SentencePiece) or vocab_file (WordPiece)")
+            raise DataError(
+                "no vocabulary is given: set spm_model_file (SentencePiece) or, of WordPiece, vocab_file "
+                "(when fine-tuning: vocab_file_path)"
+            )
         self.do_lower_case = do_lower_case
         self.is_sentencepiece = bool(spm_model_file)
         self.file = Path(spm_model_file or vocab_file)

@@ -255,6 +255,22 @@ def test_without_a_compiler_layers_are_composed(
         native_code._made.cache_clear()
 
 
+def test_a_compilation_that_takes_too_long_ends_with_what_it_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """g++ starts others for each of its steps."""
+    compiler, child = tmp_path / "compiler", tmp_path / "child"
+    compiler.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exit\nsleep 600 &\necho $! > {child}\nwait\n')
+    compiler.chmod(0o700)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(native_code, "SECONDS", 2)
+    with pytest.raises(DeviceError, match=r"compiler has not compiled .*operations.cc in 2 s"):
+        build_library(fused_layers.SOURCE)
+    state = Path(f"/proc/{child.read_text().strip()}/stat")
+    assert not state.exists() or state.read_text().split()[2] == "Z"  # its new parent need not ask for its exit code
+
+
 def test_the_configuration_says_whether_they_are_used() -> None:
     for choice in native_code.USES:
         setup_device("CPU", fused_layers=choice)

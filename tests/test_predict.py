@@ -1,11 +1,13 @@
 """Raw text in, answers out: order, numbers of bad lines, windows and cuts, files and standard streams."""
 
+import contextlib
 import json
 import os
 import queue
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -114,13 +116,22 @@ def test_an_input_that_cannot_be_is_refused_before_work(
     assert folder_state(tmp_path) == before
 
 
+@contextlib.contextmanager
+def ended(fifo: Path) -> Iterator[None]:
+    """Whoever still waits for a writer after the block, because the test failed, is told that there is none."""
+    try:
+        yield
+    finally:
+        os.close(os.open(fifo, os.O_RDWR))
+
+
 def test_a_pipe_is_waited_for_with_a_word_and_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fifo, said = tmp_path / "fifo", queue.Queue()
     os.mkfifo(fifo)
     monkeypatch.setattr("src.inference.record_files.PIPE_PATIENCE", 0)
     monkeypatch.setattr("src.inference.record_files.logger.info", said.put)
     check_input(str(fifo), "text")
-    with ThreadPoolExecutor(max_workers=1) as thread:
+    with ThreadPoolExecutor(max_workers=1) as thread, ended(fifo):
         read = thread.submit(lambda: list(read_records(str(fifo), "text", "text_a")))
         assert said.get(timeout=60) == f"{fifo} is a pipe to which nothing was written yet: waiting for it"
         with fifo.open("w") as stream:
@@ -145,7 +156,7 @@ def test_an_output_that_is_no_file_stays_what_it_is(tmp_path: Path) -> None:
     fifo, link, target = tmp_path / "fifo", tmp_path / "link", tmp_path / "target"
     os.mkfifo(fifo)
     link.symlink_to(target)
-    with ThreadPoolExecutor(max_workers=1) as thread:
+    with ThreadPoolExecutor(max_workers=1) as thread, ended(fifo):
         read = thread.submit(fifo.read_text)
         for place in (fifo, link):
             check_output(str(place), "-")

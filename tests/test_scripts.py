@@ -265,6 +265,43 @@ def test_distribute_kills_ranks_that_do_not_end(ready_project: Path) -> None:
     assert done.returncode == 1 and "rank 1 failed: ZeroDivisionError: division by zero" in done.stderr
 
 
+def test_distribute_tells_of_a_failed_rank_when_nobody_reads_its_output(ready_project: Path) -> None:
+    """As under `| less`: a pipe is full long before rank 1 fails."""
+    (ready_project / "rank.py").write_text(
+        "import os, sys, time\nprint('a line\\n' * 100_000, flush=True)\nif os.environ['RANK_ID'] == '1': 1 / 0\n"
+        "while not os.path.exists(os.environ['ALBERT_RANKS_FOLDER'] + '/ended-1'): time.sleep(0.1)\n"
+    )
+    launch = ready_project / "scripts/launch.py"
+    launch.write_text(launch.read_text().replace("SHOWN = 5.0", "SHOWN = 0.1"))
+    errors = ready_project / "errors.txt"
+    command = [sys.executable, launch, "2", ready_project, ready_project / "rank.py"]
+    with errors.open("w") as stderr:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
+    try:
+        end = time.monotonic() + 60
+        while "error: rank 1 failed: ZeroDivisionError: division by zero" not in errors.read_text():
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        assert process.stdout.read().count("a line\n") == 100_000 and process.wait(timeout=60) == 1
+    finally:
+        process.kill()
+
+
+def test_distribute_stops_its_ranks_when_the_scheduler_fails(tmp_path: Path, ready_project: Path) -> None:
+    (tmp_path / "save.py").write_text(SAVE)
+    launch = ready_project / "scripts/launch.py"
+    text = re.sub(
+        "SCHEDULER = .*", 'SCHEDULER = [sys.executable, "-c", "import time; time.sleep(3); 1 / 0"]', launch.read_text()
+    )
+    launch.write_text(text)
+    done = subprocess.run(
+        [sys.executable, launch, "2", tmp_path, tmp_path / "save.py"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "error: the scheduler failed: ZeroDivisionError: division by zero (its output: " in done.stderr
+    assert all((tmp_path / f"worker_{rank}.log").read_text().endswith("a line\nsaved\n") for rank in (0, 1))
+
+
 SAVE = """
 import os, signal, sys, time
 stopped = []

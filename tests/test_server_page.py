@@ -43,7 +43,7 @@ def open_page(browser: Any) -> Iterator[Open]:
             predictor = ScriptedPredictor(predictor)
         listener = socket.create_server(("127.0.0.1", 0))
         server = uvicorn.Server(uvicorn.Config(create_app(predictor, limits or Limits()), log_level="error"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         window = browser.new_context(**({"locale": "en-GB"} | context))
 
@@ -51,7 +51,8 @@ def open_page(browser: Any) -> Iterator[Open]:
             window.close()
             predictor.go.set()
             server.should_exit = True
-            thread.join()
+            thread.join(timeout=60)
+            assert not thread.is_alive()
 
         endings.append(end)
         page = window.new_page()

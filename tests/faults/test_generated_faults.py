@@ -317,7 +317,7 @@ def test_records(tmp_path: Path, count: int) -> None:
         through_a_pipe = suffix in (".jsonl", ".txt") and len(content) % 2 == 1
         put(file, "pipe" if through_a_pipe else content)
         if through_a_pipe:
-            Thread(target=file.write_bytes, args=[content]).start()
+            Thread(target=file.write_bytes, args=[content], daemon=True).start()  # blocks when nobody reads
         check_input(str(file), "auto")
         answer_records(predictors[task], read_records(str(file), "auto", "text_a"), str(output))
         for line in output.read_text(encoding="utf-8").split("\n")[:-1]:
