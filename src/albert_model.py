@@ -61,7 +61,10 @@ def _table(rows: int, columns: int, name: str) -> Parameter:
 
 
 class Embeddings(nn.Cell):
-    """Token, segment and (absolute) position embeddings of size E, LayerNorm, dropout (paper section 3.1)."""
+    """Token, segment and (absolute) position embeddings of size E, LayerNorm, dropout (paper section 3.1).
+
+    positions (N,) int32: those of the tokens; by default each row has 0 to L - 1.
+    """
 
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__()
@@ -79,12 +82,16 @@ class Embeddings(nn.Cell):
         self.type_vocab_size = config.type_vocab_size
         self.embedding_size = size
 
-    def construct(self, input_ids: Tensor, segment_ids: Tensor, dropout_key: Tensor) -> Tensor:
+    def construct(
+        self, input_ids: Tensor, segment_ids: Tensor, dropout_key: Tensor, positions: Tensor = None
+    ) -> Tensor:
         batch, length = input_ids.shape
         words = ops.gather(self.word_embeddings, input_ids.reshape((-1,)), 0)  # N, E
         one_hot = ops.cast(ops.one_hot(segment_ids.reshape((-1,)), self.type_vocab_size), ms.float32)
         total = words + self.segment_rows(self.matmul(one_hot, self.token_type_embeddings))
-        if self.absolute_positions:
+        if self.absolute_positions and positions is not None:
+            total = total + ops.gather(self.position_embeddings, positions, 0)
+        elif self.absolute_positions:
             shape = (batch, length, self.embedding_size)
             total = total.reshape(shape) + self.spread(self.position_embeddings[:length], shape)
             total = total.reshape((-1, self.embedding_size))
@@ -211,9 +218,11 @@ class AlbertModel(nn.Cell):
         batch, length = input_mask.shape
         return ((1.0 - ops.cast(input_mask, ms.float32)) * MASKED_SCORE).reshape((batch, 1, 1, length))
 
-    def first_states(self, input_ids: Tensor, segment_ids: Tensor, dropout_key: Tensor) -> Tensor:
+    def first_states(
+        self, input_ids: Tensor, segment_ids: Tensor, dropout_key: Tensor, positions: Tensor = None
+    ) -> Tensor:
         """What the first layer reads, (N, H)."""
-        return self.encoder.embedding_hidden_mapping(self.embeddings(input_ids, segment_ids, dropout_key))
+        return self.encoder.embedding_hidden_mapping(self.embeddings(input_ids, segment_ids, dropout_key, positions))
 
     def outputs(self, states: Tensor, batch: int) -> tuple[Tensor, Tensor]:
         sequence = states.reshape((batch, -1, self.hidden_size))
@@ -225,6 +234,24 @@ class AlbertModel(nn.Cell):
         states = self.first_states(input_ids, segment_ids, dropout_key)
         states = self.encoder(states, self.score_mask(input_mask), dropout_key)
         return self.outputs(states, input_ids.shape[0])
+
+    @property
+    def packs(self) -> bool:
+        """Whether `packed` can be called."""
+        return self.encoder.attentions[0].attention.takes_texts
+
+    def packed(
+        self, input_ids: Tensor, segment_ids: Tensor, begins: Tensor, positions: Tensor, places: Tensor, key: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The outputs for B texts that stand one after the other in one row (1, N), without padding between them.
+
+        Args:
+            begins: (B + 1,) int32, the places where they begin and the last one ends. What stands behind is of no text.
+            positions: (N,) int32, of each token in its text.
+            places: (B, L) int32, of the tokens that outputs are wanted of, the first token of a text first.
+        """
+        states = self.encoder(self.first_states(input_ids, segment_ids, key, positions), begins, key)
+        return self.outputs(ops.gather(states, places.reshape((-1,)), 0), places.shape[0])
 
 
 class ScoresNetwork(nn.Cell):
@@ -238,6 +265,7 @@ class ScoresNetwork(nn.Cell):
     input_columns: tuple[str, ...] = TEXT_COLUMNS
     output_names: tuple[str, ...] = ("logits",)
     per_token_outputs: tuple[str, ...] = ()
+    reads_tokens = True  # whether the head needs the states of other tokens than the first
 
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__()

@@ -50,6 +50,8 @@ def attention_for(config: AlbertConfig, site: int) -> nn.Cell:
 class _Attention(nn.Cell):
     """What both forms have."""
 
+    takes_texts = False  # of any lengths
+
     def __init__(self, config: AlbertConfig, site: int) -> None:
         super().__init__()
         self.compute_type = compute_dtype(config)
@@ -74,7 +76,9 @@ class SeparateProducts(nn.Cell):
 
 
 class FusedAttention(_Attention):
-    """The form of fused_layers."""
+    """The form of fused_layers, which takes where texts begin in place of score_mask, too (fused_layers.Attention)."""
+
+    takes_texts = True
 
     def __init__(self, config: AlbertConfig, site: int) -> None:
         super().__init__(config, site)

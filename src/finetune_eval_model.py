@@ -26,6 +26,8 @@ class SequenceClassificationScores(ScoresNetwork):
         hidden_size: of a dense layer with tanh before the classifier; 0: none.
     """
 
+    reads_tokens = False
+
     def __init__(self, config: AlbertConfig, num_labels: int, hidden_size: int = 0) -> None:
         super().__init__(config)
         self.dropout = Dropout(config.classifier_dropout_prob, DROPOUT_SITE)
@@ -66,6 +68,8 @@ class MultipleChoiceScores(ScoresNetwork):
 
     Inputs are (B, L * C), the choices interleaved by token: entry t * C + c is token t of choice c.
     """
+
+    reads_tokens = False
 
     def __init__(self, config: AlbertConfig, num_choices: int) -> None:
         super().__init__(config)
@@ -226,3 +230,46 @@ class AnsweringNetwork(nn.Cell):
         if further is None:
             return self.scores(input_ids, input_mask, segment_ids, self.no_dropout)
         return self.scores(input_ids, input_mask, segment_ids, further, self.no_dropout)
+
+
+class PackedNetwork(nn.Cell):
+    """A network of scores without dropout and its key, for texts that stand one after the other, without padding.
+
+    Inputs, int32, of T texts with N tokens, which are further ones of no text behind the last: input_ids, segment_ids
+    (1, N), begins (T + 1,), positions (N,), places (T, L) as AlbertModel.packed has them, and the columns of
+    `further_columns`, (B, *). Outputs as of the scores, whose heads see rows of L tokens: those at the places.
+    Compiled once for each shape. Where a row has several texts, as in multiple choice, T is a multiple of B.
+
+    Args:
+        scores: whose `albert.packs` is true.
+    """
+
+    portable = False
+
+    def __init__(self, scores: ScoresNetwork) -> None:
+        super().__init__(auto_prefix=False)
+        self.scores = scores
+        self.further_columns = scores.input_columns[len(TEXT_COLUMNS) :]
+        self.reads_tokens, self.output_names = scores.reads_tokens, scores.output_names
+        self.per_token_outputs = scores.per_token_outputs
+        self.no_dropout = Tensor(0, ms.int32)
+        self.set_train(False)
+
+    def construct(
+        self,
+        input_ids: Tensor,
+        segment_ids: Tensor,
+        begins: Tensor,
+        positions: Tensor,
+        places: Tensor,
+        further: Tensor = None,
+    ) -> Any:
+        states = self.scores.albert.packed(input_ids, segment_ids, begins, positions, places, self.no_dropout)
+        if further is None:
+            return self.scores.head(*states, self.no_dropout)
+        return self.scores.head(*states, further, self.no_dropout)
+
+
+def packed_where_possible(network: AnsweringNetwork) -> nn.Cell:
+    """The same scores as a PackedNetwork, if attention takes texts of any lengths; else the network itself."""
+    return PackedNetwork(network.scores) if network.scores.albert.packs else network

@@ -172,6 +172,8 @@ class Attention(nn.Cell):
     Inputs: query, key, value (N, H), products that their biases (H) are still to be added to; score_mask (B, 1, 1, L),
     which is added to scores and has no gradient; of Dropout.factors for rows B A L and columns L, or none.
     Output: (N, H).
+    In place of score_mask: the rows (B + 1) int32 where texts of any lengths begin and the last one ends, at most N;
+    then there is no gradient, no dropout, and 0 in the rows behind them.
     """
 
     def __init__(self, heads: int, table: Tensor | None, probability: float) -> None:
@@ -195,12 +197,12 @@ class Attention(nn.Cell):
 
 
 class _Attention(nn.Cell):
-    """Attention beside each query's largest score and inverse sum of exponentials, (B A, L, 2), for the gradient."""
+    """Attention beside each query's largest score and inverse sum of exponentials, (N A, 2), for the gradient."""
 
     def __init__(self, heads: int, probability: float) -> None:
         super().__init__()
         self.settings = Tensor(np.array([heads, probability], np.float32))
-        self.value = _operation("attention", lambda query, *others: (query, [others[5][0] * heads, others[5][3], 2]), 2)
+        self.value = _operation("attention", lambda query, *_: (query, [query[0] * heads, 2]), 2)
         self.gradient = _operation("attention_gradient", lambda dy, *others: (*others[:6],), 6)
 
     def construct(

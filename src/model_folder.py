@@ -34,7 +34,7 @@ from src.checkpoint_files import (
     load_backbone,
     write_checkpoint,
 )
-from src.finetune_eval_model import AnsweringNetwork
+from src.finetune_eval_model import AnsweringNetwork, packed_where_possible
 from src.foreign_weights import refuse_foreign
 from src.tokenization import FullTokenizer, build_tokenizer
 
@@ -181,6 +181,7 @@ class ModelFolder:
         if self.tokenizer is None:
             raise _no_vocabulary(self.checkpoint.path.parent)
         network = self.network(embeddings, portable)
+        network = network if portable else packed_where_possible(network)
         return Predictor(self.usage(embeddings), self.tokenizer, network, self.architecture, **settings)
 
 

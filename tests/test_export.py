@@ -134,7 +134,7 @@ def test_a_file_that_computes_something_else_is_not_left_behind(
     other = make_folder(tmp_path / "other", "regression")
     (tmp_path / "out" / "unfinished-export-killed").mkdir(parents=True)
     (tmp_path / "out" / "unfinished-export-killed" / ".lock").touch()
-    monkeypatch.setattr("src.inference.exporting.load_mindir", lambda *_: ModelFolder.load(other).predictor().network)
+    monkeypatch.setattr("src.inference.exporting.load_mindir", lambda *_: ModelFolder.load(other).network())
     with pytest.raises(CheckpointError, match="what was exported computes something else: outputs"):
         exported(classifier, tmp_path / "out" / "model")
     assert list((tmp_path / "out").iterdir()) == []

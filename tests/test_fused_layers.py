@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import mindspore as ms
@@ -208,6 +209,21 @@ def test_not_a_number_and_infinity_are_passed_on() -> None:
         assert not np.isfinite(context.asnumpy()[2, :12]).any() and np.isfinite(context.asnumpy()[1]).all()
 
 
+@pytest.mark.parametrize("relative", [False, True])
+def test_texts_of_any_lengths_are_attended_to_each_by_itself(relative: bool) -> None:
+    query, key, value = (normal(20, 48) for _ in range(3))
+    biases = tuple(Tensor(normal(48)) for _ in range(3))
+    attention = fused_layers.Attention(4, Tensor(normal(7, 12)) if relative else None, 0.0)
+    begins = [0, 7, 8, 8, 18]
+    context = attention(*map(Tensor, (query, key, value)), biases, Tensor(np.array(begins, np.int32))).asnumpy()
+    for begin, end in pairwise(begins):
+        if begin < end:
+            mask = Tensor(np.zeros((1, 1, 1, end - begin), np.float32))
+            alone = attention(*(Tensor(each[begin:end]) for each in (query, key, value)), biases, mask).asnumpy()
+            np.testing.assert_allclose(context[begin:end], alone, atol=1e-6)
+    assert (context[18:] == 0).all()
+
+
 def test_what_does_not_fit_is_refused() -> None:
     """Instead of reading and writing beside the operands."""
     logits, weight = Tensor(normal(4, 5)), Tensor(normal(6, 4))
@@ -220,6 +236,9 @@ def test_what_does_not_fit_is_refused() -> None:
     for heads, table, rows in ((5, None, 10), (4, Tensor(normal(9, 11)), 10), (4, None, 9)):
         with pytest.raises(RuntimeError):
             fused_layers.Attention(heads, table, 0.0)(x[:rows], x, x, biases, mask).asnumpy()
+    for begins in ([0, 6, 4], [1, 4, 10], [0, 4, 11], [0, -1, 4]):
+        with pytest.raises(RuntimeError):
+            fused_layers.Attention(4, None, 0.0)(x, x, x, biases, Tensor(np.array(begins, np.int32))).asnumpy()
     for rows, columns in ((39, 5), (40, 6)):
         factors = Tensor(normal(rows, 32)), Tensor(normal(columns, 32))
         with pytest.raises(RuntimeError):

@@ -20,6 +20,7 @@ from fastapi.testclient import TestClient
 
 from model_utils.errors import ConfigError
 from src.inference.server import Limits, create_app, parse_address, parse_hosts, serve
+from src.inference.server.app import _listen
 from src.inference.server.middleware import hosts_of
 from src.tasks import TASKS
 from src.tasks.task_info import TaskInfo
@@ -435,6 +436,13 @@ def server() -> Any:
     finally:
         process.kill()
         process.communicate()
+
+
+def test_a_reply_does_not_wait_for_the_word_that_its_head_has_come() -> None:
+    """Connections have Nagle's algorithm off, although asyncio leaves it on for a listener of this kind."""
+    with _listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        with listener.accept()[0] as connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def ends_well(process: subprocess.Popen) -> bool:

@@ -13,7 +13,7 @@ from model_utils.files import open_file
 from model_utils.json_files import FileName, Schema, Sha256, read_validated, validated
 from src.albert_config import AlbertConfig
 from src.data.feature_files import sha256_of
-from src.finetune_eval_model import AnsweringNetwork
+from src.finetune_eval_model import AnsweringNetwork, packed_where_possible
 from src.fused_layers import used
 from src.inference.predictor import Predictor
 from src.tasks import TASKS, parse_task_info
@@ -74,7 +74,7 @@ def load_exported(file: Path, key: bytes | None = None, **settings: Any) -> Pred
     return Predictor(task_info, tokenizer, network, architecture, **settings)
 
 
-def fused_network(graph: nn.Cell, architecture: AlbertConfig, task_info: TaskInfo) -> AnsweringNetwork:
+def fused_network(graph: nn.Cell, architecture: AlbertConfig, task_info: TaskInfo) -> nn.Cell:
     """The weights of a MINDIR's graph in layers that are faster on this machine, and compute the same."""
     scores = TASKS[task_info.task].scores(architecture, task_info)
     try:
@@ -83,7 +83,7 @@ def fused_network(graph: nn.Cell, architecture: AlbertConfig, task_info: TaskInf
         raise DataError(f"the MINDIR's weights are not those that its description asks for: {error}") from error
     if missing:
         raise DataError(f"the MINDIR has no weight {missing[0]}, which its description asks for")
-    return AnsweringNetwork(scores)
+    return packed_where_possible(AnsweringNetwork(scores))
 
 
 def read_key(file: str) -> bytes | None:

@@ -1,7 +1,7 @@
 // The operations of src/fused_layers.py: each reads its operands once and writes its results once.
 //
 // MindSpore calls every function with the addresses and shapes of its inputs and, behind them, of its outputs. All are
-// float32 but labels (int32). Rows are dealt out in as many equal parts as there are threads; sums over rows add up
+// float32 but labels and rows where texts begin (int32). Rows are dealt out in as many equal parts as there are threads; sums over rows add up
 // what each part has summed, in their order, so that results depend on the number of threads, and on nothing else.
 
 #include <algorithm>
@@ -111,7 +111,7 @@ OPERATION(norm_gradient) {
   return 0;
 }
 
-// The operands of Attention -> context (N, H), largest scores and inverse sums (B A, L, 2)
+// The operands of Attention -> context (N, H), largest scores and inverse sums (N A, 2)
 OPERATION(attention) {
   const Operands o{data, ranks, shapes};
   return Attention(o, 0).forward(o[11], o[12]);
