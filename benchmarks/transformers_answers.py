@@ -84,7 +84,8 @@ def best_answers(model: Any, tokenizer: Any, windows: Any, contexts: list[str], 
             for start, end, score in spans(outputs.start_logits[row], outputs.end_logits[row], parts):
                 if score > best[owner][0]:
                     best[owner] = score, offsets[start][0], offsets[end][1]
-    return [context[start:end] for context, (_, start, end) in zip(contexts, best, strict=True)]
+    # Offsets of a word's first piece have the space before it.
+    return [context[start:end].strip() for context, (_, start, end) in zip(contexts, best, strict=True)]
 
 
 def spans(starts: Any, ends: Any, parts: list[int | None], number: int = 20, longest: int = 30) -> Iterator[tuple]:

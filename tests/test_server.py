@@ -440,9 +440,12 @@ def server() -> Any:
 
 def test_a_reply_does_not_wait_for_the_word_that_its_head_has_come() -> None:
     """Connections have Nagle's algorithm off, although asyncio leaves it on for a listener of this kind."""
-    with _listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
-        with listener.accept()[0] as connection:
-            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    with (
+        _listen("127.0.0.1", 0) as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as connection,
+    ):
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def ends_well(process: subprocess.Popen) -> bool:
