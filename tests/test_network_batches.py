@@ -134,6 +134,15 @@ def test_parts_are_even_and_small_enough(most: int) -> None:
     assert [part.tolist() for part in even_parts(np.array([7, 9]), 3, 0)] == [[1], [0]]
 
 
+@pytest.mark.parametrize(("task", "share"), [("squad_v1", 4), ("squad_v2", 1)])
+def test_rows_as_a_head_sees_them_are_no_more_than_fit(task: str, share: int) -> None:
+    """Where spans are searched, the head's memory is that of so many full rows."""
+    task_info = make_task_info(task, max_seq_length=128)
+    batches = PackedBatches(Packed(reads_tokens=True), ARCHITECTURE, task_info, 1, 512)
+    shapes = {places.shape for _, (*_, places) in batches.batches(features_of([128, *[5] * 300]))}
+    assert max(rows for rows, _ in shapes) == share * 4 and {width for _, width in shapes} == {128}
+
+
 def test_a_size_is_compiled_once_its_want_has_cost_as_much(monkeypatch: pytest.MonkeyPatch) -> None:
     architecture = PRESETS["albert_base"]
     monkeypatch.setattr(network_batches, "COMPILATION", 100 * forward_flops(architecture, 1, 1))

@@ -100,8 +100,7 @@ class PackedBatches(NetworkBatches):
         tokens = lengths.reshape(-1, self.texts).sum(1)
         width = int(self.widths(features.values["input_ids"].counts).max())
         most = self.tokens_at_once(width)
-        most_rows = 2 * most // width if self.network.reads_tokens else most // (self.texts * SHORTEST)
-        parts = even_parts(tokens, most, most_rows)
+        parts = even_parts(tokens, most, self._most_rows(most, width))
         further = [features.columns[name] for name in self.network.further_columns]
         widths = tuple(column.width for column in further if not column.per_token)  # such as places of masks
         size, number, places, *_ = shape = self._shape(tokens, parts, width, most, widths)
@@ -125,6 +124,12 @@ class PackedBatches(NetworkBatches):
             ]
             yield rows, inputs
 
+    def _most_rows(self, most: int, width: int) -> int:
+        """Of a batch with so many tokens, where the head sees rows as wide as this; heads that search take memory."""
+        if not self.network.reads_tokens:
+            return most // (self.texts * SHORTEST)
+        return max(1, (1 if self.task_info.searched_starts else 4) * most // width)
+
     def _shape(
         self, tokens: np.ndarray, parts: list[np.ndarray], width: int, most: int, widths: tuple[int, ...]
     ) -> tuple[int, ...]:
@@ -138,7 +143,7 @@ class PackedBatches(NetworkBatches):
         size = int(graded_widths(np.array([needed]), SHORTEST, max(most, needed))[0])
         number, places = size // (self.texts * SHORTEST), 1
         if self.network.reads_tokens:
-            number, places = power_of_two(rows), width
+            number, places = max(rows, min(power_of_two(rows), self._most_rows(most, width))), width
 
         def fits(shape: tuple[int, ...]) -> bool:
             enough = shape[0] >= size and shape[2] >= places and shape[1] >= number
