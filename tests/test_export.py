@@ -21,6 +21,7 @@ from src.inference.exporting import check, dry_run_export, export_model
 from src.layer_form import made_for
 from src.model_folder import ModelFolder, read_task_info
 from src.tasks import TASKS
+from tests.helpers.answers import assert_close
 from tests.helpers.folder_state import folder_state
 from tests.helpers.trained_folders import ARCHITECTURE, TASK_INFOS, make_folder
 
@@ -83,20 +84,6 @@ def test_the_mindir_answers_as_the_checkpoint(task: str, tmp_path: Path) -> None
     names = {path.name for path in file.parent.iterdir()}
     assert names == {f"{task}.mindir", f"{task}.json", f"{task}.vocab.txt"}
     assert folder_state(folder) == before
-
-
-def assert_close(one: Any, other: Any) -> None:
-    """Equal texts, nearly equal numbers."""
-    if isinstance(one, dict):
-        assert one.keys() == other.keys()
-        for key in one:
-            assert_close(one[key], other[key])
-    elif isinstance(one, list):
-        assert len(one) == len(other)
-        for pair in zip(one, other, strict=True):
-            assert_close(*pair)
-    else:
-        assert one == pytest.approx(other, abs=1e-5) if isinstance(one, float) else one == other
 
 
 def test_weights_that_a_description_does_not_fit(mindir: Path) -> None:

@@ -15,6 +15,7 @@ from src.inference.network_batches import PackedBatches, PaddedBatches, even_par
 from src.model_folder import ModelFolder
 from src.tasks import TASKS
 from src.training.flops import forward_flops
+from tests.helpers.answers import assert_close
 from tests.helpers.trained_folders import ARCHITECTURE, TASK_INFOS, make_folder, make_task_info
 
 RELATIVE = ARCHITECTURE.replace(use_relative_positions=True, max_relative_position=5)
@@ -57,20 +58,6 @@ def answers(folder: Path, records: list[dict[str, Any]], **settings: Any) -> tup
     return packed, [predictor.predict(each) for each in calls]
 
 
-def assert_alike(one: Any, other: Any) -> None:
-    """The same but for the last digits of numbers."""
-    if isinstance(one, dict):
-        assert one.keys() == other.keys()
-        for key in one:
-            assert_alike(one[key], other[key])
-    elif isinstance(one, list):
-        assert len(one) == len(other)
-        for pair in zip(one, other, strict=True):
-            assert_alike(*pair)
-    else:
-        assert one == pytest.approx(other, abs=1e-5) if isinstance(one, float) else one == other
-
-
 RECORDS = {
     "multiple_choice": [
         {"context": "a b c" * length, "question": "who?", "choices": ["a", "b c d", "e" * length, "f g"]}
@@ -92,7 +79,7 @@ def test_texts_without_padding_are_answered_as_with_it(task: str, architecture: 
     of_pairs = [{"text_a": "good" * length, "text_b": "bad" * (length % 3)} for length in range(1, 12)]
     records = RECORDS.get(task, of_pairs)
     for tokens in (0, 48):
-        assert_alike(*answers(folder, records, batch_tokens=tokens))
+        assert_close(*answers(folder, records, batch_tokens=tokens))
 
 
 @pytest.mark.parametrize("reads_tokens", [False, True])
