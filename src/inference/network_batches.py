@@ -26,7 +26,7 @@ from src.training.network_outputs import rows_in_memory
 logger = logging.getLogger(__name__)
 TOKENS_AT_ONCE = 4096  # of a batch: with more, matrix products are no faster
 SHORTEST = 8  # tokens of a batch, and of its texts on average where their number follows from it
-COMPILATION = 5e11  # operations that could be done while a graph is compiled, by and large, on two cores
+COMPILATION = 5e11  # operations of 1.2 s on two cores, which compiling albert_base took
 
 
 class NetworkBatches(ABC):
