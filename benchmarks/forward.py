@@ -19,11 +19,11 @@ from model_utils.device import setup_device
 from model_utils.schema import option
 from src.albert_config import AlbertConfig
 from src.conversion.weight_names import hugging_face_names
+from src.data.packing import Packing
 from src.training.flops import forward_flops
 
 logger = logging.getLogger(__name__)
 TOLERANCE = 1e-4  # by which outputs may differ, as a share of the largest
-COLUMNS = ("input_ids", "input_mask", "segment_ids")
 WAYS = ("eager", "compile", "onnxruntime")
 SHOWN = 64  # entries of the sequence output that are compared, beside the pooled output
 
@@ -49,7 +49,7 @@ class OurForward:
         from mindspore import Tensor
 
         from src.albert_model import initialise_weights
-        from src.finetune_eval_model import AnsweringNetwork, EncoderOutputs
+        from src.finetune_eval_model import AnsweringNetwork, EncoderOutputs, PackedNetwork, packed_where_possible
         from src.fused_layers import used
         from src.inference.exported_model import fused_network, load_mindir
         from src.tasks.task_info import TaskInfo
@@ -60,7 +60,6 @@ class OurForward:
         initialise_weights(scores, config.initializer_range, SEED)
         self.own_weights = {parameter.name: parameter.asnumpy() for parameter in scores.trainable_params()}
         self.network = AnsweringNetwork(scores, portable)
-        self.inputs = [Tensor(columns[name]) for name in COLUMNS]
         if portable:
             with tempfile.TemporaryDirectory() as folder:
                 file = Path(folder) / "forward.mindir"
@@ -70,6 +69,12 @@ class OurForward:
                 self.network = load_mindir(file)
                 if used():
                     self.network = fused_network(self.network, config, TaskInfo(task="embeddings"))
+        else:
+            self.network = packed_where_possible(self.network)
+        if isinstance(self.network, PackedNetwork):
+            rows, length = columns["input_ids"].shape
+            columns = Packing(1, length).pack(columns, np.ones(rows, bool), rows * length)
+        self.inputs = [Tensor(columns[name]) for name in self.network.input_columns]
         self.fused = used()
 
     def weights(self) -> dict[str, np.ndarray]:

@@ -9,6 +9,7 @@ from mindspore import Tensor, ops
 
 from src.albert_for_pre_training import gather_positions
 from src.albert_model import TrainingNetwork
+from src.finetune_eval_model import FORBIDDEN
 
 
 class AlbertForSequenceClassification(TrainingNetwork):
@@ -53,16 +54,27 @@ class AlbertForRegression(TrainingNetwork):
 class AlbertForQuestionAnswering(TrainingNetwork):
     """Answer spans (SQuAD v1.1): start_positions, end_positions (B,) int32.
 
-    The loss is the mean of those of start and end; accuracy counts rows in which both are right.
+    The loss is the mean of those of start and end; accuracy counts rows in which both are right. Tokens of padding can
+    be chosen, as in google's code; what is `absent` (B, L), 1 behind packed texts, cannot.
     """
 
     label_columns = ("start_positions", "end_positions", "sequence_weights")
     metric_names = ("loss", "accuracy")
+    compares_tokens = True
 
     def losses(
-        self, sequence: Tensor, pooled: Tensor, starts: Tensor, ends: Tensor, weights: Tensor, dropout_key: Tensor
+        self,
+        sequence: Tensor,
+        pooled: Tensor,
+        starts: Tensor,
+        ends: Tensor,
+        weights: Tensor,
+        dropout_key: Tensor,
+        absent: Tensor = None,
     ) -> tuple[Tensor, Tensor]:
         start_logits, end_logits = self.scores.head(sequence, pooled, dropout_key)
+        if absent is not None:
+            start_logits, end_logits = start_logits - FORBIDDEN * absent, end_logits - FORBIDDEN * absent
         of_starts, start_hits = self.cross_entropy(start_logits, starts)
         of_ends, end_hits = self.cross_entropy(end_logits, ends)
         loss = ops.reduce_sum(weights * 0.5 * (of_starts + of_ends))

@@ -15,7 +15,8 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from src.albert_config import AlbertConfig
-from src.attention import attention_for
+from src.attention import FusedAttention, attention_for
+from src.data.packing import PACKED_COLUMNS
 from src.dropout import Dropout
 from src.layers import (
     Dense,
@@ -204,6 +205,8 @@ class AlbertModel(nn.Cell):
     Inputs: input_ids, input_mask (1 for tokens, 0 for padding), segment_ids in [0, type_vocab_size), all (B, L) int32;
     dropout_key () int32, used in training only. Outputs, float32: sequence_output (B, L, H); pooled_output (B, H), the
     first token's state through a dense layer and tanh.
+
+    Its parts take `texts`: these three, or the PACKED_COLUMNS, where attention takes them (`packs`).
     """
 
     def __init__(self, config: AlbertConfig) -> None:
@@ -213,45 +216,42 @@ class AlbertModel(nn.Cell):
         self.encoder = Encoder(config)
         self.pooler = Dense(config.hidden_size, config.hidden_size, compute_dtype(config))
 
-    def score_mask(self, input_mask: Tensor) -> Tensor:
-        """What is added to attention scores, (B, 1, 1, L) float32."""
-        batch, length = input_mask.shape
-        return ((1.0 - ops.cast(input_mask, ms.float32)) * MASKED_SCORE).reshape((batch, 1, 1, length))
+    @property
+    def packs(self) -> bool:
+        """Whether texts can be packed."""
+        return isinstance(self.encoder.attentions[0].attention, FusedAttention)
 
-    def first_states(
-        self, input_ids: Tensor, segment_ids: Tensor, dropout_key: Tensor, positions: Tensor = None
-    ) -> Tensor:
+    def score_mask(self, texts: tuple[Tensor, ...]) -> Tensor:
+        """What attention adds to scores of padded texts, (B, 1, 1, L) float32; of packed ones begins."""
+        if len(texts) == len(PACKED_COLUMNS):
+            return texts[2]
+        batch, length = texts[1].shape
+        return ((1.0 - ops.cast(texts[1], ms.float32)) * MASKED_SCORE).reshape((batch, 1, 1, length))
+
+    def first_states(self, texts: tuple[Tensor, ...], dropout_key: Tensor) -> Tensor:
         """What the first layer reads, (N, H)."""
-        return self.encoder.embedding_hidden_mapping(self.embeddings(input_ids, segment_ids, dropout_key, positions))
+        if len(texts) == len(PACKED_COLUMNS):
+            states = self.embeddings(texts[0], texts[1], dropout_key, texts[3])
+        else:
+            states = self.embeddings(texts[0], texts[2], dropout_key)
+        return self.encoder.embedding_hidden_mapping(states)
 
-    def outputs(self, states: Tensor, batch: int) -> tuple[Tensor, Tensor]:
-        sequence = states.reshape((batch, -1, self.hidden_size))
+    def outputs(self, states: Tensor, texts: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        """Of the last layer's states (N, H)."""
+        number = texts[-1].shape[0]
+        if len(texts) == len(PACKED_COLUMNS):
+            states = ops.gather(states, texts[4].reshape((-1,)), 0)
+        sequence = states.reshape((number, -1, self.hidden_size))
         return sequence, sigmoid_tanh(self.pooler(sequence[:, 0]))
+
+    def encode(self, texts: tuple[Tensor, ...], dropout_key: Tensor) -> tuple[Tensor, Tensor]:
+        states = self.encoder(self.first_states(texts, dropout_key), self.score_mask(texts), dropout_key)
+        return self.outputs(states, texts)
 
     def construct(
         self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor, dropout_key: Tensor
     ) -> tuple[Tensor, Tensor]:
-        states = self.first_states(input_ids, segment_ids, dropout_key)
-        states = self.encoder(states, self.score_mask(input_mask), dropout_key)
-        return self.outputs(states, input_ids.shape[0])
-
-    @property
-    def packs(self) -> bool:
-        """Whether `packed` can be called."""
-        return self.encoder.attentions[0].attention.takes_texts
-
-    def packed(
-        self, input_ids: Tensor, segment_ids: Tensor, begins: Tensor, positions: Tensor, places: Tensor, key: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """The outputs for B texts that stand one after the other in one row (1, N), without padding between them.
-
-        Args:
-            begins: (B + 1,) int32, the places where they begin and the last one ends. What stands behind is of no text.
-            positions: (N,) int32, of each token in its text.
-            places: (B, L) int32, of the tokens that outputs are wanted of, the first token of a text first.
-        """
-        states = self.encoder(self.first_states(input_ids, segment_ids, key, positions), begins, key)
-        return self.outputs(ops.gather(states, places.reshape((-1,)), 0), places.shape[0])
+        return self.encode((input_ids, input_mask, segment_ids), dropout_key)
 
 
 class ScoresNetwork(nn.Cell):
@@ -276,32 +276,43 @@ class ScoresNetwork(nn.Cell):
         """The backbone's inputs: the columns themselves, unless a row holds several sequences."""
         return input_ids, input_mask, segment_ids
 
-    def encode(
-        self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor, dropout_key: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        return self.albert(*self.sequences(input_ids, input_mask, segment_ids), dropout_key)
+    def encode(self, texts: tuple[Tensor, ...], dropout_key: Tensor) -> tuple[Tensor, Tensor]:
+        """The backbone's outputs, of padded texts (TEXT_COLUMNS) or packed ones (PACKED_COLUMNS)."""
+        return self.albert.encode(self.backbone_texts(texts), dropout_key)
+
+    def backbone_texts(self, texts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Those that the backbone reads: `sequences` of padded ones."""
+        return self.sequences(*texts) if len(texts) == len(TEXT_COLUMNS) else texts
 
     def construct(self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor, *further: Tensor) -> Any:
-        sequence, pooled = self.encode(input_ids, input_mask, segment_ids, further[-1])
+        sequence, pooled = self.encode((input_ids, input_mask, segment_ids), further[-1])
         return self.head(sequence, pooled, *further)
 
 
 class TrainingNetwork(nn.Cell):
     """Losses and metrics on a network of scores, whose weights are drawn anew.
 
-    Inputs: the columns of the scores and of `label_columns`, then dropout_key () int32. Outputs: the float32 scalars of
-    `metric_names`, which `losses` makes of the backbone's outputs and the further inputs: weighted sums, of which the
-    first is minimised. src/training/layerwise_gradient.py also runs the parts of `construct` one at a time.
+    Inputs: the columns of `input_columns`, those of the text first, `label_columns` last; then dropout_key () int32.
+    Outputs: the float32 scalars of `metric_names`, which `losses` makes of the backbone's outputs and the further
+    inputs: weighted sums, of which the first is minimised. src/training/layerwise_gradient.py also runs the parts of
+    `construct` one at a time.
+
+    Args:
+        packed: texts come without padding, as PACKED_COLUMNS; else as TEXT_COLUMNS.
     """
 
     label_columns: tuple[str, ...]
     weight_columns: tuple[str, ...] = ("sequence_weights",)  # label columns that losses and metrics are weighted with
     metric_names: tuple[str, ...]
+    compares_tokens = False  # whether `losses` would take what stands behind a text for one of its tokens
 
-    def __init__(self, scores: ScoresNetwork, seed: int = 0) -> None:
+    def __init__(self, scores: ScoresNetwork, seed: int = 0, packed: bool = False) -> None:
         super().__init__(auto_prefix=False)
         self.scores = scores
-        self.input_columns = (*scores.input_columns, *self.label_columns)
+        self.packed = packed
+        text_columns = PACKED_COLUMNS if packed else TEXT_COLUMNS
+        self.text_inputs = len(text_columns)
+        self.input_columns = (*text_columns, *scores.input_columns[len(TEXT_COLUMNS) :], *self.label_columns)
         self.cross_entropy = cross_entropy()
         self.recompute_layers = scores.config.recompute
         self.draw_weights(seed)
@@ -316,8 +327,15 @@ class TrainingNetwork(nn.Cell):
         embeddings = self.scores.albert.embeddings
         return embeddings.token_type_embeddings, embeddings.segment_rows.row_square_sum
 
-    def construct(
-        self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor, *further: Tensor
+    def losses_of(
+        self, outputs: tuple[Tensor, Tensor], texts: tuple[Tensor, ...], further: tuple[Tensor, ...]
     ) -> tuple[Tensor, ...]:
-        sequence, pooled = self.scores.encode(input_ids, input_mask, segment_ids, further[-1])
-        return self.losses(sequence, pooled, *further)
+        """The network's outputs, from the backbone's outputs for these texts."""
+        if self.packed and self.compares_tokens:
+            absent = ops.cast(ops.equal(texts[-1], texts[0].shape[1] - 1), ms.float32)
+            return self.losses(*outputs, *further, absent)
+        return self.losses(*outputs, *further)
+
+    def construct(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        texts, further = inputs[: self.text_inputs], inputs[self.text_inputs :]
+        return self.losses_of(self.scores.encode(texts, further[-1]), texts, further)

@@ -50,8 +50,6 @@ def attention_for(config: AlbertConfig, site: int) -> nn.Cell:
 class _Attention(nn.Cell):
     """What both forms have."""
 
-    takes_texts = False  # of any lengths
-
     def __init__(self, config: AlbertConfig, site: int) -> None:
         super().__init__()
         self.compute_type = compute_dtype(config)
@@ -78,8 +76,6 @@ class SeparateProducts(nn.Cell):
 class FusedAttention(_Attention):
     """The form of fused_layers, which takes where texts begin in place of score_mask, too (fused_layers.Attention)."""
 
-    takes_texts = True
-
     def __init__(self, config: AlbertConfig, site: int) -> None:
         super().__init__(config, site)
         table = self.relative_table if self.relative else None
@@ -97,8 +93,8 @@ class FusedAttention(_Attention):
         query, key, value = self.products(x, *weights)
         if not self.dropout.drops():
             return self.attention(query, key, value, biases, score_mask)
-        length = score_mask.shape[-1]
-        factors = self.dropout.factors(x.shape[0] * self.heads, length, dropout_key)
+        longest = x.shape[0] if score_mask.ndim == 1 else score_mask.shape[-1]
+        factors = self.dropout.factors(x.shape[0] * self.heads, longest, dropout_key)
         return self.attention(query, key, value, biases, score_mask, factors)
 
 

@@ -12,6 +12,7 @@ from mindspore import Tensor, nn, ops
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import PreTrainingScores, gather_positions
 from src.albert_model import TEXT_COLUMNS, ScoresNetwork
+from src.data.packing import PACKED_COLUMNS
 from src.dropout import Dropout
 from src.layers import Dense, LayerNorm, Spread, add_bias, dense_product, sigmoid_tanh, softmax
 
@@ -235,10 +236,9 @@ class AnsweringNetwork(nn.Cell):
 class PackedNetwork(nn.Cell):
     """A network of scores without dropout and its key, for texts that stand one after the other, without padding.
 
-    Inputs, int32, of T texts with N tokens, which are further ones of no text behind the last: input_ids, segment_ids
-    (1, N), begins (T + 1,), positions (N,), places (T, L) as AlbertModel.packed has them, and the columns of
-    `further_columns`, (B, *). Outputs as of the scores, whose heads see rows of L tokens: those at the places.
-    Compiled once for each shape. Where a row has several texts, as in multiple choice, T is a multiple of B.
+    Inputs, int32: the PACKED_COLUMNS and those of `further_columns`, (B, *). Outputs as of the scores, whose heads see
+    rows of L tokens: those at the places. Compiled once for each shape. Where a row has several texts, as in multiple
+    choice, T is a multiple of B.
 
     Args:
         scores: whose `albert.packs` is true.
@@ -250,6 +250,7 @@ class PackedNetwork(nn.Cell):
         super().__init__(auto_prefix=False)
         self.scores = scores
         self.further_columns = scores.input_columns[len(TEXT_COLUMNS) :]
+        self.input_columns = (*PACKED_COLUMNS, *self.further_columns)
         self.reads_tokens, self.output_names = scores.reads_tokens, scores.output_names
         self.per_token_outputs = scores.per_token_outputs
         self.no_dropout = Tensor(0, ms.int32)
@@ -257,14 +258,14 @@ class PackedNetwork(nn.Cell):
 
     def construct(
         self,
-        input_ids: Tensor,
-        segment_ids: Tensor,
+        packed_ids: Tensor,
+        packed_segments: Tensor,
         begins: Tensor,
         positions: Tensor,
         places: Tensor,
         further: Tensor = None,
     ) -> Any:
-        states = self.scores.albert.packed(input_ids, segment_ids, begins, positions, places, self.no_dropout)
+        states = self.scores.encode((packed_ids, packed_segments, begins, positions, places), self.no_dropout)
         if further is None:
             return self.scores.head(*states, self.no_dropout)
         return self.scores.head(*states, further, self.no_dropout)

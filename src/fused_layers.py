@@ -170,10 +170,10 @@ class Attention(nn.Cell):
         probability: of the dropout of probabilities, if there are factors of its hashes.
 
     Inputs: query, key, value (N, H), products that their biases (H) are still to be added to; score_mask (B, 1, 1, L),
-    which is added to scores and has no gradient; of Dropout.factors for rows B A L and columns L, or none.
+    which is added to scores and has no gradient; of Dropout.factors for rows N A and columns L, or none.
     Output: (N, H).
-    In place of score_mask: the rows (B + 1) int32 where texts of any lengths begin and the last one ends, at most N;
-    then there is no gradient, no dropout, and 0 in the rows behind them.
+    In place of score_mask: the rows (B + 1) int32 where texts of any lengths, at most L, begin and the last one ends,
+    at most N; then there is 0 in the rows behind them.
     """
 
     def __init__(self, heads: int, table: Tensor | None, probability: float) -> None:

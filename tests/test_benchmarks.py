@@ -124,6 +124,7 @@ def test_questions_of_a_file_are_counted(tmp_path: Path, capsys: pytest.CaptureF
         "train_step --peers eager --dropout 0.1",
         "train_step --peers eager,checkpointing --recompute true",
         "forward --peers eager,onnxruntime",
+        "forward --peers eager --source mindir",
     ],
 )
 def test_all_sides_take_turns(benchmark: str) -> None:

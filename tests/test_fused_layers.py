@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 
 import mindspore as ms
@@ -210,18 +209,39 @@ def test_not_a_number_and_infinity_are_passed_on() -> None:
 
 
 @pytest.mark.parametrize("relative", [False, True])
-def test_texts_of_any_lengths_are_attended_to_each_by_itself(relative: bool) -> None:
-    query, key, value = (normal(20, 48) for _ in range(3))
-    biases = tuple(Tensor(normal(48)) for _ in range(3))
-    attention = fused_layers.Attention(4, Tensor(normal(7, 12)) if relative else None, 0.0)
-    begins = [0, 7, 8, 8, 18]
-    context = attention(*map(Tensor, (query, key, value)), biases, Tensor(np.array(begins, np.int32))).asnumpy()
-    for begin, end in pairwise(begins):
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_texts_of_any_lengths_are_attended_to_each_by_itself(relative: bool, dropout: float) -> None:
+    """Contexts and gradients; the masks of dropout follow from the row."""
+    heads, begins, ends = 4, [0, 7, 8, 8], [7, 8, 8, 18]
+    operands, biases = [normal(20, 48) for _ in range(3)], [Tensor(normal(48)) for _ in range(3)]
+    factors = [each.asnumpy() for each in Dropout(dropout, 1).factors(heads * 20, 20, KEY)] if dropout else []
+    attention = fused_layers.Attention(heads, Tensor(normal(7, 12)) if relative else None, dropout)
+    weights = normal(20, 48)
+
+    def results(begin: int, end: int, texts: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Context and the gradients of its weighted sum, of some rows."""
+        own = [Tensor(each[begin:end]) for each in operands]
+        of_rows = [factors[0][heads * begin : heads * end], factors[1][: end - begin]] if dropout else []
+
+        def weighted_sum(query: Tensor, key: Tensor, value: Tensor, *biases: Tensor) -> tuple[Tensor, Tensor]:
+            context = attention(query, key, value, biases, Tensor(texts), tuple(map(Tensor, of_rows)))
+            return ops.reduce_sum(context * Tensor(weights[begin:end])), context
+
+        differentiate = ops.value_and_grad(weighted_sum, (0, 1, 2, 3, 4, 5), has_aux=True)
+        (_, context), gradients = differentiate(*own, *biases)
+        return context.asnumpy(), [gradient.asnumpy() for gradient in gradients]
+
+    context, gradients = results(0, 20, np.array([*begins, 18], np.int32))
+    of_biases = [0.0] * 3
+    for begin, end in zip(begins, ends, strict=True):
         if begin < end:
-            mask = Tensor(np.zeros((1, 1, 1, end - begin), np.float32))
-            alone = attention(*(Tensor(each[begin:end]) for each in (query, key, value)), biases, mask).asnumpy()
-            np.testing.assert_allclose(context[begin:end], alone, atol=1e-6)
-    assert (context[18:] == 0).all()
+            alone, of_rows = results(begin, end, np.zeros((1, 1, 1, end - begin), np.float32))
+            for packed, expected in zip((context, *gradients[:3]), (alone, *of_rows[:3]), strict=True):
+                np.testing.assert_allclose(packed[begin:end], expected, atol=2e-6 * np.abs(expected).max())
+            of_biases = [total + gradient for total, gradient in zip(of_biases, of_rows[3:], strict=True)]
+    for gradient, expected in zip(gradients[3:], of_biases, strict=True):
+        np.testing.assert_allclose(gradient, expected, atol=1e-5 * np.abs(gradients[5]).max())
+    assert all((each[18:] == 0).all() for each in (context, *gradients[:3]))
 
 
 def test_what_does_not_fit_is_refused() -> None:
@@ -239,7 +259,7 @@ def test_what_does_not_fit_is_refused() -> None:
     for begins in ([0, 6, 4], [1, 4, 10], [0, 4, 11], [0, -1, 4]):
         with pytest.raises(RuntimeError):
             fused_layers.Attention(4, None, 0.0)(x, x, x, biases, Tensor(np.array(begins, np.int32))).asnumpy()
-    for rows, columns in ((39, 5), (40, 6)):
+    for rows, columns in ((39, 5), (40, 4)):
         factors = Tensor(normal(rows, 32)), Tensor(normal(columns, 32))
         with pytest.raises(RuntimeError):
             fused_layers.Attention(4, None, 0.1)(x, x, x, biases, mask, factors).asnumpy()

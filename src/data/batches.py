@@ -16,6 +16,7 @@ import numpy as np
 
 from model_utils.errors import DataError
 from src.data.feature_files import Column, RecordSet, mindspore_reason, sha256_of
+from src.data.packing import PACKED_COLUMNS, Packing, deal_rows
 from src.data.pretraining_examples import TASK, columns
 
 SEQUENCE_WEIGHTS = "sequence_weights"
@@ -27,6 +28,13 @@ PRETRAIN_WEIGHTS = ("masked_lm_weights",)
 Batch = dict[str, np.ndarray]
 
 
+def describe_size(batch: Batch) -> str:
+    """The shape of a batch in words: rows x tokens of each, or tokens of all packed rows."""
+    rows, width = batch["input_mask"].shape
+    packed = PACKED_COLUMNS[0]
+    return f"{batch[packed].shape[1]} tokens" if packed in batch else f"{rows} x {width}"
+
+
 @dataclass(frozen=True)
 class Loading:
     """How rows become batches.
@@ -35,6 +43,7 @@ class Loading:
     evaluation: no row is left out; the last batch is filled up with rows whose weights are 0.
     rank, rank_size: ranks get different rows, and equally many batches.
     bucket_boundaries: widths in tokens; a batch has rows of one bucket, padded to its width. Empty: one width for all.
+    packing: batches have PACKED_COLUMNS as well, and rows of all lengths; in place of bucket_boundaries.
     """
 
     batch_size: int
@@ -44,6 +53,7 @@ class Loading:
     rank: int = 0
     rank_size: int = 1
     bucket_boundaries: tuple[int, ...] = ()
+    packing: Packing | None = None
 
     @property
     def rows_at_once(self) -> int:
@@ -60,7 +70,10 @@ class Loading:
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """Numbers of the rows of batches, (batches, B) int64, -1 to fill up, and the tokens that they are padded to."""
+    """Numbers of the rows of batches, (batches, B) int64, -1 to fill up, and what they are padded to.
+
+    widths: (batches,) tokens of a row; of packed batches those of the batch.
+    """
 
     rows: np.ndarray
     widths: np.ndarray
@@ -134,11 +147,25 @@ class FeatureDataset:
         loading = self.loading
         random = loading.random(epoch) if loading.shuffle else None
         order = random.permutation(self.num_rows) if random else np.arange(self.num_rows)
-        plan = plan_batches(
-            self.records.lengths, self.boundaries, loading.rows_at_once, order, not loading.evaluation, random
-        )
-        rows = plan.rows.reshape(-1, loading.rank_size, loading.batch_size)[:, loading.rank]
-        return BatchPlan(rows, plan.widths)
+        lengths, drop = self.records.lengths, not loading.evaluation
+        if loading.packing:
+            rows = self._of_rank(deal_rows(lengths, loading.rows_at_once, order, drop, random, loading.rank_size))
+            tokens = np.where(rows < 0, 0, lengths[rows]).sum(1)
+            return BatchPlan(rows, loading.packing.sizes_for(tokens))
+        plan = plan_batches(lengths, self.boundaries, loading.rows_at_once, order, drop, random)
+        return BatchPlan(self._of_rank(plan.rows), plan.widths)
+
+    def _of_rank(self, rows: np.ndarray) -> np.ndarray:
+        """This rank's part of the rows of all ranks' batches."""
+        return rows.reshape(-1, self.loading.rank_size, self.loading.batch_size)[:, self.loading.rank]
+
+    @property
+    def most_tokens(self) -> int:
+        """Of this rank's batches, padding included, but for seldom ones."""
+        packing = self.loading.packing
+        if packing:
+            return packing.sizes[-1] if packing.sizes else int(self.plan(0).widths.max())
+        return self.loading.batch_size * self.boundaries[-1]
 
     def width_shares(self) -> list[tuple[int, float]]:
         """For each width of batches the number of the first one in epoch 0, and the share of those that have it."""
@@ -150,7 +177,7 @@ class FeatureDataset:
 
         Beside the columns: sequence_weights (B,) float32, row_numbers (B,) int64, -1 where a row only fills up.
         """
-        plan = self.plan(epoch)
+        plan, packing = self.plan(epoch), self.loading.packing
         rows, widths = plan.rows[start:], plan.widths[start:]
         if not len(rows):
             return
@@ -159,8 +186,10 @@ class FeatureDataset:
             wanted.append(0)  # a rank with nothing left computes some row with weight 0
         read = iterate(lambda: self._read(wanted), self.records.folder)
         for batch, batch_rows, width in zip(read, rows, widths, strict=True):
-            columns = _finish(batch, self.columns, int(width), batch_rows >= 0, self.weight_columns)
-            yield columns | {ROW_NUMBERS: batch_rows}
+            real, row_width = batch_rows >= 0, packing.places * packing.texts_per_row if packing else int(width)
+            columns = _finish(batch, self.columns, row_width, real, self.weight_columns)
+            packed = packing.pack(columns, real, int(width)) if packing else {}
+            yield columns | packed | {ROW_NUMBERS: batch_rows}
 
     def _read(self, rows: list[int]) -> ds.Dataset:
         """These rows in this order, some at a time, padded to the longest of them."""

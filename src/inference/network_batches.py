@@ -18,6 +18,7 @@ from src.albert_model import TEXT_COLUMNS
 from src.data.feature_cache import Features
 from src.data.feature_files import Column
 from src.data.length_buckets import graded_widths
+from src.data.packing import pack_texts
 from src.finetune_eval_model import PackedNetwork
 from src.tasks.task_info import TaskInfo
 from src.training.flops import forward_flops
@@ -109,20 +110,10 @@ class PackedBatches(NetworkBatches):
         for part in parts:
             texts = (self.texts * part[:, None] + np.arange(self.texts)).ravel()
             own = np.concatenate([np.arange(ends[text] - lengths[text], ends[text]) for text in texts])
-            begins = np.zeros(self.texts * number + 1, int)
-            begins[1 : len(texts) + 1] = np.cumsum(lengths[texts])
-            begins[len(texts) + 1 :] = len(own)
-            positions = np.arange(len(own)) - np.repeat(begins[: len(texts)], lengths[texts])
+            packed = pack_texts(ids[own], segments[own], lengths[texts], self.texts * number, size, places)
             rows = filled_up(part, number)
-            inputs = [
-                _filled_up(ids[own], size)[None],
-                _filled_up(segments[own], size)[None],
-                begins.astype(np.int32),
-                _filled_up(positions, size),
-                np.minimum(begins[:-1, None] + np.arange(places), size - 1).astype(np.int32),
-                *(padded(features, name, rows, places) for name in self.network.further_columns),
-            ]
-            yield rows, inputs
+            of_rows = [padded(features, name, rows, places) for name in self.network.further_columns]
+            yield rows, [*packed.values(), *of_rows]
 
     def _most_rows(self, most: int, width: int) -> int:
         """Of a batch with so many tokens, where the head sees rows as wide as this; heads that search take memory."""
@@ -209,11 +200,6 @@ def padded(features: Features, name: str, rows: np.ndarray, width: int) -> np.nd
 def filled_up(rows: np.ndarray, number: int) -> np.ndarray:
     """As many row numbers, -1 behind those given."""
     return np.append(rows, np.full(number - len(rows), -1))
-
-
-def _filled_up(values: np.ndarray, size: int) -> np.ndarray:
-    """As many int32, 0 behind those given."""
-    return np.pad(values, (0, size - len(values))).astype(np.int32)
 
 
 def power_of_two(number: int) -> int:

@@ -40,9 +40,9 @@ inline thread_local std::vector<float> Scratch::space_;
 // `first` others:
 //   0 to 2 queries, keys, values (N, H) without their biases; 3 to 5 the biases (H);
 //   6 mask (B, 1, 1, L), added to scores; or the rows where texts of any lengths begin and the last one ends (B + 1)
-//   int32, of which there is no gradient;
+//   int32;
 //   7 embeddings of relative positions (2 M + 1, D);
-//   8, 9 factors of dropout's hashes (B A L, F), (L, F);
+//   8, 9 factors of dropout's hashes (N A, F) and of so many columns, the longest text's tokens or more, (C, F);
 //   10 the number of heads, dropout's probability.
 // An operand of rank 1 in the place of 7 or 8 and 9 means that there are none.
 class Attention {
@@ -65,7 +65,7 @@ class Attention {
   // Writes context (N, H), 0 in rows of no text, and, for the gradient, each query's largest score and 1 / its sum of
   // exponentials, (N A, 2): by text, head and place.
   int forward(float *context, float *sums) {
-    if (packed_ && fit()) std::fill_n(context + end() * hidden_, (o_.rows(0) - end()) * hidden_, 0.0f);
+    clear_rows_of_no_text(context);
     return each_head([&](const Text &text, int64_t head) {
       const int64_t entries = text.length * size_, block = std::min(text.length, kQueries);
       Scratch scratch(3 * entries + block * (2 * text.length + text.width));
@@ -89,9 +89,10 @@ class Attention {
     });
   }
 
-  // Writes the gradients of queries, keys, values (N, H) and of their biases (H).
+  // Writes the gradients of queries, keys, values (N, H), 0 in rows of no text, and of their biases (H).
   int backward(const float *dout, const float *sums, float *const gradients[3], float *const biases[3]) {
     const int64_t texts = texts_.size();
+    for (int which = 0; which < 3; ++which) clear_rows_of_no_text(gradients[which]);
     std::vector<float> of_texts(3 * texts * hidden_, 0.0f);
     const int status = each_head([&](const Text &text, int64_t head) {
       const int64_t entries = text.length * size_, block = std::min(text.length, kQueries);
@@ -171,6 +172,11 @@ class Attention {
   // The row behind the last text.
   int64_t end() const { return texts_.empty() ? 0 : texts_.back().first + texts_.back().length; }
 
+  // Those behind the last text, of (N, H).
+  void clear_rows_of_no_text(float *rows) const {
+    if (packed_ && fit()) std::fill_n(rows + end() * hidden_, (o_.rows(first_) - end()) * hidden_, 0.0f);
+  }
+
   // Calls work(text, head) for all of them. 0, or the number of an error, oneDNN's or 1: operands do not fit.
   template <typename Work>
   int each_head(Work work) {
@@ -188,12 +194,12 @@ class Attention {
   // Whether the operands have the shapes that they should have, and a gradient that stands before them as well.
   bool fit() const {
     const int64_t rows = o_.rows(first_);
-    bool fit = first_ == 0 || (!packed_ && o_.rows(0) == rows && o_.last(0) == hidden_);
+    bool fit = first_ == 0 || (o_.rows(0) == rows && o_.last(0) == hidden_);
     fit = fit && heads_ > 0 && heads_ * size_ == hidden_ && (packed_ ? end() <= rows : end() == rows && rows > 0);
-    int64_t row = 0;
+    int64_t row = 0, longest = 0;
     for (const Text &text : texts_) {
       fit = fit && text.first == row && text.length >= 0;
-      row += text.length;
+      row += text.length, longest = std::max(longest, text.length);
     }
     for (int i = 0; i < 3; ++i) {
       const int x = first_ + i;
@@ -201,7 +207,7 @@ class Attention {
     }
     if (o_.ranks[first_ + 7] == 2) fit = fit && o_.last(first_ + 7) == size_;
     if (features_) {
-      fit = fit && !packed_ && o_.rows(first_ + 8) == rows * heads_ && o_.rows(first_ + 9) == o_.last(first_ + 6) &&
+      fit = fit && o_.rows(first_ + 8) == rows * heads_ && o_.rows(first_ + 9) >= longest &&
             o_.last(first_ + 9) == features_;
     }
     return fit;

@@ -87,7 +87,11 @@ class FinetuneConfig(TrainingConfig):
         maximum=ROWS,
     )
     length_buckets: int = option(
-        0, "widths of batches, each compiled once; 0: as many as pay in a run of this length", minimum=0, maximum=64
+        0,
+        "widths that rows are padded to, each compiled once; 0: rows are not padded, on a CPU with layers in C++, "
+        "and have as many widths as pay elsewhere",
+        minimum=0,
+        maximum=64,
     )
     num_seeds: int = option(1, "runs with seed, seed + 1, ...; their mean is reported", minimum=1, maximum=1000)
 

@@ -6,7 +6,6 @@ What differs between tasks lies behind src.tasks.spec.Task; the entry scripts na
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -18,9 +17,9 @@ from model_utils.device import Device, setup_device
 from model_utils.errors import CheckpointError, ConfigError
 from model_utils.files import write_json
 from src.albert_config import check_memory
-from src.albert_model import ScoresNetwork
 from src.checkpoint_files import find_checkpoint, folder_of, load_backbone
 from src.data.feature_cache import TRAIN
+from src.finetune_eval_model import AnsweringNetwork, PackedNetwork
 from src.model_folder import TASK_FILE, ModelFolder, calibrate, load_tokenizer, read_task_info
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.spec import EvaluationResult, Task
@@ -173,19 +172,23 @@ class Finetuning:
                 "type_vocab_size is 1, but the rows of this task are pairs of texts, whose second is segment 1: needed "
                 "is a model with type_vocab_size 2"
             )
-        self.data = TaskData(config, task, self.architecture, self.ranks)
+        # Of all evaluations and predictions; its weights change.
+        self.scores = task.spec.scores(self.architecture, task.task_info)
+        self.data = TaskData(config, task, self.scores, self.ranks)
+        self.network = (PackedNetwork if self.data.packed else AnsweringNetwork)(self.scores)
         self.step: TrainStep | None = None  # of all seeds
 
     def build(self, folder: RunFolder, config: FinetuneConfig) -> Trainer:
         """Data, model, optimizer, step and loop of one seed; what earlier seeds have compiled is used again."""
         task, ranks = self.task, self.ranks
         data = self.data.batches(TRAIN, task.spec.losses.weight_columns, config.seed)
-        check_memory(self.architecture, config.train_batch_size * data.boundaries[-1])
+        check_memory(self.architecture, data.most_tokens)
         batches = data.batches_per_epoch
         plan = plan_run(config, config.epoch_num, config.train_batch_size, batches)
         phases = Phases([Phase(data, config.accumulation_steps)])
         if self.step is None:
-            network = task.spec.losses(task.spec.scores(self.architecture, task.task_info), config.seed)
+            scores = task.spec.scores(self.architecture, task.task_info)
+            network = task.spec.losses(scores, config.seed, self.data.packed)
             self.step = build_step(config, network, plan, self.precision, ranks, phases.accumulate)
         else:
             self.step.network.draw_weights(config.seed)
@@ -207,11 +210,6 @@ class Finetuning:
             utilisation=Utilisation(self.architecture, task.spec.texts_per_row),
         )
 
-    @cached_property
-    def scores(self) -> ScoresNetwork:
-        """The network of all evaluations and predictions, whose weights change."""
-        return self.task.spec.scores(self.architecture, self.task.task_info)
-
     def evaluation(self, training: nn.Cell, steps: int) -> Evaluation:
         """Of a network in training on the first development split, every `steps` updates."""
         prepared, batches = (one(self.task.dev_splits[0]) for one in (self.data.prepared, self.data.batches))
@@ -221,7 +219,7 @@ class Finetuning:
             return self.task.evaluate(prepared, outputs, self.task.task_info)
 
         selection = Selection(self.task.selection, self.config.early_stopping)
-        return Evaluation(training, self.scores, evaluate, steps, selection)
+        return Evaluation(training, self.network, evaluate, steps, selection)
 
     def initialise(self, network: nn.Cell) -> None:
         """The warm start, if there is one."""
@@ -265,7 +263,7 @@ class Finetuning:
                 if not loaded:
                     load_backbone(self.scores, contents, needed=("",))
                     loaded = True
-                outputs = predict_rows(self.scores, self.data.batches(split), self.ranks)
+                outputs = predict_rows(self.network, self.data.batches(split), self.ranks)
                 result = self.task.evaluate(self.data.prepared(split), outputs, task_info)
             task_info = task_info.model_copy(update=result.calibration)
             prefix = "" if split == self.task.dev_splits[0] else f"{split}_"

@@ -1,29 +1,41 @@
 """The splits of a task as feature files and batches, the same on every rank."""
 
+from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from src.albert_config import AlbertConfig
+from src.albert_model import ScoresNetwork
 from src.create_finetune_data import ReadySplit
 from src.data.batches import FeatureDataset, Loading
 from src.data.feature_cache import TRAIN, cached_features
 from src.data.feature_files import SUFFIX, RecordSet, open_records
 from src.data.length_buckets import WIDTH_STEP, choose_boundaries, paying_boundaries
+from src.data.packing import SIZE_STEP, Packing
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.spec import PreparedSplit, Task
 from src.training.network_outputs import rows_in_memory
 from src.training.ranks import Ranks
 
+MOST_EPOCHS, ROWS_LOOKED_AT = 32, 1_000_000  # to find out which sizes batches have
 STORAGE_FACTS = ("format_version", "source", "columns", "record_files", "files")  # names of files, and what follows
 
 
 class TaskData:
-    """The splits that a task is trained and evaluated on; rows are the same for all seeds."""
+    """The splits that a task is trained and evaluated on; rows are the same for all seeds.
 
-    def __init__(self, config: FinetuneConfig, task: Task, architecture: AlbertConfig, ranks: Ranks) -> None:
-        self.config, self.task, self.architecture, self.ranks = config, task, architecture, ranks
+    packed: whether batches are packed (src/data/packing.py).
+
+    Args:
+        scores: a network as those that are trained and evaluated.
+    """
+
+    def __init__(self, config: FinetuneConfig, task: Task, scores: ScoresNetwork, ranks: Ranks) -> None:
+        self.config, self.task, self.ranks = config, task, ranks
+        self.architecture, self.reads_tokens = scores.config, scores.reads_tokens
+        self.packed = scores.albert.packs and not config.length_buckets
         self._prepared: dict[str, PreparedSplit] = {}
 
     @property
@@ -71,13 +83,13 @@ class TaskData:
         return self.task.baseline(self.prepared(TRAIN), self.prepared(name))
 
     def batches(self, name: str, weight_columns: tuple[str, ...] = (), seed: int = 0) -> FeatureDataset:
-        """Batches of a split, bucketed by length; all evaluated splits have the same buckets, for one network."""
-        config, records, training = self.config, self.prepared(name).records, name == TRAIN
+        """Batches of a split, packed or bucketed by length; evaluated splits have the same sizes, for one network."""
+        config, training = self.config, name == TRAIN
         texts, task_info = self.task.spec.texts_per_row, self.task.task_info
         together = (TRAIN,) if training else dict.fromkeys((name, *self.evaluated_splits))
-        lengths = np.concatenate([self.prepared(one).records.lengths for one in together])
-        widths = self._widths(lengths, training)
-        rows = rows_in_memory(self.architecture, int(widths[-1]) // texts, task_info.searched_starts)
+        records = {one: self.prepared(one).records for one in together}
+        lengths = np.concatenate([each.lengths for each in records.values()])
+        rows = rows_in_memory(self.architecture, int(lengths.max()) // texts, task_info.searched_starts)
         loading = Loading(
             config.train_batch_size if training else min(config.eval_batch_size, max(1, rows // texts)),
             seed,
@@ -85,19 +97,42 @@ class TaskData:
             evaluation=not training,
             rank=self.ranks.rank,
             rank_size=self.ranks.size,
-            bucket_boundaries=tuple(min(width, config.max_seq_length * texts) for width in widths),
         )
-        return FeatureDataset(records, loading, weight_columns)
+        if self.packed:
+            loading = replace(loading, packing=self._packing(records.values(), loading))
+        else:
+            widths = (min(width, config.max_seq_length * texts) for width in self._widths(lengths, training))
+            loading = replace(loading, bucket_boundaries=tuple(widths))
+        return FeatureDataset(records[name], loading, weight_columns)
+
+    def _batches(self, rows: int, training: bool) -> float:
+        """That one rank computes of so many rows, in all passes through them."""
+        config = self.config
+        if training and config.train_steps > 0:
+            return config.train_steps * config.accumulation_steps / self.ranks.size
+        size = config.train_batch_size if training else config.eval_batch_size
+        return config.epoch_num * rows / size / self.ranks.size
 
     def _widths(self, lengths: np.ndarray, training: bool) -> tuple[int, ...]:
         """Widths of the batches of rows, (rows,) tokens."""
         config, step = self.config, WIDTH_STEP * self.task.spec.texts_per_row
         if config.length_buckets:
             return choose_boundaries(lengths, config.length_buckets, step)
-        batches = config.epoch_num * len(lengths) / (config.train_batch_size if training else config.eval_batch_size)
-        if training and config.train_steps > 0:
-            batches = config.train_steps * config.accumulation_steps
-        return paying_boundaries(lengths, batches / self.ranks.size, step)
+        return paying_boundaries(lengths, self._batches(len(lengths), training), step)
+
+    def _packing(self, records: Collection[RecordSet], loading: Loading) -> Packing:
+        """How batches of these splits are packed, in few sizes: those of many epochs, so that they suit every seed."""
+        texts = self.task.spec.texts_per_row
+        longest = max(int(each.lengths.max()) for each in records)
+        packing = Packing(texts, -(-longest // texts) if self.reads_tokens else 1)
+        rows = sum(each.num_rows for each in records)
+        looked_at = replace(loading, packing=packing, seed=self.config.seed)
+        epochs = 1 if loading.evaluation else min(MOST_EPOCHS, max(1, ROWS_LOOKED_AT // rows))
+        plans = [FeatureDataset(each, looked_at).plan(epoch) for each in records for epoch in range(epochs)]
+        sizes = np.concatenate([plan.widths for plan in plans])
+        if not len(sizes):
+            return packing
+        return replace(packing, sizes=paying_boundaries(sizes, self._batches(rows, not loading.evaluation), SIZE_STEP))
 
     def identity(self) -> dict[str, Any]:
         """Facts of the training and development examples, which a resumed run must find unchanged."""

@@ -11,6 +11,7 @@ import mindspore as ms
 
 from model_utils.device import peak_memory
 from src.checkpoint_files import save_checkpoint
+from src.data.batches import describe_size
 from src.training.pending_updates import read_values
 from src.training.phases import Batch
 from src.training.trainer import Trainer
@@ -29,9 +30,8 @@ def dry_run(trainer: Trainer) -> str:
         for start, share in phase.data.width_shares():
             batch = next(phase.data.batches(0, start))
             first, usual = (timed_update(trainer, [batch] * phase.accumulation_steps) for _ in range(2))
-            rows, width = batch["input_mask"].shape
             taken = f"takes {usual:.2f} s (the first {first:.1f} s, with compilation)"
-            updates.append(f"{place}with {rows} x {width} {taken}")
+            updates.append(f"{place}with {describe_size(batch)} {taken}")
             compilation, update = compilation + first, update + phase.share * share * usual
     with tempfile.TemporaryDirectory() as folder:
         size = save_checkpoint(trainer.step, Path(folder), 1, trainer.state()).stat().st_size

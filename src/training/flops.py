@@ -49,7 +49,15 @@ class Utilisation:
         self.peak = matmul_flops_per_second(self.config)
 
     def flops(self, batch: dict[str, np.ndarray]) -> float:
-        """Operations of a micro-batch: input_mask (B, L), and masked_lm_positions (B, P) where tokens are predicted."""
+        """Operations of a micro-batch: input_mask (B, L), and masked_lm_positions (B, P) where tokens are predicted.
+
+        Padding counts, but for texts that are packed (src/data/packing.py).
+        """
+        if "begins" in batch:
+            lengths, texts = np.unique(np.diff(batch["begins"]), return_counts=True)
+            return 3 * sum(
+                forward_flops(self.config, *size) for size in zip(texts.tolist(), lengths.tolist(), strict=True)
+            )
         rows, width = batch["input_mask"].shape
         predictions = batch["masked_lm_positions"].shape[1] if "masked_lm_positions" in batch else 0
         return 3 * forward_flops(self.config, rows * self.texts_per_row, width // self.texts_per_row, predictions)

@@ -8,9 +8,7 @@ from collections.abc import Sequence
 
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
-from src.albert_model import LAYER_KEY_STEP, TEXT_COLUMNS, Encoder, TrainingNetwork
-
-TEXTS = len(TEXT_COLUMNS)
+from src.albert_model import LAYER_KEY_STEP, Encoder, TrainingNetwork
 
 
 def scaled_loss(metrics: tuple[Tensor, ...], scale: Tensor) -> tuple[Tensor, Tensor]:
@@ -70,30 +68,31 @@ class LayerwiseGradient(nn.Cell):
         self.depend = ops.Depend()
 
     def head_loss(
-        self, states: Tensor, batch: int, further: tuple[Tensor, ...], scale: Tensor
+        self, states: Tensor, texts: tuple[Tensor, ...], further: tuple[Tensor, ...], scale: Tensor
     ) -> tuple[Tensor, Tensor]:
         """From the last layer's states to the scaled loss and the metrics."""
-        return scaled_loss(self.network.losses(*self.albert.outputs(states, batch), *further), scale)
+        return scaled_loss(self.network.losses_of(self.albert.outputs(states, texts), texts, further), scale)
 
     def construct(
         self, inputs: tuple[Tensor, ...], dropout_key: Tensor, scale: Tensor
     ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, ...]]:
-        input_ids, input_mask, segment_ids = self.network.scores.sequences(*inputs[:TEXTS])
-        score_mask = self.albert.score_mask(input_mask)
-        x = self.albert.first_states(input_ids, segment_ids, dropout_key)
+        given = self.network.text_inputs
+        texts = self.network.scores.backbone_texts(inputs[:given])
+        score_mask = self.albert.score_mask(texts)
+        x = self.albert.first_states(texts, dropout_key)
         states = ()
         for i in range(len(self.layers)):
             states += (x,)
             key = self.depend(dropout_key, x)  # the masks of all layers need nothing else, and would be made at once
             x = self.layers[i](x, score_mask, key + i * LAYER_KEY_STEP)
-        further = (*inputs[TEXTS:], dropout_key)
-        value, (gradient, of_head) = self.head_gradient(x, input_ids.shape[0], further, scale)
+        further = (*inputs[given:], dropout_key)
+        value, (gradient, of_head) = self.head_gradient(x, texts, further, scale)
         sums = ()
         for i in range(len(self.layers) - 1, -1, -1):
             # Without waiting for the gradient, layer and masks would be computed at once, or be kept from before.
             x, key = self.depend(states[i], gradient), self.depend(dropout_key, gradient)
             layer_gradient = self.layer_gradient(self.layers[i], self.layers[i].weights)
-            (gradient, _, _), weights = layer_gradient(x, score_mask, key + i * LAYER_KEY_STEP, gradient)
+            of_inputs, weights = layer_gradient(x, score_mask, key + i * LAYER_KEY_STEP, gradient)
             added = ()
             for place in range(len(sums)):
                 j = self.shares[i][place]
@@ -101,10 +100,9 @@ class LayerwiseGradient(nn.Cell):
             for j in self.new[i]:
                 added += (weights[j],)
             sums = added
-            gradient = self.depend(gradient, sums)  # so that one layer's gradients are kept beside the sums, not all
-        of_first = self.first_gradient(self.albert.first_states, self.others)(
-            input_ids, segment_ids, dropout_key, gradient
-        )
+            # So that one layer's gradients are kept beside the sums, not all.
+            gradient = self.depend(of_inputs[0], sums)
+        of_first = self.first_gradient(self.albert.first_states, self.others)(texts, dropout_key, gradient)
         joined = sums
         for i in range(len(of_first)):
             joined += (of_head[i] + of_first[i],)

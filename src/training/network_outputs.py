@@ -3,13 +3,13 @@
 from collections.abc import Callable, Collection
 from typing import Any
 
-import mindspore as ms
 import numpy as np
-from mindspore import Tensor, nn
+from mindspore import Tensor
 
 from src.albert_config import AlbertConfig
 from src.data.batches import ROW_NUMBERS, FeatureDataset
 from src.data.feature_files import Ragged
+from src.finetune_eval_model import AnsweringNetwork, PackedNetwork
 from src.training.ranks import ALONE, Ranks
 
 WORKING_MEMORY = 1_000_000_000  # bytes that a forward pass may take beside the weights
@@ -82,25 +82,25 @@ class OutputTable:
 
 
 def predict_rows(
-    network: nn.Cell, data: FeatureDataset, ranks: Ranks = ALONE, before_batch: Callable[[], object] = lambda: None
+    network: AnsweringNetwork | PackedNetwork,
+    data: FeatureDataset,
+    ranks: Ranks = ALONE,
+    before_batch: Callable[[], object] = lambda: None,
 ) -> dict[str, Any]:
     """Outputs by name in the order of the rows, as OutputTable has them.
 
     Args:
-        network: one of src/finetune_eval_model.py; set to evaluation by this function.
-        data: with Loading(evaluation=True).
+        data: with Loading(evaluation=True), and packing for a PackedNetwork.
         ranks: those that share the rows; each of them gets all outputs.
         before_batch: called before each batch, equally often on every rank.
     """
-    network.set_train(False)
-    key = Tensor(0, ms.int32)  # dropout is off
     outputs = OutputTable(network, data.records.lengths)
     predicted: list[np.ndarray] = []
     for batch in data.batches(0):
         before_batch()
         rows = batch[ROW_NUMBERS]
         predicted.append(rows[rows >= 0])
-        outputs.put(rows, network(*(Tensor(batch[name]) for name in network.input_columns), key))
+        outputs.put(rows, network(*(Tensor(batch[name]) for name in network.input_columns)))
     own = np.concatenate(predicted)
     shares = ranks.gather((own, outputs.share(own)), "the outputs of an evaluation")
     seen = np.bincount(np.concatenate([rows for rows, _ in shares]), minlength=data.num_rows)

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from model_utils.errors import CheckpointError, UserError
 from model_utils.facts import flatten
 from src.checkpoint_files import ARCHITECTURE, newest_checkpoint, save_checkpoint, state_of
+from src.data.batches import describe_size
 from src.training.checkpoint import prune_checkpoints, restore
 from src.training.evaluation import BestTracker, Evaluation
 from src.training.flops import Utilisation
@@ -246,8 +247,7 @@ class Trainer:
         new = self.step.compiles(micro_batches)
         if new:
             self.read()
-            sizes = sorted({batch["input_mask"].shape for batch in micro_batches})
-            logger.info(f"compiling for batches of {', '.join(f'{rows} x {width}' for rows, width in sizes)}")
+            logger.info(f"compiling for batches of {', '.join(dict.fromkeys(map(describe_size, micro_batches)))}")
         with self.clock.paused() if new else nullcontext():
             outputs = self.step.train(micro_batches, self.progress.elapsed, self.phases.current.rate_factor)
             if new:
