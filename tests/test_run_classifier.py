@@ -292,7 +292,7 @@ def test_texts_to_predict_are_missed_before_the_training(data: Path, tmp_path: P
 
 def test_two_processes_do_what_one_does(data: Path, tmp_path: Path) -> None:
     """Equal global batches give equal losses, and every example of the sets is predicted once, by one of the two."""
-    common = {"train_steps": 12, "eval_steps": 6, "do_predict": True, "length_buckets": 1}
+    common = {"train_steps": 12, "eval_steps": 6, "do_predict": True}
     run_classifier.main(config_of(data, tmp_path / "one", **common))
     settings = common | {"train_batch_size": 8, "distribute": True, "device_num": 2}
     (tmp_path / "logs").mkdir()

@@ -27,7 +27,6 @@ def config_of(shared: Path, folder: Path, **changes: Any) -> NerConfig:
         "train_batch_size": 16,
         "epoch_num": 60,
         "eval_steps": 40,
-        "length_buckets": 1,
         "optimizer_cfg.AdamWeightDecay.learning_rate": 0.002,
     }
     return load_config(NerConfig, arguments(LEARNER, settings | changes))

@@ -30,7 +30,6 @@ def config_of(shared: Path, folder: Path, **changes: Any) -> RaceConfig:
         "train_batch_size": 8,
         "epoch_num": 40,
         "eval_steps": 20,
-        "length_buckets": 1,
         "optimizer_cfg.AdamWeightDecay.learning_rate": 0.002,
     }
     return load_config(RaceConfig, arguments(LEARNER, settings | changes))

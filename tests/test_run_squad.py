@@ -36,7 +36,6 @@ def config_of(task: str, shared: Path, data: Path, **changes: Any) -> SquadConfi
         "train_batch_size": 12,
         "epoch_num": 60,
         "eval_steps": 40,
-        "length_buckets": 1,
         "optimizer_cfg.AdamWeightDecay.learning_rate": 0.002,
     }
     return load_config(TASKS[task][1], arguments(LEARNER, settings | changes))

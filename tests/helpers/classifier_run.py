@@ -50,7 +50,6 @@ def classifier_arguments(data: Path, run: Path | None, **changes: Any) -> list[s
         "feature_dir": data / "features",
         "train_batch_size": 16,
         "epoch_num": 10,
-        "length_buckets": 2,
         "max_seq_length": 32,
         "optimizer_cfg.AdamWeightDecay.learning_rate": 0.005,
         **({"save_finetune_checkpoint_path": run} if run else {}),
