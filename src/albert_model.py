@@ -112,15 +112,15 @@ class Block(nn.Cell):
 class SelfAttention(Block):
     """Multi-head self-attention with residual connection and LayerNorm, (N, H) -> (N, H); takes two dropout sites."""
 
-    def __init__(self, config: AlbertConfig, site: int) -> None:
+    def __init__(self, config: AlbertConfig, site: int, shared: bool) -> None:
         super().__init__()
         hidden = config.hidden_size
         self.query = DenseWeights(hidden, hidden)
         self.key = DenseWeights(hidden, hidden)
         self.value = DenseWeights(hidden, hidden)
-        self.output = Dense(hidden, hidden, compute_dtype(config))
+        self.output = Dense(hidden, hidden, compute_dtype(config), shared=shared)
         self.layer_norm = LayerNorm(hidden, config.layer_norm_eps)
-        self.attention = attention_for(config, site)
+        self.attention = attention_for(config, site, shared)
         self.dropout = Dropout(config.hidden_dropout_prob, site + 1)
 
     def construct(self, x: Tensor, score_mask: Tensor, dropout_key: Tensor) -> Tensor:
@@ -132,11 +132,12 @@ class SelfAttention(Block):
 class FeedForward(Block):
     """Two dense layers around the activation, residual connection and LayerNorm: (N, H) -> (N, H)."""
 
-    def __init__(self, config: AlbertConfig, site: int) -> None:
+    def __init__(self, config: AlbertConfig, site: int, shared: bool) -> None:
         super().__init__()
-        self.intermediate = Dense(config.hidden_size, config.intermediate_size, compute_dtype(config))
+        sizes = config.hidden_size, config.intermediate_size
+        self.intermediate = Dense(*sizes, compute_dtype(config), shared=shared)
         self.activation = bias_activation(config.hidden_act)
-        self.output = Dense(config.intermediate_size, config.hidden_size, compute_dtype(config))
+        self.output = Dense(*reversed(sizes), compute_dtype(config), shared=shared)
         self.layer_norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob, site)
 
@@ -174,10 +175,16 @@ class Encoder(nn.Cell):
         feed_forward_sets = 1 + max(feed_forward for _, feed_forward in self.layers)
         # Sites 2 to 4 belong to the first inner layer, 5 to 7 to the second, and so on.
         self.attentions = nn.CellList(
-            [SelfAttention(config, 2 + 3 * (i % self.inner)) for i in range(attention_sets * self.inner)]
+            [
+                SelfAttention(config, 2 + 3 * (i % self.inner), attention_sets < len(self.layers))
+                for i in range(attention_sets * self.inner)
+            ]
         )
         self.feed_forwards = nn.CellList(
-            [FeedForward(config, 4 + 3 * (i % self.inner)) for i in range(feed_forward_sets * self.inner)]
+            [
+                FeedForward(config, 4 + 3 * (i % self.inner), feed_forward_sets < len(self.layers))
+                for i in range(feed_forward_sets * self.inner)
+            ]
         )
 
     def layer(self, attention: int, feed_forward: int, x: Tensor, score_mask: Tensor, key: Tensor) -> Tensor:

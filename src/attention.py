@@ -37,14 +37,14 @@ def relative_position_table(max_distance: int, head_size: int) -> np.ndarray:
     return table.astype(np.float32)
 
 
-def attention_for(config: AlbertConfig, site: int) -> nn.Cell:
-    """What computes the context (N, H); probabilities are dropped out at `site`.
+def attention_for(config: AlbertConfig, site: int, shared: bool = False) -> nn.Cell:
+    """What computes the context (N, H); probabilities are dropped out at `site`; shared: in several layers.
 
     Inputs: x (N, H); weights (H, H) and biases (H) of queries, keys and values; score_mask (B, 1, 1, L), added to
     scores; dropout_key () int32.
     """
     fused = compute_dtype(config) == ms.float32 and fused_layers.used()
-    return (FusedAttention if fused else ComposedAttention)(config, site)
+    return FusedAttention(config, site, shared) if fused else ComposedAttention(config, site)
 
 
 class _Attention(nn.Cell):
@@ -76,10 +76,10 @@ class SeparateProducts(nn.Cell):
 class FusedAttention(_Attention):
     """The form of fused_layers, which takes where texts begin in place of score_mask, too (fused_layers.Attention)."""
 
-    def __init__(self, config: AlbertConfig, site: int) -> None:
+    def __init__(self, config: AlbertConfig, site: int, shared: bool) -> None:
         super().__init__(config, site)
         table = self.relative_table if self.relative else None
-        self.products = fused_layers.ThreeProducts() if fused_layers.have_products() else SeparateProducts()
+        self.products = fused_layers.ThreeProducts(shared) if fused_layers.have_products() else SeparateProducts()
         self.attention = fused_layers.Attention(self.heads, table, self.dropout.probability)
 
     def construct(

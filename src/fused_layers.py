@@ -10,7 +10,7 @@ C, K and M columns of anything.
 import ctypes
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import mindspore as ms
@@ -46,6 +46,29 @@ def _set_threads(library: Path) -> None:
     ctypes.CDLL(str(library)).set_threads(threads())
 
 
+@functools.cache
+def _own_function(name: str) -> Callable[..., int]:
+    """A function of the library that gives an int64."""
+    function = ctypes.CDLL(str(_library()))[name]
+    function.restype = ctypes.c_int64
+    return function
+
+
+def prepacked_size(shape: Sequence[int]) -> list[int]:
+    """The shape of a weight (M, K) when it is prepacked; [0]: it cannot be."""
+    return [_own_function("prepacked_size")(*map(ctypes.c_int64, shape))]
+
+
+def prepackings() -> int:
+    """How many weights have been prepacked in this process."""
+    return _own_function("prepackings")()
+
+
+def _prepacks() -> bool:
+    """Whether weights can be prepacked."""
+    return prepacked_size((1, 1)) != [0]
+
+
 def _operation(name: str, shapes: Callable, outputs: int = 1) -> ops.Custom:
     """An operation of the library; `shapes` makes its outputs' shapes of its inputs', all are float32."""
     types = ms.float32 if outputs == 1 else (ms.float32,) * outputs
@@ -63,14 +86,23 @@ def _scalar(value: float) -> Tensor:
 
 
 class Product(nn.Cell):
-    """x W^T: (N, K), (M, K) -> (N, M)."""
+    """x W^T: (N, K), (M, K) -> (N, M).
 
-    def __init__(self) -> None:
+    Args:
+        shared: several products in a graph have this weight, which is prepacked once for all of them.
+    """
+
+    def __init__(self, shared: bool = False) -> None:
         super().__init__()
+        self.prepacks = shared and _prepacks()
+        self.prepack = _operation("prepack", prepacked_size)
         self.value = _operation("project", lambda x, weight: [x[0], weight[0]])
+        self.value_prepacked = _operation("project_prepacked", lambda x, weight, _: [x[0], weight[0]])
         self.gradient = _operation("project_gradient", lambda dy, x, weight: (x, weight), 2)
 
     def construct(self, x: Tensor, weight: Tensor) -> Tensor:
+        if self.prepacks:
+            return self.value_prepacked(x, weight, self.prepack(weight))
         return self.value(x, weight)
 
     def bprop(self, x: Tensor, weight: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor, Tensor]:
@@ -78,14 +110,24 @@ class Product(nn.Cell):
 
 
 class ThreeProducts(nn.Cell):
-    """x W^T for each of three W: (N, K), (M, K) -> (N, M)."""
+    """x W^T for each of three W: (N, K), (M, K) -> (N, M); as Product."""
 
-    def __init__(self) -> None:
+    def __init__(self, shared: bool = False) -> None:
         super().__init__()
-        self.value = _operation("project", lambda x, *weights: tuple([x[0], each[0]] for each in weights), 3)
+
+        def shapes(x: Sequence[int], *weights: Sequence[int]) -> tuple[list[int], ...]:
+            return tuple([x[0], weight[0]] for weight in weights[:3])
+
+        self.prepacks = shared and _prepacks()
+        self.prepack = _operation("prepack", prepacked_size)
+        self.value = _operation("project", shapes, 3)
+        self.value_prepacked = _operation("project_prepacked", shapes, 3)
         self.gradient = _operation("project_gradient", lambda *shapes: shapes[3:], 4)
 
     def construct(self, x: Tensor, first: Tensor, second: Tensor, third: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if self.prepacks:
+            prepacked = self.prepack(first), self.prepack(second), self.prepack(third)
+            return self.value_prepacked(x, first, second, third, *prepacked)
         return self.value(x, first, second, third)
 
     def bprop(

@@ -340,10 +340,10 @@ class _CountedIdentity(nn.Cell):
         return dout, _sum_all(dout * dout)
 
 
-def dense_product(dtype: ms.dtype) -> nn.Cell | ops.Primitive:
-    """What makes x W^T (N, M) of x (N, K) and W (M, K), both of a dtype."""
+def dense_product(dtype: ms.dtype, shared: bool = False) -> nn.Cell | ops.Primitive:
+    """What makes x W^T (N, M) of x (N, K) and W (M, K), both of a dtype; shared: with this W several times."""
     own = dtype == ms.float32 and fused_layers.have_products()
-    return fused_layers.Product() if own else ops.MatMul(transpose_b=True)
+    return fused_layers.Product(shared) if own else ops.MatMul(transpose_b=True)
 
 
 class DenseWeights(nn.Cell):
@@ -357,12 +357,23 @@ class DenseWeights(nn.Cell):
 
 
 class Dense(DenseWeights):
-    """x W^T + b, (N, in_size) -> (N, out_size): the product in `compute_type`, the sum and the result in float32."""
+    """x W^T + b, (N, in_size) -> (N, out_size): the product in `compute_type`, the sum and the result in float32.
 
-    def __init__(self, in_size: int, out_size: int, compute_type: ms.dtype = ms.float32, has_bias: bool = True) -> None:
+    Args:
+        shared: several layers of a network are this one.
+    """
+
+    def __init__(
+        self,
+        in_size: int,
+        out_size: int,
+        compute_type: ms.dtype = ms.float32,
+        has_bias: bool = True,
+        shared: bool = False,
+    ) -> None:
         super().__init__(in_size, out_size, has_bias)
         self.has_bias = has_bias
-        self.matmul = dense_product(compute_type)
+        self.matmul = dense_product(compute_type, shared)
         self.add_bias = add_bias()
         self.compute_type = compute_type
         self.product_type = ms.float32 if on_cpu() else compute_type

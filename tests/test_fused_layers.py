@@ -59,9 +59,9 @@ class Drop(nn.Cell):
 class Multiply(nn.Cell):
     """The product of a dense layer."""
 
-    def __init__(self) -> None:
+    def __init__(self, shared: bool = False) -> None:
         super().__init__()
-        self.product = layers.dense_product(ms.float32)
+        self.product = layers.dense_product(ms.float32, shared)
 
     def construct(self, x: Tensor, weight: Tensor) -> Tensor:
         return self.product(x, weight)
@@ -81,9 +81,9 @@ class Losses(nn.Cell):
 class Three(nn.Cell):
     """Three products of one operand, beside each other."""
 
-    def __init__(self) -> None:
+    def __init__(self, shared: bool = False) -> None:
         super().__init__()
-        self.products = fused_layers.ThreeProducts() if fused_layers.used() else SeparateProducts()
+        self.products = fused_layers.ThreeProducts(shared) if fused_layers.used() else SeparateProducts()
 
     def construct(self, x: Tensor, first: Tensor, second: Tensor, third: Tensor) -> Tensor:
         return ops.concat(self.products(x, first, second, third), 1)
@@ -95,6 +95,14 @@ CASES: dict[str, tuple[Callable[[], nn.Cell], tuple[np.ndarray, ...]]] = {
     "product, tall": (Multiply, (normal(999, 64), normal(96, 64))),
     "product, a row": (Multiply, (normal(1, 64), normal(2, 64))),
     "three products": (lambda: Three(), (normal(333, 48), normal(48, 48), normal(96, 48), normal(7, 48))),
+    "prepacked": (lambda: Multiply(True), (normal(70, 33), normal(301, 33))),
+    "prepacked, parts": (lambda: Multiply(True), (normal(70, 33), normal(1301, 33))),
+    "prepacked, parts, tall": (lambda: Multiply(True), (normal(1999, 33), normal(1301, 33))),
+    "prepacked, a row": (lambda: Multiply(True), (normal(1, 64), normal(2, 64))),
+    "three products, prepacked": (
+        lambda: Three(True),
+        (normal(333, 48), normal(48, 48), normal(96, 48), normal(7, 48)),
+    ),
     "bias_gelu": (lambda: layers.bias_activation("gelu_new"), (normal(517, 96), normal(96))),
     "bias_gelu, far out": (lambda: layers.bias_activation("gelu_new"), (50 * normal(3, 7), normal(7))),
     "layer_norm": (lambda: layers.LayerNorm(48), (normal(700, 48),)),
@@ -150,6 +158,23 @@ def test_values_and_gradients_are_those_of_the_composed_operations(name: str) ->
 )
 def test_a_network_trains_as_without_them(changes: dict) -> None:
     compare_with_composed(TINY.replace(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "weights"),
+    [({}, 6), ({"share_parameters": "ffn"}, 2), ({"share_parameters": "none"}, 0), ({"num_hidden_groups": 2}, 12)],
+    ids=str,
+)
+def test_weights_of_several_layers_are_prepacked_once(changes: dict, weights: int) -> None:
+    """However many layers have them."""
+    config = TINY.replace(**changes)
+    network = AlbertForPreTraining(config).set_train(True)
+    inputs = [Tensor(batch(config)[name]) for name in network.input_columns]
+    train = ops.value_and_grad(network, None, ms.ParameterTuple(network.trainable_params()), has_aux=True)
+    for _ in range(2):
+        before = fused_layers.prepackings()
+        train(*inputs, KEY)[0][0].asnumpy()
+        assert fused_layers.prepackings() - before == weights
 
 
 def test_a_network_trains_with_products_of_mindspore(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,26 +385,29 @@ def test_as_many_threads_as_the_user_says_or_one_a_core() -> None:
 
 def test_the_number_of_threads_changes_the_last_digits_at_most(tmp_path: Path) -> None:
     script = (
-        "import sys, numpy as np; from mindspore import Tensor\n"
+        "import sys, numpy as np; from mindspore import Tensor, float32\n"
         "from model_utils.device import setup_device; setup_device('CPU')\n"
         "from src import layers; from tests.helpers.gradients import Gradients\n"
         "from tests.helpers.layer_inputs import Attend, attention_inputs, normal\n"
         "dout, inputs = normal(900, 48), [Tensor(each) for each in attention_inputs(3, 300, 48)]\n"
         "total = layers.square_sum()((Tensor(dout), Tensor(normal(999, 300)))).asnumpy().reshape(1)\n"
-        "made = [total]\n"
-        "for cell, given in ((layers.LayerNorm(48), inputs[:1]), (Attend(), inputs)):\n"
-        "    value, (by_input, by_weight) = Gradients(cell)(Tensor(dout), *given)\n"
+        "made, product = [total], [Tensor(normal(900, 48)), Tensor(normal(1301, 48))]\n"
+        "cells = layers.LayerNorm(48), Attend(), layers.dense_product(float32, True)\n"
+        "for cell, given in zip(cells, (inputs[:1], inputs, product)):\n"
+        "    weights = dout if cell(*given).shape == dout.shape else normal(900, 1301)\n"
+        "    value, (by_input, by_weight) = Gradients(cell)(Tensor(weights), *given)\n"
         "    made += [each.asnumpy().ravel() for each in (value, *by_input[:5], *by_weight)]\n"
         "np.save(sys.argv[1], np.concatenate(made))"
     )
     results = []
-    for threads in ("1", "2"):
+    for threads in ("1", "2", "5"):
         file = tmp_path / f"{threads}.npy"
         environment = os.environ | {"OMP_NUM_THREADS": threads}
         subprocess.run([sys.executable, "-c", script, str(file)], check=True, env=environment, capture_output=True)
         results.append(np.load(file))
-    assert results[0][0] == results[1][0]  # the sum of squares is the same to the last
-    np.testing.assert_allclose(results[0][1:], results[1][1:], rtol=1e-5, atol=2e-6 * np.abs(results[0][1:]).max())
+    for several in results[1:]:
+        assert results[0][0] == several[0]  # the sum of squares is the same to the last
+        np.testing.assert_allclose(results[0][1:], several[1:], rtol=1e-5, atol=2e-6 * np.abs(several[1:]).max())
 
 
 def test_networks_for_other_devices_have_none_of_them() -> None:

@@ -5,6 +5,7 @@
 // what each part has summed, in their order, so that results depend on the number of threads, and on nothing else.
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -218,11 +219,40 @@ OPERATION(cross_entropy_gradient) {
 // x (N, K), one or several W (M, K) -> each x W^T (N, M)
 OPERATION(project) {
   const int number = (count - 1) / 2;
-  return Projections(Operands{data, ranks, shapes}, 0, number).values(1 + number);
+  return Projections(Operands{data, ranks, shapes}, 0, number, false).values(1 + number);
+}
+
+// x (N, K), one or several W (M, K), each W prepacked -> each x W^T (N, M)
+OPERATION(project_prepacked) {
+  const int number = (count - 1) / 3;
+  return Projections(Operands{data, ranks, shapes}, 0, number, true).values(1 + 2 * number);
 }
 
 // dy (N, M) of each, x (N, K), each W (M, K) -> dx (N, K), each dW (M, K)
 OPERATION(project_gradient) {
   const int number = (count - 2) / 3;
-  return Projections(Operands{data, ranks, shapes}, number, number).gradients(2 * number + 1);
+  return Projections(Operands{data, ranks, shapes}, number, number, false).gradients(2 * number + 1);
 }
+
+static std::atomic<int64_t> prepacked_weights{0};
+
+// W (M, K) -> W for products x W^T
+OPERATION(prepack) {
+  const Operands o{data, ranks, shapes};
+  const Prepacking *prepacking = Prepacking::get();
+  if (!prepacking) return 1;
+  ++prepacked_weights;
+  std::atomic<int> status{0};
+  const int64_t m = o.rows(0), k = o.last(0), parts = Prepacking::parts(m), size = o.last(1) / parts;
+  Team::get().run(parts, [&](int64_t part) { status |= prepacking->pack(m, k, part, o[0], o[1] + part * size); });
+  return status;
+}
+
+// Floats that W (m, k) has when it is prepacked; 0: it cannot be.
+EXPORTED int64_t prepacked_size(int64_t m, int64_t k) {
+  const Prepacking *prepacking = Prepacking::get();
+  return prepacking ? Prepacking::parts(m) * prepacking->part_size(m, k) : 0;
+}
+
+// How many have been prepacked in this process.
+EXPORTED int64_t prepackings() { return prepacked_weights; }

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "prepacking.h"
 #include "team.h"
 
 namespace albert {
@@ -22,18 +23,21 @@ inline Sgemm sgemm() {
   return function;
 }
 
-// Products x W^T of one x (n, k) and several W (m, k), and their gradients. Operands behind `first` others: x, each W.
+// Products x W^T of one x (n, k) and several W (m, k), and their gradients. Operands behind `first` others: x, each W,
+// and, for products with prepacked weights, each W once more so.
 class Projections {
  public:
-  Projections(const Operands &o, int first, int number) : o_(o), first_(first), number_(number) {
+  Projections(const Operands &o, int first, int number, bool prepacked)
+      : o_(o), first_(first), number_(number), prepacked_(prepacked ? Prepacking::get() : nullptr) {
     n_ = o.rows(first), k_ = o.last(first);
-    fit_ = sgemm() != nullptr;
+    fit_ = sgemm() != nullptr && (prepacked_ || !prepacked);
     for (int i = 0; i < number; ++i) fit_ = fit_ && o.ranks[first + 1 + i] == 2 && o.last(first + 1 + i) == k_;
   }
 
   // Writes each product (n, m). 0, or the number of an error, oneDNN's or 1: operands do not fit each other.
   int values(int out) {
     return each_slice(number_, [&](int i, int64_t slice, int64_t slices) {
+      if (prepacked_) return multiply_prepacked(i, o_[out + i], slice, slices);
       multiply('N', 'T', n_, width(i), k_, o_[first_], k_, weight(i), k_, 0.0f, o_[out + i], slice, slices);
     });
   }
@@ -69,6 +73,19 @@ class Projections {
     return status_;
   }
 
+  // One of so many slices of c (n, m), the product with prepacked weights.
+  void multiply_prepacked(int i, float *c, int64_t slice, int64_t slices) {
+    const int operand = first_ + 1 + number_ + i;
+    const int64_t m = width(i), parts = Prepacking::parts(m), size = o_.last(operand) / parts;
+    const int64_t groups = n_ >= m ? 1 : std::min(parts, slices);  // of parts; slices of a group differ in rows of x
+    const int64_t group = slice % groups, place = slice / groups, places = (slices - group + groups - 1) / groups;
+    const int64_t begin = n_ * place / places, rows = n_ * (place + 1) / places - begin;
+    for (int64_t part = parts * group / groups; rows && part < parts * (group + 1) / groups; ++part) {
+      const float *x = o_[first_] + begin * k_, *packed = o_[operand] + part * size;
+      status_ |= prepacked_->multiply(rows, m, k_, part, x, packed, c + begin * m);
+    }
+  }
+
   // One of so many slices, along the longer side, of c (m, n) = op(a) op(b) + beta c.
   void multiply(char op_a, char op_b, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b,
                 int64_t ldb, float beta, float *c, int64_t slice, int64_t slices) {
@@ -88,6 +105,7 @@ class Projections {
 
   const Operands &o_;
   const int first_, number_;
+  const Prepacking *const prepacked_;
   int64_t n_, k_;
   bool fit_;
   std::atomic<int> status_{0};
