@@ -141,10 +141,11 @@ def test_all_sides_take_turns(benchmark: str) -> None:
 def test_products_of_a_layer_are_timed(capsys: pytest.CaptureFixture) -> None:
     pytest.importorskip("torch")
     products.main(products.ProductsConfig(albert_network="albert_tiny", rows=16, repeats=1))
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()[-9:]]
-    names = ("ours", "MindSpore", "torch")
-    assert [line[:6] for line in lines[:3]] == [[name, "16", "x", "312", "x", "312"] for name in names]
-    assert len(lines) == 9 and all(float(figure) > 0 for line in lines for figure in line[-2:])
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()[-12:]]
+    names = ("ours", "prepacked", "MindSpore", "torch")
+    assert [line[:6] for line in lines[:4]] == [[name, "16", "x", "312", "x", "312"] for name in names]
+    assert [len(line) - 6 for line in lines] == [2, 1, 2, 2] * 3
+    assert all(float(figure) > 0 for line in lines for figure in line[6:])
 
 
 @pytest.mark.oracles

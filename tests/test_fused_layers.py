@@ -276,6 +276,8 @@ def test_what_does_not_fit_is_refused() -> None:
         layers.cross_entropy()(logits, Tensor([0, 1, 5, 2], ms.int32))[0].asnumpy()
     with pytest.raises(RuntimeError):
         layers.dense_product(ms.float32)(logits, weight).asnumpy()
+    with pytest.raises(RuntimeError):
+        fused_layers.Product(shared=True).value_prepacked(logits, Tensor(normal(6, 5)), Tensor(normal(29))).asnumpy()
     x, *_, mask = (Tensor(each) for each in attention_inputs(2, 5, 48))
     biases = (Tensor(normal(48)),) * 3
     for heads, table, rows in ((5, None, 10), (4, Tensor(normal(9, 11)), 10), (4, None, 9)):

@@ -31,7 +31,10 @@ class Projections {
       : o_(o), first_(first), number_(number), prepacked_(prepacked ? Prepacking::get() : nullptr) {
     n_ = o.rows(first), k_ = o.last(first);
     fit_ = sgemm() != nullptr && (prepacked_ || !prepacked);
-    for (int i = 0; i < number; ++i) fit_ = fit_ && o.ranks[first + 1 + i] == 2 && o.last(first + 1 + i) == k_;
+    for (int i = 0; i < number; ++i) {
+      fit_ = fit_ && o.ranks[first + 1 + i] == 2 && o.last(first + 1 + i) == k_;
+      fit_ = fit_ && (!prepacked_ || o.last(first + 1 + number + i) >= width(i) * k_);
+    }
   }
 
   // Writes each product (n, m). 0, or the number of an error, oneDNN's or 1: operands do not fit each other.
