@@ -231,23 +231,28 @@ class AlbertModel(nn.Cell):
     def score_mask(self, texts: tuple[Tensor, ...]) -> Tensor:
         """What attention adds to scores of padded texts, (B, 1, 1, L) float32; of packed ones begins."""
         if len(texts) == len(PACKED_COLUMNS):
-            return texts[2]
-        batch, length = texts[1].shape
-        return ((1.0 - ops.cast(texts[1], ms.float32)) * MASKED_SCORE).reshape((batch, 1, 1, length))
+            _, _, begins, _, _ = texts
+            return begins
+        _, input_mask, _ = texts
+        batch, length = input_mask.shape
+        return ((1.0 - ops.cast(input_mask, ms.float32)) * MASKED_SCORE).reshape((batch, 1, 1, length))
 
     def first_states(self, texts: tuple[Tensor, ...], dropout_key: Tensor) -> Tensor:
         """What the first layer reads, (N, H)."""
         if len(texts) == len(PACKED_COLUMNS):
-            states = self.embeddings(texts[0], texts[1], dropout_key, texts[3])
+            packed_ids, packed_segments, _, positions, _ = texts
+            states = self.embeddings(packed_ids, packed_segments, dropout_key, positions)
         else:
-            states = self.embeddings(texts[0], texts[2], dropout_key)
+            input_ids, _, segment_ids = texts
+            states = self.embeddings(input_ids, segment_ids, dropout_key)
         return self.encoder.embedding_hidden_mapping(states)
 
     def outputs(self, states: Tensor, texts: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         """Of the last layer's states (N, H)."""
-        number = texts[-1].shape[0]
+        number = texts[-1].shape[0]  # of texts, in either form
         if len(texts) == len(PACKED_COLUMNS):
-            states = ops.gather(states, texts[4].reshape((-1,)), 0)
+            _, _, _, _, places = texts
+            states = ops.gather(states, places.reshape((-1,)), 0)
         sequence = states.reshape((number, -1, self.hidden_size))
         return sequence, sigmoid_tanh(self.pooler(sequence[:, 0]))
 
