@@ -104,9 +104,8 @@ class Block(nn.Cell):
 
     def close(self, x: Tensor, residual: Tensor, dropout_key: Tensor) -> Tensor:
         """What every block ends with, LayerNorm(residual + dropout(output(x))): x (N, *), residual (N, H) -> (N, H)."""
-        if self.dropout.drops():
-            return self.layer_norm(residual + self.dropout(self.output(x), dropout_key))
-        return self.layer_norm.of_sum(self.output.product(x), self.output.bias, residual)
+        factors = self.dropout.factors(*residual.shape, dropout_key)
+        return self.layer_norm.of_sum(self.output.product(x), self.output.bias, residual, factors)
 
 
 class SelfAttention(Block):
@@ -119,7 +118,7 @@ class SelfAttention(Block):
         self.key = DenseWeights(hidden, hidden)
         self.value = DenseWeights(hidden, hidden)
         self.output = Dense(hidden, hidden, compute_dtype(config), shared=shared)
-        self.layer_norm = LayerNorm(hidden, config.layer_norm_eps)
+        self.layer_norm = LayerNorm(hidden, config.layer_norm_eps, config.hidden_dropout_prob)
         self.attention = attention_for(config, site, shared)
         self.dropout = Dropout(config.hidden_dropout_prob, site + 1)
 
@@ -138,7 +137,7 @@ class FeedForward(Block):
         self.intermediate = Dense(*sizes, compute_dtype(config), shared=shared)
         self.activation = bias_activation(config.hidden_act)
         self.output = Dense(*reversed(sizes), compute_dtype(config), shared=shared)
-        self.layer_norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.layer_norm = LayerNorm(config.hidden_size, config.layer_norm_eps, config.hidden_dropout_prob)
         self.dropout = Dropout(config.hidden_dropout_prob, site)
 
     def construct(self, x: Tensor, dropout_key: Tensor) -> Tensor:

@@ -91,8 +91,6 @@ class FusedAttention(_Attention):
         dropout_key: Tensor,
     ) -> Tensor:
         query, key, value = self.products(x, *weights)
-        if not self.dropout.drops():
-            return self.attention(query, key, value, biases, score_mask)
         longest = x.shape[0] if score_mask.ndim == 1 else score_mask.shape[-1]
         factors = self.dropout.factors(x.shape[0] * self.heads, longest, dropout_key)
         return self.attention(query, key, value, biases, score_mask, factors)

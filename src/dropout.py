@@ -7,8 +7,7 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore.ops import constexpr
 
-from src import fused_layers
-from src.layers import Spread
+from src.layers import Spread, apply_mask
 
 
 def mix_bits(x: Tensor) -> Tensor:
@@ -36,19 +35,6 @@ def _features(places: int, axis: int) -> Tensor:
 random_features = constexpr(_features)  # shapes are known when a graph is compiled: a constant of the graph
 
 
-class _ApplyMask(nn.Cell):
-    """x (N, C) where the fraction of the hash (N, C) is at least the probability, over 1 - probability; else 0."""
-
-    def __init__(self, probability: float) -> None:
-        super().__init__()
-        self.probability = probability
-        self.keep_scale = 1.0 / (1.0 - probability)
-
-    def construct(self, x: Tensor, hashes: Tensor) -> Tensor:
-        kept = ops.cast(hashes - ops.floor(hashes) >= self.probability, ms.float32)
-        return x * (ops.stop_gradient(kept) * self.keep_scale)
-
-
 class Dropout(nn.Cell):
     """Dropout whose mask is a hash of (key, row, column), so that a saved step number restores it exactly.
 
@@ -68,19 +54,20 @@ class Dropout(nn.Cell):
         super().__init__()
         self.probability = probability
         self.site = site
-        self.matmul = ops.MatMul(transpose_b=True)
         self.spread = Spread()
-        self.mask = fused_layers.ApplyMask(probability) if fused_layers.used() else _ApplyMask(probability)
+        self.mask = apply_mask(probability)
 
     def drops(self) -> bool:
         """Whether this is not the identity."""
         return self.training and self.probability > 0.0
 
-    def factors(self, rows: int, columns: int, key: Tensor) -> tuple[Tensor, Tensor]:
-        """What the hashes of a mask (rows, columns) are a product of: (rows, 32) and (columns, 32).
+    def factors(self, rows: int, columns: int, key: Tensor) -> tuple[Tensor, ...]:
+        """What the hashes of a mask (rows, columns) are a product of: (rows, 32) and (columns, 32); none: no dropout.
 
         Hashes are below 2**9, in steps of 2**-14.
         """
+        if not self.drops():
+            return ()
         hashes = mix_bits(mix_bits(key + self.site) + ops.range(0, FEATURES, 1).astype(ms.int32))
         odd = ops.cast(ops.bitwise_and(hashes, Tensor(63, ms.int32)), ms.float32) * 2.0 + 1.0
         by_key = random_features(rows, 0) * self.spread(odd, (rows, FEATURES))
@@ -91,4 +78,4 @@ class Dropout(nn.Cell):
     def construct(self, x: Tensor, key: Tensor) -> Tensor:
         if not self.drops():
             return x
-        return self.mask(x, self.matmul(*self.factors(*x.shape, key)))
+        return self.mask(x, *self.factors(*x.shape, key))

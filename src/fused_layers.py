@@ -177,7 +177,32 @@ class Normalise(nn.Cell):
 
 
 class AddNormalise(nn.Cell):
-    """Normalise of x + bias + residual: (N, C), (C), (N, C) and gamma, beta (C)."""
+    """LayerNorm of dropout(x + bias) + residual: (N, C), (C), (N, C) and gamma, beta (C) -> (N, C).
+
+    Args:
+        probability: of the dropout, if there are `factors` of its hashes (Dropout.factors).
+    """
+
+    def __init__(self, epsilon: float, probability: float) -> None:
+        super().__init__()
+        self.plain, self.dropping = _AddNormalise(epsilon), _DropAddNormalise(epsilon, probability)
+
+    def construct(
+        self,
+        x: Tensor,
+        bias: Tensor,
+        residual: Tensor,
+        gamma: Tensor,
+        beta: Tensor,
+        factors: tuple[Tensor, ...] = (),
+    ) -> Tensor:
+        if factors:
+            return self.dropping(x, bias, residual, gamma, beta, *factors)[0]
+        return self.plain(x, bias, residual, gamma, beta)[0]
+
+
+class _AddNormalise(nn.Cell):
+    """Normalise of x + bias + residual."""
 
     def __init__(self, epsilon: float) -> None:
         super().__init__()
@@ -202,6 +227,47 @@ class AddNormalise(nn.Cell):
     ) -> tuple[Tensor, ...]:
         gradient, by_gamma, by_beta, by_bias = self.gradient(dout[0], gamma, out[1], out[2])
         return gradient, by_bias, gradient, by_gamma, by_beta
+
+
+class _DropAddNormalise(nn.Cell):
+    """Normalise of dropout(x + bias) + residual."""
+
+    def __init__(self, epsilon: float, probability: float) -> None:
+        super().__init__()
+        self.epsilon, self.probability = _scalar(epsilon), _scalar(probability)
+        self.value = _operation("drop_add_norm", lambda x, *_: (x, x, [x[0], 1]), 3)
+        self.gradient = _operation(
+            "drop_add_norm_gradient", lambda dy, gamma, *_: (dy, dy, gamma, gamma, gamma), outputs=5
+        )
+
+    def construct(
+        self,
+        x: Tensor,
+        bias: Tensor,
+        residual: Tensor,
+        gamma: Tensor,
+        beta: Tensor,
+        by_row: Tensor,
+        by_column: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return self.value(x, bias, residual, gamma, beta, self.epsilon, by_row, by_column, self.probability)
+
+    def bprop(
+        self,
+        x: Tensor,
+        bias: Tensor,
+        residual: Tensor,
+        gamma: Tensor,
+        beta: Tensor,
+        by_row: Tensor,
+        by_column: Tensor,
+        out: tuple[Tensor, ...],
+        dout: tuple[Tensor, ...],
+    ) -> tuple[Tensor, ...]:
+        operands = dout[0], gamma, out[1], out[2], by_row, by_column, self.probability
+        by_residual, by_x, by_gamma, by_beta, by_bias = self.gradient(*operands)
+        constants = ops.zeros_like(by_row), ops.zeros_like(by_column)
+        return by_x, by_bias, by_residual, by_gamma, by_beta, *constants
 
 
 class Attention(nn.Cell):
@@ -306,18 +372,21 @@ class ScaleAll(nn.Cell):
 
 
 class ApplyMask(nn.Cell):
-    """Dropout of x (N, C) by hashes (N, C), which have no gradient."""
+    """Dropout of x (N, C) by the factors of its hashes (Dropout.factors), which have no gradient."""
 
     def __init__(self, probability: float) -> None:
         super().__init__()
         self.probability = _scalar(probability)
         self.value = _operation("dropout", lambda x, *_: x)
 
-    def construct(self, x: Tensor, hashes: Tensor) -> Tensor:
-        return self.value(x, hashes, self.probability)
+    def construct(self, x: Tensor, by_row: Tensor, by_column: Tensor) -> Tensor:
+        return self.value(x, by_row, by_column, self.probability)
 
-    def bprop(self, x: Tensor, hashes: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor, Tensor]:
-        return self.value(dout, hashes, self.probability), ops.zeros_like(hashes)
+    def bprop(
+        self, x: Tensor, by_row: Tensor, by_column: Tensor, out: Tensor, dout: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        gradient = self.value(dout, by_row, by_column, self.probability)
+        return gradient, ops.zeros_like(by_row), ops.zeros_like(by_column)
 
 
 class CrossEntropy(nn.Cell):

@@ -158,40 +158,77 @@ class _Normalise(nn.Cell):
         return gradient * self.spread(inverse, shape), sum_rows(by_normal), sum_rows(dout[0])
 
 
-class _AddNormalise(nn.Cell):
-    """LayerNorm of x + bias + residual, as _Normalise's."""
+class _ApplyMask(nn.Cell):
+    """x (N, C) where the fraction of its hash is at least the probability, over 1 - probability; else 0.
 
-    def __init__(self, normalise: nn.Cell | ops.Primitive) -> None:
+    Hashes are a product of factors by row (N, F) and by column (C, F).
+    """
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        self.probability = probability
+        self.keep_scale = 1.0 / (1.0 - probability)
+        self.matmul = ops.MatMul(transpose_b=True)
+
+    def construct(self, x: Tensor, by_row: Tensor, by_column: Tensor) -> Tensor:
+        hashes = self.matmul(by_row, by_column)
+        kept = ops.cast(hashes - ops.floor(hashes) >= self.probability, ms.float32)
+        return x * (ops.stop_gradient(kept) * self.keep_scale)
+
+
+def apply_mask(probability: float) -> nn.Cell:
+    """What makes of x (N, C) and Dropout.factors what dropout leaves of it."""
+    return fused_layers.ApplyMask(probability) if fused_layers.used() else _ApplyMask(probability)
+
+
+class _AddNormalise(nn.Cell):
+    """LayerNorm of dropout(x + bias) + residual: (N, C), (C), (N, C) -> (N, C)."""
+
+    def __init__(self, normalise: nn.Cell | ops.Primitive, probability: float) -> None:
         super().__init__()
         self.add_bias = add_bias()
+        self.mask = _ApplyMask(probability)
         self.normalise = normalise
 
     def construct(
-        self, x: Tensor, bias: Tensor, residual: Tensor, gamma: Tensor, beta: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        summand = self.add_bias(x, ops.cast(bias, x.dtype))
-        return self.normalise(residual + ops.cast(summand, residual.dtype), gamma, beta)
+        self,
+        x: Tensor,
+        bias: Tensor,
+        residual: Tensor,
+        gamma: Tensor,
+        beta: Tensor,
+        factors: tuple[Tensor, ...] = (),
+    ) -> Tensor:
+        summand = ops.cast(self.add_bias(x, ops.cast(bias, x.dtype)), residual.dtype)
+        if factors:
+            summand = self.mask(summand, *factors)
+        return self.normalise(residual + summand, gamma, beta)[0]
 
 
 class LayerNorm(nn.Cell):
-    """gamma (x - mean) / sqrt(var + eps) + beta over the last axis of (N, C), in float32 (Ba et al. 2016)."""
+    """gamma (x - mean) / sqrt(var + eps) + beta over the last axis of (N, C), in float32 (Ba et al. 2016).
 
-    def __init__(self, size: int, epsilon: float = 1e-12) -> None:
+    Args:
+        probability: of the dropout of summands.
+    """
+
+    def __init__(self, size: int, epsilon: float = 1e-12, probability: float = 0.0) -> None:
         super().__init__()
         self.gamma = Parameter(Tensor(np.ones(size, np.float32)), name="gamma")
         self.beta = Parameter(Tensor(np.zeros(size, np.float32)), name="beta")
         if fused_layers.used():
-            self.normalise, self.add_normalise = fused_layers.Normalise(epsilon), fused_layers.AddNormalise(epsilon)
+            self.normalise = fused_layers.Normalise(epsilon)
+            self.add_normalise = fused_layers.AddNormalise(epsilon, probability)
         else:
             self.normalise = _Normalise(epsilon) if on_cpu() else ops.LayerNorm(1, 1, epsilon)
-            self.add_normalise = _AddNormalise(self.normalise)
+            self.add_normalise = _AddNormalise(self.normalise, probability)
 
     def construct(self, x: Tensor) -> Tensor:
         return self.normalise(x, self.gamma, self.beta)[0]
 
-    def of_sum(self, x: Tensor, bias: Tensor, residual: Tensor) -> Tensor:
-        """LayerNorm of x (N, C) + bias (C) + residual (N, C)."""
-        return self.add_normalise(x, bias, residual, self.gamma, self.beta)[0]
+    def of_sum(self, x: Tensor, bias: Tensor, residual: Tensor, factors: tuple[Tensor, ...] = ()) -> Tensor:
+        """LayerNorm of x (N, C) + bias (C) + residual (N, C); with Dropout.factors x + bias is dropped out."""
+        return self.add_normalise(x, bias, residual, self.gamma, self.beta, factors)
 
 
 def softmax() -> nn.Cell | ops.Primitive:

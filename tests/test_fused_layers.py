@@ -35,14 +35,15 @@ LABELS = RANDOM.integers(0, 300, 70).astype(np.int32)
 class Add(nn.Cell):
     """LayerNorm.of_sum with weights other than 1 and 0."""
 
-    def __init__(self) -> None:
+    def __init__(self, probability: float = 0.0) -> None:
         super().__init__()
-        self.norm = layers.LayerNorm(48)
+        self.norm = layers.LayerNorm(48, probability=probability)
+        self.dropout = Dropout(probability, site=1).set_train(True)
         self.norm.gamma.set_data(Tensor(np.linspace(-1, 2, 48, dtype=np.float32)))
         self.norm.beta.set_data(Tensor(np.linspace(1, 3, 48, dtype=np.float32)))
 
     def construct(self, x: Tensor, bias: Tensor, residual: Tensor) -> Tensor:
-        return self.norm.of_sum(x, bias, residual)
+        return self.norm.of_sum(x, bias, residual, self.dropout.factors(*x.shape, Tensor(5, ms.int32)))
 
 
 class Drop(nn.Cell):
@@ -107,6 +108,7 @@ CASES: dict[str, tuple[Callable[[], nn.Cell], tuple[np.ndarray, ...]]] = {
     "bias_gelu, far out": (lambda: layers.bias_activation("gelu_new"), (50 * normal(3, 7), normal(7))),
     "layer_norm": (lambda: layers.LayerNorm(48), (normal(700, 48),)),
     "of_sum": (Add, (normal(701, 48), normal(48), normal(701, 48))),
+    "of_sum, dropout": (lambda: Add(0.3), (normal(1033, 48), normal(48), normal(1033, 48))),
     "attention": (lambda: Attend(), attention_inputs(3, 33, 48)),
     "attention, long": (lambda: Attend(), attention_inputs(2, 300, 48)),
     "attention, one token": (lambda: Attend(), attention_inputs(2, 1, 48)),
@@ -239,7 +241,7 @@ def test_texts_of_any_lengths_are_attended_to_each_by_itself(relative: bool, dro
     """Contexts and gradients; the masks of dropout follow from the row."""
     heads, begins, ends = 4, [0, 7, 8, 8], [7, 8, 8, 18]
     operands, biases = [normal(20, 48) for _ in range(3)], [Tensor(normal(48)) for _ in range(3)]
-    factors = [each.asnumpy() for each in Dropout(dropout, 1).factors(heads * 20, 20, KEY)] if dropout else []
+    factors = [each.asnumpy() for each in Dropout(dropout, 1).set_train(True).factors(heads * 20, 20, KEY)]
     attention = fused_layers.Attention(heads, Tensor(normal(7, 12)) if relative else None, dropout)
     weights = normal(20, 48)
 
@@ -290,6 +292,12 @@ def test_what_does_not_fit_is_refused() -> None:
         factors = Tensor(normal(rows, 32)), Tensor(normal(columns, 32))
         with pytest.raises(RuntimeError):
             fused_layers.Attention(4, None, 0.1)(x, x, x, biases, mask, factors).asnumpy()
+    for factors in ((normal(9, 32), normal(48, 32)), (normal(10, 32), normal(47, 32)), (normal(10, 9), normal(48, 32))):
+        operands = x, biases[0], x, *biases[1:], tuple(map(Tensor, factors))
+        with pytest.raises(RuntimeError):
+            fused_layers.AddNormalise(1e-12, 0.1)(*operands).asnumpy()
+        with pytest.raises(RuntimeError):
+            fused_layers.ApplyMask(0.1)(x, *operands[-1]).asnumpy()
 
 
 def test_results_are_the_same_every_time_although_several_operations_run_at_once() -> None:

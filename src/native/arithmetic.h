@@ -26,11 +26,6 @@ inline float exponential(float x) {
   return x < -87.0f ? 0.0f : p * power;
 }
 
-// 0, or 1 / (1 - probability) where the fraction of the hash is at least the probability.
-inline float kept(float hash, float probability) {
-  return hash - std::floor(hash) >= probability ? 1.0f / (1.0f - probability) : 0.0f;
-}
-
 constexpr float kLinear = 1.5957691216057308f;  // 2 sqrt(2 / pi)
 constexpr float kCubic = 0.044715f * kLinear;
 

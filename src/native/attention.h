@@ -5,34 +5,14 @@
 #include <atomic>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <vector>
 
 #include "arithmetic.h"
+#include "dropout.h"
 #include "projections.h"
 #include "team.h"
 
 namespace albert {
-
-// Space for one thread's numbers, kept from operation to operation.
-class Scratch {
- public:
-  explicit Scratch(int64_t size) {
-    if (static_cast<int64_t>(space_.size()) < size) space_.resize(size);
-  }
-
-  float *take(int64_t size) {
-    float *begin = space_.data() + taken_;
-    taken_ += size;
-    return begin;
-  }
-
- private:
-  static thread_local std::vector<float> space_;
-  int64_t taken_ = 0;
-};
-
-inline thread_local std::vector<float> Scratch::space_;
 
 // Attention by heads. Each head of each text is by itself; its queries are dealt with in blocks, so that their scores
 // stay in a core's cache and never reach the memory. Shape letters: B texts, A heads, L tokens of a text, D size of a
@@ -48,18 +28,20 @@ inline thread_local std::vector<float> Scratch::space_;
 class Attention {
  public:
   Attention(const Operands &o, int first)
-      : o_(o), first_(first), heads_(o.scalar(first + 10)), probability_(o[first + 10][1]) {
+      : o_(o), first_(first), heads_(o.scalar(first + 10)), dropout_(o, first + 8, o[first + 10][1]) {
     hidden_ = o.last(first), size_ = heads_ > 0 ? hidden_ / heads_ : 0;
     scale_ = 1.0f / std::sqrt(static_cast<float>(size_));
     packed_ = o.ranks[first + 6] == 1;
     if (packed_) {
       const int32_t *begins = reinterpret_cast<const int32_t *>(o[first + 6]);
-      for (int64_t i = 0; i + 1 < o.last(first + 6); ++i) add_text(begins[i], begins[i + 1] - begins[i], nullptr);
+      no_mask_.resize(o.rows(first), 0.0f);
+      for (int64_t i = 0; i + 1 < o.last(first + 6); ++i) {
+        add_text(begins[i], begins[i + 1] - begins[i], no_mask_.data());
+      }
     } else {
       const int64_t length = o.last(first + 6);
       for (int64_t i = 0; i < o.shapes[first + 6][0]; ++i) add_text(i * length, length, o[first + 6] + i * length);
     }
-    if (o.ranks[first + 8] == 2) features_ = o.last(first + 8);
   }
 
   // Writes context (N, H), 0 in rows of no text, and, for the gradient, each query's largest score and 1 / its sum of
@@ -77,14 +59,19 @@ class Attention {
         const int64_t rows = std::min(block, text.length - begin);
         const int64_t row = heads_ * text.first + head * text.length + begin;
         score(text, begin, rows, query, key, scores, by_distance);
-        for (int64_t i = 0; i < rows; ++i) softmax(scores + i * text.length, text.length, sums + 2 * (row + i));
-        if (features_) {
-          keep(text, row, rows, kept_share);
+        for (int64_t i = 0; i < rows; ++i) exponentials(text, scores + i * text.length, sums + 2 * (row + i));
+        if (dropout_.given()) {
+          status_ |= dropout_.read(row, rows, text.length, kept_share);
+#pragma omp simd
           for (int64_t i = 0; i < rows * text.length; ++i) scores[i] *= kept_share[i];
         }
         float *out = context + (text.first + begin) * hidden_ + head * size_;
         multiply('N', 'N', rows, size_, text.length, 1.0f, scores, text.length, value, size_, 0.0f, out, hidden_);
         add_by_distance(text, scores, begin, rows, 1.0f, out, by_distance);
+        for (int64_t i = 0; i < rows; ++i) {
+          const float inverse = sums[2 * (row + i) + 1];
+          for (int64_t j = 0; j < size_; ++j) out[i * hidden_ + j] *= inverse;
+        }
       }
     });
   }
@@ -96,11 +83,10 @@ class Attention {
     std::vector<float> of_texts(3 * texts * hidden_, 0.0f);
     const int status = each_head([&](const Text &text, int64_t head) {
       const int64_t entries = text.length * size_, block = std::min(text.length, kQueries);
-      Scratch scratch(5 * entries + block * (4 * text.length + text.width));
+      Scratch scratch(3 * entries + block * (3 * text.length + text.width));
       float *query = scratch.take(entries), *key = scratch.take(entries), *value = scratch.take(entries);
-      float *dkey = scratch.take(entries), *dvalue = scratch.take(entries);
       float *shares = scratch.take(block * text.length), *dshares = scratch.take(block * text.length);
-      float *kept_share = scratch.take(block * text.length), *kept_shares = scratch.take(block * text.length);
+      float *kept_share = scratch.take(block * text.length);
       float *by_distance = scratch.take(block * text.width);
       read_head(text, head, query, key, value);
       const int64_t corner = text.first * hidden_ + head * size_;
@@ -115,21 +101,20 @@ class Attention {
                    text.width);
           spread(text, by_distance, begin, rows, dshares);
         }
-        if (features_) keep(text, row, rows, kept_share);
+        if (dropout_.given()) status_ |= dropout_.read(row, rows, text.length, kept_share);
         for (int64_t i = 0; i < rows; ++i) {
-          softmax_gradient(i, text.length, sums + 2 * (row + i), shares, dshares, kept_share, kept_shares);
+          const int64_t at = i * text.length;
+          softmax_gradient(text, sums + 2 * (row + i), shares + at, dshares + at, kept_share + at);
         }
-        const float *used = features_ ? kept_shares : shares;
+        const float *kept = dropout_.given() ? kept_share : shares, *of_block = query + begin * size_;
         const float more = begin ? 1.0f : 0.0f;
-        multiply('T', 'N', text.length, size_, rows, 1.0f, used, text.length, dy, hidden_, more, dvalue, size_);
-        const float *of_block = query + begin * size_;
-        multiply('T', 'N', text.length, size_, rows, 1.0f, dshares, text.length, of_block, size_, more, dkey, size_);
+        float *dkey = gradients[1] + corner, *dvalue = gradients[2] + corner;
+        multiply('T', 'N', text.length, size_, rows, 1.0f, kept, text.length, dy, hidden_, more, dvalue, hidden_);
+        multiply('T', 'N', text.length, size_, rows, 1.0f, dshares, text.length, of_block, size_, more, dkey, hidden_);
         float *dquery = gradients[0] + corner + begin * hidden_;
         multiply('N', 'N', rows, size_, text.length, scale_, dshares, text.length, key, size_, 0.0f, dquery, hidden_);
         add_by_distance(text, dshares, begin, rows, scale_, dquery, by_distance);
       }
-      copy_rows(dkey, text.length, gradients[1] + corner);
-      copy_rows(dvalue, text.length, gradients[2] + corner);
       for (int which = 0; which < 3; ++which) {
         float *total = of_texts.data() + (which * texts + (&text - texts_.data())) * hidden_ + head * size_;
         for (int64_t i = 0; i < text.length; ++i) {
@@ -152,8 +137,8 @@ class Attention {
  private:
   static constexpr int64_t kQueries = 128;  // of a block
 
-  // Its rows are `length` from `first` on. mask: (L), or none. reach: the largest distance with an embedding of its
-  // own; table: the embeddings from -reach to reach, of which there are `width`.
+  // Its rows are `length` from `first` on. mask: (L), added to scores. reach: the largest distance with an embedding of
+  // its own; table: the embeddings from -reach to reach, of which there are `width`.
   struct Text {
     int64_t first, length, reach, width;
     const float *mask, *table;
@@ -206,11 +191,7 @@ class Attention {
       fit = fit && o_.rows(x) == rows && o_.last(x) == hidden_ && o_.last(x + 3) == hidden_;
     }
     if (o_.ranks[first_ + 7] == 2) fit = fit && o_.last(first_ + 7) == size_;
-    if (features_) {
-      fit = fit && o_.rows(first_ + 8) == rows * heads_ && o_.rows(first_ + 9) >= longest &&
-            o_.last(first_ + 9) == features_;
-    }
-    return fit;
+    return fit && (!dropout_.given() || dropout_.fits(rows * heads_, longest));
   }
 
   void multiply(char op_a, char op_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
@@ -218,9 +199,15 @@ class Attention {
     status_ |= sgemm()(op_a, op_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
   }
 
-  // From (L, D) to rows that are hidden_ apart.
-  void copy_rows(const float *from, int64_t length, float *to) const {
-    for (int64_t i = 0; i < length; ++i) std::memcpy(to + i * hidden_, from + i * size_, size_ * sizeof(float));
+  // From (D, L) to rows (L, D) that are hidden_ apart, a cache line of each of the D at once.
+  void transpose(const float *from, int64_t length, int64_t apart, float *to) const {
+    constexpr int64_t kLine = 16;
+    for (int64_t begin = 0; begin < length; begin += kLine) {
+      const int64_t end = std::min(length, begin + kLine);
+      for (int64_t j = 0; j < size_; ++j) {
+        for (int64_t i = begin; i < end; ++i) to[i * hidden_ + j] = from[j * apart + i];
+      }
+    }
   }
 
   // A head's queries (scaled), keys and values with their biases, (L, D) each.
@@ -237,19 +224,15 @@ class Attention {
     }
   }
 
-  // Scores of a block's queries with all keys, (n, L), the mask among them.
+  // Scores of a block's queries with all keys, (n, L), without the mask.
   void score(const Text &text, int64_t begin, int64_t rows, const float *query, const float *key, float *scores,
              float *by_distance) {
-    const float *of_block = query + begin * size_, *mask = text.mask;
+    const float *of_block = query + begin * size_;
     multiply('N', 'T', rows, text.length, size_, 1.0f, of_block, size_, key, size_, 0.0f, scores, text.length);
     if (text.width) {
       multiply('N', 'T', rows, text.width, size_, 1.0f, of_block, size_, text.table, size_, 0.0f, by_distance,
                text.width);
       spread(text, by_distance, begin, rows, scores);
-    }
-    for (int64_t i = 0; mask && i < rows; ++i) {
-#pragma omp simd
-      for (int64_t j = 0; j < text.length; ++j) scores[i * text.length + j] += mask[j];
     }
   }
 
@@ -289,60 +272,55 @@ class Attention {
     multiply('N', 'N', rows, size_, text.width, alpha, by_distance, text.width, text.table, size_, 1.0f, y, hidden_);
   }
 
-  // 0 or 1 / (1 - probability) for each of a block's probabilities, (n, L).
-  void keep(const Text &text, int64_t first_row, int64_t rows, float *kept_share) {
-    const float *by_row = o_[first_ + 8] + first_row * features_;
-    multiply('N', 'T', rows, text.length, features_, 1.0f, by_row, features_, o_[first_ + 9], features_, 0.0f,
-             kept_share, text.length);
-#pragma omp simd
-    for (int64_t i = 0; i < rows * text.length; ++i) kept_share[i] = kept(kept_share[i], probability_);
-  }
-
-  // Softmax of a row in its place; its largest entry and 1 / its sum of exponentials.
-  void softmax(float *x, int64_t length, float *sums) const {
+  // A query's scores x become exponentials: what their softmax is, but for the factor 1 / sum. The largest score and
+  // that factor.
+  void exponentials(const Text &text, float *x, float *sums) const {
+    const float *mask = text.mask;
     float largest = -INFINITY, sum = 0.0f;
 #pragma omp simd reduction(max : largest)
-    for (int64_t j = 0; j < length; ++j) largest = x[j] > largest ? x[j] : largest;
+    for (int64_t j = 0; j < text.length; ++j) {
+      x[j] += mask[j];
+      largest = x[j] > largest ? x[j] : largest;
+    }
 #pragma omp simd reduction(+ : sum)
-    for (int64_t j = 0; j < length; ++j) {
+    for (int64_t j = 0; j < text.length; ++j) {
       x[j] = exponential(x[j] - largest);
       sum += x[j];
     }
-    const float inverse = 1.0f / sum;
-#pragma omp simd
-    for (int64_t j = 0; j < length; ++j) x[j] *= inverse;
-    sums[0] = largest, sums[1] = inverse;
+    sums[0] = largest, sums[1] = 1.0f / sum;
   }
 
-  // Of a block's query i: scores become probabilities, and the gradients of what dropout leaves of the probabilities
-  // those of the scores.
-  void softmax_gradient(int64_t i, int64_t length, const float *sums, float *shares, float *dshares,
-                        const float *kept_share, float *kept_shares) const {
-    shares += i * length, dshares += i * length, kept_share += i * length, kept_shares += i * length;
-    const float largest = sums[0], inverse = sums[1];
-#pragma omp simd
-    for (int64_t j = 0; j < length; ++j) shares[j] = exponential(shares[j] - largest) * inverse;
-    if (features_) {
-#pragma omp simd
-      for (int64_t j = 0; j < length; ++j) {
-        kept_shares[j] = shares[j] * kept_share[j];
-        dshares[j] *= kept_share[j];
-      }
-    }
+  // Of a query: scores become probabilities, gradients of what dropout leaves of these become those of the scores, and
+  // what dropout multiplies by becomes what it leaves.
+  void softmax_gradient(const Text &text, const float *sums, float *shares, float *dshares, float *kept_share) const {
+    const float *mask = text.mask, largest = sums[0], inverse = sums[1];
+    const int64_t length = text.length;
     float total = 0.0f;
+    if (dropout_.given()) {
+#pragma omp simd
+      for (int64_t j = 0; j < length; ++j) dshares[j] *= kept_share[j];
+    }
 #pragma omp simd reduction(+ : total)
-    for (int64_t j = 0; j < length; ++j) total += shares[j] * dshares[j];
+    for (int64_t j = 0; j < length; ++j) {
+      shares[j] = exponential(shares[j] + mask[j] - largest) * inverse;
+      total += shares[j] * dshares[j];
+    }
 #pragma omp simd
     for (int64_t j = 0; j < length; ++j) dshares[j] = shares[j] * (dshares[j] - total);
+    if (dropout_.given()) {
+#pragma omp simd
+      for (int64_t j = 0; j < length; ++j) kept_share[j] *= shares[j];
+    }
   }
 
   const Operands &o_;
   const int first_;
   const int64_t heads_;
-  const float probability_;
+  const DropoutMask dropout_;
   bool packed_;
-  int64_t hidden_, size_, features_ = 0;
+  int64_t hidden_, size_;
   float scale_;
+  std::vector<float> no_mask_;
   std::vector<Text> texts_;
   std::atomic<int> status_{0};
 };

@@ -1,8 +1,9 @@
 // The operations of src/fused_layers.py: each reads its operands once and writes its results once.
 //
 // MindSpore calls every function with the addresses and shapes of its inputs and, behind them, of its outputs. All are
-// float32 but labels and rows where texts begin (int32). Rows are dealt out in as many equal parts as there are threads; sums over rows add up
-// what each part has summed, in their order, so that results depend on the number of threads, and on nothing else.
+// float32 but labels and rows where texts begin (int32). Rows are dealt out in as many equal parts as there are
+// threads; sums over rows add up what each part has summed, in their order, so that results depend on the number of
+// threads, and on nothing else.
 
 #include <algorithm>
 #include <atomic>
@@ -15,6 +16,7 @@
 
 #include "arithmetic.h"
 #include "attention.h"
+#include "dropout.h"
 #include "projections.h"
 #include "team.h"
 
@@ -112,6 +114,49 @@ OPERATION(norm_gradient) {
   return 0;
 }
 
+// The operands of add_norm, factors by row (N, F) and by column (C, F) of dropout's hashes, probability (1)
+// -> as add_norm, of dropout(x + bias) + residual
+OPERATION(drop_add_norm) {
+  const Operands o{data, ranks, shapes};
+  const int64_t size = o.last(0);
+  const DropoutMask mask(o, 6, o.scalar(8));
+  if (!mask.fits(o.rows(0), size)) return 1;
+  std::atomic<int> status{0};
+  each_share(o.rows(0), size, [&](int64_t begin, int64_t end) {
+    status |= mask.each_row(begin, end, size, [&](int64_t i, const float *kept_share) {
+      const float *x = o[0] + i * size, *bias = o[1], *residual = o[2] + i * size;
+      float *normal = o[10] + i * size;
+#pragma omp simd
+      for (int64_t j = 0; j < size; ++j) normal[j] = (x[j] + bias[j]) * kept_share[j] + residual[j];
+      o[11][i] = normalise(normal, o[3], o[4], o[9] + i * size, size, o.scalar(5));
+    });
+  });
+  return status;
+}
+
+// The operands of norm_gradient, factors by row (N, F) and by column (C, F) of dropout's hashes, probability (1)
+// -> dresidual, dx (N, C), dgamma (C), dbeta (C), dbias (C)
+OPERATION(drop_add_norm_gradient) {
+  const Operands o{data, ranks, shapes};
+  const int64_t size = o.last(0);
+  const DropoutMask mask(o, 4, o.scalar(6));
+  if (!mask.fits(o.rows(0), size)) return 1;
+  std::atomic<int> status{0};
+  each_share_summed(o.rows(0), 3 * size, {o[9], o[10], o[11]}, [&](int64_t begin, int64_t end, float *sums) {
+    float *biases = sums + 2 * size;
+    status |= mask.each_row(begin, end, size, [&](int64_t i, const float *kept_share) {
+      float *dresidual = o[7] + i * size, *dx = o[8] + i * size;
+      normalise_gradient(o[0] + i * size, o[1], o[2] + i * size, o[3][i], dresidual, sums, sums + size, size);
+#pragma omp simd
+      for (int64_t j = 0; j < size; ++j) {
+        dx[j] = dresidual[j] * kept_share[j];
+        biases[j] += dx[j];
+      }
+    });
+  });
+  return status;
+}
+
 // The operands of Attention -> context (N, H), largest scores and inverse sums (N A, 2)
 OPERATION(attention) {
   const Operands o{data, ranks, shapes};
@@ -126,18 +171,23 @@ OPERATION(attention_gradient) {
   return Attention(o, 1).backward(o[0], o[12], gradients, biases);
 }
 
-// x (N, C), hashes (N, C), probability (1) -> y (N, C); its own gradient
+// x (N, C), factors by row (N, F) and by column (C, F) of dropout's hashes, probability (1) -> y (N, C); its own
+// gradient
 OPERATION(dropout) {
   const Operands o{data, ranks, shapes};
   const int64_t size = o.last(0);
-  const float probability = o.scalar(2);
-  each_row(o.rows(0), size, [&](int64_t i) {
-    const float *x = o[0] + i * size, *hashes = o[1] + i * size;
-    float *y = o[3] + i * size;
+  const DropoutMask mask(o, 1, o.scalar(3));
+  if (!mask.fits(o.rows(0), size)) return 1;
+  std::atomic<int> status{0};
+  each_share(o.rows(0), size, [&](int64_t begin, int64_t end) {
+    status |= mask.each_row(begin, end, size, [&](int64_t i, const float *kept_share) {
+      const float *x = o[0] + i * size;
+      float *y = o[4] + i * size;
 #pragma omp simd
-    for (int64_t j = 0; j < size; ++j) y[j] = x[j] * kept(hashes[j], probability);
+      for (int64_t j = 0; j < size; ++j) y[j] = x[j] * kept_share[j];
+    });
   });
-  return 0;
+  return status;
 }
 
 // Tensors of any shape -> the sum of the squares of all their entries (1)

@@ -32,6 +32,26 @@ struct Operands {
   }
 };
 
+// Space for one thread's numbers, kept from operation to operation.
+class Scratch {
+ public:
+  explicit Scratch(int64_t size) {
+    if (static_cast<int64_t>(space_.size()) < size) space_.resize(size);
+  }
+
+  float *take(int64_t size) {
+    float *begin = space_.data() + taken_;
+    taken_ += size;
+    return begin;
+  }
+
+ private:
+  static thread_local std::vector<float> space_;
+  int64_t taken_ = 0;
+};
+
+inline thread_local std::vector<float> Scratch::space_;
+
 // As many threads as set_threads says, which wait a tenth of a millisecond for the next operation before they sleep:
 // MindSpore's own threads need the cores in between.
 class Team {
@@ -122,23 +142,29 @@ inline int64_t parts_of(int64_t rows, int64_t columns) {
   return std::max<int64_t>(1, std::min({Team::get().size(), rows, rows * columns / kLeast}));
 }
 
+// Calls work(begin, end) for shares of all rows, of so many columns.
+template <typename Work>
+void each_share(int64_t rows, int64_t columns, Work work) {
+  const int64_t parts = parts_of(rows, columns);
+  Team::get().run(parts, [&](int64_t part) { work(rows * part / parts, rows * (part + 1) / parts); });
+}
+
 // Calls work(row) for all rows, of so many columns.
 template <typename Work>
 void each_row(int64_t rows, int64_t columns, Work work) {
-  const int64_t parts = parts_of(rows, columns);
-  Team::get().run(parts, [&](int64_t part) {
-    for (int64_t i = rows * part / parts; i < rows * (part + 1) / parts; ++i) work(i);
+  each_share(rows, columns, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) work(i);
   });
 }
 
-// Calls work(row, sums) for all rows, where sums are `columns` numbers that begin as 0; those of all rows are written
-// to the totals, an equal share of the columns to each.
+// Calls work(begin, end, sums) for shares of all rows, where sums are `columns` numbers that begin as 0; those of all
+// shares are written to the totals, an equal share of the columns to each.
 template <typename Work>
-void each_row_summed(int64_t rows, int64_t columns, std::initializer_list<float *> totals, Work work) {
+void each_share_summed(int64_t rows, int64_t columns, std::initializer_list<float *> totals, Work work) {
   const int64_t parts = parts_of(rows, columns);
   std::vector<float> sums(parts * columns, 0.0f);
   Team::get().run(parts, [&](int64_t part) {
-    for (int64_t i = rows * part / parts; i < rows * (part + 1) / parts; ++i) work(i, sums.data() + part * columns);
+    work(rows * part / parts, rows * (part + 1) / parts, sums.data() + part * columns);
   });
   for (int64_t part = 1; part < parts; ++part) {
     for (int64_t j = 0; j < columns; ++j) sums[j] += sums[part * columns + j];
@@ -149,6 +175,14 @@ void each_row_summed(int64_t rows, int64_t columns, std::initializer_list<float 
     std::copy_n(from, share, total);
     from += share;
   }
+}
+
+// Calls work(row, sums) for all rows; sums and totals as each_share_summed's.
+template <typename Work>
+void each_row_summed(int64_t rows, int64_t columns, std::initializer_list<float *> totals, Work work) {
+  each_share_summed(rows, columns, totals, [&](int64_t begin, int64_t end, float *sums) {
+    for (int64_t i = begin; i < end; ++i) work(i, sums);
+  });
 }
 
 }  // namespace albert
