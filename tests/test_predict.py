@@ -26,6 +26,7 @@ from src.inference.server import create_app
 from src.model_folder import ModelFolder, calibrate, load_tokenizer
 from src.tasks.fill_mask import encode_masked
 from tests.conftest import ROOT
+from tests.helpers.answers import assert_close
 from tests.helpers.folder_state import folder_state
 from tests.helpers.trained_folders import TAGS, make_folder
 
@@ -271,7 +272,7 @@ def test_texts_may_have_the_names_of_their_columns_in_training(classifier: Path,
     named = ModelFolder.load(folder).predictor(text_columns=("body", "head"))
     asked = [{"body": "fine", "head": "words"}, {"review": "fine", "head": "a"}, {"body": "fine", "title": "words"}]
     answers = named.predict(asked)
-    assert answers[:1] == predictor.predict([pair])
+    assert_close(answers[:1], predictor.predict([pair]))  # by a graph of another number of tokens
     assert answers[1:] == [
         {"error": "body is missing; the record has review, head"},
         {"error": "head is missing; the record has body, title"},
