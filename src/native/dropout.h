@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 
@@ -41,9 +42,19 @@ class DropoutMask {
     return status;
   }
 
-  // Calls work(row, kept_share) for all rows from begin to end, in their order: kept_share are a row's columns.
+  // Calls work(row, kept_share) for all rows, dealt out to the threads. 0, or the number of an error, oneDNN's or 1: it
+  // does not have so many rows and columns.
   template <typename Work>
-  int each_row(int64_t begin, int64_t end, int64_t columns, Work work) const {
+  int each_row(int64_t rows, int64_t columns, Work work) const {
+    if (!fits(rows, columns)) return 1;
+    std::atomic<int> status{0};
+    each_share(rows, columns, [&](int64_t begin, int64_t end) { status |= some_rows(begin, end, columns, work); });
+    return status;
+  }
+
+  // Calls work(row, kept_share) for the rows from begin to end, in their order: kept_share are a row's columns.
+  template <typename Work>
+  int some_rows(int64_t begin, int64_t end, int64_t columns, Work work) const {
     Scratch scratch(kRows * columns);
     float *kept_share = scratch.take(kRows * columns);
     int status = 0;

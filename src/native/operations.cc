@@ -119,19 +119,13 @@ OPERATION(norm_gradient) {
 OPERATION(drop_add_norm) {
   const Operands o{data, ranks, shapes};
   const int64_t size = o.last(0);
-  const DropoutMask mask(o, 6, o.scalar(8));
-  if (!mask.fits(o.rows(0), size)) return 1;
-  std::atomic<int> status{0};
-  each_share(o.rows(0), size, [&](int64_t begin, int64_t end) {
-    status |= mask.each_row(begin, end, size, [&](int64_t i, const float *kept_share) {
-      const float *x = o[0] + i * size, *bias = o[1], *residual = o[2] + i * size;
-      float *normal = o[10] + i * size;
+  return DropoutMask(o, 6, o.scalar(8)).each_row(o.rows(0), size, [&](int64_t i, const float *kept_share) {
+    const float *x = o[0] + i * size, *bias = o[1], *residual = o[2] + i * size;
+    float *normal = o[10] + i * size;
 #pragma omp simd
-      for (int64_t j = 0; j < size; ++j) normal[j] = (x[j] + bias[j]) * kept_share[j] + residual[j];
-      o[11][i] = normalise(normal, o[3], o[4], o[9] + i * size, size, o.scalar(5));
-    });
+    for (int64_t j = 0; j < size; ++j) normal[j] = (x[j] + bias[j]) * kept_share[j] + residual[j];
+    o[11][i] = normalise(normal, o[3], o[4], o[9] + i * size, size, o.scalar(5));
   });
-  return status;
 }
 
 // The operands of norm_gradient, factors by row (N, F) and by column (C, F) of dropout's hashes, probability (1)
@@ -144,7 +138,7 @@ OPERATION(drop_add_norm_gradient) {
   std::atomic<int> status{0};
   each_share_summed(o.rows(0), 3 * size, {o[9], o[10], o[11]}, [&](int64_t begin, int64_t end, float *sums) {
     float *biases = sums + 2 * size;
-    status |= mask.each_row(begin, end, size, [&](int64_t i, const float *kept_share) {
+    status |= mask.some_rows(begin, end, size, [&](int64_t i, const float *kept_share) {
       float *dresidual = o[7] + i * size, *dx = o[8] + i * size;
       normalise_gradient(o[0] + i * size, o[1], o[2] + i * size, o[3][i], dresidual, sums, sums + size, size);
 #pragma omp simd
@@ -176,18 +170,12 @@ OPERATION(attention_gradient) {
 OPERATION(dropout) {
   const Operands o{data, ranks, shapes};
   const int64_t size = o.last(0);
-  const DropoutMask mask(o, 1, o.scalar(3));
-  if (!mask.fits(o.rows(0), size)) return 1;
-  std::atomic<int> status{0};
-  each_share(o.rows(0), size, [&](int64_t begin, int64_t end) {
-    status |= mask.each_row(begin, end, size, [&](int64_t i, const float *kept_share) {
-      const float *x = o[0] + i * size;
-      float *y = o[4] + i * size;
+  return DropoutMask(o, 1, o.scalar(3)).each_row(o.rows(0), size, [&](int64_t i, const float *kept_share) {
+    const float *x = o[0] + i * size;
+    float *y = o[4] + i * size;
 #pragma omp simd
-      for (int64_t j = 0; j < size; ++j) y[j] = x[j] * kept_share[j];
-    });
+    for (int64_t j = 0; j < size; ++j) y[j] = x[j] * kept_share[j];
   });
-  return status;
 }
 
 // Tensors of any shape -> the sum of the squares of all their entries (1)
