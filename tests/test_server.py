@@ -500,10 +500,10 @@ def test_connections_whose_clients_take_too_long_are_ended(server: Any) -> None:
     replies = read_all(answered)
     assert replies.startswith(b"HTTP/1.1 200 OK\r\n") and replies.endswith(late)
     assert read_all(refused) == b""
-    time.sleep(max(0, start + 9 - time.monotonic()))  # 4 s after the last answer that the sockets have room for
+    time.sleep(max(0, start + 9 - time.monotonic()))  # the limits' 4 s begin when the sockets are full, late on slow CPUs
     greedy.settimeout(20)
     assert len(read_all(greedy)) < 15_000_000
-    assert time.monotonic() < start + 14
+    assert time.monotonic() < start + 12
     assert httpx2.get(f"{address}/health").status_code == 200
     os.kill(process.pid, signal.SIGTERM)
     assert ends_well(process)
