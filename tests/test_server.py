@@ -500,7 +500,7 @@ def test_connections_whose_clients_take_too_long_are_ended(server: Any) -> None:
     replies = read_all(answered)
     assert replies.startswith(b"HTTP/1.1 200 OK\r\n") and replies.endswith(late)
     assert read_all(refused) == b""
-    time.sleep(max(0, start + 9 - time.monotonic()))  # the limits' 4 s begin when the sockets are full, late on slow CPUs
+    time.sleep(max(0, start + 9 - time.monotonic()))  # the limit of 4 s begins with full sockets, late on slow CPUs
     greedy.settimeout(20)
     assert len(read_all(greedy)) < 15_000_000
     assert time.monotonic() < start + 12
