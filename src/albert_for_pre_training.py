@@ -35,7 +35,7 @@ class MaskedTokenHead(nn.Cell):
         self.add_bias = add_bias()
 
     def construct(self, rows: Tensor, word_embeddings: Tensor) -> Tensor:
-        rows = self.activation(self.dense.product(rows), self.dense.bias)
+        rows = self.activation(self.dense.product(rows, self.dense.weight), self.dense.bias)
         rows = self.layer_norm(ops.cast(rows, ms.float32))
         logits = self.product(ops.cast(rows, self.compute_type), ops.cast(word_embeddings, self.compute_type))
         return self.add_bias(ops.cast(logits, ms.float32), self.bias)

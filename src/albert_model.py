@@ -33,6 +33,7 @@ from src.layers import (
 TEXT_COLUMNS = ("input_ids", "input_mask", "segment_ids")
 MASKED_SCORE = -10000.0  # google's additive mask: exp(-10000) is 0 in float32 and the sum stays finite in float16
 LAYER_KEY_STEP = 1000003  # distance between the dropout keys of two layers
+KEPT_GRADIENTS = 100e6  # bytes of gradients of shared layers that wait to be added up, or one layer's
 
 
 def initialise_weights(network: nn.Cell, initializer_range: float, seed: int) -> None:
@@ -100,12 +101,15 @@ class Embeddings(nn.Cell):
 
 
 class Block(nn.Cell):
-    """A block of the encoder; subclasses have `output`, `dropout` and `layer_norm`."""
+    """A block of the encoder; subclasses have `output`, `dropout` and `layer_norm`.
 
-    def close(self, x: Tensor, residual: Tensor, dropout_key: Tensor) -> Tensor:
+    Its weight matrices, `matrices`, come with each call, through a _Boundary where another layer has them, too.
+    """
+
+    def close(self, x: Tensor, matrix: Tensor, residual: Tensor, dropout_key: Tensor) -> Tensor:
         """What every block ends with, LayerNorm(residual + dropout(output(x))): x (N, *), residual (N, H) -> (N, H)."""
         factors = self.dropout.factors(*residual.shape, dropout_key)
-        return self.layer_norm.of_sum(self.output.product(x), self.output.bias, residual, factors)
+        return self.layer_norm.of_sum(self.output.product(x, matrix), self.output.bias, residual, factors)
 
 
 class SelfAttention(Block):
@@ -122,10 +126,14 @@ class SelfAttention(Block):
         self.attention = attention_for(config, site, shared)
         self.dropout = Dropout(config.hidden_dropout_prob, site + 1)
 
-    def construct(self, x: Tensor, score_mask: Tensor, dropout_key: Tensor) -> Tensor:
-        weights = self.query.weight, self.key.weight, self.value.weight
+    def matrices(self) -> tuple[Tensor, ...]:
+        projections = self.attention.matrices(self.query.weight, self.key.weight, self.value.weight)
+        return (*projections, self.output.weight)
+
+    def construct(self, x: Tensor, matrices: tuple[Tensor, ...], score_mask: Tensor, dropout_key: Tensor) -> Tensor:
         biases = self.query.bias, self.key.bias, self.value.bias
-        return self.close(self.attention(x, weights, biases, score_mask, dropout_key), x, dropout_key)
+        context = self.attention(x, matrices[:-1], biases, score_mask, dropout_key)
+        return self.close(context, matrices[-1], x, dropout_key)
 
 
 class FeedForward(Block):
@@ -140,8 +148,33 @@ class FeedForward(Block):
         self.layer_norm = LayerNorm(config.hidden_size, config.layer_norm_eps, config.hidden_dropout_prob)
         self.dropout = Dropout(config.hidden_dropout_prob, site)
 
-    def construct(self, x: Tensor, dropout_key: Tensor) -> Tensor:
-        return self.close(self.activation(self.intermediate.product(x), self.intermediate.bias), x, dropout_key)
+    def matrices(self) -> tuple[Tensor, ...]:
+        return self.intermediate.weight, self.output.weight
+
+    def construct(self, x: Tensor, matrices: tuple[Tensor, ...], dropout_key: Tensor) -> Tensor:
+        inner = self.activation(self.intermediate.product(x, matrices[0]), self.intermediate.bias)
+        return self.close(inner, matrices[1], x, dropout_key)
+
+
+class _Boundary(nn.Cell):
+    """Identity on x (N, H) and matrices ((M, K), ...) of each block, between two layers that have the same ones.
+
+    In the gradient, what the layers behind it give each matrix is added up before the layers in front of it compute
+    theirs. Else all layers' would be kept until the first one's is there: 200 MB a layer of albert_xlarge. A boundary
+    takes a tenth of a second to compile, so that small layers have few.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.depend = ops.Depend()
+
+    def construct(self, x: Tensor, matrices: tuple[tuple[Tensor, ...], ...]) -> tuple[Any, ...]:
+        return x, matrices
+
+    def bprop(
+        self, x: Tensor, matrices: tuple[tuple[Tensor, ...], ...], out: tuple[Any, ...], dout: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
+        return self.depend(dout[0], dout[1]), dout[1]
 
 
 def sharing_plan(config: AlbertConfig) -> list[tuple[int, int]]:
@@ -186,10 +219,35 @@ class Encoder(nn.Cell):
             ]
         )
 
-    def layer(self, attention: int, feed_forward: int, x: Tensor, score_mask: Tensor, key: Tensor) -> Tensor:
+        before = [(-1, -1), *self.layers[:-1]]
+        self.same_attention = [sets[0] == last[0] for sets, last in zip(self.layers, before, strict=True)]
+        self.same_feed_forward = [sets[1] == last[1] for sets, last in zip(self.layers, before, strict=True)]
+        layer_bytes = 4 * sum(parameter.size for parameter in self.layer_parameters(*self.layers[0]))
+        together = max(1, round(KEPT_GRADIENTS / layer_bytes))
+        self.has_boundary = [i % together == 0 for i in range(len(self.layers))]
+        self.boundary = _Boundary()
+
+    def matrices(self, attention: int, feed_forward: int) -> tuple[tuple[tuple[Tensor, ...], ...], ...]:
+        """Of a layer with these sets of parameters: those of each attention, and those of each feed-forward network."""
+        of_attentions, of_feed_forwards = (), ()
         for inner in range(self.inner):
-            x = self.attentions[attention * self.inner + inner](x, score_mask, key)
-            x = self.feed_forwards[feed_forward * self.inner + inner](x, key)
+            of_attentions += (self.attentions[attention * self.inner + inner].matrices(),)
+            of_feed_forwards += (self.feed_forwards[feed_forward * self.inner + inner].matrices(),)
+        return of_attentions, of_feed_forwards
+
+    def layer(
+        self,
+        attention: int,
+        feed_forward: int,
+        matrices: tuple[tuple[tuple[Tensor, ...], ...], ...],
+        x: Tensor,
+        score_mask: Tensor,
+        key: Tensor,
+    ) -> Tensor:
+        of_attentions, of_feed_forwards = matrices
+        for inner in range(self.inner):
+            x = self.attentions[attention * self.inner + inner](x, of_attentions[inner], score_mask, key)
+            x = self.feed_forwards[feed_forward * self.inner + inner](x, of_feed_forwards[inner], key)
         return x
 
     def layer_parameters(self, attention: int, feed_forward: int) -> list[Parameter]:
@@ -198,9 +256,18 @@ class Encoder(nn.Cell):
         return [parameter for cell in cells for parameter in cell.trainable_params()]
 
     def construct(self, x: Tensor, score_mask: Tensor, dropout_key: Tensor) -> Tensor:
-        key = dropout_key
-        for sets in self.layers:
-            x = self.layer(*sets, x, score_mask, key)
+        key, of_attentions, of_feed_forwards = dropout_key, (), ()
+        for i in range(len(self.layers)):
+            own = self.matrices(*self.layers[i])
+            if not self.same_attention[i]:
+                of_attentions = own[0]
+            elif self.has_boundary[i]:
+                x, of_attentions = self.boundary(x, of_attentions)
+            if not self.same_feed_forward[i]:
+                of_feed_forwards = own[1]
+            elif self.has_boundary[i]:
+                x, of_feed_forwards = self.boundary(x, of_feed_forwards)
+            x = self.layer(*self.layers[i], (of_attentions, of_feed_forwards), x, score_mask, key)
             key = key + LAYER_KEY_STEP
         return x
 

@@ -40,8 +40,8 @@ def relative_position_table(max_distance: int, head_size: int) -> np.ndarray:
 def attention_for(config: AlbertConfig, site: int, shared: bool = False) -> nn.Cell:
     """What computes the context (N, H); probabilities are dropped out at `site`; shared: in several layers.
 
-    Inputs: x (N, H); weights (H, H) and biases (H) of queries, keys and values; score_mask (B, 1, 1, L), added to
-    scores; dropout_key () int32.
+    Inputs: x (N, H); what `matrices` makes of the weights (H, H) of queries, keys and values; their biases (H);
+    score_mask (B, 1, 1, L), added to scores; dropout_key () int32.
     """
     fused = compute_dtype(config) == ms.float32 and fused_layers.used()
     return FusedAttention(config, site, shared) if fused else ComposedAttention(config, site)
@@ -60,6 +60,10 @@ class _Attention(nn.Cell):
         if self.relative:
             self.relative_table = Tensor(relative_position_table(self.max_distance, self.head_size))
         self.dropout = Dropout(config.attention_probs_dropout_prob, site)
+
+    def matrices(self, *weights: Tensor) -> tuple[Tensor, ...]:
+        """Those that x is multiplied with, of the three weights."""
+        return weights
 
 
 class SeparateProducts(nn.Cell):
@@ -85,7 +89,7 @@ class FusedAttention(_Attention):
     def construct(
         self,
         x: Tensor,
-        weights: tuple[Tensor, Tensor, Tensor],
+        weights: tuple[Tensor, ...],
         biases: tuple[Tensor, Tensor, Tensor],
         score_mask: Tensor,
         dropout_key: Tensor,
@@ -111,6 +115,13 @@ class ComposedAttention(_Attention):
         self.scores = ops.BatchMatMul(transpose_b=True)
         self.context = ops.BatchMatMul()
 
+    def matrices(self, *weights: Tensor) -> tuple[Tensor, ...]:
+        return weights if self.apart else (self.joined(weights).reshape((-1, weights[0].shape[1])),)
+
+    def joined(self, parameters: tuple[Tensor, ...]) -> Tensor:
+        """As one tensor with a further axis; parameters joined as they are would be copied first, for every layer."""
+        return ops.concat([each.expand_dims(0) for each in parameters])
+
     def by_heads(self, x: Tensor, weight: Tensor, bias: Tensor, batch: int, scale: float) -> Tensor:
         """A scaled dense layer of x (N, H), by heads: (B, A, L, D) in the compute type."""
         rows = self.add_bias(ops.cast(self.product(x, ops.cast(weight, self.compute_type)), ms.float32), bias)
@@ -128,9 +139,8 @@ class ComposedAttention(_Attention):
             key = self.by_heads(x, weights[1], biases[1], batch, 1.0)
             return query, key, self.by_heads(x, weights[2], biases[2], batch, 1.0)
         # One product; the joined and cast weights are made once for all layers that share them.
-        weight = ops.concat([ops.cast(each.expand_dims(0), self.compute_type) for each in weights])
-        bias = ops.concat([ops.cast(each.expand_dims(0), self.compute_type) for each in biases])
-        product = self.add_bias(self.product(x, weight.reshape((-1, x.shape[1]))), bias.reshape((-1,)))
+        bias = ops.cast(self.joined(biases).reshape((-1,)), self.compute_type)
+        product = self.add_bias(self.product(x, ops.cast(weights[0], self.compute_type)), bias)
         product = product.reshape((batch, -1, 3, self.heads, self.head_size)).transpose((2, 0, 3, 1, 4))
         query, key, value = ops.unstack(product)
         return query * self.scale, key, value
@@ -153,7 +163,7 @@ class ComposedAttention(_Attention):
     def construct(
         self,
         x: Tensor,
-        weights: tuple[Tensor, Tensor, Tensor],
+        weights: tuple[Tensor, ...],
         biases: tuple[Tensor, Tensor, Tensor],
         score_mask: Tensor,
         dropout_key: Tensor,

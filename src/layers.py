@@ -415,11 +415,11 @@ class Dense(DenseWeights):
         self.compute_type = compute_type
         self.product_type = ms.float32 if on_cpu() else compute_type
 
-    def product(self, x: Tensor) -> Tensor:
-        """x W^T, without the bias: on CPU in float32, elsewhere in the compute type."""
-        product = self.matmul(ops.cast(x, self.compute_type), ops.cast(self.weight, self.compute_type))
+    def product(self, x: Tensor, weight: Tensor) -> Tensor:
+        """x W^T of a weight W like this one's, without the bias: on CPU in float32, elsewhere in the compute type."""
+        product = self.matmul(ops.cast(x, self.compute_type), ops.cast(weight, self.compute_type))
         return ops.cast(product, self.product_type)
 
     def construct(self, x: Tensor) -> Tensor:
-        product = ops.cast(self.product(x), ms.float32)
+        product = ops.cast(self.product(x, self.weight), ms.float32)
         return self.add_bias(product, self.bias) if self.has_bias else product

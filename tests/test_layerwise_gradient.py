@@ -73,6 +73,15 @@ def test_recompute_halves_memory() -> None:
     assert taken_again <= 0.5 * taken, f"{taken_again:.0f} MB with recompute, {taken:.0f} MB without"
 
 
+def test_gradients_of_shared_layers_are_not_kept() -> None:
+    """A layer's are 50 MB, added up every two layers; kept to the end, twelve more layers would take 600 MB more."""
+    few, many = (
+        measure(SoakConfig(updates=2, warm_up=1, batch_size=1, length=8, hidden_size=1024, layers=layers), False)
+        for layers in (2, 14)
+    )
+    assert many["peak_mb"] - few["peak_mb"] <= 250
+
+
 @pytest.mark.parametrize("recompute", [False, True])
 def test_memory_does_not_grow(recompute: bool) -> None:
     config = SoakConfig(updates=250, warm_up=100, batch_size=2, length=8, hidden_size=16)

@@ -1,5 +1,7 @@
 """train_log.jsonl as a resumed run finds it."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,3 +36,20 @@ def test_a_folder_in_its_place(tmp_path: Path) -> None:
     (tmp_path / LOG_FILE).mkdir()
     with pytest.raises(DataError, match=r"train_log\.jsonl cannot be read: it is a folder"):
         read_log(tmp_path, 1)
+
+
+def test_torch_is_not_loaded(tmp_path: Path) -> None:
+    """Where it is installed tensorboardX would, for more than a second; who has loaded it keeps it."""
+    code = f"""
+import sys
+from pathlib import Path
+from src.training.run_log import RunLog
+log = RunLog(Path({str(tmp_path)!r}), ("loss",), 9, 0, {{}})
+assert "torch" not in sys.modules
+sys.modules["torch"] = sys
+del sys.modules["tensorboardX"]
+RunLog(Path({str(tmp_path)!r}), ("loss",), 9, 0, {{}})
+assert sys.modules["torch"] is sys
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert list((tmp_path / "tensorboard").iterdir())

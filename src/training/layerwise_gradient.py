@@ -25,7 +25,8 @@ class _Layer(nn.Cell):
         self.weights = ParameterTuple(encoder.layer_parameters(attention, feed_forward))
 
     def construct(self, x: Tensor, score_mask: Tensor, key: Tensor) -> Tensor:
-        return self.encoder.layer(self.attention, self.feed_forward, x, score_mask, key)
+        sets = self.attention, self.feed_forward
+        return self.encoder.layer(*sets, self.encoder.matrices(*sets), x, score_mask, key)
 
 
 def _places(names: list[list[str]]) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import Field
-from tensorboardX import SummaryWriter
 from tqdm import tqdm
 
 from model_utils.errors import DataError
@@ -55,6 +54,17 @@ def read_log(folder: Path, last_step: int) -> list[dict[str, Any]]:
     return records
 
 
+def _board(folder: Path, purge_step: int) -> Any:
+    """tensorboardX's SummaryWriter, loaded without torch, which takes more than a second where it is installed."""
+    hidden = sys.modules.setdefault("torch", None) is None
+    try:
+        from tensorboardX import SummaryWriter
+    finally:
+        if hidden:
+            del sys.modules["torch"]
+    return SummaryWriter(str(folder), purge_step=purge_step)
+
+
 class RunLog:
     """Records of one run, continued after `start_step`.
 
@@ -76,7 +86,7 @@ class RunLog:
         text = "".join(json.dumps(record) + "\n" for record in self.records)
         write_text(folder / LOG_FILE, text)
         self.file = (folder / LOG_FILE).open("a", encoding="utf-8")
-        self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=start_step + 1)
+        self.board = _board(folder / "tensorboard", start_step + 1)
         if sys.stderr.isatty():
             self.bar = tqdm(total=train_steps, initial=start_step, unit="step", dynamic_ncols=True)
 
