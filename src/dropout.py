@@ -7,6 +7,7 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore.ops import constexpr
 
+from src import fused_layers
 from src.layers import Spread, apply_mask
 
 
@@ -35,6 +36,21 @@ def _features(places: int, axis: int) -> Tensor:
 random_features = constexpr(_features)  # shapes are known when a graph is compiled: a constant of the graph
 
 
+class _RowFactors(nn.Cell):
+    """What Dropout.factors gives for rows, of whole numbers (N, F) and a key () int32: (N, 2 F)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spread = Spread()
+
+    def construct(self, numbers: Tensor, key: Tensor) -> Tensor:
+        hashes = mix_bits(mix_bits(key) + ops.range(0, FEATURES, 1).astype(ms.int32))
+        odd = ops.cast(ops.bitwise_and(hashes, Tensor(63, ms.int32)), ms.float32) * 2.0 + 1.0
+        by_key = numbers * self.spread(odd, numbers.shape)
+        high = ops.floor(by_key * 2.0**-3)  # without the last 3 bits of row[k] key[k]; of these the last 8 count
+        return ops.concat((high - ops.floor(high * 2.0**-8) * 2.0**8, by_key * 2.0**-3 - high), 1) * 2.0**-11
+
+
 class Dropout(nn.Cell):
     """Dropout whose mask is a hash of (key, row, column), so that a saved step number restores it exactly.
 
@@ -54,7 +70,7 @@ class Dropout(nn.Cell):
         super().__init__()
         self.probability = probability
         self.site = site
-        self.spread = Spread()
+        self.by_row = fused_layers.RowFactors() if fused_layers.used() else _RowFactors()
         self.mask = apply_mask(probability)
 
     def drops(self) -> bool:
@@ -68,12 +84,7 @@ class Dropout(nn.Cell):
         """
         if not self.drops():
             return ()
-        hashes = mix_bits(mix_bits(key + self.site) + ops.range(0, FEATURES, 1).astype(ms.int32))
-        odd = ops.cast(ops.bitwise_and(hashes, Tensor(63, ms.int32)), ms.float32) * 2.0 + 1.0
-        by_key = random_features(rows, 0) * self.spread(odd, (rows, FEATURES))
-        high = ops.floor(by_key * 2.0**-3)  # without the last 3 bits of row[k] key[k]; of these the last 8 count
-        parts = ops.concat((high - ops.floor(high * 2.0**-8) * 2.0**8, by_key * 2.0**-3 - high), 1) * 2.0**-11
-        return parts, random_features(columns, 1)
+        return self.by_row(random_features(rows, 0), key + self.site), random_features(columns, 1)
 
     def construct(self, x: Tensor, key: Tensor) -> Tensor:
         if not self.drops():

@@ -371,6 +371,20 @@ class ScaleAll(nn.Cell):
         return self.value(factor, *tensors)
 
 
+class RowFactors(nn.Cell):
+    """What Dropout.factors gives for rows, of whole numbers (N, F) and a key () int32: (N, 2 F)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.value = _operation("row_factors", lambda numbers, _: [numbers[0], 2 * numbers[1]])
+
+    def construct(self, numbers: Tensor, key: Tensor) -> Tensor:
+        return self.value(numbers, key)
+
+    def bprop(self, numbers: Tensor, key: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor, Tensor]:
+        return ops.zeros_like(numbers), ops.zeros_like(key)
+
+
 class ApplyMask(nn.Cell):
     """Dropout of x (N, C) by the factors of its hashes (Dropout.factors), which have no gradient."""
 

@@ -22,7 +22,7 @@ from src import fused_layers, layers
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.attention import SeparateProducts
-from src.dropout import Dropout
+from src.dropout import Dropout, random_features
 from src.layer_form import made_for
 from tests.helpers.gradients import Gradients
 from tests.helpers.layer_inputs import RANDOM, Attend, attention_inputs, normal
@@ -454,3 +454,14 @@ def test_a_cache_that_others_can_write_to_is_not_used(
     with caplog.at_level(logging.WARNING):
         assert build_library(source).parent.name.startswith("albert-mindspore-")
     assert "is not a folder that this user alone can write to" in caplog.text
+
+
+def test_masks_are_the_same_in_both_forms() -> None:
+    """Bit for bit, whatever the key: a run may go on where there is no compiler."""
+    numbers = random_features(70, 0)
+    keys = RANDOM.integers(-(2**31), 2**31, 50).tolist() + [0, -1, 2**31 - 1, -(2**31)]
+    with left_out():
+        composed = Dropout(0.1, 1)
+    for key in keys:
+        forms = (form.by_row(numbers, Tensor(key, ms.int32)).asnumpy() for form in (Dropout(0.1, 1), composed))
+        np.testing.assert_array_equal(*forms)

@@ -11,6 +11,14 @@
 
 namespace albert {
 
+// mix_bits of src/dropout.py.
+inline int32_t mixed(int32_t bits) {
+  bits = static_cast<int32_t>(static_cast<uint32_t>(bits) * 2654435761u);
+  bits ^= bits >> 15;
+  bits = static_cast<int32_t>(static_cast<uint32_t>(bits) * 2246822519u);
+  return bits ^ bits >> 13;
+}
+
 // What dropout multiplies entries by: 1 / (1 - probability) where the fraction of an entry's hash is at least the
 // probability, else 0. The hashes are a product of two operands, factors by row (N, F) and by column (C or more, F); an
 // operand of rank 1 in their place means that there are none.

@@ -1,7 +1,7 @@
 // The operations of src/fused_layers.py: each reads its operands once and writes its results once.
 //
 // MindSpore calls every function with the addresses and shapes of its inputs and, behind them, of its outputs. All are
-// float32 but labels and rows where texts begin (int32). Rows are dealt out in as many equal parts as there are
+// float32 but labels, keys and rows where texts begin (int32). Rows are dealt out in as many equal parts as there are
 // threads; sums over rows add up what each part has summed, in their order, so that results depend on the number of
 // threads, and on nothing else.
 
@@ -163,6 +163,26 @@ OPERATION(attention_gradient) {
   const Operands o{data, ranks, shapes};
   float *const gradients[] = {o[13], o[14], o[15]}, *const biases[] = {o[16], o[17], o[18]};
   return Attention(o, 1).backward(o[0], o[12], gradients, biases);
+}
+
+// Whole numbers by row (N, F) below 128, a key () int32 -> factors by row (N, 2 F) of dropout's hashes
+OPERATION(row_factors) {
+  const Operands o{data, ranks, shapes};
+  const int64_t features = o.last(0);
+  const int64_t key = mixed(*static_cast<int32_t *>(data[1]));
+  std::vector<float> odd(features);
+  for (int64_t k = 0; k < features; ++k) odd[k] = 2 * (mixed(static_cast<int32_t>(key + k)) & 63) + 1;
+  each_row(o.rows(0), features, [&](int64_t i) {
+    const float *row = o[0] + i * features;
+    float *high = o[2] + 2 * i * features, *low = high + features;
+#pragma omp simd
+    for (int64_t k = 0; k < features; ++k) {
+      const float eighth = row[k] * odd[k] * 0x1p-3f, whole = std::floor(eighth);
+      high[k] = (whole - std::floor(whole * 0x1p-8f) * 0x1p8f) * 0x1p-11f;
+      low[k] = (eighth - whole) * 0x1p-11f;
+    }
+  });
+  return 0;
 }
 
 // x (N, C), factors by row (N, F) and by column (C, F) of dropout's hashes, probability (1) -> y (N, C); its own
