@@ -33,7 +33,7 @@ from src.layers import (
 TEXT_COLUMNS = ("input_ids", "input_mask", "segment_ids")
 MASKED_SCORE = -10000.0  # google's additive mask: exp(-10000) is 0 in float32 and the sum stays finite in float16
 LAYER_KEY_STEP = 1000003  # distance between the dropout keys of two layers
-KEPT_GRADIENTS = 100e6  # bytes of gradients of shared layers that wait to be added up, or one layer's
+KEPT_GRADIENTS = 100e6  # bytes, about, of the gradients of shared layers that wait to be added up
 
 
 def initialise_weights(network: nn.Cell, initializer_range: float, seed: int) -> None:
@@ -160,8 +160,8 @@ class _Boundary(nn.Cell):
     """Identity on x (N, H) and matrices ((M, K), ...) of each block, between two layers that have the same ones.
 
     In the gradient, what the layers behind it give each matrix is added up before the layers in front of it compute
-    theirs. Else all layers' would be kept until the first one's is there: 200 MB a layer of albert_xlarge. A boundary
-    takes a tenth of a second to compile, so that small layers have few.
+    theirs. Else all layers' would be kept until the first one's is there: 200 MB a layer of albert_xlarge.
+    Boundaries take time to compile, so that small layers have few (KEPT_GRADIENTS).
     """
 
     def __init__(self) -> None:
