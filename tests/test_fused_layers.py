@@ -459,7 +459,7 @@ def test_a_cache_that_others_can_write_to_is_not_used(
 def test_masks_are_the_same_in_both_forms() -> None:
     """Bit for bit, whatever the key: a run may go on where there is no compiler."""
     numbers = random_features(70, 0)
-    keys = RANDOM.integers(-(2**31), 2**31, 50).tolist() + [0, -1, 2**31 - 1, -(2**31)]
+    keys = [*RANDOM.integers(-(2**31), 2**31, 50).tolist(), 0, -1, 2**31 - 1, -(2**31)]
     with left_out():
         composed = Dropout(0.1, 1)
     for key in keys:
