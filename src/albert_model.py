@@ -218,13 +218,12 @@ class Encoder(nn.Cell):
                 for i in range(feed_forward_sets * self.inner)
             ]
         )
-
-        before = [(-1, -1), *self.layers[:-1]]
-        self.same_attention = [sets[0] == last[0] for sets, last in zip(self.layers, before, strict=True)]
-        self.same_feed_forward = [sets[1] == last[1] for sets, last in zip(self.layers, before, strict=True)]
+        # Two sets that both go through boundaries get each other's weights in MindSpore 2.10's gradient.
+        self.one_attention = attention_sets == self.inner == 1
+        self.one_feed_forward = feed_forward_sets == self.inner == 1
         layer_bytes = 4 * sum(parameter.size for parameter in self.layer_parameters(*self.layers[0]))
         together = max(1, round(KEPT_GRADIENTS / layer_bytes))
-        self.has_boundary = [i % together == 0 for i in range(len(self.layers))]
+        self.has_boundary = [i > 0 and i % together == 0 for i in range(len(self.layers))]
         self.boundary = _Boundary()
 
     def matrices(self, attention: int, feed_forward: int) -> tuple[tuple[tuple[Tensor, ...], ...], ...]:
@@ -256,14 +255,15 @@ class Encoder(nn.Cell):
         return [parameter for cell in cells for parameter in cell.trainable_params()]
 
     def construct(self, x: Tensor, score_mask: Tensor, dropout_key: Tensor) -> Tensor:
-        key, of_attentions, of_feed_forwards = dropout_key, (), ()
+        key = dropout_key
+        of_attentions, of_feed_forwards = self.matrices(*self.layers[0])
         for i in range(len(self.layers)):
             own = self.matrices(*self.layers[i])
-            if not self.same_attention[i]:
+            if not self.one_attention:
                 of_attentions = own[0]
             elif self.has_boundary[i]:
                 x, of_attentions = self.boundary(x, of_attentions)
-            if not self.same_feed_forward[i]:
+            if not self.one_feed_forward:
                 of_feed_forwards = own[1]
             elif self.has_boundary[i]:
                 x, of_feed_forwards = self.boundary(x, of_feed_forwards)
