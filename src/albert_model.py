@@ -103,7 +103,7 @@ class Embeddings(nn.Cell):
 class Block(nn.Cell):
     """A block of the encoder; subclasses have `output`, `dropout` and `layer_norm`.
 
-    Its weight matrices, `matrices`, come with each call, through a _Boundary where another layer has them, too.
+    Its weight matrices, `matrices`, come with each call, through _Boundary cells where all layers have the same ones.
     """
 
     def close(self, x: Tensor, matrix: Tensor, residual: Tensor, dropout_key: Tensor) -> Tensor:
@@ -157,7 +157,7 @@ class FeedForward(Block):
 
 
 class _Boundary(nn.Cell):
-    """Identity on x (N, H) and matrices ((M, K), ...) of each block, between two layers that have the same ones.
+    """Identity on x (N, H) and matrices ((M, K), ...) of each block, which all layers share, between two of them.
 
     In the gradient, what the layers behind it give each matrix is added up before the layers in front of it compute
     theirs. Else all layers' would be kept until the first one's is there: 200 MB a layer of albert_xlarge.

@@ -51,7 +51,7 @@ def columns() -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_recompute_changes_no_gradient(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The plain form has a boundary between all layers that share something; recompute adds gradients up by itself."""
+    """The plain form has boundaries between all layers that may have one; recompute adds gradients up by itself."""
     monkeypatch.setattr(albert_model, "KEPT_GRADIENTS", 1.0)
     changes, make = CASES[case]
     results = []
