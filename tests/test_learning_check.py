@@ -8,7 +8,7 @@ import pytest
 
 import run_pretrain
 from src import create_pretraining_data
-from src.albert_config import PRESETS
+from src.albert_config import PRESETS, fitted_initializer_range
 from src.create_pretraining_data import CreateDataConfig
 from src.training.learning_check import LearningCheck, learning_check, likely_causes
 from src.training.training_config import PretrainConfig
@@ -76,15 +76,18 @@ def test_what_is_held_out_and_hidden_decides_where_it_is_known(caplog: pytest.Lo
 
 
 def test_causes_are_those_that_the_settings_leave() -> None:
-    tiny = PRESETS["albert_tiny"].replace(use_relative_positions=True, initializer_range=0.036)
+    tiny = PRESETS["albert_tiny"].replace(use_relative_positions=True, initializer_range=0.02)
     good = PretrainConfig(optimizer_cfg={"AdamWeightDecay": {"learning_rate": 1e-3}})
     (last,) = likely_causes(good, tiny, updates=10_000)
     assert "vocabulary" in last
     settings = {"learning_rate": 2e-5, "beta2": 0.999, "warmup_steps": 300}
-    causes = likely_causes(PretrainConfig(optimizer_cfg={"AdamWeightDecay": settings}), PRESETS["albert_tiny"], 1000)
+    fitted = PRESETS["albert_tiny"].replace(initializer_range=fitted_initializer_range(312))
+    causes = likely_causes(PretrainConfig(optimizer_cfg={"AdamWeightDecay": settings}), fitted, 1000)
     beginnings = ("learning_rate 2e-05 is low", "the warm-up takes 30%", "absolute positions", "1000 updates in all")
-    beginnings += ("beta2 0.999", "initializer_range 0.02 is small for hidden_size 312 (auto: 0.036)", "the vocabulary")
+    beginnings += ("beta2 0.999", "initializer_range 0.036 is large for hidden_size 312 (0.018", "the vocabulary")
     assert [cause.startswith(start) for cause, start in zip(causes, beginnings, strict=True)] == [True] * 7
+    twice = PretrainConfig(optimizer_cfg={"AdamWeightDecay": {"learning_rate": 2e-3}})  # learns nothing at this width
+    assert likely_causes(twice, tiny, 10_000)[0].startswith("learning_rate 0.002 is high")
     corrected = PretrainConfig(optimizer_cfg={"AdamWeightDecay": settings | {"bias_correction": True}})
     assert not any("beta2" in cause for cause in likely_causes(corrected, PRESETS["albert_tiny"], 1000))
     wild = PretrainConfig(optimizer_cfg={"optimizer": "Lamb", "Lamb": {"learning_rate": 0.1, "warmup_steps": 10}})

@@ -15,7 +15,9 @@ NOISE = 0.02  # nats; a run that has learnt from context is further below unigra
 METRICS = (f"{EVAL_PREFIX}hidden_mlm_loss", f"{EVAL_PREFIX}mlm_loss", "mlm_loss")  # the first that a run has decides
 RATE_TIMES_WIDTH = 0.3  # of AdamWeightDecay and Adam: 1e-3 for 312 states, 4e-4 for 768
 LAMB_RATE = 0.007  # LTG-BERT's (Samuel et al. 2023), whatever the width
-FAR = 4.0  # times more or less than usual
+FAR = 4.0  # times less than usual, or, with LAMB, more
+TOO_HIGH = 1.5  # times more, with the others: 2e-3 learns nothing at a width of 256 (docs/pretraining.md)
+LARGE_START = 0.9  # of the fitted initializer_range, which learns nothing at 256 and 312; 0.02 does (the same ladder)
 FEW_UPDATES = 3000
 SLOW_BETA2 = 0.999
 
@@ -73,14 +75,14 @@ def likely_causes(config: PretrainConfig, architecture: AlbertConfig, updates: i
     """What in the settings of a run of so many updates may keep it at the unigram baseline, the likeliest first."""
     settings, hidden = config.optimizer_settings(), architecture.hidden_size
     optimizer, rate = settings["name"], settings["learning_rate"]
-    usual = LAMB_RATE if optimizer == "Lamb" else RATE_TIMES_WIDTH / hidden
+    usual, highest = (LAMB_RATE, FAR) if optimizer == "Lamb" else (RATE_TIMES_WIDTH / hidden, TOO_HIGH)
     far = f"for {optimizer} with hidden_size {hidden} (usual: about {usual:.2g})"
     warmup = settings["warmup_ratio"] or settings["warmup_steps"] / updates
     slow = optimizer == "AdamWeightDecay" and settings["beta2"] >= SLOW_BETA2 and not settings["bias_correction"]
     given, fitted = architecture.initializer_range, fitted_initializer_range(hidden)
     suspects = (
         (rate < usual / FAR, f"learning_rate {rate:g} is low {far}"),
-        (rate > usual * FAR, f"learning_rate {rate:g} is high {far}"),
+        (rate > usual * highest, f"learning_rate {rate:g} is high {far}"),
         (warmup > BEGUN, f"the warm-up takes {warmup:.0%} of the run (usual: a tenth or less)"),
         (
             not architecture.use_relative_positions,
@@ -88,7 +90,10 @@ def likely_causes(config: PretrainConfig, architecture: AlbertConfig, updates: i
         ),
         (updates < FEW_UPDATES, f"{updates} updates in all are few (a smaller batch or shorter examples make more)"),
         (slow, f"beta2 {settings['beta2']:g} makes the first updates too large (0.98, or bias_correction true)"),
-        (given < fitted / 1.5, f"initializer_range {given:g} is small for hidden_size {hidden} (auto: {fitted:.3f})"),
+        (
+            given > fitted * LARGE_START,
+            f"initializer_range {given:.2g} is large for hidden_size {hidden} ({fitted / 2:.2g} may do better)",
+        ),
         (True, "the vocabulary does not fit the text, or the text is no running text (look at some examples)"),
     )
     return [sentence for applies, sentence in suspects if applies]
