@@ -145,6 +145,7 @@ class Attention {
   };
 
   void add_text(int64_t first, int64_t length, const float *mask) {
+    if (length == 0) return;  // each_head would give such texts a share of the threads
     Text text{first, length, 0, 0, mask, nullptr};
     if (o_.ranks[first_ + 7] == 2) {
       const int64_t distance = o_.shapes[first_ + 7][0] / 2;
@@ -197,17 +198,6 @@ class Attention {
   void multiply(char op_a, char op_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
                 const float *b, int64_t ldb, float beta, float *c, int64_t ldc) {
     status_ |= sgemm()(op_a, op_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
-  }
-
-  // From (D, L) to rows (L, D) that are hidden_ apart, a cache line of each of the D at once.
-  void transpose(const float *from, int64_t length, int64_t apart, float *to) const {
-    constexpr int64_t kLine = 16;
-    for (int64_t begin = 0; begin < length; begin += kLine) {
-      const int64_t end = std::min(length, begin + kLine);
-      for (int64_t j = 0; j < size_; ++j) {
-        for (int64_t i = begin; i < end; ++i) to[i * hidden_ + j] = from[j * apart + i];
-      }
-    }
   }
 
   // A head's queries (scaled), keys and values with their biases, (L, D) each.
