@@ -357,7 +357,7 @@ def main(config: DeviceConfig) -> None:
         "target": f"{device.target}, device {device.device_id}",
         "software": f"Python {sys.version.split()[0]}, mindspore {version('mindspore')}, numpy {version('numpy')}",
         "CPU cores": str(len(os.sched_getaffinity(0))),
-        "C++ compiler": native_code.find_compiler() or "none: layers are not fused",
+        "C++ compiler": " ".join(native_code.find_compiler() or ["none: layers are not fused"]),
         "NVIDIA GPUs": ", ".join(gpus) or "none",
         "NVIDIA driver": nvidia_driver_version(),
         "GPU plugin": plugin.name if plugin else "none",

@@ -1,5 +1,6 @@
 """C++ of the project, compiled for this machine by its own compiler, once, and kept in the user's cache folder."""
 
+import atexit
 import contextlib
 import ctypes
 import functools
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from model_utils.errors import DeviceError, shorten
+from model_utils.files import scratch_folder, sync_to_disk
 
 logger = logging.getLogger(__name__)
 COMPILERS = ("c++", "g++", "clang++")  # the first that is found; CXX in the environment names another one
@@ -87,7 +89,12 @@ def _made(source: Path) -> Path | str:
     """The library, or what is in its way: its own `obstacle` says so, too."""
     try:
         library = build_library(source)
-        find_obstacle = ctypes.CDLL(str(library)).obstacle  # a compiled library need not be one that can be loaded
+        try:
+            loaded = ctypes.CDLL(str(library))
+        except OSError:  # a file of the cache that is damaged
+            library.unlink(missing_ok=True)
+            loaded = ctypes.CDLL(str(build_library(source)))
+        find_obstacle = loaded.obstacle  # a compiled library need not be one that can be used
         find_obstacle.restype = ctypes.c_char_p
         if not (obstacle := find_obstacle().decode()):
             return library
@@ -97,10 +104,11 @@ def _made(source: Path) -> Path | str:
     return obstacle
 
 
-def find_compiler() -> str | None:
-    """The C++ compiler's path, or None."""
-    named = os.environ.get("CXX")
-    return next((path for name in ([named] if named else COMPILERS) if (path := shutil.which(name))), None)
+def find_compiler() -> list[str] | None:
+    """The C++ compiler's path and the arguments that CXX gives it, as `ccache g++`; None: there is none."""
+    named = os.environ.get("CXX", "").split()
+    commands = [named] if named else [[name] for name in COMPILERS]
+    return next(([path, *rest] for name, *rest in commands if (path := shutil.which(name))), None)
 
 
 def cpu_description() -> str:
@@ -118,28 +126,30 @@ def build_library(source: Path) -> Path:
     Raises:
         DeviceError: there is no compiler, or it refuses the file.
     """
-    compiler = find_compiler()
-    if compiler is None:
+    command = find_compiler()
+    if command is None:
         named = os.environ.get("CXX")
         looked_for = f"{named}, which CXX names" if named else ", ".join(COMPILERS)
         raise DeviceError(f"no C++ compiler is installed (looked for {looked_for})")
-    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
+    compiler = " ".join(command)
+    version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False).stdout
     sources = [file.read_text("utf-8") for file in (source, *sorted(source.parent.glob("*.h")))]
     made_of = "\0".join((*sources, compiler, version, *FLAGS, cpu_description()))
-    library = _cache_folder() / f"{source.parent.name}-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.so"
+    folder = _cache_folder()
+    library = folder / f"{source.parent.name}-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.so"
     if library.is_file():
         return library
     logger.info(f"compiling {source.name} with {compiler}, once: {library}")
-    temporary = library.with_suffix(f".{os.getpid()}")
     try:
-        _run_to_the_end([compiler, *FLAGS, str(source), "-o", str(temporary)])
-        temporary.replace(library)
+        with scratch_folder(folder, "library") as scratch:
+            made = scratch / library.name
+            _run_to_the_end([*command, *FLAGS, str(source), "-o", str(made)])
+            sync_to_disk(made)
+            made.replace(library)
     except subprocess.CalledProcessError as error:
         raise DeviceError(f"{compiler} cannot compile {source}: {shorten(error.stderr.strip())}") from error
     except subprocess.TimeoutExpired as error:
         raise DeviceError(f"{compiler} has not compiled {source} in {SECONDS} s") from error
-    finally:
-        temporary.unlink(missing_ok=True)
     return library
 
 
@@ -171,5 +181,6 @@ def _cache_folder() -> Path:
     except (OSError, RuntimeError) as error:
         reason = f"there is no folder to keep it in: {error}"
     temporary = Path(tempfile.mkdtemp(prefix="albert-mindspore-"))
+    atexit.register(shutil.rmtree, temporary, ignore_errors=True)
     logger.warning(f"C++ is compiled again by every process, into {temporary}: {reason}")
     return temporary

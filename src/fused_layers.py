@@ -9,6 +9,7 @@ C, K and M columns of anything.
 
 import ctypes
 import functools
+import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from model_utils.device import FPMATH_MODE
 from model_utils.native_code import library_for, threads
 from src.layer_form import on_cpu
 
+logger = logging.getLogger(__name__)
 SOURCE = Path(__file__).parent / "native" / "operations.cc"
 
 
@@ -64,9 +66,13 @@ def prepackings() -> int:
     return _own_function("prepackings")()
 
 
+@functools.cache
 def _prepacks() -> bool:
-    """Whether weights can be prepacked."""
-    return prepacked_size((1, 1)) != [0]
+    """Whether weights can be prepacked; the log says so where they cannot."""
+    possible = prepacked_size((1, 1)) != [0]
+    if not possible:
+        logger.info("this oneDNN prepacks no weights: products with few rows take longer where layers share weights")
+    return possible
 
 
 def _operation(name: str, shapes: Callable, outputs: int = 1) -> ops.Custom:

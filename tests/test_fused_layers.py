@@ -1,6 +1,7 @@
 """Layers in C++ compute what the composed ones do, and are only used where they can be."""
 
 import contextlib
+import ctypes
 import logging
 import os
 import subprocess
@@ -24,6 +25,7 @@ from src.albert_for_pre_training import AlbertForPreTraining
 from src.attention import SeparateProducts
 from src.dropout import Dropout, random_features
 from src.layer_form import made_for
+from tests.conftest import ROOT
 from tests.helpers.gradients import Gradients
 from tests.helpers.layer_inputs import RANDOM, Attend, attention_inputs, normal
 from tests.helpers.tiny_model import KEY, TINY, batch
@@ -375,6 +377,23 @@ def test_a_library_is_compiled_once_and_is_there_whole_or_not_at_all(
     assert sorted(path.suffix for path in library.parent.iterdir()) == [".so", ".so", ".so"]
 
 
+def test_a_compiler_may_be_named_with_arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    source = tmp_path / "one.cc"
+    source.write_text('extern "C" __attribute__((visibility("default"))) int one() { return ONE; }')
+    monkeypatch.setenv("CXX", f"{find_compiler()[0]} -DONE=7")
+    assert ctypes.CDLL(str(build_library(source))).one() == 7
+
+
+def test_a_library_that_was_damaged_is_compiled_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    source = tmp_path / "none.cc"
+    source.write_text('extern "C" __attribute__((visibility("default"))) const char *obstacle() { return ""; }')
+    library = build_library(source)
+    library.write_bytes(b"")
+    assert library_for(source) == library and library.stat().st_size > 0
+
+
 def test_as_many_threads_as_the_user_says_or_one_a_core() -> None:
     script = (
         "import os, sys; from model_utils.device import setup_device; setup_device('CPU', threads=int(sys.argv[1]))\n"
@@ -452,8 +471,12 @@ def test_a_cache_that_others_can_write_to_is_not_used(
     source = tmp_path / "one.cc"
     source.write_text('extern "C" int one() { return 1; }')
     with caplog.at_level(logging.WARNING):
-        assert build_library(source).parent.name.startswith("albert-mindspore-")
+        folder = build_library(source).parent
+    assert folder.name.startswith("albert-mindspore-")
     assert "is not a folder that this user alone can write to" in caplog.text
+    script = "import sys; from model_utils.native_code import _cache_folder; print(_cache_folder().is_dir())"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n" and sorted(tmp_path.glob("albert-mindspore-*")) == [folder]  # its own is gone
 
 
 def test_masks_are_the_same_in_both_forms() -> None:
