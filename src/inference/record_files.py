@@ -67,7 +67,9 @@ def read_records(file: str, input_format: str, text_key: str) -> Iterator[Number
     for line, raw in _raw_lines(file):
         try:
             text = decode(raw, Path(file), 0).removeprefix("\ufeff" if line == 1 else "")
-            record = parse_json(text) if input_format == JSON_LINES and text.strip() else text.rstrip("\r\n")
+            if input_format == JSON_LINES and not text.strip():
+                continue
+            record = parse_json(text) if input_format == JSON_LINES else text.rstrip("\r\n")
         except DataError:
             yield NumberedRecord(line, {}, f"line {line} is not UTF-8 text")
         except UnwritableError as error:
@@ -79,7 +81,7 @@ def read_records(file: str, input_format: str, text_key: str) -> Iterator[Number
                 yield NumberedRecord(line, {text_key: record})
             elif isinstance(record, dict):
                 yield NumberedRecord(line, record)
-            elif record:
+            else:
                 yield NumberedRecord(line, {}, f"line {line} is not a JSON object")
 
 
