@@ -52,10 +52,12 @@ def records_of(path: Path, content: bytes, input_format: str = "auto") -> list[t
 def test_json_lines(tmp_path: Path) -> None:
     content = (
         b'\xef\xbb\xbf{"text_a": "x", "id": 1}\r\n\n{"text_a"\n[1]\n{"text_a": "\xff"}\n{"text_a": "\xe5\xa5\xbd"}'
+        b'\n \t\nnull\n0\nfalse\n""\n[]\n{}'
     )
     found = records_of(tmp_path / "a.jsonl", content)
-    assert [line for line, _ in found] == [1, 3, 4, 5, 6]
-    assert found[0][1] == {"text_a": "x", "id": 1} and found[-1][1] == {"text_a": "好"}
+    assert [line for line, _ in found] == [1, 3, 4, 5, 6, *range(8, 14)]
+    assert found[0][1] == {"text_a": "x", "id": 1} and found[4][1] == {"text_a": "好"} and found[-1][1] == {}
+    assert [error for _, error in found[5:-1]] == [f"line {line} is not a JSON object" for line in range(8, 13)]
     assert "line 3 is not JSON" in found[1][1]
     assert found[2][1] == "line 4 is not a JSON object" and found[3][1] == "line 5 is not UTF-8 text"
 
@@ -370,7 +372,7 @@ def test_many_masks_are_computed_in_parts(tmp_path: Path, monkeypatch: pytest.Mo
         assert [len(one) for one in answer["predictions"]] == [len(one) for one in before["predictions"]]
         for one, other in zip(answer["predictions"], before["predictions"], strict=True):
             assert one[0]["probability"] == pytest.approx(other[0]["probability"], abs=1e-6)
-    assert calls == [(2, 1), (1, 9), (2, 2), (1, 2)]
+    assert calls == [(2, 1), (1, 16), (2, 2), (1, 2)]
 
 
 def test_a_mask_stands_where_the_text_has_it(classifier: Path) -> None:
@@ -463,6 +465,16 @@ def test_flags_that_contradict_each_other(arguments: list[str], sentence: str) -
 def messages_of(caplog: pytest.LogCaptureFixture, start: str) -> list[str]:
     """Messages that begin so."""
     return [message for record in caplog.records if (message := record.getMessage()).startswith(start)]
+
+
+def test_numbers_of_masks_share_shapes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    predictor = ModelFolder.load(make_folder(tmp_path / "run", "fill_mask")).predictor()
+    with caplog.at_level("INFO", logger="src.inference.network_batches"):
+        for masks in range(1, 9):
+            (answer,) = predictor.predict([{"text": "a " * (9 - masks) + "[MASK] " * masks}])
+            assert len(answer["predictions"]) == masks
+    said = [message.rpartition(", ")[2] for message in messages_of(caplog, "compiling")]
+    assert said == [f"{places} places of a text" for places in (1, 2, 4, 8)]
 
 
 def test_few_shapes_are_compiled_and_said(classifier: Path, caplog: pytest.LogCaptureFixture) -> None:

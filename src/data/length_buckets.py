@@ -50,6 +50,11 @@ def paying_boundaries(lengths: np.ndarray, batches: float, step: int = WIDTH_STE
     return min(choices, key=cost)
 
 
+def power_of_two(number: int) -> int:
+    """The least that is not less."""
+    return 1 << (number - 1).bit_length()
+
+
 def graded_widths(lengths: np.ndarray, shortest: int, longest: int) -> np.ndarray:
     """Widths for rows (rows,) that fit each of them with less than a quarter of padding above 32 tokens.
 

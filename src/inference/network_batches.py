@@ -17,7 +17,7 @@ from src.albert_config import AlbertConfig
 from src.albert_model import TEXT_COLUMNS
 from src.data.feature_cache import Features
 from src.data.feature_files import Column
-from src.data.length_buckets import graded_widths
+from src.data.length_buckets import graded_widths, power_of_two
 from src.data.packing import pack_texts
 from src.finetune_eval_model import PackedNetwork
 from src.tasks.task_info import TaskInfo
@@ -105,7 +105,7 @@ class PackedBatches(NetworkBatches):
         further = [features.columns[name] for name in self.network.further_columns]
         widths = tuple(column.width for column in further if not column.per_token)  # such as places of masks
         size, number, places, *_ = shape = self._shape(tokens, parts, width, most, widths)
-        self.announce(shape, f"{size} tokens")
+        self.announce(shape, f"{size} tokens" + "".join(f", {each} places of a text" for each in widths))
         ends = np.cumsum(lengths)
         for part in parts:
             texts = (self.texts * part[:, None] + np.arange(self.texts)).ravel()
@@ -200,8 +200,3 @@ def padded(features: Features, name: str, rows: np.ndarray, width: int) -> np.nd
 def filled_up(rows: np.ndarray, number: int) -> np.ndarray:
     """As many row numbers, -1 behind those given."""
     return np.append(rows, np.full(number - len(rows), -1))
-
-
-def power_of_two(number: int) -> int:
-    """The least that is not less."""
-    return 1 << (number - 1).bit_length()

@@ -9,6 +9,7 @@ from mindspore import Tensor
 from model_utils.errors import DataError
 from src.albert_config import AlbertConfig
 from src.data.feature_cache import Features
+from src.data.length_buckets import power_of_two
 from src.finetune_eval_model import PackedNetwork
 from src.inference.network_batches import PackedBatches, PaddedBatches
 from src.tasks import TASKS
@@ -81,7 +82,8 @@ class Predictor:
         most = 0
         for item in items:
             outputs = self._answerer.outputs_of(item[1])
-            if len(group) == _RECORDS_AT_ONCE or (group and (len(group) + 1) * max(most, outputs) > _OUTPUTS_AT_ONCE):
+            rows = power_of_two(len(group) + 1)  # those that fill a batch up among them
+            if len(group) == _RECORDS_AT_ONCE or (group and rows * max(most, outputs) > _OUTPUTS_AT_ONCE):
                 yield group
                 group, most = [], 0
             group.append(item)

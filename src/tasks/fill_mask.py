@@ -11,6 +11,7 @@ from model_utils.errors import DataError
 from src.create_finetune_data import token_columns
 from src.data.feature_cache import Features
 from src.data.feature_files import Column, Ragged
+from src.data.length_buckets import power_of_two
 from src.finetune_eval_model import EncoderOutputs, FillMaskScores
 from src.tasks.answerer import Answer, Answerer, Outputs, Probability, Record
 from src.tasks.classification import ClassificationAnswerer
@@ -58,7 +59,7 @@ class MaskAnswerer(Answerer):
         return ids, [place for place, token in enumerate(ids) if token == self.tokenizer.mask_id]
 
     def outputs_of(self, item: tuple[list[int], list[int]]) -> int:
-        return len(item[1]) * self.tokenizer.vocab_size
+        return power_of_two(len(item[1])) * self.tokenizer.vocab_size
 
     def features(self, items: Sequence[tuple[list[int], list[int]]]) -> Features:
         counts = np.array([len(ids) for ids, _ in items], np.int64)
@@ -66,7 +67,7 @@ class MaskAnswerer(Answerer):
         columns = token_columns(self.tokenizer, self.length)
         filled = (ids, np.ones_like(ids), np.zeros_like(ids))
         values = {name: Ragged(column, counts) for name, column in zip(columns, filled, strict=True)}
-        most = max(len(places) for _, places in items)
+        most = power_of_two(max(len(places) for _, places in items))  # each number is compiled for itself
         positions = np.array([places + [0] * (most - len(places)) for _, places in items], np.int32)
         columns["masked_lm_positions"] = Column("int32", most)
         values["masked_lm_positions"] = Ragged(positions.ravel(), np.full(len(items), most))
