@@ -328,6 +328,21 @@ def test_an_exception_fails_no_other_request_of_its_batch() -> None:
     assert [len(call) for call in predictor.calls] == [1, 3, 1, 1, 1]
 
 
+def test_after_a_failed_call_nothing_is_computed_that_nobody_waits_for() -> None:
+    predictor = ScriptedPredictor("regression", fail_at("bad", ValueError()))
+
+    async def play(api: httpx2.AsyncClient) -> None:
+        predictor.go.clear()
+        bad, gone = (asyncio.create_task(post(api, text)) for text in ("bad", "gone"))
+        assert await asyncio.to_thread(predictor.started.wait, 30)
+        gone.cancel()
+        predictor.go.set()
+        assert (await bad).status_code == 500
+
+    in_one_loop(create_app(predictor, Limits(window=0.5)), play)
+    assert [len(call) for call in predictor.calls] == [2, 1]
+
+
 def test_answers_that_break_the_promise_are_a_500() -> None:
     predictor = ScriptedPredictor("regression")
     predictor.predict = lambda records: []
@@ -415,6 +430,8 @@ def respond(record):
         os.kill(os.getpid(), signal.SIGTERM)
     if record["text_a"] == "sleep":
         time.sleep(3)
+    if record["text_a"] == "large":
+        return {"error": "e" * 30_000_000}
     return {"score": 1.0}
 
 limits = Limits(body=100_000, headers_time=1, body_time=1, answer_time=3, graceful_timeout=1)
@@ -507,6 +524,16 @@ def test_connections_whose_clients_take_too_long_are_ended(server: Any) -> None:
     assert httpx2.get(f"{address}/health").status_code == 200
     os.kill(process.pid, signal.SIGTERM)
     assert ends_well(process)
+
+
+def test_an_answer_may_be_taken_for_longer_than_the_next_headers_may_take(server: Any) -> None:
+    _, address = server
+    large = WHOLE.replace(b'"a"}', b'"large"}')
+    connection = connect(address, HEAD + str(len(large)).encode() + b"\r\n\r\n", large)
+    reply = connection.recv(1)
+    time.sleep(1.4)
+    reply += read_all(connection)
+    assert reply.startswith(b"HTTP/1.1 200 OK") and reply.count(b"e" * 1000) == 30_000
 
 
 def test_a_process_survives_bad_clients_and_finishes_what_runs_at_sigterm(server: Any) -> None:

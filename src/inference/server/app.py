@@ -161,7 +161,7 @@ def serve(
             app,
             http=partial(TimedConnection, limits),
             ws="none",
-            timeout_keep_alive=limits.headers_time + limits.body_time,  # later than TimedConnection's own
+            timeout_keep_alive=limits.headers_time + 2 * limits.body_time,  # later than TimedConnection's own
             timeout_graceful_shutdown=limits.graceful_timeout,
             log_level="warning",
             access_log=False,

@@ -89,7 +89,8 @@ class MicroBatcher:
         except PredictionError as error:
             if len(batch) > 1:  # one request's fault is not to be the others'
                 for request in batch:
-                    await self._answer_together([request])
+                    if not request.answers.done():  # its client has waited as long as it would
+                        await self._answer_together([request])
             else:
                 logger.exception("the predictor failed on %d records", len(records))
                 _settle(batch[0], error)

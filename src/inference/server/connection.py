@@ -54,7 +54,10 @@ class TimedConnection(H11Protocol):
             self._timer.cancel()
         # While the server has its turn, the application watches the time; beyond it somebody does not take the answer.
         last_resort = self._limits.answer_time + self._limits.body_time
-        self._timer = self.loop.call_later(self._seconds.get(part[1], last_resort), self._give_up)
+        seconds = self._seconds.get(part[1], last_resort)
+        if part[1] is h11.IDLE and self.transport.get_write_buffer_size():  # the last answer is still to be taken
+            seconds += self._limits.body_time
+        self._timer = self.loop.call_later(seconds, self._give_up)
 
     def _give_up(self) -> None:
         if self.conn.their_state is h11.SEND_BODY or self.conn.trailing_data[0]:
