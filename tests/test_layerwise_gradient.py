@@ -1,6 +1,7 @@
 """Recompute: the same updates, in less memory; and training's memory does not grow."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import mindspore as ms
 import numpy as np
@@ -8,12 +9,14 @@ import pytest
 from mindspore import Tensor
 
 from benchmarks.soak import SoakConfig, measure
+from model_utils.native_code import left_out
 from src import albert_model
 from src.albert_config import AlbertConfig
 from src.albert_for_finetune import AlbertForMultipleChoice, AlbertForSpanSearch
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.albert_model import TrainingNetwork
 from src.finetune_eval_model import MultipleChoiceScores, SpanSearchScores
+from src.layer_form import made_for
 from src.training.layerwise_gradient import LayerwiseGradient
 from src.training.optimizer import build_optimizer
 from src.training.run_plan import LossScale
@@ -23,6 +26,13 @@ from tests.helpers.tiny_model import KEY, OPTIMIZER_SETTINGS, TINY, batch
 SMALL = TINY.replace(
     num_hidden_layers=3, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.1, classifier_dropout_prob=0.1
 )
+
+
+def in_form(form: AbstractContextManager, config: AlbertConfig) -> TrainingNetwork:
+    with form:
+        return AlbertForPreTraining(config)
+
+
 CASES: dict[str, tuple[dict, Callable[[AlbertConfig], TrainingNetwork]]] = {
     "groups of two inner layers": (
         {"num_hidden_layers": 4, "num_hidden_groups": 2, "inner_group_num": 2},
@@ -37,6 +47,8 @@ CASES: dict[str, tuple[dict, Callable[[AlbertConfig], TrainingNetwork]]] = {
         {"share_parameters": "none"},
         lambda config: AlbertForMultipleChoice(MultipleChoiceScores(config, 2)),
     ),
+    "composed layers": ({}, lambda config: in_form(left_out(), config)),
+    "layers for a GPU, float16": ({"compute_type": "float16"}, lambda config: in_form(made_for("GPU"), config)),
     "span search": ({}, lambda config: AlbertForSpanSearch(SpanSearchScores(config, 2, 2))),
 }
 
