@@ -24,7 +24,7 @@ shape=(--albert_network albert_tiny --albert_cfg.hidden_size 128 --albert_cfg.nu
 
 finetune() { # FOLDER ARGUMENTS...: learn which part of the standard library a docstring belongs to
     python run_classifier.py --save_finetune_checkpoint_path "$@" --data_dir "$folder/parts" --text_a_column docstring \
-        --label_column part --feature_dir "$folder/features" --max_seq_length 64 --length_buckets 2 --epoch_num 4 \
+        --label_column part --feature_dir "$folder/features" --max_seq_length 64 --epoch_num 4 \
         --optimizer_cfg.AdamWeightDecay.learning_rate 5e-4
 }
 
