@@ -1,6 +1,7 @@
 """Raw text to answers, loading and compilation counted, here and with transformers: python -m benchmarks.predict.
 
-Both sides answer the same file with the same weights, which are random, as whole commands in turn.
+Both sides answer the same file with the same weights, which are random, as whole commands in turn. Beside them stands
+what the matrix products of all records alone would take at the speed of large square ones.
 """
 
 import json
@@ -12,8 +13,10 @@ from statistics import median
 from typing import Any
 
 from benchmarks.commands import measure_in_turns, run_command
+from benchmarks.machine import MatrixProducts
 from benchmarks.random_model import random_models
 from benchmarks.transformers_answers import TASKS, AnswersConfig
+from benchmarks.turns import Contender
 from model_utils.config import run_main
 from model_utils.schema import Config, option
 from src.albert_config import PRESETS
@@ -54,6 +57,22 @@ def records_of(config: PredictionConfig) -> Iterator[dict[str, str]]:
                 yield {"question": question["question"], "context": paragraph["context"]}
 
 
+class RecordProducts(MatrixProducts):
+    """Of a folder's network, too."""
+
+    def tokens_and_operations(self, model: Path, records: Path) -> tuple[int, float]:
+        """Tokens of the records' rows without padding, and the floating-point operations of products with them."""
+        from src.model_folder import ModelFolder
+        from src.tasks import TASKS as SPECS
+        from src.training.flops import forward_flops
+
+        folder = ModelFolder.load(model)
+        answerer = SPECS[folder.task_info.task].answerer(folder.task_info, folder.tokenizer, ("", ""))
+        items = [answerer.read(json.loads(line)) for line in records.open(encoding="utf-8")]
+        lengths = answerer.features(items).values["input_ids"].counts.tolist()
+        return sum(lengths), sum(forward_flops(folder.architecture, 1, length) for length in lengths)
+
+
 class Sides:
     """The commands of both sides on one file in a folder."""
 
@@ -66,6 +85,7 @@ class Sides:
         architecture = PRESETS[config.albert_network]
         of_model = architecture, config.task, config.spm_model_file, LENGTH[config.task], folder
         self.model, self.theirs_model = random_models(*of_model)
+        self.checkpoint = self.model
         if config.source == "mindir":
             export = ExportConfig(export_ckpt_file=self.model, export_file_name=folder / "model")
             run_command("export", export, folder / "export.log")
@@ -106,11 +126,18 @@ def compare(config: PredictionConfig, folder: Path) -> dict[str, Any]:
     best = min(trials, key=trials.__getitem__)
     logger.info(f"seconds of transformers by batch size: {trials}")
     seconds: dict[str, list[float]] = {OURS: [], THEIRS: []}
-    for _ in range(config.rounds):
-        seconds[OURS].append(sides.ours())
-        seconds[THEIRS].append(sides.theirs(int(best)))
+    speeds = []
+    with Contender(RecordProducts) as products:
+        tokens, operations = products.call("tokens_and_operations", sides.checkpoint, sides.input)
+        for _ in range(config.rounds):
+            seconds[OURS].append(sides.ours())
+            seconds[THEIRS].append(sides.theirs(int(best)))
+            speeds.append(products.call("flops_per_second"))
     return {
         "records": sides.number,
+        "tokens": tokens,
+        "operations": operations,
+        "products": speeds,
         "seconds": seconds,
         "batch_size": int(best),
         "seconds_by_batch_size": trials,
@@ -125,6 +152,11 @@ def report(figures: dict[str, Any]) -> str:
         f"{figures['records'] / median(each):.1f} records/s"
         for name, each in figures["seconds"].items()
     ]
+    speed = median(figures["products"])
+    lines.append(
+        f"the matrix products of {figures['tokens']:,} tokens, {figures['operations'] / 1e9:,.0f} GFLOP: "
+        f"{figures['operations'] / speed:.1f} s at the {speed / 1e9:.0f} GFLOP/s of large square ones"
+    )
     ours, theirs = figures["seconds"].values()
     lines.append(
         f"transformers, with its fastest batch size {figures['batch_size']}, takes {median(theirs) / median(ours):.3f} "

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -159,6 +160,7 @@ def test_both_sides_answer_alike(task: str, shared: Path) -> None:
     command += ["--spm_model_file", str(shared / "data/vocab/30k-clean.model")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    assert re.search(r"the matrix products of [\d,]+ tokens, [\d,]+ GFLOP: [\d.]+ s at the \d+ GFLOP/s", done.stdout)
     agreement = float(done.stdout.split("; ")[-1].split("%")[0])
     assert agreement >= {"classification": 100, "squad_v1": 5}[task]  # spans of random scores
 
