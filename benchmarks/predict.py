@@ -70,7 +70,8 @@ class RecordProducts(MatrixProducts):
         answerer = SPECS[folder.task_info.task].answerer(folder.task_info, folder.tokenizer, ("", ""))
         items = [answerer.read(json.loads(line)) for line in records.open(encoding="utf-8")]
         lengths = answerer.features(items).values["input_ids"].counts.tolist()
-        return sum(lengths), sum(forward_flops(folder.architecture, 1, length) for length in lengths)
+        reads_tokens = folder.network().scores.reads_tokens
+        return sum(lengths), sum(forward_flops(folder.architecture, 1, each, 0, reads_tokens) for each in lengths)
 
 
 class Sides:

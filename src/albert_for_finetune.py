@@ -7,9 +7,8 @@ Shape letters: B batch, L length, C labels or choices.
 import mindspore as ms
 from mindspore import Tensor, ops
 
-from src.albert_for_pre_training import gather_positions
 from src.albert_model import TrainingNetwork
-from src.finetune_eval_model import FORBIDDEN
+from src.finetune_eval_model import FORBIDDEN, gather_positions
 
 
 class AlbertForSequenceClassification(TrainingNetwork):

@@ -14,13 +14,6 @@ from src.albert_model import TEXT_COLUMNS, ScoresNetwork, TrainingNetwork
 from src.layers import Dense, LayerNorm, add_bias, bias_activation, compute_dtype, cross_entropy, dense_product
 
 
-def gather_positions(sequence: Tensor, positions: Tensor) -> Tensor:
-    """States of sequence (B, L, H) at positions (B, P) of each example, one a row: (B * P, H)."""
-    batch, length, hidden = sequence.shape
-    starts = ops.range(0, batch, 1).astype(ms.int32).reshape((-1, 1)) * length
-    return ops.gather(sequence.reshape((-1, hidden)), (positions + starts).reshape((-1,)), 0)
-
-
 class MaskedTokenHead(nn.Cell):
     """Scores over the vocabulary for the rows given: (M, H) -> (M, V) float32; the output matrix is the embeddings'."""
 
@@ -55,8 +48,13 @@ class PreTrainingScores(ScoresNetwork):
         self.mlm = MaskedTokenHead(config)
         self.sop = Dense(config.hidden_size, 2)
 
+    def read_rows(self, texts: tuple[Tensor, ...], further: tuple[Tensor, ...]) -> Tensor:
+        return self.albert.rows_of(texts, further[0])
+
     def head(self, sequence: Tensor, pooled: Tensor, positions: Tensor, dropout_key: Tensor) -> tuple[Tensor, Tensor]:
-        mlm_logits = self.mlm(gather_positions(sequence, positions), self.albert.embeddings.word_embeddings)
+        """sequence (B, 1 + P, H): the first token and those at the positions."""
+        states = sequence[:, 1:].reshape((-1, sequence.shape[-1]))
+        mlm_logits = self.mlm(states, self.albert.embeddings.word_embeddings)
         return mlm_logits.reshape((*positions.shape, -1)), self.sop(pooled)
 
 

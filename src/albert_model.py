@@ -130,9 +130,19 @@ class SelfAttention(Block):
         projections = self.attention.matrices(self.query.weight, self.key.weight, self.value.weight)
         return (*projections, self.output.weight)
 
-    def construct(self, x: Tensor, matrices: tuple[Tensor, ...], score_mask: Tensor, dropout_key: Tensor) -> Tensor:
+    def construct(
+        self,
+        x: Tensor,
+        matrices: tuple[Tensor, ...],
+        score_mask: Tensor,
+        dropout_key: Tensor,
+        read_rows: Tensor = None,
+    ) -> Tensor:
+        """read_rows (R,) int32: of the result, of which no others are made, (R, H); None: all."""
         biases = self.query.bias, self.key.bias, self.value.bias
         context = self.attention(x, matrices[:-1], biases, score_mask, dropout_key)
+        if read_rows is not None:
+            context, x = ops.gather(context, read_rows, 0), ops.gather(x, read_rows, 0)
         return self.close(context, matrices[-1], x, dropout_key)
 
 
@@ -193,7 +203,7 @@ def sharing_plan(config: AlbertConfig) -> list[tuple[int, int]]:
 
 
 class Encoder(nn.Cell):
-    """num_hidden_layers layers over few sets of parameters: (N, H) -> (N, H).
+    """num_hidden_layers layers over few sets of parameters: (N, H) -> (N, H), or of the `read_rows` alone (R, H).
 
     The layers stand one after the other in the graph: a `while` would compile faster, but its gradient never gives back
     some memory of each call, and a MINDIR with it serves one shape only.
@@ -242,10 +252,12 @@ class Encoder(nn.Cell):
         x: Tensor,
         score_mask: Tensor,
         key: Tensor,
+        read_rows: Tensor = None,
     ) -> Tensor:
         of_attentions, of_feed_forwards = matrices
         for inner in range(self.inner):
-            x = self.attentions[attention * self.inner + inner](x, of_attentions[inner], score_mask, key)
+            rows = read_rows if inner == self.inner - 1 else None
+            x = self.attentions[attention * self.inner + inner](x, of_attentions[inner], score_mask, key, rows)
             x = self.feed_forwards[feed_forward * self.inner + inner](x, of_feed_forwards[inner], key)
         return x
 
@@ -254,7 +266,7 @@ class Encoder(nn.Cell):
         cells += [self.feed_forwards[feed_forward * self.inner + inner] for inner in range(self.inner)]
         return [parameter for cell in cells for parameter in cell.trainable_params()]
 
-    def construct(self, x: Tensor, score_mask: Tensor, dropout_key: Tensor) -> Tensor:
+    def construct(self, x: Tensor, score_mask: Tensor, dropout_key: Tensor, read_rows: Tensor = None) -> Tensor:
         key = dropout_key
         of_attentions, of_feed_forwards = self.matrices(*self.layers[0])
         for i in range(len(self.layers)):
@@ -267,7 +279,8 @@ class Encoder(nn.Cell):
                 of_feed_forwards = own[1]
             elif self.has_boundary[i]:
                 x, of_feed_forwards = self.boundary(x, of_feed_forwards)
-            x = self.layer(*self.layers[i], (of_attentions, of_feed_forwards), x, score_mask, key)
+            rows = read_rows if i == len(self.layers) - 1 else None
+            x = self.layer(*self.layers[i], (of_attentions, of_feed_forwards), x, score_mask, key, rows)
             key = key + LAYER_KEY_STEP
         return x
 
@@ -313,18 +326,36 @@ class AlbertModel(nn.Cell):
             states = self.embeddings(input_ids, segment_ids, dropout_key)
         return self.encoder.embedding_hidden_mapping(states)
 
-    def outputs(self, states: Tensor, texts: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-        """Of the last layer's states (N, H)."""
-        number = texts[-1].shape[0]  # of texts, in either form
+    def rows_of(self, texts: tuple[Tensor, ...], positions: Tensor | None = None) -> Tensor:
+        """The rows of each text's first token and of those at its positions (B, P) int32: (B (1 + P),) int32."""
         if len(texts) == len(PACKED_COLUMNS):
+            _, _, _, _, places = texts
+            first = places[:, :1]
+            others = None if positions is None else ops.gather_elements(places, 1, positions)
+        else:
+            batch, length = texts[0].shape
+            first = (ops.range(0, batch, 1).astype(ms.int32) * length).reshape((-1, 1))
+            others = None if positions is None else first + positions
+        return (first if others is None else ops.concat((first, others), 1)).reshape((-1,))
+
+    def outputs(self, states: Tensor, texts: tuple[Tensor, ...], read_rows: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Of the last layer's states, as `encode` has them."""
+        number = texts[-1].shape[0]  # of texts, in either form
+        if read_rows is None and len(texts) == len(PACKED_COLUMNS):
             _, _, _, _, places = texts
             states = ops.gather(states, places.reshape((-1,)), 0)
         sequence = states.reshape((number, -1, self.hidden_size))
         return sequence, sigmoid_tanh(self.pooler(sequence[:, 0]))
 
-    def encode(self, texts: tuple[Tensor, ...], dropout_key: Tensor) -> tuple[Tensor, Tensor]:
-        states = self.encoder(self.first_states(texts, dropout_key), self.score_mask(texts), dropout_key)
-        return self.outputs(states, texts)
+    def encode(
+        self, texts: tuple[Tensor, ...], dropout_key: Tensor, read_rows: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """read_rows (B R,) int32: R of each text, its first token first, which sequence_output (B, R, H) has alone.
+
+        What the last layer would compute of other rows behind attention is left out.
+        """
+        states = self.encoder(self.first_states(texts, dropout_key), self.score_mask(texts), dropout_key, read_rows)
+        return self.outputs(states, texts, read_rows)
 
     def construct(
         self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor, dropout_key: Tensor
@@ -336,8 +367,8 @@ class ScoresNetwork(nn.Cell):
     """The backbone and a head, whose weights are to be drawn by a TrainingNetwork or loaded.
 
     Inputs: the columns of `input_columns`, (B, *) int32, TEXT_COLUMNS first; then dropout_key () int32. Outputs: the
-    tensors of `output_names`, which `head` makes of the backbone's outputs and the further inputs; those in
-    `per_token_outputs` have an entry for every token.
+    tensors of `output_names`, which `head` makes of the backbone's outputs for the `read_rows` and the further inputs;
+    those in `per_token_outputs` have an entry for every token.
     """
 
     input_columns: tuple[str, ...] = TEXT_COLUMNS
@@ -354,16 +385,21 @@ class ScoresNetwork(nn.Cell):
         """The backbone's inputs: the columns themselves, unless a row holds several sequences."""
         return input_ids, input_mask, segment_ids
 
-    def encode(self, texts: tuple[Tensor, ...], dropout_key: Tensor) -> tuple[Tensor, Tensor]:
+    def read_rows(self, texts: tuple[Tensor, ...], further: tuple[Tensor, ...]) -> Tensor | None:
+        """Which states of the last layer the head reads, as AlbertModel.encode takes them; texts are the backbone's."""
+        return None if self.reads_tokens else self.albert.rows_of(texts)
+
+    def encode(self, texts: tuple[Tensor, ...], further: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         """The backbone's outputs, of padded texts (TEXT_COLUMNS) or packed ones (PACKED_COLUMNS)."""
-        return self.albert.encode(self.backbone_texts(texts), dropout_key)
+        texts = self.backbone_texts(texts)
+        return self.albert.encode(texts, further[-1], self.read_rows(texts, further))
 
     def backbone_texts(self, texts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Those that the backbone reads: `sequences` of padded ones."""
         return self.sequences(*texts) if len(texts) == len(TEXT_COLUMNS) else texts
 
     def construct(self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor, *further: Tensor) -> Any:
-        sequence, pooled = self.encode((input_ids, input_mask, segment_ids), further[-1])
+        sequence, pooled = self.encode((input_ids, input_mask, segment_ids), further)
         return self.head(sequence, pooled, *further)
 
 
@@ -416,4 +452,4 @@ class TrainingNetwork(nn.Cell):
 
     def construct(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         texts, further = inputs[: self.text_inputs], inputs[self.text_inputs :]
-        return self.losses_of(self.scores.encode(texts, further[-1]), texts, further)
+        return self.losses_of(self.scores.encode(texts, further), texts, further)

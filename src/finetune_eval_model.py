@@ -10,7 +10,7 @@ import mindspore as ms
 from mindspore import Tensor, nn, ops
 
 from src.albert_config import AlbertConfig
-from src.albert_for_pre_training import PreTrainingScores, gather_positions
+from src.albert_for_pre_training import PreTrainingScores
 from src.albert_model import TEXT_COLUMNS, ScoresNetwork
 from src.data.packing import PACKED_COLUMNS
 from src.dropout import Dropout
@@ -18,6 +18,13 @@ from src.layers import Dense, LayerNorm, Spread, add_bias, dense_product, sigmoi
 
 FORBIDDEN = 1e30  # subtracted from the scores of tokens that cannot be an answer (google's p_mask)
 DROPOUT_SITE = 1001  # beyond those of the encoder
+
+
+def gather_positions(sequence: Tensor, positions: Tensor) -> Tensor:
+    """States of sequence (B, L, H) at positions (B, P) of each example, one a row: (B * P, H)."""
+    batch, length, hidden = sequence.shape
+    starts = ops.range(0, batch, 1).astype(ms.int32).reshape((-1, 1)) * length
+    return ops.gather(sequence.reshape((-1, hidden)), (positions + starts).reshape((-1,)), 0)
 
 
 class SequenceClassificationScores(ScoresNetwork):
@@ -265,10 +272,9 @@ class PackedNetwork(nn.Cell):
         places: Tensor,
         further: Tensor = None,
     ) -> Any:
-        states = self.scores.encode((packed_ids, packed_segments, begins, positions, places), self.no_dropout)
-        if further is None:
-            return self.scores.head(*states, self.no_dropout)
-        return self.scores.head(*states, further, self.no_dropout)
+        others = (self.no_dropout,) if further is None else (further, self.no_dropout)
+        states = self.scores.encode((packed_ids, packed_segments, begins, positions, places), others)
+        return self.scores.head(*states, *others)
 
 
 def packed_where_possible(network: AnsweringNetwork) -> nn.Cell:

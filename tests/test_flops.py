@@ -10,11 +10,16 @@ BASE = PRESETS["albert_base"]
 
 
 def test_forward_pass_of_albert_base() -> None:
-    """The matrix products at 8 x 128 written out: layers, embedding mapping, output layer, pooler, sentence order."""
-    layer = 4 * 768 * 768 + 2 * 768 * 3072 + 2 * 128 * 768
-    products = 1024 * (12 * layer + 128 * 768) + 160 * (768 * 128 + 128 * 30000) + 8 * (768 * 768 + 768 * 2)
-    assert forward_flops(BASE, 8, 128, 20) == 2 * products
-    assert forward_flops(BASE, 8, 128) == 2 * (products - 160 * (768 * 128 + 128 * 30000) - 8 * 768 * 2)
+    """The matrix products at 8 x 128 written out: layers, embedding mapping, output layer, pooler, sentence order.
+
+    Behind the last layer's attention there are only the rows that a head reads.
+    """
+    attention, behind = 3 * 768 * 768 + 2 * 128 * 768, 768 * 768 + 2 * 768 * 3072
+    backbone = 1024 * (12 * attention + 11 * behind + 128 * 768) + 8 * 768 * 768
+    heads = 160 * (768 * 128 + 128 * 30000) + 8 * 768 * 2
+    assert forward_flops(BASE, 8, 128, 20) == 2 * (backbone + 168 * behind + heads)
+    assert forward_flops(BASE, 8, 128) == 2 * (backbone + 1024 * behind)
+    assert forward_flops(BASE, 8, 128, reads_tokens=False) == 2 * (backbone + 8 * behind)
 
 
 def test_training_takes_three_times_the_forward_pass_and_texts_side_by_side_are_sequences() -> None:

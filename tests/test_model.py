@@ -101,6 +101,32 @@ def test_padding_is_not_seen() -> None:
     np.testing.assert_array_equal(outputs[0][1], outputs[1][1])
 
 
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_states_that_heads_read_are_those_of_the_whole_model(blocks: int) -> None:
+    """And those alone come out of the last layer."""
+
+    class Reading(ms.nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.albert = AlbertModel(TINY.replace(num_hidden_layers=2, inner_group_num=blocks))
+            initialise_weights(self, 0.2, seed=2)
+
+        def construct(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+            *texts, rows = inputs
+            states = self.albert.encoder(self.albert.first_states(texts, KEY), self.albert.score_mask(texts), KEY, rows)
+            return states, *self.albert.encode(texts, KEY, rows)
+
+    network = Reading().set_train(False)
+    ids, mask, segments = (Tensor(batch()[name]) for name in ("input_ids", "input_mask", "segment_ids"))
+    places = np.array([[0, 3], [0, 5], [0, 5]])
+    rows = (places + 12 * np.arange(3)[:, None]).astype(np.int32).ravel()
+    whole, of_all = (each.asnumpy() for each in network.albert(ids, mask, segments, KEY))
+    states, sequence, pooled = (each.asnumpy() for each in network(ids, mask, segments, Tensor(rows)))
+    assert states.shape == (6, 16)
+    np.testing.assert_allclose(sequence, np.take_along_axis(whole, places[:, :, None], 1), atol=1e-6)
+    np.testing.assert_allclose(pooled, of_all, atol=1e-6)
+
+
 def test_relative_positions_see_distance_alone() -> None:
     """Without absolute positions and with equal neighbours, shifting a sequence shifts its outputs."""
     config = TINY.replace(use_relative_positions=True, max_relative_position=16)

@@ -207,7 +207,7 @@ class Finetuning:
             initialise=lambda: self.initialise(network),
             evaluation=self.evaluation(network, eval_steps) if config.do_eval else None,
             baselines={name: {"baseline": value} for name, value in self.data.baseline(task.dev_splits[0]).items()},
-            utilisation=Utilisation(self.architecture, task.spec.texts_per_row),
+            utilisation=Utilisation(self.architecture, task.spec.texts_per_row, self.data.reads_tokens),
         )
 
     def evaluation(self, training: nn.Cell, steps: int) -> Evaluation:

@@ -17,19 +17,25 @@ BLOCK, LARGEST = 128, 16384  # rows
 REPEATS = 5
 
 
-def forward_flops(config: AlbertConfig, rows: int, length: int, predictions: int = 0) -> float:
+def forward_flops(
+    config: AlbertConfig, rows: int, length: int, predictions: int = 0, reads_tokens: bool = True
+) -> float:
     """Operations of a forward pass over `rows` sequences of `length` tokens.
 
     predictions: of masked tokens in a sequence, in pre-training, which predicts the order of its segments as well.
+    reads_tokens: as ScoresNetwork has it. Of tokens that no head reads, the last layer needs keys and values alone; its
+    queries are counted, too, because they are computed.
     """
     tokens, hidden = rows * length, config.hidden_size
-    projections = 4 * 2 * tokens * hidden * hidden  # query, key, value, output
+    read = rows * (1 + predictions) if predictions else tokens if reads_tokens else rows
+    projections = 3 * 2 * tokens * hidden * hidden  # query, key, value
     per_query = 2 * 2 * hidden  # scores and context, for each key
     scores_and_context = per_query * tokens * length
     if config.use_relative_positions:  # each again with the embeddings of distances, or of keys if these are fewer
         scores_and_context += per_query * tokens * min(length, 2 * config.max_relative_position + 1)
-    feed_forward = 2 * 2 * tokens * hidden * config.intermediate_size
-    layers = config.num_hidden_layers * config.inner_group_num * (projections + scores_and_context + feed_forward)
+    behind_attention = 2 * hidden * (hidden + 2 * config.intermediate_size)  # for each row
+    blocks = config.num_hidden_layers * config.inner_group_num
+    layers = blocks * (projections + scores_and_context) + ((blocks - 1) * tokens + read) * behind_attention
     mapping = 2 * tokens * config.embedding_size * hidden
     pooler = 2 * rows * hidden * hidden
     masked_tokens = 2 * rows * predictions * config.embedding_size * (hidden + config.vocab_size)
@@ -38,10 +44,13 @@ def forward_flops(config: AlbertConfig, rows: int, length: int, predictions: int
 
 
 class Utilisation:
-    """Model-FLOPs utilisation of the training of one architecture, texts_per_row sequences side by side in a row."""
+    """Model-FLOPs utilisation of the training of one architecture, texts_per_row sequences side by side in a row.
 
-    def __init__(self, config: AlbertConfig, texts_per_row: int = 1) -> None:
-        self.config, self.texts_per_row = config, texts_per_row
+    reads_tokens: as ScoresNetwork has it.
+    """
+
+    def __init__(self, config: AlbertConfig, texts_per_row: int = 1, reads_tokens: bool = True) -> None:
+        self.config, self.texts_per_row, self.reads_tokens = config, texts_per_row, reads_tokens
         self.peak = 0.0
 
     def measure_device(self) -> None:
@@ -55,12 +64,12 @@ class Utilisation:
         """
         if "begins" in batch:
             lengths, texts = np.unique(np.diff(batch["begins"]), return_counts=True)
-            return 3 * sum(
-                forward_flops(self.config, *size) for size in zip(texts.tolist(), lengths.tolist(), strict=True)
-            )
+            sizes = zip(texts.tolist(), lengths.tolist(), strict=True)
+            return 3 * sum(forward_flops(self.config, *size, reads_tokens=self.reads_tokens) for size in sizes)
         rows, width = batch["input_mask"].shape
+        size = rows * self.texts_per_row, width // self.texts_per_row
         predictions = batch["masked_lm_positions"].shape[1] if "masked_lm_positions" in batch else 0
-        return 3 * forward_flops(self.config, rows * self.texts_per_row, width // self.texts_per_row, predictions)
+        return 3 * forward_flops(self.config, *size, predictions, self.reads_tokens)
 
     def mfu(self, flops_per_second: float) -> float:
         """Share of the device's speed that training reaches."""
