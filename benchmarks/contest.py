@@ -103,7 +103,7 @@ class Side:
 class Contest:
     """What all sides showed, this project's first.
 
-    operations: of matrix products in the work, 2 for each multiply-add. tokens: in the work.
+    operations: of matrix products in the work as this project does it, 2 for each multiply-add. tokens: in the work.
     products: operations a second of large square matrix products, measured in the same turns; on CPU alone.
     """
 

@@ -70,8 +70,9 @@ class RecordProducts(MatrixProducts):
         answerer = SPECS[folder.task_info.task].answerer(folder.task_info, folder.tokenizer, ("", ""))
         items = [answerer.read(json.loads(line)) for line in records.open(encoding="utf-8")]
         lengths = answerer.features(items).values["input_ids"].counts.tolist()
-        reads_tokens = folder.network().scores.reads_tokens
-        return sum(lengths), sum(forward_flops(folder.architecture, 1, each, 0, reads_tokens) for each in lengths)
+        scores = SPECS[folder.task_info.task].scores(folder.architecture, folder.task_info)
+        operations = [forward_flops(folder.architecture, 1, each, reads_tokens=scores.reads_tokens) for each in lengths]
+        return sum(lengths), sum(operations)
 
 
 class Sides:

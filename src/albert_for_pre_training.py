@@ -48,7 +48,7 @@ class PreTrainingScores(ScoresNetwork):
         self.mlm = MaskedTokenHead(config)
         self.sop = Dense(config.hidden_size, 2)
 
-    def read_rows(self, texts: tuple[Tensor, ...], further: tuple[Tensor, ...]) -> Tensor:
+    def rows_read(self, texts: tuple[Tensor, ...], further: tuple[Tensor, ...]) -> Tensor:
         return self.albert.rows_of(texts, further[0])
 
     def head(self, sequence: Tensor, pooled: Tensor, positions: Tensor, dropout_key: Tensor) -> tuple[Tensor, Tensor]:

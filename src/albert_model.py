@@ -136,13 +136,13 @@ class SelfAttention(Block):
         matrices: tuple[Tensor, ...],
         score_mask: Tensor,
         dropout_key: Tensor,
-        read_rows: Tensor = None,
+        rows_read: Tensor = None,
     ) -> Tensor:
-        """read_rows (R,) int32: of the result, of which no others are made, (R, H); None: all."""
+        """rows_read (R,) int32: the rows of the result that are computed, (R, H); None: all."""
         biases = self.query.bias, self.key.bias, self.value.bias
         context = self.attention(x, matrices[:-1], biases, score_mask, dropout_key)
-        if read_rows is not None:
-            context, x = ops.gather(context, read_rows, 0), ops.gather(x, read_rows, 0)
+        if rows_read is not None:
+            context, x = ops.gather(context, rows_read, 0), ops.gather(x, rows_read, 0)
         return self.close(context, matrices[-1], x, dropout_key)
 
 
@@ -203,7 +203,7 @@ def sharing_plan(config: AlbertConfig) -> list[tuple[int, int]]:
 
 
 class Encoder(nn.Cell):
-    """num_hidden_layers layers over few sets of parameters: (N, H) -> (N, H), or of the `read_rows` alone (R, H).
+    """num_hidden_layers layers over few sets of parameters: (N, H) -> (N, H), or of the `rows_read` alone (R, H).
 
     The layers stand one after the other in the graph: a `while` would compile faster, but its gradient never gives back
     some memory of each call, and a MINDIR with it serves one shape only.
@@ -252,11 +252,11 @@ class Encoder(nn.Cell):
         x: Tensor,
         score_mask: Tensor,
         key: Tensor,
-        read_rows: Tensor = None,
+        rows_read: Tensor = None,
     ) -> Tensor:
         of_attentions, of_feed_forwards = matrices
         for inner in range(self.inner):
-            rows = read_rows if inner == self.inner - 1 else None
+            rows = rows_read if inner == self.inner - 1 else None
             x = self.attentions[attention * self.inner + inner](x, of_attentions[inner], score_mask, key, rows)
             x = self.feed_forwards[feed_forward * self.inner + inner](x, of_feed_forwards[inner], key)
         return x
@@ -266,7 +266,7 @@ class Encoder(nn.Cell):
         cells += [self.feed_forwards[feed_forward * self.inner + inner] for inner in range(self.inner)]
         return [parameter for cell in cells for parameter in cell.trainable_params()]
 
-    def construct(self, x: Tensor, score_mask: Tensor, dropout_key: Tensor, read_rows: Tensor = None) -> Tensor:
+    def construct(self, x: Tensor, score_mask: Tensor, dropout_key: Tensor, rows_read: Tensor = None) -> Tensor:
         key = dropout_key
         of_attentions, of_feed_forwards = self.matrices(*self.layers[0])
         for i in range(len(self.layers)):
@@ -279,7 +279,7 @@ class Encoder(nn.Cell):
                 of_feed_forwards = own[1]
             elif self.has_boundary[i]:
                 x, of_feed_forwards = self.boundary(x, of_feed_forwards)
-            rows = read_rows if i == len(self.layers) - 1 else None
+            rows = rows_read if i == len(self.layers) - 1 else None
             x = self.layer(*self.layers[i], (of_attentions, of_feed_forwards), x, score_mask, key, rows)
             key = key + LAYER_KEY_STEP
         return x
@@ -328,34 +328,35 @@ class AlbertModel(nn.Cell):
 
     def rows_of(self, texts: tuple[Tensor, ...], positions: Tensor | None = None) -> Tensor:
         """The rows of each text's first token and of those at its positions (B, P) int32: (B (1 + P),) int32."""
-        if len(texts) == len(PACKED_COLUMNS):
-            _, _, _, _, places = texts
-            first = places[:, :1]
-            others = None if positions is None else ops.gather_elements(places, 1, positions)
+        packed = len(texts) == len(PACKED_COLUMNS)
+        if packed:
+            first = texts[-1][:, :1]
         else:
             batch, length = texts[0].shape
             first = (ops.range(0, batch, 1).astype(ms.int32) * length).reshape((-1, 1))
-            others = None if positions is None else first + positions
-        return (first if others is None else ops.concat((first, others), 1)).reshape((-1,))
+        if positions is None:
+            return first.reshape((-1,))
+        others = ops.gather_elements(texts[-1], 1, positions) if packed else first + positions
+        return ops.concat((first, others), 1).reshape((-1,))
 
-    def outputs(self, states: Tensor, texts: tuple[Tensor, ...], read_rows: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Of the last layer's states, as `encode` has them."""
+    def outputs(self, states: Tensor, texts: tuple[Tensor, ...], all_rows: bool) -> tuple[Tensor, Tensor]:
+        """Of the last layer's states of all rows, or of the rows read."""
         number = texts[-1].shape[0]  # of texts, in either form
-        if read_rows is None and len(texts) == len(PACKED_COLUMNS):
+        if all_rows and len(texts) == len(PACKED_COLUMNS):
             _, _, _, _, places = texts
             states = ops.gather(states, places.reshape((-1,)), 0)
         sequence = states.reshape((number, -1, self.hidden_size))
         return sequence, sigmoid_tanh(self.pooler(sequence[:, 0]))
 
     def encode(
-        self, texts: tuple[Tensor, ...], dropout_key: Tensor, read_rows: Tensor | None = None
+        self, texts: tuple[Tensor, ...], dropout_key: Tensor, rows_read: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """read_rows (B R,) int32: R of each text, its first token first, which sequence_output (B, R, H) has alone.
+        """rows_read (R,) int32: as many of each text, its first token first, which sequence_output (B, R / B, H) has.
 
         What the last layer would compute of other rows behind attention is left out.
         """
-        states = self.encoder(self.first_states(texts, dropout_key), self.score_mask(texts), dropout_key, read_rows)
-        return self.outputs(states, texts, read_rows)
+        states = self.encoder(self.first_states(texts, dropout_key), self.score_mask(texts), dropout_key, rows_read)
+        return self.outputs(states, texts, rows_read is None)
 
     def construct(
         self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor, dropout_key: Tensor
@@ -367,7 +368,7 @@ class ScoresNetwork(nn.Cell):
     """The backbone and a head, whose weights are to be drawn by a TrainingNetwork or loaded.
 
     Inputs: the columns of `input_columns`, (B, *) int32, TEXT_COLUMNS first; then dropout_key () int32. Outputs: the
-    tensors of `output_names`, which `head` makes of the backbone's outputs for the `read_rows` and the further inputs;
+    tensors of `output_names`, which `head` makes of the backbone's outputs for the `rows_read` and the further inputs;
     those in `per_token_outputs` have an entry for every token.
     """
 
@@ -385,14 +386,17 @@ class ScoresNetwork(nn.Cell):
         """The backbone's inputs: the columns themselves, unless a row holds several sequences."""
         return input_ids, input_mask, segment_ids
 
-    def read_rows(self, texts: tuple[Tensor, ...], further: tuple[Tensor, ...]) -> Tensor | None:
-        """Which states of the last layer the head reads, as AlbertModel.encode takes them; texts are the backbone's."""
+    def rows_read(self, texts: tuple[Tensor, ...], further: tuple[Tensor, ...]) -> Tensor | None:
+        """Those of the last layer that the head reads, as AlbertModel.encode takes them; texts are the backbone's.
+
+        further: the scores' further inputs first, dropout_key last.
+        """
         return None if self.reads_tokens else self.albert.rows_of(texts)
 
     def encode(self, texts: tuple[Tensor, ...], further: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-        """The backbone's outputs, of padded texts (TEXT_COLUMNS) or packed ones (PACKED_COLUMNS)."""
+        """The backbone's outputs, of padded texts (TEXT_COLUMNS) or packed ones (PACKED_COLUMNS); see rows_read."""
         texts = self.backbone_texts(texts)
-        return self.albert.encode(texts, further[-1], self.read_rows(texts, further))
+        return self.albert.encode(texts, further[-1], self.rows_read(texts, further))
 
     def backbone_texts(self, texts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Those that the backbone reads: `sequences` of padded ones."""

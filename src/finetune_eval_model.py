@@ -244,8 +244,8 @@ class PackedNetwork(nn.Cell):
     """A network of scores without dropout and its key, for texts that stand one after the other, without padding.
 
     Inputs, int32: the PACKED_COLUMNS and those of `further_columns`, (B, *). Outputs as of the scores, whose heads see
-    rows of L tokens: those at the places. Compiled once for each shape. Where a row has several texts, as in multiple
-    choice, T is a multiple of B.
+    rows of L tokens, those at the places, or the rows that they read. Compiled once for each shape. Where a row has
+    several texts, as in multiple choice, T is a multiple of B.
 
     Args:
         scores: whose `albert.packs` is true.

@@ -30,6 +30,17 @@ def test_training_takes_three_times_the_forward_pass_and_texts_side_by_side_are_
     assert Utilisation(BASE).flops(predicted) == 3 * forward_flops(BASE, 8, 128, 20)
 
 
+def test_packed_texts_count_without_padding_and_first_tokens_alone_where_no_others_are_read() -> None:
+    packed = {"begins": np.array([0, 10, 40, 50])}
+    whole = 2 * forward_flops(BASE, 1, 10) + forward_flops(BASE, 1, 30)
+    read = 2 * forward_flops(BASE, 1, 10, reads_tokens=False) + forward_flops(BASE, 1, 30, reads_tokens=False)
+    assert Utilisation(BASE).flops(packed) == pytest.approx(3 * whole)
+    assert Utilisation(BASE, 1, reads_tokens=False).flops(packed) == pytest.approx(3 * read)
+    padded = {"input_mask": np.ones((8, 4 * 32), np.int32)}
+    expected = 3 * forward_flops(BASE, 32, 32, reads_tokens=False)
+    assert Utilisation(BASE, 4, reads_tokens=False).flops(padded) == expected
+
+
 def test_a_product_reaches_the_speed_of_products() -> None:
     utilisation = Utilisation(BASE)
     utilisation.measure_device()

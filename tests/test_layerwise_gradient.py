@@ -3,25 +3,19 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Tensor
 
 from benchmarks.soak import SoakConfig, measure
 from model_utils.native_code import left_out
 from src import albert_model
 from src.albert_config import AlbertConfig
-from src.albert_for_finetune import AlbertForMultipleChoice, AlbertForSpanSearch
+from src.albert_for_finetune import AlbertForMultipleChoice, AlbertForSequenceClassification, AlbertForSpanSearch
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.albert_model import TrainingNetwork
-from src.finetune_eval_model import MultipleChoiceScores, SpanSearchScores
+from src.finetune_eval_model import MultipleChoiceScores, SequenceClassificationScores, SpanSearchScores
 from src.layer_form import made_for
-from src.training.layerwise_gradient import LayerwiseGradient
-from src.training.optimizer import build_optimizer
-from src.training.run_plan import LossScale
-from src.training.train_step import TrainStep
-from tests.helpers.tiny_model import KEY, OPTIMIZER_SETTINGS, TINY, batch
+from tests.helpers.tiny_model import TINY, batch, metrics_and_gradients
 
 SMALL = TINY.replace(
     num_hidden_layers=3, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.1, classifier_dropout_prob=0.1
@@ -61,26 +55,34 @@ def columns() -> dict[str, np.ndarray]:
     return given | positions | {"label_ids": labels, "p_mask": 1 - given["input_mask"]}
 
 
+def assert_same(found: tuple[np.ndarray, dict], expected: tuple[np.ndarray, dict]) -> None:
+    (metrics, gradients), (right_metrics, right_gradients) = found, expected
+    np.testing.assert_allclose(metrics, right_metrics, rtol=1e-6)
+    for name, gradient in right_gradients.items():
+        tolerance = 1e-6 * max(1.0, np.abs(gradient).max())
+        np.testing.assert_allclose(gradients[name], gradient, atol=tolerance, err_msg=name)
+    assert all(right_gradients[name].any() for name in right_gradients if "encoder" in name or "embeddings" in name)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_recompute_changes_no_gradient(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The plain form has boundaries between all layers that may have one; recompute adds gradients up by itself."""
     monkeypatch.setattr(albert_model, "KEPT_GRADIENTS", 1.0)
     changes, make = CASES[case]
-    results = []
-    for recompute in (False, True):
-        network = make(SMALL.replace(recompute=recompute, **changes))
-        step = TrainStep(network, build_optimizer(network.trainable_params(), OPTIMIZER_SETTINGS, 10), LossScale())
-        inputs = tuple(Tensor(columns()[name]) for name in network.input_columns)
-        (_, metrics), gradients = step.value_and_grad(inputs, KEY, Tensor(8.0, ms.float32))
-        names = [parameter.name for parameter in step.differentiated]
-        assert isinstance(step.value_and_grad, LayerwiseGradient) == recompute
-        results.append((metrics.asnumpy(), dict(zip(names, map(Tensor.asnumpy, gradients), strict=True))))
-    (metrics, gradients), (metrics_again, gradients_again) = results
-    np.testing.assert_allclose(metrics_again, metrics, rtol=1e-6)
-    for name, gradient in gradients.items():
-        tolerance = 1e-6 * max(1.0, np.abs(gradient).max())
-        np.testing.assert_allclose(gradients_again[name], gradient, atol=tolerance, err_msg=name)
-    assert all(gradients[name].any() for name in gradients if "encoder" in name or "embeddings" in name)
+    networks = [make(SMALL.replace(recompute=recompute, **changes)) for recompute in (False, True)]
+    plain, again = (metrics_and_gradients(network, columns(), scale=8.0) for network in networks)
+    assert_same(again, plain)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_rows_that_no_head_reads_change_no_gradient(recompute: bool) -> None:
+    """The same classifier, with all rows behind the last layer's attention and with first tokens' alone."""
+    of_all, of_read = (
+        SequenceClassificationScores(TINY.replace(num_hidden_layers=3, recompute=recompute), 2) for _ in range(2)
+    )
+    of_all.reads_tokens = True
+    networks = [AlbertForSequenceClassification(scores) for scores in (of_read, of_all)]
+    assert_same(*(metrics_and_gradients(network, columns()) for network in networks))
 
 
 def test_recompute_halves_memory() -> None:

@@ -13,6 +13,7 @@ from src.albert_for_pre_training import AlbertForPreTraining, PreTrainingScores,
 from src.albert_model import AlbertModel, initialise_weights, sharing_plan
 from src.attention import relative_position_table
 from src.dropout import Dropout, mix_bits
+from src.finetune_eval_model import SequenceClassificationScores
 from src.layers import GeluErf, GeluTanh, LayerNorm, cross_entropy, sigmoid_tanh
 from tests.helpers.tiny_model import KEY, TINY, batch
 
@@ -102,28 +103,29 @@ def test_padding_is_not_seen() -> None:
 
 
 @pytest.mark.parametrize("blocks", [1, 2])
-def test_states_that_heads_read_are_those_of_the_whole_model(blocks: int) -> None:
-    """And those alone come out of the last layer."""
+@pytest.mark.parametrize("places", [None, [[3, 5], [4, 4], [0, 9]]])
+def test_heads_get_the_states_that_they_read(blocks: int, places: list[list[int]] | None) -> None:
+    """Of each text's first token and of the masked ones, as in all of the last layer's; no others are made."""
 
-    class Reading(ms.nn.Cell):
+    class Encoding(ms.nn.Cell):
         def __init__(self) -> None:
             super().__init__()
-            self.albert = AlbertModel(TINY.replace(num_hidden_layers=2, inner_group_num=blocks))
+            config = TINY.replace(num_hidden_layers=2, inner_group_num=blocks)
+            self.scores = PreTrainingScores(config) if places else SequenceClassificationScores(config, 2)
             initialise_weights(self, 0.2, seed=2)
 
         def construct(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-            *texts, rows = inputs
-            states = self.albert.encoder(self.albert.first_states(texts, KEY), self.albert.score_mask(texts), KEY, rows)
-            return states, *self.albert.encode(texts, KEY, rows)
+            return self.scores.encode(inputs[:3], inputs[3:])
 
-    network = Reading().set_train(False)
-    ids, mask, segments = (Tensor(batch()[name]) for name in ("input_ids", "input_mask", "segment_ids"))
-    places = np.array([[0, 3], [0, 5], [0, 5]])
-    rows = (places + 12 * np.arange(3)[:, None]).astype(np.int32).ravel()
-    whole, of_all = (each.asnumpy() for each in network.albert(ids, mask, segments, KEY))
-    states, sequence, pooled = (each.asnumpy() for each in network(ids, mask, segments, Tensor(rows)))
-    assert states.shape == (6, 16)
-    np.testing.assert_allclose(sequence, np.take_along_axis(whole, places[:, :, None], 1), atol=1e-6)
+    network = Encoding().set_train(False)
+    texts = [Tensor(batch()[name]) for name in ("input_ids", "input_mask", "segment_ids")]
+    positions = np.array(places or [[], [], []], np.int32)
+    further = [Tensor(positions)] if places else []
+    sequence, pooled = (each.asnumpy() for each in network(*texts, *further, KEY))
+    whole, of_all = (each.asnumpy() for each in network.scores.albert(*texts, KEY))
+    read = np.concatenate([np.zeros((3, 1), np.int32), positions], 1)
+    assert sequence.shape == (3, read.shape[1], 16)
+    np.testing.assert_allclose(sequence, np.take_along_axis(whole, read[:, :, None], 1), atol=1e-6)
     np.testing.assert_allclose(pooled, of_all, atol=1e-6)
 
 

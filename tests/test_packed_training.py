@@ -2,10 +2,8 @@
 
 from collections.abc import Callable
 
-import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Tensor
 
 from model_utils.native_code import find_compiler
 from src.albert_config import AlbertConfig
@@ -25,10 +23,7 @@ from src.finetune_eval_model import (
     SpanSearchScores,
     TokenClassificationScores,
 )
-from src.training.optimizer import build_optimizer
-from src.training.run_plan import LossScale
-from src.training.train_step import TrainStep
-from tests.helpers.tiny_model import KEY, OPTIMIZER_SETTINGS, TINY
+from tests.helpers.tiny_model import TINY, metrics_and_gradients
 
 SMALL = TINY.replace(
     num_hidden_layers=2, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, classifier_dropout_prob=0.0
@@ -67,25 +62,16 @@ def columns_of(texts_per_row: int, tokens: bool) -> dict[str, np.ndarray]:
     return whole | {name: column.astype(np.float32) for name, column in weights.items()}
 
 
-def results(network: TrainingNetwork, columns: dict[str, np.ndarray]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Metrics, and gradients by parameter."""
-    step = TrainStep(network, build_optimizer(network.trainable_params(), OPTIMIZER_SETTINGS, 10), LossScale())
-    inputs = tuple(Tensor(columns[name]) for name in network.input_columns)
-    (_, metrics), gradients = step.value_and_grad(inputs, KEY, Tensor(1.0, ms.float32))
-    names = [parameter.name for parameter in step.differentiated]
-    return metrics.asnumpy(), dict(zip(names, map(Tensor.asnumpy, gradients), strict=True))
-
-
 @pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler is installed")
 @pytest.mark.parametrize("case", CASES)
 def test_a_packed_batch_is_its_texts_one_by_one(case: str) -> None:
     """The last text of the packed batch is empty: its row only fills up."""
     losses, make, texts = CASES[case]
     relative = {"use_relative_positions": True, "max_relative_position": 3} if case == "tokens" else {}
-    config = SMALL.replace(recompute=case == "spans", **relative)
+    config = SMALL.replace(recompute=case in ("spans", "multiple choice"), **relative)
     columns = columns_of(texts, case == "tokens")
     alone = [
-        results(
+        metrics_and_gradients(
             losses(make(config)),
             {n: x[i : i + 1] if x.ndim == 1 else x[i : i + 1, : LENGTHS[i]] for n, x in columns.items()},
         )
@@ -96,7 +82,7 @@ def test_a_packed_batch_is_its_texts_one_by_one(case: str) -> None:
     columns["label_weights"] = columns["label_weights"] * real[:, None]
     scores = make(config)
     packing = Packing(texts, int(LENGTHS.max()) if scores.reads_tokens else 1)
-    metrics, gradients = results(losses(scores, packed=True), columns | packing.pack(columns, real, 48))
+    metrics, gradients = metrics_and_gradients(losses(scores, packed=True), columns | packing.pack(columns, real, 48))
     np.testing.assert_allclose(metrics, sum(each for each, _ in alone), rtol=1e-5)
     for name, gradient in gradients.items():
         expected = sum(each[name] for _, each in alone)

@@ -1,6 +1,6 @@
 """Texts one after the other, without padding between them, as the backbone reads them (src/albert_model.py).
 
-Shape letters: T texts, N tokens, those of no text behind the last one included, L tokens that a head sees of a text,
+Shape letters: T texts, N tokens, those of no text behind the last one included, L tokens of a text that have places,
 B rows of a batch, C texts of a row.
 """
 

@@ -27,7 +27,11 @@ def forward_flops(
     queries are counted, too, because they are computed.
     """
     tokens, hidden = rows * length, config.hidden_size
-    read = rows * (1 + predictions) if predictions else tokens if reads_tokens else rows
+    read = rows  # of the last layer behind its attention
+    if predictions:
+        read = rows * (1 + predictions)
+    elif reads_tokens:
+        read = tokens
     projections = 3 * 2 * tokens * hidden * hidden  # query, key, value
     per_query = 2 * 2 * hidden  # scores and context, for each key
     scores_and_context = per_query * tokens * length
@@ -69,7 +73,7 @@ class Utilisation:
         rows, width = batch["input_mask"].shape
         size = rows * self.texts_per_row, width // self.texts_per_row
         predictions = batch["masked_lm_positions"].shape[1] if "masked_lm_positions" in batch else 0
-        return 3 * forward_flops(self.config, *size, predictions, self.reads_tokens)
+        return 3 * forward_flops(self.config, *size, predictions, reads_tokens=self.reads_tokens)
 
     def mfu(self, flops_per_second: float) -> float:
         """Share of the device's speed that training reaches."""

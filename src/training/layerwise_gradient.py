@@ -24,9 +24,9 @@ class _Layer(nn.Cell):
         self.encoder, self.attention, self.feed_forward = encoder, attention, feed_forward
         self.weights = ParameterTuple(encoder.layer_parameters(attention, feed_forward))
 
-    def construct(self, x: Tensor, score_mask: Tensor, key: Tensor, read_rows: Tensor = None) -> Tensor:
+    def construct(self, x: Tensor, score_mask: Tensor, key: Tensor, rows_read: Tensor = None) -> Tensor:
         sets = self.attention, self.feed_forward
-        return self.encoder.layer(*sets, self.encoder.matrices(*sets), x, score_mask, key, read_rows)
+        return self.encoder.layer(*sets, self.encoder.matrices(*sets), x, score_mask, key, rows_read)
 
 
 def _places(names: list[list[str]]) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
@@ -72,7 +72,7 @@ class LayerwiseGradient(nn.Cell):
         self, states: Tensor, texts: tuple[Tensor, ...], further: tuple[Tensor, ...], scale: Tensor
     ) -> tuple[Tensor, Tensor]:
         """From the last layer's states to the scaled loss and the metrics."""
-        outputs = self.albert.outputs(states, texts, self.network.scores.read_rows(texts, further))
+        outputs = self.albert.outputs(states, texts, self.network.scores.rows_read(texts, further) is None)
         return scaled_loss(self.network.losses_of(outputs, texts, further), scale)
 
     def construct(
@@ -83,22 +83,20 @@ class LayerwiseGradient(nn.Cell):
         score_mask = self.albert.score_mask(texts)
         x = self.albert.first_states(texts, dropout_key)
         further = (*inputs[given:], dropout_key)
-        read_rows = self.network.scores.read_rows(texts, further)
-        of_last = () if read_rows is None else (read_rows,)
+        rows_read = self.network.scores.rows_read(texts, further)
+        rows = ((),) * (len(self.layers) - 1) + (() if rows_read is None else (rows_read,),)
         states = ()
         for i in range(len(self.layers)):
             states += (x,)
             key = self.depend(dropout_key, x)  # the masks of all layers need nothing else, and would be made at once
-            rows = of_last if i == len(self.layers) - 1 else ()
-            x = self.layers[i](x, score_mask, key + i * LAYER_KEY_STEP, *rows)
+            x = self.layers[i](x, score_mask, key + i * LAYER_KEY_STEP, *rows[i])
         value, (gradient, of_head) = self.head_gradient(x, texts, further, scale)
         sums = ()
         for i in range(len(self.layers) - 1, -1, -1):
             # Without waiting for the gradient, layer and masks would be computed at once, or be kept from before.
             x, key = self.depend(states[i], gradient), self.depend(dropout_key, gradient)
             layer_gradient = self.layer_gradient(self.layers[i], self.layers[i].weights)
-            rows = of_last if i == len(self.layers) - 1 else ()
-            of_inputs, weights = layer_gradient(x, score_mask, key + i * LAYER_KEY_STEP, *rows, gradient)
+            of_inputs, weights = layer_gradient(x, score_mask, key + i * LAYER_KEY_STEP, *rows[i], gradient)
             added = ()
             for place in range(len(sums)):
                 j = self.shares[i][place]

@@ -1,11 +1,15 @@
-"""A model small enough to be trained in a test, settings of its optimizer, and a batch for it."""
+"""A model small enough to be trained in a test, settings of its optimizer, a batch for it, and its gradients."""
 
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor
 
 from src.albert_config import PRESETS, AlbertConfig
-from src.training.optimizer import OptimizerSettings
+from src.albert_model import TrainingNetwork
+from src.training.layerwise_gradient import LayerwiseGradient
+from src.training.optimizer import OptimizerSettings, build_optimizer
+from src.training.run_plan import LossScale
+from src.training.train_step import TrainStep
 
 KEY = Tensor(5, ms.int32)
 TINY = PRESETS["albert_base"].replace(
@@ -47,3 +51,15 @@ def batch(config: AlbertConfig = TINY, rows: int = 3, length: int = 12) -> dict[
         "sequence_weights": np.ones(rows, np.float32),
         "sop_loss_weights": np.ones(rows, np.float32),
     }
+
+
+def metrics_and_gradients(
+    network: TrainingNetwork, columns: dict[str, np.ndarray], scale: float = 1.0
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Of a batch, the gradients by parameter, with a loss scale; in the form that the configuration asks for."""
+    step = TrainStep(network, build_optimizer(network.trainable_params(), OPTIMIZER_SETTINGS, 10), LossScale())
+    assert isinstance(step.value_and_grad, LayerwiseGradient) == network.recompute_layers
+    inputs = tuple(Tensor(columns[name]) for name in network.input_columns)
+    (_, metrics), gradients = step.value_and_grad(inputs, KEY, Tensor(scale, ms.float32))
+    names = [parameter.name for parameter in step.differentiated]
+    return metrics.asnumpy(), dict(zip(names, map(Tensor.asnumpy, gradients), strict=True))
