@@ -7,7 +7,7 @@ Shape letters: B batch, L length, C labels or choices.
 import mindspore as ms
 from mindspore import Tensor, ops
 
-from src.albert_model import TrainingNetwork
+from src.albert_networks import TrainingNetwork
 from src.finetune_eval_model import FORBIDDEN, gather_positions
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from src.albert_config import AlbertConfig
-from src.albert_model import TEXT_COLUMNS, ScoresNetwork, TrainingNetwork
+from src.albert_networks import TEXT_COLUMNS, ScoresNetwork, TrainingNetwork
 from src.layers import Dense, LayerNorm, add_bias, bias_activation, compute_dtype, cross_entropy, dense_product
 
 

@@ -11,7 +11,7 @@ from mindspore import Tensor, nn, ops
 
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import PreTrainingScores
-from src.albert_model import TEXT_COLUMNS, ScoresNetwork
+from src.albert_networks import TEXT_COLUMNS, ScoresNetwork
 from src.data.packing import PACKED_COLUMNS
 from src.dropout import Dropout
 from src.layers import Dense, LayerNorm, Spread, add_bias, dense_product, sigmoid_tanh, softmax

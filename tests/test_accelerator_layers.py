@@ -12,7 +12,8 @@ from benchmarks.turns import Contender
 from model_utils.native_code import left_out
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import AlbertForPreTraining
-from src.albert_model import ScoresNetwork, initialise_weights
+from src.albert_model import initialise_weights
+from src.albert_networks import ScoresNetwork
 from src.finetune_eval_model import (
     AnsweringNetwork,
     SequenceClassificationScores,

@@ -12,7 +12,7 @@ from src import albert_model
 from src.albert_config import AlbertConfig
 from src.albert_for_finetune import AlbertForMultipleChoice, AlbertForSequenceClassification, AlbertForSpanSearch
 from src.albert_for_pre_training import AlbertForPreTraining
-from src.albert_model import TrainingNetwork
+from src.albert_networks import TrainingNetwork
 from src.finetune_eval_model import MultipleChoiceScores, SequenceClassificationScores, SpanSearchScores
 from src.layer_form import made_for
 from tests.helpers.tiny_model import TINY, batch, metrics_and_gradients

@@ -14,7 +14,7 @@ from src.albert_for_finetune import (
     AlbertForSpanSearch,
     AlbertForTokenClassification,
 )
-from src.albert_model import ScoresNetwork, TrainingNetwork
+from src.albert_networks import ScoresNetwork, TrainingNetwork
 from src.data.packing import SIZE_STEP, Packing, deal_rows
 from src.finetune_eval_model import (
     MultipleChoiceScores,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from src.albert_config import AlbertConfig
-from src.albert_model import TEXT_COLUMNS
+from src.albert_networks import TEXT_COLUMNS
 from src.data.feature_cache import Features
 from src.data.feature_files import Column
 from src.data.length_buckets import graded_widths, power_of_two

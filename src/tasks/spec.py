@@ -9,7 +9,7 @@ from typing import Any
 from mindspore import nn
 
 from src.albert_config import AlbertConfig
-from src.albert_model import TrainingNetwork
+from src.albert_networks import TrainingNetwork
 from src.data.feature_cache import Split
 from src.data.feature_files import RecordSet
 from src.tasks.answerer import Answer, Answerer, Outputs

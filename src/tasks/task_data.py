@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from src.albert_model import ScoresNetwork
+from src.albert_networks import ScoresNetwork
 from src.create_finetune_data import ReadySplit
 from src.data.batches import FeatureDataset, Loading
 from src.data.feature_cache import TRAIN, cached_features

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
-from src.albert_model import LAYER_KEY_STEP, Encoder, TrainingNetwork
+from src.albert_model import LAYER_KEY_STEP, Encoder
+from src.albert_networks import TrainingNetwork
 
 
 def scaled_loss(metrics: tuple[Tensor, ...], scale: Tensor) -> tuple[Tensor, Tensor]:

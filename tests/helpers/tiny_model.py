@@ -5,7 +5,7 @@ import numpy as np
 from mindspore import Tensor
 
 from src.albert_config import PRESETS, AlbertConfig
-from src.albert_model import TrainingNetwork
+from src.albert_networks import TrainingNetwork
 from src.training.layerwise_gradient import LayerwiseGradient
 from src.training.optimizer import OptimizerSettings, build_optimizer
 from src.training.run_plan import LossScale
