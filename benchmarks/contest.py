@@ -51,7 +51,7 @@ class ContestConfig(Config):
     device_target: str = option("CPU", "this project's device", choices=("CPU", "GPU", "Ascend"))
     compute_type: str = option(
         "",
-        "type of the matrix products; empty: float32 on CPU, else float16; bfloat16: CPUs with AMX",
+        "type of the matrix products; empty: float32 on CPU, else float16; bfloat16: CPUs that multiply it",
         choices=("", *COMPUTE_TYPES),
     )
     fused_layers: str = option("auto", "this project's layers in C++, as run_pretrain.py has them", choices=USES)
@@ -146,7 +146,9 @@ def hold(
         if not contest.difference() <= tolerance:
             return contest
         on_cpu = config.device_target == "CPU"
-        products = stack.enter_context(Contender(MatrixProducts)) if on_cpu else None
+        products = (
+            stack.enter_context(Contender(MatrixProducts, config.architecture().compute_type)) if on_cpu else None
+        )
         for side, contender in zip(sides, made.values(), strict=True):
             side.first_seconds = contender.call("work", 1)
         for _ in range(config.rounds):

@@ -11,7 +11,16 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from src.albert_config import AlbertConfig
 from src.albert_networks import TEXT_COLUMNS, ScoresNetwork, TrainingNetwork
-from src.layers import Dense, LayerNorm, add_bias, bias_activation, compute_dtype, cross_entropy, dense_product
+from src.layers import (
+    Dense,
+    LayerNorm,
+    add_bias,
+    bias_activation,
+    compute_dtype,
+    cross_entropy,
+    dense_product,
+    operand_dtype,
+)
 
 
 class MaskedTokenHead(nn.Cell):
@@ -19,18 +28,19 @@ class MaskedTokenHead(nn.Cell):
 
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__()
-        self.compute_type = compute_dtype(config)
-        self.dense = Dense(config.hidden_size, config.embedding_size, self.compute_type)
+        compute_type = compute_dtype(config)
+        self.operand_type = operand_dtype(compute_type)
+        self.dense = Dense(config.hidden_size, config.embedding_size, compute_type)
         self.activation = bias_activation(config.hidden_act)
         self.layer_norm = LayerNorm(config.embedding_size, config.layer_norm_eps)
         self.bias = Parameter(Tensor(np.zeros(config.vocab_size, np.float32)), name="bias")
-        self.product = dense_product(self.compute_type)
+        self.product = dense_product(compute_type)
         self.add_bias = add_bias()
 
     def construct(self, rows: Tensor, word_embeddings: Tensor) -> Tensor:
         rows = self.activation(self.dense.product(rows, self.dense.weight), self.dense.bias)
         rows = self.layer_norm(ops.cast(rows, ms.float32))
-        logits = self.product(ops.cast(rows, self.compute_type), ops.cast(word_embeddings, self.compute_type))
+        logits = self.product(ops.cast(rows, self.operand_type), ops.cast(word_embeddings, self.operand_type))
         return self.add_bias(ops.cast(logits, ms.float32), self.bias)
 
 

@@ -43,7 +43,7 @@ def attention_for(config: AlbertConfig, site: int, shared: bool = False) -> nn.C
     Inputs: x (N, H); what `matrices` makes of the weights (H, H) of queries, keys and values; their biases (H);
     score_mask (B, 1, 1, L), added to scores; dropout_key () int32.
     """
-    fused = compute_dtype(config) == ms.float32 and fused_layers.used()
+    fused = compute_dtype(config) != ms.float16 and fused_layers.used()
     return FusedAttention(config, site, shared) if fused else ComposedAttention(config, site)
 
 
@@ -66,24 +66,13 @@ class _Attention(nn.Cell):
         return weights
 
 
-class SeparateProducts(nn.Cell):
-    """x W^T for each of three W: (N, K), (M, K) -> (N, M)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.product = dense_product(ms.float32)
-
-    def construct(self, x: Tensor, first: Tensor, second: Tensor, third: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return self.product(x, first), self.product(x, second), self.product(x, third)
-
-
 class FusedAttention(_Attention):
     """The form of fused_layers, which takes where texts begin in place of score_mask, too (fused_layers.Attention)."""
 
     def __init__(self, config: AlbertConfig, site: int, shared: bool) -> None:
         super().__init__(config, site)
         table = self.relative_table if self.relative else None
-        self.products = fused_layers.ThreeProducts(shared) if fused_layers.have_products() else SeparateProducts()
+        self.products = fused_layers.ThreeProducts(self.compute_type, shared)
         self.attention = fused_layers.Attention(self.heads, table, self.dropout.probability)
 
     def construct(

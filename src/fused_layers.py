@@ -10,15 +10,14 @@ C, K and M columns of anything.
 import ctypes
 import functools
 import logging
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from model_utils.device import FPMATH_MODE
 from model_utils.native_code import library_for, threads
 from src.layer_form import on_cpu
 
@@ -38,11 +37,6 @@ def _library() -> Path | None:
     return library
 
 
-def have_products() -> bool:
-    """Whether they shall multiply the matrices of dense layers, too, which is not to be done in bfloat16."""
-    return used() and os.environ.get(FPMATH_MODE) != "BF16"
-
-
 @functools.cache
 def _set_threads(library: Path) -> None:
     ctypes.CDLL(str(library)).set_threads(threads())
@@ -56,9 +50,9 @@ def _own_function(name: str) -> Callable[..., int]:
     return function
 
 
-def prepacked_size(shape: Sequence[int]) -> list[int]:
-    """The shape of a weight (M, K) when it is prepacked; [0]: it cannot be."""
-    return [_own_function("prepacked_size")(*map(ctypes.c_int64, shape))]
+def prepacked_size(shape: Sequence[int], number: str = "float32") -> list[int]:
+    """The shape of a weight (M, K) when it is prepacked, of such numbers; [0]: it cannot be."""
+    return [_own_function(f"prepacked_size_{number}")(*map(ctypes.c_int64, shape))]
 
 
 def prepackings() -> int:
@@ -67,9 +61,9 @@ def prepackings() -> int:
 
 
 @functools.cache
-def _prepacks() -> bool:
-    """Whether weights can be prepacked; the log says so where they cannot."""
-    possible = prepacked_size((1, 1)) != [0]
+def _prepacks(number: str) -> bool:
+    """Whether weights can be prepacked as such numbers; the log says so where they cannot."""
+    possible = prepacked_size((1, 1), number) != [0]
     if not possible:
         logger.info("this oneDNN prepacks no weights: products with few rows take longer where layers share weights")
     return possible
@@ -91,20 +85,35 @@ def _scalar(value: float) -> Tensor:
     return Tensor(np.array([value], np.float32))
 
 
-class Product(nn.Cell):
-    """x W^T: (N, K), (M, K) -> (N, M).
+class _Products(nn.Cell):
+    """Operations of products x W^T, of one W or several.
 
     Args:
+        compute_type: float32, or bfloat16, which operands are rounded to; sums and results are float32.
         shared: several products in a graph have this weight, which is prepacked once for all of them.
+        number: of weights.
     """
 
-    def __init__(self, shared: bool = False) -> None:
+    def __init__(self, compute_type: ms.dtype, shared: bool, number: int) -> None:
         super().__init__()
-        self.prepacks = shared and _prepacks()
-        self.prepack = _operation("prepack", prepacked_size)
-        self.value = _operation("project", lambda x, weight: [x[0], weight[0]])
-        self.value_prepacked = _operation("project_prepacked", lambda x, weight, _: [x[0], weight[0]])
-        self.gradient = _operation("project_gradient", lambda dy, x, weight: (x, weight), 2)
+        kind = "bfloat16" if compute_type == ms.bfloat16 else "float32"
+
+        def shapes(x: Sequence[int], *weights: Sequence[int]) -> Any:
+            products = tuple([x[0], weight[0]] for weight in weights[:number])
+            return products if number > 1 else products[0]
+
+        self.prepacks = shared and _prepacks(kind)
+        self.prepack = _operation(f"prepack_{kind}", functools.partial(prepacked_size, number=kind))
+        self.value = _operation(f"project_{kind}", shapes, number)
+        self.value_prepacked = _operation(f"project_prepacked_{kind}", shapes, number)
+        self.gradient = _operation(f"project_gradient_{kind}", lambda *shapes: shapes[number:], number + 1)
+
+
+class Product(_Products):
+    """x W^T: (N, K), (M, K) -> (N, M)."""
+
+    def __init__(self, compute_type: ms.dtype = ms.float32, shared: bool = False) -> None:
+        super().__init__(compute_type, shared, 1)
 
     def construct(self, x: Tensor, weight: Tensor) -> Tensor:
         if self.prepacks:
@@ -115,20 +124,11 @@ class Product(nn.Cell):
         return self.gradient(dout, x, weight)
 
 
-class ThreeProducts(nn.Cell):
-    """x W^T for each of three W: (N, K), (M, K) -> (N, M); as Product."""
+class ThreeProducts(_Products):
+    """x W^T for each of three W: (N, K), (M, K) -> (N, M)."""
 
-    def __init__(self, shared: bool = False) -> None:
-        super().__init__()
-
-        def shapes(x: Sequence[int], *weights: Sequence[int]) -> tuple[list[int], ...]:
-            return tuple([x[0], weight[0]] for weight in weights[:3])
-
-        self.prepacks = shared and _prepacks()
-        self.prepack = _operation("prepack", prepacked_size)
-        self.value = _operation("project", shapes, 3)
-        self.value_prepacked = _operation("project_prepacked", shapes, 3)
-        self.gradient = _operation("project_gradient", lambda *shapes: shapes[3:], 4)
+    def __init__(self, compute_type: ms.dtype = ms.float32, shared: bool = False) -> None:
+        super().__init__(compute_type, shared, 3)
 
     def construct(self, x: Tensor, first: Tensor, second: Tensor, third: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if self.prepacks:

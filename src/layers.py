@@ -12,6 +12,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
+from model_utils.errors import DeviceError
 from src import fused_layers
 from src.albert_config import AlbertConfig
 from src.layer_form import on_cpu
@@ -23,8 +24,13 @@ _matmul = ops.MatMul()
 
 
 def compute_dtype(config: AlbertConfig) -> ms.dtype:
-    """What operands of matrix products are cast to."""
-    return ms.float16 if config.compute_type == "float16" else ms.float32
+    """What matrix products multiply."""
+    return {"float16": ms.float16, "bfloat16": ms.bfloat16}.get(config.compute_type, ms.float32)
+
+
+def operand_dtype(compute_type: ms.dtype) -> ms.dtype:
+    """What the operands of products are cast to, which round to bfloat16 by themselves."""
+    return ms.float32 if compute_type == ms.bfloat16 else compute_type
 
 
 def sigmoid_tanh(x: Tensor) -> Tensor:
@@ -377,10 +383,20 @@ class _CountedIdentity(nn.Cell):
         return dout, _sum_all(dout * dout)
 
 
-def dense_product(dtype: ms.dtype, shared: bool = False) -> nn.Cell | ops.Primitive:
-    """What makes x W^T (N, M) of x (N, K) and W (M, K), both of a dtype; shared: with this W several times."""
-    own = dtype == ms.float32 and fused_layers.have_products()
-    return fused_layers.Product(shared) if own else ops.MatMul(transpose_b=True)
+def dense_product(compute_type: ms.dtype, shared: bool = False) -> nn.Cell | ops.Primitive:
+    """What makes x W^T (N, M) of x (N, K) and W (M, K), both of the operand_dtype; shared: with this W several times.
+
+    Raises:
+        DeviceError: the type is bfloat16, but there are no layers in C++.
+    """
+    if compute_type != ms.float16 and fused_layers.used():
+        return fused_layers.Product(compute_type, shared)
+    if compute_type == ms.bfloat16:
+        raise DeviceError(
+            "compute_type is bfloat16, which only the layers in C++ multiply, and they cannot be made here: allowed is "
+            "float32"
+        )
+    return ops.MatMul(transpose_b=True)
 
 
 class DenseWeights(nn.Cell):
@@ -412,12 +428,12 @@ class Dense(DenseWeights):
         self.has_bias = has_bias
         self.matmul = dense_product(compute_type, shared)
         self.add_bias = add_bias()
-        self.compute_type = compute_type
+        self.operand_type = operand_dtype(compute_type)
         self.product_type = ms.float32 if on_cpu() else compute_type
 
     def product(self, x: Tensor, weight: Tensor) -> Tensor:
         """x W^T of a weight W like this one's, without the bias: on CPU in float32, elsewhere in the compute type."""
-        product = self.matmul(ops.cast(x, self.compute_type), ops.cast(weight, self.compute_type))
+        product = self.matmul(ops.cast(x, self.operand_type), ops.cast(weight, self.operand_type))
         return ops.cast(product, self.product_type)
 
     def construct(self, x: Tensor) -> Tensor:

@@ -1,9 +1,8 @@
-"""compute_type bfloat16: in processes of their own, because oneDNN chooses how it multiplies once in a process."""
+"""compute_type bfloat16: what dense layers multiply is rounded, and nothing else."""
 
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import mindspore as ms
@@ -11,9 +10,11 @@ import numpy as np
 import pytest
 from mindspore import Tensor, ops
 
-from model_utils import device
+from model_utils import device, native_code
 from model_utils.device import FPMATH_MODE, Device, bfloat16_obstacle, setup_device
 from model_utils.errors import DeviceError
+from model_utils.native_code import left_out
+from src import layers
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.checkpoint_files import find_checkpoint
@@ -21,63 +22,75 @@ from src.dropout import Dropout
 from src.training.run_plan import LossScale, Precision, plan_precision
 from src.training.training_config import PretrainConfig
 from tests.conftest import ROOT
+from tests.helpers.gradients import Gradients
+from tests.helpers.layer_inputs import normal
 from tests.helpers.pretraining_run import flags_of, log, write_pretraining_data
+from tests.helpers.products import Multiply
 from tests.helpers.tiny_model import KEY, TINY, batch
 
 on_cpus_that_have_it = pytest.mark.skipif(bool(bfloat16_obstacle("CPU")), reason=bfloat16_obstacle("CPU"))
 FINE = 1 + 2**-10  # bfloat16 has 1 and 1 + 2**-7 next to each other
 
 
-def in_new_process(function: Callable[..., None], *words: object, **environment: str) -> str:
-    """What a function of this module prints there."""
-    program = f"import sys; from tests.{Path(__file__).stem} import *; {function.__name__}(*sys.argv[1:])"
-    command = [sys.executable, "-c", program, *map(str, words)]
-    changed = {**os.environ, **environment}
-    done = subprocess.run(command, cwd=ROOT, env=changed, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def print_products(compute_type: str) -> None:
-    """Entries of products with the identity (small ones are not rounded), and what a second choice of the type says."""
-    assert setup_device("CPU", compute_type=compute_type).compute_type == compute_type
-    matrix, identity = np.full((512, 512), FINE, np.float32), np.eye(512, dtype=np.float32)
-    plain = ops.MatMul(transpose_b=True)(Tensor(matrix), Tensor(identity))
-    batched = ms.jit(ops.BatchMatMul())(Tensor(matrix[None].repeat(3, 0)), Tensor(identity[None].repeat(3, 0)))
-    print(np.unique(plain.asnumpy()).tolist() + np.unique(batched.asnumpy()).tolist())
-    setup_device("CPU", compute_type=compute_type)
-    try:
-        setup_device("CPU", compute_type="float32" if compute_type == "bfloat16" else "bfloat16")
-    except DeviceError as error:
-        print(error)
+def rounded(x: np.ndarray) -> np.ndarray:
+    """The nearest bfloat16 of each entry, as float64; of two as near the one whose last bit is 0."""
+    bits = x.view(np.uint32).astype(np.uint64)
+    bits = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16 << 16
+    return bits.astype(np.uint32).view(np.float32).astype(np.float64)
 
 
 @on_cpus_that_have_it
+@pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize(
-    ("compute_type", "inherited", "entry", "refusal"),
-    [
-        ("bfloat16", "STRICT", 1.0, "a float32 matrix product on the device differs from numpy's by"),
-        ("float32", "BF16", FINE, "so it runs in float32: either this process has computed in float32 before"),
-    ],
+    ("rows", "size", "widths"), [(70, 33, (1301,)), (999, 64, (96,)), (1, 64, (2,)), (333, 48, (48, 96, 7))]
 )
-def test_operands_are_rounded_where_that_is_asked_for(
-    compute_type: str, inherited: str, entry: float, refusal: str
-) -> None:
-    """Whatever the user's shell says, and the same for all of a process."""
-    environment = dict.fromkeys((FPMATH_MODE, "DNNL_DEFAULT_FPMATH_MODE"), inherited)
-    entries, said = in_new_process(print_products, compute_type, **environment).splitlines()
-    assert entries == str([entry, entry])
-    assert refusal in said
+def test_operands_are_rounded_and_sums_are_not(shared: bool, rows: int, size: int, widths: tuple[int, ...]) -> None:
+    x, dy = normal(rows, size), normal(rows, sum(widths))
+    weights = [normal(width, size) for width in widths]
+    value, (gradients, _) = Gradients(Multiply(len(widths), shared, ms.bfloat16))(
+        Tensor(dy), Tensor(x), *map(Tensor, weights)
+    )
+    joined, of_value = rounded(np.concatenate(weights)), rounded(dy)
+    by_weights = np.split(of_value.T @ rounded(x), np.cumsum(widths)[:-1])
+    expected = [rounded(x) @ joined.T, of_value @ joined, *by_weights]
+    for found, exact in zip((value, *gradients), expected, strict=True):
+        np.testing.assert_allclose(found.asnumpy(), exact, rtol=1e-5, atol=1e-6 * np.abs(exact).max())
 
 
-WIDE = TINY.replace(hidden_size=256, num_hidden_layers=1, intermediate_size=512)  # small products are not rounded
+@on_cpus_that_have_it
+def test_rounding_keeps_what_is_no_number() -> None:
+    """The smallest not a number has bits that rounding would make infinity of, the largest ones that it would lose."""
+    for bits, check in ((0x7F800001, np.isnan), (0x7FFFFFFF, np.isnan), (0xFFFFFFFF, np.isnan), (0x7F800000, np.isinf)):
+        x = np.array([[bits]], np.uint32).view(np.float32)
+        product = layers.dense_product(ms.bfloat16)(Tensor(x), Tensor(np.ones((1, 1), np.float32)))
+        assert check(product.asnumpy()).all()
+
+
+def print_product(compute_type: str) -> None:
+    """Entries of a product with the identity, by MindSpore."""
+    setup_device("CPU", compute_type=compute_type)
+    matrix, identity = np.full((512, 512), FINE, np.float32), np.eye(512, dtype=np.float32)
+    print(np.unique(ops.MatMul(transpose_b=True)(Tensor(matrix), Tensor(identity)).asnumpy()).tolist())
+
+
+@on_cpus_that_have_it
+def test_other_products_are_exact_whatever_the_shell_says() -> None:
+    """In a process of its own, because oneDNN chooses once in a process how it multiplies."""
+    program = f"import sys; from tests.{Path(__file__).stem} import print_product; print_product(sys.argv[1])"
+    environment = dict.fromkeys((FPMATH_MODE, "DNNL_DEFAULT_FPMATH_MODE"), "BF16")
+    for compute_type in ("float32", "bfloat16"):
+        command = [sys.executable, "-c", program, compute_type]
+        done = subprocess.run(
+            command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, check=True
+        )
+        assert done.stdout == f"[{FINE}]\n"
 
 
 def step_figures(compute_type: str) -> dict[str, np.ndarray]:
     """A mask of dropout, and loss and gradients of a network."""
     mask = Dropout(0.1, site=3).set_train(True)(Tensor(np.ones((1024, 312), np.float32)), KEY).asnumpy()
-    columns = batch(WIDE, rows=32)
-    network = AlbertForPreTraining(WIDE.replace(compute_type=compute_type), seed=1).set_train(True)
+    columns = batch(TINY, rows=8)
+    network = AlbertForPreTraining(TINY.replace(compute_type=compute_type), seed=1).set_train(True)
     inputs = [Tensor(columns[name]) for name in network.input_columns]
     parameters = ms.ParameterTuple(network.trainable_params())
     outputs, gradients = ops.value_and_grad(network, None, parameters, has_aux=True)(*inputs, KEY)
@@ -85,20 +98,16 @@ def step_figures(compute_type: str) -> dict[str, np.ndarray]:
     return {"mask": mask, "loss": outputs[0].asnumpy(), **named}
 
 
-def save_figures(file: str) -> None:
-    setup_device("CPU", compute_type="bfloat16")
-    np.savez(file, **step_figures("bfloat16"))
-
-
 @on_cpus_that_have_it
-def test_bfloat16_stays_near_float32_and_draws_the_same_masks(tmp_path: Path) -> None:
-    in_new_process(save_figures, tmp_path / "figures.npz")
-    rounded, exact = np.load(tmp_path / "figures.npz"), step_figures("float32")
-    np.testing.assert_array_equal(rounded["mask"], exact["mask"])
-    assert rounded["loss"] == pytest.approx(exact["loss"], rel=1e-2)
-    for name in ("albert.encoder.feed_forwards.0.output.weight", "albert.encoder.attentions.0.query.weight"):
-        assert rounded[name].dtype == np.float32 and not np.array_equal(rounded[name], exact[name])
-        np.testing.assert_allclose(rounded[name], exact[name], atol=0.05 * np.abs(exact[name]).max())
+def test_bfloat16_stays_near_float32_and_draws_the_same_masks() -> None:
+    rounding, exact = step_figures("bfloat16"), step_figures("float32")
+    np.testing.assert_array_equal(rounding.pop("mask"), exact.pop("mask"))
+    assert rounding.pop("loss") == pytest.approx(exact.pop("loss"), rel=1e-2)
+    for name, gradient in rounding.items():
+        if name.endswith("key.bias"):  # whose gradient is 0, but for rounding
+            continue
+        assert gradient.dtype == np.float32 and not np.array_equal(gradient, exact[name])
+        np.testing.assert_allclose(gradient, exact[name], atol=0.05 * np.abs(exact[name]).max(), err_msg=name)
 
 
 @on_cpus_that_have_it
@@ -116,16 +125,22 @@ def test_a_run_learns_in_bfloat16_and_its_model_answers_in_float32(tmp_path: Pat
 
 
 def test_bfloat16_is_refused_where_it_would_not_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "cpu_flags", lambda: frozenset({"avx2", "avx512_bf16"}))
-    with pytest.raises(
-        DeviceError, match=r"compute_type is bfloat16, but this CPU has no amx_bf16 .*allowed is float32"
-    ):
+    monkeypatch.setattr(device, "cpu_flags", lambda: frozenset({"avx2", "avx512f"}))
+    with pytest.raises(DeviceError, match=r"but this CPU has neither amx_bf16 nor avx512_bf16 .*allowed is float32"):
+        setup_device("CPU", compute_type="bfloat16")
+    for flag in ("avx512_bf16", "amx_bf16"):
+        monkeypatch.setattr(device, "cpu_flags", lambda flag=flag: frozenset({"avx2", flag}))
+        assert bfloat16_obstacle("CPU") == ""
+    with pytest.raises(DeviceError, match="which only the layers in C\\+\\+ multiply, but fused_layers is never"):
+        setup_device("CPU", compute_type="bfloat16", fused_layers="never")
+    with left_out(), pytest.raises(DeviceError, match="and they cannot be made here: allowed is float32"):
+        layers.dense_product(ms.bfloat16)
+    monkeypatch.setattr(native_code, "find_compiler", lambda: None)
+    with pytest.raises(DeviceError, match="no C\\+\\+ compiler is installed: allowed is float32"):
         setup_device("CPU", compute_type="bfloat16")
     monkeypatch.setattr(device, "choose_target", lambda device_target: device_target)
     with pytest.raises(DeviceError, match="but that is for CPUs; on GPU allowed are float16 and float32"):
         setup_device("GPU", compute_type="bfloat16")
-    monkeypatch.setattr(device, "cpu_flags", lambda: frozenset({"avx2", "amx_bf16"}))
-    assert bfloat16_obstacle("CPU") == ""
 
 
 def test_bfloat16_needs_no_loss_scale() -> None:

@@ -22,12 +22,12 @@ from model_utils.native_code import build_library, find_compiler, left_out, libr
 from src import fused_layers, layers
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import AlbertForPreTraining
-from src.attention import SeparateProducts
 from src.dropout import Dropout, random_features
 from src.layer_form import made_for
 from tests.conftest import ROOT
 from tests.helpers.gradients import Gradients
 from tests.helpers.layer_inputs import RANDOM, Attend, attention_inputs, normal
+from tests.helpers.products import Multiply
 from tests.helpers.tiny_model import KEY, TINY, batch
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler is installed")
@@ -59,17 +59,6 @@ class Drop(nn.Cell):
         return self.dropout(x, Tensor(5, ms.int32))
 
 
-class Multiply(nn.Cell):
-    """The product of a dense layer."""
-
-    def __init__(self, shared: bool = False) -> None:
-        super().__init__()
-        self.product = layers.dense_product(ms.float32, shared)
-
-    def construct(self, x: Tensor, weight: Tensor) -> Tensor:
-        return self.product(x, weight)
-
-
 class Losses(nn.Cell):
     """Losses of rows."""
 
@@ -81,29 +70,18 @@ class Losses(nn.Cell):
         return self.cross_entropy(logits, labels)[0]
 
 
-class Three(nn.Cell):
-    """Three products of one operand, beside each other."""
-
-    def __init__(self, shared: bool = False) -> None:
-        super().__init__()
-        self.products = fused_layers.ThreeProducts(shared) if fused_layers.used() else SeparateProducts()
-
-    def construct(self, x: Tensor, first: Tensor, second: Tensor, third: Tensor) -> Tensor:
-        return ops.concat(self.products(x, first, second, third), 1)
-
-
 # What makes the cell, its inputs; several sizes, so that rows are dealt out to the threads or not.
 CASES: dict[str, tuple[Callable[[], nn.Cell], tuple[np.ndarray, ...]]] = {
     "product": (Multiply, (normal(70, 33), normal(301, 33))),
     "product, tall": (Multiply, (normal(999, 64), normal(96, 64))),
     "product, a row": (Multiply, (normal(1, 64), normal(2, 64))),
-    "three products": (lambda: Three(), (normal(333, 48), normal(48, 48), normal(96, 48), normal(7, 48))),
-    "prepacked": (lambda: Multiply(True), (normal(70, 33), normal(301, 33))),
-    "prepacked, parts": (lambda: Multiply(True), (normal(70, 33), normal(1301, 33))),
-    "prepacked, parts, tall": (lambda: Multiply(True), (normal(1999, 33), normal(1301, 33))),
-    "prepacked, a row": (lambda: Multiply(True), (normal(1, 64), normal(2, 64))),
+    "three products": (lambda: Multiply(3), (normal(333, 48), normal(48, 48), normal(96, 48), normal(7, 48))),
+    "prepacked": (lambda: Multiply(shared=True), (normal(70, 33), normal(301, 33))),
+    "prepacked, parts": (lambda: Multiply(shared=True), (normal(70, 33), normal(1301, 33))),
+    "prepacked, parts, tall": (lambda: Multiply(shared=True), (normal(1999, 33), normal(1301, 33))),
+    "prepacked, a row": (lambda: Multiply(shared=True), (normal(1, 64), normal(2, 64))),
     "three products, prepacked": (
-        lambda: Three(True),
+        lambda: Multiply(3, shared=True),
         (normal(333, 48), normal(48, 48), normal(96, 48), normal(7, 48)),
     ),
     "bias_gelu": (lambda: layers.bias_activation("gelu_new"), (normal(517, 96), normal(96))),
@@ -179,12 +157,6 @@ def test_weights_of_several_layers_are_prepacked_once(changes: dict, weights: in
         before = fused_layers.prepackings()
         train(*inputs, KEY)[0][0].asnumpy()
         assert fused_layers.prepackings() - before == weights
-
-
-def test_a_network_trains_with_products_of_mindspore(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As under bfloat16, where these alone round."""
-    monkeypatch.setattr(fused_layers, "have_products", lambda: False)
-    compare_with_composed(TINY)
 
 
 def compare_with_composed(config: AlbertConfig) -> None:

@@ -7,6 +7,21 @@
 
 namespace albert {
 
+using bfloat16 = uint16_t;  // the upper half of a float
+
+// The nearest one, of two as near the even one; not a number stays that.
+inline bfloat16 to_bfloat16(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  const uint32_t nearest = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  return static_cast<bfloat16>(x != x ? 0x7fc0u : nearest);
+}
+
+inline void to_bfloat16(const float *x, int64_t size, bfloat16 *y) {
+#pragma omp simd
+  for (int64_t j = 0; j < size; ++j) y[j] = to_bfloat16(x[j]);
+}
+
 // exp(x) to 2 units in the last place, 0 below -87; not a number stays that. The form is one that compilers vectorise:
 // x = n ln 2 + r, and exp(r) by Cephes' polynomial.
 inline float exponential(float x) {

@@ -166,7 +166,7 @@ class Attention {
   // Calls work(text, head) for all of them. 0, or the number of an error, oneDNN's or 1: operands do not fit.
   template <typename Work>
   int each_head(Work work) {
-    if (!sgemm() || !fit()) return 1;
+    if (!gemm<float>() || !fit()) return 1;
     int64_t cost = 0;
     for (const Text &text : texts_) cost += heads_ * text.length * (text.length + size_);
     const int64_t heads = texts_.size() * heads_, most = (packed_ ? 16 : 4) * Team::get().size();
@@ -197,7 +197,7 @@ class Attention {
 
   void multiply(char op_a, char op_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
                 const float *b, int64_t ldb, float beta, float *c, int64_t ldc) {
-    status_ |= sgemm()(op_a, op_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+    status_ |= gemm<float>()(op_a, op_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
   }
 
   // A head's queries (scaled), keys and values with their biases, (L, D) each.

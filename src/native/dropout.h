@@ -32,15 +32,16 @@ class DropoutMask {
 
   // Whether it has so many rows, and so many columns or more.
   bool fits(int64_t rows, int64_t columns) const {
-    return given() && sgemm() && o_.rows(first_) == rows && o_.rows(first_ + 1) >= columns &&
+    return given() && gemm<float>() && o_.rows(first_) == rows && o_.rows(first_ + 1) >= columns &&
            o_.last(first_ + 1) == features_;
   }
 
   // Writes some rows of it (rows, columns). 0, or the number of oneDNN's error.
   int read(int64_t first_row, int64_t rows, int64_t columns, float *kept_share) const {
     const float *by_row = o_[first_] + first_row * features_;
-    const int status = sgemm()('N', 'T', rows, columns, features_, 1.0f, by_row, features_, o_[first_ + 1], features_,
-                               0.0f, kept_share, columns);
+    const float *by_column = o_[first_ + 1];
+    const int status = gemm<float>()('N', 'T', rows, columns, features_, 1.0f, by_row, features_, by_column, features_,
+                                     0.0f, kept_share, columns);
     const float probability = probability_, scale = 1.0f / (1.0f - probability);
 #pragma omp simd
     for (int64_t i = 0; i < rows * columns; ++i) {

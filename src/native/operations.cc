@@ -33,7 +33,10 @@ static bool all_below(const int32_t *labels, int64_t rows, int64_t size) {
                     void *)
 
 // What keeps the operations from being called, as a sentence; "" if nothing does.
-EXPORTED const char *obstacle() { return sgemm() ? "" : "MindSpore comes without libdnnl.so.3 or its dnnl_sgemm"; }
+EXPORTED const char *obstacle() {
+  if (gemm<float>() && gemm<bfloat16>()) return "";
+  return "MindSpore comes without libdnnl.so.3, or its dnnl_sgemm or dnnl_gemm_bf16bf16f32";
+}
 
 // Called by src/fused_layers.py before the first operation.
 EXPORTED void set_threads(int threads) { Team::threads = threads; }
@@ -273,44 +276,58 @@ OPERATION(cross_entropy_gradient) {
   return 0;
 }
 
-
 // x (N, K), one or several W (M, K) -> each x W^T (N, M)
-OPERATION(project) {
+template <typename Number>
+static int project(const Operands &o, int count) {
   const int number = (count - 1) / 2;
-  return Projections(Operands{data, ranks, shapes}, 0, number, false).values(1 + number);
+  return Projections<Number>(o, 0, number, false).values(1 + number);
 }
 
 // x (N, K), one or several W (M, K), each W prepacked -> each x W^T (N, M)
-OPERATION(project_prepacked) {
+template <typename Number>
+static int project_prepacked(const Operands &o, int count) {
   const int number = (count - 1) / 3;
-  return Projections(Operands{data, ranks, shapes}, 0, number, true).values(1 + 2 * number);
+  return Projections<Number>(o, 0, number, true).values(1 + 2 * number);
 }
 
 // dy (N, M) of each, x (N, K), each W (M, K) -> dx (N, K), each dW (M, K)
-OPERATION(project_gradient) {
+template <typename Number>
+static int project_gradient(const Operands &o, int count) {
   const int number = (count - 2) / 3;
-  return Projections(Operands{data, ranks, shapes}, number, number, false).gradients(2 * number + 1);
+  return Projections<Number>(o, number, number, false).gradients(2 * number + 1);
 }
 
 static std::atomic<int64_t> prepacked_weights{0};
 
 // W (M, K) -> W for products x W^T
-OPERATION(prepack) {
-  const Operands o{data, ranks, shapes};
-  const Prepacking *prepacking = Prepacking::get();
+template <typename Number>
+static int prepack(const Operands &o, int) {
+  const auto *prepacking = Prepacking<Number>::get();
   if (!prepacking) return 1;
   ++prepacked_weights;
   std::atomic<int> status{0};
-  const int64_t m = o.rows(0), k = o.last(0), parts = Prepacking::parts(m), size = o.last(1) / parts;
+  const int64_t m = o.rows(0), k = o.last(0), parts = prepacking->parts(m), size = o.last(1) / parts;
   Team::get().run(parts, [&](int64_t part) { status |= prepacking->pack(m, k, part, o[0], o[1] + part * size); });
   return status;
 }
 
 // Floats that W (m, k) has when it is prepacked; 0: it cannot be.
-EXPORTED int64_t prepacked_size(int64_t m, int64_t k) {
-  const Prepacking *prepacking = Prepacking::get();
-  return prepacking ? Prepacking::parts(m) * prepacking->part_size(m, k) : 0;
+template <typename Number>
+static int64_t prepacked_size(int64_t m, int64_t k) {
+  const auto *prepacking = Prepacking<Number>::get();
+  return prepacking ? prepacking->parts(m) * prepacking->part_size(m, k) : 0;
 }
+
+// The products by the type of what is multiplied.
+#define PRODUCTS(name, Number)                                                                                  \
+  OPERATION(project_##name) { return project<Number>({data, ranks, shapes}, count); }                           \
+  OPERATION(project_prepacked_##name) { return project_prepacked<Number>({data, ranks, shapes}, count); }       \
+  OPERATION(project_gradient_##name) { return project_gradient<Number>({data, ranks, shapes}, count); }         \
+  OPERATION(prepack_##name) { return prepack<Number>({data, ranks, shapes}, count); }                           \
+  EXPORTED int64_t prepacked_size_##name(int64_t m, int64_t k) { return prepacked_size<Number>(m, k); }
+
+PRODUCTS(float32, float)
+PRODUCTS(bfloat16, bfloat16)
 
 // How many have been prepacked in this process.
 EXPORTED int64_t prepackings() { return prepacked_weights; }

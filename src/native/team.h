@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
@@ -32,25 +33,33 @@ struct Operands {
   }
 };
 
-// Space for one thread's numbers, kept from operation to operation.
+// Space for one thread's numbers, as much as so many floats take, kept from operation to operation.
 class Scratch {
  public:
-  explicit Scratch(int64_t size) {
-    if (static_cast<int64_t>(space_.size()) < size) space_.resize(size);
+  explicit Scratch(int64_t floats) {
+    const size_t bytes = floats * sizeof(float);
+    if (space_.size() < bytes) space_.resize(bytes);
   }
 
-  float *take(int64_t size) {
-    float *begin = space_.data() + taken_;
-    taken_ += size;
+  template <typename Number = float>
+  Number *take(int64_t size) {
+    Number *begin = reinterpret_cast<Number *>(space_.data() + taken_);
+    taken_ += floats<Number>(size) * sizeof(float);
     return begin;
   }
 
+  // What so many numbers take.
+  template <typename Number>
+  static int64_t floats(int64_t size) {
+    return (size * sizeof(Number) + sizeof(float) - 1) / sizeof(float);
+  }
+
  private:
-  static thread_local std::vector<float> space_;
-  int64_t taken_ = 0;
+  static thread_local std::vector<unsigned char> space_;
+  int64_t taken_ = 0;  // bytes
 };
 
-inline thread_local std::vector<float> Scratch::space_;
+inline thread_local std::vector<unsigned char> Scratch::space_;
 
 // As many threads as set_threads says, which wait a tenth of a millisecond for the next operation before they sleep:
 // MindSpore's own threads need the cores in between.

@@ -84,18 +84,18 @@ def matmul_flops_per_second(config: AlbertConfig) -> float:
     """Operations a second of large square matrix products in the compute type, the median of several."""
     from mindspore import Tensor, ops  # here, because counting needs no MindSpore: benchmarks count without it
 
-    from src.layers import compute_dtype, dense_product
+    from src.layers import compute_dtype, dense_product, operand_dtype
 
-    product = dense_product(compute_dtype(config))
+    compute_type = compute_dtype(config)
+    product = dense_product(compute_type)
 
     def product_seconds(matrix: Tensor) -> float:
         start = time.perf_counter()
         product(matrix, matrix)[:1, :1].asnumpy()
         return time.perf_counter() - start
 
-    block = ops.cast(
-        Tensor(np.random.default_rng(0).standard_normal((BLOCK, BLOCK), np.float32)), compute_dtype(config)
-    )
+    block = Tensor(np.random.default_rng(0).standard_normal((BLOCK, BLOCK), np.float32))
+    block = ops.cast(block, operand_dtype(compute_type))
     size, seconds = BLOCK, 0.0
     while seconds < LONG_ENOUGH and size < LARGEST:
         size *= 2

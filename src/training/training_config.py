@@ -104,7 +104,7 @@ class ArchitectureConfig(LayersConfig):
     albert_cfg: AlbertOverrides = section(AlbertOverrides(), "keys of the architecture that differ from the preset")
     compute_type: str = option(
         "",
-        "type of the matrix products; empty: float32 on CPU, else float16; bfloat16: faster, on CPUs with AMX",
+        "type of the matrix products; empty: float32 on CPU, else float16; bfloat16: faster, on CPUs that multiply it",
         choices=("", *COMPUTE_TYPES),
         on_resume=ANY,
     )

@@ -1,0 +1,24 @@
+"""Products of dense layers as a cell."""
+
+import mindspore as ms
+from mindspore import Tensor, nn, ops
+
+from src import fused_layers, layers
+
+
+class Multiply(nn.Cell):
+    """x W^T of one weight, or beside each other those of three: (N, K), (M, K) -> (N, M), in the form in use."""
+
+    def __init__(self, number: int = 1, shared: bool = False, compute_type: ms.dtype = ms.float32) -> None:
+        super().__init__()
+        self.product = layers.dense_product(compute_type, shared)
+        self.joined = number == 3 and fused_layers.used()
+        self.products = fused_layers.ThreeProducts(compute_type, shared) if self.joined else None
+
+    def construct(self, x: Tensor, *weights: Tensor) -> Tensor:
+        if self.joined:
+            return ops.concat(self.products(x, *weights), 1)
+        products = ()
+        for weight in weights:
+            products += (self.product(x, weight),)
+        return ops.concat(products, 1)
