@@ -23,7 +23,13 @@ def main(config: PredictConfig) -> int:
     else:
         check_input(config.input, config.input_format)
         check_output(config.output, config.input)
-    setup_device(config.device_target, config.device_id, fused_layers=config.fused_layers, threads=config.threads)
+    setup_device(
+        config.device_target,
+        config.device_id,
+        compute_type=config.compute_type,
+        fused_layers=config.fused_layers,
+        threads=config.threads,
+    )
     predictor = load_predictor(config)
     task = predictor.task_info.task
     if config.top_k != PredictConfig().top_k and task != "fill_mask":
@@ -48,8 +54,8 @@ def load_predictor(config: PredictConfig) -> Predictor:
     }
     model = Path(config.model)
     if model.suffix == MINDIR_SUFFIX:
-        return load_exported(model, read_key(config.encrypt_key_file), **settings)
-    folder = ModelFolder.load(model, config.vocab_file_path, config.spm_model_file)
+        return load_exported(model, read_key(config.encrypt_key_file), config.compute_type, **settings)
+    folder = ModelFolder.load(model, config.vocab_file_path, config.spm_model_file, config.compute_type)
     return folder.predictor(config.embeddings, **settings)
 
 

@@ -19,7 +19,7 @@ from benchmarks.transformers_answers import TASKS, AnswersConfig
 from benchmarks.turns import Contender
 from model_utils.config import run_main
 from model_utils.schema import Config, option
-from src.albert_config import PRESETS
+from src.albert_config import COMPUTE_TYPES, PRESETS
 from src.data.text_tables import read_table
 from src.inference.deploy_config import ExportConfig, PredictConfig
 from src.utils import read_json_text
@@ -39,6 +39,7 @@ class PredictionConfig(Config):
     records: int = option(2000, "records that are answered, the first ones", minimum=1)
     spm_model_file: str = option("", "vocabulary", required=True)
     source: str = option("checkpoint", "what this project answers with", choices=("checkpoint", "mindir"))
+    compute_type: str = option("float32", "of this project; the others compute in float32", choices=COMPUTE_TYPES)
     batch_sizes: tuple[str, ...] = option(("1", "8", "32"), "of transformers, of which the fastest is chosen first")
     rounds: int = option(7, "turns of each side", minimum=1)
     output: str = option("", "JSON file for the figures; empty: none")
@@ -96,7 +97,11 @@ class Sides:
     def ours(self) -> float:
         """Seconds of predict.py."""
         answers = PredictConfig(
-            device_target="CPU", model=self.model, input=self.input, output=self.folder / f"{OURS}.jsonl"
+            device_target="CPU",
+            compute_type=self.config.compute_type,
+            model=self.model,
+            input=self.input,
+            output=self.folder / f"{OURS}.jsonl",
         )
         return run_command("predict", answers, self.folder / "ours.log")
 

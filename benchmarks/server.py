@@ -30,7 +30,7 @@ from benchmarks.random_model import random_models
 from model_utils.config import run_main
 from model_utils.errors import UserError
 from model_utils.schema import Config, option
-from src.albert_config import PRESETS
+from src.albert_config import COMPUTE_TYPES, PRESETS
 from src.data.text_tables import read_table
 
 logger = logging.getLogger(__name__)
@@ -47,6 +47,7 @@ class ServerConfig(Config):
     spm_model_file: str = option("", "vocabulary", required=True)
     clients: int = option(16, "that wait for an answer at any time", minimum=1)
     requests: int = option(320, "of a turn, after as many as there are clients", minimum=1)
+    compute_type: str = option("float32", "of this project; the others compute in float32", choices=COMPUTE_TYPES)
     rounds: int = option(7, "turns of each side", minimum=1)
     output: str = option("", "JSON file for the figures; empty: none")
 
@@ -141,12 +142,13 @@ def compare(config: ServerConfig, folder: Path) -> dict[str, Any]:
     )
     table = read_table(Path(config.text))
     texts = [row[table.place("sentence")] for _, row in islice(table.rows, config.requests)]
+    words = ["predict", "--model", str(ours), "--compute_type", config.compute_type, *OUR_WORDS]
     peer = ["benchmarks.transformers_server", "--model", str(theirs)]
     with ExitStack() as stack:
         servers = [
             stack.enter_context(closing(make(name, words, folder / f"{name}.log")))
             for make, name, words in (
-                (OurServer, "this project", ["predict", "--model", str(ours), *OUR_WORDS]),
+                (OurServer, "this project", words),
                 (Server, "transformers, a thread each", peer),
                 (Server, "transformers, one at a time", [*peer, "--at_once", "1"]),
             )

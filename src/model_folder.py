@@ -80,11 +80,14 @@ class ModelFolder:
     checkpoint: Checkpoint | None = None
 
     @classmethod
-    def load(cls, path: str | Path, vocab_file: str = "", spm_model_file: str = "") -> Self:
+    def load(
+        cls, path: str | Path, vocab_file: str = "", spm_model_file: str = "", compute_type: str = "float32"
+    ) -> Self:
         """The model in a checkpoint, or in the folder of a run or a conversion: its best checkpoint, else its newest.
 
         Args:
             vocab_file, spm_model_file: the vocabulary, where none lies beside the weights.
+            compute_type: of the matrix products of its networks.
 
         Raises:
             CheckpointError: there are no such weights, they are another program's, or albert_config.json is missing or
@@ -98,7 +101,7 @@ class ModelFolder:
             raise CheckpointError(
                 f"no {ARCHITECTURE_FILE}, which says how to use them, lies beside the weights in {folder}"
             )
-        architecture = AlbertConfig.from_json(file)
+        architecture = AlbertConfig.from_json(file).replace(compute_type=compute_type)
         check_memory(architecture)
         tokenizer = None
         if vocab_file or spm_model_file or (folder / TOKENIZER_FILE).exists():
@@ -155,7 +158,7 @@ class ModelFolder:
         return task_info.fitted(self.architecture)
 
     def network(self, embeddings: bool = False, portable: bool = False) -> AnsweringNetwork:
-        """The network of the usage, float32, no dropout; portable: one that can be exported.
+        """The network of the usage, no dropout; portable: one that can be exported.
 
         Raises:
             CheckpointError: these weights are not its own.

@@ -11,6 +11,7 @@ import pytest
 from mindspore import Tensor
 
 import export
+from model_utils.device import bfloat16_obstacle
 from model_utils.errors import CheckpointError, ConfigError, DataError, DeviceError, UserError
 from model_utils.native_code import find_compiler, left_out
 from model_utils.schema import load_config
@@ -94,6 +95,19 @@ def test_weights_that_a_description_does_not_fit(mindir: Path) -> None:
     ):
         with pytest.raises(DataError, match=sentence):
             fused_network(graph, ARCHITECTURE.replace(num_hidden_layers=2, **change), task_info)
+
+
+@pytest.mark.skipif(bool(bfloat16_obstacle("CPU")), reason=bfloat16_obstacle("CPU"))
+def test_answers_in_bfloat16_are_near(classifier: Path, mindir: Path) -> None:
+    """From a checkpoint and from a MINDIR the same, unless its graph computes."""
+    records = [{"text_a": text} for text in TEXTS]
+    exact = ModelFolder.load(classifier).predictor().predict(records)
+    rounded = ModelFolder.load(classifier, compute_type="bfloat16").predictor().predict(records)
+    assert rounded == load_exported(mindir, compute_type="bfloat16").predict(records) != exact
+    for one, other in zip(rounded, exact, strict=True):
+        assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-2)
+    with left_out(), pytest.raises(ConfigError, match="the graph of a MINDIR computes in float32, unless there are"):
+        load_exported(mindir, compute_type="bfloat16")
 
 
 def test_a_deep_network_with_relative_positions(tmp_path: Path) -> None:

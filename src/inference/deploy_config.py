@@ -5,7 +5,7 @@ from pathlib import Path
 from model_utils.config import ROWS, LayersConfig, OneDeviceConfig
 from model_utils.errors import ConfigError
 from model_utils.schema import option
-from src.albert_config import LENGTH
+from src.albert_config import COMPUTE_TYPES, LENGTH
 from src.tasks import TASKS
 from src.training.training_config import PretrainConfig
 
@@ -71,6 +71,9 @@ class PredictConfig(LayersConfig):
         "tokens of a batch, padding included, at least one row; 0: as many as take about 1 GB beside the weights",
         minimum=0,
         maximum=2**24,
+    )
+    compute_type: str = option(
+        "float32", "type of the matrix products; bfloat16: faster, on CPUs that multiply it", choices=COMPUTE_TYPES
     )
     top_k: int = option(5, "tokens for each mask, where masks are filled in", minimum=1, maximum=1000)
     embeddings: bool = option(False, "answer with the encoder's pooled output, whatever the weights were trained for")

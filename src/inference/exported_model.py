@@ -52,12 +52,13 @@ class DescriptionSchema(Schema):
     architecture: dict[str, Any]
 
 
-def load_exported(file: Path, key: bytes | None = None, **settings: Any) -> Predictor:
+def load_exported(file: Path, key: bytes | None = None, compute_type: str = "float32", **settings: Any) -> Predictor:
     """What answers records with NAME.mindir and the files beside it; settings: batch_tokens, top_k, text_columns.
 
     Raises:
         DataError, CheckpointError: a file is missing, damaged, or does not belong to the others.
-        ConfigError: a key is missing or not needed, or the settings mean nothing for the task.
+        ConfigError: a key is missing or not needed, the settings mean nothing for the task, or the graph itself is
+            to compute, in float32, and another type is wanted.
     """
     described, task_info = read_description(file)
     if described.encrypted != (key is not None):
@@ -68,7 +69,13 @@ def load_exported(file: Path, key: bytes | None = None, **settings: Any) -> Pred
     tokenizer = build_tokenizer(*kind, described.do_lower_case)
     if tokenizer.sha256 != described.vocabulary.sha256:
         raise DataError(f"{vocabulary} is not the vocabulary that {file.name} was exported with")
+    if compute_type != "float32" and not used():
+        raise ConfigError(
+            f"compute_type is {compute_type}, but the graph of a MINDIR computes in float32, unless there are layers "
+            "in C++ for its weights: allowed is float32, or a checkpoint"
+        )
     architecture = AlbertConfig.from_values(described.architecture, file.with_suffix(".json"))
+    architecture = architecture.replace(compute_type=compute_type)
     graph = load_mindir(file, key)
     network = fused_network(graph, architecture, task_info) if used() else ExportedNetwork(graph, described)
     return Predictor(task_info, tokenizer, network, architecture, **settings)
