@@ -123,6 +123,11 @@ class SelfAttention(Block):
         self.attention = attention_for(config, site, shared)
         self.dropout = Dropout(config.hidden_dropout_prob, site + 1)
 
+    def keep_prepacked(self) -> None:
+        """As AlbertModel has it."""
+        self.attention.products.keep_prepacked(self.query.weight, self.key.weight, self.value.weight)
+        self.output.matmul.keep_prepacked(self.output.weight)
+
     def matrices(self) -> tuple[Tensor, ...]:
         projections = self.attention.matrices(self.query.weight, self.key.weight, self.value.weight)
         return (*projections, self.output.weight)
@@ -154,6 +159,11 @@ class FeedForward(Block):
         self.output = Dense(*reversed(sizes), compute_dtype(config), shared=shared)
         self.layer_norm = LayerNorm(config.hidden_size, config.layer_norm_eps, config.hidden_dropout_prob)
         self.dropout = Dropout(config.hidden_dropout_prob, site)
+
+    def keep_prepacked(self) -> None:
+        """As AlbertModel has it."""
+        self.intermediate.matmul.keep_prepacked(self.intermediate.weight)
+        self.output.matmul.keep_prepacked(self.output.weight)
 
     def matrices(self) -> tuple[Tensor, ...]:
         return self.intermediate.weight, self.output.weight
@@ -303,6 +313,11 @@ class AlbertModel(nn.Cell):
     def packs(self) -> bool:
         """Whether texts can be packed."""
         return isinstance(self.encoder.attentions[0].attention, FusedAttention)
+
+    def keep_prepacked(self) -> None:
+        """Prepack the weights that layers share now, not in every pass: they must not change any more. If `packs`."""
+        for block in (*self.encoder.attentions, *self.encoder.feed_forwards):
+            block.keep_prepacked()
 
     def score_mask(self, texts: tuple[Tensor, ...]) -> Tensor:
         """What attention adds to scores of padded texts, (B, 1, 1, L) float32; of packed ones begins."""

@@ -278,5 +278,11 @@ class PackedNetwork(nn.Cell):
 
 
 def packed_where_possible(network: AnsweringNetwork) -> nn.Cell:
-    """The same scores as a PackedNetwork, if attention takes texts of any lengths; else the network itself."""
-    return PackedNetwork(network.scores) if network.scores.albert.packs else network
+    """The same scores as a PackedNetwork, if attention takes texts of any lengths; else the network itself.
+
+    The weights must not change any more.
+    """
+    if not network.scores.albert.packs:
+        return network
+    network.scores.albert.keep_prepacked()
+    return PackedNetwork(network.scores)

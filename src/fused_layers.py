@@ -16,7 +16,7 @@ from typing import Any
 
 import mindspore as ms
 import numpy as np
-from mindspore import Tensor, nn, ops
+from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from model_utils.native_code import library_for, threads
 from src.layer_form import on_cpu
@@ -107,6 +107,21 @@ class _Products(nn.Cell):
         self.value = _operation(f"project_{kind}", shapes, number)
         self.value_prepacked = _operation(f"project_prepacked_{kind}", shapes, number)
         self.gradient = _operation(f"project_gradient_{kind}", lambda *shapes: shapes[number:], number + 1)
+        self.kept = ()  # weights, prepacked
+
+    def keep_prepacked(self, *weights: Parameter) -> None:
+        """Prepack its weights now, not in every pass, where it prepacks: they must not change any more."""
+        if self.prepacks:
+            made = [Parameter(self.prepack(weight), f"{weight.name}.prepacked", False) for weight in weights]
+            self.kept = ParameterTuple(made)
+
+    def prepacked(self, *weights: Tensor) -> tuple[Tensor, ...]:
+        if self.kept:
+            return self.kept
+        made = ()
+        for weight in weights:
+            made += (self.prepack(weight),)
+        return made
 
 
 class Product(_Products):
@@ -117,7 +132,7 @@ class Product(_Products):
 
     def construct(self, x: Tensor, weight: Tensor) -> Tensor:
         if self.prepacks:
-            return self.value_prepacked(x, weight, self.prepack(weight))
+            return self.value_prepacked(x, weight, *self.prepacked(weight))
         return self.value(x, weight)
 
     def bprop(self, x: Tensor, weight: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor, Tensor]:
@@ -132,8 +147,7 @@ class ThreeProducts(_Products):
 
     def construct(self, x: Tensor, first: Tensor, second: Tensor, third: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if self.prepacks:
-            prepacked = self.prepack(first), self.prepack(second), self.prepack(third)
-            return self.value_prepacked(x, first, second, third, *prepacked)
+            return self.value_prepacked(x, first, second, third, *self.prepacked(first, second, third))
         return self.value(x, first, second, third)
 
     def bprop(

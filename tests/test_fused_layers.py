@@ -13,7 +13,7 @@ from pathlib import Path
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Tensor, nn, ops
+from mindspore import Parameter, Tensor, nn, ops
 
 from model_utils import device, native_code
 from model_utils.device import setup_device
@@ -157,6 +157,21 @@ def test_weights_of_several_layers_are_prepacked_once(changes: dict, weights: in
         before = fused_layers.prepackings()
         train(*inputs, KEY)[0][0].asnumpy()
         assert fused_layers.prepackings() - before == weights
+
+
+def test_weights_that_stay_are_prepacked_once_for_all() -> None:
+    """When the network is made, not in a pass, of whichever shape; the results are the same bits."""
+    usual, keeping = (Multiply(3, shared=True) for _ in range(2))
+    weights = [Parameter(Tensor(normal(width, 33)), name=f"w{width}") for width in (301, 7, 48)]
+    before = fused_layers.prepackings()
+    keeping.products.keep_prepacked(*weights)
+    assert fused_layers.prepackings() - before == 3
+    for rows in (1, 70):
+        x = Tensor(normal(rows, 33))
+        expected = usual(x, *weights).asnumpy()
+        before = fused_layers.prepackings()
+        np.testing.assert_array_equal(keeping(x, *weights).asnumpy(), expected)
+        assert fused_layers.prepackings() == before
 
 
 def compare_with_composed(config: AlbertConfig) -> None:
