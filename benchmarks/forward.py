@@ -56,7 +56,7 @@ class OurForward:
 
         portable = source == "mindir"  # whose weights the layers of this machine then read, as predict.py has it
         with native_code.left_out() if portable else contextlib.nullcontext():
-            scores = EncoderOutputs(config)
+            scores = EncoderOutputs(config.replace(compute_type="float32") if portable else config)
         initialise_weights(scores, config.initializer_range, SEED)
         self.own_weights = {parameter.name: parameter.asnumpy() for parameter in scores.trainable_params()}
         self.network = AnsweringNetwork(scores, portable)

@@ -9,11 +9,11 @@ from model_utils.device import cpu_flags, setup_device
 from src.albert_config import AlbertConfig
 from src.training.flops import matmul_flops_per_second
 
-VECTORS = ("amx_bf16", "avx512f", "avx2", "avx")  # the kernel's names of what matrix products use, the widest first
+VECTORS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2", "avx")  # kernel's names of what products use, the widest first
 
 
 class MatrixProducts:
-    """Measures the CPU as MindSpore, or in bfloat16 this project, computes on it."""
+    """Measures the CPU as this project computes on it."""
 
     def __init__(self, compute_type: str = "float32") -> None:
         setup_device("CPU", compute_type=compute_type)

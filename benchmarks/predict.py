@@ -19,9 +19,9 @@ from benchmarks.transformers_answers import TASKS, AnswersConfig
 from benchmarks.turns import Contender
 from model_utils.config import run_main
 from model_utils.schema import Config, option
-from src.albert_config import COMPUTE_TYPES, PRESETS
+from src.albert_config import PRESETS
 from src.data.text_tables import read_table
-from src.inference.deploy_config import ExportConfig, PredictConfig
+from src.inference.deploy_config import ANSWERS_IN, ExportConfig, PredictConfig
 from src.utils import read_json_text
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class PredictionConfig(Config):
     records: int = option(2000, "records that are answered, the first ones", minimum=1)
     spm_model_file: str = option("", "vocabulary", required=True)
     source: str = option("checkpoint", "what this project answers with", choices=("checkpoint", "mindir"))
-    compute_type: str = option("float32", "of this project; the others compute in float32", choices=COMPUTE_TYPES)
+    compute_type: str = option("float32", "of this project; the others compute in float32", choices=ANSWERS_IN)
     batch_sizes: tuple[str, ...] = option(("1", "8", "32"), "of transformers, of which the fastest is chosen first")
     rounds: int = option(7, "turns of each side", minimum=1)
     output: str = option("", "JSON file for the figures; empty: none")
@@ -134,7 +134,7 @@ def compare(config: PredictionConfig, folder: Path) -> dict[str, Any]:
     logger.info(f"seconds of transformers by batch size: {trials}")
     seconds: dict[str, list[float]] = {OURS: [], THEIRS: []}
     speeds = []
-    with Contender(RecordProducts) as products:
+    with Contender(RecordProducts, config.compute_type) as products:
         tokens, operations = products.call("tokens_and_operations", sides.checkpoint, sides.input)
         for _ in range(config.rounds):
             seconds[OURS].append(sides.ours())

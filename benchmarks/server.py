@@ -30,8 +30,9 @@ from benchmarks.random_model import random_models
 from model_utils.config import run_main
 from model_utils.errors import UserError
 from model_utils.schema import Config, option
-from src.albert_config import COMPUTE_TYPES, PRESETS
+from src.albert_config import PRESETS
 from src.data.text_tables import read_table
+from src.inference.deploy_config import ANSWERS_IN
 
 logger = logging.getLogger(__name__)
 LENGTH = 128  # tokens of a sentence at most
@@ -47,7 +48,7 @@ class ServerConfig(Config):
     spm_model_file: str = option("", "vocabulary", required=True)
     clients: int = option(16, "that wait for an answer at any time", minimum=1)
     requests: int = option(320, "of a turn, after as many as there are clients", minimum=1)
-    compute_type: str = option("float32", "of this project; the others compute in float32", choices=COMPUTE_TYPES)
+    compute_type: str = option("float32", "of this project; the others compute in float32", choices=ANSWERS_IN)
     rounds: int = option(7, "turns of each side", minimum=1)
     output: str = option("", "JSON file for the figures; empty: none")
 

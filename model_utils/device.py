@@ -214,7 +214,7 @@ def bfloat16_obstacle(target: str) -> str:
     if not cpu_flags().intersection(BFLOAT16_FLAGS):
         return f"this CPU has neither {' nor '.join(BFLOAT16_FLAGS)} (flags in /proc/cpuinfo): allowed is float32"
     if native_code.find_compiler() is None:
-        return "only the layers in C++ multiply it, and no C++ compiler is installed: allowed is float32"
+        return "only the layers in C++ multiply it, and there is no C++ compiler: allowed is float32"
     return ""
 
 
@@ -256,7 +256,10 @@ def setup_device(
     if compute_type == "bfloat16" and (obstacle := bfloat16_obstacle(target)):
         raise DeviceError(f"compute_type is bfloat16, but {obstacle}")
     if compute_type == "bfloat16" and fused_layers == "never":
-        raise DeviceError("compute_type is bfloat16, which only the layers in C++ multiply, but fused_layers is never")
+        raise DeviceError(
+            "compute_type is bfloat16, which only the layers in C++ multiply, but fused_layers is never: allowed is "
+            "auto or always, or compute_type float32"
+        )
     os.environ[FPMATH_MODE] = "STRICT"
     if distribute:
         if RANKS_FOLDER not in os.environ:

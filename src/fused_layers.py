@@ -18,6 +18,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
+from model_utils.errors import DeviceError
 from model_utils.native_code import library_for, threads
 from src.layer_form import on_cpu
 
@@ -92,11 +93,19 @@ class _Products(nn.Cell):
         compute_type: float32, or bfloat16, which operands are rounded to; sums and results are float32.
         shared: several products in a graph have this weight, which is prepacked once for all of them.
         number: of weights.
+
+    Raises:
+        DeviceError: the type is bfloat16, but oneDNN would emulate it.
     """
 
     def __init__(self, compute_type: ms.dtype, shared: bool, number: int) -> None:
         super().__init__()
         kind = "bfloat16" if compute_type == ms.bfloat16 else "float32"
+        if kind == "bfloat16" and not _own_function("multiplies_bfloat16")():
+            raise DeviceError(
+                "compute_type is bfloat16, which oneDNN does not multiply here: the CPU cannot, or ONEDNN_MAX_CPU_ISA "
+                "in the environment keeps it from that; allowed is float32"
+            )
 
         def shapes(x: Sequence[int], *weights: Sequence[int]) -> Any:
             products = tuple([x[0], weight[0]] for weight in weights[:number])

@@ -387,7 +387,7 @@ def dense_product(compute_type: ms.dtype, shared: bool = False) -> nn.Cell | ops
     """What makes x W^T (N, M) of x (N, K) and W (M, K), both of the operand_dtype; shared: with this W several times.
 
     Raises:
-        DeviceError: the type is bfloat16, but there are no layers in C++.
+        DeviceError: the type is bfloat16, but there are no layers in C++, or oneDNN does not multiply it here.
     """
     if compute_type != ms.float16 and fused_layers.used():
         return fused_layers.Product(compute_type, shared)

@@ -73,17 +73,20 @@ def print_product(compute_type: str) -> None:
     print(np.unique(ops.MatMul(transpose_b=True)(Tensor(matrix), Tensor(identity)).asnumpy()).tolist())
 
 
+def in_new_process(program: str, **environment: str) -> subprocess.CompletedProcess:
+    """A call of a function of this module there, because oneDNN chooses once in a process how it multiplies."""
+    command = [sys.executable, "-c", f"from tests.{Path(__file__).stem} import *; {program}"]
+    return subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+    )
+
+
 @on_cpus_that_have_it
 def test_other_products_are_exact_whatever_the_shell_says() -> None:
-    """In a process of its own, because oneDNN chooses once in a process how it multiplies."""
-    program = f"import sys; from tests.{Path(__file__).stem} import print_product; print_product(sys.argv[1])"
-    environment = dict.fromkeys((FPMATH_MODE, "DNNL_DEFAULT_FPMATH_MODE"), "BF16")
     for compute_type in ("float32", "bfloat16"):
-        command = [sys.executable, "-c", program, compute_type]
-        done = subprocess.run(
-            command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, check=True
-        )
-        assert done.stdout == f"[{FINE}]\n"
+        environment = dict.fromkeys((FPMATH_MODE, "DNNL_DEFAULT_FPMATH_MODE"), "BF16")
+        done = in_new_process(f"print_product('{compute_type}')", **environment)
+        assert done.stdout == f"[{FINE}]\n", done.stderr
 
 
 def step_figures(compute_type: str) -> dict[str, np.ndarray]:
@@ -124,7 +127,21 @@ def test_a_run_learns_in_bfloat16_and_its_model_answers_in_float32(tmp_path: Pat
     assert AlbertConfig.from_json(run / "albert_config.json").compute_type == "float32"
 
 
+def make_product() -> None:
+    """What a network does, by itself."""
+    setup_device("CPU", compute_type="bfloat16")
+    layers.dense_product(ms.bfloat16)
+
+
+@on_cpus_that_have_it
+def test_what_one_dnn_would_emulate_is_refused() -> None:
+    done = in_new_process("make_product()", ONEDNN_MAX_CPU_ISA="AVX512_CORE_VNNI")
+    assert done.returncode != 0
+    assert "DeviceError: compute_type is bfloat16, which oneDNN does not multiply here" in done.stderr
+
+
 def test_bfloat16_is_refused_where_it_would_not_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native_code, "find_compiler", lambda: ["c++"])
     monkeypatch.setattr(device, "cpu_flags", lambda: frozenset({"avx2", "avx512f"}))
     with pytest.raises(DeviceError, match=r"but this CPU has neither amx_bf16 nor avx512_bf16 .*allowed is float32"):
         setup_device("CPU", compute_type="bfloat16")
@@ -136,7 +153,7 @@ def test_bfloat16_is_refused_where_it_would_not_be_used(monkeypatch: pytest.Monk
     with left_out(), pytest.raises(DeviceError, match="and they cannot be made here: allowed is float32"):
         layers.dense_product(ms.bfloat16)
     monkeypatch.setattr(native_code, "find_compiler", lambda: None)
-    with pytest.raises(DeviceError, match="no C\\+\\+ compiler is installed: allowed is float32"):
+    with pytest.raises(DeviceError, match="there is no C\\+\\+ compiler: allowed is float32"):
         setup_device("CPU", compute_type="bfloat16")
     monkeypatch.setattr(device, "choose_target", lambda device_target: device_target)
     with pytest.raises(DeviceError, match="but that is for CPUs; on GPU allowed are float16 and float32"):

@@ -16,6 +16,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 import predict
+from model_utils.device import bfloat16_obstacle
 from model_utils.errors import ConfigError, DataError
 from model_utils.schema import load_config
 from src.inference.deploy_config import PredictConfig
@@ -408,6 +409,20 @@ def test_a_file_is_answered_line_by_line(classifier: Path, tmp_path: Path, capsy
     assert "2 of 4 records could not be answered" in said
 
 
+@pytest.mark.skipif(bool(bfloat16_obstacle("CPU")), reason=bfloat16_obstacle("CPU"))
+def test_the_command_rounds_where_that_is_asked_for(classifier: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("fine\n")
+    answers = {}
+    for compute_type in ("float32", "bfloat16"):
+        where = {"input": str(tmp_path / "in.txt"), "output": str(tmp_path / f"{compute_type}.jsonl")}
+        config = PredictConfig(model=str(classifier), device_target="CPU", compute_type=compute_type, **where)
+        assert predict.main(config) == 0
+        (answers[compute_type],) = map(json.loads, Path(where["output"]).read_text().splitlines())
+        predictor = ModelFolder.load(classifier, compute_type=compute_type).predictor()
+        assert answers[compute_type]["probabilities"] == predictor.predict([{"text_a": "fine"}])[0]["probabilities"]
+    assert answers["float32"] != answers["bfloat16"]
+
+
 def test_a_file_of_which_nothing_can_be_answered(
     classify: Predictor, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -417,7 +432,7 @@ def test_a_file_of_which_nothing_can_be_answered(
     assert answer_records(classify, iter([]), str(tmp_path / "out")) == 0
     own = NumberedRecord(1, {"text_a": "fine", "error": "an older one"})
     assert answer_records(classify, iter([own, *failed]), str(tmp_path / "out")) == 0
-    assert caplog.messages[1:] == ["2 of 3 records could not be answered: each has an error in its place"]
+    assert caplog.messages[-1:] == ["2 of 3 records could not be answered: each has an error in its place"]
 
 
 def test_a_dry_run_keeps_nothing(classifier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

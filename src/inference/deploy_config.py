@@ -5,11 +5,12 @@ from pathlib import Path
 from model_utils.config import ROWS, LayersConfig, OneDeviceConfig
 from model_utils.errors import ConfigError
 from model_utils.schema import option
-from src.albert_config import COMPUTE_TYPES, LENGTH
+from src.albert_config import LENGTH
 from src.tasks import TASKS
 from src.training.training_config import PretrainConfig
 
 MINDIR, AIR, ONNX = "MINDIR", "AIR", "ONNX"
+ANSWERS_IN = ("float32", "bfloat16")  # matrix products
 
 
 class ExportConfig(OneDeviceConfig):
@@ -73,7 +74,7 @@ class PredictConfig(LayersConfig):
         maximum=2**24,
     )
     compute_type: str = option(
-        "float32", "type of the matrix products; bfloat16: faster, on CPUs that multiply it", choices=COMPUTE_TYPES
+        "float32", "type of the matrix products; bfloat16: faster, on CPUs that multiply it", choices=ANSWERS_IN
     )
     top_k: int = option(5, "tokens for each mask, where masks are filled in", minimum=1, maximum=1000)
     embeddings: bool = option(False, "answer with the encoder's pooled output, whatever the weights were trained for")

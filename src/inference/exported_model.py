@@ -57,8 +57,8 @@ def load_exported(file: Path, key: bytes | None = None, compute_type: str = "flo
 
     Raises:
         DataError, CheckpointError: a file is missing, damaged, or does not belong to the others.
-        ConfigError: a key is missing or not needed, the settings mean nothing for the task, or the graph itself is
-            to compute, in float32, and another type is wanted.
+        ConfigError: a key is missing or not needed, the settings mean nothing for the task, or the graph itself
+            computes, in float32, where bfloat16 is wanted.
     """
     described, task_info = read_description(file)
     if described.encrypted != (key is not None):
@@ -71,8 +71,8 @@ def load_exported(file: Path, key: bytes | None = None, compute_type: str = "flo
         raise DataError(f"{vocabulary} is not the vocabulary that {file.name} was exported with")
     if compute_type != "float32" and not used():
         raise ConfigError(
-            f"compute_type is {compute_type}, but the graph of a MINDIR computes in float32, unless there are layers "
-            "in C++ for its weights: allowed is float32, or a checkpoint"
+            f"compute_type is {compute_type}, which only the layers in C++ multiply, and here the graph of {file} "
+            "itself computes: allowed is float32"
         )
     architecture = AlbertConfig.from_values(described.architecture, file.with_suffix(".json"))
     architecture = architecture.replace(compute_type=compute_type)
@@ -82,7 +82,7 @@ def load_exported(file: Path, key: bytes | None = None, compute_type: str = "flo
 
 
 def fused_network(graph: nn.Cell, architecture: AlbertConfig, task_info: TaskInfo) -> nn.Cell:
-    """The weights of a MINDIR's graph in layers that are faster on this machine, and compute the same."""
+    """The weights of a MINDIR's graph in layers that are faster on this machine, and in float32 compute the same."""
     scores = TASKS[task_info.task].scores(architecture, task_info)
     try:
         missing, _ = ms.load_param_into_net(scores, graph.parameters_dict(), strict_load=True)

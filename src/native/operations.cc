@@ -34,9 +34,11 @@ static bool all_below(const int32_t *labels, int64_t rows, int64_t size) {
 
 // What keeps the operations from being called, as a sentence; "" if nothing does.
 EXPORTED const char *obstacle() {
-  if (gemm<float>() && gemm<bfloat16>()) return "";
-  return "MindSpore comes without libdnnl.so.3, or its dnnl_sgemm or dnnl_gemm_bf16bf16f32";
+  return gemm<float>() ? "" : "MindSpore comes without libdnnl.so.3 or its dnnl_sgemm";
 }
+
+// Whether oneDNN multiplies bfloat16 by instructions of this CPU, which it elsewhere emulates.
+EXPORTED int64_t multiplies_bfloat16() { return gemm<bfloat16>() && has_bfloat16(); }
 
 // Called by src/fused_layers.py before the first operation.
 EXPORTED void set_threads(int threads) { Team::threads = threads; }

@@ -28,6 +28,14 @@ Gemm<Number> gemm() {
   return function;
 }
 
+// Whether oneDNN uses AVX-512's bfloat16 or AMX, which ONEDNN_MAX_CPU_ISA in the environment may keep it from.
+inline bool has_bfloat16() {
+  constexpr int kBfloat16 = 0xe7;  // dnnl_cpu_isa_avx512_core_bf16, whose bits AMX has as well
+  static void *library = dlopen("libdnnl.so.3", RTLD_NOW | RTLD_NOLOAD);
+  static const auto isa = reinterpret_cast<int (*)()>(library ? dlsym(library, "dnnl_get_effective_cpu_isa") : nullptr);
+  return isa && (isa() & kBfloat16) == kBfloat16;
+}
+
 // Products x W^T of one x (n, k) and several W (m, k), and their gradients. Operands behind `first` others: x, each W,
 // and, for products with prepacked weights, each W once more so. Operands are rounded to bfloat16 where that is what is
 // multiplied; sums are not.
@@ -75,7 +83,8 @@ class Projections {
   const Number *x() const { return numbers_[first_]; }
   const Number *weight(int i) const { return numbers_[first_ + 1 + i]; }
 
-  // Takes the operands from `begin` to `end`, rounded in all threads where they are to be.
+  // Takes the operands from `begin` to `end`, rounded in all threads where they are to be. They lie in this thread's
+  // scratch until it makes another one, which nothing here does.
   void read(int begin, int end) {
     if (!fit_) return;
     int64_t floats = 0;

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
+#include <memory>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -37,13 +38,16 @@ struct Operands {
 class Scratch {
  public:
   explicit Scratch(int64_t floats) {
-    const size_t bytes = floats * sizeof(float);
-    if (space_.size() < bytes) space_.resize(bytes);
+    const int64_t bytes = floats * sizeof(float);
+    if (size_ >= bytes) return;
+    space_.reset();  // first, so that there are not both
+    space_.reset(new unsigned char[bytes]);
+    size_ = bytes;
   }
 
   template <typename Number = float>
   Number *take(int64_t size) {
-    Number *begin = reinterpret_cast<Number *>(space_.data() + taken_);
+    Number *begin = reinterpret_cast<Number *>(space_.get() + taken_);
     taken_ += floats<Number>(size) * sizeof(float);
     return begin;
   }
@@ -55,11 +59,13 @@ class Scratch {
   }
 
  private:
-  static thread_local std::vector<unsigned char> space_;
-  int64_t taken_ = 0;  // bytes
+  static thread_local std::unique_ptr<unsigned char[]> space_;
+  static thread_local int64_t size_;  // bytes
+  int64_t taken_ = 0;                 // of them
 };
 
-inline thread_local std::vector<unsigned char> Scratch::space_;
+inline thread_local std::unique_ptr<unsigned char[]> Scratch::space_;
+inline thread_local int64_t Scratch::size_ = 0;
 
 // As many threads as set_threads says, which wait a tenth of a millisecond for the next operation before they sleep:
 // MindSpore's own threads need the cores in between.

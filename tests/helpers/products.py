@@ -11,9 +11,11 @@ class Multiply(nn.Cell):
 
     def __init__(self, number: int = 1, shared: bool = False, compute_type: ms.dtype = ms.float32) -> None:
         super().__init__()
-        self.product = layers.dense_product(compute_type, shared)
         self.joined = number == 3 and fused_layers.used()
-        self.products = fused_layers.ThreeProducts(compute_type, shared) if self.joined else None
+        if self.joined:
+            self.products = fused_layers.ThreeProducts(compute_type, shared)
+        else:
+            self.product = layers.dense_product(compute_type, shared)
 
     def construct(self, x: Tensor, *weights: Tensor) -> Tensor:
         if self.joined:
