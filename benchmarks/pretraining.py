@@ -71,7 +71,7 @@ class OurUpdates:
     ) -> None:
         self.device = setup_device(device_target, compute_type=config.compute_type, fused_layers=fused_layers)
         from src.albert_for_pre_training import AlbertForPreTraining
-        from src.fused_layers import used
+        from src.native_operations import used
         from src.training.optimizer import OptimizerSettings, build_optimizer
         from src.training.run_plan import LossScale
         from src.training.train_step import TrainStep

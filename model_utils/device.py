@@ -241,8 +241,8 @@ def setup_device(
         device_id: number of the device, counted from 0; in distributed runs each process takes its own.
         distribute: whether scripts/launch.py started this process as one of device_num.
         compute_type: of matrix products, float32, float16 or bfloat16; "": what suits the device.
-        fused_layers: whether networks made from now on have the layers of src/fused_layers.py: auto, where they can;
-            always; never.
+        fused_layers: whether networks made from now on have the layers in C++ (src/fused_layers.py): auto, where they
+            can; always; never.
         threads: that compute on a CPU; 0: OMP_NUM_THREADS, or as many as this process may use cores.
 
     Raises:

@@ -12,7 +12,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from src import fused_layers
+from src import fused_layers, fused_products, native_operations
 from src.albert_config import AlbertConfig
 from src.dropout import Dropout
 from src.layer_form import on_cpu
@@ -43,7 +43,7 @@ def attention_for(config: AlbertConfig, site: int, shared: bool = False) -> nn.C
     Inputs: x (N, H); what `matrices` makes of the weights (H, H) of queries, keys and values; their biases (H);
     score_mask (B, 1, 1, L), added to scores; dropout_key () int32.
     """
-    fused = compute_dtype(config) != ms.float16 and fused_layers.used()
+    fused = compute_dtype(config) != ms.float16 and native_operations.used()
     return FusedAttention(config, site, shared) if fused else ComposedAttention(config, site)
 
 
@@ -72,7 +72,7 @@ class FusedAttention(_Attention):
     def __init__(self, config: AlbertConfig, site: int, shared: bool) -> None:
         super().__init__(config, site)
         table = self.relative_table if self.relative else None
-        self.products = fused_layers.ThreeProducts(self.compute_type, shared)
+        self.products = fused_products.ThreeProducts(self.compute_type, shared)
         self.attention = fused_layers.Attention(self.heads, table, self.dropout.probability)
 
     def construct(

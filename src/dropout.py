@@ -7,7 +7,7 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore.ops import constexpr
 
-from src import fused_layers
+from src import fused_layers, native_operations
 from src.layers import Spread, apply_mask
 
 
@@ -70,7 +70,7 @@ class Dropout(nn.Cell):
         super().__init__()
         self.probability = probability
         self.site = site
-        self.by_row = fused_layers.RowFactors() if fused_layers.used() else _RowFactors()
+        self.by_row = fused_layers.RowFactors() if native_operations.used() else _RowFactors()
         self.mask = apply_mask(probability)
 
     def drops(self) -> bool:

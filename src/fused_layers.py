@@ -1,79 +1,18 @@
-"""Layers for CPUs, each operation one pass over memory: C++ (src/native), compiled when it is first used.
+"""Layers for CPUs, each operation one pass over memory, in C++ (src/native).
 
 They compute what the composed operations of src/layers.py and src/attention.py do, in value and gradient. MindSpore's
 CPU kernels are one a step of a formula, each of which reads its operands and writes its result. The cells here take
 float32 and shapes that are known when compiled; what is exported has none.
 Shape letters: B texts, L tokens, N rows (in an encoder B L), H hidden size, A attention heads, D = H / A, V vocabulary;
-C, K and M columns of anything.
+C columns of anything.
 """
 
-import ctypes
 import functools
-import logging
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
-import mindspore as ms
 import numpy as np
-from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
+from mindspore import Tensor, nn, ops
 
-from model_utils.errors import DeviceError
-from model_utils.native_code import library_for, threads
-from src.layer_form import on_cpu
-
-logger = logging.getLogger(__name__)
-SOURCE = Path(__file__).parent / "native" / "operations.cc"
-
-
-def used() -> bool:
-    """Whether networks that are made now have these cells; DeviceError where they always should but cannot."""
-    return on_cpu() and _library() is not None
-
-
-def _library() -> Path | None:
-    library = library_for(SOURCE)
-    if library is not None:
-        _set_threads(library)
-    return library
-
-
-@functools.cache
-def _set_threads(library: Path) -> None:
-    ctypes.CDLL(str(library)).set_threads(threads())
-
-
-@functools.cache
-def _own_function(name: str) -> Callable[..., int]:
-    """A function of the library that gives an int64."""
-    function = ctypes.CDLL(str(_library()))[name]
-    function.restype = ctypes.c_int64
-    return function
-
-
-def prepacked_size(shape: Sequence[int], number: str = "float32") -> list[int]:
-    """The shape of a weight (M, K) when it is prepacked, of such numbers; [0]: it cannot be."""
-    return [_own_function(f"prepacked_size_{number}")(*map(ctypes.c_int64, shape))]
-
-
-def prepackings() -> int:
-    """How many weights have been prepacked in this process."""
-    return _own_function("prepackings")()
-
-
-@functools.cache
-def _prepacks(number: str) -> bool:
-    """Whether weights can be prepacked as such numbers; the log says so where they cannot."""
-    possible = prepacked_size((1, 1), number) != [0]
-    if not possible:
-        logger.info("this oneDNN prepacks no weights: products with few rows take longer where layers share weights")
-    return possible
-
-
-def _operation(name: str, shapes: Callable, outputs: int = 1) -> ops.Custom:
-    """An operation of the library; `shapes` makes its outputs' shapes of its inputs', all are float32."""
-    types = ms.float32 if outputs == 1 else (ms.float32,) * outputs
-    return ops.Custom(f"{_library()}:{name}", shapes, lambda *_: types, func_type="aot")
+from src.native_operations import operation
 
 
 @functools.cache
@@ -86,98 +25,13 @@ def _scalar(value: float) -> Tensor:
     return Tensor(np.array([value], np.float32))
 
 
-class _Products(nn.Cell):
-    """Operations of products x W^T, of one W or several.
-
-    Args:
-        compute_type: float32, or bfloat16, which operands are rounded to; sums and results are float32.
-        shared: several products in a graph have this weight, which is prepacked once for all of them.
-        number: of weights.
-
-    Raises:
-        DeviceError: the type is bfloat16, but oneDNN would emulate it.
-    """
-
-    def __init__(self, compute_type: ms.dtype, shared: bool, number: int) -> None:
-        super().__init__()
-        kind = "bfloat16" if compute_type == ms.bfloat16 else "float32"
-        if kind == "bfloat16" and not _own_function("multiplies_bfloat16")():
-            raise DeviceError(
-                "compute_type is bfloat16, which oneDNN does not multiply here: the CPU cannot, or ONEDNN_MAX_CPU_ISA "
-                "in the environment keeps it from that; allowed is float32"
-            )
-
-        def shapes(x: Sequence[int], *weights: Sequence[int]) -> Any:
-            products = tuple([x[0], weight[0]] for weight in weights[:number])
-            return products if number > 1 else products[0]
-
-        self.prepacks = shared and _prepacks(kind)
-        self.prepack = _operation(f"prepack_{kind}", functools.partial(prepacked_size, number=kind))
-        self.value = _operation(f"project_{kind}", shapes, number)
-        self.value_prepacked = _operation(f"project_prepacked_{kind}", shapes, number)
-        self.gradient = _operation(f"project_gradient_{kind}", lambda *shapes: shapes[number:], number + 1)
-        self.kept = ()  # weights, prepacked
-
-    def keep_prepacked(self, *weights: Parameter) -> None:
-        """Prepack its weights now, not in every pass, where it prepacks: they must not change any more."""
-        if self.prepacks:
-            made = [Parameter(self.prepack(weight), f"{weight.name}.prepacked", False) for weight in weights]
-            self.kept = ParameterTuple(made)
-
-    def prepacked(self, *weights: Tensor) -> tuple[Tensor, ...]:
-        if self.kept:
-            return self.kept
-        made = ()
-        for weight in weights:
-            made += (self.prepack(weight),)
-        return made
-
-
-class Product(_Products):
-    """x W^T: (N, K), (M, K) -> (N, M)."""
-
-    def __init__(self, compute_type: ms.dtype = ms.float32, shared: bool = False) -> None:
-        super().__init__(compute_type, shared, 1)
-
-    def construct(self, x: Tensor, weight: Tensor) -> Tensor:
-        if self.prepacks:
-            return self.value_prepacked(x, weight, *self.prepacked(weight))
-        return self.value(x, weight)
-
-    def bprop(self, x: Tensor, weight: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor, Tensor]:
-        return self.gradient(dout, x, weight)
-
-
-class ThreeProducts(_Products):
-    """x W^T for each of three W: (N, K), (M, K) -> (N, M)."""
-
-    def __init__(self, compute_type: ms.dtype = ms.float32, shared: bool = False) -> None:
-        super().__init__(compute_type, shared, 3)
-
-    def construct(self, x: Tensor, first: Tensor, second: Tensor, third: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        if self.prepacks:
-            return self.value_prepacked(x, first, second, third, *self.prepacked(first, second, third))
-        return self.value(x, first, second, third)
-
-    def bprop(
-        self,
-        x: Tensor,
-        first: Tensor,
-        second: Tensor,
-        third: Tensor,
-        out: tuple[Tensor, Tensor, Tensor],
-        dout: tuple[Tensor, Tensor, Tensor],
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return self.gradient(*dout, x, first, second, third)
-
-
 class BiasGelu(nn.Cell):
     """GELU of x + bias: (N, C), (C) -> (N, C)."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.value = _operation("bias_gelu", lambda x, bias: x)
-        self.gradient = _operation("bias_gelu_gradient", lambda dy, x, bias: (x, bias), 2)
+        self.value = operation("bias_gelu", lambda x, bias: x)
+        self.gradient = operation("bias_gelu_gradient", lambda dy, x, bias: (x, bias), 2)
 
     def construct(self, x: Tensor, bias: Tensor) -> Tensor:
         return self.value(x, bias)
@@ -192,8 +46,8 @@ class Normalise(nn.Cell):
     def __init__(self, epsilon: float) -> None:
         super().__init__()
         self.epsilon = _scalar(epsilon)
-        self.value = _operation("layer_norm", lambda x, *_: (x, x, [x[0], 1]), 3)
-        self.gradient = _operation("norm_gradient", lambda dy, gamma, *_: (dy, gamma, gamma, gamma), 4)
+        self.value = operation("layer_norm", lambda x, *_: (x, x, [x[0], 1]), 3)
+        self.gradient = operation("norm_gradient", lambda dy, gamma, *_: (dy, gamma, gamma, gamma), 4)
 
     def construct(self, x: Tensor, gamma: Tensor, beta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return self.value(x, gamma, beta, self.epsilon)
@@ -236,8 +90,8 @@ class _AddNormalise(nn.Cell):
     def __init__(self, epsilon: float) -> None:
         super().__init__()
         self.epsilon = _scalar(epsilon)
-        self.value = _operation("add_norm", lambda x, *_: (x, x, [x[0], 1]), 3)
-        self.gradient = _operation("norm_gradient", lambda dy, gamma, *_: (dy, gamma, gamma, gamma), 4)
+        self.value = operation("add_norm", lambda x, *_: (x, x, [x[0], 1]), 3)
+        self.gradient = operation("norm_gradient", lambda dy, gamma, *_: (dy, gamma, gamma, gamma), 4)
 
     def construct(
         self, x: Tensor, bias: Tensor, residual: Tensor, gamma: Tensor, beta: Tensor
@@ -264,8 +118,8 @@ class _DropAddNormalise(nn.Cell):
     def __init__(self, epsilon: float, probability: float) -> None:
         super().__init__()
         self.epsilon, self.probability = _scalar(epsilon), _scalar(probability)
-        self.value = _operation("drop_add_norm", lambda x, *_: (x, x, [x[0], 1]), 3)
-        self.gradient = _operation(
+        self.value = operation("drop_add_norm", lambda x, *_: (x, x, [x[0], 1]), 3)
+        self.gradient = operation(
             "drop_add_norm_gradient", lambda dy, gamma, *_: (dy, dy, gamma, gamma, gamma), outputs=5
         )
 
@@ -339,8 +193,8 @@ class _Attention(nn.Cell):
     def __init__(self, heads: int, probability: float) -> None:
         super().__init__()
         self.settings = Tensor(np.array([heads, probability], np.float32))
-        self.value = _operation("attention", lambda query, *_: (query, [query[0] * heads, 2]), 2)
-        self.gradient = _operation("attention_gradient", lambda dy, *others: (*others[:6],), 6)
+        self.value = operation("attention", lambda query, *_: (query, [query[0] * heads, 2]), 2)
+        self.gradient = operation("attention_gradient", lambda dy, *others: (*others[:6],), 6)
 
     def construct(
         self,
@@ -383,7 +237,7 @@ class SquareSum(nn.Cell):
 
     def __init__(self) -> None:
         super().__init__()
-        self.value = _operation("square_sum", lambda *_: [1])
+        self.value = operation("square_sum", lambda *_: [1])
 
     def construct(self, tensors: tuple[Tensor, ...]) -> Tensor:
         return self.value(*tensors).reshape(())
@@ -394,7 +248,7 @@ class ScaleAll(nn.Cell):
 
     def __init__(self, number: int) -> None:
         super().__init__()
-        self.value = _operation("scale_all", lambda _, *shapes: shapes, number)
+        self.value = operation("scale_all", lambda _, *shapes: shapes, number)
 
     def construct(self, tensors: tuple[Tensor, ...], factor: Tensor) -> tuple[Tensor, ...]:
         return self.value(factor, *tensors)
@@ -405,7 +259,7 @@ class RowFactors(nn.Cell):
 
     def __init__(self) -> None:
         super().__init__()
-        self.value = _operation("row_factors", lambda numbers, _: [numbers[0], 2 * numbers[1]])
+        self.value = operation("row_factors", lambda numbers, _: [numbers[0], 2 * numbers[1]])
 
     def construct(self, numbers: Tensor, key: Tensor) -> Tensor:
         return self.value(numbers, key)
@@ -420,7 +274,7 @@ class ApplyMask(nn.Cell):
     def __init__(self, probability: float) -> None:
         super().__init__()
         self.probability = _scalar(probability)
-        self.value = _operation("dropout", lambda x, *_: x)
+        self.value = operation("dropout", lambda x, *_: x)
 
     def construct(self, x: Tensor, by_row: Tensor, by_column: Tensor) -> Tensor:
         return self.value(x, by_row, by_column, self.probability)
@@ -449,8 +303,8 @@ class _CrossEntropy(nn.Cell):
 
     def __init__(self) -> None:
         super().__init__()
-        self.value = _operation("cross_entropy", lambda logits, labels: (labels, labels, labels), 3)
-        self.gradient = _operation("cross_entropy_gradient", lambda dy, logits, *_: logits)
+        self.value = operation("cross_entropy", lambda logits, labels: (labels, labels, labels), 3)
+        self.gradient = operation("cross_entropy_gradient", lambda dy, logits, *_: logits)
 
     def construct(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return self.value(logits, labels)

@@ -13,7 +13,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from model_utils.errors import DeviceError
-from src import fused_layers
+from src import fused_layers, fused_products, native_operations
 from src.albert_config import AlbertConfig
 from src.layer_form import on_cpu
 
@@ -134,7 +134,7 @@ class _BiasActivation(nn.Cell):
 
 def bias_activation(name: str) -> nn.Cell:
     """What computes the activation `name` of x (N, C) + bias (C)."""
-    return fused_layers.BiasGelu() if name == "gelu_new" and fused_layers.used() else _BiasActivation(name)
+    return fused_layers.BiasGelu() if name == "gelu_new" and native_operations.used() else _BiasActivation(name)
 
 
 class _Normalise(nn.Cell):
@@ -184,7 +184,7 @@ class _ApplyMask(nn.Cell):
 
 def apply_mask(probability: float) -> nn.Cell:
     """What makes of x (N, C) and Dropout.factors what dropout leaves of it."""
-    return fused_layers.ApplyMask(probability) if fused_layers.used() else _ApplyMask(probability)
+    return fused_layers.ApplyMask(probability) if native_operations.used() else _ApplyMask(probability)
 
 
 class _AddNormalise(nn.Cell):
@@ -222,7 +222,7 @@ class LayerNorm(nn.Cell):
         super().__init__()
         self.gamma = Parameter(Tensor(np.ones(size, np.float32)), name="gamma")
         self.beta = Parameter(Tensor(np.zeros(size, np.float32)), name="beta")
-        if fused_layers.used():
+        if native_operations.used():
             self.normalise = fused_layers.Normalise(epsilon)
             self.add_normalise = fused_layers.AddNormalise(epsilon, probability)
         else:
@@ -324,7 +324,7 @@ def cross_entropy() -> nn.Cell:
 
     The losses, -log softmax(logits)[label], in nats; and 1.0 where the largest logit is the label's, else 0.0.
     """
-    return fused_layers.CrossEntropy() if fused_layers.used() else _LossesAndHits()
+    return fused_layers.CrossEntropy() if native_operations.used() else _LossesAndHits()
 
 
 class _SquareSum(nn.Cell):
@@ -349,12 +349,12 @@ class _ScaleAll(nn.Cell):
 
 def square_sum() -> nn.Cell:
     """What makes of a tuple of tensors the sum of the squares of all their entries, ()."""
-    return fused_layers.SquareSum() if fused_layers.used() else _SquareSum()
+    return fused_layers.SquareSum() if native_operations.used() else _SquareSum()
 
 
 def scale_all(number: int) -> nn.Cell:
     """What makes of a tuple of so many tensors and a factor () the tuple of their products."""
-    return fused_layers.ScaleAll(number) if fused_layers.used() else _ScaleAll()
+    return fused_layers.ScaleAll(number) if native_operations.used() else _ScaleAll()
 
 
 class RowSquareSum(nn.Cell):
@@ -389,8 +389,8 @@ def dense_product(compute_type: ms.dtype, shared: bool = False) -> nn.Cell | ops
     Raises:
         DeviceError: the type is bfloat16, but there are no layers in C++, or oneDNN does not multiply it here.
     """
-    if compute_type != ms.float16 and fused_layers.used():
-        return fused_layers.Product(compute_type, shared)
+    if compute_type != ms.float16 and native_operations.used():
+        return fused_products.Product(compute_type, shared)
     if compute_type == ms.bfloat16:
         raise DeviceError(
             "compute_type is bfloat16, which only the layers in C++ multiply, and they cannot be made here: allowed is "

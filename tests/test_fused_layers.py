@@ -19,7 +19,7 @@ from model_utils import device, native_code
 from model_utils.device import setup_device
 from model_utils.errors import DeviceError
 from model_utils.native_code import build_library, find_compiler, left_out, library_for
-from src import fused_layers, layers
+from src import fused_layers, fused_products, layers, native_operations
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.dropout import Dropout, random_features
@@ -154,24 +154,24 @@ def test_weights_of_several_layers_are_prepacked_once(changes: dict, weights: in
     inputs = [Tensor(batch(config)[name]) for name in network.input_columns]
     train = ops.value_and_grad(network, None, ms.ParameterTuple(network.trainable_params()), has_aux=True)
     for _ in range(2):
-        before = fused_layers.prepackings()
+        before = fused_products.prepackings()
         train(*inputs, KEY)[0][0].asnumpy()
-        assert fused_layers.prepackings() - before == weights
+        assert fused_products.prepackings() - before == weights
 
 
 def test_weights_that_stay_are_prepacked_once_for_all() -> None:
     """When the network is made, not in a pass, of whichever shape; the results are the same bits."""
     usual, keeping = (Multiply(3, shared=True) for _ in range(2))
     weights = [Parameter(Tensor(normal(width, 33)), name=f"w{width}") for width in (301, 7, 48)]
-    before = fused_layers.prepackings()
+    before = fused_products.prepackings()
     keeping.products.keep_prepacked(*weights)
-    assert fused_layers.prepackings() - before == 3
+    assert fused_products.prepackings() - before == 3
     for rows in (1, 70):
         x = Tensor(normal(rows, 33))
         expected = usual(x, *weights).asnumpy()
-        before = fused_layers.prepackings()
+        before = fused_products.prepackings()
         np.testing.assert_array_equal(keeping(x, *weights).asnumpy(), expected)
-        assert fused_layers.prepackings() == before
+        assert fused_products.prepackings() == before
 
 
 def compare_with_composed(config: AlbertConfig) -> None:
@@ -268,7 +268,7 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(RuntimeError):
         layers.dense_product(ms.float32)(logits, weight).asnumpy()
     with pytest.raises(RuntimeError):
-        fused_layers.Product(shared=True).value_prepacked(logits, Tensor(normal(6, 5)), Tensor(normal(29))).asnumpy()
+        fused_products.Product(shared=True).value_prepacked(logits, Tensor(normal(6, 5)), Tensor(normal(29))).asnumpy()
     x, *_, mask = (Tensor(each) for each in attention_inputs(2, 5, 48))
     biases = (Tensor(normal(48)),) * 3
     for heads, table, rows in ((5, None, 10), (4, Tensor(normal(9, 11)), 10), (4, None, 9)):
@@ -304,15 +304,15 @@ def test_without_a_compiler_layers_are_composed(
     native_code._made.cache_clear()
     try:
         with caplog.at_level(logging.WARNING):
-            assert not fused_layers.used()
-            assert not fused_layers.used()
+            assert not native_operations.used()
+            assert not native_operations.used()
         assert [record.getMessage() for record in caplog.records] == [
             "layers are not fused, so that networks compute more slowly: no C++ compiler is installed "
             "(looked for no-such-compiler, which CXX names)"
         ]
         native_code.choose("always")
         with pytest.raises(DeviceError, match=r"fused_layers is always, but no C\+\+ compiler"):
-            fused_layers.used()
+            native_operations.used()
     finally:
         native_code.choose("auto")
         native_code._made.cache_clear()
@@ -329,7 +329,7 @@ def test_a_compilation_that_takes_too_long_ends_with_what_it_has_started(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(native_code, "SECONDS", 2)
     with pytest.raises(DeviceError, match=r"compiler has not compiled .*operations.cc in 2 s"):
-        build_library(fused_layers.SOURCE)
+        build_library(native_operations.SOURCE)
     state = Path(f"/proc/{child.read_text().strip()}/stat")
     assert not state.exists() or state.read_text().split()[2] == "Z"  # its new parent need not ask for its exit code
 
@@ -337,7 +337,7 @@ def test_a_compilation_that_takes_too_long_ends_with_what_it_has_started(
 def test_the_configuration_says_whether_they_are_used() -> None:
     for choice in native_code.USES:
         setup_device("CPU", fused_layers=choice)
-        assert fused_layers.used() == (choice != "never")
+        assert native_operations.used() == (choice != "never")
     setup_device("CPU")
     with pytest.raises(DeviceError, match="fused_layers is always, but these are for CPUs: here is GPU"):
         device._fused_layers("always", "GPU")
@@ -430,8 +430,9 @@ def test_networks_for_other_devices_have_none_of_them() -> None:
     with made_for("GPU"):
         network = AlbertForPreTraining(TINY, seed=1)
     cells = {type(cell).__module__ for _, cell in network.cells_and_names()}
-    assert "src.layers" in cells and "src.fused_layers" not in cells
-    assert "src.fused_layers" in {type(cell).__module__ for _, cell in AlbertForPreTraining(TINY, 1).cells_and_names()}
+    own = {"src.fused_layers", "src.fused_products"}
+    assert "src.layers" in cells and not own & cells
+    assert own <= {type(cell).__module__ for _, cell in AlbertForPreTraining(TINY, 1).cells_and_names()}
 
 
 def test_a_library_says_what_keeps_it_from_being_used(

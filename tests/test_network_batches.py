@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from src import fused_layers
+from src import fused_products
 from src.albert_config import PRESETS, AlbertConfig
 from src.data.feature_cache import Features
 from src.data.feature_files import Column, Ragged
@@ -86,12 +86,12 @@ def test_texts_without_padding_are_answered_as_with_it(task: str, architecture: 
 def test_shared_weights_are_prepacked_when_the_network_is_made(tmp_path: Path) -> None:
     """And in no pass."""
     folder = make_folder(tmp_path / "run", "classification", ARCHITECTURE.replace(num_hidden_layers=3))
-    before = fused_layers.prepackings()
+    before = fused_products.prepackings()
     predictor = ModelFolder.load(folder).predictor()
-    assert fused_layers.prepackings() - before == 6
+    assert fused_products.prepackings() - before == 6
     for text in ("good", "bad" * 9):
         predictor.predict([{"text_a": text}])
-    assert fused_layers.prepackings() - before == 6
+    assert fused_products.prepackings() - before == 6
 
 
 @pytest.mark.parametrize("reads_tokens", [False, True])

@@ -14,8 +14,8 @@ from model_utils.json_files import FileName, Schema, Sha256, read_validated, val
 from src.albert_config import AlbertConfig
 from src.data.feature_files import sha256_of
 from src.finetune_eval_model import AnsweringNetwork, packed_where_possible
-from src.fused_layers import used
 from src.inference.predictor import Predictor
+from src.native_operations import used
 from src.tasks import TASKS, parse_task_info
 from src.tasks.task_info import TaskInfo
 from src.tokenization import build_tokenizer

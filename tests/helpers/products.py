@@ -3,7 +3,7 @@
 import mindspore as ms
 from mindspore import Tensor, nn, ops
 
-from src import fused_layers, layers
+from src import fused_products, layers, native_operations
 
 
 class Multiply(nn.Cell):
@@ -11,9 +11,9 @@ class Multiply(nn.Cell):
 
     def __init__(self, number: int = 1, shared: bool = False, compute_type: ms.dtype = ms.float32) -> None:
         super().__init__()
-        self.joined = number == 3 and fused_layers.used()
+        self.joined = number == 3 and native_operations.used()
         if self.joined:
-            self.products = fused_layers.ThreeProducts(compute_type, shared)
+            self.products = fused_products.ThreeProducts(compute_type, shared)
         else:
             self.product = layers.dense_product(compute_type, shared)
 

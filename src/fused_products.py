@@ -1,0 +1,123 @@
+"""Matrix products of dense layers for CPUs, by operations in C++ (src/native/projections.h), and their gradients.
+
+Operands and results are float32, of shapes that are known when compiled.
+Shape letters: N rows, K columns of x, M columns of a product.
+"""
+
+import ctypes
+import functools
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import mindspore as ms
+from mindspore import Parameter, ParameterTuple, Tensor, nn
+
+from model_utils.errors import DeviceError
+from src.native_operations import library_function, operation
+
+logger = logging.getLogger(__name__)
+
+
+def prepacked_size(shape: Sequence[int], number: str = "float32") -> list[int]:
+    """The shape of a weight (M, K) when it is prepacked, of such numbers; [0]: it cannot be."""
+    return [library_function(f"prepacked_size_{number}")(*map(ctypes.c_int64, shape))]
+
+
+def prepackings() -> int:
+    """How many weights have been prepacked in this process."""
+    return library_function("prepackings")()
+
+
+@functools.cache
+def _prepacks(number: str) -> bool:
+    """Whether weights can be prepacked as such numbers; the log says so where they cannot."""
+    possible = prepacked_size((1, 1), number) != [0]
+    if not possible:
+        logger.info("this oneDNN prepacks no weights: products with few rows take longer where layers share weights")
+    return possible
+
+
+class _Products(nn.Cell):
+    """Operations of products x W^T, of one W or several.
+
+    Args:
+        compute_type: float32, or bfloat16, which operands are rounded to; sums and results are float32.
+        shared: several products in a graph have this weight, which is prepacked once for all of them.
+        number: of weights.
+
+    Raises:
+        DeviceError: the type is bfloat16, but oneDNN would emulate it.
+    """
+
+    def __init__(self, compute_type: ms.dtype, shared: bool, number: int) -> None:
+        super().__init__()
+        kind = "bfloat16" if compute_type == ms.bfloat16 else "float32"
+        if kind == "bfloat16" and not library_function("multiplies_bfloat16")():
+            raise DeviceError(
+                "compute_type is bfloat16, which oneDNN does not multiply here: the CPU cannot, or ONEDNN_MAX_CPU_ISA "
+                "in the environment keeps it from that; allowed is float32"
+            )
+
+        def shapes(x: Sequence[int], *weights: Sequence[int]) -> Any:
+            products = tuple([x[0], weight[0]] for weight in weights[:number])
+            return products if number > 1 else products[0]
+
+        self.prepacks = shared and _prepacks(kind)
+        self.prepack = operation(f"prepack_{kind}", functools.partial(prepacked_size, number=kind))
+        self.value = operation(f"project_{kind}", shapes, number)
+        self.value_prepacked = operation(f"project_prepacked_{kind}", shapes, number)
+        self.gradient = operation(f"project_gradient_{kind}", lambda *shapes: shapes[number:], number + 1)
+        self.kept = ()  # weights, prepacked
+
+    def keep_prepacked(self, *weights: Parameter) -> None:
+        """Prepack its weights now, not in every pass, where it prepacks: they must not change any more."""
+        if self.prepacks:
+            made = [Parameter(self.prepack(weight), f"{weight.name}.prepacked", False) for weight in weights]
+            self.kept = ParameterTuple(made)
+
+    def prepacked(self, *weights: Tensor) -> tuple[Tensor, ...]:
+        if self.kept:
+            return self.kept
+        made = ()
+        for weight in weights:
+            made += (self.prepack(weight),)
+        return made
+
+
+class Product(_Products):
+    """x W^T: (N, K), (M, K) -> (N, M)."""
+
+    def __init__(self, compute_type: ms.dtype = ms.float32, shared: bool = False) -> None:
+        super().__init__(compute_type, shared, 1)
+
+    def construct(self, x: Tensor, weight: Tensor) -> Tensor:
+        if self.prepacks:
+            return self.value_prepacked(x, weight, *self.prepacked(weight))
+        return self.value(x, weight)
+
+    def bprop(self, x: Tensor, weight: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor, Tensor]:
+        return self.gradient(dout, x, weight)
+
+
+class ThreeProducts(_Products):
+    """x W^T for each of three W: (N, K), (M, K) -> (N, M)."""
+
+    def __init__(self, compute_type: ms.dtype = ms.float32, shared: bool = False) -> None:
+        super().__init__(compute_type, shared, 3)
+
+    def construct(self, x: Tensor, first: Tensor, second: Tensor, third: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if self.prepacks:
+            return self.value_prepacked(x, first, second, third, *self.prepacked(first, second, third))
+        return self.value(x, first, second, third)
+
+    def bprop(
+        self,
+        x: Tensor,
+        first: Tensor,
+        second: Tensor,
+        third: Tensor,
+        out: tuple[Tensor, Tensor, Tensor],
+        dout: tuple[Tensor, Tensor, Tensor],
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return self.gradient(*dout, x, first, second, third)

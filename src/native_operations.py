@@ -1,0 +1,45 @@
+"""The library of operations for CPUs (src/native), compiled when it is first used, and how graphs call it."""
+
+import ctypes
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+import mindspore as ms
+from mindspore import ops
+
+from model_utils.native_code import library_for, threads
+from src.layer_form import on_cpu
+
+SOURCE = Path(__file__).parent / "native" / "operations.cc"
+
+
+def used() -> bool:
+    """Whether networks that are made now have its operations; DeviceError where they always should but cannot."""
+    return on_cpu() and _library() is not None
+
+
+def _library() -> Path | None:
+    library = library_for(SOURCE)
+    if library is not None:
+        _set_threads(library)
+    return library
+
+
+@functools.cache
+def _set_threads(library: Path) -> None:
+    ctypes.CDLL(str(library)).set_threads(threads())
+
+
+@functools.cache
+def library_function(name: str) -> Callable[..., int]:
+    """A function of the library that gives an int64."""
+    function = ctypes.CDLL(str(_library()))[name]
+    function.restype = ctypes.c_int64
+    return function
+
+
+def operation(name: str, shapes: Callable, outputs: int = 1) -> ops.Custom:
+    """An operation of the library; `shapes` makes its outputs' shapes of its inputs', all are float32."""
+    types = ms.float32 if outputs == 1 else (ms.float32,) * outputs
+    return ops.Custom(f"{_library()}:{name}", shapes, lambda *_: types, func_type="aot")
