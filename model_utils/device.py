@@ -38,10 +38,7 @@ CUDA_LIBRARIES = (
 )
 RANKS_FOLDER = "ALBERT_RANKS_FOLDER"  # in the environment of a process that scripts/launch.py started as one of several
 FPMATH_MODE = "ONEDNN_DEFAULT_FPMATH_MODE"  # read by oneDNN, which has MindSpore's products on CPUs, at its first one
-BFLOAT16_FLAGS = (
-    "amx_bf16",
-    "avx512_bf16",
-)  # the kernel's names; without both, products of bfloat16 are the slower ones
+BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16")  # the kernel's names of what multiplies it; elsewhere oneDNN emulates
 CALL_DEPTH = 10_000  # of graphs: a loop over all tensors nests several calls a tensor, beyond MindSpore's 1,000 at 200
 GPU_SETUP = "install it with `pip install -r requirements-gpu.txt` and run `. scripts/gpu_env.sh` before Python"
 

@@ -29,7 +29,7 @@ def compute_dtype(config: AlbertConfig) -> ms.dtype:
 
 
 def operand_dtype(compute_type: ms.dtype) -> ms.dtype:
-    """What the operands of products are cast to, which round to bfloat16 by themselves."""
+    """What operands are cast to before a product: those that multiply bfloat16 take float32, and round it."""
     return ms.float32 if compute_type == ms.bfloat16 else compute_type
 
 
