@@ -200,11 +200,14 @@ def join_squad(files: Sequence[Path], target: Path) -> None:
 
 
 def unpack_race(archive: Path, folder: Path) -> None:
-    """Unpack the easier half of RACE."""
+    """Unpack the easier half of RACE. By hand, because Debian's Python 3.11.2 knows no filters of tarfile yet."""
     with tarfile.open(archive) as tar, new_folder(folder) as temporary:
         wanted = [each for each in tar.getmembers() if each.isfile() and f"/{LEVELS[0]}/" in each.name]
         if not wanted:
             raise DataError(f"{archive} holds no RACE/*/{LEVELS[0]}/*.txt")
         for member in wanted:
-            member.name = member.name.partition("/")[2]
-        tar.extractall(temporary, wanted, filter="data")
+            file = temporary / member.name.partition("/")[2]
+            if ".." in file.parts:
+                raise DataError(f"{archive} holds {member.name}, which lies outside of it")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(tar.extractfile(member).read())

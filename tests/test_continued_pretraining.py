@@ -95,7 +95,8 @@ def test_training_begins_where_the_weights_are(
     for name in ("mlm_loss", "sop_loss", "mlm_accuracy", "sop_accuracy"):
         assert first[name] == pytest.approx(evaluated[name], rel=1e-5), name
     assert evaluated["hidden_tokens"] > 0.6 * evaluated["masked_tokens"]
-    assert first["mlm_loss"] > evaluated["baselines"]["mlm_loss"]["chance"]  # random weights, not the text's own bias
+    # Random weights, not the text's own bias, which would make it the unigram's, 2 nats below; texts of Pythons differ.
+    assert first["mlm_loss"] == pytest.approx(evaluated["baselines"]["mlm_loss"]["chance"], abs=0.1)
     assert second["loss"] < first["loss"]
     trained = own_weights(tmp_path / "run")
     for name in ("mlm.bias", "mlm.dense.weight", "sop.weight", "albert.pooler.weight"):

@@ -1,14 +1,16 @@
 """Transfer to tasks: starts, splits, the choice of the rate, and what a network is compared with."""
 
+import io
 import json
+import tarfile
 from pathlib import Path
 
 import pytest
 
 from benchmarks.bag_of_words import classification_accuracy, sliding_window_accuracy
 from benchmarks.transfer import Estimate, Start, Transfer, TransferConfig, at_rate, find_starts, table
-from benchmarks.transfer_tasks import TransferTask, join_squad, split_by_question
-from model_utils.errors import ConfigError
+from benchmarks.transfer_tasks import TransferTask, join_squad, split_by_question, unpack_race
+from model_utils.errors import ConfigError, DataError
 from src.create_finetune_data import Example
 from src.data.race_data import RaceQuestion
 from src.tasks.classification import ClassifierConfig, ClassifierTask
@@ -57,6 +59,26 @@ def test_files_of_questions_are_joined(tmp_path: Path) -> None:
         (tmp_path / f"{name}.json").write_text(json.dumps({"version": "1.1", "data": [{"title": name}]}))
     join_squad([tmp_path / "a.json", tmp_path / "b.json"], tmp_path / "new" / "both.json")
     assert [each["title"] for each in json.loads((tmp_path / "new" / "both.json").read_text())["data"]] == ["a", "b"]
+
+
+def test_the_easier_half_of_race_is_unpacked(tmp_path: Path) -> None:
+    files = {"RACE/dev/middle/1.txt": b"one", "RACE/dev/high/2.txt": b"two", "RACE/train/middle/3.txt": b"three"}
+    write_archive(tmp_path / "race.tar.gz", files)
+    unpack_race(tmp_path / "race.tar.gz", tmp_path / "RACE")
+    unpacked = {file.relative_to(tmp_path).as_posix(): file.read_bytes() for file in (tmp_path / "RACE").rglob("*.txt")}
+    assert unpacked == {name: content for name, content in files.items() if "middle" in name}
+    write_archive(tmp_path / "bad.tar.gz", {"RACE/../../middle/1.txt": b"one"})
+    with pytest.raises(DataError, match="which lies outside of it"):
+        unpack_race(tmp_path / "bad.tar.gz", tmp_path / "bad")
+    assert not (tmp_path / "bad").exists()
+
+
+def write_archive(path: Path, files: dict[str, bytes]) -> None:
+    with tarfile.open(path, "w:gz") as tar:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
 
 
 def test_limits_of_the_command_and_of_the_task() -> None:

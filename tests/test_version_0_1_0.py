@@ -26,7 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the archive holds; its commands name everything from there."""
     path = tmp_path_factory.mktemp("version_0_1_0")
     with tarfile.open(Path(__file__).parent / "golden/version_0_1_0.tar.xz") as archive:
-        archive.extractall(path, filter="data")
+        archive.extractall(path)
     return path
 
 
