@@ -207,7 +207,7 @@ def unpack_race(archive: Path, folder: Path) -> None:
             raise DataError(f"{archive} holds no RACE/*/{LEVELS[0]}/*.txt")
         for member in wanted:
             file = temporary / member.name.partition("/")[2]
-            if ".." in file.parts:
+            if ".." in file.parts or not file.is_relative_to(temporary):
                 raise DataError(f"{archive} holds {member.name}, which lies outside of it")
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(tar.extractfile(member).read())
