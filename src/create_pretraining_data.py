@@ -203,18 +203,23 @@ class UnitMaker:
         return [[ids for _ in document if (ids := next(encoded))] for document in sentences]
 
 
-def group_documents(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    """Units of at least UNIT_CHARACTERS; the last one has what is left."""
+def group_documents(documents: Iterable[Document], least: int = 1) -> Iterator[list[Document]]:
+    """Units of at least UNIT_CHARACTERS and `least` documents; the last one has what is left.
+
+    Fewer documents than `least` at the end join the unit before them.
+    """
+    whole: list[Document] = []
     unit: list[Document] = []
     size = 0
     for document in documents:
         unit.append(document)
         size += sum(map(len, document))
-        if size >= UNIT_CHARACTERS:
-            yield unit
-            unit, size = [], 0
-    if unit:
-        yield unit
+        if size >= UNIT_CHARACTERS and len(unit) >= least:
+            if whole:
+                yield whole
+            whole, unit, size = unit, [], 0
+    rest = [whole, unit] if len(unit) >= least else [whole + unit]
+    yield from filter(None, rest)
 
 
 def instance_settings(config: CreateDataConfig) -> InstanceSettings:
@@ -226,7 +231,7 @@ def gather_facts(
     config: CreateDataConfig, settings: InstanceSettings, tokenizer: FullTokenizer, files: list[Path]
 ) -> dict[str, Any]:
     """What determines the output, for NAME.facts.json."""
-    common = Path(os.path.commonpath([file.parent for file in files]))
+    common = Path(os.path.commonpath([file.absolute().parent for file in files]))  # some may be relative names
     return {
         "task": TASK,
         "max_seq_length": settings.max_seq_length,
@@ -238,7 +243,8 @@ def gather_facts(
         "seed": config.random_seed,
         "settings": {**asdict(settings), "dupe_factor": config.passes, "output_file_num": config.output_file_num},
         "source": {
-            str(file.relative_to(common)): {"bytes": file.stat().st_size, "sha256": sha256_of(file)} for file in files
+            str(file.absolute().relative_to(common)): {"bytes": file.stat().st_size, "sha256": sha256_of(file)}
+            for file in files
         },
     }
 
@@ -299,7 +305,7 @@ def main(config: CreateDataConfig) -> None:
         logger.info(f"{path} is complete, {rows:,} examples of this text with these settings: nothing to do")
         return
     maker = UnitMaker(tokenizer, settings, config.random_seed, config.passes)
-    units = group_documents(read_documents(files))
+    units = group_documents(read_documents(files), least=2 if config.random_next_sentence else 1)
     source_bytes = sum(file.stat().st_size for file in files)
     if config.dry_run:
         logger.info(dry_run(maker, units, source_bytes, workers, path, config.output_file_num))

@@ -20,7 +20,7 @@ import tokenizers
 
 from model_utils.config import check_output_folder, run_main
 from model_utils.device import peak_memory
-from model_utils.errors import ConfigError
+from model_utils.errors import ConfigError, DataError
 from model_utils.files import write_atomically
 from model_utils.schema import Config, option
 from src.data.corpus import MAX_LINE_BYTES, expand_glob, read_documents, split_sentences
@@ -204,7 +204,7 @@ def _choose(sentences: Iterable[str], number: int) -> list[str]:
 
 
 def _explain(error: RuntimeError, vocab_size: int) -> Exception:
-    """The library's complaint about the size as a sentence; any other as it is."""
+    """The library's complaint as a sentence."""
     text = str(error)
     if most := re.search(r"Please set it to a value <= (\d+)", text):
         return ConfigError(f"vocab_size is {vocab_size}, allowed for this text is at most {most[1]}")
@@ -212,7 +212,7 @@ def _explain(error: RuntimeError, vocab_size: int) -> Exception:
         return ConfigError(
             f"vocab_size is {vocab_size}, allowed for this text is at least {least[1]}, for its characters"
         )
-    return error
+    return DataError(f"SentencePiece makes no vocabulary of this text: {text.strip()}")
 
 
 if __name__ == "__main__":

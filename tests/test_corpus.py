@@ -62,6 +62,17 @@ def test_json_lines_are_documents(tmp_path):
         list(iter_documents(path))
 
 
+def test_a_document_of_json_may_be_longer_than_other_lines(tmp_path, monkeypatch):
+    path = write(tmp_path, json.dumps({"text": "Word by word. " * 20}) + "\n" + json.dumps({"text": "Two."}) + "\n")
+    monkeypatch.setattr(corpus, "MAX_LINE_BYTES", 50)
+    assert [len(document[0]) for document in iter_documents(path)] == [279, 4]
+    monkeypatch.setattr(corpus, "MAX_JSON_BYTES", 100)
+    with pytest.raises(DataError, match="begins like a JSON object whose line has more than 100 bytes"):
+        list(iter_documents(path))
+    path.write_text('{"one\n{"two\n')
+    assert list(iter_documents(path)) == [['{"one', '{"two']]
+
+
 def test_a_text_that_begins_with_a_brace_is_text(tmp_path):
     path = tmp_path / "text"
     path.write_text("{Not JSON.\n\n{Nor this.\n")

@@ -101,6 +101,42 @@ def test_other_text_of_the_same_name_and_size_is_refused(made, text_and_model, t
         make_records(made, other, model, dupe_factor=2)
 
 
+def test_text_that_was_taken_away_is_noticed(text_and_model, tmp_path):
+    text, model = text_and_model
+    output = tmp_path / "pre.mindrecord"
+    for name in ("first", "second"):
+        (tmp_path / f"{name}.txt").write_text(text.read_text()[:5000])
+    make_records(output, tmp_path / "*.txt", model, dupe_factor=1)
+    with pytest.raises(DataError, match=r"made with source\.second\.txt\.bytes \d+, asked for is '\(absent\)'"):
+        make_records(output, tmp_path / "first.txt", model, dupe_factor=1)
+
+
+def test_names_may_be_absolute_and_relative(text_and_model, tmp_path, monkeypatch):
+    text, model = text_and_model
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "a.txt").write_text(text.read_text())
+    monkeypatch.chdir(tmp_path)
+    output = make_records(tmp_path / "pre.mindrecord", f"own/a.txt,{text}", model, dry_run=False, dupe_factor=1)
+    assert len(open_records(output, "pretrain").facts["source"]) == 2
+
+
+@pytest.mark.parametrize("packing", ["cut", "google"])
+def test_a_long_document_is_never_alone_where_a_second_one_is_needed(packing, text_and_model, tmp_path, monkeypatch):
+    monkeypatch.setattr(create_pretraining_data, "UNIT_CHARACTERS", 100)
+    settings = {"random_next_sentence": True, "dupe_factor": 1, "segment_packing": packing}
+    output = make_records(tmp_path / "pre.mindrecord", *text_and_model, **settings)
+    assert open_records(output, "pretrain").num_rows > 100
+
+
+def test_what_is_left_over_joins_the_unit_before_it(monkeypatch):
+    monkeypatch.setattr(create_pretraining_data, "UNIT_CHARACTERS", 5)
+    a, b, short = ["aaaaaa"], ["bbbbbb"], ["c"]
+    assert list(group_documents([a, b, short])) == [[a], [b], [short]]
+    assert list(group_documents([a, b, short], 2)) == [[a, b, short]]
+    assert list(group_documents([a, b, b, a], 2)) == [[a, b], [b, a]]
+    assert list(group_documents([a], 2)) == [[a]] and list(group_documents([], 2)) == []
+
+
 def test_dry_run_estimates_and_keeps_nothing(text_and_model, tmp_path, capsys):
     make_records(tmp_path / "new" / "pre.mindrecord", *text_and_model, dry_run=True)
     said = capsys.readouterr().out

@@ -199,6 +199,8 @@ def test_a_complete_set_of_other_facts_is_not_overwritten(tmp_path):
     assert is_complete(path, FACTS)
     with pytest.raises(DataError, match=r"made with settings\.dupe_factor 5, asked for is 1"):
         is_complete(path, {**FACTS, "settings": {"dupe_factor": 1}})
+    with pytest.raises(DataError, match=r"made with settings\.dupe_factor 5, asked for is '\(absent\)'"):
+        is_complete(path, {**FACTS, "settings": {}})
 
 
 def test_names_other_than_mindrecord_are_refused(tmp_path):

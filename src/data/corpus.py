@@ -27,9 +27,11 @@ from src.utils import read_lines
 MAX_DOCUMENT_CHARACTERS = 1_000_000
 MAX_PARAGRAPH_CHARACTERS = 10_000  # of text with hard line breaks, which may have no blank line anywhere
 MAX_LINE_BYTES = 1 << 20
+MAX_JSON_BYTES = 64 << 20  # of a line that is a JSON object, which has to be read whole
 SNIFFED_CHARACTERS = 100_000  # enough of a book to get past its title page and table of contents
 
 _DOC_START = re.compile(r"<doc\b[^\n]*>$")
+_JSON_OBJECT = re.compile(r'\{\s*"')
 _HEADING = re.compile(r"(=(?: =)*) \S.* \1$")
 _CJK = r"\u3000-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0002fa1f"
 IS_CJK = re.compile(f"[{_CJK}]")
@@ -83,14 +85,15 @@ def read_documents(paths: Iterable[str | Path]) -> Iterator[list[str]]:
 
 def iter_documents(path: str | Path) -> Iterator[list[str]]:
     """Stream the documents of one text file; a document is its units of text, never empty, without line breaks."""
-    lines = (line.strip() for line in read_lines(Path(path), MAX_LINE_BYTES))
+    path = Path(path)
+    lines = (line.strip() for line in read_lines(path, MAX_LINE_BYTES))
     head = _take(lines, SNIFFED_CHARACTERS)
     first = next((line for line in head if line), "")
     lines = itertools.chain(head, lines)
     if _DOC_START.match(first):
         yield from _collect(_wikiextractor_units(lines))
-    elif first.startswith("{") and _text_member(first) is not None:
-        yield from _collect(_json_units(lines, Path(path)))
+    elif _JSON_OBJECT.match(first) and _has_json_lines(path):
+        yield from _collect(_json_units(path))
     elif (heading := _HEADING.match(first)) and heading[1] == "=":
         yield from _collect(_wikitext_units(lines))
     elif _has_hard_line_breaks(head):
@@ -173,13 +176,25 @@ def _wikiextractor_units(lines: Iterable[str]) -> Iterator[str]:
             yield line
 
 
-def _json_units(lines: Iterable[str], path: Path) -> Iterator[str]:
-    for number, line in enumerate(lines, 1):
-        text = _text_member(line) if line else ""
+def _has_json_lines(path: Path) -> bool:
+    """Whether the first line of a file that begins like a JSON object is one with a text."""
+    lines = (line for line in read_lines(path, MAX_JSON_BYTES) if line.strip())
+    first = next(lines)
+    if _text_member(first) is None and not first.endswith("\n") and next(lines, None) is not None:
+        raise DataError(
+            f"{path} begins like a JSON object whose line has more than {MAX_JSON_BYTES:,} bytes; give each document a "
+            "line of its own, or the text without JSON"
+        )
+    return _text_member(first) is not None
+
+
+def _json_units(path: Path) -> Iterator[str]:
+    for number, line in enumerate(read_lines(path, MAX_JSON_BYTES), 1):
+        text = _text_member(line) if line.strip() else ""
         if text is None:
             raise DataError(
                 f'{path}: line {number} is no JSON object with a member "text", as the lines before it are, or has '
-                f"more than {MAX_LINE_BYTES:,} bytes"
+                f"more than {MAX_JSON_BYTES:,} bytes"
             )
         yield from (unit.strip() for unit in text.split("\n") if unit.strip())
         yield ""

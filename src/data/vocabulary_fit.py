@@ -27,9 +27,7 @@ class LetterTable:
         else:
             self.starts = np.array([not token.startswith("##") for token in tokens])
             plain = [token.removeprefix("##") for token in tokens]
-        self.letters = np.array(
-            [not text or (len(text) == 1 and text.isalpha() and not IS_CJK.match(text)) for text in plain]
-        )
+        self.letters = np.array([not text or _is_letter(text) for text in plain])
         self.unk_id = tokenizer.unk_id
 
 
