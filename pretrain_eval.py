@@ -16,7 +16,7 @@ from src.checkpoint_files import find_checkpoint, folder_of, load_backbone
 from src.data.batches import Loading
 from src.model_folder import read_counts
 from src.training.pretraining import build_architecture, tokenizer_beside, trained_on
-from src.training.pretraining_evaluation import baselines, dry_run, evaluate, table
+from src.training.pretraining_evaluation import baselines, check_finite, dry_run, evaluate, table
 from src.training.training_config import PretrainEvalConfig
 
 logger = logging.getLogger(__name__)
@@ -47,6 +47,7 @@ def main(config: PretrainEvalConfig) -> None:
         logger.info(dry_run(network, batches, number, architecture.vocab_size))
         return
     held_out = evaluate(network, batches, architecture.vocab_size, tokenizer)
+    check_finite(held_out.metrics, contents.path)
     lines = baselines(held_out.counts, training_counts, architecture.vocab_size, tokenizer)
     tokens = {name: round(counts.sum()) for name, counts in vars(held_out.counts).items()}
     print(

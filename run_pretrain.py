@@ -47,12 +47,12 @@ def build_trainer(config: PretrainConfig, device: Device, ranks: Ranks, folder: 
     loading = Loading(config.batch_size, config.seed, config.do_shuffle, rank=ranks.rank, rank_size=ranks.size)
     datasets = [create_pretrain_dataset(**arguments) for arguments in data_of_phases(config, loading)]
     data = datasets[0]
-    plan = plan_run(config, config.epoch_size, config.batch_size, data.batches_per_epoch)
+    plan = plan_run(config, config.epoch_size, data.rows_at_once, data.batches_per_epoch)
     tokenizer = data.tokenizer(config.vocab_file, config.spm_model_file)
     weights = str(folder.path) if folder.begun else config.load_checkpoint_path
     precision = plan_precision(config, device)
     architecture = build_architecture(config, data, tokenizer, precision.compute_type, weights)
-    phases = plan_phases(config, datasets, architecture)
+    phases = plan_phases(config, datasets, architecture, tokenizer)
     network = AlbertForPreTraining(architecture, seed=config.seed)
     step = build_step(config, network, plan, precision, ranks, phases.accumulate)
     folder.companions = ModelFolder(architecture, tokenizer, token_counts=data.token_counts)

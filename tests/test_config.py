@@ -490,6 +490,13 @@ def test_settings_of_the_chosen_optimizer() -> None:
     assert settings["learning_rate"] == 0.00176 and settings["decay_filter"] == ("gamma", "beta", "bias")
 
 
+def test_epochs_beside_a_number_of_updates_are_refused() -> None:
+    words = ["--data_dir", "d", "--save_checkpoint_path", "r", "--epoch_size", "40"]
+    with pytest.raises(ConfigError, match="epoch_size is 40, which means nothing while train_steps is 10000"):
+        load_config(PretrainConfig, words)
+    assert load_config(PretrainConfig, [*words, "--train_steps", "0"]).epoch_size == 40
+
+
 @pytest.mark.parametrize("key", ["train_data_file_path", "eval_data_file_path", "schema_file_path"])
 def test_tasks_that_read_no_tfrecords_refuse_them(key: str) -> None:
     with pytest.raises(ConfigError, match=rf"{key} (is some\.tfrecord, allowed are feature files|means nothing here)"):

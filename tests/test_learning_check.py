@@ -1,6 +1,7 @@
 """A pre-training run that learns nothing from context says so, on the way and at its end; one that learns does not."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,16 @@ def test_what_is_held_out_and_hidden_decides_where_it_is_known(caplog: pytest.Lo
     for share in (0.1, 0.3, 0.5):
         again.watch({"step": 30, "mlm_loss": 7.0}, share)
     assert caplog.text.count(FIRST) == 1 and "after 30 updates, 30% of the run" in caplog.text
+
+
+def test_copying_of_tokens_left_in_place_is_nothing_learnt() -> None:
+    plain = check()
+    assert plain.height == pytest.approx(0.9 * 7 + 0.2 * math.log(2))
+    remark = plain.remark({"step": 30, "mlm_loss": 6.5}, 0.5)
+    assert "(unigram 7.000, with copying of the tokens left in place 6.439)" in remark
+    assert not plain.remark({"step": 30, "mlm_loss": 6.4}, 0.5)
+    evaluated = check(eval_steps=10, eval_data_dir="held_out")
+    assert evaluated.height == 7.1 and not evaluated.remark({"step": 30, "eval_hidden_mlm_loss": 7.0}, 0.5)
 
 
 def test_causes_are_those_that_the_settings_leave() -> None:

@@ -11,12 +11,13 @@ from mindspore import Tensor
 
 from src.checkpoint_files import list_checkpoints
 from src.training.dry_run import dry_run
+from src.training.phases import Phase, Phases
 from src.training.progress import Progress
 from src.training.ranks import Ranks
 from src.training.run_folder import RunFolder
 from src.training.run_plan import RunPlan
 from src.training.trainer import Trainer
-from tests.helpers.numpy_loop import NoSignals, Step, log, make_config, make_facts, one_phase
+from tests.helpers.numpy_loop import NoSignals, Rows, Step, log, make_config, make_facts, one_phase
 
 
 class Clock:
@@ -86,6 +87,16 @@ def test_a_dry_run_says_how_many_updates_fit(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run", config)
     said = dry_run(Trainer(Step(), one_phase(), plan, config, folder, make_facts()))
     assert ", about 20 of them fit into max_train_hours 1. Host" in said
+
+
+def test_a_dry_run_gives_each_phase_its_share_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("src.training.dry_run.timed_update", lambda _, micro_batches: float(len(micro_batches)))
+    phases = Phases([Phase(Rows(), 1, 0.5), Phase(Rows(), 4, 0.5)])
+    config, plan = make_config(tmp_path / "run", max_train_hours=1), RunPlan(100_000, 3600.0)
+    folder = RunFolder(tmp_path / "run", config)
+    said = dry_run(Trainer(Step(), phases, plan, config, folder, make_facts()))
+    # 5 s for the first updates; the rest at 1 update a second and at a quarter of that.
+    assert f", about {int(3595 * (0.5 + 0.5 / 4))} of them fit into max_train_hours 1. Host" in said
 
 
 def test_without_a_limit_time_does_not_count(tmp_path: Path) -> None:

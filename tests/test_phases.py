@@ -70,6 +70,12 @@ def test_phases_of_one_source_go_on_where_the_last_one_stopped() -> None:
     assert phases.position(10) == (1, 2) and phases.epochs(10) == pytest.approx(5 / 3)
 
 
+def test_rows_too_few_for_a_larger_batch_end_the_epoch() -> None:
+    small, large = NumberedRows(100, 1), NumberedRows(100, 51)
+    phases = Phases([Phase(small, share=0.9, source="a"), Phase(large, share=0.1, source="a")])
+    assert rows_of(phases, 100, 100)[1][:2] == [100, 101]  # epoch 1, from its first row
+
+
 def test_a_phase_begins_at_a_share_of_the_run_whatever_its_rounding() -> None:
     phases = Phases([Phase(NumberedRows(8, 4), share=share) for share in (0.1, 0.2, 0.7)])
     rows_of(phases, 10, 10)

@@ -142,7 +142,7 @@ def test_another_configuration_is_refused(data: Path, finished: Path) -> None:
         ({"albert_cfg.max_position_embeddings": 16}, "max_seq_length 32, the model has max_position_embeddings 16"),
         ({"albert_cfg.type_vocab_size": 1}, "segment 1, but the model has type_vocab_size 1"),
         ({"albert_cfg.vocab_size": 300}, "vocab_size is 300, but the vocabulary of the data has 208 tokens"),
-        ({"batch_size": 5000}, "make no update: lower the batch size"),
+        ({"batch_size": 5000}, "fewer rows than one batch of 5000"),
         ({"data_dir": "/nowhere"}, "/nowhere is not a folder"),
         ({"eval_data_dir": "/nowhere"}, "/nowhere is not a folder"),
         ({"load_checkpoint_path": "/nowhere"}, "/nowhere does not exist"),
@@ -174,6 +174,16 @@ def test_tfrecords_need_a_vocabulary_and_are_checked_against_it(data: Path, shar
         run_pretrain.main(config_of(data, tmp_path / "run", **flags))
     with pytest.raises(DataError, match="but the model's vocabulary 208 tokens"):
         run_pretrain.main(config_of(data, tmp_path / "run", **flags, **{"albert_cfg.vocab_size": 208}))
+
+
+@pytest.mark.parametrize("key", ["eval_data_dir", "phases"])
+def test_files_of_another_vocabulary_than_that_of_tfrecords(key: str, data: Path, shared: Path, tmp_path: Path) -> None:
+    flags = {"data_dir": shared / "golden", "vocab_file": "", "spm_model_file": shared / "data/vocab/30k-clean.model"}
+    flags |= {"albert_cfg.max_position_embeddings": 512}
+    if key == "phases":
+        flags[key] = f"[{{share: 0.5}}, {{share: 0.5, data_dir: {data / 'train'}}}]"
+    with pytest.raises(DataError, match=r"was made with the vocabulary vocab\.txt .* with another one"):
+        run_pretrain.main(config_of(data, tmp_path / "run", **flags))
 
 
 def test_a_dry_run_keeps_nothing(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

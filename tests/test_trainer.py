@@ -106,6 +106,17 @@ def test_a_damaged_newest_checkpoint_is_passed_over(
     assert without_speed(log(tmp_path)) == without_speed(log(undisturbed))
 
 
+def test_a_run_whose_checkpoints_are_all_damaged_does_not_begin_anew(tmp_path: Path) -> None:
+    config = make_config(tmp_path)
+    fit(config)
+    for _, path in list_checkpoints(tmp_path):
+        path.write_bytes(path.read_bytes()[:-50])
+    before = log(tmp_path)
+    with pytest.raises(CheckpointError, match="holds checkpoints, and none of them can be read"):
+        fit(config)
+    assert log(tmp_path) == before and len(list_checkpoints(tmp_path)) == 2
+
+
 def test_data_sink_reads_rarely_and_changes_no_number(tmp_path: Path, undisturbed: Path) -> None:
     fit(make_config(tmp_path, enable_data_sink="true", data_sink_steps=7))
     assert without_speed(log(tmp_path)) == without_speed(log(undisturbed))
@@ -266,7 +277,9 @@ def test_length_of_a_run() -> None:
     assert plan_run(config, 3, 2, 10) == RunPlan(7)
     config.train_steps = 0
     assert plan_run(config, 3, 2, 10) == RunPlan(7)  # 30 micro-batches make 7 whole updates
-    with pytest.raises(ConfigError, match="gives 1 batches of 2 an epoch"):
+    with pytest.raises(ConfigError, match="3 epochs of 1 batches with accumulation_steps 4 make no update"):
         plan_run(config, 3, 2, 1)
+    with pytest.raises(ConfigError, match="fewer rows than one batch of 2"):
+        plan_run(config, 3, 2, 0)
     config.max_train_hours = 0.5
     assert plan_run(config, 3, 2, 10) == RunPlan(7, 1800.0)

@@ -83,6 +83,14 @@ def test_evaluation_joins_the_record_of_its_step(tmp_path: Path) -> None:
     assert evaluated == {1: None, 2: None, 4: None, 6: 1.25, 8: None, 12: 1.25, 16: None, 18: 1.25, 20: 1.25}
 
 
+def test_an_evaluation_that_is_no_number_is_said_and_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fit(make_config(tmp_path), evaluation=evaluation(lambda _: {"loss": math.inf, "accuracy": 0.5}, 10))
+    assert [(r["eval_loss"], r["eval_accuracy"]) for r in log(tmp_path) if "eval_loss" in r] == [(None, 0.5)] * 2
+    assert "evaluation after step 10: loss is inf, which the log leaves out" in capsys.readouterr().out
+
+
 def test_the_best_evaluation_is_marked_kept_and_ends_the_run_when_patience_is_over(tmp_path: Path) -> None:
     scores = iter([0.2, 0.6, 0.6, 0.5, 0.9])
     fit(

@@ -16,6 +16,11 @@ logger = logging.getLogger(__name__)
 IDENTITY = ("task", "max_seq_length", "max_predictions_per_seq", "vocab_sha256", "vocab_size", "rows", "files")
 
 
+def vocabulary_facts(tokenizer: FullTokenizer | None) -> dict[str, Any]:
+    """What the facts of files say of the vocabulary that made them, of a tokenizer; nothing of none."""
+    return {"vocab_sha256": tokenizer.sha256, "do_lower_case": tokenizer.do_lower_case} if tokenizer else {}
+
+
 class PretrainingData:
     """Pre-training examples of one rank, which can be checked against the model that is to read them.
 
@@ -66,13 +71,15 @@ class PretrainingData:
         return tokenizer
 
     def check_vocabulary(self, others: dict[str, Any], owner: object) -> None:
-        """Raise a DataError if the vocabularies that made the files and that of other facts are known and differ."""
-        own, other = self.facts.get("vocab_sha256"), others.get("vocab_sha256")
-        if own and other and own != other:
-            raise DataError(
-                f"{self.data_dir} was made with the vocabulary {self.facts['vocab_file']} (sha256 {own}), {owner} with "
-                f"another one (sha256 {other}): make both with the same"
-            )
+        """Raise a DataError if what other facts say of the vocabulary differs from what made the files."""
+        for key, name in (("vocab_sha256", "sha256"), ("do_lower_case", "do_lower_case")):
+            own = self.facts.get(key)
+            other = others.get(key, own)
+            if own is not None and own != other:
+                raise DataError(
+                    f"{self.data_dir} was made with the vocabulary {self.facts['vocab_file']} ({name} {own}), {owner} "
+                    f"with another one ({name} {other}): make both with the same"
+                )
 
     def check_fits(self, architecture: AlbertConfig) -> None:
         """Raise a DataError if the examples are longer than the model's positions, or have more segments."""
@@ -93,9 +100,9 @@ class PretrainingData:
         return self.dataset.width_shares()
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[dict[str, np.ndarray]]:
-        """The batches of an epoch from number `start` on; a DataError where a TFRecord has an id the model lacks."""
+        """The batches of an epoch from number `start` on; a DataError where one has an id that the model lacks."""
         for batch in self.dataset.batches(epoch, start):
-            if isinstance(self.dataset, TFRecordDataset) and self._vocab_size:
+            if self._vocab_size:
                 largest = max(int(batch["input_ids"].max()), int(batch["masked_lm_ids"].max()))
                 if largest >= self._vocab_size:
                     raise DataError(

@@ -24,25 +24,30 @@ def dry_run(trainer: Trainer) -> str:
     config, steps, phases = trainer.config, trainer.plan.train_steps, trainer.phases
     if trainer.initialise:
         trainer.initialise()
-    updates, compilation, update = [], 0.0, 0.0
+    updates, compilation = [], 0.0
+    mean_seconds = rate = 0.0  # of an update, over shares of the updates; updates a second, over shares of the time
     for number, phase in enumerate(phases.all, 1):
         place = f"of phase {number} " if phases.several else ""
+        usual_of_phase = 0.0
         for start, share in phase.data.width_shares():
             batch = next(phase.data.batches(0, start))
             first, usual = (timed_update(trainer, [batch] * phase.accumulation_steps) for _ in range(2))
             taken = f"takes {usual:.2f} s (the first {first:.1f} s, with compilation)"
             updates.append(f"{place}with {describe_size(batch)} {taken}")
-            compilation, update = compilation + first, update + phase.share * share * usual
+            compilation, usual_of_phase = compilation + first, usual_of_phase + share * usual
+        mean_seconds += phase.share * usual_of_phase
+        rate += phase.share / usual_of_phase
     with tempfile.TemporaryDirectory() as folder:
         size = save_checkpoint(trainer.step, Path(folder), 1, trainer.state()).stat().st_size
     copies = trainer.most_checkpoints if config.enable_save_ckpt else 0
     memory = f"Host memory at its peak: {peak_memory() / 1e9:.2f} GB"
     if trainer.facts.precision.device_target != "CPU":
         memory += f", the device's: {ms.runtime.max_memory_allocated() / 1e9:.2f} GB"
-    takes = f"{steps} updates take about {timedelta(seconds=round(compilation + update * steps))}"
+    takes = f"{steps} updates take about {timedelta(seconds=round(compilation + mean_seconds * steps))}"
     if config.max_train_hours:
-        fit = min(steps, max(0, int((trainer.plan.max_seconds - compilation) / update)))
+        fit = min(steps, max(0, int((trainer.plan.max_seconds - compilation) * rate)))
         takes += f", about {fit} of them fit into max_train_hours {config.max_train_hours:g}"
+    takes += " (without evaluations)" if trainer.evaluation else ""
     sentence = (
         f"dry run: one update {', '.join(updates)}; {takes}. "
         f"{memory}. "

@@ -1,18 +1,22 @@
 """A pre-training run that has learnt nothing but how frequent each token is says so, and what it is likely to be."""
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from src.albert_config import AlbertConfig, fitted_initializer_range
+from src.data.masking import KEEP_SHARE, MASK_SHARE
 from src.training.run_log import EVAL_PREFIX, UNIGRAM, Baselines
 from src.training.training_config import PretrainConfig
 
 logger = logging.getLogger(__name__)
 BEGUN = 0.2  # share of a run after which it should have learnt something from context
 NOISE = 0.02  # nats; a run that has learnt from context is further below unigram
-METRICS = (f"{EVAL_PREFIX}hidden_mlm_loss", f"{EVAL_PREFIX}mlm_loss", "mlm_loss")  # the first that a run has decides
+HIDDEN = f"{EVAL_PREFIX}hidden_mlm_loss"
+METRICS = (HIDDEN, f"{EVAL_PREFIX}mlm_loss", "mlm_loss")  # the first that a run has decides
+RANDOM_SHARE = 1 - MASK_SHARE - KEEP_SHARE
 RATE_TIMES_WIDTH = 0.3  # of AdamWeightDecay and Adam: 1e-3 for 312 states, 4e-4 for 768
 LAMB_RATE = 0.007  # LTG-BERT's (Samuel et al. 2023), whatever the width
 FAR = 4.0  # times less than usual, or, with LAMB, more
@@ -35,6 +39,19 @@ class LearningCheck:
     unigram: float
     begun: bool = False
 
+    @property
+    def height(self) -> float:
+        """The loss of a model that has learnt nothing from context: the unigram baseline.
+
+        Where tokens that show no [MASK] count as well, the loss of one that says of each of them that it was left in
+        place with probability KEEP_SHARE / (KEEP_SHARE + RANDOM_SHARE), and else goes by frequency.
+        """
+        if self.metric == HIDDEN:
+            return self.unigram
+        shown = KEEP_SHARE + RANDOM_SHARE
+        doubt = sum(share * math.log(shown / share) for share in (KEEP_SHARE, RANDOM_SHARE))
+        return min(self.unigram, (1 - KEEP_SHARE) * self.unigram + doubt)
+
     def watch(self, record: Mapping[str, Any], share: float) -> None:
         """Warn once if the first record after BEGUN of the run, of which `share` is over, shows nothing learnt."""
         if BEGUN <= share < 1 and not self.begun and record.get(self.metric) is not None:
@@ -50,15 +67,16 @@ class LearningCheck:
         return remarks
 
     def remark(self, record: Mapping[str, Any], share: float) -> str:
-        """A sentence if the record is not below unigram, else ""."""
+        """A sentence if the record is not below what needs no context, else ""."""
         loss = record.get(self.metric)
-        if loss is None or loss < self.unigram - NOISE:
+        if loss is None or loss < self.height - NOISE:
             return ""
         causes = likely_causes(self.config, self.architecture, round(record["step"] / share))
+        copied = "" if self.metric == HIDDEN else f", with copying of the tokens left in place {self.height:.3f}"
         return (
             f"nothing is learnt from context: after {record['step']} updates, {share:.0%} of the run, {self.metric} is "
-            f"{loss:.3f}, no better than what the frequencies of tokens give (unigram {self.unigram:.3f}). Likely "
-            f"causes, the likeliest first: " + "; ".join(causes)
+            f"{loss:.3f}, no better than what the frequencies of tokens give (unigram {self.unigram:.3f}{copied}). "
+            f"Likely causes, the likeliest first: " + "; ".join(causes)
         )
 
 

@@ -98,7 +98,8 @@ class Phases:
         number = 0
         for phase, start, end in zip(self.all, self.starts, [*self.starts[1:], step], strict=False):
             epoch, used = rows.get(phase.source, (0, 0))
-            first = -(-used // phase.data.rows_at_once)
+            # Smaller batches may have used rows that are too few for one more of these.
+            first = min(-(-used // phase.data.rows_at_once), phase.data.batches_per_epoch)
             number = epoch * phase.data.batches_per_epoch + first + (end - start) * phase.accumulation_steps
             epoch, batch = divmod(number, phase.data.batches_per_epoch)
             rows[phase.source] = epoch, batch * phase.data.rows_at_once

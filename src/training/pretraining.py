@@ -13,7 +13,7 @@ from model_utils.option_values import show
 from src.albert_config import PRESETS, RUN_KEYS, AlbertConfig, find_config_file
 from src.albert_for_pre_training import AlbertForPreTraining, PreTrainingEvaluation, initialise_output_bias
 from src.checkpoint_files import Checkpoint, find_checkpoint, folder_of, load_backbone
-from src.data.pretraining_data import PretrainingData
+from src.data.pretraining_data import PretrainingData, vocabulary_facts
 from src.model_folder import TOKENIZER_FILE, load_tokenizer
 from src.tokenization import FullTokenizer
 from src.training.evaluation import Evaluation
@@ -42,7 +42,7 @@ def build_architecture(
     Raises:
         ConfigError, DataError: the sizes contradict each other or the data, or this has another vocabulary.
     """
-    beside = tokenizer_beside(Path(weights), data) if weights else None
+    beside = tokenizer_beside(Path(weights), data, tokenizer) if weights else None
     file = find_config_file(weights) if weights else None
     architecture = config.albert_config(_vocab_size(config, data, tokenizer or beside, file), compute_type, weights)
     data.check_fits(architecture)
@@ -54,18 +54,23 @@ def build_architecture(
     return architecture
 
 
-def tokenizer_beside(weights: Path, data: PretrainingData) -> FullTokenizer | None:
-    """The tokenizer of weights, if it lies beside them; a DataError where the data was made with another one."""
+def tokenizer_beside(weights: Path, data: PretrainingData, given: FullTokenizer | None = None) -> FullTokenizer | None:
+    """The tokenizer of weights, if it lies beside them; a DataError where the data was made with another one.
+
+    Args:
+        given: the data's tokenizer, where its files may not say which one it was.
+    """
     if not (folder_of(weights) / TOKENIZER_FILE).exists():
         return None
     tokenizer = load_tokenizer(weights)
-    made_with = {"vocab_sha256": tokenizer.sha256, "do_lower_case": tokenizer.do_lower_case}
-    theirs = {key: data.facts.get(key, value) for key, value in made_with.items()}
+    made_with = vocabulary_facts(tokenizer)
+    known = made_with | vocabulary_facts(given) | data.facts
+    theirs = {key: known[key] for key in made_with}
     if theirs != made_with:
         kind = "spm_model_file" if tokenizer.is_sentencepiece else "vocab_file"
         raise DataError(
             f"{data.data_dir} was made with another vocabulary than the weights in {folder_of(weights)}: "
-            f"{data.facts['vocab_file']} (sha256 {theirs['vocab_sha256']}), do_lower_case "
+            f"{data.facts.get('vocab_file') or given.file} (sha256 {theirs['vocab_sha256']}), do_lower_case "
             f"{show(theirs['do_lower_case'])}; make the data with that of the weights: python -m "
             f"src.create_pretraining_data --{kind} {tokenizer.file} --do_lower_case {show(tokenizer.do_lower_case)}"
         )
@@ -121,7 +126,7 @@ def held_out_evaluation(
         DataError: the held-out data does not fit the model or was made with another vocabulary than the training data.
     """
     ranks.must_agree(flatten(held_out.identity), "what they evaluate on")
-    held_out.check_vocabulary(data.facts, data.data_dir)
+    held_out.check_vocabulary(vocabulary_facts(tokenizer) | data.facts, data.data_dir)
     held_out.check_fits(architecture)
 
     def evaluate_held_out(network: PreTrainingEvaluation, before_batch: Callable[[], object]) -> HeldOut:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import islice
+from pathlib import Path
 
 import mindspore as ms
 import numpy as np
@@ -195,6 +196,16 @@ def unigram_lines(counts: np.ndarray, training_counts: np.ndarray | None) -> tup
     losses[OWN_UNIGRAM] = float(-(share[present] * np.log(share[present])).sum())
     accuracies[OWN_UNIGRAM] = float(share.max())
     return losses, accuracies
+
+
+def check_finite(metrics: dict[str, float], weights: Path) -> None:
+    """Raise a DataError that names the first metric that is no number."""
+    for name, value in metrics.items():
+        if not math.isfinite(value):
+            raise DataError(
+                f"{weights}: {name} is {value} on this data: the weights have diverged, or their values are too large "
+                "for this compute_type"
+            )
 
 
 def table(metrics: dict[str, float], baselines: Baselines) -> str:

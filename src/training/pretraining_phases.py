@@ -9,7 +9,8 @@ from model_utils.errors import ConfigError
 from src.albert_config import AlbertConfig, check_memory
 from src.data.batches import Loading
 from src.data.masking import MaskingOverrides
-from src.data.pretraining_data import PretrainingData
+from src.data.pretraining_data import PretrainingData, vocabulary_facts
+from src.tokenization import FullTokenizer
 from src.training.phases import Phase, Phases
 from src.training.training_config import PhaseConfig, PretrainConfig
 
@@ -28,16 +29,25 @@ def data_of_phases(config: PretrainConfig, loading: Loading) -> list[dict[str, A
     ]
 
 
-def plan_phases(config: PretrainConfig, datasets: Sequence[PretrainingData], architecture: AlbertConfig) -> Phases:
+def plan_phases(
+    config: PretrainConfig,
+    datasets: Sequence[PretrainingData],
+    architecture: AlbertConfig,
+    tokenizer: FullTokenizer | None = None,
+) -> Phases:
     """The phases of a run, each with its data.
+
+    Args:
+        tokenizer: of the first phase's data, if its file is at hand.
 
     Raises:
         ConfigError: the data of a phase fills no batch, or a batch cannot fit into memory.
         DataError: the data of a phase does not fit the model or was made with another vocabulary than the first one's.
     """
     rate, first, phases = config.optimizer_settings()["learning_rate"], datasets[0], []
+    made_with = vocabulary_facts(tokenizer) | first.facts
     for number, (phase, data) in enumerate(zip(config.all_phases(), datasets, strict=True), 1):
-        data.check_vocabulary(first.facts, first.data_dir)
+        data.check_vocabulary(made_with, first.data_dir)
         data.check_fits(architecture)
         check_memory(architecture, phase.batch_size * data.facts["max_seq_length"])
         if data.batches_per_epoch < 1:

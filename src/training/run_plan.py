@@ -93,16 +93,23 @@ class RunFacts:
         return earlier if earlier and earlier.keys() == saved.keys() else self.identity
 
 
-def plan_run(config: Any, epochs: int, batch_size: int, batches_per_epoch: int) -> RunPlan:
-    """config.train_steps if above 0, else as many updates as the epochs hold; ConfigError where the data fills none."""
+def plan_run(config: Any, epochs: int, rows_at_once: int, batches_per_epoch: int) -> RunPlan:
+    """config.train_steps if above 0, else as many updates as the epochs hold; ConfigError where the data fills none.
+
+    Args:
+        rows_at_once: of a micro-batch of all ranks together.
+    """
+    if batches_per_epoch < 1:
+        raise ConfigError(
+            f"the data has fewer rows than one batch of {rows_at_once}: lower the batch size, or give more data"
+        )
     planned = config.train_steps
     if planned <= 0:
         planned = epochs * batches_per_epoch // config.accumulation_steps
-    if batches_per_epoch < 1 or planned < 1:
+    if planned < 1:
         raise ConfigError(
-            f"the data gives {batches_per_epoch} batches of {batch_size} an epoch; {epochs} epochs with "
-            f"accumulation_steps {config.accumulation_steps} make no update: lower the batch size or "
-            "accumulation_steps, or give more data"
+            f"{epochs} epochs of {batches_per_epoch} batches with accumulation_steps {config.accumulation_steps} make "
+            "no update: lower accumulation_steps, or give more data"
         )
     return RunPlan(planned, 3600 * config.max_train_hours)
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from model_utils.errors import CheckpointError, UserError
 from model_utils.facts import flatten
-from src.checkpoint_files import ARCHITECTURE, newest_checkpoint, save_checkpoint, state_of
+from src.checkpoint_files import ARCHITECTURE, list_checkpoints, newest_checkpoint, save_checkpoint, state_of
 from src.data.batches import describe_size
 from src.training.checkpoint import prune_checkpoints, restore
 from src.training.evaluation import BestTracker, Evaluation
@@ -109,14 +109,15 @@ class Trainer:
                     self.start(next(micro_batches))
                 self.meet()
                 step = self.progress.step
-                if self.evaluation_due(step) or self.save_due(step) or self.stop_signal or self.reading_due(step):
+                saving = self.save_due(step)  # asked once: what is saved must have been read
+                if self.evaluation_due(step) or saving or self.stop_signal or self.reading_due(step):
                     self.read()
                 if self.evaluation_due(step):
                     self.evaluate(step)
                     self.meet()
                 elif self.evaluating:
                     self.drop_evaluation(step)
-                if self.save_due(step) or self.over or self.stop_signal or self.best.step == step:
+                if saving or self.over or self.stop_signal or self.best.step == step:
                     self.save()
                 if self.stop_signal and not self.over:
                     self.stop()
@@ -126,6 +127,11 @@ class Trainer:
         """Restore weights, moments, counters and the log's window from the newest good checkpoint, or start anew."""
         contents = newest_checkpoint(self.folder.path) if self.folder.path.exists() else None
         if contents is None:
+            if self.folder.path.exists() and list_checkpoints(self.folder.path):
+                raise CheckpointError(
+                    f"{self.folder.path} holds checkpoints, and none of them can be read, for the reasons above: put a "
+                    "good one back, or choose another folder to begin anew"
+                )
             if self.initialise:
                 self.initialise()
             self.progress.start()
@@ -384,7 +390,11 @@ class Trainer:
             "mfu": self.utilisation.mfu(flops) if self.utilisation and flops else None,
             "eta_s": rate and self.progress.seconds_left(step, rate),
         }
-        record |= {EVAL_PREFIX + name: value for name, value in (evaluation or {}).items()}
+        for name, value in (evaluation or {}).items():
+            finite = math.isfinite(value)
+            record[EVAL_PREFIX + name] = value if finite else None
+            if not finite:
+                logger.warning(f"evaluation after step {step}: {name} is {value}, which the log leaves out")
         self.log.write(record)
         if self.learning:
             self.learning.watch(record, self.progress.share)

@@ -299,6 +299,11 @@ class PretrainConfig(TrainingConfig):
                 f"train_steps is {self.train_steps}, but the run has phases, which are shares of its updates: give "
                 "their number"
             )
+        if self.train_steps > 0 and self.epoch_size != 1:
+            raise ConfigError(
+                f"epoch_size is {self.epoch_size}, which means nothing while train_steps is {self.train_steps}: give "
+                "train_steps 0 as well"
+            )
         if self.eval_steps and not self.eval_data_dir:
             raise ConfigError(f"eval_steps is {self.eval_steps}, but eval_data_dir names no examples to evaluate on")
         if not self.eval_steps and (self.eval_data_dir or self.eval_batches):
