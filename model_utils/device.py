@@ -37,6 +37,7 @@ CUDA_LIBRARIES = (
     "libnccl.so.2",
 )
 RANKS_FOLDER = "ALBERT_RANKS_FOLDER"  # in the environment of a process that scripts/launch.py started as one of several
+COMPILER_CACHE = "MS_COMPILER_CACHE_ENABLE"  # read by MindSpore when it compiles
 FPMATH_MODE = "ONEDNN_DEFAULT_FPMATH_MODE"  # read by oneDNN, which has MindSpore's products on CPUs, at its first one
 BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16")  # the kernel's names of what multiplies it; elsewhere oneDNN emulates
 CALL_DEPTH = 10_000  # of graphs: a loop over all tensors nests several calls a tensor, beyond MindSpore's 1,000 at 200
@@ -233,6 +234,7 @@ def setup_device(
     """Choose the device and set MindSpore to it: graph mode, ranks, seed of its generators, type of products, layers.
 
     No inherited setting of oneDNN rounds what float32 products multiply, and a product on the CPU is checked at once.
+    MindSpore's cache of compiled graphs is off, whatever the shell says: it takes one network's graph for another's.
 
     Args:
         device_id: number of the device, counted from 0; in distributed runs each process takes its own.
@@ -258,6 +260,7 @@ def setup_device(
             "auto or always, or compute_type float32"
         )
     os.environ[FPMATH_MODE] = "STRICT"
+    os.environ[COMPILER_CACHE] = "0"
     if distribute:
         if RANKS_FOLDER not in os.environ:
             raise DeviceError(
@@ -269,7 +272,7 @@ def setup_device(
         allowed = "0" if available == 1 else f"0 to {available - 1}"
         raise DeviceError(f"device_id is {device_id}, but {target} has {available} device(s): allowed is {allowed}")
     native_code.choose(_fused_layers(fused_layers, target))
-    _set_target(target, device_id, native_code.choose_threads(threads))
+    _set_target(target, device_id, _threads(threads, target))
     ms.set_seed(seed)
     rank, rank_size = _join_ranks(device_num) if distribute else (0, 1)
     if target == "CPU":
@@ -301,6 +304,13 @@ def _fused_layers(wanted: str, target: str) -> str:
     if target != "CPU" and wanted == "always":
         raise DeviceError(f"fused_layers is always, but these are for CPUs: here is {target}")
     return wanted if target == "CPU" else "never"
+
+
+def _threads(wanted: int, target: str) -> int:
+    """How many compute in this process; outside a CPU their number cannot be chosen."""
+    if target != "CPU" and wanted:
+        raise DeviceError(f"threads is {wanted}, but these are for CPUs: here is {target}")
+    return native_code.choose_threads(wanted)
 
 
 def _join_ranks(device_num: int) -> tuple[int, int]:

@@ -55,9 +55,9 @@ class Dropout(nn.Cell):
     """Dropout whose mask is a hash of (key, row, column), so that a saved step number restores it exactly.
 
     MindSpore keeps the state of nn.Dropout inside its kernel, where a checkpoint cannot reach it. The hash is the sum
-    over k of row[k] key[k] column[k] modulo a power of two (Carter and Wegman 1979): a thin product of matrices whose
-    entries have 8 bits, so that it is exact in float32, whatever the order of the sum, and where operands are rounded
-    to bfloat16.
+    over k of (row[k] key[k] mod 2**11) column[k], modulo 2**14, after Carter and Wegman (1979), who cut no product: a
+    thin product of matrices whose entries have 8 bits, so that it is exact in float32, whatever the order of the sum,
+    and where operands are rounded to bfloat16.
 
     Args:
         probability: share of entries set to 0, to the next 2**-14; the others are multiplied by 1 / (1 - probability).

@@ -186,3 +186,19 @@ def test_gpu_env_puts_the_wheels_libraries_on_the_loaders_path(tmp_path: Path) -
     assert "release 11.6," in compiler
     wanted = {str(site / part) for part in ("nvidia/cudnn/lib", "nvidia/cublas/lib", "mindspore/lib/plugin/gpu11.6")}
     assert set(path.split(":")) == wanted | {"/first"}
+
+
+def test_no_compiled_graph_is_kept_for_another_network_whatever_the_shell_says(tmp_path: Path) -> None:
+    script = (
+        "from model_utils.device import setup_device; setup_device('CPU')\n"
+        "from mindspore import Tensor, nn; import numpy as np\n"
+        "class Twice(nn.Cell):\n"
+        "    def construct(self, x): return x + x\n"
+        "print(Twice()(Tensor(np.ones(3, np.float32))).asnumpy().tolist())"
+    )
+    (tmp_path / "network.py").write_text(script)  # MindSpore compiles what lies in a file
+    environment = os.environ | {"MS_COMPILER_CACHE_ENABLE": "1", "MS_COMPILER_CACHE_PATH": str(tmp_path / "cache")}
+    environment["PYTHONPATH"] = str(ROOT)
+    command = [sys.executable, str(tmp_path / "network.py")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "[2.0, 2.0, 2.0]\n" and not (tmp_path / "cache").exists()

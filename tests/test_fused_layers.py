@@ -341,6 +341,8 @@ def test_the_configuration_says_whether_they_are_used() -> None:
     setup_device("CPU")
     with pytest.raises(DeviceError, match="fused_layers is always, but these are for CPUs: here is GPU"):
         device._fused_layers("always", "GPU")
+    with pytest.raises(DeviceError, match="threads is 4, but these are for CPUs: here is GPU"):
+        device._threads(4, "GPU")
 
 
 def test_a_library_is_compiled_once_and_is_there_whole_or_not_at_all(
@@ -401,8 +403,9 @@ def test_as_many_threads_as_the_user_says_or_one_a_core() -> None:
 
 def test_the_number_of_threads_changes_the_last_digits_at_most(tmp_path: Path) -> None:
     script = (
-        "import sys, numpy as np; from mindspore import Tensor, float32\n"
+        "import os, sys, numpy as np; from mindspore import Tensor, float32\n"
         "from model_utils.device import setup_device; setup_device('CPU')\n"
+        "from model_utils import native_code; native_code._threads[0] = int(sys.argv[2])  # more than cores, too\n"
         "from src import layers; from tests.helpers.gradients import Gradients\n"
         "from tests.helpers.layer_inputs import Attend, attention_inputs, normal\n"
         "dout, inputs = normal(900, 48), [Tensor(each) for each in attention_inputs(3, 300, 48)]\n"
@@ -413,13 +416,16 @@ def test_the_number_of_threads_changes_the_last_digits_at_most(tmp_path: Path) -
         "    weights = dout if cell(*given).shape == dout.shape else normal(900, 1301)\n"
         "    value, (by_input, by_weight) = Gradients(cell)(Tensor(weights), *given)\n"
         "    made += [each.asnumpy().ravel() for each in (value, *by_input[:5], *by_weight)]\n"
-        "np.save(sys.argv[1], np.concatenate(made))"
+        "np.save(sys.argv[1], np.concatenate(made))\n"
+        "names = [open(f'/proc/self/task/{task}/comm').read().strip() for task in os.listdir('/proc/self/task')]\n"
+        "print(names.count('albert-layers'))"
     )
     results = []
-    for threads in ("1", "2", "5"):
+    for threads in (1, 2, 3, 5):
         file = tmp_path / f"{threads}.npy"
-        environment = os.environ | {"OMP_NUM_THREADS": threads}
-        subprocess.run([sys.executable, "-c", script, str(file)], check=True, env=environment, capture_output=True)
+        command = [sys.executable, "-c", script, str(file), str(threads)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        assert int(done.stdout) == threads - 1  # beside the one that calls
         results.append(np.load(file))
     for several in results[1:]:
         assert results[0][0] == several[0]  # the sum of squares is the same to the last
@@ -440,6 +446,7 @@ def test_a_library_says_what_keeps_it_from_being_used(
 ) -> None:
     source = tmp_path / "none.cc"
     source.write_text('extern "C" __attribute__((visibility("default"))) const char *obstacle() { return "no luck"; }')
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with caplog.at_level(logging.WARNING):
         assert library_for(source) is None
     assert caplog.messages == ["layers are not fused, so that networks compute more slowly: no luck"]

@@ -41,6 +41,7 @@ class Scratch {
     const int64_t bytes = floats * sizeof(float);
     if (size_ >= bytes) return;
     space_.reset();  // first, so that there are not both
+    size_ = 0;       // what follows may throw
     space_.reset(new unsigned char[bytes]);
     size_ = bytes;
   }
