@@ -184,7 +184,7 @@ class Finetuning:
         data = self.data.batches(TRAIN, task.spec.losses.weight_columns, config.seed)
         check_memory(self.architecture, data.most_tokens)
         batches = data.batches_per_epoch
-        plan = plan_run(config, config.epoch_num, config.train_batch_size, batches)
+        plan = plan_run(config, config.epoch_num, data.rows_at_once, batches)
         phases = Phases([Phase(data, config.accumulation_steps)])
         if self.step is None:
             scores = task.spec.scores(self.architecture, task.task_info)
