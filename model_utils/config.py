@@ -44,7 +44,7 @@ class OneDeviceConfig(Config):
     device_id: int = option(0, "number of the device, counted from 0", minimum=0, maximum=DEVICES - 1, on_resume=ANY)
     threads: int = option(
         0,
-        "on CPU, threads that compute; 0: OMP_NUM_THREADS, or as many as this process may use cores",
+        "on CPU, threads that compute; 0: OMP_NUM_THREADS, or this process's share of the cores that it may use",
         minimum=0,
         maximum=THREADS,
         on_resume=ANY,

@@ -17,7 +17,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-from model_utils import native_code
+from model_utils import cpu_threads, native_code
 from model_utils.config import OneDeviceConfig, run_main
 from model_utils.errors import DeviceError
 from model_utils.messages import set_level
@@ -242,11 +242,11 @@ def setup_device(
         compute_type: of matrix products, float32, float16 or bfloat16; "": what suits the device.
         fused_layers: whether networks made from now on have the layers in C++ (src/fused_layers.py): auto, where they
             can; always; never.
-        threads: that compute on a CPU; 0: OMP_NUM_THREADS, or as many as this process may use cores.
+        threads: that compute on a CPU; 0: OMP_NUM_THREADS, or this process's share of the cores that it may use.
 
     Raises:
         DeviceError: the device is not there or does not compute in this type, the processes are not as many as
-            device_num, the layers in C++ cannot be had, or this process may not use as many cores.
+            device_num, there is no compiler for layers that shall be in C++, or this process may not use as many cores.
     """
     import mindspore as ms
 
@@ -272,7 +272,7 @@ def setup_device(
         allowed = "0" if available == 1 else f"0 to {available - 1}"
         raise DeviceError(f"device_id is {device_id}, but {target} has {available} device(s): allowed is {allowed}")
     native_code.choose(_fused_layers(fused_layers, target))
-    _set_target(target, device_id, _threads(threads, target))
+    _set_target(target, device_id, _threads(threads, target, device_num if distribute else 1))
     ms.set_seed(seed)
     rank, rank_size = _join_ranks(device_num) if distribute else (0, 1)
     if target == "CPU":
@@ -303,14 +303,19 @@ def _fused_layers(wanted: str, target: str) -> str:
     """What is wanted, where it can be had."""
     if target != "CPU" and wanted == "always":
         raise DeviceError(f"fused_layers is always, but these are for CPUs: here is {target}")
+    if wanted == "always":
+        try:
+            native_code.check_compiler()
+        except DeviceError as error:
+            raise DeviceError(f"fused_layers is always, but {error}") from error
     return wanted if target == "CPU" else "never"
 
 
-def _threads(wanted: int, target: str) -> int:
-    """How many compute in this process; outside a CPU their number cannot be chosen."""
+def _threads(wanted: int, target: str, processes: int) -> int:
+    """How many compute in this process, one of several; outside a CPU their number cannot be chosen."""
     if target != "CPU" and wanted:
         raise DeviceError(f"threads is {wanted}, but these are for CPUs: here is {target}")
-    return native_code.choose_threads(wanted)
+    return cpu_threads.choose_threads(wanted, processes)
 
 
 def _join_ranks(device_num: int) -> tuple[int, int]:

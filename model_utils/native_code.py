@@ -26,35 +26,11 @@ FLAGS += "-fPIC -shared -fvisibility=hidden".split()
 SECONDS = 300  # a compilation may take
 USES = ("auto", "always", "never")
 _use = ["auto"]
-_threads = [0]
 
 
 def choose(use: str) -> None:
     """Whether networks made from now on compute with native code: auto, where there is a compiler; always; never."""
     _use[0] = use
-
-
-def choose_threads(threads: int) -> int:
-    """How many compute in this process; 0: OMP_NUM_THREADS, or as many as there are cores. Their number.
-
-    Raises:
-        DeviceError: this process may not use as many cores, or computes with another number already.
-    """
-    cores = len(os.sched_getaffinity(0))
-    if threads > cores:
-        raise DeviceError(f"threads is {threads}, but this process may use {cores} core(s): allowed is 0 to {cores}")
-    # As the user set it: MindSpore puts 1 there, unseen by Python.
-    named = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    threads = threads or min(cores, int(named) if named.isdecimal() and int(named) else cores)
-    if _threads[0] not in (0, threads):
-        raise DeviceError(f"this process computes with {_threads[0]} thread(s) already and cannot change to {threads}")
-    _threads[0] = threads
-    return threads
-
-
-def threads() -> int:
-    """How many compute."""
-    return _threads[0] or choose_threads(0)
 
 
 @contextlib.contextmanager
@@ -88,12 +64,7 @@ def library_for(source: Path) -> Path | None:
 def _made(source: Path) -> Path | str:
     """The library, or what is in its way: its own `obstacle` says so, too."""
     try:
-        library = build_library(source)
-        try:
-            loaded = ctypes.CDLL(str(library))
-        except OSError:  # a file of the cache that is damaged
-            library.unlink(missing_ok=True)
-            loaded = ctypes.CDLL(str(build_library(source)))
+        library, loaded = _load(source)
         find_obstacle = loaded.obstacle  # a compiled library need not be one that can be used
         find_obstacle.restype = ctypes.c_char_p
         if not (obstacle := find_obstacle().decode()):
@@ -102,6 +73,19 @@ def _made(source: Path) -> Path | str:
         obstacle = str(error)
     logger.warning(f"layers are not fused, so that networks compute more slowly: {obstacle}")
     return obstacle
+
+
+def _load(source: Path) -> tuple[Path, ctypes.CDLL]:
+    """The library of a C++ file; from the temporary folder where that of the cache can be neither made nor loaded."""
+    try:
+        library = build_library(source)
+        try:
+            return library, ctypes.CDLL(str(library))
+        except OSError:  # a file that is damaged
+            return library, ctypes.CDLL(str(build_library(source, again=True)))
+    except OSError as error:
+        library = build_library(source, folder=_temporary_folder(str(error)))
+        return library, ctypes.CDLL(str(library))
 
 
 def find_compiler() -> list[str] | None:
@@ -120,24 +104,33 @@ def cpu_description() -> str:
     return "\n".join(line for line in lines if line.split("\t")[0].strip() in ("model name", "flags", "Features"))
 
 
-def build_library(source: Path) -> Path:
+def check_compiler() -> list[str]:
+    """As find_compiler; DeviceError: there is none."""
+    if command := find_compiler():
+        return command
+    named = os.environ.get("CXX")
+    looked_for = f"{named}, which CXX names" if named else ", ".join(COMPILERS)
+    raise DeviceError(f"no C++ compiler is installed (looked for {looked_for})")
+
+
+def build_library(source: Path, folder: Path | None = None, again: bool = False) -> Path:
     """The shared library of a C++ file and the headers beside it; compiled if these, compiler and CPU have none yet.
+
+    Args:
+        folder: to keep it in; None: the user's cache. again: compile it, although there is one.
 
     Raises:
         DeviceError: there is no compiler, or it refuses the file.
+        OSError: the folder takes no files or locks.
     """
-    command = find_compiler()
-    if command is None:
-        named = os.environ.get("CXX")
-        looked_for = f"{named}, which CXX names" if named else ", ".join(COMPILERS)
-        raise DeviceError(f"no C++ compiler is installed (looked for {looked_for})")
+    command = check_compiler()
     compiler = " ".join(command)
     version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False).stdout
     sources = [file.read_text("utf-8") for file in (source, *sorted(source.parent.glob("*.h")))]
     made_of = "\0".join((*sources, compiler, version, *FLAGS, cpu_description()))
-    folder = _cache_folder()
+    folder = folder or _cache_folder()
     library = folder / f"{source.parent.name}-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.so"
-    if library.is_file():
+    if library.is_file() and not again:
         return library
     logger.info(f"compiling {source.name} with {compiler}, once: {library}")
     try:
@@ -174,12 +167,19 @@ def _cache_folder() -> Path:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "albert-mindspore"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.stat()
+        refuses = os.statvfs(folder).f_flag & os.ST_NOEXEC
         others_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        if os.access(folder, os.W_OK) and found.st_uid == os.getuid() and not others_write:
+        if os.access(folder, os.W_OK) and found.st_uid == os.getuid() and not (others_write or refuses):
             return folder
-        reason = f"{folder} is not a folder that this user alone can write to"
+        lacks = "whose file system lets programs run" if refuses else "that this user alone can write to"
+        reason = f"{folder} is not a folder {lacks}"
     except (OSError, RuntimeError) as error:
         reason = f"there is no folder to keep it in: {error}"
+    return _temporary_folder(reason)
+
+
+def _temporary_folder(reason: str) -> Path:
+    """One that is gone when the process ends."""
     temporary = Path(tempfile.mkdtemp(prefix="albert-mindspore-"))
     atexit.register(shutil.rmtree, temporary, ignore_errors=True)
     logger.warning(f"C++ is compiled again by every process, into {temporary}: {reason}")

@@ -8,7 +8,8 @@ from pathlib import Path
 import mindspore as ms
 from mindspore import ops
 
-from model_utils.native_code import library_for, threads
+from model_utils.cpu_threads import threads
+from model_utils.native_code import library_for
 from src.layer_form import on_cpu
 
 SOURCE = Path(__file__).parent / "native" / "operations.cc"

@@ -2,6 +2,8 @@
 
 import contextlib
 import ctypes
+import errno
+import fcntl
 import logging
 import os
 import subprocess
@@ -9,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO
 
 import mindspore as ms
 import numpy as np
@@ -311,8 +314,9 @@ def test_without_a_compiler_layers_are_composed(
             "(looked for no-such-compiler, which CXX names)"
         ]
         native_code.choose("always")
-        with pytest.raises(DeviceError, match=r"fused_layers is always, but no C\+\+ compiler"):
-            native_operations.used()
+        for ask in (native_operations.used, lambda: setup_device("CPU", fused_layers="always")):
+            with pytest.raises(DeviceError, match=r"fused_layers is always, but no C\+\+ compiler"):
+                ask()
     finally:
         native_code.choose("auto")
         native_code._made.cache_clear()
@@ -342,7 +346,7 @@ def test_the_configuration_says_whether_they_are_used() -> None:
     with pytest.raises(DeviceError, match="fused_layers is always, but these are for CPUs: here is GPU"):
         device._fused_layers("always", "GPU")
     with pytest.raises(DeviceError, match="threads is 4, but these are for CPUs: here is GPU"):
-        device._threads(4, "GPU")
+        device._threads(4, "GPU", 1)
 
 
 def test_a_library_is_compiled_once_and_is_there_whole_or_not_at_all(
@@ -383,6 +387,30 @@ def test_a_library_that_was_damaged_is_compiled_again(monkeypatch: pytest.Monkey
     assert library_for(source) == library and library.stat().st_size > 0
 
 
+def test_a_cache_that_takes_no_locks_leaves_the_temporary_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As some network drives do, where homes lie."""
+    cache, elsewhere, lock = tmp_path / "cache", tmp_path / "tmp", fcntl.flock
+    elsewhere.mkdir()
+
+    def refuse(file: TextIO, how: int) -> None:
+        if Path(file.name).is_relative_to(cache):
+            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+        lock(file, how)
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    monkeypatch.setattr(tempfile, "tempdir", str(elsewhere))
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    source = tmp_path / "none.cc"
+    source.write_text('extern "C" __attribute__((visibility("default"))) const char *obstacle() { return ""; }')
+    with caplog.at_level(logging.WARNING):
+        library = library_for(source)
+    assert library.parent.parent == elsewhere
+    assert "by every process" in caplog.messages[0] and "No locks available" in caplog.messages[0]
+    assert list((cache / "albert-mindspore").iterdir()) == []
+
+
 def test_as_many_threads_as_the_user_says_or_one_a_core() -> None:
     script = (
         "import os, sys; from model_utils.device import setup_device; setup_device('CPU', threads=int(sys.argv[1]))\n"
@@ -405,7 +433,7 @@ def test_the_number_of_threads_changes_the_last_digits_at_most(tmp_path: Path) -
     script = (
         "import os, sys, numpy as np; from mindspore import Tensor, float32\n"
         "from model_utils.device import setup_device; setup_device('CPU')\n"
-        "from model_utils import native_code; native_code._threads[0] = int(sys.argv[2])  # more than cores, too\n"
+        "from model_utils import cpu_threads; cpu_threads._threads[0] = int(sys.argv[2])  # more than cores, too\n"
         "from src import layers; from tests.helpers.gradients import Gradients\n"
         "from tests.helpers.layer_inputs import Attend, attention_inputs, normal\n"
         "dout, inputs = normal(900, 48), [Tensor(each) for each in attention_inputs(3, 300, 48)]\n"
