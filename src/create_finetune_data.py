@@ -321,7 +321,8 @@ class ReadySplit:
     examples: tuple[()] = ()
 
     def facts(self) -> dict[str, Any]:
-        return {"source": self.path.name, "source_sha256": sha256_of(self.path)}
+        schema = {"schema_sha256": sha256_of(self.schema)} if self.schema else {}
+        return {"source": self.path.name, "source_sha256": sha256_of(self.path), **schema}
 
     def features(self) -> Features:
         return read_tfrecord(self.path, self.schema)

@@ -204,8 +204,13 @@ def _save_tokenizer(folder: Path, tokenizer: FullTokenizer) -> None:
     write_checked(folder / TOKENIZER_FILE, described)
 
 
-def load_tokenizer(weights: Path, vocab_file: str = "", spm_model_file: str = "") -> FullTokenizer:
+def load_tokenizer(
+    weights: Path, vocab_file: str = "", spm_model_file: str = "", do_lower_case: bool = True
+) -> FullTokenizer:
     """The tokenizer that weights (a checkpoint or its folder) were trained with; the files as in ModelFolder.load.
+
+    Args:
+        do_lower_case: where nothing beside the weights says it.
 
     Raises:
         DataError: none is there, it is not the one that the weights were trained with, or it is damaged.
@@ -217,7 +222,7 @@ def load_tokenizer(weights: Path, vocab_file: str = "", spm_model_file: str = ""
     if not file.exists():
         if not vocab_file and not spm_model_file:
             raise _no_vocabulary(folder)
-        return build_tokenizer(vocab_file, spm_model_file, True)
+        return build_tokenizer(vocab_file, spm_model_file, do_lower_case)
     described = read_json(file, TokenizerSchema)
     if not vocab_file and not spm_model_file:
         vocab_file = str(folder / described.vocab_file) if described.vocab_file else ""

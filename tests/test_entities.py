@@ -18,6 +18,7 @@ from src.data.entities import EntitySpan, entity_scores, find_entities, is_tag, 
         ("B-NAME M-NAME E-NAME O S-NAME", [("NAME", 0, 3), ("NAME", 4, 5)]),  # BMES
         ("B-NAME I-NAME L-NAME U-NAME", [("NAME", 0, 3), ("NAME", 3, 4)]),  # BILOU
         ("B-A-B I-A-B", [("A-B", 0, 2)]),
+        ("PER PER ORG O LABEL_1", [("PER", 0, 2), ("ORG", 2, 3), ("LABEL_1", 4, 5)]),  # foreign labels without letters
         ("O O", []),
         ("", []),
     ],

@@ -68,6 +68,17 @@ def test_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "1 names do not occur in their texts, which are left out: line 5 ('rice')" in capsys.readouterr().out
 
 
+def test_no_text_to_predict_is_left_out_because_of_its_names(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    file = write(tmp_path / "test.csv", "review,dish_name\nGood soup.,soup\nBad noodels.,noodles\nNothing.,\n")
+    bare = read_sentences(file, "auto", NAMES, labelled=False)
+    assert [(" ".join(one.words), one.tags) for one in bare] == [
+        ("Good soup .", None),
+        ("Bad noodels .", None),
+        ("Nothing .", None),
+    ]
+    assert "line 3 ('noodles')" in (said := capsys.readouterr().out) and "as one without entities" in said
+
+
 def test_what_is_to_be_predicted_needs_no_tags(tmp_path: Path) -> None:
     bare = read_sentences(write(tmp_path / "a.txt", "EU\nrejects\n\nPeter\n"), "columns", NAMES, labelled=False)
     assert [(one.words, one.tags) for one in bare] == [(("EU", "rejects"), None), (("Peter",), None)]

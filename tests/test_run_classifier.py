@@ -19,7 +19,9 @@ from model_utils.schema import load_config
 from src.assessment_method import assess
 from src.checkpoint_files import find_checkpoint, list_checkpoints
 from src.create_finetune_data import ReadySplit
+from src.tasks import parse_task_info
 from src.tasks.classification import ClassifierConfig, ClassifierTask, CustomExamples
+from src.tasks.finetuning import find_tokenizer
 from src.tasks.spec import PreparedSplit
 from src.training.network_outputs import OutputTable
 from tests.conftest import ROOT
@@ -325,3 +327,76 @@ def test_the_names_of_the_texts_columns_are_known(tmp_path: Path) -> None:
     headless = {"column_names": "label,body,head", "text_a_column": "body"}
     assert names(train_file=tmp_path / "plain.tsv", **headless) == {"text_a": "body"}
     assert names(positive_file=tmp_path / "plain.tsv", negative_file=tmp_path / "plain.tsv") == {}
+
+
+def test_development_examples_are_those_that_the_weights_were_chosen_by(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Others were trained on."""
+    write_table(tmp_path / "train.tsv", 40, 4)
+    settings = {"data_dir": tmp_path, "dev_file": "", "train_file": "", "test_file": ""}
+    config = config_of(data, tmp_path / "run", seed=7, dev_ratio=0.2, **settings)
+    tokenizer = find_tokenizer(config)
+    training = ClassifierTask(config, tokenizer)
+    again = config_of(data, None, do_train=False, load_finetune_checkpoint_path=tmp_path, **settings)
+    known = parse_task_info(training.task_info.stated(), "task.json")
+    task = ClassifierTask(again, tokenizer, known)
+    assert [one.line for one in task.examples.read("dev")] == [one.line for one in training.examples.read("dev")]
+    assert "a share of 0.2 of the training file, by seed 7" in capsys.readouterr().out
+    elsewhere = ClassifierTask(again, tokenizer, known.model_copy(update={"dev_split": None}))
+    assert elsewhere.examples.read("dev") != task.examples.read("dev")
+
+
+def test_polarity_files_stand_in_place_of_the_folders_training_file(data: Path, tmp_path: Path) -> None:
+    for name in ("positive", "negative"):
+        (tmp_path / f"{name}.txt").write_text(f"so {name}\n")
+    named = {f"{name}_file": tmp_path / f"{name}.txt" for name in ("positive", "negative")}
+    examples = CustomExamples(config_of(data, tmp_path, **named))
+    assert {one.text_a for one in examples.read("train")} == {"so positive", "so negative"}
+
+
+def test_lower_case_is_as_asked_for_where_nothing_beside_the_weights_says_it(data: Path, tmp_path: Path) -> None:
+    config = config_of(data, tmp_path / "run", load_pretrain_checkpoint_path=tmp_path, do_lower_case=False)
+    assert not find_tokenizer(config).do_lower_case
+
+
+def test_a_layer_before_the_classifier_is_that_of_the_weights(data: Path, run: Path) -> None:
+    known = parse_task_info(read(run / "task.json") | {"classifier_hidden_size": 5}, "task.json")
+    config = config_of(data, None, do_train=False, load_finetune_checkpoint_path=run)
+    assert ClassifierTask(config, find_tokenizer(config), known).task_info.classifier_hidden_size == 5
+    other = config.replace(classifier_hidden_size=6)
+    with pytest.raises(ConfigError, match="classifier_hidden_size is 6, but that of the weights is 5"):
+        ClassifierTask(other, find_tokenizer(config), known)
+
+
+def test_ready_features_are_those_of_this_model(data: Path, run: Path, tmp_path: Path) -> None:
+    """Of its vocabulary, length and labels; the same rows give the same figures."""
+    facts = next(one for one in (data / "features").glob("*.facts.json") if read(one)["rows"] == 45)
+    name = facts.name.removesuffix(".facts.json")
+    for file in facts.parent.glob(f"{name}*"):
+        shutil.copy(file, tmp_path)
+    ready, facts = tmp_path / f"{name}.mindrecord", tmp_path / facts.name
+
+    def evaluate(**changes: Any) -> None:
+        settings = {"do_train": False, "load_finetune_checkpoint_path": run, "output_path": tmp_path / "out"}
+        run_classifier.main(config_of(data, None, eval_data_file_path=ready, **settings | changes))
+
+    evaluate()
+    assert read(tmp_path / "out/eval_results.json")["accuracy"] == read(run / "eval_results.json")["accuracy"]
+    with pytest.raises(ConfigError, match="max_eval_samples is 3, but eval_data_file_path names ready features"):
+        evaluate(max_eval_samples=3)
+    whole = {key: value for key, value in read(facts).items() if key != "checksum"}
+    for key, value in (("vocab_sha256", "0" * 64), ("max_seq_length", 512), ("labels", ["good", "bad"])):
+        facts.write_text(json.dumps(whole | {key: value}))
+        with pytest.raises(DataError, match=f"were made with {key} "):
+            evaluate()
+
+
+@pytest.mark.parametrize(("labels", "found"), [([0, 2, 1], "2"), ([-1], "-1"), ([0.5], "0.5")])
+def test_labels_of_ready_features_are_those_of_the_task(data: Path, labels: list[float], found: str) -> None:
+    config = config_of(data, None, do_train=False, load_finetune_checkpoint_path=data)
+    task = ClassifierTask(config.replace(label_list=("bad", "good")), find_tokenizer(config))
+    dtype = np.float32 if isinstance(labels[0], float) else np.int32
+    records = SimpleNamespace(columns=["label_ids"], array=lambda _: np.array(labels, dtype))
+    with pytest.raises(DataError, match=rf"rows.tfrecord holds the label {found}, allowed are .* from 0 to 1"):
+        task.check_ready(records, Path("rows.tfrecord"))

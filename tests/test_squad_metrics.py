@@ -82,6 +82,15 @@ def test_chinese_is_compared_by_characters(prediction, answers, exact, f1):
     assert one(prediction, *answers, language="zh") == (exact, pytest.approx(f1))
 
 
+def test_version_2_of_chinese_compares_characters():
+    asked = questions(("北京大学",), ("1898年",), (), ("。",))
+    figures = score_with_threshold(asked, numbered(["北京大学。", "1898年7月", "", ""]), language="zh")
+    assert figures["HasAns_exact"] == pytest.approx(100 * 2 / 3)  # of 。 nothing is compared, as of no answer
+    assert figures["HasAns_f1"] == pytest.approx(100 * (1 + 2 / 3 + 1) / 3)  # 1898, 年 of 1898, 年, 7, 月
+    assert figures["NoAns_exact"] == figures["NoAns_f1"] == 100
+    assert score_with_threshold(asked[:1], {"0": "北京大学。"})["exact"] == 0
+
+
 @given(st.text(), st.text())
 def test_f1_is_symmetric_and_at_least_exact(first, second):
     exact, f1 = one_v2(first, second)

@@ -40,6 +40,9 @@ def xls(path, cells):
         place = struct.pack("<HH3x", row, column)
         if isinstance(value, str):
             records.append((0x04, place + bytes([len(value)]) + value.encode("latin-1")))
+        elif isinstance(value, bytes | bool):  # an error's code, or a truth value
+            records.append((0x05, place + bytes([ord(value) if isinstance(value, bytes) else value])))
+            records[-1] = (0x05, records[-1][1] + bytes([isinstance(value, bytes)]))
         else:
             records.append((0x03, place + struct.pack("<d", value)))
     records.append((0x0A, b""))
@@ -92,6 +95,18 @@ def test_excel_workbooks(tmp_path):
 def test_old_excel_workbooks(tmp_path):
     cells = {(0, 0): "text", (0, 1): "label", (1, 0): "fine", (1, 1): 1.0, (3, 0): "good", (3, 1): 0.5}
     assert rows_of(xls(tmp_path / "a.xls", cells)) == [(2, ["fine", "1"]), (4, ["good", "0.5"])]
+
+
+def test_truth_values_and_errors_are_the_same_in_old_and_new_workbooks(tmp_path):
+    rows = [["text", "label"], ["fine", True], ["#N/A", False]]
+    cells = {(row, column): value for row, each in enumerate(rows) for column, value in enumerate(each)}
+    found = rows_of(xls(tmp_path / "a.xls", cells | {(2, 0): bytes([42])}))
+    assert found == rows_of(xlsx(tmp_path / "a.xlsx", rows)) == [(2, ["fine", "true"]), (3, ["#N/A", "false"])]
+
+
+def test_long_texts_of_csv(tmp_path):
+    long = "a, " * 100_000
+    assert rows_of(write(tmp_path, "a.csv", f'text,label\n"{long}",1\n')) == [(2, [long, "1"])]
 
 
 field = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=8)

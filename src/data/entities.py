@@ -38,12 +38,12 @@ def find_entities(tags: Sequence[str]) -> list[EntitySpan]:
     """The entities of a sentence, in their order.
 
     Tags that break their scheme are read as conlleval reads them: an I or E without a beginning begins an entity, and
-    another label ends one and begins the next.
+    another label ends one and begins the next. What is no tag, as a foreign model's `PER`, is a label without a letter.
     """
     entities, first = [], 0
     before, label_before = OUTSIDE, ""
     for index, tag in enumerate([*tags, OUTSIDE]):
-        letter, _, label = tag.partition("-")
+        letter, _, label = (tag if is_tag(tag) else f"I-{tag}").partition("-")
         letter = letter.translate(_SAME)
         begins = letter in "BS" or before in "ESO" or label != label_before
         if before != OUTSIDE and (begins or letter == OUTSIDE):

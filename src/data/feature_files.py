@@ -92,19 +92,23 @@ class RecordSet:
         return np.load(self.folder / f"{self.name}.{suffix}.npy")
 
 
-def open_records(location: str | Path, task: str, **expected: Any) -> RecordSet:
+def open_records(
+    location: str | Path, task: str, where_said: Mapping[str, Any] | None = None, **expected: Any
+) -> RecordSet:
     """Find and verify a set of feature files.
 
     Args:
         location: the folder that holds the set, or DIR/NAME.mindrecord where it holds several.
+        where_said: facts that must hold where the set says anything about them; None means any.
         expected: facts that must hold beside the task; None means any.
 
     Raises:
         DataError: there is no complete set, it was made for something else (both are named), or a file is damaged.
     """
     path = _find_facts(Path(location))
-    facts = _read_facts(path)
-    for name, value in {"format_version": FORMAT_VERSION, "task": task, **expected}.items():
+    facts = read_facts(path)
+    said = {name: value for name, value in (where_said or {}).items() if name in facts}
+    for name, value in {"format_version": FORMAT_VERSION, "task": task, **said, **expected}.items():
         if value is not None and facts.get(name) != value:
             raise DataError(f"{path}: the files were made with {name} {shorten(facts.get(name))}, needed is {value!r}")
     for name, checksum in facts["files"].items():
@@ -130,7 +134,7 @@ def is_complete(path: Path, facts: Mapping[str, Any], until_known: Mapping[str, 
     there = facts_of(path)
     if not there.exists():
         return False
-    found, wanted = {**(until_known or {}), **flatten(_read_facts(there))}, flatten(json.loads(json.dumps(facts)))
+    found, wanted = {**(until_known or {}), **flatten(read_facts(there))}, flatten(json.loads(json.dumps(facts)))
     # Of each fact all counts that the set says: a file that is no longer among the source's is a difference, too.
     if difference := first_difference(wanted, {key: found[key] for key in found if key.partition(".")[0] in facts}):
         key, asked, made = difference
@@ -158,7 +162,8 @@ def mindspore_reason(error: RuntimeError | ValueError) -> str:
     return reasons[0] if reasons else str(error)
 
 
-def _read_facts(path: Path) -> dict[str, Any]:
+def read_facts(path: Path) -> dict[str, Any]:
+    """What NAME.facts.json says; DataError: it is missing, damaged or incomplete."""
     facts = read_json(path, FactsSchema).model_dump(exclude_unset=True)
     name = path.name.removesuffix(".facts.json")
     if lost := {*facts["record_files"], f"{name}.lengths.npy"} - set(facts["files"]):

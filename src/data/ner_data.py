@@ -136,7 +136,7 @@ def _read_lines(path: Path, labelled: bool) -> Iterator[Sentence]:
 
 def _read_names(path: Path, columns: EntityColumns, labelled: bool) -> list[Sentence]:
     """The texts of a table, each once, with the entity mentions of all its rows; a row may have none."""
-    table = read_table(path)
+    table, needed = read_table(path), labelled
     labelled = labelled or table.has(columns.name)
     wanted = [columns.text, *([columns.name] * labelled)]
     found: dict[str, tuple[int, list[str]]] = {}
@@ -150,11 +150,13 @@ def _read_names(path: Path, columns: EntityColumns, labelled: bool) -> list[Sent
         words = [text[start:end] for start, end in split_words(text)]
         tags, unfound = tag_names_in(words, names, columns.label)
         missing += [f"line {line} ({name!r})" for name in unfound]
-        if words and not unfound:
-            sentences.append(Sentence(tuple(words), tuple(tags) if labelled else None, path, line))
+        if words and not (unfound and needed):
+            known = labelled and not unfound
+            sentences.append(Sentence(tuple(words), tuple(tags) if known else None, path, line))
     if missing:
         shown = ", ".join(missing[:_SHOWN]) + (", ..." if len(missing) > _SHOWN else "")
-        logger.info(f"{path.name}: {len(missing):,} names do not occur in their texts, which are left out: {shown}")
+        so = "which are left out" if needed else "so that the file counts as one without entities"
+        logger.info(f"{path.name}: {len(missing):,} names do not occur in their texts, {so}: {shown}")
     return sentences
 
 

@@ -24,6 +24,7 @@ from model_utils.json_files import parse_json
 from src.utils import read_lines
 
 MOST_NAMES = 20  # of columns in an error sentence
+LONGEST_FIELD = 2**31 - 1  # characters of CSV; Python allows 131,072 unless it is told otherwise
 Row = list[str | None]  # None: the value is no text, number or truth value
 NumberedRows = Iterator[tuple[int, Row]]
 
@@ -110,6 +111,7 @@ def _read_tsv(path: Path) -> NumberedRows:
 
 
 def _read_csv(path: Path) -> NumberedRows:
+    csv.field_size_limit(LONGEST_FIELD)
     reader = csv.reader(read_lines(path), strict=True)
     line = 1
     try:
@@ -156,8 +158,18 @@ def _read_xls(path: Path) -> NumberedRows:
 
     with _workbook_errors(path):
         open_file(path).close()
-        sheet = xlrd.open_workbook(path, logfile=io.StringIO()).sheet_by_index(0)
-    yield from _filled_rows(path, sheet.get_rows())
+        book = xlrd.open_workbook(path, logfile=io.StringIO())
+        rows = book.sheet_by_index(0).get_rows()
+
+    def value_of(cell: xlrd.sheet.Cell) -> Any:
+        """As openpyxl gives it."""
+        if cell.ctype == xlrd.XL_CELL_BOOLEAN:
+            return bool(cell.value)
+        if cell.ctype == xlrd.XL_CELL_ERROR:
+            return xlrd.error_text_from_code[cell.value]
+        return xlrd.xldate_as_datetime(cell.value, book.datemode) if cell.ctype == xlrd.XL_CELL_DATE else cell.value
+
+    yield from _filled_rows(path, ([value_of(cell) for cell in row] for row in rows))
 
 
 def _filled_rows(path: Path, rows: Iterator[Sequence[Any]]) -> NumberedRows:
@@ -168,7 +180,7 @@ def _filled_rows(path: Path, rows: Iterator[Sequence[Any]]) -> NumberedRows:
             cells = next(rows, None)
         if cells is None:
             return
-        row = [_text_of(getattr(cell, "value", cell)) for cell in cells]
+        row = [_text_of(cell) for cell in cells]
         if any(row):
             width = width or len(row)
             yield line, row + [""] * (width - len(row))

@@ -30,6 +30,7 @@ from src.create_finetune_data import (
     token_columns,
 )
 from src.data.feature_cache import TRAIN, Features, Split
+from src.data.feature_files import SUFFIX, RecordSet, facts_of, read_facts
 from src.data.text_tables import read_table
 from src.finetune_eval_model import SequenceClassificationScores
 from src.tasks.answerer import Answer, Answerer, Outputs, Probability, Record, likeliest_name
@@ -37,7 +38,7 @@ from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.glue import GLUE_TASKS, read_glue, write_submission
 from src.tasks.prediction_table import write_prediction_table
 from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, Shapes, Task, TaskSpec, dense_shapes
-from src.tasks.task_info import LabelledInfo, TaskInfo
+from src.tasks.task_info import LabelledInfo, TaskInfo, choose_dev_split
 from src.tokenization import FullTokenizer
 
 CUSTOM = "custom"
@@ -107,7 +108,7 @@ class ClassifierTask(Task):
     def __init__(self, config: ClassifierConfig, tokenizer: FullTokenizer, known: TaskInfo | None = None) -> None:
         super().__init__(config, tokenizer, known)
         self.glue = GLUE_TASKS.get(config.task_name)
-        self.examples = GlueExamples(config) if self.glue else CustomExamples(config)
+        self.examples = GlueExamples(config) if self.glue else CustomExamples(config, known)
         self.dev_splits, self.test_splits = self.examples.dev_splits, self.examples.test_splits
         self.pairs = bool(self.examples.columns.text_b)
         self.regression = not self.glue.labels if self.glue else config.num_class == 1
@@ -126,9 +127,19 @@ class ClassifierTask(Task):
             labels=tuple(self.labels),
             max_seq_length=config.max_seq_length,
             task_name=config.task_name,
-            classifier_hidden_size=config.classifier_hidden_size,
+            classifier_hidden_size=self._hidden_size(),
             text_columns=self.examples.text_columns(),
+            dev_split=self.examples.dev_split,
         )
+
+    def _hidden_size(self) -> int:
+        """As configured, or as the weights have it."""
+        wanted = self.config.classifier_hidden_size
+        if not isinstance(self.known, RegressionInfo):
+            return wanted
+        if wanted not in (0, size := self.known.classifier_hidden_size):
+            raise ConfigError(f"classifier_hidden_size is {wanted}, but that of the weights is {size}")
+        return size
 
     def _find_labels(self) -> list[str]:
         config = self.config
@@ -139,13 +150,15 @@ class ClassifierTask(Task):
         elif self.known:
             labels = list(self.known.labels)
         elif config.train_data_file_path:
-            labels = [str(number) for number in range(config.num_class)]
+            path = Path(config.train_data_file_path)
+            named = [str(number) for number in range(config.num_class)]
+            labels = read_facts(facts_of(path)).get("labels", named) if path.suffix == SUFFIX else named
         else:
             labels = find_labels(self.examples.read(TRAIN))
         if len(labels) < 2 or config.num_class not in (0, len(labels)):
             raise ConfigError(
                 f"num_class is {config.num_class}, but there are {len(labels)} labels ({', '.join(labels)}); it must "
-                "be their number, 1 for a regression, or 0 to be found (not from ready features)"
+                "be their number, 1 for a regression, or 0 to be found (not from TFRecords)"
             )
         return labels
 
@@ -157,6 +170,17 @@ class ClassifierTask(Task):
         examples = sample(self.examples.read(name), config.most_samples(name), config.seed)
         labels = None if self.regression else self.labels
         return ClassificationSplit(name, examples, labels, self.tokenizer, config.max_seq_length)
+
+    def ready_facts(self) -> dict[str, Any]:
+        return super().ready_facts() | {"labels": self.labels or None}
+
+    def check_ready(self, records: RecordSet, path: Path) -> None:
+        if self.regression or "label_ids" not in records.columns:
+            return
+        labels, most = records.array(LABELS), len(self.labels) - 1
+        wrong = labels if labels.dtype.kind == "f" else labels[(labels < 0) | (labels > most)]
+        if len(wrong):
+            raise DataError(f"{path} holds the label {wrong[0]!s}, allowed are the whole numbers from 0 to {most}")
 
     def evaluate(self, prepared: PreparedSplit, outputs: Outputs, task_info: TaskInfo) -> EvaluationResult:
         name, records, logits = prepared.split.name, prepared.records, outputs["logits"]
@@ -220,6 +244,8 @@ def describe_f1(labels: Sequence[str]) -> str:
 class GlueExamples:
     """The examples of a GLUE task by split."""
 
+    dev_split = None
+
     def __init__(self, config: ClassifierConfig) -> None:
         self.config = config
         task = GLUE_TASKS[config.task_name]
@@ -247,11 +273,16 @@ class CustomExamples:
     dev_splits = ("dev",)
     test_splits = ("test",)
 
-    def __init__(self, config: ClassifierConfig) -> None:
+    def __init__(self, config: ClassifierConfig, known: TaskInfo | None = None) -> None:
         self.config = config
         self.columns = TextColumns(config.text_a_column, config.text_b_column, config.label_column, config.column_names)
         named = {TRAIN: config.train_file, "dev": config.dev_file, "test": config.test_file}
         self.files = find_splits(config.data_dir, named)
+        if config.positive_file:
+            self.files.pop(TRAIN, None)
+        self.dev_split = None
+        if config.do_eval and "dev" not in self.files and not config.eval_data_file_path:
+            self.dev_split = choose_dev_split(config.dev_ratio, config.seed, known)
         self._training: Sequence[Example] | None = None
 
     def text_columns(self) -> dict[str, str]:
@@ -278,9 +309,9 @@ class CustomExamples:
                 self._training = read_examples(self.files[TRAIN], self.columns)
             else:
                 raise DataError(f"there are no {split} examples: name train_file and dev_file, or data_dir")
-        if "dev" in self.files or not config.do_eval:
+        if self.dev_split is None:
             return list(self._training)
-        return split_off(self._training, config.dev_ratio, config.seed)[split == "dev"]
+        return split_off(self._training, self.dev_split.ratio, self.dev_split.seed)[split == "dev"]
 
 
 class RegressionInfo(TaskInfo):

@@ -95,9 +95,10 @@ def check_outputs(config: FinetuneConfig) -> None:
 
 def find_tokenizer(config: FinetuneConfig) -> FullTokenizer:
     """The vocabulary beside the weights, or the one that is named."""
+    vocabulary = config.vocab_file_path, config.spm_model_file, config.do_lower_case
     if config.load_checkpoint_path:
-        return load_tokenizer(Path(config.load_checkpoint_path), config.vocab_file_path, config.spm_model_file)
-    return build_tokenizer(config.vocab_file_path, config.spm_model_file, config.do_lower_case)
+        return load_tokenizer(Path(config.load_checkpoint_path), *vocabulary)
+    return build_tokenizer(*vocabulary)
 
 
 def summarise(results: list[dict[str, float]]) -> dict[str, dict[str, float]]:

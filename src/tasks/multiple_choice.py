@@ -67,6 +67,9 @@ class RaceTask(Task):
         questions = sample(questions, config.most_samples(name), config.seed)
         return RaceSplit(name, questions, self.tokenizer, config.max_seq_length, config.max_qa_length)
 
+    def ready_facts(self) -> dict[str, Any]:
+        return super().ready_facts() | {"max_qa_length": self.config.max_qa_length}
+
     def evaluate(self, prepared: PreparedSplit, outputs: Outputs, task_info: TaskInfo) -> EvaluationResult:
         records, choices = prepared.records, outputs["logits"].argmax(1)
         right, levels = records.array("labels"), records.array("levels")

@@ -137,13 +137,15 @@ class SquadV2Task(SquadTask):
         absent, best = no_answer_probabilities(questions, predictions), dict[str, float]()
         if are_labelled(questions):
             answers = answer_texts(questions, predictions)
-            figures = score_with_threshold(questions, answers, absent)
+            figures = score_with_threshold(questions, answers, absent, language=config.language)
             best = {name: value for name, value in figures.items() if name.startswith("best_")}
         stored = THRESHOLD in task_info.model_fields_set
         calibration = {THRESHOLD: best["best_f1_thresh"]} if not stored and prepared.split.name == "dev" else {}
         threshold = calibration.get(THRESHOLD, task_info.null_threshold)
         written = answer_texts(questions, predictions, threshold)
-        metrics = score_with_threshold(questions, written) | best | {THRESHOLD: threshold} if best else {}
+        metrics = {}
+        if best:
+            metrics = score_with_threshold(questions, written, language=config.language) | best | {THRESHOLD: threshold}
         origin = "stored with the weights" if stored else f"as no {THRESHOLD} is stored with the weights"
         origin = "which gives these very questions the best f1" if calibration else origin
         remarks = [*remarks_on_labels(questions)]

@@ -128,6 +128,17 @@ class Task(ABC):
     def __init__(self, config: FinetuneConfig, tokenizer: FullTokenizer, known: TaskInfo | None = None) -> None:
         self.config, self.tokenizer, self.known = config, tokenizer, known
 
+    def ready_facts(self) -> dict[str, Any]:
+        """What ready features must have been made with, where they say it."""
+        return {
+            "vocab_sha256": self.tokenizer.sha256,
+            "do_lower_case": self.tokenizer.do_lower_case,
+            "max_seq_length": self.config.max_seq_length,
+        }
+
+    def check_ready(self, records: RecordSet, path: Path) -> None:  # noqa: B027
+        """Raise DataError where ready features are not ones of this task, beyond their facts."""
+
     @abstractmethod
     def split(self, name: str) -> Split:
         """The examples of a split; DataError or ConfigError where they are missing or wrong."""

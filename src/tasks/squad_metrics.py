@@ -12,7 +12,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from src.create_squad_data import SquadQuestion
@@ -48,13 +48,15 @@ def score_with_threshold(
     predictions: Mapping[str, str],
     no_answer: Mapping[str, float] | None = None,
     threshold: float = 1.0,
+    language: str = "en",
 ) -> dict[str, float]:
-    """The figures of evaluate-v2.0.py.
+    """The figures of evaluate-v2.0.py; of Chinese, answers are compared as cmrc2018_evaluate.py does.
 
     Args:
         predictions: texts by question id, "" for no answer. A question without one counts 0.
         no_answer: probabilities of no answer (--na-prob-file) of all predictions.
         threshold: above it, a question is taken as one without an answer whatever its prediction (--na-prob-thresh).
+        language: "en" or "zh", as for score_answers.
 
     Returns:
         exact, f1, total; the same as HasAns_... of questions with answers and NoAns_... of those without, where there
@@ -62,9 +64,10 @@ def score_with_threshold(
         best_f1_thresh, which give them.
     """
     _report_missing(questions, predictions)
-    answers = {each.id: [a.text for a in each.answers if _words(a.text)] or [""] for each in questions}
+    compared, exact, f1 = _V2_SCORES[language]
+    answers = {each.id: [a.text for a in each.answers if compared(a.text)] or [""] for each in questions}
     has_answer = {question.id: bool(question.answers) for question in questions}
-    raw = {name: _best(predictions, answers, score) for name, score in (("exact", _exact), ("f1", _v2_f1))}
+    raw = {name: _best(predictions, answers, score) for name, score in (("exact", exact), ("f1", f1))}
     odds = dict.fromkeys(predictions, 0.0) if no_answer is None else no_answer
     kept = {
         name: {key: score if odds[key] <= threshold else float(not has_answer[key]) for key, score in scores.items()}
@@ -141,10 +144,10 @@ def _v1_f1(prediction: str, answer: str) -> float:
     return _harmonic_mean((Counter(words) & Counter(wanted)).total(), len(words), len(wanted))
 
 
-def _v2_f1(prediction: str, answer: str) -> float:
-    """The same; but 1 where both texts have no words."""
-    words, wanted = _words(prediction), _words(answer)
-    return _v1_f1(prediction, answer) if words and wanted else float(words == wanted)
+def _v2_f1(f1: Score, compared: Callable[[str], Any], prediction: str, answer: str) -> float:
+    """An F1; but 1 where nothing of both texts is compared."""
+    ours, wanted = compared(prediction), compared(answer)
+    return f1(prediction, answer) if ours and wanted else float(ours == wanted)
 
 
 def _harmonic_mean(common: int, found: int, wanted: int) -> float:
@@ -186,3 +189,8 @@ def _cmrc_f1(prediction: str, answer: str) -> float:
 
 
 _SCORES: dict[str, tuple[Score, Score]] = {"en": (_exact, _v1_f1), "zh": (_cmrc_exact, _cmrc_f1)}
+# What is compared of a text, exact and F1 of version 2.0.
+_V2_SCORES = {
+    language: (compared, _SCORES[language][0], partial(_v2_f1, _SCORES[language][1], compared))
+    for language, compared in (("en", _words), ("zh", _cmrc_text))
+}

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from model_utils.errors import ConfigError
 from src.albert_networks import ScoresNetwork
 from src.create_finetune_data import ReadySplit
 from src.data.batches import FeatureDataset, Loading
@@ -54,14 +55,24 @@ class TaskData:
     def _prepare(self, name: str) -> PreparedSplit:
         config, kind = self.config, self.task.kind
         ready = {TRAIN: config.train_data_file_path, self.task.dev_splits[0]: config.eval_data_file_path}.get(name, "")
+        if ready and not self.task.needs_examples and config.most_samples(name):
+            which = "train" if name == TRAIN else "eval"
+            raise ConfigError(
+                f"max_{which}_samples is {config.most_samples(name)}, but {which}_data_file_path names ready features, "
+                "whose rows are all used"
+            )
         if not ready.endswith(SUFFIX):
             split = self.task.split(name)
             records = self._cached_features(split)
+            if isinstance(split, ReadySplit):
+                self.task.check_ready(records, split.path)
             if name == TRAIN and not self.task.needs_examples:  # examples need not be kept in memory while training
                 split = ReadySplit(name, Path(records.files[0]))
             return PreparedSplit(split, records)
         if not self.task.needs_examples:
-            return PreparedSplit(ReadySplit(name, Path(ready)), open_records(ready, kind))
+            records = open_records(ready, kind, self.task.ready_facts())
+            self.task.check_ready(records, Path(ready))
+            return PreparedSplit(ReadySplit(name, Path(ready)), records)
         split = self.task.split(name)
         return PreparedSplit(split, open_records(ready, kind, **split.facts()))
 

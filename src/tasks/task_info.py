@@ -1,5 +1,6 @@
 """What task.json says beside fine-tuned weights: what the head was trained for, and how it is used."""
 
+import logging
 from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -7,18 +8,29 @@ from pydantic import Field, field_validator, model_validator
 from model_utils.json_files import Schema
 from src.albert_config import LENGTH, AlbertConfig
 
+logger = logging.getLogger(__name__)
+
+
+class DevSplit(Schema):
+    """Which part of the training examples was split off for development: its share, and the seed that chose it."""
+
+    ratio: float = Field(gt=0, lt=1)
+    seed: int
+
 
 class TaskInfo(Schema):
     """What all tasks have; a task's own settings are those of a subclass. Other keys of the file are kept.
 
     labels: in the order of the head's outputs; none where the outputs are no labels.
     max_seq_length: tokens of a row. text_columns: the texts' names in the training data, by their keys in records.
+    dev_split: None where the development examples have a file of their own.
     """
 
     task: str
     labels: tuple[str, ...] = ()
     max_seq_length: int = Field(512, ge=8, le=LENGTH)
     text_columns: dict[Literal["text_a", "text_b", "text"], str] = Field(default_factory=dict)
+    dev_split: DevSplit | None = None
 
     @field_validator("labels", mode="before")
     @classmethod
@@ -34,7 +46,7 @@ class TaskInfo(Schema):
     @classmethod
     def settings(cls) -> set[str]:
         """The keys that a task's weights are used by, each with a default."""
-        return cls.model_fields.keys() - {"task", "labels", "text_columns"}
+        return cls.model_fields.keys() - {"task", "labels", "text_columns", "dev_split"}
 
     @property
     def shortest_row(self) -> int:
@@ -62,7 +74,24 @@ class TaskInfo(Schema):
         return self._dumped()
 
     def _dumped(self, **options: Any) -> dict[str, Any]:
-        return self.model_dump(mode="json", exclude=set() if self.text_columns else {"text_columns"}, **options)
+        empty = {key for key in ("text_columns", "dev_split") if not getattr(self, key)}
+        return self.model_dump(mode="json", exclude=empty, **options)
+
+
+def choose_dev_split(ratio: float, seed: int, known: TaskInfo | None) -> DevSplit:
+    """How development examples are split off: as for the weights that are there, whose other examples were trained on.
+
+    Args:
+        known: of the weights, where nothing is trained.
+    """
+    ours, theirs = DevSplit(ratio=ratio, seed=seed), known.dev_split if known else None
+    if theirs in (None, ours):
+        return ours
+    logger.info(
+        f"the development examples are those that the weights were chosen by: a share of {theirs.ratio:g} of the "
+        f"training file, by seed {theirs.seed}"
+    )
+    return theirs
 
 
 class LabelledInfo(TaskInfo):

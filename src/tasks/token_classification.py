@@ -34,7 +34,7 @@ from src.tasks.answerer import Answer, Answerer, Offset, Outputs, Probability, R
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.prediction_table import write_prediction_table
 from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, Task, TaskSpec, dense_shapes
-from src.tasks.task_info import LabelledInfo, TaskInfo
+from src.tasks.task_info import LabelledInfo, TaskInfo, choose_dev_split
 from src.tokenization import FullTokenizer
 
 
@@ -76,6 +76,9 @@ class NerTask(Task):
         super().__init__(config, tokenizer, known)
         named = {TRAIN: config.train_file, "dev": config.dev_file, "test": config.test_file}
         self.files = find_splits(config.data_dir, named, endings=None)
+        self.dev_split = None
+        if config.do_eval and "dev" not in self.files:
+            self.dev_split = choose_dev_split(config.dev_ratio, config.seed, known)
         columns = EntityColumns(config.text_column, config.name_column, config.name_label)
         self._read_file = cache(lambda file, labelled: read_sentences(file, config.data_format, columns, labelled))
         self.labels = self._find_labels()
@@ -85,6 +88,7 @@ class NerTask(Task):
             labels=tuple(self.labels),
             max_seq_length=config.max_seq_length,
             text_columns=self._text_columns(),
+            dev_split=self.dev_split,
         )
 
     def _text_columns(self) -> dict[str, str]:
@@ -107,13 +111,12 @@ class NerTask(Task):
 
     def read(self, split: str) -> list[Sentence]:
         """All sentences of a split; without a development file a part of the training file is one."""
-        config = self.config
-        shared = split != "test" and "dev" not in self.files and config.do_eval
+        shared = split != "test" and self.dev_split
         file = self.files.get(TRAIN if shared else split)
         if file is None:
             raise DataError(f"there are no {split} sentences: name {split}_file, or put {split}.* into data_dir")
         sentences = self._read_file(file, split != "test")
-        return split_off(sentences, config.dev_ratio, config.seed)[split == "dev"] if shared else sentences
+        return split_off(sentences, shared.ratio, shared.seed)[split == "dev"] if shared else sentences
 
     def split(self, name: str) -> NerSplit:
         sentences = sample(self.read(name), self.config.most_samples(name), self.config.seed)
