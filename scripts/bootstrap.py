@@ -27,6 +27,14 @@ def usable() -> bool:
     return python.exists() and subprocess.run([python, "-c", probe], capture_output=True, check=False).returncode == 0
 
 
+def has_pip_again() -> bool:
+    """Whether .venv only lacked pip, as an environment made without it, and has it now."""
+    python = VENV / "bin/python"
+    if not python.exists():
+        return False
+    return subprocess.run([python, "-m", "ensurepip"], capture_output=True, check=False).returncode == 0 and usable()
+
+
 def digests(names: list[str]) -> dict[str, str]:
     """sha256 of requirement files and of those that they include with `-r`."""
     found: dict[str, str] = {}
@@ -60,7 +68,7 @@ def main() -> None:
     """Lock, make the environment if there is none that works, install."""
     with open(__file__, encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not usable():
+        if not usable() and not has_pip_again():
             if VENV.exists():
                 print(f"replacing {VENV}, which holds no Python 3.11 or 3.12 that works", file=sys.stderr, flush=True)
                 shutil.rmtree(VENV)

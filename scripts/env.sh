@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # Sourced by the other scripts: `prepare_environment REQUIREMENTS_FILE...` makes and activates .venv.
 
-PROJECT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+PROJECT=$(CDPATH="" cd -- "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 find_python() { # prints a Python 3.11 or 3.12 that can make virtual environments
     local candidate

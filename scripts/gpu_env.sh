@@ -4,7 +4,7 @@
 
 gpu_env() {
     local project site folder
-    project=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+    project=$(CDPATH="" cd -- "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
     site=$("${VIRTUAL_ENV:-$project/.venv}/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))') || return 1
     if ! [ -e "$site/nvidia/cudnn/lib/libcudnn.so.8" ]; then
         echo "error: the CUDA libraries are not in $site: pip install -r requirements-gpu.txt" >&2

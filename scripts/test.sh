@@ -48,7 +48,7 @@ run_group() { # GROUP OPTIONS...: pytest on a core that no other group has, its 
     { flock 9 && printf '\n--- %s\n%s\n' "${group#"$PROJECT"/}" "$output"; } 9>"$reports/printing"
     case $code in
     0 | 5) ;; # 5: no test of this file was selected
-    2) [ -e "$report" ] || exit 255 ;; # a wrong argument of pytest: xargs stops
+    2 | 4) [ -e "$report" ] || exit 255 ;; # a wrong argument of pytest: xargs stops
     *) exit 1 ;;
     esac
 }
