@@ -31,7 +31,7 @@ from model_utils.config import EPOCHS, check_output_folder, run_main
 from model_utils.errors import ConfigError
 from model_utils.json_files import read_object
 from model_utils.schema import Config, option
-from src.albert_config import AlbertConfig, AlbertOverrides
+from src.albert_config import COMPUTE_TYPES, AlbertConfig, AlbertOverrides
 from src.model_folder import ModelFolder
 from src.tasks.finetune_config import SAMPLES, FinetuneConfig
 from src.tokenization import FullTokenizer
@@ -55,6 +55,7 @@ class TransferConfig(Config):
     max_train_samples: int = option(
         0, "examples trained on at most; 0: as each task has it", minimum=0, maximum=SAMPLES
     )
+    compute_type: str = option("", "as the tasks' commands have it", choices=("", *COMPUTE_TYPES))
     dry_run: bool = option(False, "estimate the time, and run nothing")
 
     def validate(self) -> None:
@@ -174,6 +175,7 @@ class Transfer:
         file, scratch = folder / f"{rate}-{seed}.json", folder / f"{rate}-{seed}"
         config = at_rate(task.config, rate).replace(
             seed=seed,
+            compute_type=self.config.compute_type,
             save_finetune_checkpoint_path=scratch,
             feature_dir=self.output / "features",
             **start.keys,

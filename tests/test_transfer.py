@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import transfer
 from benchmarks.bag_of_words import classification_accuracy, sliding_window_accuracy
 from benchmarks.transfer import Estimate, Start, Transfer, TransferConfig, at_rate, find_starts, table
 from benchmarks.transfer_tasks import TransferTask, join_squad, split_by_question, unpack_race
@@ -149,3 +150,23 @@ def test_a_cold_start_has_the_architecture_and_the_vocabulary_of_the_warm_one(tm
     assert architectures[0] == architectures[1] == starts[1].architecture
     assert cold.load_checkpoint_path == "" and Path(warm.load_checkpoint_path).parent == folder
     assert cold.optimizer_cfg.settings()["learning_rate"] == 1e-3
+
+
+def test_every_fine_tuning_has_the_compute_type_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    configs = []
+
+    def run_command(module: str, config: ClassifierConfig, log: Path) -> None:
+        configs.append(config)
+        folder = Path(config.save_finetune_checkpoint_path)
+        folder.mkdir()
+        ended = {"accuracy": 0.7, "baselines": {"accuracy": 0.5}, "collapsed": False}
+        (folder / "eval_results.json").write_text(json.dumps(ended))
+
+    monkeypatch.setattr(transfer, "run_command", run_command)
+    work = object.__new__(Transfer)
+    work.config, work.output = TransferConfig(rates="1e-4,1e-3", seeds=2, compute_type="bfloat16"), tmp_path
+    work.tasks = {"t": TransferTask("run_classifier", ClassifierTask, ClassifierConfig(), "accuracy")}
+    work.machine, work.estimate = {}, Estimate(1e9)
+    work.estimate.plan("t", "cold", 1e9, 3)
+    assert work.compare("t", Start("cold", None, None, {}))["figures"] == [0.7, 0.7]
+    assert [config.compute_type for config in configs] == ["bfloat16"] * 3
