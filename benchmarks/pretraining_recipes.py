@@ -27,6 +27,7 @@ from model_utils.config import MINUTES, check_output_folder, run_main
 from model_utils.errors import ConfigError
 from model_utils.json_files import checksum_of, read_object
 from model_utils.schema import Config, option
+from src.albert_config import COMPUTE_TYPES
 from src.create_pretraining_data import CreateDataConfig
 from src.data.corpus import expand_glob
 from src.data.feature_files import open_records
@@ -83,6 +84,9 @@ class RecipesConfig(Config):
         needs=("measure", True),
     )
     repeat: int = option(1, "runs of each rung, with other seeds, to see how much chance there is", minimum=1)
+    compute_type: str = option(
+        "", "of the runs' matrix products; empty: as the rungs have it", choices=("", *COMPUTE_TYPES)
+    )
     dry_run: bool = option(False, "read all rungs, say how long they take together, and run none")
 
 
@@ -120,7 +124,8 @@ class Ladder:
         """The configuration that trains a rung; its vocabulary and examples are made."""
         vocabulary = self.vocabulary(rung.vocab_size)
         folders = {name: self.examples(data, self.config.text, vocabulary) for name, data in rung.all_data.items()}
-        return rung.training(folders, self.output / "runs" / f"{name}-{seed}", updates, seed)
+        training = rung.training(folders, self.output / "runs" / f"{name}-{seed}", updates, seed)
+        return training.replace(compute_type=self.config.compute_type or training.compute_type)
 
     def measure(self, name: str, rung: Rung) -> int:
         """Updates of a rung that this machine makes in the time."""
@@ -142,7 +147,7 @@ class Ladder:
         )
         run_command("pretrain_eval", evaluation, log.with_stem(f"{log.stem}-evaluation"))
         figures = figures_of(training, budget["minutes"])
-        return write_result(file, training, **figures, machine=self.machine)
+        return write_result(file, training, **figures, compute_type=training.compute_type, machine=self.machine)
 
 
 def digest(settings: Config) -> str:
@@ -258,7 +263,7 @@ def main(config: RecipesConfig) -> None:
         for seed in range(first, first + config.repeat):
             logger.info(f"{name}, seed {seed}: {budgets[name]['updates']:,} updates")
             figures = ladder.run(name, rung, budgets[name], seed)
-            runs.append({"seed": seed} | {key: figures[key] for key in (*COLUMNS, "machine")})
+            runs.append({"seed": seed} | {key: figures[key] for key in (*COLUMNS, "compute_type", "machine")})
         add_results(file, {name: {"question": rung.question, "minutes": budgets[name]["minutes"], "runs": runs}})
         logger.info(table({name: runs}).splitlines()[-1])
     print(table({name: result["runs"] for name, result in sorted(read_object(file).items())}))

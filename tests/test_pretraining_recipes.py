@@ -102,6 +102,17 @@ def test_examples_are_made_once_for_each_setting(tmp_path: Path, monkeypatch: py
     assert a != ladder.examples(Rung.read(tmp_path / "a.yaml").data, "t", ladder.vocabulary(0))
 
 
+@pytest.mark.parametrize(("asked", "computed"), [("", "float32"), ("bfloat16", "bfloat16")])
+def test_a_ladder_computes_in_the_type_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str, computed: str
+) -> None:
+    write(tmp_path, a="question: a?\npretrain: {compute_type: float32}")
+    monkeypatch.setattr(pretraining_recipes, "run_command", lambda module, config, log: None)
+    settings = RecipesConfig(text="t", held_out="h", spm_model_file="v", output=tmp_path / "out", compute_type=asked)
+    training = Ladder(settings, {}).training("a", Rung.read(tmp_path / "a.yaml"), 250, 7)
+    assert (training.compute_type, training.train_steps) == (computed, 250)
+
+
 def test_a_text_that_is_trained_on_is_not_held_out(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("a text")
     config = RecipesConfig(text=tmp_path, held_out=tmp_path / "text.txt", spm_model_file="v", output=tmp_path)
@@ -163,7 +174,11 @@ def test_of_several_rounds_the_fastest_counts(tmp_path: Path, monkeypatch: pytes
 def test_figures_of_rungs_are_added_to_those_of_other_machines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    figures = dict.fromkeys(pretraining_recipes.COLUMNS, 2.0) | {"machine": {"cores": 2}, "config": {"data_dir": "d"}}
+    figures = dict.fromkeys(pretraining_recipes.COLUMNS, 2.0) | {
+        "machine": {"cores": 2},
+        "config": {"data_dir": "d"},
+        "compute_type": "",
+    }
     monkeypatch.setattr(pretraining_recipes.Ladder, "run", lambda *_: figures)
     for name in ("text", "held"):
         (tmp_path / name).write_text("A sentence.")
