@@ -199,11 +199,19 @@ class SquadWindows:
 
 
 def best_windows(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """For every token of a context, the number of the window with the most context."""
-    tokens = np.arange(starts[-1] + counts[-1])[:, None]
-    before, after = tokens - starts, starts + counts - 1 - tokens
-    context = np.minimum(before, after)
-    return np.where(context < 0, -np.inf, context + 0.01 * counts).argmax(1)
+    """For every token of a context, the number of the window with the most context, of equal ones the first.
+
+    starts, counts: (windows,) first token, ascending, and number of tokens of each; together they show all tokens.
+    """
+    best = np.zeros(starts[-1] + counts[-1], np.int64)
+    most = np.full(len(best), -np.inf)
+    for number, (start, count) in enumerate(zip(starts.tolist(), counts.tolist(), strict=True)):
+        place = np.arange(count)
+        context = np.minimum(place, place[::-1]) + 0.01 * count
+        seen = slice(start, start + count)
+        better = context > most[seen]
+        most[seen][better], best[seen][better] = context[better], number
+    return best
 
 
 @dataclass(frozen=True)

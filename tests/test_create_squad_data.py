@@ -2,6 +2,7 @@
 
 import copy
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from model_utils.errors import DataError
-from src.create_squad_data import SquadAnswer, SquadQuestion, SquadSplit, SquadWindows, read_squad
+from src.create_squad_data import SquadAnswer, SquadQuestion, SquadSplit, SquadWindows, best_windows, read_squad
 from src.data.feature_cache import cached_features
 from src.tokenization import FullTokenizer
 
@@ -209,6 +210,15 @@ def test_a_file_that_is_not_there(tmp_path):
 
 
 # --- windows ---
+
+
+def test_the_windows_of_a_book_take_memory_by_its_tokens():
+    starts = np.arange(0, 200_000, 63)
+    tracemalloc.start()
+    best = best_windows(starts, np.minimum(126, 200_000 - starts))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(best) == 200_000 and peak < 10e6
 
 
 def letters(count: int, answer: tuple[int, int] | None = None, question: str = "a b") -> SquadQuestion:
