@@ -17,9 +17,10 @@ from src.tasks import TASKS
 def main(config: PredictConfig) -> int:
     """Load the model, then answer a file or serve; 1 if no record could be answered."""
     if config.serve:
-        from src.inference.server import parse_address, parse_hosts, serve
+        from src.inference.server import check_address, parse_address, parse_hosts, serve
 
         address, hosts = parse_address(config.serve), parse_hosts(config.allowed_hosts)
+        check_address(*address)
     else:
         check_input(config.input, config.input_format)
         check_output(config.output, config.input)
@@ -55,7 +56,8 @@ def load_predictor(config: PredictConfig) -> Predictor:
     model = Path(config.model)
     if model.suffix == MINDIR_SUFFIX:
         return load_exported(model, read_key(config.encrypt_key_file), config.compute_type, **settings)
-    folder = ModelFolder.load(model, config.vocab_file_path, config.spm_model_file, config.compute_type)
+    vocabulary = config.vocab_file_path, config.spm_model_file
+    folder = ModelFolder.load(model, *vocabulary, config.compute_type, config.do_lower_case)
     return folder.predictor(config.embeddings, **settings)
 
 

@@ -15,10 +15,13 @@ from typing import Any
 
 import httpx2
 import pytest
+import uvicorn
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
+import predict
 from model_utils.errors import ConfigError
+from src.inference.deploy_config import PredictConfig
 from src.inference.server import Limits, create_app, parse_address, parse_hosts, serve
 from src.inference.server.app import _listen
 from src.inference.server.middleware import hosts_of
@@ -116,7 +119,7 @@ def test_the_page_and_its_files_are_served_and_nothing_else() -> None:
         (b"null", 422, 'no JSON object {"records": [...]}'),
         (b"{}", 422, "records is missing"),
         (b'{"records": {}}', 422, "records: input should be a valid list"),
-        (b'{"records": []}', 422, "records has 0 entries, allowed are 1 or more"),
+        (b'{"records": []}', 422, "records has 0 entries, allowed are at least 1"),
         (b'{"records": [7]}', 422, "records[0]: input should be a valid dictionary"),
         (b'{"records": [{"question": "q"}]}', 422, "records[0].context is missing"),
         (b'{"records": [{"context": "c", "question": 5}]}', 422, "records[0].question: input should be a valid string"),
@@ -147,7 +150,7 @@ def test_a_body_that_is_not_declared_as_json_is_refused() -> None:
 def test_a_wrong_number_of_options_is_refused() -> None:
     record = RECORDS["multiple_choice"] | {"options": ["a", "b", "c"]}
     reply = ask(client(ScriptedPredictor("multiple_choice")), record)
-    assert reply.json()["error"] == "records[0].options has 3 entries, allowed are 4 or more"
+    assert reply.json()["error"] == "records[0].options has 3 entries, needed are 4"
 
 
 def test_another_method_is_refused() -> None:
@@ -169,7 +172,7 @@ def test_limits() -> None:
     api = client(ScriptedPredictor("fill_mask"), body=1000, records=3, characters=20)
     record = {"text": "[MASK]"}
     assert ask(api, *[record] * 3).status_code == 200
-    assert ask(api, *[record] * 4).json()["error"] == "records has 4 entries, allowed are 3 at most"
+    assert ask(api, *[record] * 4).json()["error"] == "records has 4 entries, allowed are at most 3"
     assert ask(api, {"text": "[MASK]" + "😀" * 14}).status_code == 200
     long = ask(api, {"text": "[MASK]" + "😀" * 15})
     assert long.status_code == 422 and long.json()["error"] == "records[0].text has 21 characters, allowed are 20"
@@ -243,8 +246,25 @@ def test_requests_that_wait_are_answered_in_order_by_few_calls_from_one_thread()
         assert scores([await first]) == [5] and scores([await large]) == list(range(1, 11))
 
     in_one_loop(create_app(predictor, Limits(batch=4)), play)
-    assert [len(call) for call in predictor.calls] == [1, 4, 4, 2, 10]
+    assert [len(call) for call in predictor.calls] == [1, 4, 4, 4, 4, 4]
     assert len(predictor.threads) == 1
+
+
+def test_a_request_that_is_too_much_for_a_call_lets_others_in() -> None:
+    predictor = ScriptedPredictor("regression")
+
+    async def play(api: httpx2.AsyncClient) -> None:
+        first = await keep_busy(api, predictor)
+        large = asyncio.create_task(post(api, "a" * 30, "b" * 20, "c" * 10, "d"))
+        while (await api.get("/health")).json()["waiting"] < 4:
+            await asyncio.sleep(0)
+        [small] = await post_all(api, ["ee"])
+        predictor.go.set()
+        assert scores(await asyncio.gather(first, large, small)) == [5, 30, 20, 10, 1, 2]
+
+    in_one_loop(create_app(predictor, Limits(batch=3, batch_characters=25)), play)
+    texts = [[record["text_a"][0] for record in call] for call in predictor.calls]
+    assert texts == [["f"], ["a"], ["e", "b"], ["c", "d"]]
 
 
 def test_a_full_queue_is_503_until_there_is_room() -> None:
@@ -291,6 +311,38 @@ def test_a_request_whose_client_is_gone_harms_no_other() -> None:
         assert scores([await stays]) == [2] and scores([await first]) == [5]
 
     in_one_loop(create_app(predictor), play)
+
+
+def test_nothing_is_computed_for_a_client_that_has_closed_its_connection() -> None:
+    predictor = ScriptedPredictor("regression")
+    body = json.dumps({"records": [{"text_a": "gone"}]}).encode()
+    headers = ("Host: x", "Content-Type: application/json", f"Content-Length: {len(body)}")
+    request = "\r\n".join(("POST /predict HTTP/1.1", *headers, "", "")).encode() + body
+
+    async def play() -> None:
+        config = uvicorn.Config(create_app(predictor), port=0, log_level="warning")
+        server = uvicorn.Server(config)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            address = listener.getsockname()
+            serving = asyncio.create_task(server.serve(sockets=[listener]))
+            async with asyncio.timeout(60), httpx2.AsyncClient(base_url="http://{}:{}".format(*address)) as api:
+                first = await keep_busy(api, predictor)
+                _, writer = await asyncio.open_connection(*address)
+                writer.write(request)
+                await until(api, waiting=1)
+                writer.close()
+                await until(api, waiting=0)
+                predictor.go.set()
+                assert scores([await first, await post(api, "four")]) == [5, 4]
+            server.should_exit = True
+            await serving
+
+    async def until(api: httpx2.AsyncClient, waiting: int) -> None:
+        while (await api.get("/health")).json()["waiting"] != waiting:
+            await asyncio.sleep(0.01)
+
+    asyncio.run(play())
+    assert [[record["text_a"] for record in call] for call in predictor.calls] == [["first"], ["four"]]
 
 
 # --- a predictor that fails ---
@@ -376,6 +428,13 @@ def test_addresses(text: str, address: tuple[str, int]) -> None:
 def test_what_is_no_address(text: str) -> None:
     with pytest.raises(ConfigError, match=r"the address to serve on is .*, allowed is HOST:PORT"):
         parse_address(text)
+
+
+def test_an_address_in_use_is_noticed_before_the_model_is_loaded() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        config = PredictConfig(model="nowhere", serve=str(listener.getsockname()[1]))
+        with pytest.raises(ConfigError, match=r"cannot serve on 127\.0\.0\.1:\d+: Address already in use"):
+            predict.main(config)
 
 
 def test_an_address_in_use_or_of_another_host_is_a_sentence() -> None:

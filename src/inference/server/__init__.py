@@ -1,7 +1,7 @@
 """A model behind HTTP: a small API with micro-batching and a page to try it in a browser (docs/serving.md)."""
 
-from src.inference.server.app import create_app, parse_address, serve
+from src.inference.server.app import check_address, create_app, parse_address, serve
 from src.inference.server.limits import Limits
 from src.inference.server.middleware import parse_hosts
 
-__all__ = ["Limits", "create_app", "parse_address", "parse_hosts", "serve"]
+__all__ = ["Limits", "check_address", "create_app", "parse_address", "parse_hosts", "serve"]

@@ -9,10 +9,10 @@ import ipaddress
 import re
 import signal
 import socket
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Coroutine
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import uvicorn
 from fastapi import FastAPI, HTTPException, Request
@@ -20,6 +20,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.requests import ClientDisconnect
 
 from model_utils.errors import ConfigError
 from src.inference.predictor import Predictor
@@ -29,6 +30,7 @@ from src.inference.server.limits import Limits
 from src.inference.server.middleware import ANY_HOST, AllowedHosts, BodyLimit, GracefulClose, failure, hosts_of
 from src.inference.server.schemas import Failure, reply_model, request_model, sentence
 
+Result = TypeVar("Result")
 DEFAULT_LIMITS = Limits()
 PAGE = Path(__file__).parent / "page"
 LOOPBACK = "127.0.0.1"
@@ -49,7 +51,7 @@ def create_app(predictor: Predictor, limits: Limits = DEFAULT_LIMITS, hosts: Col
     """The application, for any ASGI server; hosts: that requests may name (AllowedHosts)."""
     task_info = predictor.task_info
     requests = request_model(task_info, limits.records, limits.characters)
-    batcher = MicroBatcher(predictor, limits.batch, limits.waiting, limits.window)
+    batcher = MicroBatcher(predictor, limits.batch, limits.batch_characters, limits.waiting, limits.window)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -68,13 +70,15 @@ def create_app(predictor: Predictor, limits: Limits = DEFAULT_LIMITS, hosts: Col
         response_model=reply_model(task_info.task),
         responses={code: {"model": Failure, "description": text} for code, text in FAILURES.items()},
     )
-    async def predict(request: requests) -> JSONResponse:
+    async def predict(request: requests, connection: Request) -> JSONResponse:
         """Answer every record, in order; one that cannot be answered gets an `error`."""
         records = [record.model_dump(exclude_none=True) for record in request.records]
         names = [{"id": record.pop("id")} if "id" in record else {} for record in records]
         try:
             async with asyncio.timeout(limits.answer_time):
-                answers = await batcher.answer(records)
+                answers = await _unless_gone(connection, batcher.answer(records))
+        except ClientDisconnect:
+            return failure(503, "the client has closed the connection")  # which nobody reads
         except TimeoutError:
             late = f"the model did not answer within {limits.answer_time:g} seconds: try again later, or send less"
             return failure(503, late, **{"Retry-After": "10"})
@@ -96,6 +100,19 @@ def create_app(predictor: Predictor, limits: Limits = DEFAULT_LIMITS, hosts: Col
 
     app.mount("/page", StaticFiles(directory=PAGE))
     return app
+
+
+async def _unless_gone(connection: Request, work: Coroutine[Any, Any, Result]) -> Result:
+    """What `work` comes to; where the client closes the connection before, work is cancelled: ClientDisconnect."""
+    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(connection.receive())  # the body is read
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        working.cancel()
+        leaving.cancel()
 
 
 def _answer_failures(app: FastAPI) -> None:
@@ -137,6 +154,11 @@ def parse_address(text: str) -> tuple[str, int]:
             f"65535, such as {LOOPBACK}:8000, [::1]:8000 or 8000"
         )
     return match[1] or match[2] or LOOPBACK, int(match[3])
+
+
+def check_address(host: str, port: int) -> None:
+    """Before a model is loaded: raise ConfigError if `serve` could not bind to this address."""
+    _listen(host, port).close()
 
 
 def serve(

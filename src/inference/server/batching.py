@@ -5,7 +5,7 @@ import contextlib
 import logging
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from src.inference.predictor import Predictor
 from src.tasks.answerer import Record
@@ -21,25 +21,36 @@ class PredictionError(Exception):
     """The predictor raised an exception, or did not give an answer for each record."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Request:
-    records: list[Record]
+    """left: records that have no answer yet, behind those that have."""
+
+    left: list[Record]
     answers: asyncio.Future[list[Record]]
+    answered: list[Record] = field(default_factory=list)
+
+
+_Part = tuple[_Request, list[Record]]  # the next of a request's records
 
 
 class MicroBatcher:
     """Collects requests in a queue and answers them in order, several with one call of the predictor.
 
+    A request that is too much for a call takes several, between which it stands behind those that wait.
+
     Args:
         predictor: or anything with its task_info and predict; called from one thread of its own, one call at a time.
-        max_batch: records of one call; only a request that has more makes a larger call, alone.
+        max_batch: records of one call.
+        max_characters: of their texts; a record that has more makes a call by itself.
         max_waiting: records in the queue at most; a request that has more is taken when the queue is empty.
         window: seconds that the first of an idle time waits for further requests.
     """
 
-    def __init__(self, predictor: Predictor, max_batch: int, max_waiting: int, window: float) -> None:
+    def __init__(
+        self, predictor: Predictor, max_batch: int, max_characters: int, max_waiting: int, window: float
+    ) -> None:
         self._predictor, self._window = predictor, window
-        self._max_batch, self._max_waiting = max_batch, max_waiting
+        self._max_batch, self._max_characters, self._max_waiting = max_batch, max_characters, max_waiting
         self._queue: deque[_Request] = deque()
         self._worker: asyncio.Task | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="predictor")
@@ -47,7 +58,7 @@ class MicroBatcher:
     @property
     def waiting(self) -> int:
         """Records in the queue, those that the predictor is working on not counted."""
-        return sum(len(request.records) for request in self._queue)
+        return sum(len(request.left) for request in self._queue)
 
     async def answer(self, records: list[Record]) -> list[Record]:
         """One answer a record, in order; QueueFullError or PredictionError where there will be none."""
@@ -74,30 +85,47 @@ class MicroBatcher:
         while self._queue:
             await self._answer_together(self._next_batch())
 
-    def _next_batch(self) -> list[_Request]:
-        batch = [self._queue.popleft()]
-        size = len(batch[0].records)
-        while self._queue and size + len(self._queue[0].records) <= self._max_batch:
-            batch.append(self._queue.popleft())
-            size += len(batch[-1].records)
+    def _next_batch(self) -> list[_Part]:
+        """The first records that wait, of one request or several, which leave the queue; one at least."""
+        batch: list[_Part] = []
+        room, characters = self._max_batch, self._max_characters
+        while self._queue and room:
+            request, part = self._queue[0], []
+            for record in request.left[:room]:
+                characters -= _characters(record)
+                if characters < 0 and (batch or part):
+                    break
+                part.append(record)
+            if part:
+                batch.append((self._queue.popleft(), part))
+                room -= len(part)
+            if len(part) < len(request.left):
+                break
         return batch
 
-    async def _answer_together(self, batch: list[_Request]) -> None:
-        records = [record for request in batch for record in request.records]
+    async def _answer_together(self, batch: list[_Part]) -> None:
+        records = [record for _, part in batch for record in part]
         try:
             answers = await asyncio.get_running_loop().run_in_executor(self._thread, self._predict, records)
         except PredictionError as error:
             if len(batch) > 1:  # one request's fault is not to be the others'
-                for request in batch:
+                for request, part in batch:
                     if not request.answers.done():  # its client has waited as long as it would
-                        await self._answer_together([request])
+                        await self._answer_together([(request, part)])
             else:
                 logger.exception("the predictor failed on %d records", len(records))
-                _settle(batch[0], error)
+                if not batch[0][0].answers.done():
+                    batch[0][0].answers.set_exception(error)
             return
-        for request in batch:
-            _settle(request, answers[: len(request.records)])
-            del answers[: len(request.records)]
+        for request, part in batch:
+            request.answered += answers[: len(part)]
+            del answers[: len(part)], request.left[: len(part)]
+            if request.answers.done():  # cancelled: nobody waits for it any more
+                continue
+            if request.left:
+                self._queue.append(request)
+            else:
+                request.answers.set_result(request.answered)
 
     def _predict(self, records: list[Record]) -> list[Record]:
         try:
@@ -109,10 +137,6 @@ class MicroBatcher:
         return answers
 
 
-def _settle(request: _Request, result: list[Record] | PredictionError) -> None:
-    if request.answers.done():  # cancelled: nobody waits for it any more
-        return
-    if isinstance(result, PredictionError):
-        request.answers.set_exception(result)
-    else:
-        request.answers.set_result(result)
+def _characters(record: Record) -> int:
+    """Of all texts of a record."""
+    return sum(len(value) if isinstance(value, str) else sum(map(len, value)) for value in record.values())

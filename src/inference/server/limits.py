@@ -10,6 +10,7 @@ class Limits:
     characters: int = 20_000  # of each text
     waiting: int = 256  # records in the queue; then 503
     batch: int = 32  # records of one call of the predictor
+    batch_characters: int = 40_000  # of their texts, unless one record has more
     window: float = 0.005  # seconds that a request waits for others to share a call with
     headers_time: float = 10  # seconds from connecting, or from the last answer, until a request's headers are there
     body_time: float = 30  # seconds for the body behind them, and for taking the answer

@@ -60,8 +60,11 @@ def sentence(error: dict[str, Any]) -> str:
         case "string_too_long":
             return f"{place} has {len(error['input']):,} characters, allowed are {limits['max_length']:,}"
         case "too_long" | "too_short":
-            allowed = f"{limits['max_length']} at most" if "max_length" in limits else f"{limits['min_length']} or more"
-            return f"{place} has {limits['actual_length']} entries, allowed are {allowed}"
+            bound = "max_length" if "max_length" in limits else "min_length"
+            allowed = "allowed are at most" if bound == "max_length" else "allowed are at least"
+            if len(error["loc"]) > len(("body", "records")):  # a field of a record: it has so many, no more, no less
+                allowed = "needed are"
+            return f"{place} has {limits['actual_length']} entries, {allowed} {limits[bound]}"
         case _ if len(error["loc"]) == 1:
             return 'the body is no JSON object {"records": [...]} sent with Content-Type: application/json'
         case _:

@@ -103,10 +103,11 @@ function showResult(record, answer, taskInfo) {
   const json = JSON.stringify({ request: { records: [record] }, answers: [answer] }, null, 2);
   const details = element("details", {}, element("summary", {}, texts.json), element("pre", {}, json));
   $("error").hidden = true;
-  $("result").replaceChildren(...nodes, details);
+  const cut = answer.truncated ? [element("p", { class: "none", id: "cut" }, texts.cut)] : [];
+  $("result").replaceChildren(...nodes, ...cut, details);
   $("result").hidden = false;
   $("result").scrollIntoView({ block: "nearest" });
-  $("status").textContent = summary;
+  $("status").textContent = answer.truncated ? `${summary}. ${texts.cut}` : summary;
 }
 
 // --- all together ---
@@ -124,7 +125,7 @@ async function start() {
   $("example").hidden = examples.length < 2;
   $("hint").textContent = texts.hint;
   $("fields").append(...fields.map((field) => buildField(field, taskInfo, optionCount)));
-  const facts = ["ALBERT", texts.tokens(taskInfo.max_seq_length), ...(taskInfo.labels ? [texts.labels(taskInfo.labels.length)] : [])];
+  const facts = ["ALBERT", texts.tokens(taskInfo.max_seq_length), ...(taskInfo.labels?.length ? [texts.labels(taskInfo.labels.length)] : [])];
   const links = [element("a", { href: "model" }, texts.modelInfo), " · ", element("a", { href: "openapi.json" }, texts.api)];
   $("footer").append(`${facts.join(" · ")} · `, ...links);
 
