@@ -23,7 +23,9 @@ def main(config: ExportConfig) -> None:
     key = read_key(config.encrypt_key_file)
     name = Path(config.export_file_name)
     check_output_folder(name.parent, "export_file_name's folder")
-    folder = ModelFolder.load(config.export_ckpt_file, config.vocab_file_path, config.spm_model_file)
+    folder = ModelFolder.load(
+        config.export_ckpt_file, config.vocab_file_path, config.spm_model_file, do_lower_case=config.do_lower_case
+    )
     # Of the two forms of the layers MindSpore can write only that for CPUs as ONNX.
     with made_for("CPU" if config.file_format == ONNX else target):
         model = folder.predictor(config.export_embeddings, portable=True)

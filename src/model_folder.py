@@ -81,13 +81,19 @@ class ModelFolder:
 
     @classmethod
     def load(
-        cls, path: str | Path, vocab_file: str = "", spm_model_file: str = "", compute_type: str = "float32"
+        cls,
+        path: str | Path,
+        vocab_file: str = "",
+        spm_model_file: str = "",
+        compute_type: str = "float32",
+        do_lower_case: bool = True,
     ) -> Self:
         """The model in a checkpoint, or in the folder of a run or a conversion: its best checkpoint, else its newest.
 
         Args:
             vocab_file, spm_model_file: the vocabulary, where none lies beside the weights.
             compute_type: of the matrix products of its networks.
+            do_lower_case: as load_tokenizer.
 
         Raises:
             CheckpointError: there are no such weights, they are another program's, or albert_config.json is missing or
@@ -105,7 +111,7 @@ class ModelFolder:
         check_memory(architecture)
         tokenizer = None
         if vocab_file or spm_model_file or (folder / TOKENIZER_FILE).exists():
-            tokenizer = load_tokenizer(path, vocab_file, spm_model_file)
+            tokenizer = load_tokenizer(path, vocab_file, spm_model_file, do_lower_case)
             if tokenizer.vocab_size != architecture.vocab_size:
                 raise CheckpointError(
                     f"{file} says vocab_size {architecture.vocab_size}, but the vocabulary {tokenizer.file.name} "
@@ -191,7 +197,7 @@ class ModelFolder:
 def _no_vocabulary(folder: Path) -> DataError:
     return DataError(
         f"no {TOKENIZER_FILE} lies beside the weights in {folder}: name the vocabulary that they were trained "
-        "with in spm_model_file (SentencePiece) or, of WordPiece, vocab_file (when fine-tuning: vocab_file_path)"
+        "with in spm_model_file (SentencePiece) or, of WordPiece, vocab_file_path (in pre-training: vocab_file)"
     )
 
 

@@ -160,7 +160,7 @@ class FullTokenizer:
         if not vocab_file and not spm_model_file:
             raise DataError(
                 "no vocabulary is given: set spm_model_file (SentencePiece) or, of WordPiece, vocab_file "
-                "(when fine-tuning: vocab_file_path)"
+                "(elsewhere than in pre-training: vocab_file_path)"
             )
         self.do_lower_case = do_lower_case
         self.is_sentencepiece = bool(spm_model_file)

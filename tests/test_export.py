@@ -1,6 +1,8 @@
 """Exported files compute what the checkpoint computes, for every head; what is damaged or foreign is refused."""
 
+import errno
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -195,6 +197,53 @@ def test_places_that_cannot_be_written_to(classifier: Path, tmp_path: Path) -> N
         with pytest.raises(ConfigError, match=r"needed is DIR/NAME or NAME: the endings are added"):
             ExportConfig(export_ckpt_file="run", export_file_name=name).validate()
     ExportConfig(export_ckpt_file="run", export_file_name=f"{tmp_path}/model-1.0").validate()
+
+
+def test_one_name_has_one_format(copy: Path, classifier: Path) -> None:
+    model = ModelFolder.load(classifier).predictor(portable=True)
+    for write in (export_model, dry_run_export):
+        with pytest.raises(DataError, match=r"model\.mindir is there, which .*model\.json describes: name another exp"):
+            write(model, copy.with_suffix(""), ONNX)
+    assert load_exported(copy).predict([{"text_a": "a"}])
+    with pytest.raises(ConfigError, match="export_file_name is out/, a folder: needed is a name in it"):
+        ExportConfig(export_ckpt_file="run", export_file_name="out/").validate()
+
+
+def test_an_older_export_outlives_a_disk_that_fails(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = make_folder(tmp_path / "other", "regression")
+    before = {file.name: file.read_bytes() for file in copy.parent.glob("model.*")}
+
+    def fail(path: Path) -> None:
+        if path.suffix == ".json":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    monkeypatch.setattr("src.inference.exporting.sync_to_disk", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        exported(other, copy.with_suffix(""))
+    assert {file.name: file.read_bytes() for file in copy.parent.glob("model.*")} == before
+
+
+def test_outputs_that_are_no_numbers_are_seen(classifier: Path) -> None:
+    model = ModelFolder.load(classifier).predictor(portable=True)
+    damaged = model.network
+    for parameter in damaged.get_parameters():
+        if parameter.name.endswith("classifier.bias"):
+            parameter.set_data(Tensor(np.full(parameter.shape, np.nan, np.float32)))
+    with pytest.raises(CheckpointError, match="the network's outputs are not finite: its weights are damaged"):
+        check(model, damaged, None)
+
+
+def test_a_description_with_longer_rows_than_the_network_takes(copy: Path) -> None:
+    description = copy.with_suffix(".json")
+    content = json.loads(description.read_text()) | {"max_seq_length": 400}
+    del content["checksum"]
+    description.write_text(json.dumps(content))
+    with left_out():
+        predictor = load_exported(copy)
+    assert predictor.task_info.max_seq_length == ARCHITECTURE.max_position_embeddings
+    assert predictor.predict([{"text_a": "a" * 100}])[0]["truncated"]
 
 
 def test_rows_of_a_fixed_length_must_suit_the_model(classifier: Path, tmp_path: Path) -> None:

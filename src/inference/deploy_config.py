@@ -35,6 +35,7 @@ class ExportConfig(OneDeviceConfig):
     )
     vocab_file_path: str = option("", "WordPiece vocabulary, if none lies beside the checkpoint")
     spm_model_file: str = option("", "SentencePiece model, if none lies beside the checkpoint")
+    do_lower_case: bool = option(True, "lower-case the text, where no vocabulary lies beside the weights to say so")
     encrypt_key_file: str = option(
         "", "file of 16, 24 or 32 bytes: encrypt the MINDIR by AES-GCM", needs=("file_format", MINDIR)
     )
@@ -46,8 +47,20 @@ class ExportConfig(OneDeviceConfig):
             raise ConfigError(
                 f"export_file_name is {self.export_file_name}, needed is DIR/NAME or NAME: the endings are added to it"
             )
+        if self.export_file_name.endswith("/"):
+            raise ConfigError(f"export_file_name is {self.export_file_name}, a folder: needed is a name in it")
+        check_casing(self)
         if self.file_format == MINDIR and (self.export_batch_size != 1 or self.export_seq_length):
             raise ConfigError("export_batch_size and export_seq_length mean nothing for MINDIR, which takes any shape")
+
+
+def check_casing(config: "ExportConfig | PredictConfig") -> None:
+    """Raise ConfigError where do_lower_case means nothing."""
+    if not (config.do_lower_case or config.vocab_file_path or config.spm_model_file):
+        raise ConfigError(
+            "do_lower_case is false, which means nothing without vocab_file_path or spm_model_file: what lies beside "
+            "the weights says how text is read"
+        )
 
 
 class PredictConfig(LayersConfig):
@@ -80,6 +93,7 @@ class PredictConfig(LayersConfig):
     embeddings: bool = option(False, "answer with the encoder's pooled output, whatever the weights were trained for")
     vocab_file_path: str = option("", "WordPiece vocabulary, if none lies beside the checkpoint")
     spm_model_file: str = option("", "SentencePiece model, if none lies beside the checkpoint")
+    do_lower_case: bool = option(True, "lower-case the text, where no vocabulary lies beside the weights to say so")
     encrypt_key_file: str = option("", "file of the key that the MINDIR was encrypted with")
     dry_run: bool = option(
         False, "load the model, read all records, answer some, estimate time, memory and disk; keep nothing"
@@ -99,6 +113,7 @@ class PredictConfig(LayersConfig):
                 f"model is {self.model}: ONNX and AIR files are for runtimes of their own; allowed is NAME.mindir "
                 "(export.py --file_format MINDIR), a checkpoint, or the folder of a run or a conversion"
             )
+        check_casing(self)
         own = [key for key in ("embeddings", "vocab_file_path", "spm_model_file") if getattr(self, key)]
         if self.model.endswith(".mindir") and own:
             raise ConfigError(

@@ -75,7 +75,7 @@ def load_exported(file: Path, key: bytes | None = None, compute_type: str = "flo
             "itself computes: allowed is float32"
         )
     architecture = AlbertConfig.from_values(described.architecture, file.with_suffix(".json"))
-    architecture = architecture.replace(compute_type=compute_type)
+    architecture, task_info = architecture.replace(compute_type=compute_type), task_info.fitted(architecture)
     graph = load_mindir(file, key)
     network = fused_network(graph, architecture, task_info) if used() else ExportedNetwork(graph, described)
     return Predictor(task_info, tokenizer, network, architecture, **settings)

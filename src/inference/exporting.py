@@ -69,8 +69,10 @@ def export_model(
         vocabulary.write_bytes(model.tokenizer.content)
         description = temporary / f"{name.name}.json"
         write_checked(description, describe(model, file, vocabulary, file_format, key, fixed))
-        for path in (file, vocabulary, description):
+        written = file, vocabulary, description
+        for path in written:
             sync_to_disk(path)
+        for path in written:  # only now, so that a full disk leaves an older export whole
             path.replace(name.parent / path.name)
         sync_to_disk(name.parent)
     logger.info(f"written: {name}.{file_format.lower()}, {name}.json and the vocabulary")
@@ -99,6 +101,9 @@ def _settle(model: Predictor, name: Path, file_format: str, batch_size: int, len
     for suffix in (f".{file_format.lower()}", _vocabulary_suffix(model), ".json"):
         if os.path.isdir(file := f"{name}{suffix}"):
             raise DataError(f"{file} is a folder, and would have to be a file of the export; name another one")
+    for other in {MINDIR, AIR, ONNX} - {file_format}:
+        if os.path.lexists(file := f"{name}.{other.lower()}"):
+            raise DataError(f"{file} is there, which {name}.json describes: name another export, or delete the file")
     fixed = None if file_format == MINDIR else (batch_size, length or model.task_info.max_seq_length)
     least, most = model.task_info.shortest_row, model.task_info.max_seq_length
     if fixed and not least <= fixed[1] <= most:
@@ -166,6 +171,8 @@ def check(model: Predictor, exported: Callable[..., Any], fixed: tuple[int, int]
     for batch, length in shapes:
         inputs = sample_inputs(model, batch, length)
         ours, theirs = _arrays(model.network(*inputs)), _arrays(exported(*inputs))
+        if not all(np.isfinite(one).all() for one in ours):
+            raise CheckpointError("the network's outputs are not finite: its weights are damaged; nothing was written")
         if [one.shape for one in ours] != [other.shape for other in theirs]:
             raise CheckpointError(
                 f"what was exported computes something else: outputs of a batch of {batch} x {length} have the shapes "
