@@ -52,6 +52,7 @@ def answers(folder: Path, records: list[dict[str, Any]], **settings: Any) -> tup
     assert isinstance(predictor.network, PackedNetwork)
     calls = records, records[:1], records[-2:]  # shapes that fit are used again
     packed = [predictor.predict(each) for each in calls]
+    assert not any("error" in answer for call in packed for answer in call)
     network = ModelFolder.load(folder).network()
     predictor.network = network
     arguments = network, predictor.architecture, predictor.task_info, TASKS[predictor.task_info.task].texts_per_row
@@ -61,7 +62,7 @@ def answers(folder: Path, records: list[dict[str, Any]], **settings: Any) -> tup
 
 RECORDS = {
     "multiple_choice": [
-        {"context": "a b c" * length, "question": "who?", "choices": ["a", "b c d", "e" * length, "f g"]}
+        {"article": "a b c" * length, "question": "who?", "options": ["a", "b c d", "e" * length, "f g"]}
         for length in range(1, 6)
     ],
     "fill_mask": [{"text": "a [MASK] b" + " c" * length + " [MASK]" * (length % 2)} for length in range(9)],
@@ -155,3 +156,12 @@ def test_a_size_is_compiled_once_its_want_has_cost_as_much(monkeypatch: pytest.M
     assert sizes([20], [20], [128], [100], [128, 3]) == [112, 24, 128, 112, 160]
     batches = packed_batches(True, architecture=architecture)
     assert sizes([100, 110], [60, 60], [60, 60], [128]) == [224, 224, 128, 128]  # too narrow for the last one
+
+
+def test_where_many_sizes_are_compiled_the_nearest_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network_batches, "COMPILATION", 0)
+    monkeypatch.setattr(network_batches, "MOST_SHAPES", 2)
+    batches = packed_batches(False)
+    requests = ([20], [128], [100], [100], [20], [128, 128], [100, 40])
+    sizes = [ids.shape[1] for each in requests for _, (ids, *_) in batches.batches(features_of(each))]
+    assert sizes == [24, 128, 128, 128, 24, 256, 256]  # one that none fits is compiled

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
@@ -19,6 +20,7 @@ import predict
 from model_utils.device import bfloat16_obstacle
 from model_utils.errors import ConfigError, DataError
 from model_utils.schema import load_config
+from src.data.feature_cache import Features
 from src.inference.deploy_config import PredictConfig
 from src.inference.file_answers import answer_records, joined
 from src.inference.predictor import Predictor
@@ -27,6 +29,7 @@ from src.inference.server import create_app
 from src.model_folder import ModelFolder, calibrate, load_tokenizer
 from src.tasks.fill_mask import encode_masked
 from tests.conftest import ROOT
+from tests.helpers.answers import assert_close
 from tests.helpers.folder_state import folder_state
 from tests.helpers.trained_folders import TAGS, make_folder
 
@@ -85,12 +88,15 @@ def test_tables(tmp_path: Path) -> None:
     assert found[0] == (2, {"text_a": "one", "id": "7"})
     assert found[1][0] == 3 and "line 3 has 1 column(s)" in found[1][1]
     assert records_of(tmp_path / "a.csv", b'text_a,id\n"one, two",7\n') == [(2, {"text_a": "one, two", "id": "7"})]
+    with pytest.raises(DataError, match=r"b\.tsv has 2 columns 'text_a': a record has each key once"):
+        records_of(tmp_path / "b.tsv", b"text_a\tid\ttext_a\none\t7\ttwo\n")
 
 
 def test_plain_lines_keep_their_number(tmp_path: Path) -> None:
     found = records_of(tmp_path / "a.txt", b"one\n\n two \r\n")
     assert found == [(1, {"text_a": "one"}), (2, {"text_a": ""}), (3, {"text_a": " two "})]
     assert records_of(tmp_path / "b.jsonl", b"{}\n", "text") == [(1, {"text_a": "{}"})]
+    assert records_of(tmp_path / "b.ndjson", b'{"text_a": "one"}\n') == [(1, {"text_a": "one"})]
 
 
 @pytest.mark.parametrize(
@@ -196,6 +202,15 @@ def test_an_output_that_cannot_be_is_refused_before_work(tmp_path: Path, monkeyp
     assert asked == [tmp_path / "new/folder"]  # where writing happens
 
 
+def test_standard_streams_that_are_not_there_are_refused_before_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(DataError, match="standard input is closed"):
+        check_input("-", "auto")
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(DataError, match="standard output is closed"):
+        check_output("-", "-")
+
+
 def test_standard_output_that_is_closed_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, writer = os.pipe()
     os.close(reader)
@@ -238,6 +253,30 @@ def test_order_and_errors_in_their_places(classify: Predictor) -> None:
         assert alone["label"] == answers[index]["label"]
         assert alone["probabilities"] == pytest.approx(answers[index]["probabilities"], abs=1e-5)
     assert classify.predict([]) == []
+
+
+def test_what_is_null_is_missing(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "run", "classification", text_columns={"text_a": "review"})
+    predictor = ModelFolder.load(folder).predictor()
+    assert predictor.predict([{"review": None, "text_a": "good"}]) == predictor.predict([{"review": "good"}])
+
+
+def test_outputs_that_are_no_numbers_cost_their_own_records_only(
+    classifier: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predictor = ModelFolder.load(classifier).predictor()
+    records = [{"text_a": "a"}, {"text_a": "bcd"}, {"text_a": "c"}]
+    first, _, third = predictor.predict(records)
+    run = predictor._run
+
+    def damaged(features: Features) -> dict[str, Any]:
+        outputs = run(features)
+        outputs["logits"][features.values["input_ids"].counts == 5] = np.inf
+        return outputs
+
+    monkeypatch.setattr(predictor, "_run", damaged)
+    error = {"error": "the network's outputs are not finite: its weights may be damaged"}
+    assert_close(predictor.predict(records), [first, error, third])
 
 
 def test_another_thread_may_ask(classify: Predictor) -> None:
@@ -336,9 +375,11 @@ def test_entities_have_their_surface_text(tmp_path: Path) -> None:
     assert entities and all(text[each["start"] : each["end"]] == each["text"] for each in entities)
     assert {each["label"] for each in entities} <= {tag[2:] for tag in TAGS if tag != "O"}
     tokens = ["Anna", "came", "to", "Lyon"]
-    answers = predictor.predict([{"tokens": tokens}, {"text": "Anna came to Lyon"}, {"tokens": []}])
+    records = [{"tokens": tokens}, {"text": "Anna came to Lyon"}, {"tokens": []}]
+    answers = predictor.predict(records + [records[1] | {"tokens": other} for other in (7, None, ["x"])])
     assert answers[0] == answers[1]
-    assert answers[2] == {"error": "tokens is no list of texts"}
+    assert answers[2] == {"error": "tokens is an empty list, needed is one of texts"}
+    assert answers[3:] == [answers[1]] * 3  # a key that is passed through
 
 
 def test_masks_are_filled_in(tmp_path: Path) -> None:
@@ -446,11 +487,12 @@ def test_a_dry_run_keeps_nothing(classifier: Path, tmp_path: Path, capsys: pytes
 
 
 def test_standard_input_and_output(classifier: Path) -> None:
+    """In UTF-8, whatever the locale."""
     command = [sys.executable, ROOT / "predict.py", "--model", classifier, "--input", "-", "--output", "-"]
-    done = subprocess.run(
-        [*command, "--input_format", "text"], input="one\ntwo\n", capture_output=True, text=True, check=True
-    )
-    assert [json.loads(line)["text_a"] for line in done.stdout.splitlines()] == ["one", "two"]
+    command += ["--input_format", "text"]
+    latin = os.environ | {"PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run(command, input="one\n好\n".encode(), capture_output=True, check=True, env=latin)
+    assert [json.loads(line)["text_a"] for line in done.stdout.decode().splitlines()] == ["one", "好"]
 
 
 @pytest.mark.parametrize(
@@ -470,11 +512,28 @@ def test_standard_input_and_output(classifier: Path) -> None:
             ["--model", "m.mindir", "--input", "x", "--output", "-", "--embeddings", "1"],
             "embeddings is given, but what a MINDIR",
         ),
+        (
+            ["--model", "m", "--input", "x", "--output", "-", "--do_lower_case", "no"],
+            "do_lower_case is false, which means nothing without vocab_file_path or spm_model_file",
+        ),
     ],
 )
 def test_flags_that_contradict_each_other(arguments: list[str], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         load_config(PredictConfig, arguments).check_required()
+
+
+def test_text_is_read_as_the_vocabulary_was_made(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "run", "classification")
+    (folder / "tokenizer_config.json").unlink()
+    vocabulary = (folder / "vocab.txt").rename(tmp_path / "vocab.txt")
+
+    def answers(**keys: Any) -> list[Any]:
+        config = PredictConfig(model=folder, input="-", output="-", vocab_file_path=vocabulary, **keys)
+        return predict.load_predictor(config).predict([{"text_a": "good"}, {"text_a": "GOOD"}])
+
+    lower, upper = answers()
+    assert lower == upper and [lower] != answers(do_lower_case=False)[1:]
 
 
 def messages_of(caplog: pytest.LogCaptureFixture, start: str) -> list[str]:

@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 TOKENS_AT_ONCE = 4096  # of a batch: with more, matrix products are no faster
 SHORTEST = 8  # tokens of a batch, and of its texts on average where their number follows from it
 COMPILATION = 5e11  # operations of 1.2 s on two cores, which compiling albert_base took
+MOST_SHAPES = 32  # that are compiled while another one fits: each takes memory as long as the network lives
 
 
 class NetworkBatches(ABC):
@@ -87,7 +88,8 @@ class PaddedBatches(NetworkBatches):
 class PackedBatches(NetworkBatches):
     """Texts one after the other, without padding between them (PackedNetwork); all batches of a call have one size.
 
-    A size that is not compiled yet is rounded up to one that is, until that has cost what compiling it would have.
+    A size that is not compiled yet is rounded up to one that is, until that has cost what compiling it would have; once
+    there are MOST_SHAPES, always.
     """
 
     def __init__(self, network: PackedNetwork, architecture: AlbertConfig, *others: Any) -> None:
@@ -143,7 +145,7 @@ class PackedBatches(NetworkBatches):
         shape = size, number, places, *widths
         if best := min(filter(fits, self._compiled), default=None):
             self._wasted[shape] += len(parts) * (best[0] - size)
-            if self._wasted[shape] <= self._patience:
+            if self._wasted[shape] <= self._patience or len(self._compiled) >= MOST_SHAPES:
                 return best
         self._compiled.add(shape)
         return shape
@@ -165,7 +167,7 @@ def even_parts(tokens: np.ndarray, most: int, most_rows: int) -> list[np.ndarray
             heapq.heapreplace(sizes, (size + int(tokens[row]), part))
         if len(parts) == len(tokens) or (max(sizes)[0] <= most and max(map(len, parts)) <= most_rows):
             return [np.sort(part) for part in parts]
-        number += 1
+        number += 1 + number // 100
 
 
 def _texts(features: Features, texts_per_row: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -93,7 +93,12 @@ class Predictor:
 
     def _answer(self, items: list[Any]) -> list[Record]:
         features = self._answerer.features(items)
-        answers = self._answerer.answers(items, features, self._run(features))
+        outputs = self._run(features)
+        if not all(np.isfinite(getattr(output, "values", output)).all() for output in outputs.values()):
+            if len(items) > 1:  # one record's fault is not to be the others'
+                return [answer for item in items for answer in self._answer([item])]
+            return [{"error": "the network's outputs are not finite: its weights may be damaged"}]
+        answers = self._answerer.answers(items, features, outputs)
         truncated = features.arrays.get("truncated", np.zeros(len(items), bool))
         return [answer | ({"truncated": True} if cut else {}) for answer, cut in zip(answers, truncated, strict=True)]
 

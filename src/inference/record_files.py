@@ -10,8 +10,10 @@ import logging
 import os
 import select
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
@@ -25,7 +27,8 @@ logger = logging.getLogger(__name__)
 STANDARD = "-"
 PIPE_PATIENCE = 2  # seconds until a pipe that is waited for is named
 JSON_LINES, TABLE, TEXT = "json_lines", "table", "text"
-_FORMATS = {".jsonl": JSON_LINES, ".json": JSON_LINES} | dict.fromkeys((".tsv", ".csv", ".xls", ".xlsx"), TABLE)
+_FORMATS = dict.fromkeys((".jsonl", ".ndjson", ".json"), JSON_LINES)
+_FORMATS |= dict.fromkeys((".tsv", ".csv", ".xls", ".xlsx"), TABLE)
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,10 @@ def check_input(file: str, input_format: str) -> None:
     """Raise DataError if `file` cannot be read in this format of read_records; nothing is taken from a pipe."""
     if _format_of(file, input_format) == TABLE:
         _open_table(file)
-    elif file != STANDARD:
+    elif file == STANDARD:
+        if sys.stdin is None:
+            raise DataError("standard input is closed")
+    else:
         path = Path(file)
         try:
             if not path.is_fifo():
@@ -126,7 +132,11 @@ def _open(path: Path) -> BinaryIO:
 def _open_table(file: str) -> Table:
     if file == STANDARD:
         raise DataError("a table is read from a file, not from standard input; allowed there are json_lines and text")
-    return read_table(file)
+    table = read_table(file)
+    name, number = max(Counter(table.names).items(), key=itemgetter(1), default=("", 0))
+    if number > 1:
+        raise DataError(f"{file} has {number} columns {name!r}: a record has each key once")
+    return table
 
 
 def _read_table(file: str) -> Iterator[NumberedRecord]:
@@ -143,6 +153,8 @@ def _read_table(file: str) -> Iterator[NumberedRecord]:
 def check_output(file: str, source: str) -> None:
     """Raise DataError if `file` cannot be written, ConfigError if it is `source`, whose records are answered."""
     if file == STANDARD:
+        if sys.stdout is None:
+            raise DataError("standard output is closed")
         return
     path, target = Path(file), Path(os.path.realpath(file))  # of a link, which may be new
     try:
@@ -169,6 +181,7 @@ def write_records(file: str) -> Iterator[Callable[[dict[str, Any]], object]]:
 
     try:
         if file == STANDARD:
+            sys.stdout.reconfigure(encoding="utf-8")  # as JSON lines are, whatever the locale
             yield writer(sys.stdout)
             sys.stdout.flush()
         else:

@@ -40,8 +40,11 @@ class Answer(BaseModel):
 
 
 def text_of(record: Record, *keys: str, needed: bool = True) -> str:
-    """The text under the first of these keys, "" if missing and not needed; DataError for what is blank or no text."""
-    key = next((key for key in keys if key in record), keys[0])
+    """The text under the first of these keys, "" if missing and not needed; DataError for what is blank or no text.
+
+    What is null is missing.
+    """
+    key = next((key for key in keys if record.get(key) is not None), keys[0])
     text = record.get(key)
     if text is None and not needed:
         return ""

@@ -174,17 +174,17 @@ def _write(split: NerSplit, tags: list[list[str]], sure: list[np.ndarray], folde
 
 
 class EntityAnswerer(Answerer):
-    """text or tokens -> entities; offsets of tokens count characters of them with single spaces between."""
+    """text -> entities, or tokens where there is none: offsets count characters of them with single spaces between."""
 
     texts = ("text",)
 
     def read(self, record: Record) -> tuple[str, list[tuple[int, int]]]:
-        if "tokens" not in record:
+        tokens = record.get("tokens")
+        if not isinstance(tokens, list) or self.text(record, "text", needed=False):
             text = self.text(record, "text")
             return text, split_words(text)
-        tokens = record["tokens"]
-        if not isinstance(tokens, list) or not tokens:
-            raise DataError("tokens is no list of texts")
+        if not tokens:
+            raise DataError("tokens is an empty list, needed is one of texts")
         spans, position = [], 0
         for token in tokens:
             spans.append((position, position + len(text_of({"a token": token}, "a token"))))
