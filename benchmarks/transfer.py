@@ -46,6 +46,7 @@ class TransferConfig(Config):
     """Fine-tune from pre-trained weights and from none, on several tasks: python -m benchmarks.transfer."""
 
     warm: tuple[str, ...] = option((), "pre-trained weights to start from, each as NAME=FOLDER")
+    cold: bool = option(True, "fine-tune from no weights, too")
     tasks: tuple[str, ...] = option(ENGLISH, f"any of {', '.join(TRANSFER_TASKS)}")
     data: str = option("", "folder with the tasks' files, glue/ and others", required=True)
     output: str = option("", "folder for the figures of all runs and results.json", required=True)
@@ -96,7 +97,7 @@ class Start:
     keys: dict[str, Any]
 
 
-def find_starts(warm: tuple[str, ...]) -> list[Start]:
+def find_starts(warm: tuple[str, ...], with_cold: bool = True) -> list[Start]:
     """The warm starts, each with a cold one before it unless an earlier one has its architecture and vocabulary."""
     starts: list[Start] = []
     for name, _, place in (each.partition("=") for each in warm):
@@ -104,7 +105,7 @@ def find_starts(warm: tuple[str, ...]) -> list[Start]:
         architecture, tokenizer = model.architecture, model.tokenizer
         if tokenizer is None:
             raise ConfigError(f"warm names {place}, where no vocabulary lies beside the weights")
-        if not any(
+        if with_cold and not any(
             (start.architecture, start.tokenizer.sha256) == (architecture, tokenizer.sha256) for start in starts
         ):
             sizes = architecture.to_dict()
@@ -155,7 +156,7 @@ class Transfer:
 
     def __init__(self, config: TransferConfig) -> None:
         self.config, self.output = config, Path(config.output)
-        self.starts = find_starts(config.warm)
+        self.starts = find_starts(config.warm, config.cold)
         made = self.output / "data"
         made.mkdir(parents=True, exist_ok=True)
         self.tasks = {

@@ -144,6 +144,7 @@ def test_a_cold_start_has_the_architecture_and_the_vocabulary_of_the_warm_one(tm
     folder = make_folder(tmp_path / "run", "fill_mask")
     starts = find_starts((f"one={folder}", f"two={folder}"))
     assert [start.name for start in starts] == ["cold-one", "one", "two"]
+    assert [start.name for start in find_starts((f"one={folder}",), with_cold=False)] == ["one"]
     cold, warm = (at_rate(ClassifierConfig(**start.keys), "1e-3") for start in starts[:2])
     size = starts[0].tokenizer.vocab_size
     architectures = [config.albert_config(size, "float32", config.load_checkpoint_path) for config in (cold, warm)]
