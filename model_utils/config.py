@@ -6,7 +6,6 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import NoReturn, TypeVar
 
 from model_utils import native_code
@@ -63,22 +62,12 @@ class LayersConfig(OneDeviceConfig):
     )
 
 
-class _Terminated(BaseException):
-    """SIGTERM, where it is not answered otherwise: what is half written goes on the way out."""
-
-
-def _terminate(number: int, _: FrameType | None) -> NoReturn:
-    signal.signal(number, signal.SIG_DFL)  # asked again, the process ends at once
-    raise _Terminated
-
-
 def run_main(main: Callable[[Settings], int | None], kind: type[Settings], messages: str = "stdout") -> NoReturn:
     """Read the configuration, call main with it and exit; errors that the user can fix are one sentence, code 2.
 
     Messages go to the stream of that name: stderr where answers go to stdout.
     """
     show_messages(messages)
-    signal.signal(signal.SIGTERM, _terminate)
     try:
         config = load_config(kind)
         config.check_required()
@@ -89,9 +78,6 @@ def run_main(main: Callable[[Settings], int | None], kind: type[Settings], messa
     except KeyboardInterrupt:
         print("stopped by Ctrl-C", file=sys.stderr)
         code = 128 + signal.SIGINT
-    except _Terminated:
-        print("stopped by SIGTERM", file=sys.stderr)
-        code = 128 + signal.SIGTERM
     except BrokenPipeError:  # `| head`: what else is written would fail again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         print("error: nobody reads the output any more", file=sys.stderr)
