@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from benchmarks.commands import add_results, read_result, run_command, write_result
+from benchmarks.commands import CONFIG, add_results, read_result, run_command, write_result
 from benchmarks.machine import machine_facts
 from benchmarks.rung import Rung, find_rungs
 from benchmarks.timed_training import TimedTraining
@@ -85,7 +85,10 @@ class RecipesConfig(Config):
     )
     repeat: int = option(1, "runs of each rung, with other seeds, to see how much chance there is", minimum=1)
     compute_type: str = option(
-        "", "of the runs' matrix products; empty: as the rungs have it", choices=("", *COMPUTE_TYPES)
+        "",
+        "of the runs' matrix products; empty: as the rungs have it",
+        choices=("", *COMPUTE_TYPES),
+        needs=("measure", False),
     )
     dry_run: bool = option(False, "read all rungs, say how long they take together, and run none")
 
@@ -124,8 +127,13 @@ class Ladder:
         """The configuration that trains a rung; its vocabulary and examples are made."""
         vocabulary = self.vocabulary(rung.vocab_size)
         folders = {name: self.examples(data, self.config.text, vocabulary) for name, data in rung.all_data.items()}
-        training = rung.training(folders, self.output / "runs" / f"{name}-{seed}", updates, seed)
+        run = self.output / "runs" / self.run_name(name, seed)
+        training = rung.training(folders, run, updates, seed)
         return training.replace(compute_type=self.config.compute_type or training.compute_type)
+
+    def run_name(self, name: str, seed: int) -> str:
+        """Of the files of a run: those in a type of their own have it in their names."""
+        return "-".join(filter(None, (name, str(seed), self.config.compute_type)))
 
     def measure(self, name: str, rung: Rung) -> int:
         """Updates of a rung that this machine makes in the time."""
@@ -135,10 +143,10 @@ class Ladder:
 
     def run(self, name: str, rung: Rung, budget: dict[str, Any], seed: int) -> dict[str, Any]:
         """Train a rung, or go on with it, and evaluate it: its figures, by the names of COLUMNS and some more."""
-        log = self.logs / f"{name}-{seed}.log"
+        log = self.logs / f"{self.run_name(name, seed)}.log"
         training = self.training(name, rung, budget["updates"], seed)
         held_out = self.examples(HELD_OUT, self.config.held_out, self.vocabulary(rung.vocab_size))
-        file = self.output / "figures" / f"{name}-{seed}.json"
+        file = self.output / "figures" / f"{self.run_name(name, seed)}.json"
         if result := read_result(file, training):
             return result
         run_command("run_pretrain", training, log)
@@ -147,7 +155,7 @@ class Ladder:
         )
         run_command("pretrain_eval", evaluation, log.with_stem(f"{log.stem}-evaluation"))
         figures = figures_of(training, budget["minutes"])
-        return write_result(file, training, **figures, compute_type=training.compute_type, machine=self.machine)
+        return write_result(file, training, **figures, machine=self.machine)
 
 
 def digest(settings: Config) -> str:
@@ -263,7 +271,8 @@ def main(config: RecipesConfig) -> None:
         for seed in range(first, first + config.repeat):
             logger.info(f"{name}, seed {seed}: {budgets[name]['updates']:,} updates")
             figures = ladder.run(name, rung, budgets[name], seed)
-            runs.append({"seed": seed} | {key: figures[key] for key in (*COLUMNS, "compute_type", "machine")})
+            kept = {key: figures[key] for key in (*COLUMNS, "machine")}
+            runs.append({"seed": seed, "compute_type": figures[CONFIG]["compute_type"]} | kept)
         add_results(file, {name: {"question": rung.question, "minutes": budgets[name]["minutes"], "runs": runs}})
         logger.info(table({name: runs}).splitlines()[-1])
     print(table({name: result["runs"] for name, result in sorted(read_object(file).items())}))

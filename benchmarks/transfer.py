@@ -173,7 +173,8 @@ class Transfer:
     def run(self, name: str, start: Start, rate: str, seed: int) -> dict[str, Any]:
         """Fine-tune once: `dev`, by which the rate is chosen; `figure`; `baseline` of the same; and some more."""
         task, folder = self.tasks[name], self.output / "runs" / name / start.name
-        file, scratch = folder / f"{rate}-{seed}.json", folder / f"{rate}-{seed}"
+        run = "-".join(filter(None, (rate, str(seed), self.config.compute_type)))
+        file, scratch = folder / f"{run}.json", folder / run
         config = at_rate(task.config, rate).replace(
             seed=seed,
             compute_type=self.config.compute_type,
@@ -186,7 +187,7 @@ class Transfer:
             folder.mkdir(parents=True, exist_ok=True)
             logger.info(f"{name}, {start.name}, rate {rate}, seed {seed}; left are {self.estimate.rest()}")
             began = time.monotonic()
-            run_command(task.module, config, folder / f"{rate}-{seed}.log")
+            run_command(task.module, config, folder / f"{run}.log")
             ended = read_object(scratch / "eval_results.json")
             figures = {
                 "dev": ended[task.metric],
@@ -218,6 +219,7 @@ class Transfer:
             "collapsed": sum(run["collapsed"] for run in runs),
             "epochs": self.tasks[name].config.epoch_num,
             "max_train_samples": self.tasks[name].config.max_train_samples,
+            "compute_type": self.config.compute_type,
             "machine": runs[0]["machine"],
             "seconds_per_run": mean(run["seconds"] for run in runs),
         }

@@ -230,6 +230,8 @@ def load_tokenizer(
             raise _no_vocabulary(folder)
         return build_tokenizer(vocab_file, spm_model_file, do_lower_case)
     described = read_json(file, TokenizerSchema)
+    if described.do_lower_case and not do_lower_case:
+        raise DataError(f"do_lower_case is false, but {file} says that the weights were trained with lower-cased text")
     if not vocab_file and not spm_model_file:
         vocab_file = str(folder / described.vocab_file) if described.vocab_file else ""
         spm_model_file = str(folder / described.spm_model_file) if described.spm_model_file else ""

@@ -5,11 +5,14 @@ import json
 import os
 import queue
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -90,6 +93,7 @@ def test_tables(tmp_path: Path) -> None:
     assert records_of(tmp_path / "a.csv", b'text_a,id\n"one, two",7\n') == [(2, {"text_a": "one, two", "id": "7"})]
     with pytest.raises(DataError, match=r"b\.tsv has 2 columns 'text_a': a record has each key once"):
         records_of(tmp_path / "b.tsv", b"text_a\tid\ttext_a\none\t7\ttwo\n")
+    assert records_of(tmp_path / "c.csv", b"text_a,,,id\none,,,7\n") == [(2, {"text_a": "one", "id": "7"})]
 
 
 def test_plain_lines_keep_their_number(tmp_path: Path) -> None:
@@ -222,6 +226,19 @@ def test_standard_output_that_is_closed_is_a_sentence(monkeypatch: pytest.Monkey
         ):
             write({"label": "good"})
         monkeypatch.undo()
+
+
+def test_sigterm_leaves_nothing_half_written(tmp_path: Path, classify: Predictor) -> None:
+    def predict_for_long(records: list[Any]) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(30)
+
+    slow = SimpleNamespace(task_info=classify.task_info, predict=predict_for_long)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as ended:
+        answer_records(slow, iter([NumberedRecord(1, {"text_a": "x"})]), str(tmp_path / "answers"))
+    assert ended.value.code == 143 and signal.getsignal(signal.SIGTERM) == before
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -380,6 +397,7 @@ def test_entities_have_their_surface_text(tmp_path: Path) -> None:
     assert answers[0] == answers[1]
     assert answers[2] == {"error": "tokens is an empty list, needed is one of texts"}
     assert answers[3:] == [answers[1]] * 3  # a key that is passed through
+    assert predictor.predict([{"tokens": tokens, "text": text} for text in ("", None, 5)]) == answers[:1] * 3
 
 
 def test_masks_are_filled_in(tmp_path: Path) -> None:

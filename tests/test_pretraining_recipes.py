@@ -111,6 +111,8 @@ def test_a_ladder_computes_in_the_type_asked_for(
     settings = RecipesConfig(text="t", held_out="h", spm_model_file="v", output=tmp_path / "out", compute_type=asked)
     training = Ladder(settings, {}).training("a", Rung.read(tmp_path / "a.yaml"), 250, 7)
     assert (training.compute_type, training.train_steps) == (computed, 250)
+    run = Path(training.save_checkpoint_path).name
+    assert run == f"a-7-{asked}".rstrip("-")  # no run is taken for one of another type
 
 
 def test_a_text_that_is_trained_on_is_not_held_out(tmp_path: Path) -> None:
@@ -174,11 +176,8 @@ def test_of_several_rounds_the_fastest_counts(tmp_path: Path, monkeypatch: pytes
 def test_figures_of_rungs_are_added_to_those_of_other_machines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    figures = dict.fromkeys(pretraining_recipes.COLUMNS, 2.0) | {
-        "machine": {"cores": 2},
-        "config": {"data_dir": "d"},
-        "compute_type": "",
-    }
+    figures = dict.fromkeys(pretraining_recipes.COLUMNS, 2.0) | {"machine": {"cores": 2}}
+    figures["config"] = {"data_dir": "d", "compute_type": "bfloat16"}
     monkeypatch.setattr(pretraining_recipes.Ladder, "run", lambda *_: figures)
     for name in ("text", "held"):
         (tmp_path / name).write_text("A sentence.")
@@ -200,6 +199,7 @@ def test_figures_of_rungs_are_added_to_those_of_other_machines(
     written = read_object(tmp_path / "r.json")["a"]
     assert (written["question"], written["minutes"]) == ("Why?", 15.0)
     assert [run["below_unigram"] for run in written["runs"]] == [2.0, 2.0] and "config" not in written["runs"][0]
+    assert written["runs"][0]["compute_type"] == "bfloat16"
     printed = capsys.readouterr().out
     assert "| a | 2 ± 0 |" in printed and "| b | 1 |" in printed
 

@@ -188,7 +188,7 @@ def test_masks_are_filled_in_and_alternatives_can_be_chosen(open_page: Open) -> 
 def test_a_text_that_was_cut_says_so(open_page: Open) -> None:
     page = open_page(ScriptedPredictor("regression", lambda record: {"score": 1.0, "truncated": True}))
     submit(page)
-    assert page.inner_text("#cut") == "The text is longer than the model reads: what is beyond was left out."
+    assert page.inner_text("#cut") == "A text is longer than the model reads: what is beyond was left out."
     assert page.text_content("#status").endswith("what is beyond was left out.")
     assert "labels" not in page.inner_text("#footer")
 

@@ -165,9 +165,12 @@ def test_every_fine_tuning_has_the_compute_type_asked_for(tmp_path: Path, monkey
 
     monkeypatch.setattr(transfer, "run_command", run_command)
     work = object.__new__(Transfer)
-    work.config, work.output = TransferConfig(rates="1e-4,1e-3", seeds=2, compute_type="bfloat16"), tmp_path
+    work.output = tmp_path
     work.tasks = {"t": TransferTask("run_classifier", ClassifierTask, ClassifierConfig(), "accuracy")}
     work.machine, work.estimate = {}, Estimate(1e9)
-    work.estimate.plan("t", "cold", 1e9, 3)
-    assert work.compare("t", Start("cold", None, None, {}))["figures"] == [0.7, 0.7]
-    assert [config.compute_type for config in configs] == ["bfloat16"] * 3
+    work.estimate.plan("t", "cold", 1e9, 9)
+    for compute_type in ("", "bfloat16", ""):
+        work.config = TransferConfig(rates="1e-4,1e-3", seeds=2, compute_type=compute_type)
+        result = work.compare("t", Start("cold", None, None, {}))
+        assert (result["figures"], result["compute_type"]) == ([0.7, 0.7], compute_type)
+    assert [config.compute_type for config in configs] == [""] * 3 + ["bfloat16"] * 3  # one is not taken for another

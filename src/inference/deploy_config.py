@@ -67,7 +67,7 @@ class PredictConfig(LayersConfig):
     """Answer raw text with a trained model: python predict.py."""
 
     model: str = option("", "NAME.mindir, a checkpoint, or the folder of a run or a conversion", required=True)
-    input: str = option("", "records: .jsonl, .json, .tsv, .csv, .xls, .xlsx, or plain lines; -: standard input")
+    input: str = option("", "records: .jsonl, .ndjson, .json, .tsv, .csv, .xls, .xlsx, plain lines; -: standard input")
     output: str = option("", "JSON lines, one for each record; -: standard output")
     input_format: str = option(
         "auto", "auto: by the file's ending, for - JSON lines", choices=("auto", "json_lines", "table", "text")

@@ -1,13 +1,16 @@
 """Answer a file of records, a line for each, or estimate time, memory and disk for it."""
 
+import contextlib
 import itertools
 import logging
 import random
+import signal
 import sys
 import time
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 from tqdm import tqdm
 
@@ -43,10 +46,29 @@ def joined(record: NumberedRecord, answer: dict[str, Any]) -> dict[str, Any]:
     return record.record | {next(name for name in names if name not in record.record): answer}
 
 
+@contextlib.contextmanager
+def _sigterm_is_exit() -> Iterator[None]:
+    """SIGTERM is an exception, so that what is half written goes; MindSpore turns Ctrl-C into it while a graph runs."""
+
+    def leave(number: int, _: FrameType | None) -> NoReturn:
+        signal.signal(number, signal.SIG_DFL)  # asked again, the process ends as soon as it is asked
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def answer_records(predictor: Predictor, records: Iterator[NumberedRecord], output: str) -> int:
     """Write the answers of all records to `output` ("-": standard output); exit code 1 if none could be answered."""
     total = failed = truncated = 0
-    with write_records(output) as write, tqdm(unit=" records", disable=not sys.stderr.isatty()) as progress:
+    with (
+        _sigterm_is_exit(),
+        write_records(output) as write,
+        tqdm(unit=" records", disable=not sys.stderr.isatty()) as progress,
+    ):
         while batch := list(itertools.islice(records, RECORDS_AT_ONCE)):
             for record, answer in answered(predictor, batch):
                 failed += "error" in answer

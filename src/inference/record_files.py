@@ -133,7 +133,7 @@ def _open_table(file: str) -> Table:
     if file == STANDARD:
         raise DataError("a table is read from a file, not from standard input; allowed there are json_lines and text")
     table = read_table(file)
-    name, number = max(Counter(table.names).items(), key=itemgetter(1), default=("", 0))
+    name, number = max(Counter(filter(None, table.names)).items(), key=itemgetter(1), default=("", 0))
     if number > 1:
         raise DataError(f"{file} has {number} columns {name!r}: a record has each key once")
     return table

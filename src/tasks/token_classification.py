@@ -180,8 +180,12 @@ class EntityAnswerer(Answerer):
 
     def read(self, record: Record) -> tuple[str, list[tuple[int, int]]]:
         tokens = record.get("tokens")
-        if not isinstance(tokens, list) or self.text(record, "text", needed=False):
+        try:
             text = self.text(record, "text")
+        except DataError:
+            if not isinstance(tokens, list):
+                raise
+        else:
             return text, split_words(text)
         if not tokens:
             raise DataError("tokens is an empty list, needed is one of texts")

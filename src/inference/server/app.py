@@ -105,6 +105,7 @@ def create_app(predictor: Predictor, limits: Limits = DEFAULT_LIMITS, hosts: Col
 async def _unless_gone(connection: Request, work: Coroutine[Any, Any, Result]) -> Result:
     """What `work` comes to; where the client closes the connection before, work is cancelled: ClientDisconnect."""
     working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(connection.receive())  # the body is read
+    working.add_done_callback(lambda task: task.cancelled() or task.exception())  # which nobody may ask for
     try:
         await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():

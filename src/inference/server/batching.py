@@ -57,15 +57,17 @@ class MicroBatcher:
 
     @property
     def waiting(self) -> int:
-        """Records in the queue, those that the predictor is working on not counted."""
+        """Records in the queue, those of requests that the predictor is working on not counted."""
         return sum(len(request.left) for request in self._queue)
 
     async def answer(self, records: list[Record]) -> list[Record]:
         """One answer a record, in order; QueueFullError or PredictionError where there will be none."""
+        if not records:
+            return []
         if self._queue and self.waiting + len(records) > self._max_waiting:
             raise QueueFullError
         loop = asyncio.get_running_loop()
-        request = _Request(records, loop.create_future())
+        request = _Request(list(records), loop.create_future())
         self._queue.append(request)
         if self._worker is None or self._worker.done():
             self._worker = loop.create_task(self._work())
@@ -86,7 +88,7 @@ class MicroBatcher:
             await self._answer_together(self._next_batch())
 
     def _next_batch(self) -> list[_Part]:
-        """The first records that wait, of one request or several, which leave the queue; one at least."""
+        """What comes next: whole requests, or the first records of one that is too much. They leave the queue."""
         batch: list[_Part] = []
         room, characters = self._max_batch, self._max_characters
         while self._queue and room:
@@ -96,11 +98,11 @@ class MicroBatcher:
                 if characters < 0 and (batch or part):
                     break
                 part.append(record)
-            if part:
-                batch.append((self._queue.popleft(), part))
-                room -= len(part)
-            if len(part) < len(request.left):
+            whole = len(part) == len(request.left)
+            if batch and not whole:
                 break
+            batch.append((self._queue.popleft(), part))
+            room -= len(part) if whole else room
         return batch
 
     async def _answer_together(self, batch: list[_Part]) -> None:
