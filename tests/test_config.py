@@ -20,7 +20,7 @@ from src.create_pretraining_data import CreateDataConfig
 from src.tasks.classification import ClassifierConfig
 from src.tasks.multiple_choice import RaceConfig
 from src.tasks.question_answering import SquadConfig
-from src.training.training_config import PretrainConfig, PretrainEvalConfig
+from src.training.training_config import PhaseConfig, PretrainConfig, PretrainEvalConfig
 from tests.helpers.commands import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -334,7 +334,7 @@ def test_yaml_that_no_configuration_needs_is_a_sentence(tmp_path: Path, text: st
 def test_numbers_have_upper_bounds() -> None:
     unbounded = [
         f"{kind.__name__}.{key}"
-        for kind in (*COMMANDS, AlbertConfig)
+        for kind in (*COMMANDS, AlbertConfig, PhaseConfig)
         for key, field in leaves_of(kind)
         if {int, float} & {field.annotation, *typing.get_args(field.annotation)}
         and not any(hasattr(bound, name) for bound in field.metadata for name in ("le", "lt"))

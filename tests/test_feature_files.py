@@ -109,7 +109,7 @@ def test_a_killed_writer_leaves_nothing_that_looks_finished(tmp_path, moment):
     done = subprocess.run([sys.executable, "-c", KILLED, tmp_path, moment], cwd=ROOT, capture_output=True)
     assert done.returncode == -9
     assert not is_complete(tmp_path / "set.mindrecord", FACTS)
-    with pytest.raises(DataError, match="no"):
+    with pytest.raises(DataError, match=r"holds no feature files|they were not finished"):
         open_records(tmp_path, "test")
     write(tmp_path, [3, 4, 5])
     assert open_records(tmp_path, "test").lengths.tolist() == [3, 4, 5]

@@ -1,6 +1,7 @@
 """Phases of a run: where they begin, the place in their data, and that interruptions change nothing."""
 
 import itertools
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -162,7 +163,7 @@ def test_a_phase_that_is_interrupted_goes_on_as_if_it_was_not(
 
 
 def test_a_run_killed_twice_in_different_phases_changes_nothing(
-    tmp_path: Path, undisturbed_phases: tuple[Path, Step]
+    tmp_path: Path, undisturbed_phases: tuple[Path, Step], capsys: pytest.CaptureFixture
 ) -> None:
     ends = iter((3, 11, 17))
 
@@ -181,6 +182,7 @@ def test_a_run_killed_twice_in_different_phases_changes_nothing(
             fit_phases(tmp_path, Killed())
     fit_phases(tmp_path)
     assert without_speed(log(tmp_path)) == without_speed(log(undisturbed_phases[0]))
+    assert re.findall(r"resuming after step (\d+)", capsys.readouterr().out) == ["10", "15"]
 
 
 def test_an_evaluation_on_a_border_belongs_to_the_phase_before(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Pre-training in phases end to end: other lengths, batches, masks and weights in one run, killed in each phase."""
 
 import json
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,7 @@ def test_a_run_in_phases_logs_what_each_trains_with(data: Path, finished: Path) 
 
 
 def test_killed_in_any_phase_a_run_ends_with_the_same_weights(
-    data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     """In the first one, after its last update and a checkpoint before it; in the second; where the third one begins."""
     kills = 3, 7, 8
@@ -77,6 +78,7 @@ def test_killed_in_any_phase_a_run_ends_with_the_same_weights(
         with pytest.raises(KeyboardInterrupt):
             train(data, tmp_path)
     train(data, tmp_path)
+    assert re.findall(r"resuming after step (\d+)", capsys.readouterr().out) == ["2", "6", "8"]
     assert log(tmp_path) == log(finished)
     ours, theirs = find_checkpoint(tmp_path).values, find_checkpoint(finished).values
     assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
@@ -90,7 +92,7 @@ def test_a_run_that_is_killed_in_earnest_ends_with_the_same_weights(data: Path, 
         code, said = start(data, tmp_path, signal.SIGKILL, step, **settings)
         assert code == -signal.SIGKILL, said
     code, said = start(data, tmp_path, **settings)
-    assert code == 0, said
+    assert code == 0 and "resuming after step" in said, said
     assert log(tmp_path) == log(finished)
     ours, theirs = find_checkpoint(tmp_path).values, find_checkpoint(finished).values
     assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import commands, pretraining_recipes
+from benchmarks import pretraining_recipes
 from benchmarks.commands import add_results, read_result, run_command, write_result
 from benchmarks.pretraining_recipes import Ladder, RecipesConfig, figures_of, table, tokens_of
 from benchmarks.rung import Rung, find_rungs
@@ -252,4 +252,3 @@ def test_a_command_that_fails_ends_in_a_sentence_with_its_last_words(
     monkeypatch.chdir(ROOT)
     with pytest.raises(UserError, match=r"pretrain_eval ended with code 2; .* error: --load_checkpoint_path is needed"):
         run_command("pretrain_eval", PretrainEvalConfig(), tmp_path / "command.log")
-    assert commands.read_result(tmp_path / "result.json", PretrainEvalConfig()) is None

@@ -209,8 +209,9 @@ def test_a_checkpoint_of_version_0_1_0_is_resumed(tmp_path: Path, undisturbed: P
         if step > 15:
             file.unlink()
     (tmp_path / "train_results.json").unlink(missing_ok=True)
-    fit(make_config(tmp_path))
-    assert without_speed(log(tmp_path)) == without_speed(log(undisturbed))
+    step = Step()
+    fit(make_config(tmp_path), step)
+    assert without_speed(log(tmp_path)) == without_speed(log(undisturbed)) and len(step.seen) == (20 - 15) * 2
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ Nothing is compiled: a network that gives zeros stands in for the real one.
 
 import hashlib
 import json
+from collections import Counter
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -20,6 +21,7 @@ from mindspore import Tensor
 from model_utils import convert_ckpt
 from model_utils.config import check_output_folder
 from model_utils.convert_ckpt import ConvertConfig
+from model_utils.native_code import left_out
 from model_utils.schema import Config, leaves_of, load_config, write_config
 from src.albert_config import AlbertConfig
 from src.checkpoint_files import best_checkpoint, find_checkpoint, load_backbone, newest_checkpoint, read_checkpoint
@@ -60,6 +62,7 @@ from tests.faults.cases import (
     put,
 )
 from tests.helpers.commands import COMMANDS
+from tests.helpers.conversions import random_values, write_hugging_face
 from tests.helpers.trained_folders import ARCHITECTURE, TASK_INFOS, make_folder, make_task_info, write_vocabulary
 
 
@@ -96,9 +99,9 @@ def test_configurations(tmp_path: Path, count: int) -> None:
         kind, content, words = case
         put(tmp_path / "run.yaml", content)
         config = load_config(kind, ["--config_path", str(tmp_path / "run.yaml"), *words])
-        config.check_required()
         write_config(config, tmp_path / "written.yaml")
         assert load_config(kind, ["--config_path", str(tmp_path / "written.yaml")]) == config
+        config.check_required()
 
     explore(count, configurations(), check)
 
@@ -150,17 +153,24 @@ def write_small_files(folder: Path) -> dict[Path, Any]:
     (run / "train_log.jsonl").write_text('{"step": 1, "loss": 2.5}\n{"step": 2, "loss": null, "lr": 1e-5}\n')
     config = PretrainConfig(data_dir="data", save_checkpoint_path=str(folder / "begun"))
     write_config(config, folder / "begun/config.yaml")
-    theirs = folder / "theirs"
-    theirs.mkdir()
-    (theirs / "config.json").write_text(
-        json.dumps(ARCHITECTURE.facts() | {"architectures": ["AlbertForMaskedLM"], "id2label": {"0": "a"}})
-    )
+    weights = random_values(ARCHITECTURE, ("albert.", "classifier."), 2)
+    described = {"architectures": ["AlbertForSequenceClassification"], "id2label": {"0": "a", "1": "b"}}
+    theirs = write_hugging_face(folder / "theirs", ARCHITECTURE, weights, **described)
+    tokens = (run / "vocab.txt").read_text().split()
+    vocabulary = {"model": {"type": "WordPiece", "vocab": {token: number for number, token in enumerate(tokens)}}}
+    (theirs / "tokenizer.json").write_text(json.dumps(vocabulary))
     (theirs / "tokenizer_config.json").write_text('{"do_lower_case": true, "keep_accents": false}')
-    (theirs / "tokenizer.json").write_text('{"model": {"type": "WordPiece", "vocab": {"[PAD]": 0, "a": 1}}}')
-    (theirs / "model.safetensors.index.json").write_text('{"weight_map": {"albert.pooler.weight": "a.safetensors"}}')
+    parts = folder / "parts"
+    parts.mkdir()
+    (parts / "a.safetensors").write_bytes((theirs / "model.safetensors").read_bytes())
+    (parts / "model.safetensors.index.json").write_text('{"weight_map": {"albert.pooler.weight": "a.safetensors"}}')
 
     def answer(folder: Path) -> None:
         Predictor(read_task_info(folder).fitted(ARCHITECTURE), load_tokenizer(run), None, ARCHITECTURE)
+
+    def describes() -> None:
+        with left_out():  # the graph itself computes, of which nothing is asked here
+            load_exported(exported)
 
     return {
         run / "tokenizer_config.json": lambda: load_tokenizer(run),
@@ -170,12 +180,12 @@ def write_small_files(folder: Path) -> dict[Path, Any]:
         run / "best_checkpoint.json": lambda: best_checkpoint(run),
         run / "train_log.jsonl": lambda: read_log(run, 5),
         folder / "begun/config.yaml": lambda: check_run_folder(folder / "begun", config),
-        folder / "model.json": lambda: load_exported(exported),
+        folder / "model.json": describes,
         ready: lambda: open_records(ready.parent, "classification").columns,
         theirs / "config.json": lambda: read_hugging_face(theirs),
         theirs / "tokenizer_config.json": lambda: read_hugging_face(theirs),
         theirs / "tokenizer.json": lambda: extract_vocabulary(theirs / "tokenizer.json"),
-        theirs / "model.safetensors.index.json": lambda: read_weights(theirs),
+        parts / "model.safetensors.index.json": lambda: read_weights(parts),
     }
 
 
@@ -209,6 +219,8 @@ def test_small_files(tmp_path: Path, count: int, monkeypatch: pytest.MonkeyPatch
     readers = write_small_files(tmp_path)
     files = list(readers)
     whole = [file.read_bytes() for file in files]
+    for read in readers.values():  # else damage would only ever be met where reading has failed already
+        read()
 
     def check(case: tuple[int, bytes | str]) -> None:
         number, content = case
@@ -289,6 +301,11 @@ class Zeros:
 KEYS = """id text text_a text_b tokens context question article options label prediction error line""".split()
 
 
+def whole_record(task: str, text: str = "[MASK] a b") -> dict[str, Any]:
+    """One that is answered."""
+    return {name: [text] * field.texts if field.texts else text for name, field in TASKS[task].fields.items()}
+
+
 @st.composite
 def record_files(draw: Any) -> tuple[str, str, bytes]:
     """A task, the ending of a file, and its content."""
@@ -296,10 +313,12 @@ def record_files(draw: Any) -> tuple[str, str, bytes]:
     text = st.one_of(TEXTS, st.sampled_from(["a [MASK] b", "who was it?", "b" * 200, "[MASK]" * 50, "a\u0301\u200b中"]))
     value = st.one_of(text, st.lists(text, min_size=4, max_size=4), VALUES)
     records = draw(st.lists(st.dictionaries(st.one_of(st.sampled_from(KEYS), TEXTS), value, max_size=6), max_size=4))
-    whole = draw(st.fixed_dictionaries(dict.fromkeys(KEYS[1:4], text) | {"context": text, "question": text}))
-    content = encoded("\n".join(map(json.dumps, [whole, *records])))
+    whole = whole_record(task, draw(text))
+    content = encoded("\n".join(map(json.dumps, [whole, *(records if draw(st.booleans()) else [])])))
     if suffix != ".jsonl":
-        rows = [KEYS[:4], *([str(cell) for cell in record.values()] for record in records)]
+        cells = draw(st.lists(st.lists(text, min_size=len(whole), max_size=len(whole)), max_size=4))
+        cells += [[str(cell) for cell in record.values()] for record in records]
+        rows = [list(whole), ["[MASK] a"] * len(whole), *cells]
         content = encoded("\n".join(("," if suffix == ".csv" else "\t").join(row) for row in rows))
     return task, suffix, draw(damaged(content)) if draw(st.booleans()) else content
 
@@ -310,6 +329,7 @@ def test_records(tmp_path: Path, count: int) -> None:
     infos = {task: make_task_info(task).fitted(ARCHITECTURE) for task in TASK_INFOS}
     predictors = {task: Predictor(info, tokenizer, Zeros(info), ARCHITECTURE) for task, info in infos.items()}
     servers = {task: TestClient(create_app(predictor, Limits())) for task, predictor in predictors.items()}
+    answered, replies = Counter(), Counter()
 
     def check(case: tuple[str, str, bytes]) -> None:
         task, suffix, content = case
@@ -321,16 +341,24 @@ def test_records(tmp_path: Path, count: int) -> None:
         check_input(str(file), "auto")
         answer_records(predictors[task], read_records(str(file), "auto", "text_a"), str(output))
         for line in output.read_text(encoding="utf-8").split("\n")[:-1]:
-            assert isinstance(json.loads(line), dict)
+            answer = json.loads(line)
+            if "error" not in answer:
+                answered.update({task, suffix} & {*TASK_INFOS, ".tsv", ".csv"})
 
     def ask(case: tuple[str, str, bytes]) -> None:
         task, _, content = case
         body = b'{"records": [' + b",".join(content.splitlines()) + b"]}"
         reply = servers[task].post("/predict", content=body, headers={"content-type": "application/json"})
         assert reply.status_code < 500 and isinstance(json.loads(reply.content), dict)
+        replies[reply.status_code] += 1
 
+    for task in TASK_INFOS:  # else generated records might meet nothing but the first check
+        record = whole_record(task)
+        assert "error" not in predictors[task].predict([record])[0], task
+        assert servers[task].post("/predict", json={"records": [record]}).status_code == 200, task
     explore(count, record_files(), check)
     explore(count, record_files(), ask)
+    assert set(answered) == {*TASK_INFOS, ".tsv", ".csv"} and 200 in replies, (answered, replies)
 
 
 # --- tables and texts of training ---

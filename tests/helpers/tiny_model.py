@@ -63,3 +63,17 @@ def metrics_and_gradients(
     (_, metrics), gradients = step.value_and_grad(inputs, KEY, Tensor(scale, ms.float32))
     names = [parameter.name for parameter in step.differentiated]
     return metrics.asnumpy(), dict(zip(names, map(Tensor.asnumpy, gradients), strict=True))
+
+
+def assert_same_gradients(found: dict[str, np.ndarray], expected: dict[str, np.ndarray], tolerance: float) -> None:
+    """Each parameter's to `tolerance` of its own largest entry.
+
+    Those of biases that move all scores alike, which softmax cancels (keys', spans'), are rounding noise around 0.
+    """
+    assert found.keys() == expected.keys()
+    noise = 3e-7 * max(np.abs(value).max() for value in expected.values())
+    for name, value in expected.items():
+        largest = np.abs(value).max()
+        of_backbone = "encoder" in name or "embeddings" in name
+        assert largest > 100 * noise or name.endswith("bias") or not of_backbone, f"{name}: as small as rounding noise"
+        np.testing.assert_allclose(found[name], value, atol=max(noise, tolerance * largest), rtol=0, err_msg=name)
