@@ -46,7 +46,7 @@ class _CheckedLoader(yaml.SafeLoader):
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
             return super().construct_object(node, deep)
-        except (ValueError, OverflowError) as error:  # `!!int abc`, the 31st of February
+        except (ValueError, OverflowError, LookupError, AttributeError) as error:  # `!!int`, the 31st of February
             if isinstance(error, ConfigError):
                 raise
             value = shorten(getattr(node, "value", ""))

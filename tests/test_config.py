@@ -311,6 +311,9 @@ def test_evaluation_reads_the_training_file_but_not_its_mistakes(tmp_path: Path)
     [
         ("? [a, b]\n: c", "line 1: a list or mapping stands where a key is expected"),
         ("seed: !!int abc", "line 1: 'abc' is no int"),
+        ("seed: !!int", "line 1: '' is no int"),
+        ("seed: !!bool x", "line 1: 'x' is no bool"),
+        ("seed: !!timestamp x", "line 1: 'x' is no timestamp"),
         ("seed: !!float [1]", "is not yaml"),
         ("data_dir: 2024-02-31", "line 1: '2024-02-31' is no timestamp"),
         ("seed: " + "9" * 5000, "line 1: '9999"),
