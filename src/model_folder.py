@@ -110,7 +110,7 @@ class ModelFolder:
         architecture = AlbertConfig.from_json(file).replace(compute_type=compute_type)
         check_memory(architecture)
         tokenizer = None
-        if vocab_file or spm_model_file or (folder / TOKENIZER_FILE).exists():
+        if vocab_file or spm_model_file or os.path.lexists(folder / TOKENIZER_FILE):
             tokenizer = load_tokenizer(path, vocab_file, spm_model_file, do_lower_case)
             if tokenizer.vocab_size != architecture.vocab_size:
                 raise CheckpointError(
@@ -225,7 +225,7 @@ def load_tokenizer(
     refuse_foreign(weights)
     folder = folder_of(weights)
     file = folder / TOKENIZER_FILE
-    if not file.exists():
+    if not os.path.lexists(file):
         if not vocab_file and not spm_model_file:
             raise _no_vocabulary(folder)
         return build_tokenizer(vocab_file, spm_model_file, do_lower_case)
@@ -249,7 +249,7 @@ def read_task_info(weights: Path) -> "TaskInfo | None":
     from src.tasks import parse_task_info
 
     file = folder_of(weights) / TASK_FILE
-    return read_validated(file, partial(parse_task_info, origin=str(file))) if file.exists() else None
+    return read_validated(file, partial(parse_task_info, origin=str(file))) if os.path.lexists(file) else None
 
 
 def calibrate(folder: Path, calibration: Mapping[str, Any]) -> None:

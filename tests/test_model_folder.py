@@ -181,3 +181,12 @@ def test_a_network_needs_its_weights(classifier: Path) -> None:
     weights = {name: value for name, value in model.weights.items() if not name.startswith("classifier.")}
     with pytest.raises(CheckpointError, match=r"2 of \d+ needed parameters are missing: classifier"):
         model.with_weights(weights).network()
+
+
+@pytest.mark.parametrize("name", ["task.json", "tokenizer_config.json"])
+def test_a_broken_link_is_no_missing_file(name: str, tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "run", "classification")
+    (folder / name).unlink()
+    (folder / name).symlink_to("nowhere")
+    with pytest.raises(DataError, match=f"{name} cannot be read"):
+        ModelFolder.load(folder)

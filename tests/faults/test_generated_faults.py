@@ -166,7 +166,8 @@ def write_small_files(folder: Path) -> dict[Path, Any]:
     (parts / "model.safetensors.index.json").write_text('{"weight_map": {"albert.pooler.weight": "a.safetensors"}}')
 
     def answer(folder: Path) -> None:
-        Predictor(read_task_info(folder).fitted(ARCHITECTURE), load_tokenizer(run), None, ARCHITECTURE)
+        if task_info := read_task_info(folder):  # None: it is absent
+            Predictor(task_info.fitted(ARCHITECTURE), load_tokenizer(run), None, ARCHITECTURE)
 
     def describes() -> None:
         with left_out():  # the graph itself computes, of which nothing is asked here
