@@ -7,6 +7,7 @@ Nothing is compiled: a network that gives zeros stands in for the real one.
 import hashlib
 import json
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -63,6 +64,7 @@ from tests.faults.cases import (
 )
 from tests.helpers.commands import COMMANDS
 from tests.helpers.conversions import random_values, write_hugging_face
+from tests.helpers.tfrecord_files import write_tfrecord
 from tests.helpers.trained_folders import ARCHITECTURE, TASK_INFOS, make_folder, make_task_info, write_vocabulary
 
 
@@ -370,9 +372,30 @@ def read_labelled(path: Path, tokenizer: Any) -> None:
     ClassificationSplit("train", examples, None, tokenizer, 16).features()
 
 
+SQUAD = {"data": [{"paragraphs": [{"context": "a b", "qas": [{"id": "1", "question": "a", "answers": []}]}]}]}
+SQUAD["data"][0]["paragraphs"][0]["qas"][0]["is_impossible"] = True
+RACE = {"article": "a", "questions": ["b"], "options": [["a", "b", "c", "d"]], "answers": ["A"]}
+
+
+def whole_texts(folder: Path) -> dict[str, tuple[str, bytes]]:
+    """The ending and the content of a file that each reader of test_training_texts reads, by its name."""
+    tfrecord = write_tfrecord(folder / "whole.tfrecord", [b"a", b"b"]).read_bytes()
+    return {
+        "labelled": (".tsv", b"text_a\ttext_b\tlabel\na b\tc\t1.5\nb\ta\t2\n"),
+        "sentences": (".txt", b"Ann B-PER\nsaw O\n\nLyon B-LOC\n"),
+        "names": (".csv", b"text_a,label\nwe had soup,soup\n"),
+        "squad": (".json", encoded(json.dumps(SQUAD))),
+        "race": (".txt", encoded(json.dumps(RACE))),
+        "tfrecord": (".tfrecord", tfrecord),
+    }
+
+
 @st.composite
-def text_files(draw: Any) -> tuple[str, bytes | str]:
-    """The ending of a file of texts, and its content."""
+def text_files(draw: Any, whole: list[tuple[str, bytes]]) -> tuple[str, bytes | str]:
+    """The ending of a file of texts, and its content: one of the whole ones, which may be damaged, or made up."""
+    if draw(st.booleans()):
+        suffix, content = draw(st.sampled_from(whole))
+        return suffix, draw(damaged(content)) if draw(st.booleans()) else content
     suffix = draw(st.sampled_from([".tsv", ".csv", ".jsonl", ".xlsx", ".xls", ".txt", ".json"]))
     if draw(st.integers(0, 9)) == 0:
         return suffix, draw(st.sampled_from(OTHER_KINDS))
@@ -382,9 +405,7 @@ def text_files(draw: Any) -> tuple[str, bytes | str]:
     if suffix in (".jsonl", ".json"):
         content = encoded("\n".join(json.dumps(dict(zip(rows[0], row, strict=True))) for row in rows[1:]))
     if draw(st.booleans()):
-        squad = {"data": [{"paragraphs": [{"context": "a b", "qas": [{"id": "1", "question": "a", "answers": []}]}]}]}
-        race = {"article": "a", "questions": ["b"], "options": [["a", "b", "c", "d"]], "answers": ["A"]}
-        tree = draw(st.sampled_from([squad, race]))
+        tree = draw(st.sampled_from([SQUAD, RACE]))
         tree = {key: draw(VALUES) if draw(st.integers(0, 2)) == 0 else value for key, value in tree.items()}
         content = encoded(json.dumps(tree))
     return suffix, draw(damaged(content)) if draw(st.booleans()) else content
@@ -395,25 +416,32 @@ def test_training_texts(tmp_path: Path, count: int) -> None:
     tokenizer = build_tokenizer(write_vocabulary(tmp_path), "", True)
     (tmp_path / "dev/high").mkdir(parents=True)
 
-    def check(case: tuple[str, bytes | str]) -> None:
+    def readers(case: tuple[str, bytes | str]) -> dict[str, Callable[[], object]]:
         suffix, content = case
         file, passage = tmp_path / f"train{suffix}", tmp_path / "dev/high/1.txt"
         put(file, content)
         put(passage, content)
-        for read in (
-            lambda: read_labelled(file, tokenizer),
-            lambda: read_sentences(file, "auto", EntityColumns("text_a", "label")),
-            lambda: read_squad(file, version_2=True),
-            lambda: read_race(tmp_path, "dev", "high"),
-            lambda: build_tokenizer(str(file), "", True),
-            lambda: build_tokenizer("", str(file), True),
-            lambda: [tokenizer.encode(unit) for units in iter_documents(file) for unit in units],
-            lambda: check_tfrecord(file),
-        ):
-            only_sentences(read)
-        put(file, "absent")
+        return {
+            "labelled": lambda: read_labelled(file, tokenizer),
+            "sentences": lambda: read_sentences(file, "auto", EntityColumns("text_a", "label")),
+            "names": lambda: read_sentences(file, "names", EntityColumns("text_a", "label")),
+            "squad": lambda: read_squad(file, version_2=True),
+            "race": lambda: read_race(tmp_path, "dev", "high"),
+            "wordpiece": lambda: build_tokenizer(str(file), "", True),
+            "sentencepiece": lambda: build_tokenizer("", str(file), True),
+            "documents": lambda: [tokenizer.encode(unit) for units in iter_documents(file) for unit in units],
+            "tfrecord": lambda: check_tfrecord(file),
+            "absent": lambda: put(file, "absent"),
+        }
 
-    explore(count, text_files(), check)
+    def check(case: tuple[str, bytes | str]) -> None:
+        for read in readers(case).values():
+            only_sentences(read)
+
+    whole = whole_texts(tmp_path)
+    for name, case in whole.items():
+        readers(case)[name]()
+    explore(count, text_files(list(whole.values())), check)
 
 
 # --- checkpoints ---
