@@ -190,3 +190,9 @@ def test_a_broken_link_is_no_missing_file(name: str, tmp_path: Path) -> None:
     (folder / name).symlink_to("nowhere")
     with pytest.raises(DataError, match=f"{name} cannot be read"):
         ModelFolder.load(folder)
+
+
+def test_text_is_read_as_the_weights_were_trained(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "run", "classification")
+    with pytest.raises(DataError, match=r"do_lower_case is false, but .*tokenizer_config\.json says that the weights"):
+        ModelFolder.load(folder, vocab_file=folder / "vocab.txt", do_lower_case=False)
