@@ -62,7 +62,7 @@ def columns() -> dict[str, np.ndarray]:
 def assert_same(found: tuple[np.ndarray, dict], expected: tuple[np.ndarray, dict]) -> None:
     (metrics, gradients), (right_metrics, right_gradients) = found, expected
     np.testing.assert_allclose(metrics, right_metrics, rtol=1e-6)
-    assert_same_gradients(gradients, right_gradients, 1e-5)
+    assert_same_gradients(gradients, right_gradients, 1e-6)
 
 
 @pytest.mark.parametrize("case", CASES)
