@@ -3,6 +3,12 @@
 
 PROJECT=$(CDPATH="" cd -- "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
+show_usage() { # ARGUMENTS...: where --help or -h is among them, prints the comment that the script begins with, and exits
+    case " $* " in
+    *" --help "* | *" -h "*) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;;
+    esac
+}
+
 find_python() { # prints a Python 3.11 or 3.12 that can make virtual environments
     local candidate
     for candidate in "$PROJECT/.venv/bin/python" python3.11 python3.12 python3 python; do
@@ -41,6 +47,7 @@ run_single() { # NAME ARGUMENTS...: replaces this shell by run_NAME.py, whose ou
 run_distribute() { # NAME [--nproc N] ARGUMENTS...: run_NAME.py in one process a device
     local name=$1 nproc=${DEVICE_NUM:-} logs
     shift
+    show_usage "$@"
     prepare_environment requirements.txt
     case ${1:-} in
     --nproc) nproc=${2:-nothing} && shift $(($# > 1 ? 2 : 1)) ;;

@@ -1,7 +1,5 @@
 """Start a script in one process a device of this machine and end them together.
 
-usage: python scripts/launch.py PROCESSES LOGS SCRIPT [ARGUMENTS...]
-
 They find each other as MindSpore's dynamic clusters do: a scheduler process, and environment variables. Rank 0's
 output is shown, everybody's is kept in LOGS. SIGTERM, Ctrl-C and the end of the terminal (SIGHUP, unless nohup has it
 ignored) are handed to the ranks, which save and exit. When a rank fails, the others learn it (src/training/ranks.py)
@@ -9,6 +7,7 @@ and are given GRACE seconds to end; the last line names the rank and its reason.
 are asked to stop. MindSpore's msrun kills the others at once, even the one that saves, and ends in a traceback.
 """
 
+import argparse
 import os
 import signal
 import socket
@@ -193,9 +192,13 @@ def exit_code(code: int) -> int:
 
 def main() -> int:
     """Run it; the exit code is 0, that of the first rank that failed, or 128 + the signal that all were stopped by."""
-    size, logs, command = int(sys.argv[1]), Path(sys.argv[2]), [sys.executable, *sys.argv[3:]]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("processes", type=int, help="how many, one a device")
+    parser.add_argument("logs", type=Path, help="folder for their output")
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="script [argument ...]")
+    given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="albert-ranks-") as folder:
-        job = Job(size, logs, command, Path(folder))
+        job = Job(given.processes, given.logs, [sys.executable, *given.command], Path(folder))
         for number in SIGNALS:
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, job.ask_to_stop)

@@ -5,6 +5,7 @@
 # usage: bash scripts/quickstart.sh [FOLDER]     (default: output/quickstart in the project's root)
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/env.sh"
+show_usage "$@"
 folder=$(realpath -m "${1:-$PROJECT/output/quickstart}")
 prepare_environment requirements.txt
 cd "$PROJECT"

@@ -7,6 +7,7 @@
 # With test files or folders among the pytest arguments only those run.
 set -uo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/env.sh"
+show_usage "$@"
 
 requirements=(requirements.txt requirements-test.txt)
 options=() chosen=()

@@ -220,9 +220,11 @@ def load_tokenizer(
 
     Raises:
         DataError: none is there, it is not the one that the weights were trained with, or it is damaged.
-        CheckpointError: the weights are another program's.
+        CheckpointError: there are no such weights, or they are another program's.
     """
     refuse_foreign(weights)
+    if not weights.exists():
+        raise CheckpointError(f"{weights} does not exist")
     folder = folder_of(weights)
     file = folder / TOKENIZER_FILE
     if not os.path.lexists(file):

@@ -161,6 +161,8 @@ def test_weights_without_a_vocabulary(classifier: Path, tmp_path: Path) -> None:
     (tmp_path / "short.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS]))
     with pytest.raises(CheckpointError, match=r"says vocab_size 63, but the vocabulary short\.txt beside it has 34"):
         ModelFolder.load(folder, vocab_file=str(tmp_path / "short.txt"))
+    with pytest.raises(CheckpointError, match=r"elsewhere does not exist"):  # not: that its vocabulary is missing
+        load_tokenizer(tmp_path / "elsewhere")
 
 
 def test_network_and_predictor(classifier: Path) -> None:

@@ -47,6 +47,13 @@ def test_every_script_is_valid_shell(script: str) -> None:
     assert subprocess.run(["bash", "-n", ROOT / "scripts" / script], check=False).returncode == 0
 
 
+@pytest.mark.parametrize("script", ["quickstart", "test", "run_race_distribute"])
+def test_help_explains_and_does_nothing(project: Path, script: str) -> None:
+    done = bash(f"bash scripts/{script}.sh --help", project)
+    assert done.returncode == 0 and f"usage: bash scripts/{script}.sh [" in done.stdout
+    assert sorted(path.name for path in project.glob("[!r]*")) == ["scripts"]  # neither .venv nor a folder of results
+
+
 # --- set-up ---
 
 
