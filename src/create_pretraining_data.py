@@ -27,7 +27,7 @@ from model_utils.schema import Config, option
 from src.data.corpus import expand_glob, read_documents, split_sentences
 from src.data.coverage import Coverage
 from src.data.feature_files import Ragged, is_complete, open_records, sha256_of
-from src.data.masking import NGRAM, InstanceSettings, MaskVocabulary, RowRandom
+from src.data.masking import NGRAM, InstanceSettings, MaskVocabulary, RowRandom, predictions_needed
 from src.data.mindrecord_file import HEADER_BYTES, files_needed
 from src.data.pretraining_examples import (
     TASK,
@@ -56,6 +56,7 @@ UNTIL_KNOWN = {  # what facts did not say before it was needed
     "settings.masking": "static",
     "settings.segment_packing": "cut",
 }
+MOST_LEFT_OUT = 0.25  # share of a text's documents; of Wikipedia's and books' 0.16
 PACKINGS = {"cut": sample_pairs, "google": pack_sentences}
 PROCESSES = 1024
 
@@ -93,7 +94,9 @@ class CreateDataConfig(Config):
     random_next_sentence: bool = option(False, "NSP instead of SOP: second segments from other documents")
     max_seq_length: int = option(128, "tokens of an example, [CLS] and [SEP] included", minimum=8, maximum=MOST_TOKENS)
     ngram: int = option(3, "longest n-gram of words that is masked as one", minimum=1, maximum=NGRAM)
-    max_predictions_per_seq: int = option(20, "masked tokens of an example at most", minimum=1, maximum=MOST_TOKENS)
+    max_predictions_per_seq: int = option(
+        0, "masked tokens of an example at most; 0: as many as masked_lm_prob asks for", minimum=0, maximum=MOST_TOKENS
+    )
     random_seed: int = option(12345, "seed of everything random", minimum=0, maximum=SEED)
     dupe_factor: int = option(
         0,
@@ -113,15 +116,20 @@ class CreateDataConfig(Config):
         """How often the text is written."""
         return self.dupe_factor or (1 if self.masking == "dynamic" else STATIC_PASSES)
 
+    @property
+    def predictions(self) -> int:
+        """Masked tokens of an example at most."""
+        return self.max_predictions_per_seq or predictions_needed(self.masked_lm_prob, self.max_seq_length)
+
     def validate(self) -> None:
         if self.masking == "dynamic" and self.passes > 1:
             raise ConfigError(
                 f"dupe_factor is {self.dupe_factor}, allowed with masking dynamic is 1 (or 0): its masks differ in "
                 "every epoch anyway"
             )
-        if self.max_predictions_per_seq >= self.max_seq_length:
+        if self.predictions >= self.max_seq_length:
             raise ConfigError(
-                f"max_predictions_per_seq is {self.max_predictions_per_seq}, allowed is less than max_seq_length "
+                f"max_predictions_per_seq is {self.predictions}, allowed is less than max_seq_length "
                 f"({self.max_seq_length})"
             )
 
@@ -224,7 +232,8 @@ def group_documents(documents: Iterable[Document], least: int = 1) -> Iterator[l
 
 def instance_settings(config: CreateDataConfig) -> InstanceSettings:
     """What a configuration says of examples."""
-    return InstanceSettings(**{field.name: getattr(config, field.name) for field in fields(InstanceSettings)})
+    given = {field.name: getattr(config, field.name) for field in fields(InstanceSettings)}
+    return InstanceSettings(**given | {"max_predictions_per_seq": config.predictions})
 
 
 def gather_facts(
@@ -267,6 +276,27 @@ def report_fit(fit: VocabularyFit, tokenizer: FullTokenizer) -> None:
         logger.warning(warning)
 
 
+def report_coverage(coverage: Coverage) -> None:
+    """Say how much of the text the examples use, and warn where documents look like something else."""
+    logger.info(f"coverage: {coverage}")
+    if coverage.left_out > MOST_LEFT_OUT * coverage.documents:
+        logger.warning(
+            f"{coverage.left_out:,} of {coverage.documents:,} documents are too short: in plain text a blank line ends "
+            "a document; it should not stand between paragraphs"
+        )
+
+
+def warn_of_few_masks(settings: InstanceSettings) -> None:
+    """Warn where the longest examples get fewer masks than their share."""
+    wanted = settings.masked_lm_prob * settings.max_seq_length
+    if settings.max_predictions_per_seq < int(wanted):
+        logger.warning(
+            f"max_predictions_per_seq {settings.max_predictions_per_seq} masks "
+            f"{settings.max_predictions_per_seq / settings.max_seq_length:.1%} of an example of "
+            f"{settings.max_seq_length} tokens, where masked_lm_prob says {settings.masked_lm_prob:.1%}"
+        )
+
+
 def dry_run(
     maker: UnitMaker, units: Iterator[list[Document]], source_bytes: int, workers: int, path: Path, file_num: int
 ) -> str:
@@ -274,6 +304,7 @@ def dry_run(
     start = time.monotonic()
     result = maker.make(0, next(units))
     seconds = time.monotonic() - start
+    is_all = next(units, None) is None
     report_fit(result.fit, maker.tokenizer)
     if not result.packed.rows:
         return f"dry run: the first {result.text_bytes:,} bytes of text give no example. Nothing was kept."
@@ -281,12 +312,13 @@ def dry_run(
         with RecordWriter(Path(folder) / "sample.mindrecord", maker.columns, {"task": TASK}) as writer:
             writer.write(result.packed)
         size = sum(file.stat().st_size for file in Path(folder).iterdir()) - HEADER_BYTES
-    share = source_bytes / result.text_bytes
+    share = 1 if is_all else source_bytes / result.text_bytes
     files = files_needed(path, result.row_bytes * share, file_num)
     return (
         f"dry run: about {len(result.packed.rows) * share:,.0f} examples, {size * share / 1e6 + files:,.0f} MB on disk "
         f"in {files} file(s) and {timedelta(seconds=round(seconds * share / workers))} with {workers} process(es), "
-        f"estimated from the first {result.text_bytes:,} of {source_bytes:,} bytes of text. Nothing was kept."
+        f"estimated from {'all' if is_all else f'the first {result.text_bytes:,}'} of {source_bytes:,} bytes of text. "
+        "Nothing was kept."
     )
 
 
@@ -299,6 +331,7 @@ def main(config: CreateDataConfig) -> None:
     files = expand_glob(config.input_file)
     tokenizer = build_tokenizer(config.vocab_file, config.spm_model_file, config.do_lower_case)
     settings = instance_settings(config)
+    warn_of_few_masks(settings)
     facts = gather_facts(config, settings, tokenizer, files)
     if is_complete(path, facts, UNTIL_KNOWN):
         rows = open_records(path, TASK).num_rows
@@ -335,7 +368,7 @@ def main(config: CreateDataConfig) -> None:
         writer.facts["vocabulary_fit"] = fit.facts()
     seconds = time.monotonic() - start
     logger.info(f"{path}: {writer.rows:,} examples in {seconds:.1f} s, {writer.rows / seconds:,.0f} a second")
-    logger.info(f"coverage: {coverage}")
+    report_coverage(coverage)
     report_fit(fit, tokenizer)
 
 

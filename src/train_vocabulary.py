@@ -28,11 +28,12 @@ from src.data.wordpiece import split_words
 from src.tokenization import SENTENCEPIECE_SPECIALS, WORDPIECE_SPECIALS, FullTokenizer, preprocess_text
 
 logger = logging.getLogger(__name__)
-CHARACTER_COVERAGE = 0.99995
+COVERAGE = {"sentencepiece": 0.99995, "wordpiece": 0.9995}  # ALBERT's; what leaves Chinese text room for words
+LEAST_COVERAGE = 0.98  # that the library takes
 OWN_PIECES = ("(", ")", '"', "-", ".", "–", "£", "€")  # characters that ALBERT never joins to others
 SAMPLE = 20_000  # sentences of a dry run
 SEED = 12345  # of the choice among more than max_sentences sentences
-ENTRIES = 1_000_000  # of a vocabulary
+LEAST_ENTRIES, ENTRIES = 16, 1_000_000  # of a vocabulary
 SENTENCES = 10_000_000  # that a vocabulary is trained on, for about 20 GB
 
 Reader = Callable[[], Iterable[str]]
@@ -46,9 +47,16 @@ class TrainVocabularyConfig(Config):
     output_prefix: str = option(
         "", "PREFIX.model and PREFIX.vocab (sentencepiece) or PREFIX.vocab.txt (wordpiece) are written", required=True
     )
-    vocab_size: int = option(30000, "entries, special tokens included", minimum=16, maximum=ENTRIES)
+    vocab_size: int = option(30000, "entries, special tokens included", minimum=LEAST_ENTRIES, maximum=ENTRIES)
     kind: str = option("sentencepiece", "as ALBERT's, or as Chinese BERT's", choices=("sentencepiece", "wordpiece"))
     do_lower_case: bool = option(True, "lower-case the text; use the vocabulary with the same setting")
+    character_coverage: float = option(
+        0.0,
+        "share of the text's characters that get entries, the frequent ones, while the others are unknown; 0: 0.99995 "
+        "(sentencepiece) or 0.9995 (wordpiece); else at least 0.98",
+        minimum=0,
+        maximum=1,
+    )
     max_sentences: int = option(
         1_000_000,
         "sentences that are used, for about 2 GB of memory; of a larger text, as many at random",
@@ -57,6 +65,17 @@ class TrainVocabularyConfig(Config):
         needs=("kind", "sentencepiece"),
     )
     dry_run: bool = option(False, "train on a few sentences, estimate time, memory and disk; keep nothing")
+
+    @property
+    def coverage(self) -> float:
+        """The share of characters that get entries."""
+        return self.character_coverage or COVERAGE[self.kind]
+
+    def validate(self) -> None:
+        if 0 < self.character_coverage < LEAST_COVERAGE:
+            raise ConfigError(
+                f"character_coverage is {self.character_coverage:g}, allowed is 0 or from {LEAST_COVERAGE} to 1"
+            )
 
 
 def main(config: TrainVocabularyConfig) -> None:
@@ -125,7 +144,7 @@ def train_sentencepiece(read: Reader, config: TrainVocabularyConfig, exact: bool
             eos_id=-1,
             control_symbols=[SENTENCEPIECE_SPECIALS[name] for name in ("cls", "sep", "mask")],
             user_defined_symbols=list(OWN_PIECES),
-            character_coverage=CHARACTER_COVERAGE,
+            character_coverage=config.coverage,
             max_sentence_length=4 * MAX_LINE_BYTES,  # the library leaves longer ones out; this is beyond any
             minloglevel=2,
         )
@@ -161,14 +180,15 @@ def train_wordpiece(read: Reader, config: TrainVocabularyConfig, exact: bool = T
     tokenizer.train_from_iterator(words, trainer)
     entries = sorted(tokenizer.get_vocab().items(), key=lambda entry: entry[1])
     if exact and len(entries) != config.vocab_size:
-        raise ConfigError(
-            f"vocab_size is {config.vocab_size}, but this text gives {len(entries)} entries; set it to that"
-        )
+        advice = "set it to that" if len(entries) >= LEAST_ENTRIES else f"take more text, for at least {LEAST_ENTRIES}"
+        raise ConfigError(f"vocab_size is {config.vocab_size}, but this text gives {len(entries)} entries; {advice}")
     return ("".join(f"{token}\n" for token, _ in entries).encode(),)
 
 
 def _choose_alphabet(sentences: Iterable[str], config: TrainVocabularyConfig, room: int) -> tuple[list[str], list[str]]:
-    """The most frequent characters that fit into `room` entries, and those seen inside words with "##" before them."""
+    """The most frequent characters, as many as are to be covered and fit into `room` entries, and those of them seen
+    inside words with "##" before them.
+    """
     counts: Counter[str] = Counter()
     inside: set[str] = set()
     for sentence in sentences:
@@ -176,11 +196,14 @@ def _choose_alphabet(sentences: Iterable[str], config: TrainVocabularyConfig, ro
             counts.update(word)
             inside.update(word[1:])
     alphabet: list[str] = []
+    uncovered = counts.total()
+    allowed = uncovered * (1 - config.coverage)
     for character in sorted(counts, key=lambda character: (-counts[character], character)):
         room -= 1 + (character in inside)
-        if room < 0:
+        if room < 0 or uncovered <= allowed:
             break
         alphabet.append(character)
+        uncovered -= counts[character]
     alphabet.sort()
     return alphabet, [f"##{character}" for character in alphabet if character in inside]
 
@@ -210,7 +233,8 @@ def _explain(error: RuntimeError, vocab_size: int) -> Exception:
         return ConfigError(f"vocab_size is {vocab_size}, allowed for this text is at most {most[1]}")
     if least := re.search(r"smaller than required_chars. \d+ vs (\d+)", text):
         return ConfigError(
-            f"vocab_size is {vocab_size}, allowed for this text is at least {least[1]}, for its characters"
+            f"vocab_size is {vocab_size}, allowed for this text is at least {least[1]}, for its characters, or fewer "
+            "with a lower character_coverage"
         )
     return DataError(f"SentencePiece makes no vocabulary of this text: {text.strip()}")
 

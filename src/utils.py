@@ -9,12 +9,16 @@ from model_utils.errors import DataError
 from model_utils.files import open_file
 from model_utils.json_files import parse_json
 
+GZIP = b"\x1f\x8b"  # how such files begin
+
 
 def decode(raw: bytes, path: Path, position: int) -> str:
     """UTF-8 text of a part of a file that begins at byte `position`; a DataError names the byte that is none."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
+        if position == 0 and raw.startswith(GZIP):
+            raise DataError(f"{path} is compressed; unpack it first (gunzip)") from None
         raise DataError(
             f"{path}: byte {raw[error.start]:#04x} at offset {position + error.start} is not UTF-8 text; convert the "
             "file to UTF-8 (for instance with iconv)"

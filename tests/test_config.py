@@ -292,7 +292,7 @@ def test_evaluation_needs_checkpoints(tmp_path: Path) -> None:
 
 
 def test_more_predictions_than_tokens_are_refused(tmp_path: Path) -> None:
-    sentence = refusal(tmp_path, "max_seq_length: 16", kind=CreateDataConfig)
+    sentence = refusal(tmp_path, "{max_seq_length: 16, max_predictions_per_seq: 20}", kind=CreateDataConfig)
     assert "max_predictions_per_seq is 20, allowed is less than max_seq_length (16)" in sentence
 
 

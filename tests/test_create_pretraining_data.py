@@ -137,6 +137,27 @@ def test_what_is_left_over_joins_the_unit_before_it(monkeypatch):
     assert list(group_documents([a], 2)) == [[a]] and list(group_documents([], 2)) == []
 
 
+def test_as_many_tokens_are_masked_as_are_asked_for(text_and_model, tmp_path, capsys):
+    given = {"max_seq_length": 256, "short_seq_prob": 0.0, "dupe_factor": 1}
+    shares = {}
+    for name, most in ("all", {}), ("few", {"max_predictions_per_seq": 10}):
+        path = make_records(tmp_path / f"{name}/pre.mindrecord", *text_and_model, **given, **most)
+        rows = [row for row in read_rows(path) if row["input_mask"].sum() == 256]
+        shares[name] = np.mean([row["masked_lm_weights"].sum() for row in rows]) / 256
+        warned = "max_predictions_per_seq 10 masks 3.9% of an example of 256 tokens, where masked_lm_prob says 15.0%"
+        assert (warned in capsys.readouterr().out) == bool(most)
+    assert shares == pytest.approx({"all": 0.15, "few": 0.039}, abs=0.004)
+
+
+def test_paragraphs_that_are_taken_for_documents_are_noticed(text_and_model, tmp_path, capsys):
+    text = tmp_path / "web.txt"
+    text.write_text(
+        "\n\n".join(["A short one.", "The statement is executed, and then the expression is evaluated. " * 4] * 9)
+    )
+    make_records(tmp_path / "web/pre.mindrecord", text, text_and_model[1])
+    assert "9 of 18 documents are too short: in plain text a blank line ends a document" in capsys.readouterr().out
+
+
 def test_dry_run_estimates_and_keeps_nothing(text_and_model, tmp_path, capsys):
     make_records(tmp_path / "new" / "pre.mindrecord", *text_and_model, dry_run=True)
     said = capsys.readouterr().out

@@ -12,7 +12,7 @@ from mindspore import Tensor
 
 from model_utils.errors import CheckpointError, DataError, UserError
 from src import model_folder
-from src.model_folder import ModelFolder, calibrate
+from src.model_folder import ModelFolder, calibrate, load_tokenizer
 from tests.helpers.trained_folders import ARCHITECTURE, LETTERS, TASK_INFOS, make_folder
 
 TASK_INFO = "task.json"

@@ -52,6 +52,12 @@ def test_lines(tmp_path: Path) -> None:
     assert sentences[0].place(2) == f"{tmp_path / 'train.char.bmes'}: line 1"
 
 
+def test_columns_with_a_word_that_is_a_space(tmp_path: Path) -> None:
+    text = "吴\tB-NAME\n \tO\n重\tO\n"
+    with pytest.raises(DataError, match=r"line 2 has 1 column\(s\), expected are 2"):
+        read_sentences(write(tmp_path / "train.txt", text), "auto", NAMES)
+
+
 def test_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = (
         "review,dish_name\n"

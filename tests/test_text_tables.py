@@ -58,9 +58,9 @@ def xls(path, cells):
     [
         ("a.tsv", 'text\tlabel\nfine, "really"\t1\n\n字\t0\n'),
         ("a.tsv", '\ufefftext\tlabel\r\nfine, "really"\t1\r\n\r\n字\t0'),
-        ("a.txt", 'label\ttext\t\n1\tfine, "really"\n\n0\t字\t\n'),
+        ("a.txt", 'label\ttext\t\n1\tfine, "really"\n  \n0\t字\t\n'),
         ("a.csv", 'text,label\n"fine, ""really""",1\n\n字,0\n'),
-        ("a.csv", '\ufefftext,label\r\n"fine, ""really""",1\r\n\r\n字,0\r\n'),
+        ("a.csv", '\ufefftext,label\r\n"fine, ""really""",1\r\n  \r\n字,0\r\n'),
         ("a.jsonl", '{"text": "fine, \\"really\\"", "label": 1}\n\n{"label": 0.0, "text": "字", "other": []}\n'),
         ("a.json", '\ufeff{"label": "1", "more": {}, "text": "fine, \\"really\\""}\r\n\r\n{"text": "字", "label": 0}'),
     ],

@@ -60,6 +60,21 @@ def test_small_wordpiece_vocabulary_keeps_frequent_characters(text_file, tmp_pat
     assert tokenizer.tokenize("昃") == ["[UNK]"]
 
 
+def test_rare_characters_leave_room_for_words(tmp_path):
+    text = "".join(f"{chr(0x4E00 + number)}" for number in range(400)) + "\n" + "the old garden of the king\n" * 40_000
+    (tmp_path / "text.txt").write_text(text, encoding="utf-8")
+    sizes = {"kind": "wordpiece", "vocab_size": 41}
+    assert train(tmp_path / "text.txt", tmp_path / "frequent", **sizes).tokenize("the garden") == ["the", "garden"]
+    every = train(tmp_path / "text.txt", tmp_path / "all", character_coverage=1, **sizes)
+    assert every.tokenize("the")[0] == "t" and "\u4e00" in every.vocab
+    (tmp_path / "less.txt").write_text("".join(chr(0x4E00 + number) for number in range(900)) + " a b" * 50_000)
+    with pytest.raises(ConfigError, match=r"or fewer with a lower character_coverage"):
+        train(tmp_path / "less.txt", tmp_path / "many", vocab_size=100)
+    assert train(tmp_path / "less.txt", tmp_path / "few", vocab_size=17, character_coverage=0.99).vocab_size == 17
+    with pytest.raises(ConfigError, match=r"character_coverage is 0\.9, allowed is 0 or from 0\.98 to 1"):
+        TrainVocabularyConfig(input_file="x", output_prefix="y", character_coverage=0.9)
+
+
 def test_case_is_kept_on_request(text_file, tmp_path):
     for kind in ("sentencepiece", "wordpiece"):
         tokenizer = train(text_file, tmp_path / kind, vocab_size=900, kind=kind, do_lower_case=False)

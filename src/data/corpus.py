@@ -2,8 +2,9 @@
 
 Four layouts are told apart by a file's first lines:
 
-- WikiExtractor: `<doc ...>`, the title, text lines, `</doc>`. The title is dropped, articles without text are skipped.
-- JSON lines, as WikiExtractor --json writes them: an object with a member "text" is a document.
+- WikiExtractor: `<doc ...>`, the title, text lines with HTML's entities, `</doc>`. The title is dropped, articles
+  without text are skipped.
+- JSON lines, as WikiExtractor --json writes them: an object with a member "text" is a document. Other JSON is refused.
 - WikiText: paragraphs as lines, headings as ` = Title = `. A first-level heading begins a document, headings are
   dropped.
 - Plain text: each line is a unit and blank lines separate documents, as in google's BERT and ALBERT. Text with
@@ -15,23 +16,26 @@ paragraph of more than MAX_PARAGRAPH_CHARACTERS ends with a sentence.
 """
 
 import glob
+import html
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from model_utils.errors import DataError
-from model_utils.json_files import parse_json
+from model_utils.errors import DataError, shorten
+from model_utils.json_files import UnwritableError, parse_json
 from src.utils import read_lines
 
 MAX_DOCUMENT_CHARACTERS = 1_000_000
 MAX_PARAGRAPH_CHARACTERS = 10_000  # of text with hard line breaks, which may have no blank line anywhere
 MAX_LINE_BYTES = 1 << 20
 MAX_JSON_BYTES = 64 << 20  # of a line that is a JSON object, which has to be read whole
+MARGINS = 40, 120  # of text with hard line breaks: least columns, most characters
 SNIFFED_CHARACTERS = 100_000  # enough of a book to get past its title page and table of contents
 
-_DOC_START = re.compile(r"<doc\b[^\n]*>$")
-_JSON_OBJECT = re.compile(r'\{\s*"')
+_DOC_START = re.compile(r'<doc\b(?:[^\n]*\btitle="(?P<title>[^\n]*)")?[^\n]*>$')
+_JSON = re.compile(r'\s*(?:\[\s*)?\{\s*"[^"\n]*"\s*:')  # an object with a key, by itself or the first of a list
 _HEADING = re.compile(r"(=(?: =)*) \S.* \1$")
 _CJK = r"\u3000-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0002fa1f"
 IS_CJK = re.compile(f"[{_CJK}]")
@@ -40,8 +44,12 @@ _ABBREVIATIONS = frozenset(
     mlle approx ca al inc ltd co corp op ed eds trans dept univ jan feb mar apr jun jul aug sep sept oct nov dec mt ft
     pp viz u.s u.k u.n d.c a.m p.m""".split()
 )
-# A Western stop needs white space after it and its closing quotes; a Chinese one does not.
-_STOP = re.compile(r"(?P<western>[.!?…]+[\"'”’)\]»]*)(?=\s)|[。！？]+[”’』」）》\"]*")
+# A Western stop needs white space after it and its closing quotes; a Chinese one does not, nor do ! and ? between
+# ideographs.
+_STOP = re.compile(
+    r"(?P<western>(?<![.!?…])[.!?…]+[\"'”’)\]»]*)(?=\s)|[。！？]+[”’』」）》\"]*"
+    r"|(?<=[\u4e00-\u9fff])[!?]+[”’』」）》\"]*(?=[\u4e00-\u9fff])"
+)
 _LAST_WORD = re.compile(r"[^\s(\[\"'“‘]+$")
 _NEXT_WORD = re.compile(r"[\s\"'“‘(\[«]*(\S)")
 
@@ -57,15 +65,16 @@ def expand_glob(pattern: str) -> list[Path]:
     if not pattern.replace(",", "").strip():
         raise DataError("the pattern of input files is empty; give a path or a glob pattern in quotes")
     names = [pattern] if _match(pattern) else [name.strip() for name in pattern.split(",") if name.strip()]
-    files: set[Path] = set()
+    files: dict[Path, Path] = {}  # a file may have several names
     for name in names:
         found = _match(name)
         if not found:
             raise DataError(f"no file matches {name!r}; give a path, a glob pattern in quotes, or several with commas")
-        files.update(found)
+        for path in found:
+            files.setdefault(path.resolve(), path)
     if not any(path.stat().st_size for path in files):
         raise DataError(f"{pattern!r} matches {len(files)} file(s), and all are empty")
-    return sorted(files)
+    return sorted(files.values())
 
 
 def read_documents(paths: Iterable[str | Path]) -> Iterator[list[str]]:
@@ -92,7 +101,7 @@ def iter_documents(path: str | Path) -> Iterator[list[str]]:
     lines = itertools.chain(head, lines)
     if _DOC_START.match(first):
         yield from _collect(_wikiextractor_units(lines))
-    elif _JSON_OBJECT.match(first) and _has_json_lines(path):
+    elif _JSON.match("\n".join(head)):
         yield from _collect(_json_units(path))
     elif (heading := _HEADING.match(first)) and heading[1] == "=":
         yield from _collect(_wikitext_units(lines))
@@ -165,49 +174,44 @@ def _collect(units: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _wikiextractor_units(lines: Iterable[str]) -> Iterator[str]:
-    title_follows = False
+    title = None  # of the article that has begun and not yet shown it
     for line in lines:
-        if _DOC_START.match(line) or line == "</doc>":
+        start = _DOC_START.match(line)
+        if start or line == "</doc>":
             yield ""
-            title_follows = line != "</doc>"
-        elif title_follows:
-            title_follows = False
+            title = html.unescape(start["title"] or "").strip() if start else None
         elif line:
-            yield line
-
-
-def _has_json_lines(path: Path) -> bool:
-    """Whether the first line of a file that begins like a JSON object is one with a text."""
-    lines = (line for line in read_lines(path, MAX_JSON_BYTES) if line.strip())
-    first = next(lines)
-    if _text_member(first) is None and not first.endswith("\n") and next(lines, None) is not None:
-        raise DataError(
-            f"{path} begins like a JSON object whose line has more than {MAX_JSON_BYTES:,} bytes; give each document a "
-            "line of its own, or the text without JSON"
-        )
-    return _text_member(first) is not None
+            text = html.unescape(line)
+            if title is None or text != title:
+                yield from filter(None, map(str.strip, text.splitlines()))
+            title = None
 
 
 def _json_units(path: Path) -> Iterator[str]:
     for number, line in enumerate(read_lines(path, MAX_JSON_BYTES), 1):
-        text = _text_member(line) if line.strip() else ""
-        if text is None:
+        try:
+            text = _text_member(line) if line.strip() else ""
+        except ValueError as error:
             raise DataError(
-                f'{path}: line {number} is no JSON object with a member "text", as the lines before it are, or has '
-                f"more than {MAX_JSON_BYTES:,} bytes"
-            )
+                f'{path}: line {number} {error}; allowed is one object a line, with a document as its "text"'
+            ) from None
         yield from (unit.strip() for unit in text.split("\n") if unit.strip())
         yield ""
 
 
-def _text_member(line: str) -> str | None:
-    """The text of a JSON object, None where there is none."""
+def _text_member(line: str) -> str:
+    """The text of a JSON object; ValueError says why there is none. Halves of surrogate pairs become U+FFFD."""
     try:
         value = parse_json(line)
-    except ValueError:
-        return None
-    text = value.get("text") if isinstance(value, dict) else None
-    return text if isinstance(text, str) else None
+    except UnwritableError as error:
+        value = error.value
+    except ValueError as error:
+        raise ValueError(f"is not JSON, or has more than {MAX_JSON_BYTES:,} bytes: {error}") from None
+    if not isinstance(value, dict):
+        raise ValueError("is no JSON object")
+    if not isinstance(value.get("text"), str):
+        raise ValueError(f'has no text "text", but {", ".join(map(shorten, list(value)[:10])) or "nothing"}')
+    return value["text"].encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _wikitext_units(lines: Iterable[str]) -> Iterator[str]:
@@ -228,13 +232,13 @@ def _book_units(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _join_lines(lines: Iterable[str]) -> Iterator[str]:
-    """One paragraph from its lines; Chinese and Japanese are joined without a space.
+    """One paragraph from its lines; Chinese and Japanese are joined to anything without a space.
 
     What is longer than MAX_PARAGRAPH_CHARACTERS is cut after its last whole sentence, or where it has none at the line.
     """
     text = ""
     for line in lines:
-        glue = "" if not text or (IS_CJK.match(text[-1]) and IS_CJK.match(line[0])) else " "
+        glue = "" if not text or IS_CJK.match(text[-1]) or IS_CJK.match(line[0]) else " "
         text += glue + line
         if len(text) > MAX_PARAGRAPH_CHARACTERS:
             *whole, rest = split_sentences(text)
@@ -245,19 +249,30 @@ def _join_lines(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _has_hard_line_breaks(lines: list[str]) -> bool:
-    """Whether most lines end where the next word would have crossed a right margin of at most 120 characters."""
+    """Whether most lines end where the next word would have crossed a right margin.
+
+    That of Chinese text may be so many characters or so many columns.
+    """
     inner = [(line, following) for line, following in itertools.pairwise(lines) if line and following]
-    if len(inner) < 10:
-        return False
-    lengths = sorted(len(line) for line, _ in inner)
-    margin = lengths[int(0.95 * len(lengths))]
-    full = sum(len(line) + _width_of_first_word(following) > margin - 2 for line, following in inner)
-    return 40 <= margin <= 120 and full > 0.7 * len(inner)
+    return len(inner) >= 10 and any(_has_margin(inner, width) for width in (len, _columns))
 
 
-def _width_of_first_word(line: str) -> int:
-    """Columns that a line's beginning would have needed on the line before."""
-    return 1 if IS_CJK.match(line) else 1 + len(line.split(maxsplit=1)[0])
+def _has_margin(inner: list[tuple[str, str]], width: Callable[[str], int]) -> bool:
+    """Whether most lines, each given with the one behind it, are as wide as they can be below a common margin."""
+    longest = sorted((line for line, _ in inner), key=width)[int(0.95 * len(inner))]
+    margin, (least, most) = width(longest), MARGINS
+    full = sum(width(line) + _width_of_first_word(following, width) > margin - 2 for line, following in inner)
+    return least <= _columns(longest) and margin <= most and full > 0.7 * len(inner)
+
+
+def _width_of_first_word(line: str, width: Callable[[str], int]) -> int:
+    """What a line's beginning would have needed on the line before."""
+    return width(line[0]) if IS_CJK.match(line) else 1 + width(line.split(maxsplit=1)[0])
+
+
+def _columns(text: str) -> int:
+    """How wide a text is where ideographs take twice the place of letters."""
+    return len(text) if text.isascii() else sum(1 + (unicodedata.east_asian_width(each) in "WF") for each in text)
 
 
 def _ends_sentence(text: str, start: int, end: int) -> bool:

@@ -72,6 +72,11 @@ class InstanceSettings:
         return self.max_predictions_per_seq * (2 if self.do_permutation else 1)
 
 
+def predictions_needed(masked_lm_prob: float, max_seq_length: int) -> int:
+    """The max_predictions_per_seq that leaves the longest examples their share of masked tokens."""
+    return math.ceil(masked_lm_prob * max_seq_length)
+
+
 @dataclass(frozen=True)
 class MaskingOverrides:
     """Settings of dynamic masks that differ from the data's own; 0: they do not."""
@@ -82,7 +87,7 @@ class MaskingOverrides:
     def apply(self, settings: InstanceSettings) -> InstanceSettings:
         """The settings that masks are drawn by; a share of masked tokens brings its own max_predictions_per_seq."""
         if self.masked_lm_prob:
-            most = math.ceil(self.masked_lm_prob * settings.max_seq_length)
+            most = predictions_needed(self.masked_lm_prob, settings.max_seq_length)
             settings = replace(settings, masked_lm_prob=self.masked_lm_prob, max_predictions_per_seq=most)
         return replace(settings, ngram=self.ngram or settings.ngram)
 

@@ -101,7 +101,8 @@ def find_format(path: Path, data_format: str = "auto") -> str:
         return data_format
     if path.suffix.lower() in _TEXT_TABLES:
         return "names"
-    return "lines" if any(" " in text.partition("\t")[0] for text in read_lines(path) if "\t" in text) else "columns"
+    words = (text.partition("\t")[0].strip() for text in read_lines(path) if "\t" in text)
+    return "lines" if any(" " in several for several in words) else "columns"
 
 
 def _read_columns(path: Path, labelled: bool) -> Iterator[Sentence]:

@@ -106,7 +106,8 @@ def read_table(path: str | Path, names: Sequence[str] = (), header_holds: str = 
 
 def _read_tsv(path: Path) -> NumberedRows:
     for line, text in enumerate(read_lines(path), 1):
-        if text := text.removesuffix("\n").removesuffix("\r"):
+        text = text.removesuffix("\n").removesuffix("\r")
+        if text.strip(" "):
             yield line, text.split("\t")
 
 
@@ -116,7 +117,7 @@ def _read_csv(path: Path) -> NumberedRows:
     line = 1
     try:
         for row in reader:
-            if row:
+            if len(row) > 1 or any(map(str.strip, row)):
                 yield line, row
             line = reader.line_num + 1
     except csv.Error as error:
