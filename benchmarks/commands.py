@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from model_utils.json_files import read_object
 from model_utils.schema import Config, write_config
 
 CONFIG = "config"  # key of a result: the configuration of the command that it comes from
+LEAST_AGREEMENT = 0.95  # of the answers of two sides; random weights leave close calls
 LAST_LINES = 5  # of a log, in the sentence about a command that failed
 
 
@@ -87,15 +89,21 @@ def write_result(file: Path, config: Config, **figures: Any) -> dict[str, Any]:
     return result
 
 
-def add_results(file: Path, results: dict[str, Any]) -> None:
-    """Write results by name into a JSON file, in place of earlier ones of these names; the others stay.
+def add_results(
+    file: Path, results: dict[str, Any], join: Callable[[Any, Any], Any] = lambda earlier, now: now
+) -> None:
+    """Write results by name into a JSON file; the others stay. Processes that write into one file take turns.
 
-    Processes that write into the same one do it one after the other.
+    Args:
+        join: what stands under a name of which there is an earlier result.
     """
     folder = os.open(file.parent, os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
-        write_json(file, (read_object(file) if file.exists() else {}) | results)
+        there = read_object(file) if file.exists() else {}
+        write_json(
+            file, there | {name: join(there[name], now) if name in there else now for name, now in results.items()}
+        )
     finally:
         os.close(folder)
 
@@ -107,11 +115,31 @@ def tell(report: str, figures: dict[str, Any], output: str) -> None:
         write_json(Path(output), figures | {"machine": machine_facts()})
 
 
+WITHOUT_PEERS = ", or give --peers ''"  # what contests do otherwise
+
+
+def need_libraries(*libraries: str, otherwise: str = "") -> None:
+    """Raise a UserError that says what to install, or what to do `otherwise`, where one of them is missing."""
+    for library in libraries:
+        if find_spec(library) is None:
+            raise UserError(f"{library} is not installed: pip install -r requirements-dev.txt{otherwise}")
+
+
 def measure_in_turns(
     config: Any, compare: Callable[[Any, Path], dict[str, Any]], report: Callable[[dict[str, Any]], str]
 ) -> None:
-    """Let `compare` measure in an empty folder, and `tell` what `report` makes of its figures."""
+    """Let `compare` measure in an empty folder, and `tell` what `report` makes of its figures.
+
+    Raises:
+        UserError: what is compared with is not installed, or its answers (agreement, where there are any) are others.
+    """
+    need_libraries("torch", "transformers")
     with Others() as others, tempfile.TemporaryDirectory() as folder:
         figures = compare(config, Path(folder))
     facts = {"config": config.to_dict(), "disturbance": others.share}
     tell(f"{report(figures)}\n{describe_others(others.share)}", figures | facts, config.output)
+    if (agreement := figures.get("agreement", 1.0)) < LEAST_AGREEMENT:
+        raise UserError(
+            f"both sides agree in {agreement:.1%} of the answers, needed are {LEAST_AGREEMENT:.0%}: they do not do the "
+            "same work, and the figures compare nothing"
+        )

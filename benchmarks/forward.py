@@ -11,8 +11,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from benchmarks.commands import WITHOUT_PEERS, need_libraries
 from benchmarks.contest import ContestConfig, conclude, facts_of, hold
-from benchmarks.pretraining import OWN_KEYS, SEED, described_software, need_libraries, random_batch
+from benchmarks.pretraining import OWN_KEYS, SEED, described_software, random_batch
 from model_utils import native_code
 from model_utils.config import run_main
 from model_utils.device import setup_device
@@ -104,7 +105,8 @@ class TransformersForward:
     def __init__(
         self, config: AlbertConfig, columns: dict[str, np.ndarray], way: str, weights: dict[str, np.ndarray]
     ) -> None:
-        need_libraries("torch", "transformers", *(("onnx", "onnxruntime") if way == "onnxruntime" else ()))
+        libraries = "torch", "transformers", *(("onnx", "onnxruntime") if way == "onnxruntime" else ())
+        need_libraries(*libraries, otherwise=WITHOUT_PEERS)
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is to be downloaded
         import torch
         import transformers

@@ -18,6 +18,7 @@ from benchmarks.random_model import random_models
 from benchmarks.transformers_answers import TASKS, AnswersConfig
 from benchmarks.turns import Contender
 from model_utils.config import run_main
+from model_utils.errors import ConfigError
 from model_utils.schema import Config, option
 from src.albert_config import PRESETS
 from src.data.text_tables import read_table
@@ -43,6 +44,10 @@ class PredictionConfig(Config):
     batch_sizes: tuple[str, ...] = option(("1", "8", "32"), "of transformers, of which the fastest is chosen first")
     rounds: int = option(7, "turns of each side", minimum=1)
     output: str = option("", "JSON file for the figures; empty: none")
+
+    def validate(self) -> None:
+        if wrong := [size for size in self.batch_sizes or ("",) if not size.isdecimal() or int(size) < 1]:
+            raise ConfigError(f"batch_sizes holds {wrong[0]!r}, allowed are whole numbers from 1, at least one of them")
 
 
 def records_of(config: PredictionConfig) -> Iterator[dict[str, str]]:

@@ -8,13 +8,12 @@ import sys
 import time
 from functools import partial
 from importlib.metadata import version
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
+from benchmarks.commands import WITHOUT_PEERS, need_libraries
 from model_utils.device import Device, nvidia_gpus, setup_device
-from model_utils.errors import UserError
 from src.albert_config import RUN_KEYS, AlbertConfig
 from src.conversion.weight_names import TIED_COPIES, hugging_face_names
 
@@ -54,13 +53,6 @@ def described_software(device: Device, fused: bool) -> dict[str, str]:
     software = f"mindspore {version('mindspore')}, numpy {version('numpy')}, Python {sys.version.split()[0]}"
     software += ", layers fused" if fused else ""
     return {"device": gpu or device.target, "software": software}
-
-
-def need_libraries(*libraries: str) -> None:
-    """Raise a UserError that says what to install where one of them is missing."""
-    for library in libraries:
-        if find_spec(library) is None:
-            raise UserError(f"{library} is not installed: pip install -r requirements-dev.txt, or give --peers ''")
 
 
 class OurUpdates:
@@ -137,7 +129,7 @@ class TransformersUpdates:
     def __init__(
         self, config: AlbertConfig, columns: dict[str, np.ndarray], way: str, weights: dict[str, np.ndarray]
     ) -> None:
-        need_libraries("torch", "transformers")
+        need_libraries("torch", "transformers", otherwise=WITHOUT_PEERS)
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is to be downloaded
         import torch
         import transformers

@@ -198,6 +198,27 @@ def figures_of(training: PretrainConfig, minutes: float) -> dict[str, float]:
     }
 
 
+def joined(earlier: list[dict[str, Any]], runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Runs of a rung with those of earlier ones that had another seed or compute_type, and as many updates."""
+    made = {(run["seed"], run["compute_type"]) for run in runs}
+    kept = [
+        run
+        for run in earlier
+        if (run["seed"], run["compute_type"]) not in made and run["updates"] == runs[0]["updates"]
+    ]
+    return sorted([*kept, *runs], key=lambda run: (run["compute_type"] != "float32", run["seed"]))
+
+
+def table_of(results: dict[str, Any]) -> str:
+    """The table of a file of results: a row for each rung and type."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for name, result in sorted(results.items()):
+        for run in result["runs"]:
+            of_type = "" if run["compute_type"] == "float32" else f", {run['compute_type']}"
+            rows.setdefault(name + of_type, []).append(run)
+    return table(rows)
+
+
 def table(results: dict[str, list[dict[str, Any]]]) -> str:
     """The figures of all rungs in markdown; of several runs, mean and standard deviation."""
     lines = ["| rung | " + " | ".join(heading for heading, _ in COLUMNS.values()) + " |"]
@@ -273,9 +294,14 @@ def main(config: RecipesConfig) -> None:
             figures = ladder.run(name, rung, budgets[name], seed)
             kept = {key: figures[key] for key in (*COLUMNS, "machine")}
             runs.append({"seed": seed, "compute_type": figures[CONFIG]["compute_type"]} | kept)
-        add_results(file, {name: {"question": rung.question, "minutes": budgets[name]["minutes"], "runs": runs}})
+        facts = {"question": rung.question, "minutes": budgets[name]["minutes"]}
+        add_results(
+            file,
+            {name: {**facts, "runs": runs}},
+            lambda earlier, now: {**now, "runs": joined(earlier["runs"], now["runs"])},
+        )
         logger.info(table({name: runs}).splitlines()[-1])
-    print(table({name: result["runs"] for name, result in sorted(read_object(file).items())}))
+    print(table_of(read_object(file)))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from benchmarks.pretraining import need_libraries
+from benchmarks.commands import need_libraries
 from benchmarks.turns import Contender
 from model_utils.config import run_main
 from model_utils.device import setup_device
@@ -98,9 +98,6 @@ class PrepackedProducts:
 class TorchProducts:
     """As torch has them."""
 
-    def __init__(self) -> None:
-        need_libraries("torch")
-
     def gflops(self, shape: Shape, repeats: int) -> list[float]:
         """10^9 operations a second of each form."""
         import torch
@@ -132,6 +129,7 @@ def speeds(shape: Shape, repeats: int, products: list[Callable[[], object]]) -> 
 
 def main(config: ProductsConfig) -> None:
     """Measure and print a table."""
+    need_libraries("torch")
     sizes = PRESETS[config.albert_network]
     hidden, inside = sizes.hidden_size, sizes.intermediate_size
     logger.info(f"GFLOP/s, float32, {len(os.sched_getaffinity(0))} cores, the fastest of {config.repeats}")

@@ -108,7 +108,7 @@ def write_checkpoint(path: Path, values: Mapping[str, Tensor], loop_state: dict[
         for leftover in folder.glob("unfinished-*.tmp"):  # MindSpore's own temporary name
             leftover.unlink()
         raise CheckpointError(
-            f"{path} could not be written: {error}; older checkpoints in {folder} are whole, the run resumes from them"
+            f"{path} could not be written: {error}; older checkpoints in {folder}, if there are any, are whole"
         ) from error
 
 

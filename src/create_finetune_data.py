@@ -80,6 +80,10 @@ def read_examples(
     has_label = labelled or table.has(columns.label)
     wanted = [columns.text_a, *([columns.text_b] * bool(columns.text_b)), *([columns.label] * has_label)]
     places = [table.place(column) for column in wanted]
+    if not columns.names and not {*wanted} <= {*table.names}:  # by number, as where there is no header
+        logger.info(
+            f"{path}: its first line is taken for the header ({', '.join(table.names)[:200]}), see column_names"
+        )
     examples = []
     for line, row in table.rows:
         try:

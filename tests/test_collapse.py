@@ -30,8 +30,8 @@ def test_seeds_that_answer_with_the_majority_class_are_named(
     changes = {"epoch_num": 1, "num_seeds": 2, "seed": 3}
     run_classifier.main(load_config(ClassifierConfig, classifier_arguments(tmp_path, tmp_path / "run", **changes)))
     sentence = (
-        "collapsed: on the development set the label of every text is 'good', so nothing was learnt; try a quarter of "
-        "the learning rate (0.005 -> 0.00125), a warm-up twice as long, or another seed"
+        "collapsed: on the development set the label of every row is 'good', which is no better than one answer for "
+        "all; try a quarter of the learning rate (0.005 -> 0.00125), a warm-up twice as long, or another seed"
     )
     for seed in (3, 4):
         results = json.loads((tmp_path / f"run/seed-{seed}/eval_results.json").read_text())
@@ -45,7 +45,9 @@ def test_seeds_that_answer_with_the_majority_class_are_named(
 @pytest.mark.parametrize(
     ("scores", "right", "collapse"),
     [
-        ([[1, 0], [3, 2], [0, -1]], [0, 1, 1], "the label of every text is 'bad'"),
+        ([[1, 0], [3, 2], [0, -1]], [0, 1, 1], "the label of every row is 'bad'"),
+        ([[1, 0]] * 199 + [[0, 1]], [1] * 110 + [0] * 90, "the label of 99.5% of the rows is 'bad'"),
+        ([[1, 0]] * 199 + [[0, 1]], [0] * 199 + [1], ""),
         ([[1, 0], [3, 2], [0, 1]], [0, 1, 1], ""),
         ([[1, 0], [3, 2], [0, -1]], [0, 0, 0], ""),
         ([[2.5], [2.504], [2.5]], [1.0, 2.0, 3.0], "the score of every text is about 2.5"),
@@ -65,7 +67,7 @@ def test_classes_and_scores(tmp_path: Path, scores: list, right: list | None, co
     assert result.collapse == collapse
 
 
-@pytest.mark.parametrize(("favourite", "collapse"), [(1, "the answer to every question is 'B'"), (None, "")])
+@pytest.mark.parametrize(("favourite", "collapse"), [(1, "the answer of every row is 'B'"), (None, "")])
 def test_choices(favourite: int | None, collapse: str) -> None:
     right = np.array([0, 1, 2])
     arrays = {"labels": right, "levels": np.zeros(3, int), "question_ids": np.array(["a", "b", "c"])}

@@ -50,6 +50,15 @@ def test_nothing_found_and_nothing_there_is_zero() -> None:
     assert scores == {"f1": 0.0, "precision": 0.0, "recall": 0.0, "tag_accuracy": 1.0}
 
 
+def test_figures_of_labels_do_not_depend_on_what_is_found() -> None:
+    """Those of several seeds are averaged."""
+    names = {"f1_A", "f1_B"}
+    for predicted in (["O", "O"], ["B-A", "O"], ["B-A", "B-B"]):
+        scores = entity_scores([["B-A", "O"]], [predicted], ["O", "B-A", "I-A", "B-B"])
+        assert {name for name in scores if name.startswith("f1_")} == names
+    assert not any(name.startswith("f1_") for name in entity_scores([["B-A"]], [["B-A"]], ["O", "B-A", "I-A"]))
+
+
 def test_tag_names_hold_pairs_that_do_not_occur() -> None:
     tags = ["O", "S-ORG", "B-PER", "E-PER", "M-PER"]
     per = ["B-PER", "M-PER", "E-PER", "S-PER"]

@@ -17,7 +17,7 @@ from src.training.ranks import Ranks
 from src.training.run_folder import RunFolder
 from src.training.run_plan import RunPlan
 from src.training.trainer import Trainer
-from tests.helpers.numpy_loop import NoSignals, Rows, Step, log, make_config, make_facts, one_phase
+from tests.helpers.numpy_loop import NoSignals, Rows, Step, fit, log, make_config, make_facts, one_phase
 
 
 class Clock:
@@ -65,6 +65,36 @@ def test_the_time_of_earlier_sessions_counts(tmp_path: Path) -> None:
     step = Step()
     trainer = timed(tmp_path, 10.0, step, max_train_hours=1)
     assert trainer.progress.step < 10 and step.elapsed[0] > 0.6
+
+
+def test_a_run_that_is_stopped_in_its_last_seconds_still_ends_with_its_record(tmp_path: Path) -> None:
+    """The clock goes on between the decision that it is not over and the state that is saved."""
+
+    class Stopped(Step):
+        def train(self, micro_batches: list, *pace: float) -> dict[str, Tensor]:
+            if int(self.tried.asnumpy()) == 8:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return super().train(micro_batches, *pace)
+
+    with pytest.raises(SystemExit):
+        timed(tmp_path, 10.0, Stopped(), max_train_hours=1)
+    (last,) = (number for number, _ in list_checkpoints(tmp_path))
+    assert last == 9
+    timed(tmp_path, 10.0, Step(), max_train_hours=1)
+    assert log(tmp_path)[-1]["step"] == list_checkpoints(tmp_path)[0][0] > 9
+
+
+def test_a_rate_that_never_falls_and_phases_that_never_come_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    for warm_up, told in ((12, True), (9, False)):
+        settings = {"max_train_hours": 1, "optimizer_cfg.AdamWeightDecay.warmup_steps": warm_up}
+        timed(tmp_path / str(warm_up), 10.0, Step(), **settings)
+        sentence = f"the run ended within the warm-up of {warm_up} updates, so that the learning rate never fell"
+        assert (sentence in capsys.readouterr().out) == told
+    config = make_config(tmp_path / "three")
+    fit(config, phases=Phases([Phase(Rows(), 2, 0.98), Phase(Rows(), 2, 0.02)]))
+    assert "the run ended in phase 1 of 2: the others got no update" in capsys.readouterr().out
 
 
 def test_all_ranks_go_by_the_clock_of_rank_0(tmp_path: Path) -> None:

@@ -177,14 +177,17 @@ def test_figures_of_rungs_are_added_to_those_of_other_machines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     figures = dict.fromkeys(pretraining_recipes.COLUMNS, 2.0) | {"machine": {"cores": 2}}
-    figures["config"] = {"data_dir": "d", "compute_type": "bfloat16"}
+    figures |= {"updates": 5, "config": {"data_dir": "d", "compute_type": "bfloat16"}}
     monkeypatch.setattr(pretraining_recipes.Ladder, "run", lambda *_: figures)
     for name in ("text", "held"):
         (tmp_path / name).write_text("A sentence.")
     write(tmp_path, a="question: Why?")
     add_results(tmp_path / "u.json", {"a": {"updates": 5, "minutes": 15.0}})
     other = dict.fromkeys(pretraining_recipes.COLUMNS, 1.0)
-    add_results(tmp_path / "r.json", {"b": {"runs": [other]}})
+    other |= {"seed": 12345, "compute_type": "float32"}
+    earlier = [other | {"updates": updates} for updates in (5, 4)]
+    again = other | {"updates": 5, "compute_type": "bfloat16", "below_unigram": 1.5}
+    add_results(tmp_path / "r.json", {"b": {"runs": [other]}, "a": {"runs": [*earlier, again]}})
     config = RecipesConfig(
         rungs=(str(tmp_path / "a.yaml"),),
         text=tmp_path / "text",
@@ -198,10 +201,12 @@ def test_figures_of_rungs_are_added_to_those_of_other_machines(
     pretraining_recipes.main(config)
     written = read_object(tmp_path / "r.json")["a"]
     assert (written["question"], written["minutes"]) == ("Why?", 15.0)
-    assert [run["below_unigram"] for run in written["runs"]] == [2.0, 2.0] and "config" not in written["runs"][0]
-    assert written["runs"][0]["compute_type"] == "bfloat16"
+    assert "config" not in written["runs"][1]
+    runs = [(run["seed"], run["compute_type"], run["below_unigram"]) for run in written["runs"]]
+    # Runs of another type stay and have a row of their own; of the same seed and type the last one counts.
+    assert runs == [(12345, "float32", 1.0), (12345, "bfloat16", 2.0), (12346, "bfloat16", 2.0)]
     printed = capsys.readouterr().out
-    assert "| a | 2 ± 0 |" in printed and "| b | 1 |" in printed
+    assert "| a | 5 |" in printed and "| a, bfloat16 | 5 ± 0 |" in printed and "| b | 1 |" in printed
 
 
 def test_the_seconds_of_updates_are_measured_in_every_phase(tmp_path: Path) -> None:

@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 import run_classifier
-from model_utils.errors import CheckpointError, ConfigError, DataError
+from model_utils.errors import CheckpointError, ConfigError, DataError, UserError
 from model_utils.schema import load_config
 from src.assessment_method import assess
 from src.checkpoint_files import find_checkpoint, list_checkpoints
 from src.create_finetune_data import ReadySplit
+from src.model_folder import ModelFolder
 from src.tasks import parse_task_info
 from src.tasks.classification import ClassifierConfig, ClassifierTask, CustomExamples
 from src.tasks.finetuning import find_tokenizer
@@ -233,6 +234,13 @@ def test_weights_of_another_head_are_refused(data: Path, run: Path, tmp_path: Pa
     [
         ({"max_seq_length": 64}, "max_seq_length is 64, allowed is at most the model's max_position_embeddings"),
         ({"num_class": 3}, "num_class is 3, but there are 2 labels"),
+        ({"num_class": 1, "label_list": "bad,good"}, "label_list mean nothing here: the task is a regression"),
+        ({"task_name": "sts-b", "num_class": 5}, "num_class above 1 and label_list mean nothing here"),
+        ({"seed": 2**32 - 1, "num_seeds": 2}, "seed is 4294967295 and num_seeds 2: the last one is above 4294967295"),
+        (
+            {"do_train": False, "load_finetune_checkpoint_path": "x", "num_seeds": 2},
+            "num_seeds means nothing while do_train is false",
+        ),
         ({"assessment_method": "spearman_correlation"}, "belongs to regressions"),
         (
             {"albert_cfg.type_vocab_size": 1, "text_b_column": "label"},
@@ -343,8 +351,46 @@ def test_development_examples_are_those_that_the_weights_were_chosen_by(
     task = ClassifierTask(again, tokenizer, known)
     assert [one.line for one in task.examples.read("dev")] == [one.line for one in training.examples.read("dev")]
     assert "a share of 0.2 of the training file, by seed 7" in capsys.readouterr().out
-    elsewhere = ClassifierTask(again, tokenizer, known.model_copy(update={"dev_split": None}))
-    assert elsewhere.examples.read("dev") != task.examples.read("dev")
+    with pytest.raises(ConfigError, match=r"task\.json names no share of the training file that was kept out"):
+        ClassifierTask(again, tokenizer, known.model_copy(update={"dev_split": None}))
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_fewer_rows_than_a_batch_are_a_sentence(data: Path, tmp_path: Path, dry_run: bool) -> None:
+    config = config_of(data, tmp_path / "run", max_train_samples=6, dry_run=dry_run)
+    with pytest.raises(ConfigError, match="the data has fewer rows than one batch of 16: lower the batch size"):
+        run_classifier.main(config)
+
+
+def test_a_rare_label_may_stand_in_the_share_for_development_alone(data: Path, tmp_path: Path) -> None:
+    write_table(tmp_path / "train.tsv", 40, 4)
+    settings = {"data_dir": tmp_path, "dev_file": "", "train_file": "", "test_file": ""}
+    config = config_of(data, tmp_path / "run", **settings)
+    tokenizer = find_tokenizer(config)
+    line = ClassifierTask(config, tokenizer).examples.read("dev")[0].line
+    rows = (tmp_path / "train.tsv").read_text().splitlines()
+    rows[line - 1] = rows[line - 1].rsplit("\t", 1)[0] + "\trare"
+    (tmp_path / "train.tsv").write_text("\n".join(rows) + "\n")
+    assert ClassifierTask(config, tokenizer).labels == ["bad", "good", "rare"]
+
+
+def test_predictions_alone_leave_the_figures_of_the_run(data: Path, run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    figures = read(run / "eval_results.json")
+    (tmp_path / "run/predictions_test.tsv").unlink()
+    weights = {"load_finetune_checkpoint_path": tmp_path / "run", "do_train": False}
+    run_classifier.main(config_of(data, None, do_eval=False, do_predict=True, **weights))
+    assert read(tmp_path / "run/eval_results.json") == figures and (tmp_path / "run/predictions_test.tsv").exists()
+
+
+def test_weights_whose_outputs_are_no_numbers_are_not_scored(data: Path, run: Path, tmp_path: Path) -> None:
+    model = ModelFolder.load(run)
+    head = next(name for name in model.weights if name.startswith("classifier."))
+    broken = model.with_weights(model.weights | {head: np.full_like(model.weights[head], np.inf)})
+    broken.save(tmp_path / "run")
+    config = config_of(data, None, do_train=False, load_finetune_checkpoint_path=tmp_path / "run")
+    with pytest.raises(UserError, match=r"the network's outputs for .* are not finite: it diverged"):
+        run_classifier.main(config)
 
 
 def test_polarity_files_stand_in_place_of_the_folders_training_file(data: Path, tmp_path: Path) -> None:
@@ -400,3 +446,14 @@ def test_labels_of_ready_features_are_those_of_the_task(data: Path, labels: list
     records = SimpleNamespace(columns=["label_ids"], array=lambda _: np.array(labels, dtype))
     with pytest.raises(DataError, match=rf"rows.tfrecord holds the label {found}, allowed are .* from 0 to 1"):
         task.check_ready(records, Path("rows.tfrecord"))
+
+
+def test_ready_features_without_labels_and_labels_for_scores_are_refused(data: Path) -> None:
+    config = config_of(data, None, do_train=False, load_finetune_checkpoint_path=data)
+    classes = ClassifierTask(config.replace(label_list=("bad", "good")), find_tokenizer(config))
+    with pytest.raises(DataError, match=r"rows\.mindrecord holds no labels, which training and evaluation need"):
+        classes.check_ready(SimpleNamespace(columns=["input_ids"]), Path("rows.mindrecord"))
+    scores = ClassifierTask(config.replace(num_class=1), find_tokenizer(config))
+    records = SimpleNamespace(columns=["label_ids"], facts={"labels": ["bad", "good"]})
+    with pytest.raises(DataError, match="holds the labels bad, good, needed are scores: num_class is 1"):
+        scores.check_ready(records, Path("rows.mindrecord"))

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from model_utils.errors import DataError
-from src.training.run_log import LOG_FILE, read_log
+from src.training.event_file import EventFile
+from src.training.run_log import LOG_FILE, RunLog, read_log
 
 
 def test_damaged_lines_are_reported_and_the_others_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -29,6 +30,33 @@ def test_damaged_lines_are_reported_and_the_others_kept(tmp_path: Path, caplog: 
     said = caplog.messages
     assert [int(sentence.split(": line ")[1].split()[0].rstrip(":")) for sentence in said] == [2, 4, 5, 6, 7, 8, 11]
     assert all(sentence.endswith("; passed over") for sentence in said)
+
+
+def test_a_full_disk_is_an_error_where_it_is_met(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer in a thread would die unseen, and the run wait for it without end."""
+    events = EventFile(tmp_path, 1)
+    events.add_scalar("train/loss", 2.5, 1)
+    events.flush()
+    content = next(tmp_path.glob("events.out.tfevents.*")).read_bytes()
+    assert b"train/loss" in content and b"brain.Event:2" in content
+
+    def write(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tensorboardX.record_writer.RecordWriter.write", write)
+    for number in range(100):
+        with pytest.raises(OSError, match="No space left"):
+            events.add_scalar("train/loss", 2.5, number)
+
+
+def test_baselines_of_evaluations_are_not_those_of_training(tmp_path: Path) -> None:
+    numbers = {"epoch": 1.0, "learning_rate": 0.1, "skipped_steps": 0, "examples_per_s": 1.0, "tokens_per_s": 1.0}
+    record = {"step": 1, "loss": 0.5, "accuracy": 0.9, **numbers, "mfu": None, "eta_s": None, "eval_accuracy": 0.6}
+    for name, training in (("accuracy", " (baseline 0.620)"), ("eval_accuracy", "")):
+        log = RunLog(tmp_path, ("loss", "accuracy"), 9, 0, {name: {"baseline": 0.62}})
+        first, second = log.sentence(record).split("\n")
+        assert f"accuracy 0.9000{training}  lr" in first and second.endswith("accuracy 0.6000 (baseline 0.620)")
+        log.close()
 
 
 def test_a_folder_in_its_place(tmp_path: Path) -> None:

@@ -115,6 +115,17 @@ def test_label_list_needs_tags(shared: Path, tmp_path: Path) -> None:
         config_of(shared, tmp_path, save_finetune_checkpoint_path=tmp_path / "run", label_list="O,PER")
 
 
+def test_a_rare_tag_may_stand_in_the_share_for_development_alone(tmp_path: Path) -> None:
+    sentences = [f"word{number} B-A\nis O\n" for number in range(20)]
+    file = tmp_path / "train.txt"
+    file.write_text("\n".join(sentences))
+    settings = {"train_file": file, "save_finetune_checkpoint_path": tmp_path / "run"}
+    config = load_config(NerConfig, arguments({}, settings))
+    line = NerTask(config, None).read("dev")[0].line
+    file.write_text("\n".join(sentences).replace(f"word{(line - 1) // 3} B-A", f"word{(line - 1) // 3} B-RARE"))
+    assert NerTask(config, None).labels == ["O", "B-A", "B-RARE"]
+
+
 def test_the_name_of_the_texts_column_is_known(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("id,review,dish_name\n1,a fine soup,soup\n2,a dull soup,soup\n")
     (tmp_path / "train.txt").write_text("soup B-DISH\n")

@@ -128,8 +128,13 @@ def test_columns_by_name_or_number(tmp_path):
     assert read_table(path).has("3") and not read_table(path).has("4") and not read_table(path).has("0")
 
 
-def test_a_name_wins_over_a_number(tmp_path):
+def test_a_name_wins_over_a_number_and_says_so(tmp_path, caplog):
+    """A first line of an example may end with a label that looks like a number."""
     assert rows_of(write(tmp_path, "a.tsv", "2\t1\na\tb\n"), ["1", "2"]) == [(2, ["b", "a"])]
+    assert "a.tsv: 1 is taken for the name of column 2, not for a number" in caplog.text
+    caplog.clear()
+    assert rows_of(write(tmp_path, "a.tsv", "1\t7\na\tb\n"), ["1", "2", "7"]) == [(2, ["a", "b", "b"])]
+    assert not caplog.text
 
 
 def test_a_file_without_header(tmp_path):

@@ -54,10 +54,13 @@ def find_entities(tags: Sequence[str]) -> list[EntitySpan]:
     return entities
 
 
-def entity_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, float]:
+def entity_scores(
+    gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], tags: Iterable[str] = ()
+) -> dict[str, float]:
     """F1, precision and recall of entities, of which label and both ends must be right, and accuracy of tags.
 
-    Where there is more than one label, f1_LABEL too. A figure that is not defined is 0.
+    Where there is more than one label, f1_LABEL too, of those that occur here or in `tags`, which may. A figure that is
+    not defined is 0.
     """
     wanted, found, right = Counter(), Counter(), Counter()
     same = 0
@@ -73,7 +76,7 @@ def entity_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[st
         "recall": right.total() / max(1, wanted.total()),
         "tag_accuracy": same / max(1, sum(map(len, gold))),
     }
-    labels = sorted(wanted | found)
+    labels = sorted({*wanted, *found, *(entity.label for tag in tags for entity in find_entities([tag]))})
     if len(labels) > 1:
         metrics |= {f"f1_{label}": _f1(right[label], found[label], wanted[label]) for label in labels}
     return metrics

@@ -13,6 +13,7 @@ import contextlib
 import csv
 import io
 import itertools
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from model_utils.files import open_file
 from model_utils.json_files import parse_json
 from src.utils import read_lines
 
+logger = logging.getLogger(__name__)
 MOST_NAMES = 20  # of columns in an error sentence
 LONGEST_FIELD = 2**31 - 1  # characters of CSV; Python allows 131,072 unless it is told otherwise
 Row = list[str | None]  # None: the value is no text, number or truth value
@@ -48,7 +50,15 @@ class Table:
             raise DataError(f"{self.path} has no column {shorten(column)}, it has {len(self.names)}: {there}")
         if self.names.count(column) > 1:
             raise DataError(f"{self.path} has {self.names.count(column)} columns {column!r}; name one by its number")
-        return self.names.index(column) if column in self.names else int(column) - 1
+        if column not in self.names:
+            return int(column) - 1
+        place = self.names.index(column)
+        if column.isdecimal() and place != int(column) - 1 and int(column) <= len(self.names):
+            logger.warning(
+                f"{self.path}: {column} is taken for the name of column {place + 1}, not for a number; where the first "
+                "line is no header, say so with column_names"
+            )
+        return place
 
     def name_of(self, column: str) -> str:
         """The name of a column, given as for `place`."""

@@ -17,7 +17,7 @@ from src.tasks.answerer import Record
 from src.tasks.fill_mask import MaskAnswerer
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
-from src.training.network_outputs import WORKING_MEMORY, OutputTable
+from src.training.network_outputs import WORKING_MEMORY, OutputTable, are_finite
 
 _RECORDS_AT_ONCE = 1024  # whose rows and outputs are kept at the same time
 _OUTPUTS_AT_ONCE = WORKING_MEMORY // 16  # float32 numbers, each of them about four times while they are computed
@@ -94,7 +94,7 @@ class Predictor:
     def _answer(self, items: list[Any]) -> list[Record]:
         features = self._answerer.features(items)
         outputs = self._run(features)
-        if not all(np.isfinite(getattr(output, "values", output)).all() for output in outputs.values()):
+        if not are_finite(outputs):
             if len(items) > 1:  # one record's fault is not to be the others'
                 return [answer for item in items for answer in self._answer([item])]
             return [{"error": "the network's outputs are not finite: its weights may be damaged"}]

@@ -37,7 +37,17 @@ from src.tasks.answerer import Answer, Answerer, Outputs, Probability, Record, l
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.glue import GLUE_TASKS, read_glue, write_submission
 from src.tasks.prediction_table import write_prediction_table
-from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, Shapes, Task, TaskSpec, dense_shapes
+from src.tasks.spec import (
+    EvaluationResult,
+    Head,
+    PreparedSplit,
+    RecordField,
+    Shapes,
+    Task,
+    TaskSpec,
+    dense_shapes,
+    describe_one_answer,
+)
 from src.tasks.task_info import LabelledInfo, TaskInfo, choose_dev_split
 from src.tokenization import FullTokenizer
 
@@ -112,6 +122,8 @@ class ClassifierTask(Task):
         self.dev_splits, self.test_splits = self.examples.dev_splits, self.examples.test_splits
         self.pairs = bool(self.examples.columns.text_b)
         self.regression = not self.glue.labels if self.glue else config.num_class == 1
+        if self.regression and (config.num_class > 1 or config.label_list):
+            raise ConfigError("num_class above 1 and label_list mean nothing here: the task is a regression of scores")
         self.labels = [] if self.regression else self._find_labels()
         usual = "spearman_correlation" if self.regression else "accuracy"
         self.method = config.assessment_method or (self.glue.metric if self.glue else usual)
@@ -154,7 +166,9 @@ class ClassifierTask(Task):
             named = [str(number) for number in range(config.num_class)]
             labels = read_facts(facts_of(path)).get("labels", named) if path.suffix == SUFFIX else named
         else:
-            labels = find_labels(self.examples.read(TRAIN))
+            # Of the whole file: a rare one may stand in the share for development alone.
+            in_share = self.examples.read("dev") if self.examples.dev_split else []
+            labels = find_labels([*self.examples.read(TRAIN), *in_share])
         if len(labels) < 2 or config.num_class not in (0, len(labels)):
             raise ConfigError(
                 f"num_class is {config.num_class}, but there are {len(labels)} labels ({', '.join(labels)}); it must "
@@ -175,7 +189,11 @@ class ClassifierTask(Task):
         return super().ready_facts() | {"labels": self.labels or None}
 
     def check_ready(self, records: RecordSet, path: Path) -> None:
-        if self.regression or "label_ids" not in records.columns:
+        if "label_ids" not in records.columns:
+            raise DataError(f"{path} holds no labels, which training and evaluation need")
+        if self.regression:
+            if named := records.facts.get("labels"):
+                raise DataError(f"{path} holds the labels {', '.join(named)}, needed are scores: num_class is 1")
             return
         labels, most = records.array(LABELS), len(self.labels) - 1
         wrong = labels if labels.dtype.kind == "f" else labels[(labels < 0) | (labels > most)]
@@ -199,9 +217,7 @@ class ClassifierTask(Task):
     def _describe_collapse(self, predictions: np.ndarray, right: np.ndarray) -> str:
         if self.regression and predictions.std() < CONSTANT * right.std():
             return f"the score of every text is about {predictions.mean():.3g}"
-        if not self.regression and np.ptp(predictions) == 0 < np.ptp(right):
-            return f"the label of every text is {self.labels[predictions[0]]!r}"
-        return ""
+        return "" if self.regression else describe_one_answer("label", predictions, right, self.labels)
 
     def _submission(self, split: str) -> str:
         """Name of the file that GLUE's server takes, "" for none."""

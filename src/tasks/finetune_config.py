@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from model_utils.config import EPOCHS, ROWS, UPDATES
+from model_utils.config import EPOCHS, ROWS, SEED, UPDATES
 from model_utils.errors import ConfigError
 from model_utils.schema import ANY, SAME_PLACE, option
 from src.albert_config import LENGTH
@@ -128,6 +128,12 @@ class FinetuneConfig(TrainingConfig):
             raise ConfigError("schema_file_path means nothing here: this task reads no TFRecords")
         if not (self.do_train or self.do_eval or self.do_predict):
             raise ConfigError("do_train, do_eval and do_predict are all false: nothing is left to do")
+        if self.num_seeds > 1 and not self.do_train:
+            raise ConfigError("num_seeds means nothing while do_train is false: evaluate the seeds' folders one by one")
+        if self.seed + self.num_seeds - 1 > SEED:
+            raise ConfigError(
+                f"seed is {self.seed} and num_seeds {self.num_seeds}: the last one is above {SEED}, the most allowed"
+            )
         if self.do_train:
             evaluating = "do_eval" if self.do_eval else "do_predict" if self.do_predict else ""
             if evaluating and not self.enable_save_ckpt:

@@ -33,6 +33,7 @@ from src.training.network_outputs import predict_rows
 from src.training.phases import Phase, Phases
 from src.training.ranks import ranks_of
 from src.training.run_folder import RunFolder, check_run_folder
+from src.training.run_log import EVAL_PREFIX
 from src.training.run_plan import RunFacts, plan_precision, plan_run
 from src.training.train_step import TrainStep, build_step
 from src.training.trainer import Trainer
@@ -61,7 +62,10 @@ def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
     root = Path(config.save_finetune_checkpoint_path)
     if config.dry_run:
         check_run_folder(root, config)
-        dry_run(work.build(RunFolder(root, config, writer=work.ranks.writer), config))
+        dry_run(
+            work.build(RunFolder(root, config, writer=work.ranks.writer), config),
+            kept=f" but features in {config.feature_dir}",
+        )
         return
     output = Path(config.output_path) if config.output_path else root
     results: dict[str, dict[str, float]] = {}
@@ -147,8 +151,8 @@ def describe_collapse(collapse: str, config: FinetuneConfig) -> str:
     rate = config.optimizer_settings()["learning_rate"]
     quarter = "a quarter of the learning rate" + (f" ({rate:g} -> {rate / 4:g})" if config.do_train else "")
     return (
-        f"collapsed: on the development set {collapse}, so nothing was learnt; try {quarter}, a warm-up twice as long, "
-        "or another seed"
+        f"collapsed: on the development set {collapse}, which is no better than one answer for all; try {quarter}, a "
+        "warm-up twice as long, or another seed"
     )
 
 
@@ -183,9 +187,9 @@ class Finetuning:
         """Data, model, optimizer, step and loop of one seed; what earlier seeds have compiled is used again."""
         task, ranks = self.task, self.ranks
         data = self.data.batches(TRAIN, task.spec.losses.weight_columns, config.seed)
-        check_memory(self.architecture, data.most_tokens)
         batches = data.batches_per_epoch
         plan = plan_run(config, config.epoch_num, data.rows_at_once, batches)
+        check_memory(self.architecture, data.most_tokens)
         phases = Phases([Phase(data, config.accumulation_steps)])
         if self.step is None:
             scores = task.spec.scores(self.architecture, task.task_info)
@@ -207,7 +211,10 @@ class Finetuning:
             ranks,
             initialise=lambda: self.initialise(network),
             evaluation=self.evaluation(network, eval_steps) if config.do_eval else None,
-            baselines={name: {"baseline": value} for name, value in self.data.baseline(task.dev_splits[0]).items()},
+            baselines={
+                EVAL_PREFIX + name: {"baseline": value}
+                for name, value in self.data.baseline(task.dev_splits[0]).items()
+            },
             utilisation=Utilisation(self.architecture, task.spec.texts_per_row, self.data.reads_tokens),
         )
 
@@ -278,7 +285,8 @@ class Finetuning:
                 result.write(output)
         report.log()
         if self.ranks.writer:
-            report.write(output, checkpoint=contents.path.name, step=step)
+            if report.metrics:  # without labels there is nothing to say, and what was found for others stays
+                report.write(output, checkpoint=contents.path.name, step=step)
             logger.info(f"results and predictions are in {output}")
         return report
 

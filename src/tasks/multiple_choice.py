@@ -22,7 +22,16 @@ from src.finetune_eval_model import MultipleChoiceScores
 from src.tasks.answerer import Answer, Answerer, Outputs, Probability, Record, likeliest_name, text_of
 from src.tasks.finetune_config import FinetuneConfig, finetuning_optimizers
 from src.tasks.prediction_table import write_prediction_table
-from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, Task, TaskSpec, dense_shapes
+from src.tasks.spec import (
+    EvaluationResult,
+    Head,
+    PreparedSplit,
+    RecordField,
+    Task,
+    TaskSpec,
+    dense_shapes,
+    describe_one_answer,
+)
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
 from src.training.training_config import OptimizerConfig
@@ -85,8 +94,7 @@ class RaceTask(Task):
             "prediction": names[choices].tolist(),
             "probability": softmax(outputs["logits"], 1).max(1),
         }
-        collapsed = np.ptp(choices) == 0 < np.ptp(right)
-        collapse = f"the answer to every question is {columns['prediction'][0]!r}" if collapsed else ""
+        collapse = describe_one_answer("answer", choices, right, ANSWERS)
         return EvaluationResult(metrics, partial(_write, prepared.split, columns), collapse=collapse)
 
     def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:

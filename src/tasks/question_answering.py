@@ -58,6 +58,11 @@ class SquadConfig(FinetuneConfig):
     max_answer_length: int = option(30, "tokens of an answer", minimum=1, maximum=LENGTH)
     n_best_size: int = option(20, "answers kept for each question", minimum=1, maximum=BEAM)
 
+    def validate(self) -> None:
+        super().validate()
+        if self.data_dir:
+            raise ConfigError("data_dir means nothing here: name train_json_path, eval_json_path, predict_json_path")
+
 
 class SquadV2Config(SquadConfig):
     """Answer questions with a span of the text, or with none (SQuAD v2.0): python run_squad_v2.py."""

@@ -1,11 +1,12 @@
 """What a task consists of. Each module of this folder with a TaskSpec is a task, and src/tasks/__init__.py has all."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from mindspore import nn
 
 from src.albert_config import AlbertConfig
@@ -16,6 +17,8 @@ from src.tasks.answerer import Answer, Answerer, Outputs
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
+
+ONE_ANSWER = 0.99  # share of rows with the same prediction from which a model tells nothing apart
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,20 @@ class EvaluationResult:
     remarks: tuple[str, ...] = ()
     calibration: dict[str, Any] = field(default_factory=dict)
     collapse: str = ""
+
+
+def describe_one_answer(what: str, predictions: np.ndarray, right: np.ndarray, names: Sequence[str]) -> str:
+    """A collapse in words, where nearly all predictions are the same and they are right no more often than one answer.
+
+    Args:
+        what: is predicted. predictions, right: (rows,) numbers of names.
+    """
+    counts, wanted = np.bincount(predictions), np.bincount(right)
+    share = counts.max() / len(predictions)
+    if share < ONE_ANSWER or wanted.max() == len(right) or (predictions == right).sum() > wanted.max():
+        return ""
+    of = "every row" if share == 1 else f"{share:.1%} of the rows"
+    return f"the {what} of {of} is {names[counts.argmax()]!r}"
 
 
 class Task(ABC):

@@ -120,7 +120,7 @@ class TaskData:
         """That one rank computes of so many rows, in all passes through them."""
         config = self.config
         if training and config.train_steps > 0:
-            return config.train_steps * config.accumulation_steps / self.ranks.size
+            return config.train_steps * config.accumulation_steps
         size = config.train_batch_size if training else config.eval_batch_size
         return config.epoch_num * rows / size / self.ranks.size
 

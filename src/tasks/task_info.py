@@ -5,6 +5,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from model_utils.errors import ConfigError
 from model_utils.json_files import Schema
 from src.albert_config import LENGTH, AlbertConfig
 
@@ -83,10 +84,18 @@ def choose_dev_split(ratio: float, seed: int, known: TaskInfo | None) -> DevSpli
 
     Args:
         known: of the weights, where nothing is trained.
+
+    Raises:
+        ConfigError: these weights know of none.
     """
-    ours, theirs = DevSplit(ratio=ratio, seed=seed), known.dev_split if known else None
-    if theirs in (None, ours):
+    ours = DevSplit(ratio=ratio, seed=seed)
+    if known is None or known.dev_split == ours:
         return ours
+    if (theirs := known.dev_split) is None:
+        raise ConfigError(
+            "there is no development file, and the weights' task.json names no share of the training file that was "
+            "kept out of the training: name dev_file"
+        )
     logger.info(
         f"the development examples are those that the weights were chosen by: a share of {theirs.ratio:g} of the "
         f"training file, by seed {theirs.seed}"

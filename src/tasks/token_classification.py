@@ -104,7 +104,9 @@ class NerTask(Task):
             return list(config.label_list)
         if self.known:
             return list(self.known.labels)
-        labels = tag_names(tag for sentence in self.read(TRAIN) for tag in sentence.tags or ())
+        # Of the whole file: a rare one may stand in the share for development alone.
+        sentences = [*self.read(TRAIN), *(self.read("dev") if self.dev_split else ())]
+        labels = tag_names(tag for sentence in sentences for tag in sentence.tags or ())
         if len(labels) < 2:
             raise DataError(f"{self.files[TRAIN]} has no entities: all its words have the tag {OUTSIDE}")
         return labels
@@ -128,7 +130,7 @@ class NerTask(Task):
         probabilities = [softmax(logits, 1) for logits in word_logits(prepared.records.array, outputs["logits"])]
         tags = [names[words.argmax(1)].tolist() for words in probabilities]
         gold = [sentence.tags for sentence in sentences]
-        metrics = entity_scores(gold, tags) if all(one is not None for one in gold) else {}
+        metrics = entity_scores(gold, tags, self.labels) if all(one is not None for one in gold) else {}
         sure = [words.max(1) for words in probabilities]
         collapsed = metrics and not _has_entities(tags) and _has_entities(gold)
         collapse = "no word of any sentence is an entity" if collapsed else ""
@@ -143,7 +145,7 @@ class NerTask(Task):
         usual = {word: tags.most_common(1)[0][0] for word, tags in seen.items()}
         sentences = dev.split.examples
         guessed = [[usual.get(word, OUTSIDE) for word in sentence.words] for sentence in sentences]
-        return entity_scores([sentence.tags for sentence in sentences], guessed)
+        return entity_scores([sentence.tags for sentence in sentences], guessed, self.labels)
 
 
 def _has_entities(sentences: Iterable[Sequence[str]]) -> bool:

@@ -19,8 +19,11 @@ from src.training.trainer import Trainer
 logger = logging.getLogger(__name__)
 
 
-def dry_run(trainer: Trainer) -> str:
-    """Train two updates of each phase and width, and log the run's estimated time, memory and disk; keep nothing."""
+def dry_run(trainer: Trainer, kept: str = "") -> str:
+    """Train two updates of each phase and width, and log the run's estimated time, memory and disk.
+
+    Nothing is kept but what `kept` says, which was made before.
+    """
     config, steps, phases = trainer.config, trainer.plan.train_steps, trainer.phases
     if trainer.initialise:
         trainer.initialise()
@@ -52,7 +55,7 @@ def dry_run(trainer: Trainer) -> str:
         f"dry run: one update {', '.join(updates)}; {takes}. "
         f"{memory}. "
         f"A checkpoint takes {size / 1e6:.1f} MB, at most {copies} at a time: {copies * size / 1e6:.1f} MB. "
-        "Nothing was kept."
+        f"Nothing was kept{kept}."
     )
     logger.info(sentence)
     return sentence

@@ -1,11 +1,12 @@
 """A network's outputs for all rows of a data set: every row once, whatever the batches and however many ranks."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
 from mindspore import Tensor
 
+from model_utils.errors import UserError
 from src.albert_config import AlbertConfig
 from src.data.batches import ROW_NUMBERS, FeatureDataset
 from src.data.feature_files import Ragged
@@ -93,6 +94,9 @@ def predict_rows(
         data: with Loading(evaluation=True), and packing for a PackedNetwork.
         ranks: those that share the rows; each of them gets all outputs.
         before_batch: called before each batch, equally often on every rank.
+
+    Raises:
+        UserError: they are not finite.
     """
     outputs = OutputTable(network, data.records.lengths)
     predicted: list[np.ndarray] = []
@@ -108,4 +112,14 @@ def predict_rows(
     for rows, values in shares:
         for name, value in values.items():
             outputs.place(name, rows, value)
+    if not are_finite(outputs.values):
+        raise UserError(
+            f"the network's outputs for {data.records.folder} are not finite: it diverged (a lower learning rate, a "
+            "longer warm-up), its weights are damaged, or float16 is too narrow for it (compute_type float32)"
+        )
     return outputs.values
+
+
+def are_finite(outputs: Mapping[str, Any]) -> bool:
+    """Whether all numbers are, of outputs as OutputTable has them."""
+    return all(np.isfinite(getattr(output, "values", output)).all() for output in outputs.values())

@@ -1,5 +1,6 @@
 """How far a run is: over its updates, and over its time where that is limited."""
 
+import math
 import time
 from collections.abc import Callable
 
@@ -29,6 +30,11 @@ class Progress:
     def measured(self) -> float:
         """Seconds of training by this rank's clock."""
         return self.clock() - self.began
+
+    def to_save(self) -> float:
+        """`measured`; of a run that is not over yet, less than its limit: its last record is still to come."""
+        limit, measured = self.plan.max_seconds, self.measured()
+        return min(measured, math.nextafter(limit, 0)) if self.seconds < limit else measured
 
     @property
     def elapsed(self) -> float:

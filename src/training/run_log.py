@@ -15,6 +15,7 @@ from tqdm import tqdm
 from model_utils.errors import DataError
 from model_utils.files import write_atomically, write_text
 from model_utils.json_files import Schema, parse_json, read_file, validated
+from src.training.event_file import EventFile
 
 logger = logging.getLogger(__name__)
 LOG_FILE = "train_log.jsonl"
@@ -23,7 +24,7 @@ EVAL_PREFIX = "eval_"
 
 UNIGRAM = "unigram"  # the reference line of a model that knows how frequent each token is, and nothing else
 
-Baselines = Mapping[str, Mapping[str, float]]  # metric -> name of a reference line -> its height
+Baselines = Mapping[str, dict[str, float]]  # metric -> name of a reference line -> its height
 
 
 class RecordSchema(Schema):
@@ -54,24 +55,14 @@ def read_log(folder: Path, last_step: int) -> list[dict[str, Any]]:
     return records
 
 
-def _board(folder: Path, purge_step: int) -> Any:
-    """tensorboardX's SummaryWriter, loaded without torch, which takes more than a second where it is installed."""
-    hidden = sys.modules.setdefault("torch", None) is None
-    try:
-        from tensorboardX import SummaryWriter
-    finally:
-        if hidden:
-            del sys.modules["torch"]
-    return SummaryWriter(str(folder), purge_step=purge_step)
-
-
 class RunLog:
     """Records of one run, continued after `start_step`.
 
     Args:
         metric_names: the training metrics, the total loss first.
         start_step: updates already done; later records of an earlier attempt are removed.
-        baselines: what each metric is to be compared with, for instance chance.
+        baselines: what each metric is to be compared with, for instance chance; under a name with EVAL_PREFIX in
+            evaluations alone.
     """
 
     def __init__(
@@ -86,7 +77,7 @@ class RunLog:
         text = "".join(json.dumps(record) + "\n" for record in self.records)
         write_text(folder / LOG_FILE, text)
         self.file = (folder / LOG_FILE).open("a", encoding="utf-8")
-        self.board = _board(folder / "tensorboard", start_step + 1)
+        self.board = EventFile(folder / "tensorboard", start_step + 1)
         if sys.stderr.isatty():
             self.bar = tqdm(total=train_steps, initial=start_step, unit="step", dynamic_ncols=True)
 
@@ -124,9 +115,11 @@ class RunLog:
         return "  ".join(parts) + "".join(["\n    evaluation  ", "  ".join(evaluated)] if evaluated else [])
 
     def _metric(self, name: str, value: float | None) -> str:
-        name = name.removeprefix(EVAL_PREFIX)
-        lines = ", ".join(f"{label} {height:.3f}" for label, height in self.baselines.get(name, {}).items())
-        return f"{name} {_number(value, '.4f')}" + (f" ({lines})" if lines else "")
+        lines = ", ".join(f"{label} {height:.3f}" for label, height in self._baselines_of(name).items())
+        return f"{name.removeprefix(EVAL_PREFIX)} {_number(value, '.4f')}" + (f" ({lines})" if lines else "")
+
+    def _baselines_of(self, name: str) -> Mapping[str, float]:
+        return self.baselines.get(name, {}) | self.baselines.get(name.removeprefix(EVAL_PREFIX), {})
 
     def sync(self) -> None:
         """Put the log on the disk and draw the curves; called with every checkpoint."""
@@ -161,7 +154,7 @@ class RunLog:
                 points = [(r["step"], r[key]) for r in self.records if r.get(key) is not None]
                 if points:
                     axis.plot(*zip(*points, strict=True), style, markersize=3, linewidth=1.2, label=key)
-            for index, (label, height) in enumerate(self.baselines.get(name, {}).items()):
+            for index, (label, height) in enumerate(self._baselines_of(EVAL_PREFIX + name).items()):
                 axis.axhline(
                     height, color="grey", linestyle=("--", ":", "-.")[index % 3], label=f"{label} {height:.3f}"
                 )

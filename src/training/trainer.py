@@ -195,12 +195,18 @@ class Trainer:
                 yield
         except OSError as error:
             raise UserError(
-                f"training stopped after {self.progress.step} updates: {error}; the last checkpoint in "
-                f"{self.folder.path} is whole and the same command resumes from it"
+                f"training stopped after {self.progress.step} updates: {error}; {self.what_remains()}"
             ) from error
         except SystemExit:
             self.ranks.wait("the end of the stopped run")  # which may still be writing on rank 0
             raise
+
+    def what_remains(self) -> str:
+        """After a failure, for its sentence."""
+        there, folder = list_checkpoints(self.folder.path), self.folder.path
+        if not there:
+            return f"{folder} holds no checkpoint yet, so that the same command begins anew"
+        return f"the checkpoint after step {there[0][0]} in {folder} is whole and the same command resumes from it"
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds beside the Parameters."""
@@ -211,7 +217,7 @@ class Trainer:
             "epoch": epoch,
             "batch": batch,
             "phase_starts": self.phases.starts,
-            "seconds": self.progress.measured(),
+            "seconds": self.progress.to_save(),
             "skipped_steps": self.skipped_steps,
             "skipped_in_a_row": self.skipped_in_a_row,
             "latest": self.latest,
@@ -341,10 +347,13 @@ class Trainer:
             if not at_floor or self.skipped_in_a_row < self.config.max_skipped_steps:
                 return
         scale = f"loss scale {values['loss_scale']:g}" if scaling.mode != "off" else "no loss scaling"
+        advice = "lower the learning rate or lengthen the warm-up"
+        if scaling.mode == "static" and math.isfinite(values["loss"]):
+            advice = f"lower loss_scale_value ({scaling.value:g}), or set loss_scale_mode to dynamic"
         raise UserError(
             f"training diverged: at step {step} the loss is {values['loss']} and the gradient's norm "
-            f"{values['grad_norm']}, {self.skipped_in_a_row} updates in a row skipped, {scale}; lower the learning "
-            f"rate or lengthen the warm-up. Checkpoints written before stay in {self.folder.path}"
+            f"{values['grad_norm']}, {self.skipped_in_a_row} updates in a row skipped, {scale}; {advice}. "
+            "Checkpoints written before are kept"
         )
 
     def evaluate(self, step: int) -> None:
@@ -425,6 +434,16 @@ class Trainer:
         step, results = self.progress.step, self.log.records[-1] if self.log and self.log.records else {}
         if self.progress.elapsed >= 1 and step < self.plan.train_steps and not self.best.out_of_patience:
             logger.info(f"max_train_hours {self.config.max_train_hours:g} are over after step {step}")
+        settings = self.config.optimizer_settings()
+        if not settings["warmup_ratio"] and step < settings["warmup_steps"]:
+            logger.warning(
+                f"the run ended within the warm-up of {settings['warmup_steps']} updates, so that the learning rate "
+                "never fell: give fewer warmup_steps, or warmup_ratio"
+            )
+        if self.phases.number < len(self.phases.all) and not self.best.out_of_patience:
+            logger.warning(
+                f"the run ended in phase {self.phases.number} of {len(self.phases.all)}: the others got no update"
+            )
         if self.learning and results:
             results = results | {"remarks": self.learning.closing_remarks(results)}
         self.folder.finish(results)
