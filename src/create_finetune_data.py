@@ -20,7 +20,7 @@ import numpy as np
 from model_utils.errors import DataError, shorten
 from src.data.feature_cache import Features
 from src.data.feature_files import Column, Ragged, sha256_of
-from src.data.text_tables import SUFFIXES, read_table
+from src.data.text_tables import JSON_SUFFIXES, SUFFIXES, read_table
 from src.data.tfrecords import check_tfrecord
 from src.tokenization import FullTokenizer
 from src.utils import read_lines
@@ -80,7 +80,8 @@ def read_examples(
     has_label = labelled or table.has(columns.label)
     wanted = [columns.text_a, *([columns.text_b] * bool(columns.text_b)), *([columns.label] * has_label)]
     places = [table.place(column) for column in wanted]
-    if not columns.names and not {*wanted} <= {*table.names}:  # by number, as where there is no header
+    by_number = not {*wanted} <= {*table.names}
+    if by_number and not columns.names and path.suffix.lower() not in JSON_SUFFIXES:  # is there a header at all?
         logger.info(
             f"{path}: its first line is taken for the header ({', '.join(table.names)[:200]}), see column_names"
         )

@@ -119,7 +119,8 @@ class CreateDataConfig(Config):
     @property
     def predictions(self) -> int:
         """Masked tokens of an example at most."""
-        return self.max_predictions_per_seq or predictions_needed(self.masked_lm_prob, self.max_seq_length)
+        needed = predictions_needed(self.masked_lm_prob, self.max_seq_length)
+        return self.max_predictions_per_seq or min(needed, self.max_seq_length - 1)
 
     def validate(self) -> None:
         if self.masking == "dynamic" and self.passes > 1:
@@ -281,8 +282,8 @@ def report_coverage(coverage: Coverage) -> None:
     logger.info(f"coverage: {coverage}")
     if coverage.left_out > MOST_LEFT_OUT * coverage.documents:
         logger.warning(
-            f"{coverage.left_out:,} of {coverage.documents:,} documents are too short: in plain text a blank line ends "
-            "a document; it should not stand between paragraphs"
+            f"{coverage.left_out:,} of {coverage.documents:,} documents are too short: a blank line ends a document "
+            "of plain text, and should not stand between paragraphs"
         )
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import products, squad_features
+from benchmarks import commands, products, squad_features
 from benchmarks.contest import Contest, Side, conclude
+from benchmarks.predict import PredictionConfig
 from benchmarks.train_step import TrainStepConfig
 from benchmarks.turns import Contender, Others
-from model_utils.errors import ConfigError
+from model_utils.errors import ConfigError, UserError
 from model_utils.schema import load_config
 from src.training.training_config import PretrainConfig
 
@@ -54,6 +55,29 @@ def test_what_mindspore_puts_into_the_environment_does_not_reach_a_contender(tmp
             check=True,
         )
         assert done.stdout.strip() == seen
+
+
+def test_sides_that_answer_otherwise_compare_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr(commands, "need_libraries", lambda *_: None)
+    config = PredictionConfig(text="x", spm_model_file="y")
+    commands.measure_in_turns(config, lambda *_: {"agreement": 0.96}, str)
+    with pytest.raises(UserError, match=r"both sides agree in 50\.0% of the answers, needed are 95%"):
+        commands.measure_in_turns(config, lambda *_: {"agreement": 0.5}, str)
+    assert capsys.readouterr().out.count("agreement") == 2
+
+
+def test_what_is_missing_is_named_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "find_spec", lambda name: None if name == "transformers" else name)
+    with pytest.raises(UserError, match=r"transformers is not installed: pip install -r requirements-dev\.txt$"):
+        commands.measure_in_turns(None, lambda *_: pytest.fail("measured"), str)
+
+
+@pytest.mark.parametrize("sizes", [(), ("8", "x"), ("0",)])
+def test_batch_sizes_are_numbers(sizes: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match=r"batch_sizes holds .*, allowed are whole numbers from 1"):
+        PredictionConfig(text="x", spm_model_file="y", batch_sizes=sizes)
 
 
 def test_errors_of_a_contender_reach_the_caller() -> None:

@@ -55,11 +55,17 @@ def test_wikiextractor_articles_lose_title_and_tags(tmp_path):
 
 
 def test_wikiextractor_articles_keep_what_is_no_title_and_lose_entities(tmp_path):
-    titled = '<doc id="1" url="u" title="Q &amp; A">\nFirst &lt;b&gt; &amp; second.\n</doc>'
-    assert list(iter_documents(write(tmp_path, titled + '\n<doc id="2">\nNone.\n</doc>'))) == [
-        ["First <b> & second."],
-        ["None."],
-    ]
+    text = '<doc id="1" url="u" title="Q &amp; A">\nFirst &lt;b&gt; &amp; ?a=1&copy=2.\nTwo&#10;lines.\n</doc>\n'
+    assert list(iter_documents(write(tmp_path, text))) == [["First <b> & ?a=1&copy=2.", "Two", "lines."]]
+
+
+@pytest.mark.parametrize(
+    "attributes", ['title="New_York" url="u"', "id='2' title='New  York'", 'url="u" title="New York" id="3"', 'id="4"']
+)
+def test_titles_are_known_however_they_are_given(tmp_path, attributes):
+    """Without one the first line is taken for it."""
+    text = f"<doc {attributes}>\nNew York\n\nA town. A state.\n</doc>\n"
+    assert list(iter_documents(write(tmp_path, text))) == [["A town. A state."]]
 
 
 def test_json_lines_are_documents(tmp_path):
@@ -68,7 +74,7 @@ def test_json_lines_are_documents(tmp_path):
     path.write_text("\n".join(json.dumps(line) for line in lines) + "\n")
     assert list(iter_documents(path)) == [["One.", "Two words.", "Three."], ["好。"]]
     path.write_text(path.read_text() + '{"title": "no text"}\n')
-    with pytest.raises(DataError, match=r"line 4 has no text .*, but 'title'; allowed is one object a line, with a"):
+    with pytest.raises(DataError, match=r"line 4 has no text .*, but 'title'; of JSON allowed is one object a line"):
         list(iter_documents(path))
 
 
@@ -80,6 +86,8 @@ def test_json_lines_are_documents(tmp_path):
         ('[{"text": "One."}]\n', "line 1 is no JSON object"),
         ('\n{\n  "text": "One."\n}\n', "line 2 is not JSON"),
         ('[\n  {"text": "One."}\n]\n', "line 1 is not JSON"),
+        ('["One.", "Two."]\n', "line 1 is no JSON object"),
+        ("{}\n", 'line 1 has no text "text", but nothing'),
     ],
 )
 def test_json_of_another_form_is_not_taken_for_text(tmp_path, text, reason):
@@ -104,6 +112,9 @@ def test_a_document_of_json_may_be_longer_than_other_lines(tmp_path, monkeypatch
 
 
 def test_a_text_that_begins_with_a_brace_is_text(tmp_path):
+    comedy = '{"To be": a comedy}', "[A man enters]", '["What?" he says.]'
+    assert list(iter_documents(write(tmp_path, "\n".join(comedy)))) == [list(comedy)]
+    assert list(iter_documents(write(tmp_path, "\n".join(comedy[::-1])))) == [list(comedy[::-1])]
     path = tmp_path / "text"
     path.write_text("{Not JSON.\n\n{Nor this.\n")
     assert list(iter_documents(path)) == [["{Not JSON."], ["{Nor this."]]
@@ -128,7 +139,8 @@ def test_hard_line_breaks_are_joined_to_paragraphs(tmp_path):
     assert list(iter_documents(write(tmp_path, book))) == [paragraphs, paragraphs]
 
 
-CHINESE = "天地玄黄宇宙洪荒，2日月盈昃10辰宿列张。寒来暑往99年秋收冬藏" * 30
+CHINESE = "天地玄黄宇宙洪荒，日月盈昃辰宿列张。寒来暑往秋收冬藏" * 40
+MIXED = "".join(f"第{number}行有3.1415926个abcdefgh字母，2024年{number % 7}月" for number in range(60))
 
 
 def wrapped_by_columns(text, columns):
@@ -142,12 +154,20 @@ def wrapped_by_columns(text, columns):
     return lines
 
 
-@pytest.mark.parametrize("characters", [22, 38, 45])
+@pytest.mark.parametrize("characters", [22, 38, 45, 60])
 def test_hard_line_breaks_in_chinese_are_joined_without_spaces(tmp_path, characters):
-    by_characters = textwrap.wrap(CHINESE, characters)
-    for lines in (by_characters, wrapped_by_columns(CHINESE, 2 * characters)):
-        ((paragraph,),) = iter_documents(write(tmp_path, "\n".join(lines)))
-        assert paragraph.replace(" ", "") == CHINESE  # a number that was broken has a space in it
+    lines = [CHINESE[start : start + characters] for start in range(0, len(CHINESE), characters)]
+    assert list(iter_documents(write(tmp_path, "\n".join(lines)))) == [[CHINESE]]
+
+
+@pytest.mark.parametrize("kind", ["characters", "columns"])
+def test_lines_of_ideographs_and_letters_are_broken_after_characters_or_columns(tmp_path, kind):
+    lines = wrapped_by_columns(MIXED, 80)
+    if kind == "characters":
+        lines = [MIXED[start : start + 42] for start in range(0, len(MIXED), 42)]
+    ((paragraph,),) = iter_documents(write(tmp_path, "\n".join(lines)))
+    assert paragraph.replace(" ", "") == MIXED  # words and numbers that were broken have a space in them
+    assert "年 " not in paragraph and " 月" not in paragraph and "个 " not in paragraph
 
 
 @pytest.mark.parametrize("language", ["English", "Chinese"])
@@ -158,6 +178,30 @@ def test_sentences_as_lines_are_not_taken_for_broken_lines(tmp_path, language):
         "Chinese": ["天地玄黄宇宙洪荒日月盈昃辰宿列张"[: 3 + number * 7 % 13] * 3 + "。" for number in range(60)],
     }[language]
     assert len(lines) > 20
+    assert list(iter_documents(write(tmp_path, "\n".join(lines)))) == [lines]
+
+
+def lines_of(number, first, last, form):
+    """Lines of first to last ideographs in a form with a place for them, and one for the line's number."""
+    ideographs = "天地玄黄宇宙洪荒日月盈昃辰宿列张寒来暑往秋收冬藏闰余成岁律吕调阳" * 2
+    sizes = [first + line * 7 % (last + 1 - first) for line in range(number)]
+    return [form.format(ideographs[line % 9 : line % 9 + size], line) for line, size in enumerate(sizes)]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        lines_of(60, 4, 26, "“{}。”"),
+        lines_of(60, 4, 26, "A：{}。"),
+        lines_of(60, 4, 26, "{1}、{0}。"),
+        lines_of(60, 4, 26, "2019年{}"),
+        lines_of(60, 4, 26, "——{}"),
+        lines_of(60, 4, 26, "({1}){0}"),
+        lines_of(60, 21, 21, "{}。"),  # verses
+        lines_of(60, 15, 25, "{}"),  # headlines
+    ],
+)
+def test_chinese_units_as_lines_are_not_taken_for_broken_lines(tmp_path, lines):
     assert list(iter_documents(write(tmp_path, "\n".join(lines)))) == [lines]
 
 
@@ -312,6 +356,7 @@ def test_undecodable_byte_is_named_when_it_is_reached(tmp_path):
         ("他来了。“你好！”她说：走吧？好", ["他来了。", "“你好！”", "她说：走吧？", "好"]),
         ("你好吗?我很好!!谢谢", ["你好吗?", "我很好!!", "谢谢"]),
         ("Yahoo!奇摩好用", ["Yahoo!奇摩好用"]),
+        ("价格?100元", ["价格?100元"]),
         ("", []),
     ],
 )

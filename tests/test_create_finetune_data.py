@@ -71,6 +71,15 @@ def test_columns_by_number_and_pairs(tmp_path):
     assert brief(read_examples(path, TextColumns("3", "2", "1"))) == [(2, "a", "b", "1"), (3, "c", "d", "0")]
 
 
+@pytest.mark.parametrize(("name", "told"), [("a.csv", True), ("a.jsonl", False)])
+def test_columns_by_number_say_what_is_taken_for_the_header(tmp_path, caplog, name, told):
+    text = {"a.csv": "one,x\ntwo,y\n", "a.jsonl": '{"a": "one", "b": "x"}\n'}[name]
+    (tmp_path / name).write_text(text)
+    with caplog.at_level("INFO"):
+        read_examples(tmp_path / name, TextColumns("1", "", "2"))
+    assert ("its first line is taken for the header (one, x), see column_names" in caplog.text) == told
+
+
 def test_labels_of_a_test_set_are_read_where_there_are_any(tmp_path):
     path = write(tmp_path / "a.jsonl", '{"text": "a", "label": "x"}\n{"text": "b", "label": null}\n')
     assert brief(read_examples(path, TextColumns("text"), labelled=False)) == [(1, "a", "", "x"), (2, "b", "", None)]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pydoc_data.topics
 import re
 from pathlib import Path
 from random import Random
@@ -149,13 +150,19 @@ def test_as_many_tokens_are_masked_as_are_asked_for(text_and_model, tmp_path, ca
     assert shares == pytest.approx({"all": 0.15, "few": 0.039}, abs=0.004)
 
 
+def test_every_share_of_masked_tokens_has_a_most(tmp_path):
+    sizes = {"input_file": "x", "output_file": "y.mindrecord", "max_seq_length": 64}
+    shares = (0.15, 10), (0.99, 63)
+    assert all(CreateDataConfig(**sizes, masked_lm_prob=share).predictions == most for share, most in shares)
+
+
 def test_paragraphs_that_are_taken_for_documents_are_noticed(text_and_model, tmp_path, capsys):
     text = tmp_path / "web.txt"
     text.write_text(
         "\n\n".join(["A short one.", "The statement is executed, and then the expression is evaluated. " * 4] * 9)
     )
     make_records(tmp_path / "web/pre.mindrecord", text, text_and_model[1])
-    assert "9 of 18 documents are too short: in plain text a blank line ends a document" in capsys.readouterr().out
+    assert "9 of 18 documents are too short: a blank line ends a document" in capsys.readouterr().out
 
 
 def test_dry_run_estimates_and_keeps_nothing(text_and_model, tmp_path, capsys):
@@ -163,6 +170,17 @@ def test_dry_run_estimates_and_keeps_nothing(text_and_model, tmp_path, capsys):
     said = capsys.readouterr().out
     assert re.search(r"MB on disk in 1 file\(s\) and 0:00:\d\d with 1 process", said) and "Nothing was kept" in said
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_that_has_read_all_text_counts_its_examples(text_and_model, tmp_path, capsys):
+    """Escapes make the files of JSON larger than their text."""
+    lines = [json.dumps({"text": "天地玄黄，宇宙洪荒。" * 40 + name}) for name in pydoc_data.topics.topics]
+    (tmp_path / "text.jsonl").write_text("\n".join(lines))
+    given = tmp_path / "pre.mindrecord", tmp_path / "text.jsonl", text_and_model[1]
+    make_records(*given, dry_run=True)
+    said = capsys.readouterr().out
+    examples = open_records(make_records(*given), "pretrain").num_rows
+    assert f"about {examples:,} examples" in said and "estimated from all of" in said
 
 
 def test_the_number_of_files_follows_from_the_size_and_too_few_are_refused_at_the_start(

@@ -351,8 +351,9 @@ def test_development_examples_are_those_that_the_weights_were_chosen_by(
     task = ClassifierTask(again, tokenizer, known)
     assert [one.line for one in task.examples.read("dev")] == [one.line for one in training.examples.read("dev")]
     assert "a share of 0.2 of the training file, by seed 7" in capsys.readouterr().out
-    with pytest.raises(ConfigError, match=r"task\.json names no share of the training file that was kept out"):
-        ClassifierTask(again, tokenizer, known.model_copy(update={"dev_split": None}))
+    elsewhere = ClassifierTask(again, tokenizer, known.model_copy(update={"dev_split": None}))
+    assert elsewhere.examples.read("dev") != task.examples.read("dev")
+    assert "the one of dev_ratio 0.1 by seed 12345 is evaluated, which was trained on unless" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
@@ -389,8 +390,30 @@ def test_weights_whose_outputs_are_no_numbers_are_not_scored(data: Path, run: Pa
     broken = model.with_weights(model.weights | {head: np.full_like(model.weights[head], np.inf)})
     broken.save(tmp_path / "run")
     config = config_of(data, None, do_train=False, load_finetune_checkpoint_path=tmp_path / "run")
-    with pytest.raises(UserError, match=r"the network's outputs for .* are not finite: it diverged"):
+    with pytest.raises(UserError, match=r"ckpt gives outputs for the dev split that are not finite: the training"):
         run_classifier.main(config)
+
+
+def test_an_evaluation_in_training_may_be_no_numbers(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """It chooses no checkpoint, and the training goes on."""
+    put, rows = OutputTable.put, []
+
+    def put_nan_first(table: OutputTable, numbers: np.ndarray, outputs: Any) -> None:
+        put(table, numbers, outputs)
+        rows.extend(numbers[numbers >= 0])
+        if len(rows) <= 45:
+            table.values["logits"][:] = np.nan
+
+    monkeypatch.setattr(OutputTable, "put", put_nan_first)
+    run_classifier.main(config_of(data, tmp_path / "run", epoch_num=2))
+    log = [json.loads(line) for line in (tmp_path / "run/train_log.jsonl").read_text().splitlines()]
+    evaluated = {record["step"]: record["eval_accuracy"] for record in log if "eval_accuracy" in record}
+    first, second = sorted(evaluated)
+    assert evaluated[first] is None and evaluated[second] > 0
+    assert read(tmp_path / "run/best_checkpoint.json")["step"] == second
+    assert f"evaluation after step {first}: accuracy is nan" in capsys.readouterr().out
 
 
 def test_polarity_files_stand_in_place_of_the_folders_training_file(data: Path, tmp_path: Path) -> None:

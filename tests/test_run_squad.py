@@ -11,6 +11,7 @@ from scipy.special import logit
 
 import run_squad_v1
 import run_squad_v2
+from model_utils.errors import ConfigError
 from model_utils.schema import load_config
 from src.create_squad_data import SquadAnswer, SquadQuestion, SquadSplit, read_squad
 from src.data.text_tables import read_table
@@ -187,6 +188,11 @@ def test_baseline_answers_of_v1_are_beginnings(language: str, context: str, answ
     assert task.baseline(None, prepared("dev", questions)) == pytest.approx(
         {"exact_match": 100.0 * (f1 == 100.0), "f1": f1}
     )
+
+
+def test_a_folder_of_data_means_nothing() -> None:
+    with pytest.raises(ConfigError, match="data_dir means nothing here: name train_json_path"):
+        SquadTask(SquadConfig(data_dir="squad"), None)
 
 
 def test_baseline_answers_of_v2_are_none() -> None:

@@ -65,6 +65,9 @@ def test_rare_characters_leave_room_for_words(tmp_path):
     (tmp_path / "text.txt").write_text(text, encoding="utf-8")
     sizes = {"kind": "wordpiece", "vocab_size": 41}
     assert train(tmp_path / "text.txt", tmp_path / "frequent", **sizes).tokenize("the garden") == ["the", "garden"]
+    (tmp_path / "tiny.txt").write_text("ab ab\n")
+    with pytest.raises(ConfigError, match=r"this text gives \d entries; take more text, for at least 16"):
+        train(tmp_path / "tiny.txt", tmp_path / "tiny", kind="wordpiece", vocab_size=30)
     every = train(tmp_path / "text.txt", tmp_path / "all", character_coverage=1, **sizes)
     assert every.tokenize("the")[0] == "t" and "\u4e00" in every.vocab
     (tmp_path / "less.txt").write_text("".join(chr(0x4E00 + number) for number in range(900)) + " a b" * 50_000)

@@ -15,6 +15,7 @@ from model_utils.errors import CheckpointError, ConfigError, UserError
 from src.checkpoint_files import list_checkpoints
 from src.training.dry_run import dry_run
 from src.training.evaluation import Selection
+from src.training.event_file import EventFile
 from src.training.ranks import Ranks
 from src.training.run_folder import RunFolder
 from src.training.run_plan import LossScale, Precision, RunPlan, plan_precision, plan_run
@@ -51,6 +52,24 @@ def test_records_are_means_over_their_window(tmp_path: Path) -> None:
     losses = [record["loss"] for record in log(tmp_path / "1")]
     windows = [(0, 1), (1, 2), (2, 4), (4, 8), (8, 12), (12, 16), (16, 20)]
     assert [r["loss"] for r in log(tmp_path / "4")] == [sum(losses[a:b]) / (b - a) for a, b in windows]
+
+
+def test_a_full_disk_says_what_remains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, fail = EventFile.add_scalar, []
+
+    def add_scalar(events: EventFile, name: str, value: float, step: int) -> None:
+        if fail and step >= fail[0]:
+            raise OSError(28, "No space left on device")
+        write(events, name, value, step)
+
+    monkeypatch.setattr(EventFile, "add_scalar", add_scalar)
+    for first, remains in ((4, "holds no checkpoint yet, so that"), (8, "the checkpoint after step 5 in .* is whole")):
+        fail[:] = [first]
+        with pytest.raises(UserError, match=rf"training stopped after {first} updates: .*No space.*; .*{remains}"):
+            fit(make_config(tmp_path / str(first)))
+    fail.clear()
+    fit(make_config(tmp_path / "8"))
+    assert log(tmp_path / "8")[-1]["step"] == 20
 
 
 def test_the_first_lines_come_soon(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -2,8 +2,8 @@
 
 Four layouts are told apart by a file's first lines:
 
-- WikiExtractor: `<doc ...>`, the title, text lines with HTML's entities, `</doc>`. The title is dropped, articles
-  without text are skipped.
+- WikiExtractor: `<doc ...>`, the title, text lines with HTML's entities, `</doc>`. The first line is dropped if it is
+  the title, or no title is named; articles without text are skipped.
 - JSON lines, as WikiExtractor --json writes them: an object with a member "text" is a document. Other JSON is refused.
 - WikiText: paragraphs as lines, headings as ` = Title = `. A first-level heading begins a document, headings are
   dropped.
@@ -34,8 +34,11 @@ MAX_JSON_BYTES = 64 << 20  # of a line that is a JSON object, which has to be re
 MARGINS = 40, 120  # of text with hard line breaks: least columns, most characters
 SNIFFED_CHARACTERS = 100_000  # enough of a book to get past its title page and table of contents
 
-_DOC_START = re.compile(r'<doc\b(?:[^\n]*\btitle="(?P<title>[^\n]*)")?[^\n]*>$')
-_JSON = re.compile(r'\s*(?:\[\s*)?\{\s*"[^"\n]*"\s*:')  # an object with a key, by itself or the first of a list
+_DOC_START = re.compile(r"<doc\b[^\n]*>$")
+_TITLE = re.compile(r"""\btitle=(["'])(?P<title>.*?)\1(?=\s+\w+=|\s*>)""")
+_ENTITY = re.compile(r"&#?\w+;")
+# An object with a key and the beginning of a value, by itself or the first of a list: JSON of several lines.
+_JSON = re.compile(r'\s*(?:\[\s*)?\{\s*"[^"\n]*"\s*:\s*["\[{\dtfn-]')
 _HEADING = re.compile(r"(=(?: =)*) \S.* \1$")
 _CJK = r"\u3000-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0002fa1f"
 IS_CJK = re.compile(f"[{_CJK}]")
@@ -50,6 +53,8 @@ _STOP = re.compile(
     r"(?P<western>(?<![.!?…])[.!?…]+[\"'”’)\]»]*)(?=\s)|[。！？]+[”’』」）》\"]*"
     r"|(?<=[\u4e00-\u9fff])[!?]+[”’』」）》\"]*(?=[\u4e00-\u9fff])"
 )
+_SENTENCE_END = re.compile(r"[。！？；][”’』」）》]*$")
+_FIRST_WORD = re.compile(rf"[^\s{_CJK}]+")
 _LAST_WORD = re.compile(r"[^\s(\[\"'“‘]+$")
 _NEXT_WORD = re.compile(r"[\s\"'“‘(\[«]*(\S)")
 
@@ -101,7 +106,7 @@ def iter_documents(path: str | Path) -> Iterator[list[str]]:
     lines = itertools.chain(head, lines)
     if _DOC_START.match(first):
         yield from _collect(_wikiextractor_units(lines))
-    elif _JSON.match("\n".join(head)):
+    elif _is_json(first) or _JSON.match("\n".join(head)):
         yield from _collect(_json_units(path))
     elif (heading := _HEADING.match(first)) and heading[1] == "=":
         yield from _collect(_wikitext_units(lines))
@@ -174,17 +179,37 @@ def _collect(units: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _wikiextractor_units(lines: Iterable[str]) -> Iterator[str]:
-    title = None  # of the article that has begun and not yet shown it
+    title = None  # of the article that has begun and not yet shown its first line; "": it names none
     for line in lines:
         start = _DOC_START.match(line)
         if start or line == "</doc>":
             yield ""
-            title = html.unescape(start["title"] or "").strip() if start else None
+            named = _TITLE.search(line) if start else None
+            title = _comparable(decode_entities(named["title"])) if named else "" if start else None
         elif line:
-            text = html.unescape(line)
-            if title is None or text != title:
+            text = decode_entities(line)
+            if title is None or title not in ("", _comparable(text)):
                 yield from filter(None, map(str.strip, text.splitlines()))
             title = None
+
+
+def _comparable(title: str) -> str:
+    return " ".join(title.replace("_", " ").split())
+
+
+def decode_entities(text: str) -> str:
+    """HTML's &amp; and the like, of which only those with a semicolon are meant."""
+    return _ENTITY.sub(lambda entity: html.unescape(entity[0]), text)
+
+
+def _is_json(line: str) -> bool:
+    """Whether a line is a JSON object or list by itself."""
+    try:
+        return line[:1] in ("{", "[") and isinstance(parse_json(line), dict | list)
+    except UnwritableError:
+        return True
+    except ValueError:
+        return False
 
 
 def _json_units(path: Path) -> Iterator[str]:
@@ -193,7 +218,8 @@ def _json_units(path: Path) -> Iterator[str]:
             text = _text_member(line) if line.strip() else ""
         except ValueError as error:
             raise DataError(
-                f'{path}: line {number} {error}; allowed is one object a line, with a document as its "text"'
+                f'{path}: line {number} {error}; of JSON allowed is one object a line with a document as its "text"; a '
+                "file that is something else can be left out of the pattern"
             ) from None
         yield from (unit.strip() for unit in text.split("\n") if unit.strip())
         yield ""
@@ -251,23 +277,27 @@ def _join_lines(lines: Iterable[str]) -> Iterator[str]:
 def _has_hard_line_breaks(lines: list[str]) -> bool:
     """Whether most lines end where the next word would have crossed a right margin.
 
-    That of Chinese text may be so many characters or so many columns.
+    That of Chinese text may be so many characters or so many columns; most of its lines do not end with a sentence.
     """
     inner = [(line, following) for line, following in itertools.pairwise(lines) if line and following]
-    return len(inner) >= 10 and any(_has_margin(inner, width) for width in (len, _columns))
+    if len(inner) < 10 or 2 * sum(bool(_SENTENCE_END.search(line)) for line, _ in inner) > len(inner):
+        return False
+    return any(_has_margin(inner, width) for width in (len, _columns))
 
 
 def _has_margin(inner: list[tuple[str, str]], width: Callable[[str], int]) -> bool:
     """Whether most lines, each given with the one behind it, are as wide as they can be below a common margin."""
     longest = sorted((line for line, _ in inner), key=width)[int(0.95 * len(inner))]
     margin, (least, most) = width(longest), MARGINS
-    full = sum(width(line) + _width_of_first_word(following, width) > margin - 2 for line, following in inner)
+    full = sum(width(line) + _needed(following, width) > margin for line, following in inner)
     return least <= _columns(longest) and margin <= most and full > 0.7 * len(inner)
 
 
-def _width_of_first_word(line: str, width: Callable[[str], int]) -> int:
-    """What a line's beginning would have needed on the line before."""
-    return width(line[0]) if IS_CJK.match(line) else 1 + width(line.split(maxsplit=1)[0])
+def _needed(line: str, width: Callable[[str], int]) -> int:
+    """The room on the line before that a line's beginning does not fit into: two ideographs, or a space, the first word
+    and two characters."""
+    word = _FIRST_WORD.match(line)
+    return 3 + width(word.group()) if word else 2 * width(line[0])
 
 
 def _columns(text: str) -> int:

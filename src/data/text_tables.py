@@ -55,8 +55,8 @@ class Table:
         place = self.names.index(column)
         if column.isdecimal() and place != int(column) - 1 and int(column) <= len(self.names):
             logger.warning(
-                f"{self.path}: {column} is taken for the name of column {place + 1}, not for a number; where the first "
-                "line is no header, say so with column_names"
+                f"{self.path}: {column} is taken for the name of column {place + 1}, not for a number; where that "
+                "is not meant, name the columns (column_names)"
             )
         return place
 
@@ -102,7 +102,7 @@ def read_table(path: str | Path, names: Sequence[str] = (), header_holds: str = 
     line, first = next(rows, (0, []))
     if not first:
         raise DataError(f"{path} is empty")
-    is_header = not names or suffix in _JSON or (header_holds in first and not header_holds.isdecimal())
+    is_header = not names or suffix in JSON_SUFFIXES or (header_holds in first and not header_holds.isdecimal())
     if not is_header:
         # The last columns may be missing altogether: labels, in what is to be predicted.
         return Table(path, list(names[: len(first)]), itertools.chain([(line, first)], rows))
@@ -219,12 +219,12 @@ def _text_of(value: Any) -> str | None:
     return None if isinstance(value, list | dict) else str(value)
 
 
-_JSON = (".jsonl", ".json")
+JSON_SUFFIXES = (".jsonl", ".json")
 _READERS: dict[str, Callable[[Path], NumberedRows]] = {
     ".tsv": _read_tsv,
     ".txt": _read_tsv,
     ".csv": _read_csv,
-    **dict.fromkeys(_JSON, _read_json_lines),
+    **dict.fromkeys(JSON_SUFFIXES, _read_json_lines),
     ".xls": _read_xls,
     ".xlsx": _read_xlsx,
 }

@@ -4,6 +4,7 @@ What differs between tasks lies behind src.tasks.spec.Task; the entry scripts na
 """
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from mindspore import nn
 
 from model_utils.config import check_output_folder
 from model_utils.device import Device, setup_device
-from model_utils.errors import CheckpointError, ConfigError
+from model_utils.errors import CheckpointError, ConfigError, UserError
 from model_utils.files import write_json
 from src.albert_config import check_memory
 from src.checkpoint_files import find_checkpoint, folder_of, load_backbone
@@ -29,7 +30,7 @@ from src.tokenization import FullTokenizer, build_tokenizer
 from src.training.dry_run import dry_run
 from src.training.evaluation import Evaluation, Selection
 from src.training.flops import Utilisation
-from src.training.network_outputs import predict_rows
+from src.training.network_outputs import are_finite, predict_rows
 from src.training.phases import Phase, Phases
 from src.training.ranks import ranks_of
 from src.training.run_folder import RunFolder, check_run_folder
@@ -151,8 +152,8 @@ def describe_collapse(collapse: str, config: FinetuneConfig) -> str:
     rate = config.optimizer_settings()["learning_rate"]
     quarter = "a quarter of the learning rate" + (f" ({rate:g} -> {rate / 4:g})" if config.do_train else "")
     return (
-        f"collapsed: on the development set {collapse}, which is no better than one answer for all; try {quarter}, a "
-        "warm-up twice as long, or another seed"
+        f"collapsed: on the development set {collapse}, as without reading; try {quarter}, a warm-up twice as long, or "
+        "another seed"
     )
 
 
@@ -224,6 +225,8 @@ class Finetuning:
 
         def evaluate(network: nn.Cell, before_batch: Callable[[], object]) -> EvaluationResult:
             outputs = predict_rows(network, batches, self.ranks, before_batch)
+            if not are_finite(outputs):  # in float16, where updates that overflow are left out: the next one may be
+                return EvaluationResult({self.task.selection: math.nan}, write=lambda _: None)
             return self.task.evaluate(prepared, outputs, self.task.task_info)
 
         selection = Selection(self.task.selection, self.config.early_stopping)
@@ -272,6 +275,12 @@ class Finetuning:
                     load_backbone(self.scores, contents, needed=("",))
                     loaded = True
                 outputs = predict_rows(self.network, self.data.batches(split), self.ranks)
+                if not are_finite(outputs):
+                    raise UserError(
+                        f"{contents.path} gives outputs for the {split} split that are not finite: the training "
+                        "diverged (a lower learning rate, a longer warm-up), the weights are damaged, or float16 is "
+                        "too narrow for them (compute_type float32)"
+                    )
                 result = self.task.evaluate(self.data.prepared(split), outputs, task_info)
             task_info = task_info.model_copy(update=result.calibration)
             prefix = "" if split == self.task.dev_splits[0] else f"{split}_"
@@ -285,7 +294,7 @@ class Finetuning:
                 result.write(output)
         report.log()
         if self.ranks.writer:
-            if report.metrics:  # without labels there is nothing to say, and what was found for others stays
+            if report.metrics or not (output / EVAL_FILE).exists():  # figures of before stay where there are none now
                 report.write(output, checkpoint=contents.path.name, step=step)
             logger.info(f"results and predictions are in {output}")
         return report

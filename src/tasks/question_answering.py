@@ -58,11 +58,6 @@ class SquadConfig(FinetuneConfig):
     max_answer_length: int = option(30, "tokens of an answer", minimum=1, maximum=LENGTH)
     n_best_size: int = option(20, "answers kept for each question", minimum=1, maximum=BEAM)
 
-    def validate(self) -> None:
-        super().validate()
-        if self.data_dir:
-            raise ConfigError("data_dir means nothing here: name train_json_path, eval_json_path, predict_json_path")
-
 
 class SquadV2Config(SquadConfig):
     """Answer questions with a span of the text, or with none (SQuAD v2.0): python run_squad_v2.py."""
@@ -83,6 +78,8 @@ class SquadTask(Task):
 
     def __init__(self, config: SquadConfig, tokenizer: FullTokenizer, known: TaskInfo | None = None) -> None:
         super().__init__(config, tokenizer, known)
+        if config.data_dir:
+            raise ConfigError("data_dir means nothing here: name train_json_path, eval_json_path, predict_json_path")
         self.spec = SQUAD_V2 if self.version_2 else SQUAD_V1
         if config.max_query_length + 4 > config.max_seq_length:
             raise ConfigError(

@@ -107,17 +107,19 @@ class EvaluationResult:
 
 
 def describe_one_answer(what: str, predictions: np.ndarray, right: np.ndarray, names: Sequence[str]) -> str:
-    """A collapse in words, where nearly all predictions are the same and they are right no more often than one answer.
+    """A collapse in words, where nearly all predictions are the same and of the others none is right.
 
     Args:
         what: is predicted. predictions, right: (rows,) numbers of names.
     """
-    counts, wanted = np.bincount(predictions), np.bincount(right)
-    share = counts.max() / len(predictions)
-    if share < ONE_ANSWER or wanted.max() == len(right) or (predictions == right).sum() > wanted.max():
+    counts = np.bincount(predictions)
+    share, usual = counts.max() / len(predictions), counts.argmax()
+    others = predictions != usual
+    if share < ONE_ANSWER or np.ptp(right) == 0 or (predictions == right)[others].any():
         return ""
-    of = "every row" if share == 1 else f"{share:.1%} of the rows"
-    return f"the {what} of {of} is {names[counts.argmax()]!r}"
+    if share == 1:
+        return f"the {what} of every row is {names[usual]!r}"
+    return f"the {what} of {share:.1%} of the rows is {names[usual]!r}, and of the others none is right"
 
 
 class Task(ABC):

@@ -5,7 +5,6 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from model_utils.errors import ConfigError
 from model_utils.json_files import Schema
 from src.albert_config import LENGTH, AlbertConfig
 
@@ -84,18 +83,16 @@ def choose_dev_split(ratio: float, seed: int, known: TaskInfo | None) -> DevSpli
 
     Args:
         known: of the weights, where nothing is trained.
-
-    Raises:
-        ConfigError: these weights know of none.
     """
     ours = DevSplit(ratio=ratio, seed=seed)
     if known is None or known.dev_split == ours:
         return ours
     if (theirs := known.dev_split) is None:
-        raise ConfigError(
-            "there is no development file, and the weights' task.json names no share of the training file that was "
-            "kept out of the training: name dev_file"
+        logger.warning(
+            "the weights' task.json names no share of the training file that was kept out of the training: the one of "
+            f"dev_ratio {ratio:g} by seed {seed} is evaluated, which was trained on unless that left out the same"
         )
+        return ours
     logger.info(
         f"the development examples are those that the weights were chosen by: a share of {theirs.ratio:g} of the "
         f"training file, by seed {theirs.seed}"

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor
 
-from model_utils.errors import UserError
 from src.albert_config import AlbertConfig
 from src.data.batches import ROW_NUMBERS, FeatureDataset
 from src.data.feature_files import Ragged
@@ -94,9 +93,6 @@ def predict_rows(
         data: with Loading(evaluation=True), and packing for a PackedNetwork.
         ranks: those that share the rows; each of them gets all outputs.
         before_batch: called before each batch, equally often on every rank.
-
-    Raises:
-        UserError: they are not finite.
     """
     outputs = OutputTable(network, data.records.lengths)
     predicted: list[np.ndarray] = []
@@ -112,11 +108,6 @@ def predict_rows(
     for rows, values in shares:
         for name, value in values.items():
             outputs.place(name, rows, value)
-    if not are_finite(outputs.values):
-        raise UserError(
-            f"the network's outputs for {data.records.folder} are not finite: it diverged (a lower learning rate, a "
-            "longer warm-up), its weights are damaged, or float16 is too narrow for it (compute_type float32)"
-        )
     return outputs.values
 
 
