@@ -7,6 +7,7 @@ biases and GELU. The residual stream, LayerNorm, softmax and all parameters stay
 is float32, and what dense layers multiply is rounded.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import mindspore as ms
@@ -28,6 +29,7 @@ from src.layers import (
     sigmoid_tanh,
 )
 
+POOLER = "albert.pooler."
 MASKED_SCORE = -10000.0  # google's additive mask: exp(-10000) is 0 in float32 and the sum stays finite in float16
 LAYER_KEY_STEP = 1000003  # distance between the dropout keys of two layers
 KEPT_GRADIENTS = 100e6  # bytes, about, of the gradients of shared layers that wait to be added up
@@ -53,6 +55,18 @@ def initialise_weights(network: nn.Cell, initializer_range: float, seed: int) ->
                 value[outside] = generator.standard_normal(int(outside.sum()), np.float32)
             value *= initializer_range
         ops.assign(parameter, Tensor(value))
+
+
+def initial_pooler(architecture: AlbertConfig) -> dict[str, np.ndarray]:
+    """The pooler as a new model has it, always the same one: for sources without a pooler, which a checkpoint needs."""
+    pooler = Dense(architecture.hidden_size, architecture.hidden_size)
+    initialise_weights(pooler, architecture.initializer_range, seed=0)
+    return {POOLER + weight.name: weight.asnumpy() for weight in pooler.trainable_params()}
+
+
+def has_initial_pooler(architecture: AlbertConfig, weights: Mapping[str, np.ndarray]) -> bool:
+    """Whether the weights' pooler is that one, which nothing was learnt by."""
+    return all(np.array_equal(weights.get(name), value) for name, value in initial_pooler(architecture).items())
 
 
 def _table(rows: int, columns: int, name: str) -> Parameter:

@@ -8,6 +8,7 @@ unigram.npy             how often each token is the answer in the pre-training d
 """
 
 import contextlib
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from src.inference.predictor import Predictor
     from src.tasks.task_info import TaskInfo
 
+logger = logging.getLogger(__name__)
 ARCHITECTURE_FILE, TOKENIZER_FILE, TASK_FILE = "albert_config.json", "tokenizer_config.json", "task.json"
 UNIGRAM_FILE = "unigram.npy"
 OF_WEIGHTS = ("step", "identity")  # what of the loop's state is not about a run alone: updates, data
@@ -169,10 +171,19 @@ class ModelFolder:
         Raises:
             CheckpointError: these weights are not its own.
         """
-        from src.tasks import TASKS
+        from src.albert_model import has_initial_pooler
+        from src.tasks import FINE_TUNED, TASKS
 
         task_info = self.usage(embeddings)
         spec = TASKS[task_info.task]
+        modules = {name.partition(".")[0] for name in self.weights}
+        if not embeddings and self.task_info is None and modules & {TASKS[name].head.module for name in FINE_TUNED}:
+            raise CheckpointError(
+                f"{self.checkpoint.path} has a fine-tuned head, and no {TASK_FILE} beside it says what it is for: "
+                "convert it again with --task"
+            )
+        if embeddings and has_initial_pooler(self.architecture, self.weights):
+            logger.warning("these weights came without a pooler: the pooled output means nothing, tokens' states do")
         with native_code.left_out() if portable else contextlib.nullcontext():
             scores = spec.scores(self.architecture, task_info)
         load_backbone(scores, self.checkpoint, spec.needed)

@@ -247,6 +247,13 @@ def test_labels_from_the_command_line(tmp_path: Path) -> None:
     assert read_task_info(convert("hf", "mindspore", theirs, tmp_path / "a")).labels == ("LABEL_0", "LABEL_1")
     named = convert("hf", "mindspore", theirs, tmp_path / "b", labels=("bad", "good"))
     assert read_task_info(named) == head_of("classification", "bad", "good")
+    state(theirs, id2label={"0": "bad", "1": "good"})
+    assert (
+        read_task_info(convert("hf", "mindspore", theirs, tmp_path / "d", labels=("bad", "good"))).labels[1] == "good"
+    )
+    with pytest.raises(ConfigError, match=r"--labels is good, bad, but .* names them bad, good"):
+        convert("hf", "mindspore", theirs, tmp_path / "c", labels=("good", "bad"))
+    state(theirs, id2label=None)
     with pytest.raises(ConfigError, match="--labels has 1 labels, the head has 2 outputs"):
         convert("hf", "mindspore", theirs, tmp_path / "c", labels=("bad",))
     with pytest.raises(ConfigError, match=r"--task is squad_v1, but .* is for classification"):
@@ -276,6 +283,18 @@ def cut_weights(folder: Path) -> None:
 def state(folder: Path, **changed: Any) -> None:
     stated = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(stated | changed))
+
+
+def change_pooler(folder: Path, value: float) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    tensors["albert.pooler.weight"][0, 0] = value
+    save_file(tensors, folder / "model.safetensors")
+
+
+def change_bias(folder: Path, value: np.ndarray) -> None:
+    save_file(
+        load_file(folder / "model.safetensors") | {"classifier.bias": np.array(value)}, folder / "model.safetensors"
+    )
 
 
 DAMAGES = {
@@ -311,6 +330,22 @@ DAMAGES = {
     ),
     "other head": (lambda folder: state(folder, architectures=["AlbertForQuestionAnswering"]), "not for squad_v1"),
     "several labels": (lambda folder: state(folder, problem_type="multi_label_classification"), "exclude each other"),
+    "several scores": (
+        lambda folder: state(folder, problem_type="regression"),
+        "problem_type is regression with 3 outputs; allowed here is one",
+    ),
+    "some problem": (lambda folder: state(folder, problem_type="riddle"), "problem_type is 'riddle', allowed is"),
+    "gaps": (
+        lambda folder: state(folder, id2label={"0": "a", "1": "b", "7": "c"}),
+        "id2label has the numbers 0, 1, 7, needed are 0, 1, 2",
+    ),
+    "too large": (lambda folder: state(folder, vocab_size=10**7, embedding_size=2**16), "this machine's memory has"),
+    "not finite": (lambda folder: change_pooler(folder, np.nan), r"not finite: albert\.pooler\.weight"),
+    "no array": (lambda folder: change_bias(folder, np.float32(1)), r"classifier\.bias is \(\), by the architecture"),
+    "pointer": (
+        lambda folder: (folder / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid x\n"),
+        r"model\.safetensors is git-lfs's pointer to the file, not the file: run `git lfs pull`",
+    ),
 }
 
 

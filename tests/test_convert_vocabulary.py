@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models, normalizers
 
 from model_utils.errors import DataError
-from src.conversion.tokenizer_json import build_tokenizer_json, extract_vocabulary
+from src.conversion.tokenizer_json import build_tokenizer_json, extract_vocabulary, lower_cases
 from src.model_folder import load_tokenizer
 from src.tokenization import FullTokenizer
 from tests.helpers.conversions import (
@@ -80,6 +80,57 @@ def test_tokenizer_that_keeps_accents_is_refused(tmp_path: Path, sentencepiece_m
     (theirs / "tokenizer_config.json").write_text('{"keep_accents": true}')
     with pytest.raises(DataError, match="keep_accents is True, the tokenization here has False"):
         convert("hf", "mindspore", theirs, tmp_path / "ours")
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ({"strip_accents": False}, "strip_accents is False, the tokenization here has True"),
+        ({"do_lower_case": False, "strip_accents": True}, "strip_accents is True, the tokenization here has False"),
+        ({"remove_space": False}, "remove_space is False, the tokenization here has True"),
+    ],
+)
+def test_tokenizers_that_cannot_be_kept_are_refused(
+    tmp_path: Path, wordpiece_vocabulary: Path, settings: dict, found: str
+) -> None:
+    theirs = write_hugging_face(tmp_path / "hf", SMALL, random_values(SMALL, PRE_TRAINING))
+    shutil.copy(wordpiece_vocabulary, theirs / "vocab.txt")
+    (theirs / "tokenizer_config.json").write_text(json.dumps(settings))
+    with pytest.raises(DataError, match=found):
+        convert("hf", "mindspore", theirs, tmp_path / "ours")
+
+
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("kind", ["bert", "sequence", "albert"])
+def test_a_tokenizer_of_a_general_class_says_itself_whether_it_lower_cases(
+    tmp_path: Path, request: pytest.FixtureRequest, kind: str, lower: bool
+) -> None:
+    """Where its settings do not; transformers takes it as it is."""
+    if kind == "albert":
+        model = request.getfixturevalue("sentencepiece_model")
+        theirs_tokenizer, files = build_tokenizer_json(model.read_bytes(), lower), (None, model)
+    else:
+        vocabulary = request.getfixturevalue("wordpiece_vocabulary")
+        numbers = {word: number for number, word in enumerate(vocabulary.read_text().splitlines())}
+        theirs_tokenizer, files = Tokenizer(models.WordPiece(numbers, unk_token="[UNK]")), (vocabulary, None)
+        steps = [normalizers.NFD(), *([normalizers.Lowercase(), normalizers.StripAccents()] if lower else [])]
+        bert = normalizers.BertNormalizer(lowercase=lower)
+        theirs_tokenizer.normalizer = bert if kind == "bert" else normalizers.Sequence(steps)
+    theirs = write_hugging_face(tmp_path / "hf", SMALL, random_values(SMALL, PRE_TRAINING))
+    theirs_tokenizer.save(str(theirs / "tokenizer.json"))
+    (theirs / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    ours = load_tokenizer(convert("hf", "mindspore", theirs, tmp_path / "ours"))
+    assert ours.do_lower_case is lower
+    assert ours.encode("The words") == FullTokenizer(files[0], lower, files[1]).encode("The words")
+
+
+@pytest.mark.parametrize(
+    "normalizer", ['{"type": "BertNormalizer", "lowercase": true, "strip_accents": false}', '"Lowercase"', '[{"a": 1}]']
+)
+def test_normalizers_that_are_another_kind(tmp_path: Path, normalizer: str) -> None:
+    (tmp_path / "tokenizer.json").write_text(f'{{"normalizer": {normalizer}}}')
+    with pytest.raises(DataError, match=r"tokenizer\.json.* (its normalizer is|strip_accents is False, but)"):
+        lower_cases(tmp_path / "tokenizer.json")
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"model": {"type": "Unigram"}}', '{"model": {"type": "BPE"}}'])

@@ -12,6 +12,7 @@ from mindspore import Tensor
 
 from model_utils.errors import CheckpointError, DataError, UserError
 from src import model_folder
+from src.albert_model import initial_pooler
 from src.model_folder import ModelFolder, calibrate, load_tokenizer
 from tests.helpers.trained_folders import ARCHITECTURE, LETTERS, TASK_INFOS, make_folder
 
@@ -176,6 +177,25 @@ def test_network_and_predictor(classifier: Path) -> None:
     assert answer["label"] in ("bad", "good", "so so") and sum(answer["probabilities"].values()) == pytest.approx(1)
     assert model.network(embeddings=True).output_names == ("sequence_output", "pooled_output")
     assert model.predictor(embeddings=True).task_info.task == "embeddings"
+
+
+def test_a_head_without_a_word_of_its_use_is_not_taken_for_another(classifier: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(classifier, tmp_path / "run")
+    (folder / "task.json").unlink()
+    model = ModelFolder.load(folder)
+    with pytest.raises(CheckpointError, match=r"has a fine-tuned head, and no task\.json beside it says what"):
+        model.network()
+    assert model.network(embeddings=True)
+
+
+def test_embeddings_of_a_pooler_that_was_made_up_are_warned_of(
+    classifier: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = ModelFolder.load(classifier)
+    model.network(embeddings=True)
+    assert "pooler" not in capsys.readouterr().out
+    model.with_weights(model.weights | initial_pooler(model.architecture)).network(embeddings=True)
+    assert "these weights came without a pooler: the pooled output means nothing" in capsys.readouterr().out
 
 
 def test_a_network_needs_its_weights(classifier: Path) -> None:

@@ -58,11 +58,11 @@ def account(names: Mapping[str, str], found: Collection[str], skipped: int, orig
     return matched
 
 
-def check_shapes(values: Mapping[str, np.ndarray], config: AlbertConfig, origin: object) -> None:
-    """Raise CheckpointError if a weight has another size than the architecture gives it."""
+def check_weights(values: Mapping[str, np.ndarray], config: AlbertConfig, origin: object) -> None:
+    """Raise CheckpointError if a weight has another size than the architecture gives it, or is not finite."""
     modules = [TASKS[name].head.module for name in FINE_TUNED]
-    outputs = next((len(values[bias]) for module in modules if (bias := f"{module}.bias") in values), 0)
-    expected = weight_shapes(config, outputs, len(values.get("classifier_hidden.bias", ())))
+    outputs = next((values[bias].size for module in modules if (bias := f"{module}.bias") in values), 0)
+    expected = weight_shapes(config, outputs, np.size(values.get("classifier_hidden.bias", ())))
     wrong = [
         f"{name} is {value.shape}, by the architecture {expected[name]}"
         for name, value in values.items()
@@ -70,6 +70,8 @@ def check_shapes(values: Mapping[str, np.ndarray], config: AlbertConfig, origin:
     ]
     if wrong:
         raise CheckpointError(f"{origin} contradicts the file with its architecture: {listed(wrong)}")
+    if broken := [name for name, value in values.items() if not np.isfinite(value).all()]:
+        raise CheckpointError(f"{origin} holds weights that are not finite: {listed(broken)}")
 
 
 def weight_shapes(config: AlbertConfig, outputs: int = 0, between: int = 0) -> dict[str, tuple[int, ...]]:
@@ -127,7 +129,11 @@ def settle_task(
         )
     names: list[str] = []
     if not TASKS[task].head.outputs:
-        names = list(labels or stated.get("labels") or (f"LABEL_{i}" for i in range(outputs)))
+        unnamed = [f"LABEL_{i}" for i in range(outputs)]  # as transformers names them
+        given = list(stated.get("labels") or unnamed)
+        if labels and given not in (unnamed, list(labels)):
+            raise ConfigError(f"--labels is {listed(labels)}, but {origin} names them {listed(given)}")
+        names = list(labels or given)
         if len(names) != outputs:
             source = "--labels has" if labels else f"{origin} names"
             raise ConfigError(f"{source} {len(names)} labels, the head has {outputs} outputs: {listed(names)}")

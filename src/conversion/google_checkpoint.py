@@ -8,9 +8,9 @@ from types import ModuleType
 import numpy as np
 
 from model_utils.errors import CheckpointError, ConfigError
-from src.albert_config import AlbertConfig, find_config_file
+from src.albert_config import AlbertConfig, check_memory, find_config_file
 from src.checkpoint_files import Checkpoint
-from src.conversion.checks import account, check_shapes, settle_task
+from src.conversion.checks import account, check_weights, settle_task
 from src.conversion.weight_names import from_google, google_names, is_training_state
 from src.model_folder import ModelFolder
 from src.tokenization import FullTokenizer, build_tokenizer
@@ -29,10 +29,11 @@ def read_google(path: Path, task: str = "", labels: tuple[str, ...] = ()) -> Mod
     prefix = find_prefix(path)
     config_file = _find_config(prefix)
     config = AlbertConfig.from_json(config_file)
+    check_memory(config)
     variables, skipped = read_variables(prefix)
     matched = account(google_names(config.num_hidden_groups, config.inner_group_num), variables, skipped, prefix)
     values = {name: from_google(variable, variables[variable]) for name, variable in matched.items()}
-    check_shapes(values, config, prefix)
+    check_weights(values, config, prefix)
     several = len(values.get("classifier.bias", ())) > 1
     task_info = settle_task(values, {"task": "classification"} if several else {}, task, labels, prefix, prefix)
     tokenizer = _find_vocabulary(config_file.parent, config.vocab_size)

@@ -2,7 +2,7 @@
 
 import logging
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from safetensors.numpy import save_file
@@ -10,12 +10,12 @@ from safetensors.numpy import save_file
 from model_utils.errors import CheckpointError, ConfigError, DataError
 from model_utils.files import new_folder, write_json
 from model_utils.json_files import Schema, matching, read_json
-from src.albert_config import RUN_KEYS, AlbertConfig
+from src.albert_config import RUN_KEYS, AlbertConfig, check_memory
+from src.albert_model import has_initial_pooler
 from src.checkpoint_files import Checkpoint
-from src.conversion.checks import account, check_shapes, settle_task
-from src.conversion.own_folder import has_initial_pooler
-from src.conversion.tokenizer_json import build_tokenizer_json, extract_vocabulary
-from src.conversion.torch_weights import read_weights
+from src.conversion.checks import account, check_weights, settle_task
+from src.conversion.tokenizer_json import build_tokenizer_json, extract_vocabulary, lower_cases
+from src.conversion.torch_weights import read_weights, refuse_pointer
 from src.conversion.weight_names import TIED_COPIES, hugging_face_names
 from src.foreign_weights import SAFETENSORS
 from src.model_folder import ModelFolder
@@ -29,6 +29,9 @@ SENTENCEPIECE, WORDPIECE = "spiece.model", "vocab.txt"
 OURS = "albert_mindspore"  # key of what task.json says beside task and labels; transformers keeps it unused
 BACKBONE = "albert."  # before the backbone's names, but in AlbertModel's own files
 POSITION_IDS = "albert.embeddings.position_ids"  # 0, 1, 2, ...: a constant that older files hold
+# Classes of transformers that make the tokenizer from its settings; others take tokenizer.json as it is.
+REBUILT = (None, "AlbertTokenizer", "AlbertTokenizerFast", "BertTokenizer", "BertTokenizerFast")
+ALWAYS = ("keep_accents", "remove_space", "tokenize_chinese_chars")  # the tokenization here has them in one way
 WITHOUT_POOLER = ("AlbertForMaskedLM", "AlbertForQuestionAnswering", "AlbertForTokenClassification")
 NEITHER_HERE_NOR_THERE = ("share_parameters", "use_relative_positions", "max_relative_position")
 # The class of transformers for each task of a fine-tuned model; SQuAD v2's beam search has none.
@@ -44,16 +47,22 @@ class ConfigSchema(Schema):
 
     architectures: list[str] | None = None
     hidden_act: str | None = None
-    problem_type: str | None = None
+    problem_type: Literal["regression", "single_label_classification", "multi_label_classification"] | None = None
     id2label: dict[Annotated[str, matching("[0-9]{1,9}", "the number of an output")], str | int] | None = None
     albert_mindspore: SettingsSchema = SettingsSchema()
 
 
 class TokenizerSettingsSchema(Schema):
-    """What tokenizer_config.json says. The defaults are what the tokenization here does; case alone it can keep."""
+    """What tokenizer_config.json says. The defaults are what the tokenization here does; case alone it can keep.
 
+    strip_accents: None, as lower-casing has it.
+    """
+
+    tokenizer_class: str | None = None
     do_lower_case: bool = True
+    strip_accents: bool | None = None
     keep_accents: bool = False
+    remove_space: bool = True
     tokenize_chinese_chars: bool = True
 
 
@@ -62,6 +71,7 @@ def read_hugging_face(folder: Path, task: str = "", labels: tuple[str, ...] = ()
     if not folder.is_dir():
         raise CheckpointError(f"{folder} is no folder: a Hugging Face model is one, with {CONFIG} and {SAFETENSORS}")
     config = AlbertConfig.from_json(folder / CONFIG)
+    check_memory(config)
     stated = read_json(folder / CONFIG, ConfigSchema, CheckpointError)
     # from_json may take the file for google's, whose gelu is another one.
     config = config.replace(hidden_act=stated.hidden_act or config.hidden_act)
@@ -77,7 +87,7 @@ def read_hugging_face(folder: Path, task: str = "", labels: tuple[str, ...] = ()
     for name, theirs in matched.items():
         if values[name].dtype != np.float32:
             raise CheckpointError(f"{folder}: {theirs} is {values[name].dtype}, a weight is a float")
-    check_shapes(values, config, folder)
+    check_weights(values, config, folder)
     task_info = settle_task(values, _stated_task(stated, values, folder), task, labels, folder, folder / CONFIG)
     tokenizer = _read_vocabulary(folder, config.vocab_size)
     return ModelFolder(config, tokenizer, task_info, checkpoint=Checkpoint(folder, values, {}))
@@ -98,25 +108,38 @@ def _stated_task(stated: ConfigSchema, values: dict[str, np.ndarray], folder: Pa
     if not tasks:
         return {}
     settings = stated.albert_mindspore.model_dump(exclude_unset=True)
-    if tasks[0] == "classification" and len(values.get("classifier.bias", ())) == 1:
+    outputs = len(values.get("classifier.bias", ()))
+    if tasks[0] == "classification" and outputs == 1:
         return settings | {"task": "regression"}
+    if tasks[0] == "classification" and stated.problem_type == "regression":
+        raise CheckpointError(f"{folder}: problem_type is regression with {outputs} outputs; allowed here is one")
     labels = stated.id2label or {}
+    if sorted(map(int, labels)) != list(range(len(labels))):
+        raise CheckpointError(
+            f"{folder / CONFIG}: id2label has the numbers {', '.join(labels)}, needed are 0, 1, 2, ..."
+        )
     return settings | {"task": tasks[0], "labels": [str(labels[key]) for key in sorted(labels, key=int)]}
 
 
 def _read_vocabulary(folder: Path, vocab_size: int) -> FullTokenizer | None:
     file = folder / TOKENIZER_CONFIG
     settings = read_json(file, TokenizerSettingsSchema) if file.is_file() else TokenizerSettingsSchema()
-    for key, field in TokenizerSettingsSchema.model_fields.items():
-        if key != "do_lower_case" and getattr(settings, key) != field.default:
-            raise DataError(f"{file}: {key} is {getattr(settings, key)}, the tokenization here has {field.default}")
+    lower = settings.do_lower_case
+    if settings.tokenizer_class not in REBUILT and "do_lower_case" not in settings.model_fields_set:
+        lower = lower_cases(folder / TOKENIZER)
+    does = {key: TokenizerSettingsSchema.model_fields[key].default for key in ALWAYS} | {"strip_accents": lower}
+    for key, value in does.items():
+        if getattr(settings, key) not in (None, value):
+            raise DataError(f"{file}: {key} is {getattr(settings, key)}, the tokenization here has {value}")
+    for name in (SENTENCEPIECE, WORDPIECE, TOKENIZER):
+        refuse_pointer(folder / name)
     content, is_sentencepiece = None, (folder / SENTENCEPIECE).is_file()
     if not is_sentencepiece and not (folder / WORDPIECE).is_file():
         if not (folder / TOKENIZER).is_file():
             return None
         content, is_sentencepiece = extract_vocabulary(folder / TOKENIZER)
     files = ("", folder / SENTENCEPIECE) if is_sentencepiece else (folder / WORDPIECE, "")
-    return build_tokenizer(*files, settings.do_lower_case, vocab_size, content)
+    return build_tokenizer(*files, lower, vocab_size, content)
 
 
 def write_hugging_face(model: ModelFolder, path: Path) -> None:
@@ -126,7 +149,7 @@ def write_hugging_face(model: ModelFolder, path: Path) -> None:
     groups = config.num_hidden_layers if config.share_parameters == "none" else config.num_hidden_groups
     names = hugging_face_names(groups, config.inner_group_num) | {name: name for name in HEAD_NAMES}
     values = {names[name]: np.ascontiguousarray(value) for name, value in model.weights.items()}
-    if architecture in WITHOUT_POOLER and has_initial_pooler(model):
+    if architecture in WITHOUT_POOLER and has_initial_pooler(config, model.weights):
         values = {name: value for name, value in values.items() if not name.startswith("albert.pooler.")}
     if architecture == "AlbertModel":
         values = {name.removeprefix(BACKBONE): value for name, value in values.items()}

@@ -41,6 +41,21 @@ def extract_vocabulary(file: Path) -> tuple[bytes, bool]:
     )
 
 
+def lower_cases(file: Path) -> bool:
+    """Whether the tokenizer in a file, which is damaged or keeps accents otherwise: DataError, lower-cases text."""
+    steps, lower = [read_object(file).get("normalizer")], False
+    while steps:
+        step = steps.pop()
+        if not isinstance(step, dict | None):
+            raise DataError(f"{file} is damaged or no tokenizer: its normalizer is {shorten(step)}")
+        step = step or {}
+        steps += step.get("normalizers", [])
+        if step.get("type") == "BertNormalizer" and step.get("strip_accents") not in (None, step.get("lowercase")):
+            raise DataError(f"{file}: strip_accents is {step['strip_accents']}, but lowercase {step.get('lowercase')}")
+        lower |= step.get("type") == "Lowercase" or bool(step.get("lowercase"))
+    return lower
+
+
 def _sentencepiece(content: dict[str, Any]) -> bytes:
     proto = ModelProto()
     kinds = ModelProto.SentencePiece

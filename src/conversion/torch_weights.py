@@ -11,6 +11,8 @@ from model_utils.errors import CheckpointError, ConfigError
 from model_utils.json_files import FileName, Schema, read_json
 from src.foreign_weights import PYTORCH, SAFETENSORS
 
+POINTER, POINTER_BYTES = b"version https://git-lfs", 1000
+
 
 def read_weights(folder: Path) -> dict[str, np.ndarray]:
     """All tensors of the folder by name; float16 and bfloat16 become float32, which holds them exactly.
@@ -21,12 +23,22 @@ def read_weights(folder: Path) -> dict[str, np.ndarray]:
         CheckpointError: the folder has no weights, or they are damaged, incomplete or of another type.
         ConfigError: they need torch and it is not installed.
     """
+    for file in folder.iterdir():
+        refuse_pointer(file)
     for name, read in ((SAFETENSORS, _read_safetensors), (PYTORCH, _read_pytorch)):
         if (folder / name).is_file():
             return read(folder / name)
         if (folder / f"{name}.index.json").is_file():
             return _read_shards(folder / f"{name}.index.json", read)
     raise CheckpointError(f"{folder} holds neither {SAFETENSORS} nor {PYTORCH}, whole or in shards")
+
+
+def refuse_pointer(file: Path) -> None:
+    """Raise CheckpointError if a file is what `git clone` leaves of a large one without git-lfs."""
+    if file.is_file() and file.stat().st_size < POINTER_BYTES and file.read_bytes().startswith(POINTER):
+        raise CheckpointError(
+            f"{file} is git-lfs's pointer to the file, not the file: run `git lfs pull` in its folder"
+        )
 
 
 class IndexSchema(Schema):
@@ -74,10 +86,14 @@ def _read_pytorch(file: Path) -> dict[str, np.ndarray]:
         ) from error
     try:
         tensors = torch.load(file, map_location="cpu", weights_only=True)
+        if wide := [name for name, tensor in tensors.items() if tensor.dtype == torch.float64]:
+            raise CheckpointError(f"{file}: {wide[0]} is float64, allowed are float32, float16 and bfloat16")
         return {
-            name: (tensor.float() if tensor.is_floating_point() else tensor).detach().numpy()
+            str(name): (tensor.float() if tensor.is_floating_point() else tensor).detach().numpy()
             for name, tensor in tensors.items()
         }
-    except (OSError, EOFError, RuntimeError, ValueError, AttributeError, pickle.UnpicklingError) as error:
+    except pickle.UnpicklingError as error:  # torch advises to load it without its safeguard
+        raise CheckpointError(f"{file} is damaged, or holds more than weights, which is not loaded") from error
+    except (OSError, EOFError, RuntimeError, ValueError, TypeError, AttributeError) as error:
         text = " ".join(str(error).split())[:300]
         raise CheckpointError(f"{file} is damaged, or holds more than weights: {text}") from error

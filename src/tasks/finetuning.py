@@ -149,12 +149,12 @@ class Report:
 
 def describe_collapse(collapse: str, config: FinetuneConfig) -> str:
     """What to try where a fine-tuning ends with the same answer for every row (Mosbach et al. 2021, section 5)."""
+    found = f"collapsed: on the development set {collapse}, as without reading"
     rate = config.optimizer_settings()["learning_rate"]
-    quarter = "a quarter of the learning rate" + (f" ({rate:g} -> {rate / 4:g})" if config.do_train else "")
-    return (
-        f"collapsed: on the development set {collapse}, as without reading; try {quarter}, a warm-up twice as long, or "
-        "another seed"
-    )
+    if not config.do_train:
+        return found
+    quarter = f"a quarter of the learning rate ({rate:g} -> {rate / 4:g})"
+    return f"{found}; try {quarter}, a warm-up twice as long, or another seed"
 
 
 class Finetuning:
