@@ -23,6 +23,7 @@ from model_utils.schema import Config, write_config
 
 CONFIG = "config"  # key of a result: the configuration of the command that it comes from
 LEAST_AGREEMENT = 0.95  # of the answers of two sides; random weights leave close calls
+WITHOUT_PEERS = ", or give --peers ''"  # what contests do otherwise where a library is missing
 LAST_LINES = 5  # of a log, in the sentence about a command that failed
 
 
@@ -113,9 +114,6 @@ def tell(report: str, figures: dict[str, Any], output: str) -> None:
     print(report)
     if output:
         write_json(Path(output), figures | {"machine": machine_facts()})
-
-
-WITHOUT_PEERS = ", or give --peers ''"  # what contests do otherwise
 
 
 def need_libraries(*libraries: str, otherwise: str = "") -> None:

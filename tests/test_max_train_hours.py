@@ -41,6 +41,19 @@ def timed(folder: Path, max_seconds: float, step: Step, **changes: Any) -> Train
     return trainer
 
 
+def stop_after(updates: int, folder: Path) -> None:
+    """A run of ten seconds that gets SIGTERM in the update behind so many."""
+
+    class Stopped(Step):
+        def train(self, micro_batches: list, *pace: float) -> dict[str, Tensor]:
+            if int(self.tried.asnumpy()) == updates:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return super().train(micro_batches, *pace)
+
+    with pytest.raises(SystemExit):
+        timed(folder, 10.0, Stopped(), max_train_hours=1)
+
+
 def test_a_run_ends_when_its_time_is_over(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     step = Step()
     trainer = timed(tmp_path, 10.0, step, max_train_hours=1)
@@ -54,14 +67,7 @@ def test_a_run_ends_when_its_time_is_over(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_the_time_of_earlier_sessions_counts(tmp_path: Path) -> None:
-    class Stopped(Step):
-        def train(self, micro_batches: list, *pace: float) -> dict[str, Tensor]:
-            if int(self.tried.asnumpy()) == 5:
-                os.kill(os.getpid(), signal.SIGTERM)
-            return super().train(micro_batches, *pace)
-
-    with pytest.raises(SystemExit):
-        timed(tmp_path, 10.0, Stopped(), max_train_hours=1)
+    stop_after(5, tmp_path)
     step = Step()
     trainer = timed(tmp_path, 10.0, step, max_train_hours=1)
     assert trainer.progress.step < 10 and step.elapsed[0] > 0.6
@@ -69,15 +75,7 @@ def test_the_time_of_earlier_sessions_counts(tmp_path: Path) -> None:
 
 def test_a_run_that_is_stopped_in_its_last_seconds_still_ends_with_its_record(tmp_path: Path) -> None:
     """The clock goes on between the decision that it is not over and the state that is saved."""
-
-    class Stopped(Step):
-        def train(self, micro_batches: list, *pace: float) -> dict[str, Tensor]:
-            if int(self.tried.asnumpy()) == 8:
-                os.kill(os.getpid(), signal.SIGTERM)
-            return super().train(micro_batches, *pace)
-
-    with pytest.raises(SystemExit):
-        timed(tmp_path, 10.0, Stopped(), max_train_hours=1)
+    stop_after(8, tmp_path)
     (last,) = (number for number, _ in list_checkpoints(tmp_path))
     assert last == 9
     timed(tmp_path, 10.0, Step(), max_train_hours=1)

@@ -184,13 +184,17 @@ def _wikiextractor_units(lines: Iterable[str]) -> Iterator[str]:
         start = _DOC_START.match(line)
         if start or line == "</doc>":
             yield ""
-            named = _TITLE.search(line) if start else None
-            title = _comparable(decode_entities(named["title"])) if named else "" if start else None
+            title = _title_of(line) if start else None
         elif line:
             text = decode_entities(line)
             if title is None or title not in ("", _comparable(text)):
                 yield from filter(None, map(str.strip, text.splitlines()))
             title = None
+
+
+def _title_of(tag: str) -> str:
+    named = _TITLE.search(tag)
+    return _comparable(decode_entities(named["title"])) if named else ""
 
 
 def _comparable(title: str) -> str:

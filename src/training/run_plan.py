@@ -114,6 +114,23 @@ def plan_run(config: Any, epochs: int, rows_at_once: int, batches_per_epoch: int
     return RunPlan(planned, 3600 * config.max_train_hours)
 
 
+def what_did_not_happen(settings: Mapping[str, Any], step: int, phase: int, phases: int) -> list[str]:
+    """Sentences about a run that ended after so many updates, in this phase of so many, before all it was planned for.
+
+    Args:
+        settings: a TrainingConfig's optimizer_settings().
+    """
+    sentences = []
+    if not settings["warmup_ratio"] and step < settings["warmup_steps"]:
+        sentences.append(
+            f"the run ended within the warm-up of {settings['warmup_steps']} updates, so that the learning rate never "
+            "fell: give fewer warmup_steps, or warmup_ratio"
+        )
+    if phase < phases:
+        sentences.append(f"the run ended in phase {phase} of {phases}: the others got no update")
+    return sentences
+
+
 def plan_precision(config: Any, device: Device) -> Precision:
     """The device's compute type; the loss scale, which is off but for float16: others have float32's range."""
     if not config.enable_lossscale or device.compute_type != "float16":

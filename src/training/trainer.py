@@ -27,7 +27,7 @@ from src.training.progress import Progress
 from src.training.ranks import ALONE, Ranks
 from src.training.run_folder import RunFolder
 from src.training.run_log import EVAL_PREFIX, Baselines, RunLog
-from src.training.run_plan import RunFacts, RunPlan
+from src.training.run_plan import RunFacts, RunPlan, what_did_not_happen
 from src.training.stop_signals import StopSignals
 from src.training.train_step import TrainStep
 
@@ -434,16 +434,9 @@ class Trainer:
         step, results = self.progress.step, self.log.records[-1] if self.log and self.log.records else {}
         if self.progress.elapsed >= 1 and step < self.plan.train_steps and not self.best.out_of_patience:
             logger.info(f"max_train_hours {self.config.max_train_hours:g} are over after step {step}")
-        settings = self.config.optimizer_settings()
-        if not settings["warmup_ratio"] and step < settings["warmup_steps"]:
-            logger.warning(
-                f"the run ended within the warm-up of {settings['warmup_steps']} updates, so that the learning rate "
-                "never fell: give fewer warmup_steps, or warmup_ratio"
-            )
-        if self.phases.number < len(self.phases.all) and not self.best.out_of_patience:
-            logger.warning(
-                f"the run ended in phase {self.phases.number} of {len(self.phases.all)}: the others got no update"
-            )
+        phases = 0 if self.best.out_of_patience else len(self.phases.all)
+        for sentence in what_did_not_happen(self.config.optimizer_settings(), step, self.phases.number, phases):
+            logger.warning(sentence)
         if self.learning and results:
             results = results | {"remarks": self.learning.closing_remarks(results)}
         self.folder.finish(results)
