@@ -42,8 +42,10 @@ def extract_vocabulary(file: Path) -> tuple[bytes, bool]:
 
 
 def lower_cases(file: Path) -> bool:
-    """Whether the tokenizer in a tokenizer.json lower-cases text; DataError if it is damaged, or if it keeps the accents
-    of text that it lower-cases, or takes them from other text.
+    """Whether the tokenizer in a tokenizer.json lower-cases text.
+
+    Raises:
+        DataError: it is damaged, or keeps the accents of text that it lower-cases, or takes them from other text.
     """
     steps, lower = [read_object(file).get("normalizer")], False
     while steps:
