@@ -52,7 +52,6 @@ UNIGRAM = "own unigram"  # of pretrain_eval's baselines
 COLUMNS = {  # of the table: heading and format of each figure
     "updates": ("updates", ",.0f"),
     "tokens": ("tokens", ",.0f"),
-    "tokens_per_s": ("tokens/s", ",.0f"),
     "hidden_mlm_loss": ("nats a token at [MASK]", ".3f"),
     "unigram": ("unigram", ".3f"),
     "below_unigram": ("below unigram", ".3f"),
@@ -141,10 +140,10 @@ class Ladder:
         with Contender(TimedTraining, training) as timed:
             return round(60 * self.config.minutes / timed.call("seconds"))
 
-    def run(self, name: str, rung: Rung, budget: dict[str, Any], seed: int) -> dict[str, Any]:
+    def run(self, name: str, rung: Rung, updates: int, seed: int) -> dict[str, Any]:
         """Train a rung, or go on with it, and evaluate it: its figures, by the names of COLUMNS and some more."""
         log = self.logs / f"{self.run_name(name, seed)}.log"
-        training = self.training(name, rung, budget["updates"], seed)
+        training = self.training(name, rung, updates, seed)
         held_out = self.examples(HELD_OUT, self.config.held_out, self.vocabulary(rung.vocab_size))
         file = self.output / "figures" / f"{self.run_name(name, seed)}.json"
         if result := read_result(file, training):
@@ -154,7 +153,7 @@ class Ladder:
             load_checkpoint_path=training.save_checkpoint_path, data_dir=held_out, batch_size=EVAL_BATCH
         )
         run_command("pretrain_eval", evaluation, log.with_stem(f"{log.stem}-evaluation"))
-        figures = figures_of(training, budget["minutes"])
+        figures = figures_of(training)
         return write_result(file, training, **figures, machine=self.machine)
 
 
@@ -170,12 +169,11 @@ def tokens_of(data_dir: Path) -> int:
     return int(records.lengths.sum()) + special * records.num_rows
 
 
-def figures_of(training: PretrainConfig, minutes: float) -> dict[str, float]:
+def figures_of(training: PretrainConfig) -> dict[str, float]:
     """What a finished and evaluated run came to, from the files in its folder and those of its examples.
 
-    tokens: without padding. tokens_per_s: of the machine on which so many updates took these minutes. Losses in nats a
-    token and a character, at tokens shown as [MASK]; unigram: what the frequencies of the held-out tokens themselves
-    give there, the same for all rungs of a vocabulary.
+    tokens: without padding. Losses in nats a token and a character, at tokens shown as [MASK]; unigram: what the
+    frequencies of the held-out tokens themselves give there, the same for all rungs of a vocabulary.
     """
     run, phases = Path(training.save_checkpoint_path), training.all_phases()
     results = read_object(run / "eval_results.json")
@@ -187,7 +185,6 @@ def figures_of(training: PretrainConfig, minutes: float) -> dict[str, float]:
     return {
         "updates": log[-1]["step"],
         "tokens": tokens,
-        "tokens_per_s": tokens / (60 * minutes),
         "hidden_mlm_loss": loss,
         "unigram": unigram,
         "below_unigram": unigram - loss,
@@ -199,13 +196,11 @@ def figures_of(training: PretrainConfig, minutes: float) -> dict[str, float]:
 
 
 def joined(earlier: list[dict[str, Any]], runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Runs of a rung with those of earlier ones that had another seed or compute_type, and as many updates."""
+    """Runs of a rung with those of earlier ones that compare: as many updates, the same held-out tokens, another seed
+    or compute_type."""
     made = {(run["seed"], run["compute_type"]) for run in runs}
-    kept = [
-        run
-        for run in earlier
-        if (run["seed"], run["compute_type"]) not in made and run["updates"] == runs[0]["updates"]
-    ]
+    alike = [run for run in earlier if all(run[key] == runs[0][key] for key in ("updates", "unigram"))]
+    kept = [run for run in alike if (run["seed"], run["compute_type"]) not in made]
     return sorted([*kept, *runs], key=lambda run: (run["compute_type"] != "float32", run["seed"]))
 
 
@@ -291,7 +286,7 @@ def main(config: RecipesConfig) -> None:
         runs = []
         for seed in range(first, first + config.repeat):
             logger.info(f"{name}, seed {seed}: {budgets[name]['updates']:,} updates")
-            figures = ladder.run(name, rung, budgets[name], seed)
+            figures = ladder.run(name, rung, budgets[name]["updates"], seed)
             kept = {key: figures[key] for key in (*COLUMNS, "machine")}
             runs.append({"seed": seed, "compute_type": figures[CONFIG]["compute_type"]} | kept)
         facts = {"question": rung.question, "minutes": budgets[name]["minutes"]}
