@@ -64,10 +64,10 @@ def library_for(source: Path) -> Path | None:
 def _made(source: Path) -> Path | str:
     """The library, or what is in its way: its own `obstacle` says so, too."""
     try:
-        library, loaded = _load(source)
-        find_obstacle = loaded.obstacle  # a compiled library need not be one that can be used
+        library = _build_somewhere(source)
+        find_obstacle = ctypes.CDLL(str(library)).obstacle  # a compiled library need not be one that can be used
         find_obstacle.restype = ctypes.c_char_p
-        if not (obstacle := find_obstacle().decode()):
+        if not (obstacle := _forbidden(library) or find_obstacle().decode()):
             return library
     except (DeviceError, OSError) as error:
         obstacle = str(error)
@@ -75,17 +75,22 @@ def _made(source: Path) -> Path | str:
     return obstacle
 
 
-def _load(source: Path) -> tuple[Path, ctypes.CDLL]:
-    """The library of a C++ file; from the temporary folder where that of the cache can be neither made nor loaded."""
+def _build_somewhere(source: Path) -> Path:
+    """The library of a C++ file; in the temporary folder where it cannot be made in the cache."""
     try:
-        library = build_library(source)
-        try:
-            return library, ctypes.CDLL(str(library))
-        except OSError:  # a file that is damaged
-            return library, ctypes.CDLL(str(build_library(source, again=True)))
+        return build_library(source)
     except OSError as error:
-        library = build_library(source, folder=_temporary_folder(str(error)))
-        return library, ctypes.CDLL(str(library))
+        return build_library(source, folder=_temporary_folder(str(error)))
+
+
+def _forbidden(library: Path) -> str:
+    """What keeps MindSpore from calling a library, if anything: it takes a path's first colon for its end."""
+    if ":" in str(library):
+        return f"{library} has a colon in its path, which MindSpore does not read: TMPDIR can name another folder"
+    allowed = os.environ.get("MS_CUSTOM_AOT_WHITE_LIST")
+    if allowed is not None and not library.is_relative_to(Path(allowed).resolve()):
+        return f"MS_CUSTOM_AOT_WHITE_LIST allows operations from {allowed} alone, not from {library.parent}"
+    return ""
 
 
 def find_compiler() -> list[str] | None:
@@ -113,11 +118,13 @@ def check_compiler() -> list[str]:
     raise DeviceError(f"no C++ compiler is installed (looked for {looked_for})")
 
 
-def build_library(source: Path, folder: Path | None = None, again: bool = False) -> Path:
+def build_library(source: Path, folder: Path | None = None) -> Path:
     """The shared library of a C++ file and the headers beside it; compiled if these, compiler and CPU have none yet.
 
+    Its path has no links, so that whoever loads it by another one of its names loads the same file.
+
     Args:
-        folder: to keep it in; None: the user's cache. again: compile it, although there is one.
+        folder: to keep it in; None: the user's cache.
 
     Raises:
         DeviceError: there is no compiler, or it refuses the file.
@@ -128,15 +135,16 @@ def build_library(source: Path, folder: Path | None = None, again: bool = False)
     version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False).stdout
     sources = [file.read_text("utf-8") for file in (source, *sorted(source.parent.glob("*.h")))]
     made_of = "\0".join((*sources, compiler, version, *FLAGS, cpu_description()))
-    folder = folder or _cache_folder()
+    folder = (folder or _cache_folder()).resolve()
     library = folder / f"{source.parent.name}-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.so"
-    if library.is_file() and not again:
+    if library.is_file() and _is_whole(library.read_bytes()):
         return library
     logger.info(f"compiling {source.name} with {compiler}, once: {library}")
     try:
         with scratch_folder(folder, "library") as scratch:
             made = scratch / library.name
             _run_to_the_end([*command, *FLAGS, str(source), "-o", str(made)])
+            made.write_bytes(_sealed(made.read_bytes()))
             sync_to_disk(made)
             made.replace(library)
     except subprocess.CalledProcessError as error:
@@ -144,6 +152,17 @@ def build_library(source: Path, folder: Path | None = None, again: bool = False)
     except subprocess.TimeoutExpired as error:
         raise DeviceError(f"{compiler} has not compiled {source} in {SECONDS} s") from error
     return library
+
+
+def _sealed(content: bytes) -> bytes:
+    """A library and, behind it, where nobody who loads it looks, its checksum."""
+    return content + hashlib.sha256(content).digest()
+
+
+def _is_whole(content: bytes) -> bool:
+    """Whether a library is as it was made: loading one that was cut short can kill the process."""
+    size = hashlib.sha256().digest_size
+    return content == _sealed(content[:-size])
 
 
 def _run_to_the_end(command: list[str]) -> None:
@@ -167,11 +186,15 @@ def _cache_folder() -> Path:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "albert-mindspore"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.stat()
-        refuses = os.statvfs(folder).f_flag & os.ST_NOEXEC
         others_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        if os.access(folder, os.W_OK) and found.st_uid == os.getuid() and not (others_write or refuses):
+        if os.statvfs(folder).f_flag & os.ST_NOEXEC:
+            lacks = "whose file system lets programs run"
+        elif others_write or not os.access(folder, os.W_OK) or found.st_uid != os.getuid():
+            lacks = "that this user alone can write to"
+        elif ":" in str(folder.resolve()):
+            lacks = "without a colon in its path"
+        else:
             return folder
-        lacks = "whose file system lets programs run" if refuses else "that this user alone can write to"
         reason = f"{folder} is not a folder {lacks}"
     except (OSError, RuntimeError) as error:
         reason = f"there is no folder to keep it in: {error}"

@@ -360,8 +360,8 @@ def scale_all(number: int) -> nn.Cell:
 class RowSquareSum(nn.Cell):
     """Identity on x; the gradient of its scalar parameter is the sum of the squared entries of x's gradient.
 
-    TensorFlow's global norm counts a looked-up table by its looked-up rows, each occurrence apart, and the train step
-    clips exactly as google's code does. The parameter itself stays 0, is never trained and never saved.
+    TensorFlow's global norm counts a table that is only looked up by its looked-up rows, each occurrence apart, and so
+    does the train step with the segments' table. The parameter itself stays 0, is never trained and never saved.
     """
 
     parameter_name = "row_square_sum"

@@ -197,6 +197,8 @@ def test_plans(lengths, batch_size, boundaries, drop, seed):
     for rows, width in zip(plan.rows, plan.widths, strict=True):
         assert lengths[rows[rows >= 0]].max() <= width
     assert (plan.rows[:-1] >= 0).all()
+    if drop:  # what is left out depends on the order alone, not on the lengths
+        assert sorted(used) == sorted(order[: full * batch_size])
 
 
 # --- pre-training data ---

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import logging
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -383,8 +384,81 @@ def test_a_library_that_was_damaged_is_compiled_again(monkeypatch: pytest.Monkey
     source = tmp_path / "none.cc"
     source.write_text('extern "C" __attribute__((visibility("default"))) const char *obstacle() { return ""; }')
     library = build_library(source)
-    library.write_bytes(b"")
-    assert library_for(source) == library and library.stat().st_size > 0
+    made = library.read_bytes()
+    for damaged in (b"", made[: len(made) // 2], made[:-1], b"\0" * len(made)):  # half of one kills who loads it
+        library.write_bytes(damaged)
+        assert build_library(source) == library and library.read_bytes() == made
+    assert library_for(source) == library
+
+
+def test_what_mindspore_would_not_call_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "a:b").mkdir()
+    for cache, allowed, sentence in (
+        ("a:b", None, r"albert-mindspore is not a folder without a colon in its path"),
+        (".", tmp_path / "others", r"MS_CUSTOM_AOT_WHITE_LIST allows operations from .*others alone, not from"),
+    ):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / cache))
+        source = tmp_path / f"{len(cache)}.cc"
+        source.write_text('extern "C" __attribute__((visibility("default"))) const char *obstacle() { return ""; }')
+        if allowed:
+            monkeypatch.setenv("MS_CUSTOM_AOT_WHITE_LIST", str(allowed))
+        with caplog.at_level(logging.WARNING):
+            library = library_for(source)
+        assert (library is None) == bool(allowed) and ":" not in str(library)
+        assert re.search(sentence, caplog.text)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "a:b"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a:b"))
+    (tmp_path / "c.cc").write_text(source.read_text())
+    assert library_for(tmp_path / "c.cc") is None
+    assert "a:b" in caplog.messages[-1] and "TMPDIR can name another folder" in caplog.messages[-1]
+
+
+def test_a_library_is_loaded_once_where_a_link_leads_to_the_cache(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """MindSpore loads what a path leads to: another name of it would be another library, with threads of its own."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "home")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "link"))
+    source = tmp_path / "one.cc"
+    source.write_text('extern "C" int one() { return 1; }')
+    assert build_library(source).parent == tmp_path / "home" / "albert-mindspore"
+
+
+TEAM = """#include "team.h"
+#include <cstdio>
+#include <new>
+
+int main() {
+  albert::Team::threads = 3;
+  for (int64_t failing = 0; failing < 12; ++failing) {
+    std::atomic<int64_t> done{0};
+    try {
+      albert::Team::get().run(12, [&](int64_t part) {
+        if (part == failing) throw std::bad_alloc();
+        ++done;
+      });
+      return std::puts("nothing thrown"), 1;
+    } catch (const std::bad_alloc &) {
+    }
+    if (done != 11) return std::puts("parts still to do"), 1;
+    albert::Team::get().run(12, [&](int64_t) { ++done; });
+    if (done != 23) return std::puts("the next operation is not whole"), 1;
+  }
+}
+"""
+
+
+def test_a_part_that_fails_ends_its_operation_and_no_other(tmp_path: Path) -> None:
+    (tmp_path / "team.cc").write_text(TEAM)
+    program = tmp_path / "team"
+    flags = ["-std=c++17", "-O1", "-pthread", f"-I{native_operations.SOURCE.parent}"]
+    subprocess.run([*find_compiler(), *flags, str(tmp_path / "team.cc"), "-o", str(program)], check=True)
+    done = subprocess.run([str(program)], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_a_cache_that_takes_no_locks_leaves_the_temporary_folder(

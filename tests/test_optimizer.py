@@ -123,6 +123,19 @@ def test_updates_equal_their_formulas(name: str, bias_correction: bool) -> None:
         np.testing.assert_allclose(ours[parameter], theirs[parameter], rtol=0, atol=2e-6, err_msg=parameter)
 
 
+def test_lamb_leaves_alone_what_no_loss_depends_on() -> None:
+    """Weight decay alone, scaled to the weights' own size, would take 10 % of them at every update."""
+    settings = dataclasses.replace(OPTIMIZER_SETTINGS, name="Lamb", learning_rate=0.1, schedule="constant")
+    parameters = [Parameter(Tensor([3.0, 4.0], ms.float32), name=name) for name in ("used.weight", "unused.weight")]
+    optimizer = build_optimizer(parameters, settings, 100)
+    for step, of_unused in enumerate((1.0, 0.0, 0.0), start=1):
+        before = parameters[1].asnumpy().copy()
+        gradients = (Tensor([1.0, 0.0], ms.float32), Tensor([0.0, of_unused], ms.float32))
+        optimizer(gradients, Tensor(step, ms.int32), Tensor(0.0, ms.float32), Tensor(1.0, ms.float32))
+        assert np.array_equal(before, parameters[1].asnumpy()) == (of_unused == 0.0)
+    assert parameters[0].asnumpy()[0] < 2.5
+
+
 def test_the_rate_is_multiplied_by_a_factor() -> None:
     ours, theirs = updated(CORRECTED, 0.25), by_formula(dataclasses.replace(CORRECTED, learning_rate=0.125))
     np.testing.assert_allclose(ours["weight"], theirs["weight"], rtol=0, atol=2e-6)

@@ -90,7 +90,8 @@ def plan_batches(
     """Put rows into batches of one bucket of lengths each.
 
     What is left over in a bucket goes into the next larger one, so that at most one batch is incomplete, which is
-    dropped or filled up with -1, and the number of batches depends on the number of rows alone.
+    filled up with -1, and the number of batches depends on the number of rows alone. With drop_remainder the last rows
+    of the order that fill no batch are left out, however long they are.
 
     Args:
         lengths: (rows,) tokens of each row.
@@ -98,6 +99,8 @@ def plan_batches(
         order: permutation of the rows.
         random: for the order of the batches; None leaves them sorted by width.
     """
+    if drop_remainder:
+        order = order[: len(order) // batch_size * batch_size]
     bucket_of = np.searchsorted(boundaries, lengths[order])
     batches, widths = [], []
     rest = np.zeros(0, np.int64)
@@ -107,7 +110,7 @@ def plan_batches(
         batches.append(rows[:full].reshape(-1, batch_size))
         widths += [width] * len(batches[-1])
         rest = rows[full:]
-    if len(rest) and not drop_remainder:
+    if len(rest):
         batches.append(np.concatenate([rest, np.full(batch_size - len(rest), -1)])[None])
         widths.append(boundaries[-1])
     rows, widths = np.concatenate(batches), np.array(widths, int)

@@ -8,12 +8,14 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <initializer_list>
 #include <memory>
 #include <mutex>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace albert {
@@ -82,7 +84,7 @@ class Team {
   int64_t size() const { return size_; }
 
   // Calls work(0) to work(parts - 1), each in the first thread that is free, once no other operation has them: a thread
-  // whose core is busy with another program does fewer.
+  // whose core is busy with another program does fewer. Throws what a part throws.
   void run(int64_t parts, const std::function<void(int64_t)> &work) {
     if (parts == 1) return work(0);
     std::lock_guard<std::mutex> alone(running_);
@@ -96,6 +98,7 @@ class Team {
     wake_.notify_all();
     take_parts();
     for (int turn = 0; left_ > 0; ++turn) wait_a_little(turn);
+    if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
   }
 
  private:
@@ -125,7 +128,12 @@ class Team {
   void take_parts() {
     for (uint64_t offer = offer_; offer % kCall > 0;) {
       if (!offer_.compare_exchange_weak(offer, offer - 1)) continue;
-      (*work_)(parts_ - offer % kCall);  // run() changes nothing before this part is done
+      try {
+        (*work_)(parts_ - offer % kCall);  // run() changes nothing before this part is done
+      } catch (...) {  // such as too little memory: run() throws it, once all parts are done
+        std::lock_guard<std::mutex> lock(failing_);
+        failure_ = std::current_exception();
+      }
       --left_;
       offer = offer_;
     }
@@ -146,7 +154,8 @@ class Team {
   int64_t parts_ = 0;
   std::atomic<int64_t> left_{0};    // parts that are not done
   std::atomic<uint64_t> offer_{0};  // kCall times the number of operations so far, and parts that nobody has taken
-  std::mutex running_, sleeping_;
+  std::exception_ptr failure_;  // of a part
+  std::mutex running_, sleeping_, failing_;
   std::condition_variable wake_;
 };
 

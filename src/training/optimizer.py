@@ -159,7 +159,11 @@ class AdamWeightDecay(Optimizer):
 
 
 class Lamb(Optimizer):
-    """AdamWeightDecay's step, scaled per parameter by |p| / |step|; not scaled for names in decay_filter."""
+    """AdamWeightDecay's step, scaled per parameter by |p| / |step|; not scaled for names in decay_filter.
+
+    A scaled parameter whose gradient is 0 throughout stays as it is, as google's code skips what a loss does not depend
+    on: scaled, its weight decay alone would make it smaller by the whole rate at every update.
+    """
 
     def update(self, i: int, rate: Tensor, gradient: Tensor) -> None:
         s, parameter = self.settings, self.parameters[i]
@@ -178,6 +182,7 @@ class Lamb(Optimizer):
             both = ops.logical_and(parameter_norm > 0.0, step_norm > 0.0)
             safe_norm = ops.select(both, step_norm, ops.ones_like(step_norm))
             rate = rate * ops.select(both, parameter_norm / safe_norm, ops.ones_like(step_norm))
+            rate = rate * ops.cast(ops.reduce_max(ops.abs(gradient)) > 0.0, ms.float32)
         ops.assign(self.moments1[i], moment1)
         ops.assign(self.moments2[i], moment2)
         ops.assign_sub(parameter, rate * step)
