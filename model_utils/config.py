@@ -1,7 +1,6 @@
 """What all commands share: bounds of their keys, and how a command starts and ends."""
 
 import errno
-import os
 import signal
 import sys
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from typing import NoReturn, TypeVar
 from model_utils import native_code
 from model_utils.errors import ConfigError, UserError
 from model_utils.files import check_writable
-from model_utils.messages import show_messages
+from model_utils.messages import show_messages, silence
 from model_utils.schema import ANY, Config, load_config, option
 
 DEVICE_TARGETS = ("auto", "CPU", "GPU", "Ascend")
@@ -78,8 +77,8 @@ def run_main(main: Callable[[Settings], int | None], kind: type[Settings], messa
     except KeyboardInterrupt:
         print("stopped by Ctrl-C", file=sys.stderr)
         code = 128 + signal.SIGINT
-    except BrokenPipeError:  # `| head`: what else is written would fail again
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # `| head`
+        silence(sys.stdout)
         print("error: nobody reads the output any more", file=sys.stderr)
         code = 2
     except OSError as error:
@@ -95,6 +94,8 @@ def run_main(main: Callable[[Settings], int | None], kind: type[Settings], messa
 
 def check_output_folder(folder: Path, key: str) -> None:
     """Before work starts: raise ConfigError if results could not be written into a folder."""
+    if folder.parts[:1] == ("~",):
+        raise ConfigError(f"{key} is {folder}, but ~ means your home to the shell alone: give the whole path")
     try:
         check_writable(folder)
     except OSError as error:

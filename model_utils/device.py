@@ -71,7 +71,7 @@ class Gpu:
 def _cuda_driver() -> ctypes.CDLL | None:
     with contextlib.suppress(OSError):
         driver = ctypes.CDLL("libcuda.so.1")
-        if driver.cuInit(0) == 0:
+        if driver.cuInit(0) in (0, 100):  # 100, CUDA_ERROR_NO_DEVICE: it works, but CUDA_VISIBLE_DEVICES hides all
             return driver
     return None
 

@@ -1,7 +1,9 @@
 """Console messages: sentences on a stream, past progress bars. Modules log with logging.getLogger(__name__)."""
 
 import logging
+import os
 import sys
+from typing import TextIO
 
 from tqdm import tqdm
 
@@ -12,13 +14,31 @@ PROJECT = ("src", "model_utils", "dataset", "scripts", "benchmarks", "run_pretra
 class _Sentences(logging.Handler):
     """Writes to the standard stream of that name, whatever it is at the time."""
 
+    forgiving = False  # where nobody reads a stream any more
+
     def __init__(self, stream: str) -> None:
         super().__init__()
         self.stream = stream
 
     def emit(self, record: logging.LogRecord) -> None:
-        tqdm.write(self.format(record), file=getattr(sys, self.stream))
-        getattr(sys, self.stream).flush()
+        stream = getattr(sys, self.stream)
+        try:
+            tqdm.write(self.format(record), file=stream)
+            stream.flush()
+        except BrokenPipeError:
+            if not self.forgiving:
+                raise
+            silence(stream)
+
+
+def forgive_lost_readers() -> None:
+    """From now on a message that nobody reads is lost, where it ended the command before."""
+    _Sentences.forgiving = True
+
+
+def silence(stream: TextIO) -> None:
+    """Let a stream lead nowhere: what it still holds, and what else is written, would fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def show_messages(stream: str = "stdout") -> None:

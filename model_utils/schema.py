@@ -76,7 +76,11 @@ def option(
 
 
 def section(default: "Config", meaning: str, used_if: tuple[str, Any] | None = None) -> Any:
-    """A nested configuration, of which a file may leave out what is as in `default`; used_if: as needs, unchecked."""
+    """A nested configuration, of which a file may leave out what is as in `default`.
+
+    used_if: (another key of the same class, value): elsewhere flags of it mean nothing and are refused, but a file may
+    have it.
+    """
     extra: Any = {"used_if": used_if}
     return Field(default, description=meaning, json_schema_extra=extra)
 
@@ -239,7 +243,8 @@ def _sentence(error: ValidationError, kind: type[Config], origin: str = "", mark
     first = error.errors(include_url=False)[0]
     reason = first.get("ctx", {}).get("error")
     if isinstance(reason, ConfigError):  # of validate()
-        return reason
+        parts = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
+        return ConfigError(f"in {parts[1:]}: {reason}") if parts else reason
     *parents, name = first["loc"]
     prefix, item = mark, False  # item: whether what comes next is the number of a section in a list
     for parent in parents:
@@ -337,6 +342,22 @@ def _read_file(kind: type[Config], path: str) -> dict[str, Any]:
     return own
 
 
+def _check_used(config: Config, flags: Mapping[str, Any], prefix: str = "") -> None:
+    """Raise ConfigError for a flag of a section that is not used; a file may describe all sections."""
+    for key, value in flags.items():
+        field = type(config).model_fields[key]
+        if not is_section(field):
+            continue
+        if used_if := extra_of(field)["used_if"]:
+            name, needed = used_if
+            if getattr(config, name) != needed:
+                raise ConfigError(
+                    f"command line: --{prefix}{key}.{next(iter(value))} means nothing while {prefix}{name} is "
+                    f"{show(getattr(config, name))}, allowed with --{prefix}{name} {show(needed)}"
+                )
+        _check_used(getattr(config, key), value, f"{prefix}{key}.")
+
+
 def load_config(kind: type[ConfigType], argv: Sequence[str] | None = None) -> ConfigType:
     """Merge the class's defaults, a yaml file and the command line into one checked configuration.
 
@@ -358,10 +379,12 @@ def load_config(kind: type[ConfigType], argv: Sequence[str] | None = None) -> Co
         raise SystemExit(0)
     _check_values(kind, flags, "command line", "--")
     try:
-        return kind(**merge(tree, flags))
+        config = kind(**merge(tree, flags))
     except ConfigError as error:
         origin = "command line" if path == os.devnull else f"{path} with the command line"
         raise ConfigError(f"{origin}: {error}") from None
+    _check_used(config, flags)
+    return config
 
 
 def format_help(kind: type[Config], in_file: Mapping[str, Any], path: str) -> str:

@@ -1,5 +1,6 @@
 """The one reader of yaml files: a mapping, or a sentence that says why it is none."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,13 @@ import yaml
 from model_utils.errors import ConfigError, shorten
 from model_utils.json_files import NESTING, read_file
 
+_INT, _FLOAT, _MERGE = (f"tag:yaml.org,2002:{name}" for name in ("int", "float", "merge"))
+
 
 class _CheckedLoader(yaml.SafeLoader):
     """Refuses what yaml allows and no configuration needs: a key given twice, of which it would silently keep the last,
-    keys that are no text or number, and nesting so deep, or endless, that reading it takes all memory or time.
+    keys that are no text or number, numbers in other systems than they look like (010 is 8, 1:30 is 90), and nesting so
+    deep, or endless, that reading it takes all memory or time.
     """
 
     def __init__(self, stream: str) -> None:
@@ -35,6 +39,8 @@ class _CheckedLoader(yaml.SafeLoader):
         seen: set[Any] = set()
         for key_node, _ in node.value:
             line = key_node.start_mark.line + 1
+            if key_node.tag == _MERGE:  # `<<: *other`: the keys beside it count
+                continue
             if not isinstance(key_node, yaml.ScalarNode):
                 raise ConfigError(f"line {line}: a list or mapping stands where a key is expected")
             key = self.construct_object(key_node, deep=True)
@@ -42,6 +48,16 @@ class _CheckedLoader(yaml.SafeLoader):
                 raise ConfigError(f"line {line}: the key {str(key)[:200]} is given twice")
             seen.add(key)
         return super().construct_mapping(node, deep)
+
+    def construct_number(self, node: yaml.ScalarNode) -> int | float:
+        text = self.construct_scalar(node)
+        if ":" in text or re.fullmatch("[-+]?0[0-9_]+", text):
+            raise ConfigError(
+                f"line {node.start_mark.line + 1}: {shorten(text)} would be read to another base: a number has no "
+                "colons and does not begin with 0, a text stands in quotes"
+            )
+        as_number = self.construct_yaml_int if node.tag == _INT else self.construct_yaml_float
+        return as_number(node)
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
@@ -51,6 +67,10 @@ class _CheckedLoader(yaml.SafeLoader):
                 raise
             value = shorten(getattr(node, "value", ""))
             raise ConfigError(f"line {node.start_mark.line + 1}: {value} is no {node.tag.rpartition(':')[2]}") from None
+
+
+for _tag in (_INT, _FLOAT):
+    _CheckedLoader.add_constructor(_tag, _CheckedLoader.construct_number)
 
 
 def parse_yaml(text: str) -> Any:

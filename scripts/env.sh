@@ -40,19 +40,23 @@ run_single() { # NAME ARGUMENTS...: replaces this shell by run_NAME.py, whose ou
     log="$PROJECT/output/logs/$1_$(date +%Y%m%d_%H%M%S)_$$.log"
     mkdir -p "${log%/*}"
     echo "log: $log"
-    # The writer of the log must outlive the script, which still writes after Ctrl-C or SIGTERM.
-    exec python "$PROJECT/run_$1.py" "${@:2}" > >(trap '' INT TERM; exec tee "$log") 2>&1
+    # The writer of the log must outlive the script, which still writes after Ctrl-C or SIGTERM, and who reads along.
+    exec python "$PROJECT/run_$1.py" "${@:2}" > >(trap '' INT TERM PIPE; exec tee "$log") 2>&1
 }
 
 run_distribute() { # NAME [--nproc N] ARGUMENTS...: run_NAME.py in one process a device
-    local name=$1 nproc=${DEVICE_NUM:-} logs
+    local name=$1 nproc=${DEVICE_NUM:-} logs arguments=()
     shift
     show_usage "$@"
     prepare_environment requirements.txt
-    case ${1:-} in
-    --nproc) nproc=${2:-nothing} && shift $(($# > 1 ? 2 : 1)) ;;
-    --nproc=*) nproc=${1#--nproc=} && shift ;;
-    esac
+    while [ $# -gt 0 ]; do
+        case $1 in
+        --nproc) nproc=${2:-nothing} && shift $(($# > 1)) ;;
+        --nproc=*) nproc=${1#--nproc=} ;;
+        *) arguments+=("$1") ;;
+        esac
+        shift
+    done
     [ -n "$nproc" ] || nproc=$(cd "$PROJECT" && python -c 'from model_utils.device import nvidia_gpus; print(len(nvidia_gpus()))')
     if ! [[ $nproc =~ ^[1-9][0-9]*$ ]]; then
         echo "error: the number of processes is '$nproc', allowed is 1 and more: give --nproc N or set DEVICE_NUM" >&2
@@ -62,5 +66,5 @@ run_distribute() { # NAME [--nproc N] ARGUMENTS...: run_NAME.py in one process a
     mkdir -p "$logs"
     echo "logs: $logs"
     export GLOG_v="${GLOG_v:-3}" # errors only: its warnings at every start say nothing is wrong
-    exec python "$PROJECT/scripts/launch.py" "$nproc" "$logs" "$PROJECT/run_$name.py" --distribute true --device_num "$nproc" "$@"
+    exec python "$PROJECT/scripts/launch.py" "$nproc" "$logs" "$PROJECT/run_$name.py" --distribute true --device_num "$nproc" "${arguments[@]+"${arguments[@]}"}"
 }

@@ -10,11 +10,18 @@ set -uo pipefail
 show_usage "$@"
 
 requirements=(requirements.txt requirements-test.txt)
-options=() chosen=()
+options=() chosen=() before=
 for word in "$@"; do
+    case $before in
+    -[ckmopW] | --deselect | --ignore | --ignore-glob) options+=("$word") before= && continue ;; # the option's value
+    esac
+    before=$word
     case $word in
     --oracles) requirements=(requirements.txt requirements-dev.txt) options+=("$word") ;;
-    *) if [ -e "${word%%::*}" ]; then chosen+=("$(realpath "${word%%::*}")${word#"${word%%::*}"}"); else options+=("$word"); fi ;;
+    *) file=${word%%::*}
+        if [ -e "$file" ]; then chosen+=("$(realpath "$file")${word#"$file"}")
+        elif [ -n "$file" ] && [ -e "$PROJECT/$file" ]; then chosen+=("$PROJECT/$word")
+        else options+=("$word"); fi ;;
     esac
 done
 prepare_environment "${requirements[@]}"

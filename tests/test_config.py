@@ -128,7 +128,8 @@ def test_words_for_false(tmp_path: Path, text: str) -> None:
 
 
 def test_yaml_numbers_without_a_point_and_lists(tmp_path: Path) -> None:
-    text = "optimizer_cfg: {Lamb: {learning_rate: 1e-4, decay_filter: [a, b]}}"  # YAML 1.1 reads 1e-4 as text
+    # YAML 1.1 reads 1e-4 as text.
+    text = "optimizer_cfg: {optimizer: Lamb, Lamb: {learning_rate: 1e-4, decay_filter: [a, b]}}"
     assert load(tmp_path, text).optimizer_cfg.Lamb.learning_rate == 1e-4
     assert load(tmp_path, text).optimizer_cfg.Lamb.decay_filter == ("a", "b")
     for words in ("c,d", "[c, d]"):
@@ -144,6 +145,28 @@ def test_negative_numbers_and_texts_with_dashes_are_values(tmp_path: Path) -> No
 
 def test_a_flag_given_again_replaces_the_first(tmp_path: Path) -> None:
     assert load(tmp_path, "", "--batch_size", "2", "--batch_size=3").batch_size == 3
+
+
+def test_mappings_may_be_merged(tmp_path: Path) -> None:
+    text = "phases:\n- &first {share: 0.5, batch_size: 8, ngram: 1}\n- {<<: *first, batch_size: 16}"
+    first, second = load(tmp_path, text).phases
+    assert (first.batch_size, second.share, second.batch_size, second.ngram) == (8, 0.5, 16, 1)
+    assert "is given twice" in refusal(tmp_path, text.replace("16}", "16, batch_size: 4}"))
+
+
+def test_names_that_are_numbers_need_no_quotes(tmp_path: Path) -> None:
+    config = load(tmp_path, "text_a_column: 1\nlabel_list: [0, 1, x]", kind=ClassifierConfig)
+    assert (config.text_a_column, config.label_list) == ("1", ("0", "1", "x"))
+    assert "label_list is [True], allowed is texts" in refusal(tmp_path, "label_list: [yes]", kind=ClassifierConfig)
+
+
+def test_a_flag_of_an_optimizer_that_is_not_chosen_is_refused(tmp_path: Path) -> None:
+    text = "optimizer_cfg: {optimizer: Lamb, AdamWeightDecay: {learning_rate: 0.1}}"  # a file may have all of them
+    assert load(tmp_path, text, "--optimizer_cfg.Lamb.learning_rate=0.5").optimizer_settings()["learning_rate"] == 0.5
+    assert refusal(tmp_path, text, "--optimizer_cfg.AdamWeightDecay.learning_rate=0.5") == (
+        "command line: --optimizer_cfg.AdamWeightDecay.learning_rate means nothing while optimizer_cfg.optimizer is "
+        "Lamb, allowed with --optimizer_cfg.optimizer AdamWeightDecay"
+    )
 
 
 def test_sections_in_a_list_come_from_yaml_or_from_one_line(tmp_path: Path) -> None:
@@ -191,8 +214,8 @@ def test_phases_are_as_the_rest_where_they_say_nothing(tmp_path: Path) -> None:
         ("do_shuffle: 1.0", [], "run.yaml: do_shuffle is 1.0, allowed is true or false"),
         ("clip_norm: .nan", [], "run.yaml: clip_norm is nan, allowed is a number at least 0"),
         ("clip_norm: .inf", [], "run.yaml: clip_norm is inf, allowed is a number"),
-        ("data_dir: 7", [], "run.yaml: data_dir is 7, allowed is text"),
-        ("optimizer_cfg: {Lamb: {decay_filter: [1]}}", [], "decay_filter is [1], allowed is texts with commas"),
+        ("data_dir: 7.5", [], "run.yaml: data_dir is 7.5, allowed is text"),
+        ("optimizer_cfg: {Lamb: {decay_filter: [no]}}", [], "decay_filter is [False], allowed is texts with commas"),
         ("device_target: TPU", [], "device_target is 'TPU', allowed is one of auto, CPU, GPU, Ascend"),
         ("albert_network: albert_huge", [], "allowed is one of albert_mini, albert_mini_v1"),
         ("albert_cfg: {compute_type: float16}", [], "albert_cfg.compute_type is not a key"),
@@ -252,11 +275,11 @@ def test_a_missing_or_undecodable_file_is_refused(tmp_path: Path) -> None:
         ),
         (
             ["--optimizer_cfg.Adam.end_learning_rate=1"],
-            "end_learning_rate is 1, allowed is at most learning_rate (0.001)",
+            "in optimizer_cfg.Adam: end_learning_rate is 1, allowed is at most learning_rate (0.001)",
         ),
         (
             ["--optimizer_cfg.Adam.schedule=cosine", "--optimizer_cfg.Adam.power=2"],
-            "power is 2.0, which means nothing while schedule is cosine",
+            "in optimizer_cfg.Adam: power is 2.0, which means nothing while schedule is cosine",
         ),
         (["--optimizer_cfg.Lamb.decay_share=0.1"], "decay_share is 0.1, which means nothing while schedule is poly"),
         (
@@ -265,7 +288,7 @@ def test_a_missing_or_undecodable_file_is_refused(tmp_path: Path) -> None:
         ),
         (["--phases=[{share: 0.5}, {share: 0.6}]"], "phases have the shares 0.5 + 0.6 = 1.1 of the run, allowed is"),
         (["--phases=[{}]", "--train_steps=0"], "train_steps is 0, but the run has phases, which are shares of its"),
-        (["--warmup_ratio=0.1"], "warmup_ratio is 0.1 and AdamWeightDecay.warmup_steps is 200: one of them must be 0"),
+        (["--warmup_ratio=0.1"], "warmup_ratio is 0.1 and optimizer_cfg.AdamWeightDecay.warmup_steps is 200: one of"),
         (["--albert_cfg.hidden_size=101"], "hidden_size is 101 and num_attention_heads is 4"),
         (["--albert_cfg.num_hidden_groups=13"], "num_hidden_groups is 13, allowed are 1 to num_hidden_layers (4)"),
         (
@@ -324,6 +347,9 @@ def test_evaluation_reads_the_training_file_but_not_its_mistakes(tmp_path: Path)
         ("albert_cfg: &a {seed: *a}", r"line 1: \*a stands inside of what it names"),
         ('data_dir: "a\\0b"', r"data_dir is 'a\\x00b', allowed is text"),
         ('data_dir: "\\uD800"', "allowed is text"),
+        ("seed: 0123", "line 1: '0123' would be read to another base"),
+        ("seed: 1\nmax_train_hours: 1:30", "line 2: '1:30' would be read to another base"),
+        ("max_train_hours: 1:30.5", "line 1: '1:30.5' would be read to another base"),
         ("a: &a [x, x, x, x]\nb: &b [*a, *a, *a, *a]\nseed: [*b, *b, *b, *b]", "allowed is a whole number"),
     ],
 )

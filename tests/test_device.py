@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -44,6 +45,18 @@ def machine(monkeypatch: pytest.MonkeyPatch):
     )
     monkeypatch.setattr(device, "_plugin_error", lambda target: "" if target == "GPU" else "no Ascend")
     return change
+
+
+@pytest.mark.parametrize(("code", "works"), [(0, True), (100, True), (999, False)])
+def test_a_driver_that_hides_its_gpus_works(monkeypatch: pytest.MonkeyPatch, code: int, works: bool) -> None:
+    """CUDA_VISIBLE_DEVICES= makes cuInit give 100, CUDA_ERROR_NO_DEVICE."""
+    driver = SimpleNamespace(cuInit=lambda _: code)
+    monkeypatch.setattr(device.ctypes, "CDLL", lambda name: driver)
+    device._cuda_driver.cache_clear()
+    try:
+        assert (device._cuda_driver() is driver) == works
+    finally:
+        device._cuda_driver.cache_clear()
 
 
 def test_auto_takes_the_best_device_that_works(machine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from model_utils.errors import ConfigError
 from src.data import feature_cache as features
 from src.data.batches import FeatureDataset, Loading
 from src.data.feature_cache import Features, cached_features
@@ -36,6 +37,12 @@ def test_other_facts_are_another_set(tmp_path: Path, task: str, facts: dict) -> 
     made = []
     other = cached_features(tmp_path, task, facts, lambda: made.append(1) or make())
     assert made and set(first.files).isdisjoint(other.files)
+
+
+def test_a_folder_that_takes_no_files_is_named_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"feature_dir is .*file, but nothing can be written there: "):
+        cached_features(tmp_path / "file", "toy", {}, lambda: pytest.fail("features were made"))
 
 
 def test_what_fails_leaves_nothing_that_is_found(tmp_path: Path) -> None:

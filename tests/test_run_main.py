@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -75,6 +76,40 @@ def test_output_that_nobody_reads_is_no_traceback(tmp_path: Path) -> None:
     command = f"{sys.executable} program.py {' '.join(NEEDED)} | true; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=tmp_path)
     assert done.stdout == "2\n" and done.stderr == "error: nobody reads the output any more\n"
+
+
+STOPPED = """
+import logging, signal, sys
+from model_utils.messages import show_messages
+from src.training.stop_signals import StopSignals
+
+show_messages()
+with StopSignals() as signals:
+    logging.getLogger("src").info("ready")
+    while not signals.received:
+        signal.sigtimedwait([], 0.1)
+    for _ in range(3):
+        logging.getLogger("src").info("saved")
+sys.exit(128 + signals.received)
+"""
+
+
+def test_a_run_is_saved_although_ctrl_c_ends_who_reads_its_output_too() -> None:
+    """As under `2>&1 | tee log`."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", STOPPED], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert process.stdout.readline() == "ready\n"
+    process.stdout.close()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 130
+
+
+def test_a_tilde_that_no_shell_has_replaced_makes_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="output is ~/runs, but ~ means your home to the shell alone"):
+        check_output_folder(Path("~/runs"), "output")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_for_results_is_tried_before_the_work(tmp_path: Path) -> None:

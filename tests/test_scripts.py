@@ -156,6 +156,16 @@ def test_single_hands_signals_to_the_script_and_logs_its_last_words(ready_projec
     assert log.read_text().endswith("saved\n")
 
 
+def test_the_log_is_whole_although_nobody_reads_along(ready_project: Path) -> None:
+    (ready_project / "run_pretrain.py").write_text("print('a line\\n' * 30_000, flush=True)\nprint('the end')\n")
+    bash("bash scripts/run_pretrain_single.sh | head -n 1", ready_project)
+    (log,) = (ready_project / "output/logs").iterdir()
+    end = time.monotonic() + 60
+    while not log.read_text().endswith("the end\n"):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
 # --- run_pretrain_distribute.sh ---
 
 AVERAGE = f"""
@@ -197,7 +207,7 @@ sys.exit(143 if stopped else 0)
 
 def test_distribute_starts_ranks_that_reduce_and_stop_together(ready_project: Path) -> None:
     (ready_project / "run_pretrain.py").write_text(AVERAGE)
-    command = ["bash", ready_project / "scripts/run_pretrain_distribute.sh", "--nproc=2", "--name", "wait"]
+    command = ["bash", ready_project / "scripts/run_pretrain_distribute.sh", "--name", "wait", "--nproc", "2"]
     process = subprocess.Popen(command, cwd="/", stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stdout.readline().startswith("logs: ")
     (logs,) = (ready_project / "output/logs").iterdir()
@@ -357,7 +367,12 @@ def test_distribute_lets_its_ranks_save_when_the_terminal_is_gone(tmp_path: Path
 
 @pytest.mark.parametrize(
     ("arguments", "environment", "found"),
-    [("--nproc 0", {}, "0"), ("--nproc", {}, "nothing"), ("", {"DEVICE_NUM": "two"}, "two")],
+    [
+        ("--nproc 0", {}, "0"),
+        ("--nproc", {}, "nothing"),
+        ("--data_dir x --nproc none", {}, "none"),
+        ("", {"DEVICE_NUM": "two"}, "two"),
+    ],
 )
 def test_distribute_refuses_a_wrong_number(
     ready_project: Path, arguments: str, environment: dict[str, str], found: str
@@ -408,6 +423,7 @@ def write_tests(project: Path, name: str, text: str) -> None:
         ("--slow", 1, "2 passed, 1 failed, 0 skipped"),
         ("-k test_b", 0, "1 passed, 0 failed, 0 skipped"),
         ("-k test_z", 1, "0 passed, 0 failed, 0 skipped"),
+        ("-k tests --deselect tests/test_one.py::test_b", 0, "1 passed, 0 failed, 1 skipped"),
         ("scripts/../tests/test_two.py::test_c --slow", 1, "0 passed, 1 failed, 0 skipped"),
     ],
 )

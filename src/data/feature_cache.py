@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from model_utils.config import check_output_folder
 from src.data.feature_files import Column, Ragged, RecordSet, facts_of, open_records
 from src.data.record_writer import RecordWriter, pack_rows
 
@@ -45,11 +46,12 @@ def cached_features(folder: Path, task: str, facts: Mapping[str, Any], make: Cal
     """The feature files in `folder` that have these facts (JSON values), made if they are not there yet.
 
     Raises:
-        DataError: the files are damaged, or the folder cannot be written.
+        ConfigError: the folder cannot be written. DataError: the files are damaged, or the disk is full.
     """
     described = json.dumps({"task": task, **facts}, sort_keys=True)
     path = folder / f"{task}-{hashlib.sha256(described.encode()).hexdigest()[:16]}.mindrecord"
     if not facts_of(path).exists():
+        check_output_folder(folder, "feature_dir")
         features = make()
         with RecordWriter(path, features.columns, {"task": task, **facts}) as writer:
             for values in _slices(features.values):

@@ -1,10 +1,13 @@
 """SIGTERM and Ctrl-C as a question that a run asks where it can save."""
 
+import contextlib
 import os
 import signal
 from contextlib import AbstractContextManager
 from types import FrameType
 from typing import Any, Self
+
+from model_utils.messages import forgive_lost_readers
 
 
 class StopSignals(AbstractContextManager):
@@ -26,8 +29,10 @@ class StopSignals(AbstractContextManager):
         self.received = number
         for each in self.before:
             signal.signal(each, signal.SIG_DFL)
-        # Not print: a signal may arrive inside one, which cannot be entered twice.
-        os.write(2, b"asked to stop: finishing this batch and saving; asking again ends the run at once\n")
+        forgive_lost_readers()  # of `| tee`, which Ctrl-C ends, too
+        with contextlib.suppress(OSError):
+            # Not print: a signal may arrive inside one, which cannot be entered twice.
+            os.write(2, b"asked to stop: finishing this batch and saving; asking again ends the run at once\n")
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self.before.items():

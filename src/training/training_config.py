@@ -208,7 +208,7 @@ class TrainingConfig(ArchitectureConfig):
         chosen = self.optimizer_settings()
         if self.warmup_ratio and chosen["warmup_steps"]:
             raise ConfigError(
-                f"warmup_ratio is {self.warmup_ratio:g} and {chosen['name']}.warmup_steps is "
+                f"warmup_ratio is {self.warmup_ratio:g} and optimizer_cfg.{chosen['name']}.warmup_steps is "
                 f"{chosen['warmup_steps']}: one of them must be 0"
             )
         if self.enable_lossscale and self.loss_scale_value < self.min_loss_scale:
