@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from mindspore import Tensor
+from mindspore.train import serialization
 
 import export
 from model_utils.device import bfloat16_obstacle
@@ -197,6 +198,35 @@ def test_places_that_cannot_be_written_to(classifier: Path, tmp_path: Path) -> N
         with pytest.raises(ConfigError, match=r"needed is DIR/NAME or NAME: the endings are added"):
             ExportConfig(export_ckpt_file="run", export_file_name=name).validate()
     ExportConfig(export_ckpt_file="run", export_file_name=f"{tmp_path}/model-1.0").validate()
+
+
+def test_a_place_may_have_any_name(classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = exported(classifier, Path("输出 dir/模型 (v2)"))
+    assert file == Path("输出 dir/模型 (v2).mindir")
+    assert sorted(path.suffix for path in file.parent.iterdir()) == [".json", ".mindir", ".txt"]
+    expected = ModelFolder.load(classifier).predictor().predict([{"text_a": "a"}])
+    assert_close(load_exported(file).predict([{"text_a": "a"}]), expected)
+
+
+def test_weights_that_no_file_holds_are_refused_before_work(
+    classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = ModelFolder.load(classifier).predictor(portable=True)
+    monkeypatch.setattr("src.inference.exporting.LARGEST", 1000)
+    for write in (export_model, dry_run_export):
+        with pytest.raises(DataError, match=r"the weights take 0\.00 GiB, an exported file holds at most 0\.00"):
+            write(model, tmp_path / "out" / "model", MINDIR)
+    assert not (tmp_path / "out").exists()
+
+
+def test_weights_of_more_than_a_gibibyte_stay_in_one_file(
+    classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MindSpore would split them; here it takes a thousand bytes for too much."""
+    monkeypatch.setattr(serialization, "TOTAL_SAVE", 1)
+    file = exported(classifier, tmp_path / "model")
+    assert load_exported(file).predict([{"text_a": "a"}]) and serialization.TOTAL_SAVE == 1
 
 
 def test_one_name_has_one_format(copy: Path, classifier: Path) -> None:

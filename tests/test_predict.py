@@ -1,6 +1,7 @@
 """Raw text in, answers out: order, numbers of bad lines, windows and cuts, files and standard streams."""
 
 import contextlib
+import gzip
 import json
 import os
 import queue
@@ -34,7 +35,7 @@ from src.tasks.fill_mask import encode_masked
 from tests.conftest import ROOT
 from tests.helpers.answers import assert_close
 from tests.helpers.folder_state import folder_state
-from tests.helpers.trained_folders import TAGS, make_folder
+from tests.helpers.trained_folders import TAGS, TASK_INFOS, make_folder
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +114,9 @@ def test_plain_lines_keep_their_number(tmp_path: Path) -> None:
         ("pipe", "table", "pipe is no table"),
         ("n" * 300, "text", "cannot be read: File name too long"),
         ("-", "table", "a table is read from a file, not from standard input"),
+        ("list.json", "auto", r"list\.json holds a list, needed is an object in each line"),
+        ("lines.jsonl.gz", "json_lines", r"lines\.jsonl\.gz is compressed; unpack it first"),
+        ("late.tsv", "auto", r"late\.tsv: byte 0xff at offset .* is not UTF-8 text"),
     ],
 )
 def test_an_input_that_cannot_be_is_refused_before_work(
@@ -120,10 +124,13 @@ def test_an_input_that_cannot_be_is_refused_before_work(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("empty.tsv").touch()
+    Path("list.json").write_text('\ufeff [{"text_a": "a"},\n {"text_a": "b"}]\n', encoding="utf-8")
+    Path("lines.jsonl.gz").write_bytes(gzip.compress(b'{"text_a": "a"}\n'))
+    Path("late.tsv").write_bytes(b"text_a\n" + 40_000 * b"a text\n" + b"\xff\n")
     os.mkfifo("pipe")
     before = folder_state(tmp_path)
     with pytest.raises(DataError, match=sentence):
-        list(read_records(name, input_format, "text_a"))
+        check_input(name, input_format)
     with pytest.raises(DataError, match=sentence):
         predict.main(PredictConfig(model="nowhere", input=name, output="new/out", input_format=input_format))
     assert folder_state(tmp_path) == before
@@ -398,6 +405,21 @@ def test_entities_have_their_surface_text(tmp_path: Path) -> None:
     assert answers[2] == {"error": "tokens is an empty list, needed is one of texts"}
     assert answers[3:] == [answers[1]] * 3  # a key that is passed through
     assert predictor.predict([{"tokens": tokens, "text": text} for text in ("", None, 5)]) == answers[:1] * 3
+
+
+def test_text_is_split_into_characters_where_training_text_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "2018年 iPhone在北京"
+    characters = [character for character in text if character != " "]
+    answers = []
+    for words_are_characters in (True, False):
+        of_task = TASK_INFOS["token_classification"] | {"words_are_characters": words_are_characters}
+        monkeypatch.setitem(TASK_INFOS, "token_classification", of_task)
+        folder = make_folder(tmp_path / str(words_are_characters), "token_classification")
+        answers.append(ModelFolder.load(folder).predictor().predict([{"text": text}, {"tokens": characters}]))
+    (of_text, of_tokens), (of_words, _) = ([one["entities"] for one in pair] for pair in answers)
+    found = [(each["label"], each["score"]) for each in of_text]
+    assert found == [(each["label"], pytest.approx(each["score"], abs=1e-5)) for each in of_tokens]
+    assert found != [(each["label"], each["score"]) for each in of_words]
 
 
 def test_masks_are_filled_in(tmp_path: Path) -> None:

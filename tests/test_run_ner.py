@@ -126,6 +126,17 @@ def test_a_rare_tag_may_stand_in_the_share_for_development_alone(tmp_path: Path)
     assert NerTask(config, None).labels == ["O", "B-A", "B-RARE"]
 
 
+def test_whether_words_are_characters_is_known(tmp_path: Path) -> None:
+    """Of the training text, and where nothing is trained of the weights."""
+    settings = {"train_file": tmp_path / "train.txt", "do_eval": False}
+    for text, expected in (("2 B-DATE\n0 I-DATE\n年 I-DATE\n在 O\n", True), ("2018 B-DATE\n年 I-DATE\n在 O\n", False)):
+        (tmp_path / "train.txt").write_text(text)
+        task_info = NerTask(load_config(NerConfig, arguments({}, settings)), None).task_info
+        assert task_info.words_are_characters == expected
+        evaluation = load_config(NerConfig, arguments({}, settings | {"do_train": False, "do_predict": True}))
+        assert NerTask(evaluation, None, task_info).task_info.words_are_characters == expected
+
+
 def test_the_name_of_the_texts_column_is_known(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("id,review,dish_name\n1,a fine soup,soup\n2,a dull soup,soup\n")
     (tmp_path / "train.txt").write_text("soup B-DISH\n")

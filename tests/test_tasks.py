@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from model_utils.errors import DataError
-from src.albert_config import AlbertConfig
+from src.albert_config import PRESETS, AlbertConfig
 from src.tasks import FINE_TUNED, TASKS, parse_task_info, tasks_of_head
 from src.tasks.finetuning import Report
 from src.tasks.spec import EvaluationResult
@@ -46,6 +46,9 @@ def test_lengths_are_fitted_to_the_network() -> None:
 def test_a_row_holds_the_beam() -> None:
     beam = parse("squad_v2", start_n_top=3, end_n_top=7)
     assert (beam.shortest_row, beam.searched_starts) == (7, 3)
+    assert parse("squad_v2", start_n_top=30, max_seq_length=40).fitted(PRESETS["albert_base"]).start_n_top == 30
+    short = PRESETS["albert_base"].replace(max_position_embeddings=20)
+    assert parse("squad_v2", start_n_top=30, max_seq_length=40).fitted(short).shortest_row == 20
     assert (parse("squad_v1").shortest_row, parse("squad_v1").searched_starts) == (1, 0)
 
 

@@ -32,6 +32,7 @@ _SHOWN = 3  # of the names that are not found
 _IDEOGRAPH = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _LETTER = rf"(?:(?![{_IDEOGRAPH}])[\w\u0300-\u036f])"
 # An ideograph; letters and digits, with points, commas and hyphens inside; 's and the like; any other character.
+_CHARACTER = re.compile(r"\S")
 _WORD = re.compile(rf"[{_IDEOGRAPH}]|{_LETTER}+(?:[-.,]{_LETTER}+)*|['’]{_LETTER}+|[^\w\s]")
 
 
@@ -58,10 +59,10 @@ class EntityColumns:
     label: str = "DISH"
 
 
-def split_words(text: str) -> list[tuple[int, int]]:
+def split_words(text: str, into_characters: bool = False) -> list[tuple[int, int]]:
     """First character and the one after the last of every word: of English, by and large, as CoNLL-2003 splits them; of
-    Chinese, every ideograph."""
-    return [match.span() for match in _WORD.finditer(text)]
+    Chinese, every ideograph; or every character that is no space, where a model's training text was split so."""
+    return [match.span() for match in (_CHARACTER if into_characters else _WORD).finditer(text)]
 
 
 def read_sentences(path: Path, data_format: str, names: EntityColumns, labelled: bool = True) -> list[Sentence]:

@@ -10,7 +10,7 @@ import importlib
 import logging
 import os
 import timeit
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +20,7 @@ import mindspore as ms
 import mindspore.onnx
 import numpy as np
 from mindspore import Tensor
+from mindspore.train import serialization
 
 from model_utils.device import peak_memory
 from model_utils.errors import CheckpointError, ConfigError, DataError
@@ -34,6 +35,8 @@ from src.tasks import TASKS
 logger = logging.getLogger(__name__)
 TOLERANCE = 1e-5  # of an output's largest entry, or of 1 where that is smaller
 FORBIDDEN = 1e20  # what is larger is no score but forbids a token, and is measured by itself alone
+SCRATCH = "network"  # file's name while it is written
+LARGEST = 2**31 - 2**24  # bytes of weights in a file: MindSpore and ONNX write protocol buffers of less than 2 GiB
 SHAPES = (1, 9), (3, 24)  # batches and lengths that a MINDIR is tried on, besides the longest
 
 
@@ -48,8 +51,8 @@ def export_model(
     Raises:
         CheckpointError: the file that was written computes something else; nothing is left behind.
         ConfigError: the network does not take rows of this length.
-        DataError: the folder cannot be written to, MindSpore cannot write the network in this format, or what checks
-            it is not installed.
+        DataError: the folder cannot be written to, MindSpore cannot write the network in this format, its weights are
+            too large for a file, or what checks it is not installed.
     """
     if not model.network.portable:
         raise ValueError("the network is not portable: make it with ModelFolder.predictor(portable=True)")
@@ -60,7 +63,8 @@ def export_model(
             temporary = at_end.enter_context(scratch_folder(name.parent, "export"))
         except OSError as error:
             raise DataError(f"the folder {name.parent} cannot be written to: {error.strerror}") from error
-        file = _write(model, temporary / name.name, file_format, key, fixed)
+        file = temporary / f"{name.name}.{file_format.lower()}"
+        _write(model, file, file_format, key, fixed)
         if file_format != AIR:  # which only its runtime can load
             load = _load_onnx if file_format == ONNX else load_mindir
             difference = check(model, load(file, key), fixed)
@@ -84,8 +88,7 @@ def dry_run_export(model: Predictor, name: Path, file_format: str, batch_size: i
     inputs = sample_inputs(model, *(fixed or (2, model.task_info.max_seq_length)))
     before = peak_memory()
     first, usual = timeit.repeat(lambda: _arrays(model.network(*inputs)), repeat=2, number=1)
-    weights = sum(parameter.nbytes for parameter in model.network.get_parameters())
-    size = weights + len(model.tokenizer.content)
+    size = _weights_size(model) + len(model.tokenizer.content)
     # Compiled to be written, to be compared with and as it was written; both then compute this batch and smaller ones.
     duration = 3 * (first - usual) + 4 * usual
     memory = 2 * peak_memory() - before
@@ -108,36 +111,61 @@ def _settle(model: Predictor, name: Path, file_format: str, batch_size: int, len
     least, most = model.task_info.shortest_row, model.task_info.max_seq_length
     if fixed and not least <= fixed[1] <= most:
         raise ConfigError(f"export_seq_length is {fixed[1]}, allowed for this model are {least} to {most} tokens")
+    if (size := _weights_size(model)) > LARGEST:
+        raise DataError(
+            f"the weights take {size / 2**30:.2f} GiB, an exported file holds at most {LARGEST / 2**30:.2f}"
+        )
     if file_format == ONNX:
         _onnxruntime()
     return fixed
+
+
+def _weights_size(model: Predictor) -> int:
+    """In bytes."""
+    return sum(parameter.nbytes for parameter in model.network.get_parameters())
 
 
 def _vocabulary_suffix(model: Predictor) -> str:
     return ".model" if model.tokenizer.is_sentencepiece else ".vocab.txt"
 
 
-def _write(model: Predictor, name: Path, file_format: str, key: bytes | None, fixed: tuple[int, int] | None) -> Path:
-    network, file = model.network, name.with_name(f"{name.name}.{file_format.lower()}")
+def _write(model: Predictor, file: Path, file_format: str, key: bytes | None, fixed: tuple[int, int] | None) -> None:
+    network = model.network
     if fixed is None:
         inputs = network.any_inputs()
     else:
         inputs = sample_inputs(model, *fixed)
         network.set_inputs(*inputs)
     try:
-        if file_format == ONNX:
-            # Its output_names break graphs that end in a reshape; outputs keep their order.
-            ms.onnx.export(network, *inputs, file_name=str(name), input_names=list(network.input_columns))
-        else:
-            encryption = {"enc_key": key, "enc_mode": ENCRYPTION} if key else {}
-            ms.export(network, *inputs, file_name=str(name), file_format=file_format, **encryption)
+        # MindSpore refuses names with a space or a Chinese letter in them, those of folders above it, too.
+        with contextlib.chdir(file.parent), _in_one_file():
+            if file_format == ONNX:
+                # Its output_names break graphs that end in a reshape; outputs keep their order.
+                ms.onnx.export(network, *inputs, file_name=SCRATCH, input_names=list(network.input_columns))
+            else:
+                encryption = {"enc_key": key, "enc_mode": ENCRYPTION} if key else {}
+                ms.export(network, *inputs, file_name=SCRATCH, file_format=file_format, **encryption)
+    except OSError as error:
+        raise DataError(f"{file.name} cannot be written: {error.strerror or error}") from error
     except (RuntimeError, TypeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise DataError(
             f"MindSpore cannot write the network of {model.task_info.task} as {file_format}: {reason}"
         ) from error
-    file.chmod(0o644)  # MindSpore lets its owner alone read it
-    return file
+    made = file.with_name(f"{SCRATCH}.{file_format.lower()}")
+    made.chmod(0o644)  # MindSpore lets its owner alone read it
+    made.replace(file)
+
+
+@contextlib.contextmanager
+def _in_one_file() -> Iterator[None]:
+    """MindSpore keeps weights of more than a GiB in other files than the graph, unless told otherwise."""
+    before = serialization.TOTAL_SAVE
+    serialization.TOTAL_SAVE = LARGEST // 1024
+    try:
+        yield
+    finally:
+        serialization.TOTAL_SAVE = before
 
 
 def _onnxruntime() -> ModuleType:

@@ -3,6 +3,7 @@
 A file that cannot be read or written is a DataError.
 """
 
+import codecs
 import contextlib
 import errno
 import json
@@ -21,10 +22,11 @@ from model_utils.errors import ConfigError, DataError
 from model_utils.files import check_writable, open_atomically, open_file
 from model_utils.json_files import UnwritableError, parse_json
 from src.data.text_tables import Table, read_table
-from src.utils import decode
+from src.utils import GZIP, decode
 
 logger = logging.getLogger(__name__)
 STANDARD = "-"
+BEGINNING = 4096  # bytes of a file that say what it is
 PIPE_PATIENCE = 2  # seconds until a pipe that is waited for is named
 JSON_LINES, TABLE, TEXT = "json_lines", "table", "text"
 _FORMATS = dict.fromkeys((".jsonl", ".ndjson", ".json"), JSON_LINES)
@@ -43,7 +45,8 @@ class NumberedRecord:
 def check_input(file: str, input_format: str) -> None:
     """Raise DataError if `file` cannot be read in this format of read_records; nothing is taken from a pipe."""
     if _format_of(file, input_format) == TABLE:
-        _open_table(file)
+        for _ in _open_table(file).rows:  # to its end: what is wrong there would cost all answers before it
+            pass
     elif file == STANDARD:
         if sys.stdin is None:
             raise DataError("standard input is closed")
@@ -51,11 +54,20 @@ def check_input(file: str, input_format: str) -> None:
         path = Path(file)
         try:
             if not path.is_fifo():
-                open_file(path).close()
+                with open_file(path) as stream:
+                    _check_beginning(file, stream.read(BEGINNING), _format_of(file, input_format))
             elif not os.access(path, os.R_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), file)
         except OSError as error:
             raise DataError(f"{file} cannot be read: {error.strerror}") from error
+
+
+def _check_beginning(file: str, raw: bytes, input_format: str) -> None:
+    """Raise DataError for a file of which no line, or not every line, would be a record."""
+    if raw.startswith(GZIP):
+        raise DataError(f"{file} is compressed; unpack it first (gunzip)")
+    if input_format == JSON_LINES and raw.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
+        raise DataError(f"{file} holds a list, needed is an object in each line: jq -c '.[]' makes them")
 
 
 def read_records(file: str, input_format: str, text_key: str) -> Iterator[NumberedRecord]:

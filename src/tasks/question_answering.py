@@ -88,6 +88,11 @@ class SquadTask(Task):
             )
         kept = (*self.spec.info.settings() - {THRESHOLD}, "language")
         self.task_info = self.spec.info(task=self.spec.name, **{key: getattr(config, key) for key in kept})
+        if (tokens := self.task_info.shortest_row) > config.max_seq_length:
+            raise ConfigError(
+                f"start_n_top and end_n_top are up to {tokens}, allowed is at most max_seq_length "
+                f"({config.max_seq_length})"
+            )
 
     def split(self, name: str) -> SquadSplit:
         config = self.config
@@ -215,6 +220,11 @@ class SpanSearchInfo(SpanInfo):
     @property
     def shortest_row(self) -> int:
         return max(self.start_n_top, self.end_n_top)
+
+    def fitted(self, architecture: AlbertConfig) -> Self:
+        info = super().fitted(architecture)
+        beam = {key: min(getattr(info, key), info.max_seq_length) for key in ("start_n_top", "end_n_top")}
+        return info.model_copy(update=beam)
 
     @property
     def searched_starts(self) -> int:

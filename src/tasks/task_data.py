@@ -112,8 +112,9 @@ class TaskData:
         if self.packed:
             loading = replace(loading, packing=self._packing(records.values(), loading))
         else:
-            widths = (min(width, config.max_seq_length * texts) for width in self._widths(lengths, training))
-            loading = replace(loading, bucket_boundaries=tuple(widths))
+            least, most = task_info.shortest_row * texts, config.max_seq_length * texts
+            widths = {max(least, min(width, most)) for width in self._widths(lengths, training)}
+            loading = replace(loading, bucket_boundaries=tuple(sorted(widths)))
         return FeatureDataset(records[name], loading, weight_columns)
 
     def _batches(self, rows: int, training: bool) -> float:
@@ -134,7 +135,7 @@ class TaskData:
     def _packing(self, records: Collection[RecordSet], loading: Loading) -> Packing:
         """How batches of these splits are packed, in few sizes: those of many epochs, so that they suit every seed."""
         texts = self.task.spec.texts_per_row
-        longest = max(int(each.lengths.max()) for each in records)
+        longest = max(self.task.task_info.shortest_row * texts, *(int(each.lengths.max()) for each in records))
         packing = Packing(texts, -(-longest // texts) if self.reads_tokens else 1)
         rows = sum(each.num_rows for each in records)
         looked_at = replace(loading, packing=packing, seed=self.config.seed)

@@ -83,12 +83,18 @@ class NerTask(Task):
         self._read_file = cache(lambda file, labelled: read_sentences(file, config.data_format, columns, labelled))
         self.labels = self._find_labels()
         self.spec = TOKEN_CLASSIFICATION
+        if config.do_train:
+            words = (word for sentence in self.read(TRAIN) for word in sentence.words)
+            words_are_characters = all(len(word) == 1 for word in words)
+        else:
+            words_are_characters = isinstance(known, EntityInfo) and known.words_are_characters
         self.task_info = self.spec.info(
             task=self.spec.name,
             labels=tuple(self.labels),
             max_seq_length=config.max_seq_length,
             text_columns=self._text_columns(),
             dev_split=self.dev_split,
+            words_are_characters=words_are_characters,
         )
 
     def _text_columns(self) -> dict[str, str]:
@@ -188,7 +194,7 @@ class EntityAnswerer(Answerer):
             if not isinstance(tokens, list):
                 raise
         else:
-            return text, split_words(text)
+            return text, split_words(text, self.task_info.words_are_characters)
         if not tokens:
             raise DataError("tokens is an empty list, needed is one of texts")
         spans, position = [], 0
@@ -213,6 +219,12 @@ class EntityAnswerer(Answerer):
             score = float(scores[first:end].mean())
             entities.append({"text": text[place["start"] : place["end"]], "label": label, **place, "score": score})
         return {"entities": entities}
+
+
+class EntityInfo(LabelledInfo):
+    """words_are_characters: all words of the training text were, as in Chinese; raw text is split so, too."""
+
+    words_are_characters: bool = False
 
 
 class Entity(BaseModel):
@@ -240,7 +252,7 @@ TOKEN_CLASSIFICATION = TaskSpec(
         lambda hidden, outputs, _: dense_shapes("classifier", hidden, outputs),
         "AlbertForTokenClassification",
     ),
-    LabelledInfo,
+    EntityInfo,
     losses=AlbertForTokenClassification,
     config=NerConfig,
 )

@@ -76,7 +76,10 @@ async function fetchJson(address, options) {
   } catch (error) {
     throw error.name === "AbortError" ? error : new Error(texts.unreachable);
   }
-  const reply = await response.json().catch(() => ({}));
+  const reply = await response.json().catch((error) => {
+    if (error.name === "AbortError") throw error;
+    return {};
+  });
   if (!response.ok) throw new Error(reply.error ?? texts.strange(response.status));
   return reply;
 }
@@ -84,6 +87,7 @@ async function fetchJson(address, options) {
 async function predict(record, signal) {
   const body = JSON.stringify({ records: [record] });
   const reply = await fetchJson("predict", { method: "POST", headers: { "Content-Type": "application/json" }, body, signal });
+  if (!reply.answers?.length) throw new Error(texts.unreachable); // it broke off
   const [answer] = reply.answers;
   if (answer.error) throw new Error(answer.error);
   return answer;
