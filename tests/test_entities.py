@@ -10,6 +10,7 @@ from src.data.entities import EntitySpan, entity_scores, find_entities, is_tag, 
     [
         ("B-PER I-PER O B-LOC", [("PER", 0, 2), ("LOC", 3, 4)]),
         ("B-PER B-PER", [("PER", 0, 1), ("PER", 1, 2)]),
+        ("S-PER I-PER", [("PER", 0, 1), ("PER", 1, 2)]),
         ("O I-PER I-PER", [("PER", 1, 3)]),  # IOB1: an I may begin an entity
         ("I-PER I-LOC", [("PER", 0, 1), ("LOC", 1, 2)]),
         ("B-PER I-LOC I-LOC", [("PER", 0, 1), ("LOC", 1, 3)]),

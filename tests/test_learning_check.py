@@ -71,6 +71,8 @@ def test_what_is_held_out_and_hidden_decides_where_it_is_known(caplog: pytest.Lo
         evaluated.watch({"step": 30, "mlm_loss": 9.0, "eval_hidden_mlm_loss": loss}, share)
     assert caplog.text == ""  # the first evaluation after a fifth of the run was good
     again = check()
+    again.watch({"step": 30, "mlm_loss": 7.0}, 1.0)  # the end is closing_remarks'
+    assert caplog.text == "" and not again.begun
     for share in (0.1, 0.3, 0.5):
         again.watch({"step": 30, "mlm_loss": 7.0}, share)
     assert caplog.text.count(FIRST) == 1 and "after 30 updates, 30% of the run" in caplog.text
@@ -82,8 +84,17 @@ def test_copying_of_tokens_left_in_place_is_nothing_learnt() -> None:
     remark = plain.remark({"step": 30, "mlm_loss": 6.5}, 0.5)
     assert "(unigram 7.000, with copying of the tokens left in place 6.439)" in remark
     assert not plain.remark({"step": 30, "mlm_loss": 6.4}, 0.5)
+    few = learning_check(PretrainConfig(), PRESETS["albert_tiny"], {"mlm_loss": {"unigram": 1.0}})
+    assert few.height == 1.0  # of a vocabulary so small that nobody would copy
     evaluated = check(eval_steps=10, eval_data_dir="held_out")
     assert evaluated.height == 7.1 and not evaluated.remark({"step": 30, "eval_hidden_mlm_loss": 7.0}, 0.5)
+
+
+def test_updates_in_all_follow_from_the_share_that_is_over() -> None:
+    record = {"step": 1500, "mlm_loss": 7.0}
+    assert "1500 updates in all are few" in check().remark(record, 1.0)
+    assert "updates in all" not in check().remark(record, 0.5)
+    assert check().remark(record | {"mlm_loss": check().height - 0.01}, 1.0)  # no more than chance below
 
 
 def test_causes_are_those_that_the_settings_leave() -> None:
@@ -101,6 +112,14 @@ def test_causes_are_those_that_the_settings_leave() -> None:
     assert likely_causes(twice, tiny, 10_000)[0].startswith("learning_rate 0.002 is high")
     corrected = PretrainConfig(optimizer_cfg={"AdamWeightDecay": settings | {"bias_correction": True}})
     assert not any("beta2" in cause for cause in likely_causes(corrected, PRESETS["albert_tiny"], 1000))
+    adam = {"optimizer": "Adam", "Adam": {"learning_rate": 1e-3, "beta2": 0.999}}  # bias-corrected by itself
+    assert not any("beta2" in cause for cause in likely_causes(PretrainConfig(optimizer_cfg=adam), tiny, 10_000))
+    share = PretrainConfig(warmup_ratio=0.3, optimizer_cfg={"AdamWeightDecay": {"warmup_steps": 0}})
+    assert likely_causes(share, tiny, 10_000)[0].startswith("the warm-up takes 30% of the run")
+    for times_less, low in ((5, True), (3, False)):
+        settings = {"learning_rate": 0.3 / 312 / times_less}
+        some = PretrainConfig(optimizer_cfg={"AdamWeightDecay": settings})
+        assert likely_causes(some, tiny, 10_000)[0].startswith("learning_rate") == low
     wild = PretrainConfig(optimizer_cfg={"optimizer": "Lamb", "Lamb": {"learning_rate": 0.1, "warmup_steps": 10}})
     assert likely_causes(wild, tiny, 10_000)[0] == (
         "learning_rate 0.1 is high for Lamb with hidden_size 312 (usual: about 0.007)"

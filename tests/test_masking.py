@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from src.data.masking import InstanceSettings, MaskVocabulary, RowRandom, mask_tokens
+from src.data.masking import _GOLDEN, InstanceSettings, MaskVocabulary, RowRandom, _mix, mask_tokens
 from tests.helpers.pretraining_rows import (
     CLS,
     FIRST,
@@ -163,3 +163,11 @@ def test_permutation_predicts_other_tokens_besides():
     for row, pair in zip(rows, pairs, strict=True):
         shown = (pair.second, pair.first) if pair.label else (pair.first, pair.second)
         assert segments(row)[0] == joined.ids[slice(*shown[0])].tolist()
+
+
+def test_random_numbers_are_those_of_splitmix64() -> None:
+    """Its first three for the seed 1234567, as published: a resumed run is to draw the masks that it drew before."""
+    states = np.uint64(1234567) + np.arange(1, 4, dtype=np.uint64) * _GOLDEN
+    assert _mix(states).tolist() == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    drawn = RowRandom([3, 1], np.array([7])).uniform(3)[0]
+    assert drawn.tolist() == [0.06418147405626407, 0.4771110533927878, 0.9154294935085078]

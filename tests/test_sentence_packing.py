@@ -65,7 +65,7 @@ def test_a_sentence_alone_is_no_pair_but_takes_the_next_one_along():
     settings = with_settings(short_seq_prob=0.0)
     (first, second, _), *others = pack_sentences(documents_of([[300, 20]]), settings, Random(0))
     assert not others and (second.start, second.end) == (300, 320)
-    assert 0 <= first.start < first.end <= 300 and first.end - first.start == 105
+    assert 0 < first.start < first.end < 300 and first.end - first.start == 105  # cut at both ends
 
 
 def google_chunks(sizes: list[int], random: np.random.Generator):

@@ -24,6 +24,7 @@ from model_utils.errors import ConfigError
 from src.inference.deploy_config import PredictConfig
 from src.inference.server import Limits, create_app, parse_address, parse_hosts, serve
 from src.inference.server.app import _listen
+from src.inference.server.batching import _characters
 from src.inference.server.middleware import hosts_of
 from src.tasks import TASKS
 from src.tasks.task_info import TaskInfo
@@ -265,6 +266,10 @@ def test_a_request_that_is_too_much_for_a_call_lets_others_in() -> None:
     in_one_loop(create_app(predictor, Limits(batch=3, batch_characters=25)), play)
     texts = [[record["text_a"][0] for record in call] for call in predictor.calls]
     assert texts == [["f"], ["a"], ["e"], ["b"], ["c", "d"]]
+
+
+def test_all_characters_of_a_record_count() -> None:
+    assert _characters({"id": "ab", "article": "abc", "options": ["a", "bc", "def"]}) == 11
 
 
 def test_a_full_queue_is_503_until_there_is_room() -> None:

@@ -282,6 +282,7 @@ def test_offsets_follow_changed_text(wordpiece, pieces):
     assert spans["▁a"] == (0, 1) and spans["▁dog"] == (3, 6) and spans["▁in"] == (7, 9)
     assert spans[","] == (14, 15)
     assert {position for span in offsets for position in range(*span)} == {0, 3, 4, 5, 7, 8, *range(10, 15), 16, 17}
+    assert pieces.tokenize_with_offsets("cafe\u0301")[1][-1][1] == 5  # with its accent
 
 
 def test_pickled_tokenizer_is_the_same(tokenizer):

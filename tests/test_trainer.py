@@ -1,5 +1,6 @@
 """The loop: positions, records, resume, divergence."""
 
+import contextlib
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -174,6 +175,24 @@ def test_divergence_ends_the_run_and_keeps_the_last_good_checkpoint(tmp_path: Pa
         fit(make_config(tmp_path / "b", save_checkpoint_steps=3), Step(failing=range(11, 100)))
 
 
+def test_updates_that_are_skipped_now_and_then_are_no_divergence(tmp_path: Path) -> None:
+    fit(make_config(tmp_path), Step(failing={3, 4, 5, 6, 10, 11, 12}))
+    assert log(tmp_path)[-1]["step"] == 20 and log(tmp_path)[-1]["skipped_steps"] == 7
+
+
+def test_skipped_updates_count_on_after_a_resume(tmp_path: Path) -> None:
+    class Killed(Step):
+        def train(self, micro_batches: list, *pace: float) -> dict[str, Tensor]:
+            if int(self.tried.asnumpy()) == 13:
+                raise KeyboardInterrupt
+            return super().train(micro_batches, *pace)
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(make_config(tmp_path), Killed(failing={3, 4}))
+    fit(make_config(tmp_path))
+    assert log(tmp_path)[-1]["step"] == 20 and log(tmp_path)[-1]["skipped_steps"] == 2
+
+
 def test_a_lone_nan_without_loss_scale_ends_the_run(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"at step 9 the loss is nan .*no loss scaling"):
         fit(make_config(tmp_path), Step(failing={9}, scaling="off"))
@@ -269,6 +288,27 @@ def test_saving_by_the_clock(tmp_path: Path) -> None:
     config = make_config(tmp_path, save_checkpoint_steps=0, save_checkpoint_minutes=1e-9, save_checkpoint_num=50)
     fit(config)
     assert [step for step, _ in list_checkpoints(tmp_path)] == list(range(20, 0, -1))
+
+
+def test_minutes_between_checkpoints_have_sixty_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = make_config(tmp_path, save_checkpoint_steps=0, save_checkpoint_minutes=10)
+    trainer = Trainer(Step(), one_phase(), RunPlan(20), config, RunFolder(tmp_path, config), make_facts())
+    for seconds, due in ((599, False), (600, True)):
+        now = trainer.saved_time + seconds
+        monkeypatch.setattr("src.training.trainer.time", SimpleNamespace(monotonic=lambda now=now: now))
+        assert trainer.save_due(4) == due
+
+
+def test_the_disk_must_hold_the_checkpoints_that_are_kept_and_one_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = 3 * 4  # of a step's weight, count and scale
+    for free, enough in ((3 * size - 1, False), (3 * size, True)):  # two are kept
+        monkeypatch.setattr(
+            "src.training.run_folder.shutil.disk_usage", lambda _, free=free: SimpleNamespace(free=free)
+        )
+        with contextlib.nullcontext() if enough else pytest.raises(UserError, match="the checkpoints of this run need"):
+            fit(make_config(tmp_path))
 
 
 def test_a_full_disk_is_refused_before_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 from mindspore import Tensor
 
 from src.checkpoint_files import list_checkpoints
-from src.training.evaluation import Selection
+from src.training.evaluation import BestTracker, Selection
 from src.training.ranks import Ranks
 from src.training.run_folder import RunFolder
 from src.training.run_plan import RunPlan
@@ -101,6 +101,24 @@ def test_the_best_evaluation_is_marked_kept_and_ends_the_run_when_patience_is_ov
     assert best == {"checkpoint": "albert-6.ckpt", "step": 6, "f1": 0.6}
     assert [step for step, _ in list_checkpoints(tmp_path)] == [12, 6]
     assert log(tmp_path)[-1]["step"] == 12
+
+
+def test_a_best_checkpoint_that_a_kill_left_without_its_mark_gets_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    scores = iter([0.9, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
+    arguments = {"config": make_config(tmp_path, save_checkpoint_steps=0)}
+    arguments["evaluation"] = evaluation(lambda _: {"f1": next(scores)}, 3, Selection("f1"))
+    with monkeypatch.context() as patch:
+        patch.setattr(BestTracker, "mark", killed)
+        with pytest.raises(KeyboardInterrupt):
+            fit(**arguments)
+    assert not (tmp_path / "best_checkpoint.json").exists()
+    fit(**arguments)
+    assert json.loads((tmp_path / "best_checkpoint.json").read_text())["step"] == 3
 
 
 @pytest.mark.parametrize("step", [6, 20])
