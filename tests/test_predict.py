@@ -323,7 +323,9 @@ def test_what_is_cut_says_so(classify: Predictor) -> None:
     assert long["probabilities"] == pytest.approx(short["probabilities"], abs=1e-5)
 
 
-def test_texts_may_have_the_names_of_their_columns_in_training(classifier: Path, tmp_path: Path) -> None:
+def test_texts_may_have_the_names_of_their_columns_in_training(
+    classifier: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = shutil.copytree(classifier, tmp_path / "run")
     columns = {"text_a": "review", "text_b": "title"}
     calibrate(folder, {"text_columns": columns})
@@ -331,7 +333,9 @@ def test_texts_may_have_the_names_of_their_columns_in_training(classifier: Path,
     pair = {"text_a": "fine", "text_b": "words"}
     same = [{"review": "fine", "title": "words"}, {"review": "fine", "text_b": "words"}, pair | {"review": "fine"}]
     assert predictor.predict(same) == predictor.predict([pair] * 3)
+    assert "a record has no" not in caplog.text
     assert predictor.predict([{"review": "fine"}]) == predictor.predict([{"text_a": "fine"}])
+    assert caplog.text.count("a record has no title, which the texts that the model was trained on had") == 1
     assert predictor.predict([{"body": "fine"}]) == [{"error": "review or text_a is missing; the record has body"}]
 
     named = ModelFolder.load(folder).predictor(text_columns=("body", "head"))

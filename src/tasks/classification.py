@@ -1,5 +1,6 @@
 """Classification and regression of texts and pairs of texts: GLUE's tasks, and anyone's own."""
 
+import logging
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -50,6 +51,8 @@ from src.tasks.spec import (
 )
 from src.tasks.task_info import LabelledInfo, TaskInfo, choose_dev_split
 from src.tokenization import FullTokenizer
+
+logger = logging.getLogger(__name__)
 
 CUSTOM = "custom"
 OWN_FILES = ("task_name", CUSTOM)  # for needs
@@ -349,9 +352,18 @@ class ClassificationAnswerer(Answerer):
     """text_a, text_b -> label, probabilities."""
 
     texts = ("text_a", "text_b")
+    was_told = False  # of records that lack what training's had
 
     def read(self, record: Record) -> tuple[str, str]:
-        return self.text(record, "text_a"), self.text(record, "text_b", needed=False)
+        first, second = self.text(record, "text_a"), self.text(record, "text_b", needed=False)
+        expected = self.task_info.text_columns.get("text_b")
+        if expected and not second and not self.was_told:
+            self.was_told = True
+            logger.warning(
+                f"a record has no {expected}, which the texts that the model was trained on had: such records are "
+                "answered by their first text alone"
+            )
+        return first, second
 
     def features(self, items: Sequence[tuple[str, str]]) -> Features:
         values, truncated = encode_pairs(*zip(*items, strict=True), self.tokenizer, self.length)
