@@ -71,7 +71,7 @@ class Gpu:
 def _cuda_driver() -> ctypes.CDLL | None:
     with contextlib.suppress(OSError):
         driver = ctypes.CDLL("libcuda.so.1")
-        if driver.cuInit(0) in (0, 100):  # 100, CUDA_ERROR_NO_DEVICE: it works, but CUDA_VISIBLE_DEVICES hides all
+        if driver.cuInit(0) in (0, 100):  # 100, CUDA_ERROR_NO_DEVICE: CUDA_VISIBLE_DEVICES hides all, or none is there
             return driver
     return None
 
@@ -161,7 +161,7 @@ def gpu_obstacle() -> str:
             "there is no working NVIDIA driver (libcuda.so.1): install the driver, 450.80 or newer, and see nvidia-smi"
         )
     if not nvidia_gpus():
-        return "NVIDIA's driver works but offers no GPU: check CUDA_VISIBLE_DEVICES and nvidia-smi"
+        return "NVIDIA's driver works but offers no GPU: check nvidia-smi and CUDA_VISIBLE_DEVICES"
     if gpu_plugin() is None:
         return "this mindspore has no GPU plugin: install requirements.txt on Linux x86_64"
     if missing := missing_libraries():

@@ -137,7 +137,7 @@ def build_library(source: Path, folder: Path | None = None) -> Path:
     made_of = "\0".join((*sources, compiler, version, *FLAGS, cpu_description()))
     folder = (folder or _cache_folder()).resolve()
     library = folder / f"{source.parent.name}-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.so"
-    if library.is_file() and _is_whole(library.read_bytes()):
+    if _is_whole(library):
         return library
     logger.info(f"compiling {source.name} with {compiler}, once: {library}")
     try:
@@ -159,10 +159,13 @@ def _sealed(content: bytes) -> bytes:
     return content + hashlib.sha256(content).digest()
 
 
-def _is_whole(content: bytes) -> bool:
-    """Whether a library is as it was made: loading one that was cut short can kill the process."""
-    size = hashlib.sha256().digest_size
-    return content == _sealed(content[:-size])
+def _is_whole(library: Path) -> bool:
+    """Whether a library is there as it was made: loading one that was cut short can kill the process."""
+    try:
+        content = library.read_bytes()
+    except OSError:
+        return False
+    return content == _sealed(content[: -hashlib.sha256().digest_size])
 
 
 def _run_to_the_end(command: list[str]) -> None:

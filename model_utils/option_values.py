@@ -66,7 +66,7 @@ def without_none(kind: Any) -> Any:
 def read_value(value: Any, kind: Any) -> Any:
     """A value from yaml, the command line or Python as the type of its field; ValueError where it has no reading."""
     if kind is str:
-        value = os.fspath(value) if isinstance(value, os.PathLike) else _text_of(value)
+        value = os.fspath(value) if isinstance(value, os.PathLike) else value
         return _characters(value) if isinstance(value, str) else "" if value is None else value
     if kind is bool:
         return BOOLEANS.get(str(value).lower(), value) if isinstance(value, str | int) else value
@@ -75,10 +75,7 @@ def read_value(value: Any, kind: Any) -> Any:
     if isinstance(value, str):  # `a,b` and `[a, b]` from the command line
         value = [word.strip() for word in value.strip().removeprefix("[").removesuffix("]").split(",")]
         value = [word for word in value if word]
-    if not isinstance(value, list | tuple):
-        raise ValueError
-    value = [_text_of(word) for word in value]
-    if not all(isinstance(word, str) for word in value):
+    if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
         raise ValueError
     if len(set(value)) < len(value):
         raise ValueError
@@ -94,11 +91,6 @@ def read_list(value: Any) -> list[Any] | tuple[Any, ...]:
     if not isinstance(value, list | tuple | None):
         raise ValueError
     return value or ()
-
-
-def _text_of(value: Any) -> Any:
-    """A whole number as its digits, which yaml takes a name without quotes for; other values unchanged."""
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def _characters(text: str) -> str:

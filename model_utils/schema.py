@@ -260,6 +260,8 @@ def _sentence(error: ValidationError, kind: type[Config], origin: str = "", mark
     place = f"{origin}: " if origin else ""
     allowed = "a mapping of keys" if item or is_section(kind.model_fields[name]) else None
     allowed = allowed or describe_allowed(kind.model_fields[name])
+    if allowed.startswith("text") and not isinstance(first["input"], str):
+        allowed += "; a name that yaml reads as something else stands in quotes"
     return ConfigError(f"{place}{path} is {shorten(first['input'])}, allowed is {allowed}")
 
 

@@ -14,8 +14,8 @@ _INT, _FLOAT, _MERGE = (f"tag:yaml.org,2002:{name}" for name in ("int", "float",
 
 class _CheckedLoader(yaml.SafeLoader):
     """Refuses what yaml allows and no configuration needs: a key given twice, of which it would silently keep the last,
-    keys that are no text or number, numbers in other systems than they look like (010 is 8, 1:30 is 90), and nesting so
-    deep, or endless, that reading it takes all memory or time.
+    keys that are no text or number, merged mappings, numbers that are others than they look (010 is 8, 1:30 is 90), and
+    nesting so deep, or endless, that reading it takes all memory or time.
     """
 
     def __init__(self, stream: str) -> None:
@@ -39,8 +39,8 @@ class _CheckedLoader(yaml.SafeLoader):
         seen: set[Any] = set()
         for key_node, _ in node.value:
             line = key_node.start_mark.line + 1
-            if key_node.tag == _MERGE:  # `<<: *other`: the keys beside it count
-                continue
+            if key_node.tag == _MERGE:
+                raise ConfigError(f"line {line}: << is not read here: write the keys themselves")
             if not isinstance(key_node, yaml.ScalarNode):
                 raise ConfigError(f"line {line}: a list or mapping stands where a key is expected")
             key = self.construct_object(key_node, deep=True)
@@ -53,8 +53,8 @@ class _CheckedLoader(yaml.SafeLoader):
         text = self.construct_scalar(node)
         if ":" in text or re.fullmatch("[-+]?0[0-9_]+", text):
             raise ConfigError(
-                f"line {node.start_mark.line + 1}: {shorten(text)} would be read to another base: a number has no "
-                "colons and does not begin with 0, a text stands in quotes"
+                f"line {node.start_mark.line + 1}: {shorten(text)} would be read in base 8 or 60: write a number "
+                "without colons and without a 0 in front, a text in quotes"
             )
         as_number = self.construct_yaml_int if node.tag == _INT else self.construct_yaml_float
         return as_number(node)

@@ -72,7 +72,7 @@ def test_auto_takes_the_best_device_that_works(machine, monkeypatch: pytest.Monk
     ("parts", "sentence"),
     [
         ({"_cuda_driver": None, "nvidia_gpus": ()}, r"no working NVIDIA driver \(libcuda.so.1\): install the driver"),
-        ({"nvidia_gpus": ()}, "offers no GPU: check CUDA_VISIBLE_DEVICES"),
+        ({"nvidia_gpus": ()}, "offers no GPU: check nvidia-smi and CUDA_VISIBLE_DEVICES"),
         ({"gpu_plugin": None}, "has no GPU plugin: install requirements.txt"),
         (
             {"missing_libraries": ["libcudnn.so.8"]},

@@ -420,9 +420,7 @@ def test_what_mindspore_would_not_call_is_not_used(
     assert "a:b" in caplog.messages[-1] and "TMPDIR can name another folder" in caplog.messages[-1]
 
 
-def test_a_library_is_loaded_once_where_a_link_leads_to_the_cache(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_library_s_path_has_no_links(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """MindSpore loads what a path leads to: another name of it would be another library, with threads of its own."""
     (tmp_path / "home").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "home")

@@ -131,6 +131,9 @@ def test_an_input_that_cannot_be_is_refused_before_work(
     before = folder_state(tmp_path)
     with pytest.raises(DataError, match=sentence):
         check_input(name, input_format)
+    if name not in ("list.json", "lines.jsonl.gz"):  # of which each line has an error of its own
+        with pytest.raises(DataError, match=sentence):
+            list(read_records(name, input_format, "text_a"))
     with pytest.raises(DataError, match=sentence):
         predict.main(PredictConfig(model="nowhere", input=name, output="new/out", input_format=input_format))
     assert folder_state(tmp_path) == before

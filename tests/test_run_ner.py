@@ -135,6 +135,10 @@ def test_whether_words_are_characters_is_known(tmp_path: Path) -> None:
         assert task_info.words_are_characters == expected
         evaluation = load_config(NerConfig, arguments({}, settings | {"do_train": False, "do_predict": True}))
         assert NerTask(evaluation, None, task_info).task_info.words_are_characters == expected
+    # The text of a table is split here, as one that is asked is.
+    (tmp_path / "train.csv").write_text("review,dish_name\n我要红烧肉,红烧肉\n", encoding="utf-8")
+    config = load_config(NerConfig, arguments({}, settings | {"train_file": tmp_path / "train.csv"}))
+    assert not NerTask(config, None).task_info.words_are_characters
 
 
 def test_the_name_of_the_texts_column_is_known(tmp_path: Path) -> None:

@@ -31,8 +31,8 @@ _DOCUMENT = "-DOCSTART-"
 _SHOWN = 3  # of the names that are not found
 _IDEOGRAPH = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _LETTER = rf"(?:(?![{_IDEOGRAPH}])[\w\u0300-\u036f])"
-# An ideograph; letters and digits, with points, commas and hyphens inside; 's and the like; any other character.
 _CHARACTER = re.compile(r"\S")
+# An ideograph; letters and digits, with points, commas and hyphens inside; 's and the like; any other character.
 _WORD = re.compile(rf"[{_IDEOGRAPH}]|{_LETTER}+(?:[-.,]{_LETTER}+)*|['’]{_LETTER}+|[^\w\s]")
 
 

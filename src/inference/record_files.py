@@ -9,6 +9,7 @@ import errno
 import json
 import logging
 import os
+import re
 import select
 import sys
 from collections import Counter
@@ -66,7 +67,7 @@ def _check_beginning(file: str, raw: bytes, input_format: str) -> None:
     """Raise DataError for a file of which no line, or not every line, would be a record."""
     if raw.startswith(GZIP):
         raise DataError(f"{file} is compressed; unpack it first (gunzip)")
-    if input_format == JSON_LINES and raw.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
+    if input_format == JSON_LINES and re.match(rb"\s*\[\s*\{", raw.removeprefix(codecs.BOM_UTF8)):
         raise DataError(f"{file} holds a list, needed is an object in each line: jq -c '.[]' makes them")
 
 

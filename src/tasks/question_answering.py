@@ -90,7 +90,7 @@ class SquadTask(Task):
         self.task_info = self.spec.info(task=self.spec.name, **{key: getattr(config, key) for key in kept})
         if (tokens := self.task_info.shortest_row) > config.max_seq_length:
             raise ConfigError(
-                f"start_n_top and end_n_top are up to {tokens}, allowed is at most max_seq_length "
+                f"the larger of start_n_top and end_n_top is {tokens}, allowed is at most max_seq_length "
                 f"({config.max_seq_length})"
             )
 

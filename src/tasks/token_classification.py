@@ -85,7 +85,7 @@ class NerTask(Task):
         self.spec = TOKEN_CLASSIFICATION
         if config.do_train:
             words = (word for sentence in self.read(TRAIN) for word in sentence.words)
-            words_are_characters = all(len(word) == 1 for word in words)
+            words_are_characters = not self._from_names() and all(len(word) == 1 for word in words)
         else:
             words_are_characters = isinstance(known, EntityInfo) and known.words_are_characters
         self.task_info = self.spec.info(
@@ -99,10 +99,14 @@ class NerTask(Task):
 
     def _text_columns(self) -> dict[str, str]:
         """The text column's name in training, where the columns have names."""
-        file, config = self.files.get(TRAIN), self.config
-        if not config.do_train or file is None or find_format(file, config.data_format) != "names":
+        if not self.config.do_train or not self._from_names():
             return {}
-        return {"text": read_table(file).name_of(config.text_column)}
+        return {"text": read_table(self.files[TRAIN]).name_of(self.config.text_column)}
+
+    def _from_names(self) -> bool:
+        """Whether the training file is a table of texts, which are split into words here."""
+        file = self.files.get(TRAIN)
+        return file is not None and find_format(file, self.config.data_format) == "names"
 
     def _find_labels(self) -> list[str]:
         config = self.config
@@ -222,7 +226,7 @@ class EntityAnswerer(Answerer):
 
 
 class EntityInfo(LabelledInfo):
-    """words_are_characters: all words of the training text were, as in Chinese; raw text is split so, too."""
+    """words_are_characters: all words that the training file gave were, as in Chinese; raw text is split so, too."""
 
     words_are_characters: bool = False
 

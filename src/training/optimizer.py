@@ -161,8 +161,8 @@ class AdamWeightDecay(Optimizer):
 class Lamb(Optimizer):
     """AdamWeightDecay's step, scaled per parameter by |p| / |step|; not scaled for names in decay_filter.
 
-    A scaled parameter whose gradient is 0 throughout stays as it is, as google's code skips what a loss does not depend
-    on: scaled, its weight decay alone would make it smaller by the whole rate at every update.
+    A scaled parameter all of whose gradient is 0 in an update stays as it is, as google's code skips what a loss does
+    not depend on: scaled, its weight decay alone would make it smaller by the whole rate.
     """
 
     def update(self, i: int, rate: Tensor, gradient: Tensor) -> None:
