@@ -225,7 +225,7 @@ def table(results: dict[str, list[dict[str, Any]]]) -> str:
 
 
 def _cell(values: Sequence[float], form: str) -> str:
-    spread = f" ± {stdev(values):{form}}" if len(values) > 1 else ""
+    spread = f" ± {stdev(values):{form}}" if len(set(values)) > 1 else ""
     return f"{mean(values):{form}}{spread}"
 
 
