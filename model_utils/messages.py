@@ -14,7 +14,7 @@ PROJECT = ("src", "model_utils", "dataset", "scripts", "benchmarks", "run_pretra
 class _Sentences(logging.Handler):
     """Writes to the standard stream of that name, whatever it is at the time."""
 
-    forgiving = False  # where nobody reads a stream any more
+    forgiving = False  # whether a message that nobody can read any more may be lost
 
     def __init__(self, stream: str) -> None:
         super().__init__()

@@ -64,8 +64,8 @@ def library_for(source: Path) -> Path | None:
 def _made(source: Path) -> Path | str:
     """The library, or what is in its way: its own `obstacle` says so, too."""
     try:
-        library = _build_somewhere(source)
-        find_obstacle = ctypes.CDLL(str(library)).obstacle  # a compiled library need not be one that can be used
+        library, loaded = _load(source)
+        find_obstacle = loaded.obstacle  # a compiled library need not be one that can be used
         find_obstacle.restype = ctypes.c_char_p
         if not (obstacle := _forbidden(library) or find_obstacle().decode()):
             return library
@@ -75,12 +75,14 @@ def _made(source: Path) -> Path | str:
     return obstacle
 
 
-def _build_somewhere(source: Path) -> Path:
-    """The library of a C++ file; in the temporary folder where it cannot be made in the cache."""
+def _load(source: Path) -> tuple[Path, ctypes.CDLL]:
+    """The library of a C++ file; from the temporary folder where that of the cache can be neither made nor loaded."""
     try:
-        return build_library(source)
-    except OSError as error:
-        return build_library(source, folder=_temporary_folder(str(error)))
+        library = build_library(source)
+        return library, ctypes.CDLL(str(library))
+    except OSError as error:  # also of a cache that another system's library lies in
+        library = build_library(source, folder=_temporary_folder(str(error)))
+        return library, ctypes.CDLL(str(library))
 
 
 def _forbidden(library: Path) -> str:

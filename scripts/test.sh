@@ -13,7 +13,7 @@ requirements=(requirements.txt requirements-test.txt)
 options=() chosen=() before=
 for word in "$@"; do
     case $before in
-    -[a-zA-Z]*[ckmopW] | -[ckmopW] | --deselect | --ignore | --ignore-glob | --rootdir | --basetemp | --confcutdir | --junitxml) options+=("$word") before= && continue ;; # the option's value
+    -[ckmopW] | --deselect | --ignore | --ignore-glob | --rootdir | --basetemp | --confcutdir | --junitxml) options+=("$word") before= && continue ;; # the option's value
     esac
     before=$word
     case $word in

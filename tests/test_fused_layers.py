@@ -395,6 +395,22 @@ def test_a_library_that_was_damaged_is_compiled_again(monkeypatch: pytest.Monkey
     assert library_for(source) == library
 
 
+def test_a_library_of_another_system_is_left_where_it_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where machines share a home: whole, but it cannot be loaded here."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    source = tmp_path / "none.cc"
+    source.write_text('extern "C" __attribute__((visibility("default"))) const char *obstacle() { return ""; }')
+    foreign = build_library(source)
+    foreign.write_bytes(native_code._sealed(b"no library"))
+    with caplog.at_level(logging.WARNING):
+        library = library_for(source)
+    assert library is not None and library.parent.name.startswith("albert-mindspore-")
+    assert foreign.read_bytes() == native_code._sealed(b"no library") and "by every process" in caplog.text
+
+
 def test_what_mindspore_would_not_call_is_not_used(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -352,13 +352,13 @@ class ClassificationAnswerer(Answerer):
     """text_a, text_b -> label, probabilities."""
 
     texts = ("text_a", "text_b")
-    was_told = False  # of records that lack what training's had
+    warned = False  # of a record without the second text that training's had
 
     def read(self, record: Record) -> tuple[str, str]:
         first, second = self.text(record, "text_a"), self.text(record, "text_b", needed=False)
         expected = self.task_info.text_columns.get("text_b")
-        if expected and not second and not self.was_told:
-            self.was_told = True
+        if expected and not second and not self.warned:
+            self.warned = True
             logger.warning(
                 f"a record has no {expected}, which the texts that the model was trained on had: such records are "
                 "answered by their first text alone"
