@@ -57,7 +57,7 @@ class Dropout(nn.Cell):
     MindSpore keeps the state of nn.Dropout inside its kernel, where a checkpoint cannot reach it. The hash is the sum
     over k of (row[k] key[k] mod 2**11) column[k], modulo 2**14, after Carter and Wegman (1979), who cut no product: a
     thin product of matrices whose entries have 8 bits, so that it is exact in float32, whatever the order of the sum,
-    and where operands are rounded to bfloat16.
+    and where operands are rounded to bfloat16. The layers in C++ compute it in whole numbers of 16 bits.
 
     Args:
         probability: share of entries set to 0, to the next 2**-14; the others are multiplied by 1 / (1 - probability).

@@ -603,3 +603,15 @@ def test_masks_are_the_same_in_both_forms() -> None:
     forms = Dropout(0.1, 1), composed
     for key in keys:
         np.testing.assert_array_equal(*(form.by_row(numbers, Tensor(key, ms.int32)).asnumpy() for form in forms))
+
+
+@pytest.mark.parametrize("probability", [0.1, 0.5, 2.0**-14])
+def test_what_is_dropped_is_the_same_in_both_forms(probability: float) -> None:
+    """In blocks of columns that are whole and in the last one, of rows of any length."""
+    with left_out():
+        composed = Dropout(probability, 3).set_train(True)
+    fused, x = Dropout(probability, 3).set_train(True), Tensor(np.ones((2000, 150), np.float32))
+    for key in (5, -7):
+        dropped, expected = (form(x, Tensor(key, ms.int32)).asnumpy() == 0.0 for form in (fused, composed))
+        np.testing.assert_array_equal(dropped, expected)
+        assert abs(dropped.mean() - probability) < 6 * (probability / dropped.size) ** 0.5

@@ -61,7 +61,7 @@ class Attention {
         score(text, begin, rows, query, key, scores, by_distance);
         for (int64_t i = 0; i < rows; ++i) exponentials(text, scores + i * text.length, sums + 2 * (row + i));
         if (dropout_.given()) {
-          status_ |= dropout_.read(row, rows, text.length, kept_share);
+          dropout_.read(row, rows, text.length, kept_share);
 #pragma omp simd
           for (int64_t i = 0; i < rows * text.length; ++i) scores[i] *= kept_share[i];
         }
@@ -101,7 +101,7 @@ class Attention {
                    text.width);
           spread(text, by_distance, begin, rows, dshares);
         }
-        if (dropout_.given()) status_ |= dropout_.read(row, rows, text.length, kept_share);
+        if (dropout_.given()) dropout_.read(row, rows, text.length, kept_share);
         for (int64_t i = 0; i < rows; ++i) {
           const int64_t at = i * text.length;
           softmax_gradient(text, sums + 2 * (row + i), shares + at, dshares + at, kept_share + at);

@@ -2,11 +2,10 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstdint>
+#include <vector>
 
-#include "projections.h"
 #include "team.h"
 
 namespace albert {
@@ -20,68 +19,79 @@ inline int32_t mixed(int32_t bits) {
 }
 
 // What dropout multiplies entries by: 1 / (1 - probability) where the fraction of an entry's hash is at least the
-// probability, else 0. The hashes are a product of two operands, factors by row (N, F) and by column (C or more, F); an
-// operand of rank 1 in their place means that there are none.
+// probability, else 0. The hashes are a product of two operands (Dropout.factors in src/dropout.py), factors by row
+// (N, 2 F) and by column (C or more, 2 F); an operand of rank 1 in their place means that there are none. Those of a
+// row are, in steps of 2^-14, the upper bits of F whole numbers and their last 3; those of a column are F whole
+// numbers, twice. So the fractions are sums of F products of whole numbers modulo 2^14, for which 16 bits are enough.
 class DropoutMask {
  public:
-  DropoutMask(const Operands &o, int first, float probability) : o_(o), first_(first), probability_(probability) {
-    if (o.ranks[first] == 2) features_ = o.last(first);
+  DropoutMask(const Operands &o, int first, float probability)
+      : by_row_(o[first]),
+        scale_(1.0f / (1.0f - probability)),
+        least_(std::ceil(probability * kSteps)),
+        given_(o.ranks[first] == 2) {
+    if (!given_ || o.last(first) != 2 * kFeatures || o.last(first + 1) != 2 * kFeatures) return;
+    rows_ = o.rows(first), columns_ = o.rows(first + 1);
+    const int64_t blocks = (columns_ + kBlock - 1) / kBlock;
+    by_column_.resize(blocks * kBlock * kFeatures);
+    for (int64_t j = 0; j < columns_; ++j) {
+      uint16_t *of_block = by_column_.data() + j / kBlock * kBlock * kFeatures;
+      const float *numbers = o[first + 1] + j * 2 * kFeatures;
+      for (int k = 0; k < kFeatures; ++k) of_block[k * kBlock + j % kBlock] = whole(numbers[k]);
+    }
   }
 
-  bool given() const { return features_ > 0; }
+  bool given() const { return given_; }
 
   // Whether it has so many rows, and so many columns or more.
-  bool fits(int64_t rows, int64_t columns) const {
-    return given() && gemm<float>() && o_.rows(first_) == rows && o_.rows(first_ + 1) >= columns &&
-           o_.last(first_ + 1) == features_;
-  }
+  bool fits(int64_t rows, int64_t columns) const { return rows_ == rows && columns_ >= columns; }
 
-  // Writes some rows of it (rows, columns). 0, or the number of oneDNN's error.
-  int read(int64_t first_row, int64_t rows, int64_t columns, float *kept_share) const {
-    const float *by_row = o_[first_] + first_row * features_;
-    const float *by_column = o_[first_ + 1];
-    const int status = gemm<float>()('N', 'T', rows, columns, features_, 1.0f, by_row, features_, by_column, features_,
-                                     0.0f, kept_share, columns);
-    const float probability = probability_, scale = 1.0f / (1.0f - probability);
-#pragma omp simd
-    for (int64_t i = 0; i < rows * columns; ++i) {
-      const float hash = kept_share[i];
-      kept_share[i] = hash - std::floor(hash) >= probability ? scale : 0.0f;
+  // Writes some rows of it (rows, columns).
+  void read(int64_t first_row, int64_t rows, int64_t columns, float *kept_share) const {
+    for (int64_t i = 0; i < rows; ++i) {
+      const float *upper = by_row_ + (first_row + i) * 2 * kFeatures, *last = upper + kFeatures;
+      uint16_t numbers[kFeatures];
+      for (int k = 0; k < kFeatures; ++k) numbers[k] = whole((upper[k] + last[k]) * kSteps);
+      for (int64_t begin = 0; begin < columns; begin += kBlock) {
+        float kept[kBlock];
+        read_block(numbers, by_column_.data() + begin * kFeatures, kept);
+        std::copy_n(kept, std::min(kBlock, columns - begin), kept_share + i * columns + begin);
+      }
     }
-    return status;
   }
 
-  // Calls work(row, kept_share) for all rows, dealt out to the threads. 0, or the number of an error, oneDNN's or 1: it
-  // does not have so many rows and columns.
-  template <typename Work>
-  int each_row(int64_t rows, int64_t columns, Work work) const {
-    if (!fits(rows, columns)) return 1;
-    std::atomic<int> status{0};
-    each_share(rows, columns, [&](int64_t begin, int64_t end) { status |= some_rows(begin, end, columns, work); });
-    return status;
-  }
-
-  // Calls work(row, kept_share) for the rows from begin to end, in their order: kept_share are a row's columns.
-  template <typename Work>
-  int some_rows(int64_t begin, int64_t end, int64_t columns, Work work) const {
-    Scratch scratch(kRows * columns);
-    float *kept_share = scratch.take(kRows * columns);
-    int status = 0;
-    for (int64_t first = begin; first < end; first += kRows) {
-      const int64_t rows = std::min(kRows, end - first);
-      status |= read(first, rows, columns, kept_share);
-      for (int64_t i = 0; i < rows; ++i) work(first + i, kept_share + i * columns);
-    }
-    return status;
+  // A row of so many columns, in this thread's scratch.
+  const float *row(int64_t i, int64_t columns) const {
+    float *kept_share = Scratch(columns).take(columns);
+    read(i, 1, columns, kept_share);
+    return kept_share;
   }
 
  private:
-  static constexpr int64_t kRows = 32;  // at once, so that they stay in a core's cache
+  static constexpr int kFeatures = 16;
+  static constexpr int64_t kBlock = 64;  // columns at once, whose sums stay in registers
+  static constexpr uint16_t kSteps = 1 << 14;
 
-  const Operands &o_;
-  const int first_;
-  const float probability_;
-  int64_t features_ = 0;
+  static uint16_t whole(float number) { return static_cast<uint16_t>(static_cast<int32_t>(number)); }
+
+  void read_block(const uint16_t *numbers, const uint16_t *by_column, float *kept) const {
+    const uint16_t least = least_;
+    const float scale = scale_;
+    uint16_t sums[kBlock] = {};
+    for (int k = 0; k < kFeatures; ++k) {
+#pragma omp simd
+      for (int64_t j = 0; j < kBlock; ++j) sums[j] += numbers[k] * by_column[k * kBlock + j];
+    }
+#pragma omp simd
+    for (int64_t j = 0; j < kBlock; ++j) kept[j] = sums[j] % kSteps >= least ? scale : 0.0f;
+  }
+
+  const float *by_row_;
+  const float scale_;
+  const uint16_t least_;  // of the fractions that are kept, in steps
+  const bool given_;
+  int64_t rows_ = 0, columns_ = 0;
+  std::vector<uint16_t> by_column_;  // (blocks, F, columns of a block)
 };
 
 }  // namespace albert

@@ -1,4 +1,5 @@
-// The operations of src/fused_layers.py and src/fused_products.py: each reads its operands once and writes its results once.
+// The operations of src/fused_layers.py and src/fused_products.py: each reads its operands once and writes its results
+// once.
 //
 // MindSpore calls every function with the addresses and shapes of its inputs and, behind them, of its outputs. All are
 // float32 but labels, keys and rows where texts begin (int32). Rows are dealt out in as many equal parts as there are
@@ -124,13 +125,16 @@ OPERATION(norm_gradient) {
 OPERATION(drop_add_norm) {
   const Operands o{data, ranks, shapes};
   const int64_t size = o.last(0);
-  return DropoutMask(o, 6, o.scalar(8)).each_row(o.rows(0), size, [&](int64_t i, const float *kept_share) {
-    const float *x = o[0] + i * size, *bias = o[1], *residual = o[2] + i * size;
+  const DropoutMask mask(o, 6, o.scalar(8));
+  if (!mask.fits(o.rows(0), size)) return 1;
+  each_row(o.rows(0), size, [&](int64_t i) {
+    const float *x = o[0] + i * size, *bias = o[1], *residual = o[2] + i * size, *kept_share = mask.row(i, size);
     float *normal = o[10] + i * size;
 #pragma omp simd
     for (int64_t j = 0; j < size; ++j) normal[j] = (x[j] + bias[j]) * kept_share[j] + residual[j];
     o[11][i] = normalise(normal, o[3], o[4], o[9] + i * size, size, o.scalar(5));
   });
+  return 0;
 }
 
 // The operands of norm_gradient, factors by row (N, F) and by column (C, F) of dropout's hashes, probability (1)
@@ -140,20 +144,17 @@ OPERATION(drop_add_norm_gradient) {
   const int64_t size = o.last(0);
   const DropoutMask mask(o, 4, o.scalar(6));
   if (!mask.fits(o.rows(0), size)) return 1;
-  std::atomic<int> status{0};
-  each_share_summed(o.rows(0), 3 * size, {o[9], o[10], o[11]}, [&](int64_t begin, int64_t end, float *sums) {
-    float *biases = sums + 2 * size;
-    status |= mask.some_rows(begin, end, size, [&](int64_t i, const float *kept_share) {
-      float *dresidual = o[7] + i * size, *dx = o[8] + i * size;
-      normalise_gradient(o[0] + i * size, o[1], o[2] + i * size, o[3][i], dresidual, sums, sums + size, size);
+  each_row_summed(o.rows(0), 3 * size, {o[9], o[10], o[11]}, [&](int64_t i, float *sums) {
+    float *dresidual = o[7] + i * size, *dx = o[8] + i * size, *biases = sums + 2 * size;
+    normalise_gradient(o[0] + i * size, o[1], o[2] + i * size, o[3][i], dresidual, sums, sums + size, size);
+    const float *kept_share = mask.row(i, size);
 #pragma omp simd
-      for (int64_t j = 0; j < size; ++j) {
-        dx[j] = dresidual[j] * kept_share[j];
-        biases[j] += dx[j];
-      }
-    });
+    for (int64_t j = 0; j < size; ++j) {
+      dx[j] = dresidual[j] * kept_share[j];
+      biases[j] += dx[j];
+    }
   });
-  return status;
+  return 0;
 }
 
 // The operands of Attention -> context (N, H), largest scores and inverse sums (N A, 2)
@@ -195,12 +196,15 @@ OPERATION(row_factors) {
 OPERATION(dropout) {
   const Operands o{data, ranks, shapes};
   const int64_t size = o.last(0);
-  return DropoutMask(o, 1, o.scalar(3)).each_row(o.rows(0), size, [&](int64_t i, const float *kept_share) {
-    const float *x = o[0] + i * size;
+  const DropoutMask mask(o, 1, o.scalar(3));
+  if (!mask.fits(o.rows(0), size)) return 1;
+  each_row(o.rows(0), size, [&](int64_t i) {
+    const float *x = o[0] + i * size, *kept_share = mask.row(i, size);
     float *y = o[4] + i * size;
 #pragma omp simd
     for (int64_t j = 0; j < size; ++j) y[j] = x[j] * kept_share[j];
   });
+  return 0;
 }
 
 // Tensors of any shape -> the sum of the squares of all their entries (1)

@@ -182,14 +182,14 @@ void each_row(int64_t rows, int64_t columns, Work work) {
   });
 }
 
-// Calls work(begin, end, sums) for shares of all rows, where sums are `columns` numbers that begin as 0; those of all
-// shares are written to the totals, an equal share of the columns to each.
+// Calls work(row, sums) for all rows, where sums are `columns` numbers of the thread's share of the rows that begin as
+// 0; those of all shares are written to the totals, an equal share of the columns to each.
 template <typename Work>
-void each_share_summed(int64_t rows, int64_t columns, std::initializer_list<float *> totals, Work work) {
+void each_row_summed(int64_t rows, int64_t columns, std::initializer_list<float *> totals, Work work) {
   const int64_t parts = parts_of(rows, columns);
   std::vector<float> sums(parts * columns, 0.0f);
   Team::get().run(parts, [&](int64_t part) {
-    work(rows * part / parts, rows * (part + 1) / parts, sums.data() + part * columns);
+    for (int64_t i = rows * part / parts; i < rows * (part + 1) / parts; ++i) work(i, sums.data() + part * columns);
   });
   for (int64_t part = 1; part < parts; ++part) {
     for (int64_t j = 0; j < columns; ++j) sums[j] += sums[part * columns + j];
@@ -200,14 +200,6 @@ void each_share_summed(int64_t rows, int64_t columns, std::initializer_list<floa
     std::copy_n(from, share, total);
     from += share;
   }
-}
-
-// Calls work(row, sums) for all rows; sums and totals as each_share_summed's.
-template <typename Work>
-void each_row_summed(int64_t rows, int64_t columns, std::initializer_list<float *> totals, Work work) {
-  each_share_summed(rows, columns, totals, [&](int64_t begin, int64_t end, float *sums) {
-    for (int64_t i = begin; i < end; ++i) work(i, sums);
-  });
 }
 
 }  // namespace albert
