@@ -12,7 +12,7 @@ import numpy as np
 
 from src.albert_config import AlbertConfig
 
-LONG_ENOUGH = 0.02  # s that a product must take, so that starting it does not matter
+LONG_ENOUGH = 0.01  # s that a product must take, so that starting it does not matter
 BLOCK, LARGEST = 128, 16384  # rows
 REPEATS = 5
 
@@ -58,7 +58,7 @@ class Utilisation:
         self.peak = 0.0
 
     def measure_device(self) -> None:
-        """Find out what mfu is a share of, in a fraction of a second."""
+        """Find out what mfu is a share of, in about half a second."""
         self.peak = matmul_flops_per_second(self.config)
 
     def flops(self, batch: dict[str, np.ndarray]) -> float:
