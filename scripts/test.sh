@@ -67,12 +67,17 @@ printf '%s\0' "${chosen[@]}" |
     xargs -0 -P "$(wc -w <<<"$CORES")" -I{} bash -c 'run_group "$@"' _ {} "${options[@]+"${options[@]}"}" || failed=1
 python - "$reports" ${#chosen[@]} <<'END' || failed=1
 import sys, xml.etree.ElementTree as tree
+from collections import Counter
 from pathlib import Path
 
 suites = [suite for file in Path(sys.argv[1]).glob('*.xml') for suite in tree.parse(file).iter("testsuite")]
 total = {key: sum(int(suite.get(key, 0)) for suite in suites) for key in ("tests", "failures", "errors", "skipped")}
 bad = total["failures"] + total["errors"] + int(sys.argv[2]) - len(suites)
-print(f"\n{total['tests'] - total['failures'] - total['errors'] - total['skipped']} passed, {bad} failed, {total['skipped']} skipped")
+reasons = Counter(skip.get("message") for suite in suites for skip in suite.iter("skipped"))
+print()
+for reason, count in reasons.most_common():
+    print(f"{count} skipped: {reason}")
+print(f"{total['tests'] - total['failures'] - total['errors'] - total['skipped']} passed, {bad} failed, {total['skipped']} skipped")
 sys.exit(bad > 0 or total["tests"] == 0)
 END
 exit $failed

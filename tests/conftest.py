@@ -20,7 +20,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what takes minutes or other libraries unless it is asked for; CI asks for --oracles."""
+    """Leave out what takes minutes or other libraries unless it is asked for; CI asks for --oracles.
+
+    What is asked for runs, so that a library that is missing then is a failure. scripts/test.sh counts what is left
+    out, by reason.
+    """
     for marker, reason in (("slow", "give --slow to run it"), ("oracles", "give --oracles to run it")):
         if not config.getoption(f"--{marker}"):
             for item in items:

@@ -153,7 +153,6 @@ def test_questions_of_a_file_are_counted(tmp_path: Path, capsys: pytest.CaptureF
     ],
 )
 def test_all_sides_take_turns(benchmark: str) -> None:
-    pytest.importorskip("transformers")
     module, *words = benchmark.split()
     sizes = ["--albert_network", "albert_tiny", "--batch_size", "2", "--length", "16", "--rounds", "1"]
     command = [sys.executable, "-m", f"benchmarks.{module}", *words, *sizes]
@@ -164,7 +163,6 @@ def test_all_sides_take_turns(benchmark: str) -> None:
 
 @pytest.mark.oracles
 def test_products_of_a_layer_are_timed(capsys: pytest.CaptureFixture) -> None:
-    pytest.importorskip("torch")
     products.main(products.ProductsConfig(albert_network="albert_tiny", rows=16, repeats=1))
     lines = [line.split() for line in capsys.readouterr().out.splitlines()[-12:]]
     names = ("ours", "prepacked", "MindSpore", "torch")
@@ -177,7 +175,6 @@ def test_products_of_a_layer_are_timed(capsys: pytest.CaptureFixture) -> None:
 @pytest.mark.parametrize("task", ["classification", "squad_v1"])
 def test_both_sides_answer_alike(task: str, shared: Path) -> None:
     """Commands as a user gives them; with random weights the tokens and both networks must agree for that."""
-    pytest.importorskip("transformers")
     text = {"classification": "glue/SST-2/dev.tsv", "squad_v1": "squad_v1/dev.json"}[task]
     command = [sys.executable, "-m", "benchmarks.predict", "--albert_network", "albert_tiny", "--task", task]
     command += ["--text", str(shared / "data" / text), "--records", "12", "--rounds", "1", "--batch_sizes", "4"]
@@ -191,7 +188,6 @@ def test_both_sides_answer_alike(task: str, shared: Path) -> None:
 
 @pytest.mark.oracles
 def test_servers_answer_alike(shared: Path) -> None:
-    pytest.importorskip("transformers")
     command = [sys.executable, "-m", "benchmarks.server", "--albert_network", "albert_tiny", "--clients", "3"]
     command += ["--text", str(shared / "data/glue/SST-2/dev.tsv"), "--requests", "10", "--rounds", "1"]
     command += ["--spm_model_file", str(shared / "data/vocab/30k-clean.model")]

@@ -432,6 +432,7 @@ def test_the_closing_line_and_exit_code_combine_all_groups(
 ) -> None:
     done = bash(f"bash scripts/test.sh {arguments}", tested_project)
     assert done.stdout.splitlines()[-1] == closing, done.stdout + done.stderr
+    assert ("\n1 skipped: give --slow to run it\n" in done.stdout) == closing.endswith(", 1 skipped")
     assert done.returncode == code
 
 
