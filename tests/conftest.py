@@ -1,8 +1,10 @@
 """Fixtures for all tests, and which tests run: --slow and --oracles of scripts/test.sh."""
 
+import importlib
 import os
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import hypothesis
 import pytest
@@ -45,6 +47,18 @@ def shared() -> Path:
 def golden(shared: Path) -> Path:
     """Folder with figures computed by google's own code."""
     return shared / "golden"
+
+
+@pytest.fixture(scope="session")
+def torch() -> ModuleType:
+    """torch, for tests marked oracles: other tests run where it is not installed."""
+    return importlib.import_module("torch")
+
+
+@pytest.fixture(scope="session")
+def transformers(torch: ModuleType) -> ModuleType:
+    """transformers, likewise."""
+    return importlib.import_module("transformers")
 
 
 @pytest.fixture(autouse=True)

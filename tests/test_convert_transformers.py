@@ -1,6 +1,5 @@
 """transformers as the oracle of conversion: what it writes computes the same here, and what we write, there."""
 
-import importlib
 import json
 from pathlib import Path
 from types import ModuleType
@@ -51,16 +50,6 @@ HEADS = {
     "AlbertForQuestionAnswering": (heads.QuestionAnsweringScores, head_of("squad_v1")),
     "AlbertForMultipleChoice": (heads.MultipleChoiceScores, head_of("multiple_choice")),
 }
-
-
-@pytest.fixture(scope="module")
-def torch() -> ModuleType:
-    return importlib.import_module("torch")
-
-
-@pytest.fixture(scope="module")
-def transformers(torch: ModuleType) -> ModuleType:
-    return importlib.import_module("transformers")
 
 
 def random_oracle(torch: ModuleType, transformers: ModuleType, architecture: str, **settings: Any) -> Any:

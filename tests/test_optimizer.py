@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from types import ModuleType
 from typing import Any
 
 import mindspore as ms
@@ -149,9 +150,7 @@ def test_the_rate_is_multiplied_by_a_factor() -> None:
 
 
 @pytest.mark.oracles
-def test_adam_weight_decay_with_bias_correction_equals_torch() -> None:
-    import torch  # one of the libraries that --oracles installs
-
+def test_adam_weight_decay_with_bias_correction_equals_torch(torch: ModuleType) -> None:
     weight = torch.tensor(VALUES, dtype=torch.float32, requires_grad=True)
     adam = torch.optim.AdamW(
         [weight], lr=0.5, betas=(CORRECTED.beta1, CORRECTED.beta2), eps=CORRECTED.eps, weight_decay=0.1

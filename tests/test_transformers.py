@@ -1,6 +1,5 @@
 """transformers' AlbertForPreTraining with random weights: same outputs, loss, gradients and updates here."""
 
-import importlib
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,16 +32,6 @@ SIZES = {
     "classifier_dropout_prob": 0.0,
 }
 GROUPED = {"num_hidden_layers": 4, "num_hidden_groups": 2, "inner_group_num": 2}
-
-
-@pytest.fixture(scope="module")
-def torch() -> ModuleType:
-    return importlib.import_module("torch")
-
-
-@pytest.fixture(scope="module")
-def transformers(torch: ModuleType) -> ModuleType:
-    return importlib.import_module("transformers")
 
 
 def random_oracle(torch: ModuleType, transformers: ModuleType, **settings: Any) -> Any:
