@@ -22,6 +22,7 @@ from src.checkpoint_files import save_checkpoint
 from src.inference.deploy_config import AIR, MINDIR, ONNX, ExportConfig
 from src.inference.exported_model import fused_network, load_exported, load_mindir, read_description, read_key
 from src.inference.exporting import check, dry_run_export, export_model
+from src.inference.predictor import Predictor
 from src.layer_form import made_for
 from src.model_folder import ModelFolder, read_task_info
 from src.tasks import TASKS
@@ -42,9 +43,14 @@ RECORDS: dict[str, Callable[[str], dict[str, Any]]] = {
 }
 
 
-def exported(folder: Path, name: Path, embeddings: bool = False, **settings: Any) -> Path:
-    """NAME.mindir of a folder's weights."""
-    export_model(ModelFolder.load(folder).predictor(embeddings, portable=True), name, MINDIR, **settings)
+def portable_model(folder: Path, embeddings: bool = False) -> Predictor:
+    """Of a folder's weights, as exports are made of it."""
+    return ModelFolder.load(folder).predictor(embeddings, portable=True)
+
+
+def exported(model: Predictor, name: Path, **settings: Any) -> Path:
+    """NAME.mindir."""
+    export_model(model, name, MINDIR, **settings)
     return name.with_name(f"{name.name}.mindir")
 
 
@@ -54,8 +60,14 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def mindir(classifier: Path) -> Path:
-    return exported(classifier, classifier.parent / "out" / "model")
+def portable(classifier: Path) -> Predictor:
+    """Compiled once; tests that change the network make one of their own."""
+    return portable_model(classifier)
+
+
+@pytest.fixture(scope="module")
+def mindir(portable: Predictor, classifier: Path) -> Path:
+    return exported(portable, classifier.parent / "out" / "model")
 
 
 @pytest.fixture
@@ -72,7 +84,8 @@ def test_the_mindir_answers_as_the_checkpoint(task: str, tmp_path: Path) -> None
     is_embeddings = task == "embeddings"
     folder = make_folder(tmp_path / "run", "classification" if is_embeddings else task)
     before = folder_state(folder)
-    file = exported(folder, tmp_path / "out" / task, embeddings=is_embeddings)
+    model = portable_model(folder, is_embeddings)
+    file = exported(model, tmp_path / "out" / task)
     records = [RECORDS[task](text) for text in TEXTS]
     with left_out():  # else its weights are read, and computed with in the layers that a checkpoint has here
         from_mindir = load_exported(file)
@@ -80,7 +93,7 @@ def test_the_mindir_answers_as_the_checkpoint(task: str, tmp_path: Path) -> None
     answers = from_mindir.predict(records)
     assert_close(answers, ours.predict(records))
     assert load_exported(file).predict(records) == ours.predict(records) or find_compiler() is None
-    assert answers == ModelFolder.load(folder).predictor(is_embeddings, portable=True).predict(records)
+    assert answers == model.predict(records)
     for record, answer in zip(records, answers, strict=True):
         assert "error" not in answer
         TASKS[task].answer.model_validate(answer, extra="forbid")
@@ -118,7 +131,7 @@ def test_a_deep_network_with_relative_positions(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "run", "token_classification", architecture)
     records = [{"text": text} for text in TEXTS]
     with left_out():
-        answers = load_exported(exported(folder, tmp_path / "deep")).predict(records)
+        answers = load_exported(exported(portable_model(folder), tmp_path / "deep")).predict(records)
     assert_close(answers, ModelFolder.load(folder).predictor().predict(records))
 
 
@@ -132,7 +145,7 @@ def test_the_description_says_what_the_file_needs(mindir: Path) -> None:
 
 
 def test_an_export_from_before_a_key_was_there_answers(tmp_path: Path) -> None:
-    file = exported(make_folder(tmp_path / "run", "token_classification"), tmp_path / "model")
+    file = exported(portable_model(make_folder(tmp_path / "run", "token_classification")), tmp_path / "model")
     answers = load_exported(file).predict([{"text": "a 1b"}])
     description = json.loads((tmp_path / "model.json").read_text())
     del description["words_are_characters"], description["checksum"]
@@ -141,7 +154,7 @@ def test_an_export_from_before_a_key_was_there_answers(tmp_path: Path) -> None:
 
 
 def test_a_file_that_computes_something_else_is_not_left_behind(
-    classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    portable: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor what a killed export has left."""
     other = make_folder(tmp_path / "other", "regression")
@@ -149,31 +162,28 @@ def test_a_file_that_computes_something_else_is_not_left_behind(
     (tmp_path / "out" / "unfinished-export-killed" / ".lock").touch()
     monkeypatch.setattr("src.inference.exporting.load_mindir", lambda *_: ModelFolder.load(other).network())
     with pytest.raises(CheckpointError, match="what was exported computes something else: outputs"):
-        exported(classifier, tmp_path / "out" / "model")
+        exported(portable, tmp_path / "out" / "model")
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_differences_are_seen(classifier: Path) -> None:
-    model = ModelFolder.load(classifier).predictor(portable=True)
-
+def test_differences_are_seen(portable: Predictor) -> None:
     def shifted(*inputs: Any) -> Any:
-        return model.network(*inputs) + 1e-3
+        return portable.network(*inputs) + 1e-3
 
     with pytest.raises(CheckpointError, match=r"logits of a batch of 1 x 9 differs by 1\.0e-03"):
-        check(model, shifted, None)
+        check(portable, shifted, None)
 
 
-def test_outputs_of_another_shape_are_seen(classifier: Path) -> None:
-    model = ModelFolder.load(classifier).predictor(portable=True)
+def test_outputs_of_another_shape_are_seen(portable: Predictor) -> None:
     with pytest.raises(CheckpointError, match=r"have the shapes \[\(1, 2\)\], not \[\(1, 3\)\]"):
-        check(model, lambda *inputs: model.network(*inputs)[:, :2], None)
+        check(portable, lambda *inputs: portable.network(*inputs)[:, :2], None)
     with pytest.raises(CheckpointError, match=r"have the shapes \[\(1, 3\), \(1, 3\)\], not \[\(1, 3\)\]"):
-        check(model, lambda *inputs: (model.network(*inputs),) * 2, None)
+        check(portable, lambda *inputs: (portable.network(*inputs),) * 2, None)
 
 
 def test_a_huge_entry_hides_no_difference(classifier: Path) -> None:
     """The scores of forbidden tokens are -1e30; others are compared all the same."""
-    model = ModelFolder.load(classifier).predictor(portable=True)
+    model = portable_model(classifier)
     scores = np.array([[-1e30, 1.0, 1.0]])
 
     def huge(*_: Any) -> Tensor:
@@ -190,18 +200,18 @@ def test_a_beam_wider_than_a_short_row(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setitem(TASK_INFOS, "squad_v2", TASK_INFOS["squad_v2"] | {"start_n_top": 12, "end_n_top": 15})
     folder = make_folder(tmp_path / "run", "squad_v2")
     records = [RECORDS["squad_v2"](text) for text in TEXTS]
-    answers = load_exported(exported(folder, tmp_path / "beam")).predict(records)
+    answers = load_exported(exported(portable_model(folder), tmp_path / "beam")).predict(records)
     assert_close(answers, ModelFolder.load(folder).predictor().predict(records))
 
 
-def test_places_that_cannot_be_written_to(classifier: Path, tmp_path: Path) -> None:
+def test_places_that_cannot_be_written_to(portable: Predictor, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match=r"the folder .*file cannot be written to"):
-        exported(classifier, tmp_path / "file" / "model")
+        exported(portable, tmp_path / "file" / "model")
     (tmp_path / "model.json").mkdir()
     for write in (export_model, dry_run_export):
         with pytest.raises(DataError, match=r"model\.json is a folder, and would have to be a file of the export"):
-            write(ModelFolder.load(classifier).predictor(portable=True), tmp_path / "model", MINDIR)
+            write(portable, tmp_path / "model", MINDIR)
     assert {path.name for path in tmp_path.iterdir()} == {"file", "model.json"}
     for name in (f"{tmp_path}/model.mindir", ".", ".."):
         with pytest.raises(ConfigError, match=r"needed is DIR/NAME or NAME: the endings are added"):
@@ -209,40 +219,39 @@ def test_places_that_cannot_be_written_to(classifier: Path, tmp_path: Path) -> N
     ExportConfig(export_ckpt_file="run", export_file_name=f"{tmp_path}/model-1.0").validate()
 
 
-def test_a_place_may_have_any_name(classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_may_have_any_name(
+    portable: Predictor, mindir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    file = exported(classifier, Path("输出 dir/模型 (v2)"))
+    file = exported(portable, Path("输出 dir/模型 (v2)"))
     assert file == Path("输出 dir/模型 (v2).mindir")
     assert sorted(path.suffix for path in file.parent.iterdir()) == [".json", ".mindir", ".txt"]
-    expected = ModelFolder.load(classifier).predictor().predict([{"text_a": "a"}])
-    assert_close(load_exported(file).predict([{"text_a": "a"}]), expected)
+    assert load_exported(file).predict([{"text_a": "a"}]) == load_exported(mindir).predict([{"text_a": "a"}])
 
 
 def test_weights_that_no_file_holds_are_refused_before_work(
-    classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    portable: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = ModelFolder.load(classifier).predictor(portable=True)
     monkeypatch.setattr("src.inference.exporting.LARGEST", 1000)
     for write in (export_model, dry_run_export):
         with pytest.raises(DataError, match=r"the weights take 0\.00 GiB, an exported file holds at most 0\.00"):
-            write(model, tmp_path / "out" / "model", MINDIR)
+            write(portable, tmp_path / "out" / "model", MINDIR)
     assert not (tmp_path / "out").exists()
 
 
 def test_weights_of_more_than_a_gibibyte_stay_in_one_file(
-    classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    portable: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """MindSpore would split them; here it takes a thousand bytes for too much."""
     monkeypatch.setattr(serialization, "TOTAL_SAVE", 1)
-    file = exported(classifier, tmp_path / "model")
+    file = exported(portable, tmp_path / "model")
     assert load_exported(file).predict([{"text_a": "a"}]) and serialization.TOTAL_SAVE == 1
 
 
-def test_one_name_has_one_format(copy: Path, classifier: Path) -> None:
-    model = ModelFolder.load(classifier).predictor(portable=True)
+def test_one_name_has_one_format(copy: Path, portable: Predictor) -> None:
     for write in (export_model, dry_run_export):
         with pytest.raises(DataError, match=r"model\.mindir is there, which .*model\.json describes: name another exp"):
-            write(model, copy.with_suffix(""), ONNX)
+            write(portable, copy.with_suffix(""), ONNX)
     assert load_exported(copy).predict([{"text_a": "a"}])
     with pytest.raises(ConfigError, match="export_file_name is out/, a folder: needed is a name in it"):
         ExportConfig(export_ckpt_file="run", export_file_name="out/").validate()
@@ -260,12 +269,12 @@ def test_an_older_export_outlives_a_disk_that_fails(
 
     monkeypatch.setattr("src.inference.exporting.sync_to_disk", fail)
     with pytest.raises(OSError, match="Input/output error"):
-        exported(other, copy.with_suffix(""))
+        exported(portable_model(other), copy.with_suffix(""))
     assert {file.name: file.read_bytes() for file in copy.parent.glob("model.*")} == before
 
 
 def test_outputs_that_are_no_numbers_are_seen(classifier: Path) -> None:
-    model = ModelFolder.load(classifier).predictor(portable=True)
+    model = portable_model(classifier)
     damaged = model.network
     for parameter in damaged.get_parameters():
         if parameter.name.endswith("classifier.bias"):
@@ -285,16 +294,16 @@ def test_a_description_with_longer_rows_than_the_network_takes(copy: Path) -> No
     assert predictor.predict([{"text_a": "a" * 100}])[0]["truncated"]
 
 
-def test_rows_of_a_fixed_length_must_suit_the_model(classifier: Path, tmp_path: Path) -> None:
+def test_rows_of_a_fixed_length_must_suit_the_model(portable: Predictor, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="export_seq_length is 41, allowed for this model are 1 to 40 tokens"):
-        export_model(ModelFolder.load(classifier).predictor(portable=True), tmp_path / "out" / "model", ONNX, length=41)
+        export_model(portable, tmp_path / "out" / "model", ONNX, length=41)
     assert not (tmp_path / "out").exists()
 
 
-def test_onnx_is_not_left_unchecked(classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_onnx_is_not_left_unchecked(portable: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(DataError, match="onnxruntime, which is not installed: pip install onnxruntime"):
-        export_model(ModelFolder.load(classifier).predictor(portable=True), tmp_path / "out" / "model", ONNX)
+        export_model(portable, tmp_path / "out" / "model", ONNX)
     assert not (tmp_path / "out").exists()
 
 
@@ -325,7 +334,7 @@ def test_a_dry_run_writes_nothing(classifier: Path, tmp_path: Path, capsys: pyte
 def test_onnx(task: str, tmp_path: Path) -> None:
     """ONNX Runtime computes the same: export_model compares, and ends with an error where it does not."""
     folder = make_folder(tmp_path / "run", task)
-    export_model(ModelFolder.load(folder).predictor(portable=True), tmp_path / "out" / task, ONNX, batch_size=2)
+    export_model(portable_model(folder), tmp_path / "out" / task, ONNX, batch_size=2)
     described = json.loads((tmp_path / "out" / f"{task}.json").read_text())
     assert described["inputs"][0]["shape"] == [2, 160 if task == "multiple_choice" else 40]
 
@@ -333,10 +342,10 @@ def test_onnx(task: str, tmp_path: Path) -> None:
 # --- encryption ---
 
 
-def test_an_encrypted_file_needs_its_key(classifier: Path, mindir: Path, tmp_path: Path) -> None:
+def test_an_encrypted_file_needs_its_key(portable: Predictor, mindir: Path, tmp_path: Path) -> None:
     (tmp_path / "key").write_bytes(bytes(range(16)))
     key = read_key(str(tmp_path / "key"))
-    file = exported(classifier, tmp_path / "secret", key=key)
+    file = exported(portable, tmp_path / "secret", key=key)
     records = [RECORDS["classification"](text) for text in TEXTS]
     assert load_exported(file, key=key).predict(records) == load_exported(mindir).predict(records)
     with pytest.raises(DataError, match=r"secret\.mindir cannot be loaded: its key may be another one"):

@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TextIO
 
@@ -264,6 +264,15 @@ def test_texts_of_any_lengths_are_attended_to_each_by_itself(relative: bool, dro
     assert all((each[18:] == 0).all() for each in (context, *gradients[:3]))
 
 
+@pytest.fixture
+def without_graphs() -> Iterator[None]:
+    """Operations one by one: after an error in a graph MindSpore waits for three seconds."""
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    yield
+    ms.set_context(mode=ms.GRAPH_MODE)
+
+
+@pytest.mark.usefixtures("without_graphs")
 def test_what_does_not_fit_is_refused() -> None:
     """Instead of reading and writing beside the operands: every operation looks at them itself."""
 

@@ -13,6 +13,7 @@ from src.data.feature_files import Column, Ragged
 from src.finetune_eval_model import PackedNetwork
 from src.inference import network_batches
 from src.inference.network_batches import PackedBatches, PaddedBatches, even_parts
+from src.inference.predictor import Predictor
 from src.model_folder import ModelFolder
 from src.tasks import TASKS
 from src.training.flops import forward_flops
@@ -46,18 +47,24 @@ def packed_batches(reads_tokens: bool, tokens: int = 0, architecture: AlbertConf
     return PackedBatches(Packed(reads_tokens), architecture, task_info, 1, tokens)
 
 
-def answers(folder: Path, records: list[dict[str, Any]], **settings: Any) -> tuple[list[Any], list[Any]]:
-    """By the packed network, and by the same weights and padded batches."""
-    predictor = ModelFolder.load(folder).predictor(**settings)
-    assert isinstance(predictor.network, PackedNetwork)
+def assert_answers_as_padded(folder: Path, records: list[dict[str, Any]], tokens: tuple[int, ...]) -> None:
+    """The packed network, with batches of so many tokens, answers as the same weights and padded batches."""
     calls = records, records[:1], records[-2:]  # shapes that fit are used again
-    packed = [predictor.predict(each) for each in calls]
-    assert not any("error" in answer for call in packed for answer in call)
-    network = ModelFolder.load(folder).network()
-    predictor.network = network
-    arguments = network, predictor.architecture, predictor.task_info, TASKS[predictor.task_info.task].texts_per_row
-    predictor._batches = PaddedBatches(*arguments)
-    return packed, [predictor.predict(each) for each in calls]
+
+    def answers(predictor: Predictor) -> list[Any]:
+        return [predictor.predict(each) for each in calls]
+
+    predictors = [ModelFolder.load(folder).predictor(batch_tokens=most) for most in tokens]
+    packed = [answers(predictor) for predictor in predictors]
+    assert all(isinstance(predictor.network, PackedNetwork) for predictor in predictors)
+    padded = predictors[0]
+    padded.network = ModelFolder.load(folder).network()
+    texts_per_row = TASKS[padded.task_info.task].texts_per_row
+    padded._batches = PaddedBatches(padded.network, padded.architecture, padded.task_info, texts_per_row)
+    expected = answers(padded)
+    assert not any("error" in answer for call in expected for answer in call)
+    for found in packed:
+        assert_close(found, expected)
 
 
 RECORDS = {
@@ -80,8 +87,7 @@ def test_texts_without_padding_are_answered_as_with_it(task: str, architecture: 
     folder = make_folder(tmp_path / "run", task, architecture)
     of_pairs = [{"text_a": "good" * length, "text_b": "bad" * (length % 3)} for length in range(1, 12)]
     records = RECORDS.get(task, of_pairs)
-    for tokens in (0, 48):
-        assert_close(*answers(folder, records, batch_tokens=tokens))
+    assert_answers_as_padded(folder, records, (0, 48))
 
 
 def test_shared_weights_are_prepacked_when_the_network_is_made(tmp_path: Path) -> None:
