@@ -10,7 +10,7 @@ from typing import NoReturn, TypeVar
 from model_utils import native_code
 from model_utils.errors import ConfigError, UserError
 from model_utils.files import check_writable
-from model_utils.messages import show_messages, silence
+from model_utils.messages import forgive_lost_readers, show_messages, silence
 from model_utils.schema import ANY, Config, load_config, option
 
 DEVICE_TARGETS = ("auto", "CPU", "GPU", "Ascend")
@@ -67,6 +67,8 @@ def run_main(main: Callable[[Settings], int | None], kind: type[Settings], messa
     Messages go to the stream of that name: stderr where answers go to stdout.
     """
     show_messages(messages)
+    if messages == "stderr":
+        forgive_lost_readers()  # answers do not depend on messages
     try:
         config = load_config(kind)
         config.check_required()
@@ -92,10 +94,15 @@ def run_main(main: Callable[[Settings], int | None], kind: type[Settings], messa
     sys.exit(code or 0)
 
 
+def check_not_home(path: Path, key: str) -> None:
+    """Raise ConfigError for ~/NAME, which bash hands on as it is in --key=~/NAME: it would make a folder ~ here."""
+    if path.parts[:1] == ("~",):
+        raise ConfigError(f"{key} is {path}, but ~ means your home to the shell alone: give the whole path")
+
+
 def check_output_folder(folder: Path, key: str) -> None:
     """Before work starts: raise ConfigError if results could not be written into a folder."""
-    if folder.parts[:1] == ("~",):
-        raise ConfigError(f"{key} is {folder}, but ~ means your home to the shell alone: give the whole path")
+    check_not_home(folder, key)
     try:
         check_writable(folder)
     except OSError as error:

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, TextIO
 _LOCK = ".lock"
 NAME_BYTES = 255  # of a file's name, on every file system in use
 PATH_BYTES = 4096  # of a path with its end mark, on Linux
+_MOST_LINKS = 40  # that Linux follows in a path
 
 
 def open_file(path: Path) -> BinaryIO:
@@ -46,12 +47,20 @@ def check_writable(folder: Path) -> None:
 
 
 def sync_to_disk(path: Path) -> None:
-    """Wait until a file or a folder's list of names is on the disk itself."""
-    descriptor = os.open(path, os.O_RDONLY)
+    """Wait until a file or a folder's list of names is on the disk itself.
+
+    Folders that may be written to but not read, or whose file system cannot do it, are left to the system: what they
+    list is whole in any case.
+    """
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if not (error.errno in (errno.EACCES, errno.EINVAL) and path.is_dir()):
+            raise
 
 
 def temporary_name(path: Path) -> Path:
@@ -66,8 +75,9 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file in the same folder, then give it its name.
 
     An older file of that name stays whole until the new one is on the disk. The temporary name ends as `path` does,
-    for writers that choose the format by it; after an error it is gone. A link keeps pointing where it did: its target
-    is replaced. What is no file but a device or a pipe gets the bytes and stays what it is.
+    for writers that choose the format by it; after an error it is gone. The new file may be read and written by whom
+    the older one could. A link keeps pointing where it did: its target is replaced. What is no file but a device, a
+    pipe or an open stream of this process (/dev/stdout), gets the bytes and stays what it is.
     """
     if not _takes_bytes(path):
         with _replacing(path) as temporary:
@@ -76,7 +86,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         filled = Path(folder, path.name)
         write(filled)
-        with filled.open("rb") as source, os.fdopen(os.open(path, os.O_WRONLY), "wb") as target:
+        with filled.open("rb") as source, os.fdopen(_open_to_write(path), "wb") as target:
             shutil.copyfileobj(source, target)
 
 
@@ -84,7 +94,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 def open_atomically(path: Path) -> Iterator[TextIO]:
     """A stream of UTF-8 text that becomes `path` when the context ends without an error, as in write_atomically."""
     if _takes_bytes(path):
-        with _closed_quietly_after_errors(os.fdopen(os.open(path, os.O_WRONLY), "w", encoding="utf-8")) as stream:
+        with _closed_quietly_after_errors(os.fdopen(_open_to_write(path), "w", encoding="utf-8")) as stream:
             yield stream
     else:
         with _replacing(path) as file, _closed_quietly_after_errors(file.open("w", encoding="utf-8")) as stream:
@@ -95,16 +105,15 @@ def open_atomically(path: Path) -> Iterator[TextIO]:
 def new_folder(path: Path) -> Iterator[Path]:
     """A temporary folder that becomes `path`, new or empty, once all is on the disk; after an error it is gone."""
     path = path.resolve()
-    temporary = temporary_name(path)
-    temporary.mkdir(parents=True)
-    try:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with scratch_folder(path.parent, "folder") as scratch:
+        temporary = scratch / path.name
+        temporary.mkdir()
         yield temporary
         for file in temporary.iterdir():
             sync_to_disk(file)
         temporary.replace(path)
         sync_to_disk(path.parent)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -148,7 +157,9 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def _takes_bytes(path: Path) -> bool:
-    """Whether `path` is there and is, behind any links, neither a file nor a folder."""
+    """Whether `path` is there and is, behind any links, neither a file nor a folder, or an open stream."""
+    if _open_stream(path) is not None:
+        return True
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
@@ -158,12 +169,36 @@ def _takes_bytes(path: Path) -> bool:
     return not stat.S_ISREG(mode)
 
 
+def _open_stream(path: Path) -> int | None:
+    """The descriptor that `path` stands for in this process, as /dev/stdout and /dev/fd/1 do.
+
+    The shell may have appended its file (>>), or others write to it, too: it is not replaced.
+    """
+    for _ in range(_MOST_LINKS):
+        folder = Path(os.path.realpath(path.parent))
+        if folder == Path(f"/proc/{os.getpid()}/fd"):
+            return int(path.name) if path.name.isdecimal() else None
+        if not path.is_symlink():
+            return None
+        path = folder / path.readlink()
+    return None
+
+
+def _open_to_write(path: Path) -> int:
+    stream = _open_stream(path)
+    return os.open(path, os.O_WRONLY) if stream is None else os.dup(stream)
+
+
 @contextlib.contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
     """A temporary name for the context to fill, renamed to `path` at its end and removed after an error."""
     target = Path(os.path.realpath(path))
     temporary = temporary_name(target.with_name(path.name))
     try:
+        with contextlib.suppress(FileNotFoundError):
+            mode = stat.S_IMODE(target.stat().st_mode)
+            temporary.touch(0o600)
+            temporary.chmod(mode | stat.S_IWUSR)
         yield temporary
         sync_to_disk(temporary)
         temporary.replace(target)

@@ -22,6 +22,8 @@ from types import FrameType
 
 GRACE = 60.0  # s that ranks have to end after one that failed; longer than a CPU's collective waits for it
 SHOWN = 5.0  # s that the output's reader may take before it is said what failed
+HEARD = 0.5  # s in which a rank that was sent a signal by others, too, says that it stops
+STOPPING = b"asked to stop"  # what it says then (src/training/stop_signals.py)
 START = 600  # s that they have to find each other, as msrun gives them
 SCHEDULER = [sys.executable, "-P", "-c", "from mindspore import communication; communication.init()"]
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -39,6 +41,10 @@ class Part:
     name: str
     log: Path
     process: subprocess.Popen
+
+    def stops(self) -> bool:
+        """Whether it said that it was asked to stop."""
+        return STOPPING in self.log.read_bytes()
 
     def sentences(self) -> list[str]:
         """The errors that it printed as sentences."""
@@ -102,12 +108,17 @@ class Job:
         self.parts.append(Part(name, self.logs / log, process))
 
     def ask_to_stop(self, number: int, _: FrameType | None = None) -> None:
-        """Hand a signal on to every rank that runs."""
-        self.stop = number
-        # Both the system and a shell send it at a terminal's end, and a rank that is asked twice does not save.
+        """Hand a signal on to every rank that runs, and the first one only where a rank has not heard of it.
+
+        A rank that is asked twice does not save, and systemd or Slurm may ask all processes of a job, this one too.
+        """
+        is_first, self.stop = not self.stop, number
+        # Both the system and a shell send it at a terminal's end.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        if is_first:
+            time.sleep(HEARD)
         for rank in self.parts[: self.size]:
-            if rank.process.poll() is None:
+            if rank.process.poll() is None and not (is_first and rank.stops()):
                 rank.process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:

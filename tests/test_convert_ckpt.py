@@ -1,6 +1,7 @@
 """Conversions: every weight arrives with identical bits, labels and vocabulary with it; anything else is a sentence."""
 
 import json
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -208,7 +209,12 @@ def test_weights_in_shards_and_half_precision(tmp_path: Path) -> None:
         shard = {name: tensors[name].astype(np.float16) for name, place in places.items() if place == file}
         save_file(shard, theirs / file)
     (theirs / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    pointer = "version https://git-lfs.github.com/spec/v1\noid x\n"
+    (theirs / "tf_model.h5").write_text(pointer)  # which nobody needs
     ours = convert("hf", "mindspore", theirs, tmp_path / "ours")
+    (theirs / "model-1.safetensors").write_text(pointer)
+    with pytest.raises(CheckpointError, match=r"model-1\.safetensors is git-lfs's pointer"):
+        convert("hf", "mindspore", theirs, tmp_path / "other")
     assert_same_bits(
         own_weights(ours), {key: value.astype(np.float16).astype(np.float32) for key, value in values.items()}
     )
@@ -418,6 +424,20 @@ def test_output_that_exists_is_refused(tmp_path: Path) -> None:
             convert("hf", "mindspore", theirs, path)
     (tmp_path / "empty").mkdir()
     convert("hf", "mindspore", theirs, tmp_path / "empty")
+    with pytest.raises(ConfigError, match="the output is ~/new, but ~ means your home to the shell alone"):
+        convert("hf", "mindspore", theirs, Path("~/new"))
+
+
+def test_a_disk_that_is_full_is_a_sentence(tmp_path: Path) -> None:
+    ours = write_ours(tmp_path, SMALL, random_values(SMALL, PRE_TRAINING))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, before[1]))
+    try:
+        with pytest.raises(CheckpointError, match="File too large"):
+            convert("mindspore", "hf", ours, tmp_path / "theirs")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not (tmp_path / "theirs").exists()
 
 
 def test_command(tmp_path: Path) -> None:

@@ -138,6 +138,9 @@ def test_checkpoint_that_is_not_there(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     with pytest.raises(CheckpointError, match="2 checkpoints: a, b"):
         convert("tf", "mindspore", tmp_path, tmp_path / "ours")
+    (tmp_path / "albert.data-v2").mkdir()
+    with pytest.raises(CheckpointError, match=r"albert\.data-v2 must hold one checkpoint"):
+        convert("tf", "mindspore", tmp_path / "albert.data-v2", tmp_path / "ours")
     with pytest.raises(CheckpointError, match=r"no albert_config\.json lies beside .*a, in assets/"):
         convert("tf", "mindspore", tmp_path / "a.index", tmp_path / "ours")
 

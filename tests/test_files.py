@@ -91,6 +91,48 @@ def test_a_link_keeps_pointing_to_its_file(tmp_path: Path, write) -> None:
 
 
 @WRITERS
+def test_an_open_stream_is_added_to(tmp_path: Path, write) -> None:
+    """As /dev/stdout with `>> file`, which is a link to the file."""
+    file, link = tmp_path / "file", tmp_path / "link"
+    file.write_text("old\n")
+    with file.open("a") as stream:
+        link.symlink_to(f"/proc/self/fd/{stream.fileno()}")
+        for name in (f"/dev/fd/{stream.fileno()}", link):
+            write(Path(name), "new\n")
+        stream.write("last\n")
+    assert file.read_text() == "old\nnew\nnew\nlast\n" and names(tmp_path) == {"file", "link"}
+
+
+@WRITERS
+def test_who_may_read_a_file_may_read_the_new_one(tmp_path: Path, write) -> None:
+    for mode, expected in ((0o600, 0o600), (0o664, 0o664), (0o444, 0o644)):
+        (tmp_path / "a").touch()
+        (tmp_path / "a").chmod(mode)
+        write(tmp_path / "a", "new")
+        assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == expected
+
+
+@WRITERS
+def test_a_folder_that_cannot_be_synced_has_the_file_all_the_same(
+    tmp_path: Path, write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that may not be read, and those of some network file systems."""
+    fsync = os.fsync
+
+    def of_files(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        fsync(descriptor)
+
+    monkeypatch.setattr("os.fsync", of_files)
+    write(tmp_path / "a", "text")
+    assert (tmp_path / "a").read_text() == "text"
+    monkeypatch.setattr("os.fsync", lambda _: of_files(os.open(tmp_path, os.O_RDONLY)))
+    with pytest.raises(OSError, match="Invalid argument"):
+        write(tmp_path / "a", "other")
+
+
+@WRITERS
 @pytest.mark.parametrize("name", ["n" * NAME_BYTES, "号" * 85, "n" * 250 + ".json"])
 def test_the_longest_names_can_be_written(tmp_path: Path, write, name: str) -> None:
     write(tmp_path / name, "text")

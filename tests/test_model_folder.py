@@ -125,7 +125,9 @@ def test_a_folder_is_there_when_all_of_it_is(
     (leftover,) = tmp_path.iterdir()
     assert leftover.name.startswith("unfinished-")
     with pytest.raises(CheckpointError, match="holds no readable checkpoint"):
-        ModelFolder.load(leftover)
+        ModelFolder.load(leftover / "new")
+    model.save(tmp_path / "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
 
 
 def test_a_folder_with_files_is_not_saved_into(classifier: Path, tmp_path: Path) -> None:

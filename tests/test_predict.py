@@ -196,6 +196,8 @@ def test_an_output_that_cannot_be_is_refused_before_work(tmp_path: Path, monkeyp
     for same in ("in.jsonl", "link"):
         with pytest.raises(ConfigError, match=f"the output .*{same} is the input"):
             check_output(str(tmp_path / same), source)
+    with pytest.raises(ConfigError, match="output is ~/out, but ~ means your home to the shell alone"):
+        check_output("~/out", source)
     for name, sentence in (
         ("", "is a folder"),
         ("in.jsonl/x", "in.jsonl: Not a directory"),
@@ -214,6 +216,17 @@ def test_an_output_that_cannot_be_is_refused_before_work(tmp_path: Path, monkeyp
     monkeypatch.setattr("src.inference.record_files.check_writable", asked.append)
     check_output(str(tmp_path / "elsewhere"), source)
     assert asked == [tmp_path / "new/folder"]  # where writing happens
+
+
+def test_an_output_that_is_standard_input_is_refused(tmp_path: Path) -> None:
+    """It may be written to while it is read: in.jsonl would be lost."""
+    script = "import sys; from src.inference.record_files import check_output; check_output(sys.argv[1], '-')"
+    for name in ("in.jsonl", "other.jsonl"):
+        (tmp_path / name).touch()
+        with (tmp_path / "in.jsonl").open() as records:
+            command = [sys.executable, "-c", script, str(tmp_path / name)]
+            done = subprocess.run(command, stdin=records, capture_output=True, text=True, cwd=ROOT, check=False)
+        assert ("is the input" in done.stderr) == bool(done.returncode) == (name == "in.jsonl")
 
 
 def test_standard_streams_that_are_not_there_are_refused_before_work(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -365,6 +365,32 @@ def test_distribute_lets_its_ranks_save_when_the_terminal_is_gone(tmp_path: Path
     assert all(log.read_text().endswith("a line\nsaved\n") for log in logs)
 
 
+def test_ranks_that_are_asked_by_others_too_save(tmp_path: Path) -> None:
+    """As systemd and Slurm ask all processes of a job; who asks once more ends them."""
+    (tmp_path / "save.py").write_text(
+        SAVE.replace("stopped.append(1)", "stopped.append(os.write(1, b'asked to stop\\n'))")
+    )
+    logs = [tmp_path / f"worker_{rank}.log" for rank in (0, 1)]
+    for again, code, ending in ((False, 143, "saved\n"), (True, 143, "asked to stop\n")):
+        command = [sys.executable, ROOT / "scripts/launch.py", "2", tmp_path, tmp_path / "save.py"]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
+        try:
+            while not all(log.exists() and "child of its launcher\na line" in log.read_text() for log in logs):
+                time.sleep(0.05)
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            for one in (process.pid, *map(int, children[:2])):
+                os.kill(one, signal.SIGTERM)
+            if again:
+                time.sleep(0.2)
+                process.terminate()
+            assert process.wait(timeout=60) == code
+        finally:
+            process.kill()
+        assert all(log.read_text().endswith(ending) for log in logs)
+        for log in logs:
+            log.unlink()
+
+
 @pytest.mark.parametrize(
     ("arguments", "environment", "found"),
     [

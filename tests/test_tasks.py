@@ -40,6 +40,8 @@ def test_lengths_are_fitted_to_the_network() -> None:
     architecture = AlbertConfig(max_position_embeddings=32)
     fitted = parse("squad_v1").fitted(architecture)
     assert (fitted.max_seq_length, fitted.max_query_length) == (32, 28)
+    choice = parse("multiple_choice").fitted(architecture)
+    assert (choice.max_seq_length, choice.max_qa_length) == (32, 29)
     assert parse("regression").fitted(architecture.replace(use_relative_positions=True)).max_seq_length == 512
 
 

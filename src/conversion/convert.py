@@ -3,6 +3,7 @@
 import logging
 from pathlib import Path
 
+from model_utils.config import check_not_home
 from model_utils.errors import CheckpointError, ConfigError
 from src.albert_config import AlbertConfig
 from src.conversion.google_checkpoint import read_google
@@ -34,6 +35,7 @@ def convert(
         DataError: the same of the vocabulary or of what is said of the task.
         ConfigError: task or labels do not fit or are missing, or what reads the files is not installed.
     """
+    check_not_home(output, "the output")
     try:
         if output.exists() and not (output.is_dir() and not any(output.iterdir())):
             raise ConfigError(f"the output {output} exists and is not an empty folder; name a new one")

@@ -42,7 +42,7 @@ def read_google(path: Path, task: str = "", labels: tuple[str, ...] = ()) -> Mod
 
 def find_prefix(path: Path) -> Path:
     """The checkpoint's prefix, the part that its files' names share; CheckpointError unless there is just one."""
-    if path.suffix in (".index", ".meta") or ".data-" in path.name:
+    if not path.is_dir() and (path.suffix in (".index", ".meta") or ".data-" in path.name):
         path = Path(str(path).rpartition(".")[0])
     if Path(f"{path}.index").is_file():
         return path

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from model_utils.errors import CheckpointError, ConfigError, DataError
 from model_utils.files import new_folder, write_json
@@ -160,7 +160,7 @@ def write_hugging_face(model: ModelFolder, path: Path) -> None:
         ids = {"pad": tokenizer.pad_id, "bos": tokenizer.cls_id, "eos": tokenizer.sep_id}
         described |= {f"{role}_token_id": number for role, number in ids.items()}
     with new_folder(path) as folder:
-        save_file(values, folder / SAFETENSORS, metadata={"format": "pt"})
+        (folder / SAFETENSORS).write_bytes(save(values, metadata={"format": "pt"}))  # save_file's errors are its own
         write_json(folder / CONFIG, described | _describe_task(model.task_info))
         _write_vocabulary(tokenizer, config, folder)
     logger.info(f"{len(values)} weights as {architecture}")
@@ -213,7 +213,8 @@ def _write_vocabulary(tokenizer: FullTokenizer | None, architecture: AlbertConfi
     (folder / (SENTENCEPIECE if tokenizer.is_sentencepiece else WORDPIECE)).write_bytes(tokenizer.content)
     kind: dict[str, Any] = {"tokenizer_class": "BertTokenizer"}
     if tokenizer.is_sentencepiece:
-        build_tokenizer_json(tokenizer.content, tokenizer.do_lower_case).save(str(folder / TOKENIZER))
+        described = build_tokenizer_json(tokenizer.content, tokenizer.do_lower_case).to_str(pretty=True)
+        (folder / TOKENIZER).write_text(described, encoding="utf-8")
         kind = {"tokenizer_class": "PreTrainedTokenizerFast", "keep_accents": False}
         kind |= {f"{role}_token": token for role, token in SENTENCEPIECE_SPECIALS.items()}
         kind |= {"bos_token": SENTENCEPIECE_SPECIALS["cls"], "eos_token": SENTENCEPIECE_SPECIALS["sep"]}

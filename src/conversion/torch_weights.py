@@ -23,10 +23,9 @@ def read_weights(folder: Path) -> dict[str, np.ndarray]:
         CheckpointError: the folder has no weights, or they are damaged, incomplete or of another type.
         ConfigError: they need torch and it is not installed.
     """
-    for file in folder.iterdir():
-        refuse_pointer(file)
     for name, read in ((SAFETENSORS, _read_safetensors), (PYTORCH, _read_pytorch)):
         if (folder / name).is_file():
+            refuse_pointer(folder / name)
             return read(folder / name)
         if (folder / f"{name}.index.json").is_file():
             return _read_shards(folder / f"{name}.index.json", read)
@@ -48,6 +47,8 @@ class IndexSchema(Schema):
 def _read_shards(index: Path, read: Callable[[Path], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     places = read_json(index, IndexSchema, CheckpointError).weight_map
     files = {name: index.parent / name for name in sorted(set(places.values()))}
+    for file in files.values():
+        refuse_pointer(file)
     shards = {name: read(file) for name, file in files.items()}
     lost = [name for name, file in places.items() if name not in shards[file]]
     if lost:

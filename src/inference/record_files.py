@@ -19,6 +19,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
+from model_utils.config import check_not_home
 from model_utils.errors import ConfigError, DataError
 from model_utils.files import check_writable, open_atomically, open_file
 from model_utils.json_files import UnwritableError, parse_json
@@ -170,8 +171,9 @@ def check_output(file: str, source: str) -> None:
             raise DataError("standard output is closed")
         return
     path, target = Path(file), Path(os.path.realpath(file))  # of a link, which may be new
+    check_not_home(path, "output")
     try:
-        if path.is_file() and os.path.isfile(source) and path.samefile(source):
+        if path.is_file() and _is_input(path, source):
             raise ConfigError(f"the output {file} is the input: answers would take the place of the records")
         if path.is_dir():
             raise DataError(f"{file} is a folder, needed is the name of a file")
@@ -183,6 +185,14 @@ def check_output(file: str, source: str) -> None:
             raise DataError(f"{file} cannot be written: {os.strerror(errno.EACCES)}")
     except OSError as error:
         raise DataError(f"{file} cannot be written: {error.filename}: {error.strerror}") from error
+
+
+def _is_input(path: Path, source: str) -> bool:
+    if source == STANDARD:
+        with contextlib.suppress(OSError):  # it may be closed
+            return os.path.samestat(path.stat(), os.fstat(0))
+        return False
+    return os.path.isfile(source) and path.samefile(source)
 
 
 @contextlib.contextmanager

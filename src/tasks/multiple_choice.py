@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from pydantic import Field
@@ -12,7 +12,7 @@ from scipy.special import softmax
 from model_utils.errors import ConfigError, DataError
 from model_utils.files import write_json
 from model_utils.schema import option
-from src.albert_config import LENGTH
+from src.albert_config import LENGTH, AlbertConfig
 from src.albert_for_finetune import AlbertForMultipleChoice
 from src.assessment_method import assess
 from src.create_finetune_data import sample, token_columns
@@ -117,6 +117,10 @@ class ChoiceInfo(TaskInfo):
     """max_qa_length: tokens of question and option together."""
 
     max_qa_length: int = Field(128, ge=1, le=LENGTH)
+
+    def fitted(self, architecture: AlbertConfig) -> Self:
+        info = super().fitted(architecture)
+        return info.model_copy(update={"max_qa_length": min(info.max_qa_length, info.max_seq_length - 3)})
 
 
 class ChoiceAnswerer(Answerer):
