@@ -95,6 +95,17 @@ def test_json_of_another_form_is_not_taken_for_text(tmp_path, text, reason):
         list(iter_documents(write(tmp_path, text)))
 
 
+def test_a_text_that_begins_with_a_footnote_is_text(tmp_path):
+    assert list(iter_documents(write(tmp_path, "[1]\nOne. Two.\n"))) == [["[1]", "One. Two."]]
+
+
+def test_a_rule_of_equal_signs_takes_time_in_proportion(tmp_path):
+    begin = time.process_time()
+    rule = "= " * 20_000 + "x"
+    assert list(iter_documents(write(tmp_path, f"{rule}\nOne.\n"))) == [[rule, "One."]]
+    assert time.process_time() - begin < 5
+
+
 def test_half_of_a_character_in_json_costs_that_character_alone(tmp_path):
     lines = ['{"text": "One \\ud83d."}', '{"text": "Two \\ud83d\\ude00.", "score": NaN}']
     assert list(iter_documents(write(tmp_path, "\n".join(lines)))) == [["One \ufffd."], ["Two 😀."]]
@@ -296,6 +307,20 @@ def test_patterns_folders_and_lists(tmp_path):
     assert expand_glob(f"{tmp_path}/**/*.txt") == sorted([one, two])
     assert expand_glob(str(two)) == [two]
     assert expand_glob(f"{one}, {tmp_path}/a/b/*,{one},{tmp_path}/a/b/../one.txt") == sorted([one, two])
+
+
+def test_a_list_may_be_longer_than_a_name(tmp_path):
+    files = [write(tmp_path, "x", f"part_{number:04}.txt") for number in range(40)]
+    assert expand_glob(",".join(map(str, files))) == files
+    with pytest.raises(DataError, match="no file matches 'nnn"):
+        expand_glob("n" * 300)
+
+
+def test_a_name_that_is_not_utf8_is_refused_before_work(tmp_path):
+    with open(os.fsencode(tmp_path) + b"/\xce\xc4.txt", "w") as file:
+        file.write("x")
+    with pytest.raises(DataError, match=r"the name of the file .*\\xce\\xc4\.txt is not UTF-8: rename it"):
+        expand_glob(str(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from model_utils.errors import DataError
 from src.data.entities import tag_names
 from src.data.feature_files import Ragged
-from src.data.ner_data import EntityColumns, NerSplit, Sentence, read_sentences, split_words, word_logits
+from src.data.ner_data import (
+    EntityColumns,
+    NerSplit,
+    Sentence,
+    read_sentences,
+    split_words,
+    splits_characters,
+    word_logits,
+)
 from src.tokenization import FullTokenizer, build_tokenizer
 
 NAMES = EntityColumns()
@@ -90,9 +98,32 @@ def test_what_is_to_be_predicted_needs_no_tags(tmp_path: Path) -> None:
     assert [(one.words, one.tags) for one in bare] == [(("EU", "rejects"), None), (("Peter",), None)]
     lines = read_sentences(write(tmp_path / "b.txt", "a b\nc\n"), "lines", NAMES, labelled=False)
     assert [(one.words, one.tags) for one in lines] == [(("a", "b"), None), (("c",), None)]
+    for name, text in (("d.txt", "a b\nc d\n"), ("e.txt", "a b\nc d e\n")):  # of the first one only training tells
+        file = write(tmp_path / name, text)
+        training = write(tmp_path / "train.bmes", "a b\tO O\n") if name == "d.txt" else None
+        found = read_sentences(file, "auto", NAMES, labelled=False, training=training)
+        assert [one.words for one in found] == [tuple(line.split()) for line in text.splitlines()]
     # A last column that holds something else than tags is no label.
     parts = read_sentences(write(tmp_path / "c.txt", "EU NNP\nrejects VBZ\n"), "columns", NAMES, labelled=False)
     assert [(one.words, one.tags) for one in parts] == [(("EU", "rejects"), None)]
+
+
+def test_tags_are_not_passed_over_because_of_a_wrong_one(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Nor those of a file of which some sentences have none, without a word."""
+    file = write(tmp_path / "test.txt", "EU B-ORG\nrej O\n\nx b-PER\n")
+    with pytest.raises(DataError, match=r"test\.txt: line 4 has the tag 'b-PER'"):
+        read_sentences(file, "auto", NAMES, labelled=False)
+    file = write(tmp_path / "test.bmes", "a b\tO O\nc d\n")
+    assert [one.tags for one in read_sentences(file, "auto", NAMES, labelled=False)] == [None, None]
+    assert "test.bmes: 1 sentences have no tags, so that the file counts as one without" in capsys.readouterr().out
+
+
+def test_text_of_characters_is_known() -> None:
+    characters = [*"吴重阳，2018年生于a市。" * 50]
+    assert splits_characters(characters) and splits_characters([*characters, "..."])
+    assert splits_characters([*characters, "2018"])
+    assert not splits_characters([*"吴重阳生于年市" * 9, "2018", "iPhone15", "a"])
+    assert not splits_characters([*"吴重阳" * 9, "上海", "北京"]) and not splits_characters("I saw a dog .".split())
 
 
 @pytest.mark.parametrize(

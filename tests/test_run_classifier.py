@@ -466,7 +466,7 @@ def test_labels_of_ready_features_are_those_of_the_task(data: Path, labels: list
     config = config_of(data, None, do_train=False, load_finetune_checkpoint_path=data)
     task = ClassifierTask(config.replace(label_list=("bad", "good")), find_tokenizer(config))
     dtype = np.float32 if isinstance(labels[0], float) else np.int32
-    records = SimpleNamespace(columns=["label_ids"], array=lambda _: np.array(labels, dtype))
+    records = SimpleNamespace(columns=["label_ids"], lengths=np.array([9]), array=lambda _: np.array(labels, dtype))
     with pytest.raises(DataError, match=rf"rows.tfrecord holds the label {found}, allowed are .* from 0 to 1"):
         task.check_ready(records, Path("rows.tfrecord"))
 
@@ -476,7 +476,18 @@ def test_ready_features_without_labels_and_labels_for_scores_are_refused(data: P
     classes = ClassifierTask(config.replace(label_list=("bad", "good")), find_tokenizer(config))
     with pytest.raises(DataError, match=r"rows\.mindrecord holds no labels, which training and evaluation need"):
         classes.check_ready(SimpleNamespace(columns=["input_ids"]), Path("rows.mindrecord"))
+    long = SimpleNamespace(columns=["label_ids"], lengths=np.array([9, 512]))
+    with pytest.raises(DataError, match=r"rows of 512 tokens, but max_seq_length is .*: give --max_seq_length 512"):
+        classes.check_ready(long, Path("rows.tfrecord"))
     scores = ClassifierTask(config.replace(num_class=1), find_tokenizer(config))
-    records = SimpleNamespace(columns=["label_ids"], facts={"labels": ["bad", "good"]})
+    records = SimpleNamespace(columns=["label_ids"], lengths=np.array([9]), facts={"labels": ["bad", "good"]})
     with pytest.raises(DataError, match="holds the labels bad, good, needed are scores: num_class is 1"):
         scores.check_ready(records, Path("rows.mindrecord"))
+
+
+def test_ready_scores_are_no_labels(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of which num_class tells."""
+    monkeypatch.setattr("src.tasks.classification.read_facts", lambda _: {"labels": None})
+    config = config_of(data, None, train_data_file_path="scores.mindrecord")
+    with pytest.raises(ConfigError, match=r"scores\.mindrecord holds scores, not labels: give --num_class 1"):
+        ClassifierTask(config, find_tokenizer(config))

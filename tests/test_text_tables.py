@@ -1,5 +1,6 @@
 """Tables: every kind of file gives the same rows, with their line numbers, and what is wrong is named by its line."""
 
+import logging
 import os
 import struct
 
@@ -220,3 +221,12 @@ def test_json_that_cannot_be_written_again_is_refused_with_its_line(tmp_path, va
         rows_of(
             write(tmp_path, "a.jsonl", '{"text": "x", "label": 1}\n{"text": "x", "label": 1, "more": ' + value + "}\n")
         )
+
+
+def test_keys_that_the_first_line_of_json_lacks_are_named(tmp_path, caplog):
+    path = write(tmp_path, "a.jsonl", '{"text": "x"}\n{"text": "y", "label": 1}\n{"text": "z", "label": 0}\n')
+    with caplog.at_level(logging.WARNING):
+        list(read_table(path).rows)
+    assert [message.partition(", whose")[0] for message in caplog.messages] == [
+        f"{path}: 'label' stands in line 2 and not in the first one"
+    ]

@@ -15,9 +15,11 @@ Memory holds one document, which ends after the paragraph with which it has more
 paragraph of more than MAX_PARAGRAPH_CHARACTERS ends with a sentence.
 """
 
+import errno
 import glob
 import html
 import itertools
+import os
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
@@ -39,7 +41,7 @@ _TITLE = re.compile(r"""\btitle=(["'])(?P<title>.*?)\1(?=\s+\w+=|\s*>)""")
 _ENTITY = re.compile(r"&#?\w+;")
 # An object with a key and the beginning of a value, by itself or the first of a list: JSON of several lines.
 _JSON = re.compile(r'\s*(?:\[\s*)?\{\s*"[^"\n]*"\s*:\s*["\[{\dtfn-]')
-_HEADING = re.compile(r"(=(?: =)*) \S.* \1$")
+_HEADING = re.compile(r"(=(?: =){0,5}) \S.* \1$")
 _CJK = r"\u3000-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0002fa1f"
 IS_CJK = re.compile(f"[{_CJK}]")
 _ABBREVIATIONS = frozenset(
@@ -65,7 +67,8 @@ def expand_glob(pattern: str) -> list[Path]:
     A folder stands for all files below it but hidden ones.
 
     Raises:
-        DataError: a part of the pattern matches no file or no regular one, or all files are empty.
+        DataError: a part of the pattern matches no file or no regular one, or one whose name is not UTF-8, or all files
+            are empty.
     """
     if not pattern.replace(",", "").strip():
         raise DataError("the pattern of input files is empty; give a path or a glob pattern in quotes")
@@ -76,6 +79,11 @@ def expand_glob(pattern: str) -> list[Path]:
         if not found:
             raise DataError(f"no file matches {name!r}; give a path, a glob pattern in quotes, or several with commas")
         for path in found:
+            try:
+                str(path).encode()
+            except UnicodeEncodeError:
+                shown = os.fsencode(path).decode("utf-8", "backslashreplace")
+                raise DataError(f"the name of the file {shown} is not UTF-8: rename it") from None
             files.setdefault(path.resolve(), path)
     if not any(path.stat().st_size for path in files):
         raise DataError(f"{pattern!r} matches {len(files)} file(s), and all are empty")
@@ -134,8 +142,13 @@ def split_sentences(text: str) -> list[str]:
 
 def _match(pattern: str) -> list[Path]:
     """All files of one path, folder or glob pattern."""
-    literal = Path(pattern)
-    candidates = [literal] if literal.exists() else [Path(name) for name in glob.glob(pattern, recursive=True)]
+    literal, is_there = Path(pattern), False
+    try:
+        is_there = literal.exists()
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:  # as a list of many files is, which is no name
+            raise
+    candidates = [literal] if is_there else [Path(name) for name in glob.glob(pattern, recursive=True)]
     files = []
     for path in candidates:
         if path.is_dir():
@@ -207,9 +220,10 @@ def decode_entities(text: str) -> str:
 
 
 def _is_json(line: str) -> bool:
-    """Whether a line is a JSON object or list by itself."""
+    """Whether a line is a JSON object or list by itself; numbers in brackets are more likely footnotes."""
     try:
-        return line[:1] in ("{", "[") and isinstance(parse_json(line), dict | list)
+        value = parse_json(line) if line[:1] in ("{", "[") else None
+        return isinstance(value, dict | list) and not (value and all(isinstance(each, int) for each in value))
     except UnwritableError:
         return True
     except ValueError:

@@ -7,7 +7,7 @@ tables of texts and entity mentions. The tag of a word is learnt and predicted a
 import itertools
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ _IDEOGRAPH = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _LETTER = rf"(?:(?![{_IDEOGRAPH}])[\w\u0300-\u036f])"
 _CHARACTER = re.compile(r"\S")
 # An ideograph; letters and digits, with points, commas and hyphens inside; 's and the like; any other character.
+_LETTERS = re.compile(rf"{_LETTER}+")
 _WORD = re.compile(rf"[{_IDEOGRAPH}]|{_LETTER}+(?:[-.,]{_LETTER}+)*|['’]{_LETTER}+|[^\w\s]")
 
 
@@ -65,19 +66,32 @@ def split_words(text: str, into_characters: bool = False) -> list[tuple[int, int
     return [match.span() for match in (_CHARACTER if into_characters else _WORD).finditer(text)]
 
 
-def read_sentences(path: Path, data_format: str, names: EntityColumns, labelled: bool = True) -> list[Sentence]:
+def splits_characters(words: Iterable[str]) -> bool:
+    """Whether a text was split into characters: every ideograph, and letters and digits but for a few words."""
+    ends: dict[bool, list[bool]] = {True: [], False: []}
+    for word in words:
+        ends[bool(_LETTERS.fullmatch(word))].append(len(word) > 1)
+    of_letters, of_others = ends[True], ends[False]
+    return 10 * sum(of_letters) <= len(of_letters) and 100 * sum(of_others) <= len(of_others)
+
+
+def read_sentences(
+    path: Path, data_format: str, names: EntityColumns, labelled: bool = True, training: Path | None = None
+) -> list[Sentence]:
     """The sentences of a file, in their order.
 
     Args:
         data_format: one of FORMATS, or "auto": names for csv, jsonl, xls and xlsx, lines where a TAB follows several
-            words, else columns.
-        labelled: every word must have a tag. Otherwise tags are read where all words of the file have one.
+            words, else columns. A file that has no TAB because it is without tags is as the training file is; where
+            that is not known, its lines are sentences if they have unlike numbers of words and most end in no tag.
+        labelled: every word must have a tag. Otherwise tags are read where all sentences have some.
 
     Raises:
-        DataError: the file cannot be read, is of another form (names the line) or holds no sentences.
+        DataError: the file cannot be read, is of another form (names the line), holds no sentences, or some words have
+            what is no tag.
     """
     path = Path(path)
-    data_format = find_format(path, data_format)
+    data_format = find_format(path, data_format, labelled, training)
     if data_format == "names":
         sentences = _read_names(path, names, labelled)
     else:
@@ -85,8 +99,13 @@ def read_sentences(path: Path, data_format: str, names: EntityColumns, labelled:
         sentences = list(read(path, labelled))
     if not sentences:
         raise DataError(f"{path} holds no sentences")
-    if not labelled and not all(sentence.tags and all(map(is_tag, sentence.tags)) for sentence in sentences):
-        return [replace(sentence, tags=None) for sentence in sentences]
+    if not labelled:
+        untagged = sum(sentence.tags is None for sentence in sentences)
+        if 0 < untagged < len(sentences) and data_format == "lines":
+            logger.info(f"{path.name}: {untagged:,} sentences have no tags, so that the file counts as one without")
+        tags = [tag for sentence in sentences for tag in sentence.tags or ()]
+        if untagged or 2 * sum(map(is_tag, tags)) <= len(tags):
+            return [replace(sentence, tags=None) for sentence in sentences]
     for sentence in sentences:
         for word, tag in enumerate(sentence.tags):
             if not is_tag(tag):
@@ -96,14 +115,22 @@ def read_sentences(path: Path, data_format: str, names: EntityColumns, labelled:
     return sentences
 
 
-def find_format(path: Path, data_format: str = "auto") -> str:
+def find_format(path: Path, data_format: str = "auto", labelled: bool = True, training: Path | None = None) -> str:
     """The one of FORMATS that a file has, by its name and its lines where data_format does not say."""
     if data_format != "auto":
         return data_format
     if path.suffix.lower() in _TEXT_TABLES:
         return "names"
     words = (text.partition("\t")[0].strip() for text in read_lines(path) if "\t" in text)
-    return "lines" if any(" " in several for several in words) else "columns"
+    if any(" " in several for several in words):
+        return "lines"
+    if labelled or any("\t" in text for text in read_lines(path)):
+        return "columns"
+    if training is not None:
+        return "lines" if find_format(training) == "lines" else "columns"
+    rows = [row for text in read_lines(path) if (row := text.split()) and row[0] != _DOCUMENT]
+    ends = [is_tag(row[-1]) for row in rows if len(row) > 1]
+    return "lines" if len(set(map(len, rows))) > 1 and 2 * sum(ends) < len(ends) else "columns"
 
 
 def _read_columns(path: Path, labelled: bool) -> Iterator[Sentence]:

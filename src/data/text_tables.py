@@ -136,6 +136,7 @@ def _read_csv(path: Path) -> NumberedRows:
 
 def _read_json_lines(path: Path) -> NumberedRows:
     names: list[str] = []
+    unread: set[str] = set()
     for line, text in enumerate(read_lines(path), 1):
         if not text.strip():
             continue
@@ -148,6 +149,11 @@ def _read_json_lines(path: Path) -> NumberedRows:
         if not names:
             names = list(values)
             yield line, list(names)
+        if not unread and (unread := values.keys() - {*names}):
+            logger.warning(
+                f"{path}: {min(unread)!r} stands in line {line} and not in the first one, whose keys are the columns: "
+                "it is not read; give the first line all keys"
+            )
         yield line, [_text_of(values.get(name, [])) for name in names]
 
 

@@ -172,6 +172,8 @@ class ClassifierTask(Task):
             # Of the whole file: a rare one may stand in the share for development alone.
             in_share = self.examples.read("dev") if self.examples.dev_split else []
             labels = find_labels([*self.examples.read(TRAIN), *in_share])
+        if labels is None:
+            raise ConfigError(f"{config.train_data_file_path} holds scores, not labels: give --num_class 1")
         if len(labels) < 2 or config.num_class not in (0, len(labels)):
             raise ConfigError(
                 f"num_class is {config.num_class}, but there are {len(labels)} labels ({', '.join(labels)}); it must "
@@ -194,6 +196,11 @@ class ClassifierTask(Task):
     def check_ready(self, records: RecordSet, path: Path) -> None:
         if "label_ids" not in records.columns:
             raise DataError(f"{path} holds no labels, which training and evaluation need")
+        if (longest := int(records.lengths.max())) > self.config.max_seq_length:
+            raise DataError(
+                f"{path} has rows of {longest} tokens, but max_seq_length is {self.config.max_seq_length}, to which "
+                f"texts are cut later: give --max_seq_length {longest}"
+            )
         if self.regression:
             if named := records.facts.get("labels"):
                 raise DataError(f"{path} holds the labels {', '.join(named)}, needed are scores: num_class is 1")

@@ -26,6 +26,7 @@ from src.data.ner_data import (
     find_format,
     read_sentences,
     split_words,
+    splits_characters,
     word_logits,
 )
 from src.data.text_tables import read_table
@@ -80,12 +81,15 @@ class NerTask(Task):
         if config.do_eval and "dev" not in self.files:
             self.dev_split = choose_dev_split(config.dev_ratio, config.seed, known)
         columns = EntityColumns(config.text_column, config.name_column, config.name_label)
-        self._read_file = cache(lambda file, labelled: read_sentences(file, config.data_format, columns, labelled))
+        training = self.files.get(TRAIN)
+        self._read_file = cache(
+            lambda file, labelled: read_sentences(file, config.data_format, columns, labelled, training)
+        )
         self.labels = self._find_labels()
         self.spec = TOKEN_CLASSIFICATION
         if config.do_train:
             words = (word for sentence in self.read(TRAIN) for word in sentence.words)
-            words_are_characters = not self._from_names() and all(len(word) == 1 for word in words)
+            words_are_characters = not self._from_names() and splits_characters(words)
         else:
             words_are_characters = isinstance(known, EntityInfo) and known.words_are_characters
         self.task_info = self.spec.info(
@@ -226,7 +230,7 @@ class EntityAnswerer(Answerer):
 
 
 class EntityInfo(LabelledInfo):
-    """words_are_characters: all words that the training file gave were, as in Chinese; raw text is split so, too."""
+    """words_are_characters: the training file's text was split so, as in Chinese; raw text is, too."""
 
     words_are_characters: bool = False
 
