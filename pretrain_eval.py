@@ -12,7 +12,7 @@ from model_utils.config import check_output_folder, run_main
 from model_utils.device import setup_device
 from model_utils.files import write_json
 from src.albert_for_pre_training import PreTrainingEvaluation
-from src.checkpoint_files import find_checkpoint, folder_of, load_backbone
+from src.checkpoint_files import check_network, find_checkpoint, folder_of, load_backbone
 from src.data.batches import Loading
 from src.model_folder import read_counts
 from src.training.pretraining import build_architecture, tokenizer_beside, trained_on
@@ -35,6 +35,7 @@ def main(config: PretrainEvalConfig) -> None:
     data = create_pretrain_dataset(config.data_dir, loading, config.schema_dir)
     architecture = build_architecture(config, data, None, device.compute_type, config.load_checkpoint_path)
     contents = find_checkpoint(weights)
+    check_network(contents, architecture)
     data.check_vocabulary(trained_on(contents), contents.path)
     network = PreTrainingEvaluation(architecture)
     load_backbone(network, contents, needed=("",))

@@ -8,6 +8,7 @@ lose much more than their share.
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -139,9 +140,11 @@ def hold(
         first = stack.enter_context(Contender(*ours))
         weights = first.call("weights")
         made = {OURS: first} | {name: stack.enter_context(Contender(*make, weights)) for name, make in peers.items()}
-        sides = [
-            Side(name, **contender.call("facts"), outputs=contender.call("outputs")) for name, contender in made.items()
-        ]
+        sides = [Side(name, **contender.call("facts"), outputs=[]) for name, contender in made.items()]
+        for side, contender in zip(sides, made.values(), strict=True):
+            start = time.perf_counter()
+            side.outputs = contender.call("outputs")
+            side.first_seconds = time.perf_counter() - start
         contest = Contest(sides, operations, config.batch_size * config.length)
         if not contest.difference() <= tolerance:
             return contest
@@ -150,7 +153,8 @@ def hold(
             stack.enter_context(Contender(MatrixProducts, config.architecture().compute_type)) if on_cpu else None
         )
         for side, contender in zip(sides, made.values(), strict=True):
-            side.first_seconds = contender.call("work", 1)
+            # The first pass or the first update: the longer of both has been compiled for.
+            side.first_seconds = max(side.first_seconds, contender.call("work", 1))
         for _ in range(config.rounds):
             for side, contender in zip(sides, made.values(), strict=True):
                 side.seconds.append(contender.call("work", config.steps) / config.steps)

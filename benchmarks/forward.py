@@ -17,6 +17,7 @@ from benchmarks.pretraining import OWN_KEYS, SEED, described_software, random_ba
 from model_utils import native_code
 from model_utils.config import run_main
 from model_utils.device import setup_device
+from model_utils.errors import ConfigError
 from model_utils.schema import option
 from src.albert_config import AlbertConfig
 from src.conversion.weight_names import hugging_face_names
@@ -56,6 +57,8 @@ class OurForward:
         from src.tasks.task_info import TaskInfo
 
         portable = source == "mindir"  # whose weights the layers of this machine then read, as predict.py has it
+        if portable and not used() and config.compute_type != "float32":
+            raise ConfigError("here a MINDIR's own graph computes, which is float32: give --compute_type float32")
         with native_code.left_out() if portable else contextlib.nullcontext():
             scores = EncoderOutputs(config.replace(compute_type="float32") if portable else config)
         initialise_weights(scores, config.initializer_range, SEED)

@@ -85,7 +85,7 @@ class RecipesConfig(Config):
     repeat: int = option(1, "runs of each rung, with other seeds, to see how much chance there is", minimum=1)
     compute_type: str = option(
         "",
-        "of the runs' matrix products; empty: as the rungs have it",
+        "of the runs' matrix products; empty: as the rungs have it, float32 where they do not say",
         choices=("", *COMPUTE_TYPES),
         needs=("measure", False),
     )
@@ -128,7 +128,7 @@ class Ladder:
         folders = {name: self.examples(data, self.config.text, vocabulary) for name, data in rung.all_data.items()}
         run = self.output / "runs" / self.run_name(name, seed)
         training = rung.training(folders, run, updates, seed)
-        return training.replace(compute_type=self.config.compute_type or training.compute_type)
+        return training.replace(compute_type=self.config.compute_type or training.compute_type or "float32")
 
     def run_name(self, name: str, seed: int) -> str:
         """Of the files of a run: those in a type of their own have it in their names."""

@@ -259,7 +259,11 @@ def main(config: TransferConfig) -> None:
         results[name] = {"figure": f"{task.evaluated} {task.metric}", "without_network": without, "starts": {}}
         for start in transfer.starts:
             results[name]["starts"][start.name] = transfer.compare(name, start)
-            add_results(transfer.output / RESULTS_FILE, {name: results[name]})
+            add_results(
+                transfer.output / RESULTS_FILE,
+                {name: results[name]},
+                lambda earlier, now: {**now, "starts": earlier["starts"] | now["starts"]},
+            )
         print(table({name: results[name]}, starts).splitlines()[-1])
     print(json.dumps(transfer.machine))
     print(table(results, starts))

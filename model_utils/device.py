@@ -259,6 +259,11 @@ def setup_device(
             "compute_type is bfloat16, which only the layers in C++ multiply, but fused_layers is never: allowed is "
             "auto or always, or compute_type float32"
         )
+    if compute_type == "float16" and fused_layers == "always" and target == "CPU":
+        raise DeviceError(
+            "fused_layers is always, but compute_type is float16, whose products and attention the layers in C++ have "
+            "not: allowed are auto and never, or compute_type float32 or bfloat16"
+        )
     os.environ[FPMATH_MODE] = "STRICT"
     os.environ[COMPILER_CACHE] = "0"
     if distribute:

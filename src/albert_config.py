@@ -19,6 +19,8 @@ WIDTH = 65_536  # of a layer, at most
 COMPUTE_TYPES = ("float32", "float16", "bfloat16")
 CONFIG_FILES = ("albert_config.json", "config.json")  # the name google and this project use; Hugging Face's
 RUN_KEYS = {"compute_type", "recompute"}
+# What a trained network computes does not depend on these.
+TRAINING_KEYS = {"hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout_prob", "initializer_range"}
 AUTO = "auto"
 REQUIRED_KEYS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 # Keys of published files with the one value that can be built here.

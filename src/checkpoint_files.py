@@ -26,7 +26,7 @@ from pydantic import Field
 from model_utils.errors import CheckpointError
 from model_utils.files import open_file, write_atomically
 from model_utils.json_files import Schema, matching, parse_json, read_json
-from src.albert_config import AlbertConfig, find_config_file
+from src.albert_config import TRAINING_KEYS, AlbertConfig, find_config_file
 from src.foreign_weights import refuse_foreign
 from src.layers import RowSquareSum
 
@@ -229,6 +229,16 @@ def find_checkpoint(path: Path) -> Checkpoint:
                 f"back; to train on with another value give it on purpose, as --albert_cfg.{key} of a training script"
             )
     return contents
+
+
+def check_network(contents: Checkpoint, architecture: AlbertConfig) -> None:
+    """Raise CheckpointError if a network to be evaluated computes otherwise than the one that was trained."""
+    for key, value in architecture.facts().items():
+        trained = contents.loop_state.get(ARCHITECTURE, {}).get(key, value)
+        if trained != value and key not in TRAINING_KEYS:
+            raise CheckpointError(
+                f"{contents.path} was trained with {key} {trained!r}, here it is {value!r}: leave out albert_cfg.{key}"
+            )
 
 
 def _find(path: Path) -> Checkpoint:

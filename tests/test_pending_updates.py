@@ -47,6 +47,16 @@ def test_updates_are_read_in_order_and_share_the_time_between_readings() -> None
     assert pending.read() == []
 
 
+def test_what_was_prepared_before_the_first_update_is_no_part_of_its_time() -> None:
+    clock = Clock()
+    pending = PendingUpdates(clock)
+    clock.now = 5.0
+    pending.begin()
+    pending.add(update(1, []))
+    clock.now = 6.0
+    assert [each.seconds for each in pending.read()] == [1.0]
+
+
 def test_an_update_that_compiled_has_no_time_and_takes_none_from_the_others() -> None:
     clock = Clock()
     pending = PendingUpdates(clock)

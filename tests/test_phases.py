@@ -82,6 +82,10 @@ def test_a_phase_begins_at_a_share_of_the_run_whatever_its_rounding() -> None:
     rows_of(phases, 10, 10)
     assert phases.starts == [0, 1, 3]
     phases = Phases([Phase(NumberedRows(8, 4), share=share) for share in (0.1, 0.2, 0.7)])
+    third = 0.3333333333
+    thirds = Phases([Phase(NumberedRows(8, 4), share=share) for share in (third, third, 1 - 2 * third)])
+    rows_of(thirds, 3000, 3000)
+    assert thirds.starts == [0, 1000, 2000]
     phases.begin(5, 0.5)
     assert phases.starts == [0, 5, 5]  # the second one's time was over before it began
     assert phases.position(6) == (3, 0)

@@ -102,11 +102,14 @@ def test_examples_are_made_once_for_each_setting(tmp_path: Path, monkeypatch: py
     assert a != ladder.examples(Rung.read(tmp_path / "a.yaml").data, "t", ladder.vocabulary(0))
 
 
-@pytest.mark.parametrize(("asked", "computed"), [("", "float32"), ("bfloat16", "bfloat16")])
+@pytest.mark.parametrize(
+    ("asked", "stated", "computed"),
+    [("", "", "float32"), ("", "float16", "float16"), ("bfloat16", "float32", "bfloat16")],
+)
 def test_a_ladder_computes_in_the_type_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str, computed: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str, stated: str, computed: str
 ) -> None:
-    write(tmp_path, a="question: a?\npretrain: {compute_type: float32}")
+    write(tmp_path, a="question: a?\n" + f"pretrain: {{compute_type: {stated}}}" * bool(stated))
     monkeypatch.setattr(pretraining_recipes, "run_command", lambda module, config, log: None)
     settings = RecipesConfig(text="t", held_out="h", spm_model_file="v", output=tmp_path / "out", compute_type=asked)
     training = Ladder(settings, {}).training("a", Rung.read(tmp_path / "a.yaml"), 250, 7)

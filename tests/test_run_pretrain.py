@@ -252,6 +252,21 @@ def test_evaluation_has_a_dry_run(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_only_the_network_that_was_trained_is_evaluated(
+    data: Path, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """A value that fits the weights' shapes is refused; dropout counts for nothing here, and the log blames no file."""
+    changes = {"output_path": tmp_path / "new", "eval_batches": 1}
+    with pytest.raises(
+        CheckpointError, match=r"with num_attention_heads 4, here it is 2: leave out albert_cfg"
+    ):
+        run_evaluation(data, finished, **changes, **{"albert_cfg.num_attention_heads": 2})
+    capsys.readouterr()
+    run_evaluation(data, finished, **changes, **{"albert_cfg.hidden_dropout_prob": 0.3})
+    said = capsys.readouterr().out
+    assert "hidden_size 32 instead of" in said and "hidden_dropout_prob 0.3" not in said
+
+
 def test_evaluation_is_that_of_training(finished: Path, evaluated: dict[str, Any]) -> None:
     last = log(finished)[-1]
     names = {name.removeprefix("eval_") for name in last if name.startswith("eval_")}

@@ -18,7 +18,7 @@ from model_utils.device import Device, setup_device
 from model_utils.errors import CheckpointError, ConfigError, UserError
 from model_utils.files import write_json
 from src.albert_config import check_memory
-from src.checkpoint_files import find_checkpoint, folder_of, load_backbone
+from src.checkpoint_files import check_network, find_checkpoint, folder_of, load_backbone
 from src.data.feature_cache import TRAIN
 from src.finetune_eval_model import AnsweringNetwork, PackedNetwork
 from src.model_folder import TASK_FILE, ModelFolder, calibrate, load_tokenizer, read_task_info
@@ -261,6 +261,7 @@ class Finetuning:
         """
         task_info = self.check_task(weights)
         contents = find_checkpoint(weights)
+        check_network(contents, self.architecture)
         self.ranks.must_agree({"checkpoint": contents.path.name}, "what they evaluate")
         step = contents.loop_state.get("step")
         ours = task_info.stated() == self.task.task_info.stated()

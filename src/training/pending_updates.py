@@ -39,6 +39,10 @@ class PendingUpdates:
         self.clock, self.read_at = clock, clock.seconds()
         self.queue: list[Update] = []
 
+    def begin(self) -> None:
+        """Count time from now on."""
+        self.read_at = self.clock.seconds()
+
     def add(self, update: Update) -> None:
         """Queue an update that was started."""
         self.queue.append(update)

@@ -47,6 +47,9 @@ class Phase:
     description: str = ""
 
 
+_ROUNDING = 1e-9  # of shares, far less than an update of the longest run
+
+
 class Phases:
     """All phases of a run in their order, and how many of them have begun.
 
@@ -57,8 +60,8 @@ class Phases:
     def __init__(self, phases: Sequence[Phase]) -> None:
         self.all = tuple(phases)
         self.starts = [0]
-        # Rounded, because 0.1 + 0.2 is more than 0.3, the share that is over after 3 updates of 10.
-        self.begins = [round(fsum(phase.share for phase in self.all[:i]), 9) for i in range(len(self.all))]
+        # A little less, because 0.1 + 0.2 is more than 0.3, the share that is over after 3 updates of 10.
+        self.begins = [fsum(phase.share for phase in self.all[:i]) - _ROUNDING for i in range(len(self.all))]
 
     @property
     def number(self) -> int:

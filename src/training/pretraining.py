@@ -46,9 +46,9 @@ def build_architecture(
     file = find_config_file(weights) if weights else None
     architecture = config.albert_config(_vocab_size(config, data, tokenizer or beside, file), compute_type, weights)
     data.check_fits(architecture)
-    preset, found = PRESETS[config.albert_network].to_dict(), architecture.to_dict()
+    preset, found = PRESETS[config.albert_network].to_dict(), AlbertConfig.from_json(file).to_dict() if file else {}
     keys = [key for key in found if found[key] != preset[key] and key not in RUN_KEYS | {"vocab_size"}]
-    if file and keys:
+    if keys:
         differing = ", ".join(f"{key} {found[key]} instead of {preset[key]}" for key in keys)
         logger.info(f"{file} wins over the preset {config.albert_network}: {differing}")
     return architecture

@@ -104,6 +104,7 @@ class Trainer:
         self.check_ranks()
         with self.signals, self.work():
             micro_batches = self.micro_batches()
+            self.pending.begin()
             while self.evaluating or not self.over:
                 if not self.evaluating:
                     self.start(next(micro_batches))
