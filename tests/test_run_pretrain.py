@@ -257,9 +257,7 @@ def test_only_the_network_that_was_trained_is_evaluated(
 ) -> None:
     """A value that fits the weights' shapes is refused; dropout counts for nothing here, and the log blames no file."""
     changes = {"output_path": tmp_path / "new", "eval_batches": 1}
-    with pytest.raises(
-        CheckpointError, match=r"with num_attention_heads 4, here it is 2: leave out albert_cfg"
-    ):
+    with pytest.raises(CheckpointError, match=r"with num_attention_heads 4, here it is 2: leave out albert_cfg"):
         run_evaluation(data, finished, **changes, **{"albert_cfg.num_attention_heads": 2})
     capsys.readouterr()
     run_evaluation(data, finished, **changes, **{"albert_cfg.hidden_dropout_prob": 0.3})
