@@ -1,6 +1,6 @@
 """The phases of pre-training as its configuration names them: their data, checked, and what a run knows it again by."""
 
-import os
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -61,7 +61,7 @@ def plan_phases(
                 phase.accumulation_steps,
                 phase.share,
                 phase.learning_rate / rate,
-                source=os.path.realpath(phase.data_dir),
+                source=json.dumps(data.facts["files"], sort_keys=True),  # whatever their folder was called
                 description=describe(phase, data.facts),
             )
         )
