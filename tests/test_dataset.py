@@ -113,6 +113,13 @@ def test_without_shuffling_the_order_is_that_of_the_files(folder):
         assert real_labels(load(folder, shuffle=False, evaluation=True).batches(epoch)) == even_then_odd
 
 
+def test_training_without_shuffling_leaves_no_row_out_for_ever(folder):
+    even_then_odd = [*range(0, ROWS, 2), *range(1, ROWS, 2)]
+    dataset = load(folder, shuffle=False)
+    seen = [label for epoch in range(3) for label in real_labels(dataset.batches(epoch))]
+    assert ROWS % 8 and seen == (even_then_odd * 3)[: len(seen)]
+
+
 @pytest.mark.parametrize("boundaries", [(), (8, 16, 32)])
 @pytest.mark.parametrize("evaluation", [False, True])
 def test_starting_inside_an_epoch_gives_the_rest_of_it(folder, boundaries, evaluation):

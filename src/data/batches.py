@@ -146,11 +146,16 @@ class FeatureDataset:
             )
 
     def plan(self, epoch: int) -> BatchPlan:
-        """The rows of this rank's batches in an epoch."""
+        """The rows of this rank's batches in an epoch.
+
+        Training without shuffling goes through the rows in a circle, as google's does: what an epoch leaves out because
+        it fills no batch comes first in the next one.
+        """
         loading = self.loading
         random = loading.random(epoch) if loading.shuffle else None
-        order = random.permutation(self.num_rows) if random else np.arange(self.num_rows)
         lengths, drop = self.records.lengths, not loading.evaluation
+        before = epoch * self.batches_per_epoch * self.rows_at_once if drop else 0
+        order = random.permutation(self.num_rows) if random else np.roll(np.arange(self.num_rows), -before)
         if loading.packing:
             rows = self._of_rank(deal_rows(lengths, loading.rows_at_once, order, drop, random, loading.rank_size))
             tokens = np.where(rows < 0, 0, lengths[rows]).sum(1)
