@@ -3,7 +3,7 @@
 # process a core: MindSpore's threads wait for each other in busy loops, and two processes that share cores crawl.
 # usage: bash scripts/test.sh [--slow] [--oracles] [pytest arguments]
 #   --slow     also the tests that take minutes
-#   --oracles  also the comparisons with torch, transformers and onnxruntime, which are installed then
+#   --oracles  also the comparisons with torch, transformers, onnxruntime and TensorFlow, which are installed then
 # With test files or folders among the pytest arguments only those run.
 set -uo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/env.sh"
@@ -17,7 +17,7 @@ for word in "$@"; do
     esac
     before=$word
     case $word in
-    --oracles) requirements=(requirements.txt requirements-dev.txt) options+=("$word") ;;
+    --oracles) requirements=(requirements.txt requirements-dev.txt requirements-convert.txt) options+=("$word") ;;
     *) file=${word%%::*}
         if [ -e "$file" ]; then chosen+=("$(realpath "$file")${word#"$file"}")
         elif [ -n "$file" ] && [ -e "$PROJECT/$file" ]; then chosen+=("$PROJECT/$word")

@@ -61,6 +61,12 @@ def transformers(torch: ModuleType) -> ModuleType:
     return importlib.import_module("transformers")
 
 
+@pytest.fixture(scope="session")
+def tensorflow() -> ModuleType:
+    """TensorFlow, likewise: it writes checkpoints as google's."""
+    return importlib.import_module("tensorflow")
+
+
 @pytest.fixture(autouse=True)
 def messages() -> None:
     """Messages on standard output, as the commands show them."""

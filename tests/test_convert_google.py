@@ -4,7 +4,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -145,12 +145,7 @@ def test_checkpoint_that_is_not_there(tmp_path: Path) -> None:
         convert("tf", "mindspore", tmp_path / "a.index", tmp_path / "ours")
 
 
-@pytest.fixture(scope="module")
-def tensorflow() -> Any:
-    return pytest.importorskip("tensorflow", reason="needs TensorFlow: pip install -r requirements-convert.txt")
-
-
-def write_google(tensorflow: Any, prefix: Path, variables: dict[str, np.ndarray]) -> None:
+def write_google(tensorflow: ModuleType, prefix: Path, variables: dict[str, np.ndarray]) -> None:
     """A TensorFlow checkpoint."""
     prefix.parent.mkdir(parents=True, exist_ok=True)
     tensorflow.raw_ops.SaveV2(
@@ -161,15 +156,19 @@ def write_google(tensorflow: Any, prefix: Path, variables: dict[str, np.ndarray]
     )
 
 
+@pytest.mark.oracles
 @pytest.mark.parametrize("task", GOOGLE_TASKS)
-def test_googles_checkpoints_are_read(tensorflow: Any, golden: Path, task: str) -> None:
+def test_googles_checkpoints_are_read(tensorflow: ModuleType, golden: Path, task: str) -> None:
     prefix = google_checkpoint.find_prefix(golden / "google" / task)
     found, skipped = google_checkpoint.read_variables(prefix)
     assert_same_bits(found, figures(prefix.parent))
     assert skipped == 0
 
 
-def test_published_layouts(tensorflow: Any, tmp_path: Path, sentencepiece_model: Path, capsys: Any) -> None:
+@pytest.mark.oracles
+def test_published_layouts(
+    tensorflow: ModuleType, tmp_path: Path, sentencepiece_model: Path, capsys: pytest.CaptureFixture
+) -> None:
     values = random_values(GROUPED, PRE_TRAINING)
     variables = as_google(values, GROUPED)
     archive, hub = tmp_path / "albert_base", tmp_path / "hub"
@@ -192,7 +191,8 @@ def test_published_layouts(tensorflow: Any, tmp_path: Path, sentencepiece_model:
         assert f"{2 * len(variables) + 1 if number < 2 else 0} skipped" in capsys.readouterr().out
 
 
-def test_damaged_google_checkpoints(tensorflow: Any, golden: Path, tmp_path: Path) -> None:
+@pytest.mark.oracles
+def test_damaged_google_checkpoints(tensorflow: ModuleType, golden: Path, tmp_path: Path) -> None:
     shutil.copy(golden / "google/albert_config.json", tmp_path)
     data, index = "model.ckpt-0.data-00000-of-00001", "model.ckpt-0.index"
     for number, (file, keep, flip) in enumerate(
@@ -222,7 +222,8 @@ def test_damaged_google_checkpoints(tensorflow: Any, golden: Path, tmp_path: Pat
         convert("tf", "mindspore", folder, tmp_path / "ours")
 
 
-def test_left_over_google_variable(tensorflow: Any, golden: Path, tmp_path: Path) -> None:
+@pytest.mark.oracles
+def test_left_over_google_variable(tensorflow: ModuleType, golden: Path, tmp_path: Path) -> None:
     shutil.copy(golden / "google/albert_config.json", tmp_path)
     variables = figures(golden / "google/pretrain")
     strange = {"bert/encoder/layer_shared/attention/self/query/kernel": np.ones((2, 2), np.float32)}
