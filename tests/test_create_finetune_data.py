@@ -23,7 +23,7 @@ from src.create_finetune_data import (
     split_off,
 )
 from src.tokenization import FullTokenizer
-from tests.helpers.tfrecord_files import tf_example, write_tfrecord
+from tests.helpers.tfrecord_files import tf_example, tf_row, write_tfrecord
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = list("abcdefghij")
@@ -283,15 +283,6 @@ def test_facts_tell_everything_that_decides(tokenizer, tmp_path):
 
 
 # --- google's TFRecords ---
-
-
-def tf_row(ids, first, width=8, **columns):
-    row = {
-        "input_ids": np.array(ids + [0] * (width - len(ids))),
-        "input_mask": np.array([1] * len(ids) + [0] * (width - len(ids))),
-        "segment_ids": np.array([0] * first + [1] * (len(ids) - first) + [0] * (width - len(ids))),
-    }
-    return tf_example(row | {name: np.array([value]) for name, value in columns.items()})
 
 
 def test_googles_rows_lose_their_padding_and_what_filled_up(tmp_path):

@@ -64,6 +64,13 @@ def assert_same_batches(left, right) -> None:
             np.testing.assert_array_equal(one[name], other[name])
 
 
+def test_token_ids_that_the_model_lacks_are_found(folder: Path) -> None:
+    records = open_records(folder, "test")  # the largest id is 200
+    assert len(list(FeatureDataset(records, Loading(8), vocab_size=201).batches(0))) == ROWS // 8
+    with pytest.raises(DataError, match="has the token id 200, but the model's vocabulary 200 tokens"):
+        list(FeatureDataset(records, Loading(8, evaluation=True), vocab_size=200).batches(0))
+
+
 def test_files_that_are_gone_at_the_next_epoch_are_named(folder, tmp_path):
     copy = shutil.copytree(folder, tmp_path / "copy")
     batches = load(copy)

@@ -82,6 +82,25 @@ def test_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "1 names do not occur in their texts, which are left out: line 5 ('rice')" in capsys.readouterr().out
 
 
+def test_names_that_only_occur_in_others_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of names that overlap the longer one has the tags; one that also occurs elsewhere, or twice, is none of them."""
+    text = "review,dish_name\n" + "".join(
+        f"{review},{name}\n"
+        for review, names in (
+            ("beef noodle soup", ("beef noodle", "noodle soup")),
+            ("chicken rice and rice", ("rice", "chicken rice", "Rice")),
+        )
+        for name in names
+    )
+    sentences = read_sentences(write(tmp_path / "dishes.csv", text), "auto", NAMES)
+    assert tagged(sentences) == [
+        ("beef noodle soup", "B-DISH I-DISH O"),
+        ("chicken rice and rice", "B-DISH I-DISH O B-DISH"),
+    ]
+    told = "1 names occur only where a longer or an earlier one has the words' tags, and have none: line 2 ('noodle"
+    assert told in capsys.readouterr().out
+
+
 def test_no_text_to_predict_is_left_out_because_of_its_names(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     file = write(tmp_path / "test.csv", "review,dish_name\nGood soup.,soup\nBad noodels.,noodles\nNothing.,\n")
     bare = read_sentences(file, "auto", NAMES, labelled=False)

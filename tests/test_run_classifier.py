@@ -35,6 +35,7 @@ from tests.helpers.classifier_run import (
 )
 from tests.helpers.finetune_arguments import arguments
 from tests.helpers.folder_state import folder_state
+from tests.helpers.tfrecord_files import tf_row, write_tfrecord
 
 
 @pytest.fixture(scope="module")
@@ -462,6 +463,15 @@ def test_ready_features_are_those_of_this_model(data: Path, run: Path, tmp_path:
         facts.write_text(json.dumps(whole | {key: value}))
         with pytest.raises(DataError, match=f"were made with {key} "):
             evaluate()
+
+
+def test_token_ids_of_ready_features_are_those_of_this_model(data: Path, run: Path, tmp_path: Path) -> None:
+    """Of google's TFRecords, which do not say what vocabulary made them."""
+    known, large = tf_row([2, 5, 3], 3, label_ids=1), tf_row([2, 30_000, 3], 3, label_ids=1)
+    rows = write_tfrecord(tmp_path / "rows.tfrecord", [known, large])
+    settings = {"do_train": False, "load_finetune_checkpoint_path": run, "output_path": tmp_path / "out"}
+    with pytest.raises(DataError, match=r"rows\.tfrecord has the token id 30000, but the model's vocabulary \d+"):
+        run_classifier.main(config_of(data, None, eval_data_file_path=rows, **settings))
 
 
 @pytest.mark.parametrize(("labels", "found"), [([0, 2, 1], "2"), ([-1], "-1"), ([0.5], "0.5")])

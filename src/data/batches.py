@@ -124,6 +124,9 @@ def plan_batches(
 class FeatureDataset:
     """Batches from one set of feature files; weight_columns are set to 0 in rows that only fill up a batch.
 
+    Args:
+        vocab_size: of the model that reads the batches: larger token ids are a DataError. None looks for none.
+
     Attributes:
         facts: what made the files. num_rows: their rows. batches_per_epoch: batches of this rank. rows_at_once: rows of
             the batches of all ranks together.
@@ -132,8 +135,15 @@ class FeatureDataset:
         DataError: the bucket boundaries do not fit the rows.
     """
 
-    def __init__(self, records: RecordSet, loading: Loading, weight_columns: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        records: RecordSet,
+        loading: Loading,
+        weight_columns: Sequence[str] = (),
+        vocab_size: int | None = None,
+    ) -> None:
         self.records, self.loading, self.weight_columns = records, loading, tuple(weight_columns)
+        self.vocab_size = vocab_size
         self.facts, self.columns = records.facts, records.columns
         self.num_rows = records.num_rows
         self.batches_per_epoch, self.rows_at_once = loading.batches(self.num_rows), loading.rows_at_once
@@ -196,6 +206,8 @@ class FeatureDataset:
         for batch, batch_rows, width in zip(read, rows, widths, strict=True):
             real, row_width = batch_rows >= 0, packing.places * packing.texts_per_row if packing else int(width)
             columns = _finish(batch, self.columns, row_width, real, self.weight_columns)
+            if self.vocab_size:
+                check_ids(columns, self.vocab_size, self.facts.get("source", self.records.folder))
             packed = packing.pack(columns, real, int(width)) if packing else {}
             yield columns | packed | {ROW_NUMBERS: batch_rows}
 
@@ -230,6 +242,16 @@ def iterate(pipeline: Callable[[], ds.Dataset], source: Path) -> Iterator[Batch]
         yield from pipeline().create_dict_iterator(output_numpy=True, num_epochs=1)
     except (RuntimeError, ValueError) as error:
         raise DataError(f"{source} cannot be read: {mindspore_reason(error)}") from error
+
+
+def check_ids(batch: Batch, vocab_size: int, source: object) -> None:
+    """Raise a DataError where a batch has a token id that a model of so many tokens lacks."""
+    largest = max(int(batch[name].max()) for name in ("input_ids", "masked_lm_ids") if name in batch)
+    if largest >= vocab_size:
+        raise DataError(
+            f"{source} has the token id {largest}, but the model's vocabulary {vocab_size} tokens: it was made with "
+            "another vocabulary"
+        )
 
 
 def _finish(

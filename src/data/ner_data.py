@@ -174,37 +174,47 @@ def _read_names(path: Path, columns: EntityColumns, labelled: bool) -> list[Sent
             found.setdefault(text.strip(), (line, []))[1].extend(name for name in names if name.strip())
         elif labelled:
             raise DataError(f"{path}: line {line} is empty in column {columns.text!r}; fill it or remove the row")
-    sentences, missing = [], []
+    sentences, missing, hidden = [], [], []
     for text, (line, names) in found.items():
         words = [text[start:end] for start, end in split_words(text)]
-        tags, unfound = tag_names_in(words, names, columns.label)
+        tags, unfound, covered = tag_names_in(words, names, columns.label)
         missing += [f"line {line} ({name!r})" for name in unfound]
+        hidden += [f"line {line} ({name!r})" for name in covered]
         if words and not (unfound and needed):
             known = labelled and not unfound
             sentences.append(Sentence(tuple(words), tuple(tags) if known else None, path, line))
     if missing:
-        shown = ", ".join(missing[:_SHOWN]) + (", ..." if len(missing) > _SHOWN else "")
         so = "which are left out" if needed else "so that the file counts as one without entities"
-        logger.info(f"{path.name}: {len(missing):,} names do not occur in their texts, {so}: {shown}")
+        logger.info(f"{path.name}: {len(missing):,} names do not occur in their texts, {so}: {_first_of(missing)}")
+    if hidden:
+        logger.info(
+            f"{path.name}: {len(hidden):,} names occur only where a longer or an earlier one has the words' tags, and "
+            f"have none: {_first_of(hidden)}"
+        )
     return sentences
 
 
-def tag_names_in(words: Sequence[str], names: Sequence[str], label: str) -> tuple[list[str], list[str]]:
+def _first_of(places: Sequence[str]) -> str:
+    return ", ".join(places[:_SHOWN]) + (", ..." if len(places) > _SHOWN else "")
+
+
+def tag_names_in(words: Sequence[str], names: Sequence[str], label: str) -> tuple[list[str], list[str], list[str]]:
     """BIO tags of words, wherever a name occurs in them (whole words, in any case), longer names first.
 
-    Also returns the names that do not occur.
+    Also returns the names that do not occur, and those that do only where others have the tags.
     """
-    lowered, tags, unfound = [word.lower() for word in words], [OUTSIDE] * len(words), []
-    split = {name: [name[start:end].lower() for start, end in split_words(name)] for name in names}
-    for name, wanted in sorted(split.items(), key=lambda item: -len(item[1])):
-        size = len(wanted)
-        places = [i for i in range(len(words) - size + 1) if wanted and lowered[i : i + size] == wanted]
-        if not places:
-            unfound.append(name)
+    lowered, tags, unfound, covered = [word.lower() for word in words], [OUTSIDE] * len(words), [], []
+    split = {tuple(name[start:end].lower() for start, end in split_words(name)): name for name in names}
+    for wanted, name in sorted(split.items(), key=lambda item: -len(item[0])):
+        size, tagged = len(wanted), False
+        places = [i for i in range(len(words) - size + 1) if wanted and tuple(lowered[i : i + size]) == wanted]
         for first in places:
             if set(tags[first : first + size]) == {OUTSIDE}:
                 tags[first : first + size] = [f"B-{label}", *([f"I-{label}"] * (size - 1))]
-    return tags, unfound
+                tagged = True
+        if not tagged:
+            (covered if places else unfound).append(name)
+    return tags, unfound, covered
 
 
 @dataclass(frozen=True)

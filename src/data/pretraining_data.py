@@ -9,7 +9,7 @@ import numpy as np
 
 from model_utils.errors import DataError
 from src.albert_config import AlbertConfig
-from src.data.batches import FeatureDataset, TFRecordDataset
+from src.data.batches import FeatureDataset, TFRecordDataset, check_ids
 from src.tokenization import FullTokenizer, build_tokenizer, open_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -103,11 +103,6 @@ class PretrainingData:
         """The batches of an epoch from number `start` on; a DataError where one has an id that the model lacks."""
         for batch in self.dataset.batches(epoch, start):
             if self._vocab_size:
-                largest = max(int(batch["input_ids"].max()), int(batch["masked_lm_ids"].max()))
-                if largest >= self._vocab_size:
-                    raise DataError(
-                        f"{self.data_dir} has the token id {largest}, but the model's vocabulary {self._vocab_size} "
-                        "tokens: these files were made with another vocabulary"
-                    )
+                check_ids(batch, self._vocab_size, self.data_dir)
             weights = np.full(len(batch["input_ids"]), self.sop_loss_weight, np.float32)
             yield batch | {"sop_loss_weights": weights}

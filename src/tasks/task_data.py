@@ -115,7 +115,7 @@ class TaskData:
             least, most = task_info.shortest_row * texts, config.max_seq_length * texts
             widths = {max(least, min(width, most)) for width in self._widths(lengths, training)}
             loading = replace(loading, bucket_boundaries=tuple(sorted(widths)))
-        return FeatureDataset(records[name], loading, weight_columns)
+        return FeatureDataset(records[name], loading, weight_columns, self.architecture.vocab_size)
 
     def _batches(self, rows: int, training: bool) -> float:
         """That one rank computes of so many rows, in all passes through them."""

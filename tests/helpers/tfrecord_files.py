@@ -31,6 +31,17 @@ def tf_example(columns: dict[str, np.ndarray]) -> bytes:
     return field(1, features)
 
 
+def tf_row(ids: list[int], first: int, width: int = 8, **columns: int) -> bytes:
+    """A row as google's run_classifier writes it: of so many tokens the first ones are segment 0, the others 1."""
+    rest = [0] * (width - len(ids))
+    row = {
+        "input_ids": np.array(ids + rest),
+        "input_mask": np.array([1] * len(ids) + rest),
+        "segment_ids": np.array([0] * first + [1] * (len(ids) - first) + rest),
+    }
+    return tf_example(row | {name: np.array([value]) for name, value in columns.items()})
+
+
 def crc32c(data: bytes) -> int:
     """Bit by bit, as the polynomial says."""
     crc = 0xFFFFFFFF
