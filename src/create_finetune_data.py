@@ -212,13 +212,14 @@ def token_columns(tokenizer: FullTokenizer, width: int) -> dict[str, Column]:
 
 @dataclass(frozen=True)
 class ClassificationSplit:
-    """Examples of a split; labels: by id, None for regression."""
+    """Examples of a split; labels: by id, None for regression; complete: whether none of its file is left out."""
 
     name: str
     examples: Sequence[Example]
     labels: Sequence[str] | None
     tokenizer: FullTokenizer
     max_seq_length: int
+    complete: bool = True
 
     def facts(self) -> dict[str, Any]:
         texts = ((example.text_a, example.text_b, example.label) for example in self.examples)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from scipy.special import expit
 
 from src.create_squad_data import SquadQuestion, SquadWindows
@@ -84,6 +85,7 @@ def _best_of_all_spans(
     most = min(n_best_size, width * longest)
     counts = outputs["start_logits"].counts
     first_token = np.cumsum(counts) - counts
+    characters = np.pad(windows.token_spans, ((0, 1), (0, 0)))  # and what rows are filled up with
     for first in range(0, len(may_start), _WINDOWS_AT_ONCE):
         chunk = slice(first, first + _WINDOWS_AT_ONCE)
         at = windows.places[chunk, None] + np.arange(width)
@@ -94,8 +96,11 @@ def _best_of_all_spans(
         starts = np.where(may_start[chunk], starts, -np.inf)
         ends = np.where(np.arange(width) < windows.counts[chunk, None], ends, -np.inf)
         ends = np.pad(ends, ((0, 0), (0, longest - 1)), constant_values=-np.inf)
-        ends_of_starts = np.lib.stride_tricks.sliding_window_view(ends, longest, axis=1)
-        sums = (starts[:, :, None] + ends_of_starts).reshape(len(starts), -1)
+        sums = starts[:, :, None] + sliding_window_view(ends, longest, axis=1)
+        own = characters[np.minimum(windows.firsts[chunk, None] + np.arange(width), len(characters) - 1)]
+        behind = sliding_window_view(np.pad(own[:, :, 1], ((0, 0), (0, longest - 1))), longest, axis=1)
+        sums[behind <= own[:, :, :1]] = -np.inf  # of no character, as a word's lone first piece before an emoji
+        sums = sums.reshape(len(sums), -1)
         least = np.partition(sums, -most, axis=1)[:, [-most]]
         rows, spans = np.nonzero((sums >= least) & (sums > -np.inf))
         order = np.lexsort((spans, -sums[rows, spans], rows))

@@ -17,9 +17,12 @@ from model_utils.errors import ConfigError
 from model_utils.schema import Config, leaves_of, load_config, option, section, write_config
 from src.albert_config import PRESETS, AlbertConfig, check_memory
 from src.create_pretraining_data import CreateDataConfig
-from src.tasks.classification import ClassifierConfig
-from src.tasks.multiple_choice import RaceConfig
+from src.tasks.classification import ClassifierConfig, ClassifierTask
+from src.tasks.finetune_config import FinetuneConfig
+from src.tasks.multiple_choice import RaceConfig, RaceTask
 from src.tasks.question_answering import SquadConfig
+from src.tasks.spec import Task
+from src.tasks.token_classification import NerConfig
 from src.training.training_config import PhaseConfig, PretrainConfig, PretrainEvalConfig
 from tests.helpers.commands import COMMANDS
 
@@ -519,6 +522,35 @@ def test_epochs_beside_a_number_of_updates_are_refused() -> None:
     with pytest.raises(ConfigError, match="epoch_size is 40, which means nothing while train_steps is 10000"):
         load_config(PretrainConfig, words)
     assert load_config(PretrainConfig, [*words, "--train_steps", "0"]).epoch_size == 40
+
+
+@pytest.mark.parametrize(
+    ("config_class", "key"),
+    [(SquadConfig, "predict_json_path"), (NerConfig, "test_file"), (ClassifierConfig, "test_file")],
+)
+def test_a_file_to_predict_needs_do_predict(config_class: type[FinetuneConfig], key: str) -> None:
+    with pytest.raises(ConfigError, match=f"{key} is some.*, which means nothing while do_predict is false"):
+        load_config(config_class, [f"--{key}", "some.json"])
+    assert getattr(load_config(config_class, [f"--{key}", "some.json", "--do_predict", "true"]), key) == "some.json"
+
+
+@pytest.mark.parametrize(
+    ("task", "words"), [(RaceTask, []), (ClassifierTask, ["--task_name", "mrpc"])], ids=["race", "glue"]
+)
+def test_the_folder_of_examples_is_needed_where_features_are_not_ready(task: type[Task], words: list[str]) -> None:
+    config_class = RaceConfig if task is RaceTask else ClassifierConfig
+    training = [*words, "--train_data_file_path", "a.mindrecord"]
+    ready = [*training, "--eval_data_file_path", "b.mindrecord"]
+    assert task(load_config(config_class, ready), None).kind
+    for lacking in (words, training, [*ready, "--do_predict", "true"]):
+        with pytest.raises(ConfigError, match="--data_dir is needed"):
+            task(load_config(config_class, lacking), None)
+
+
+def test_a_level_of_ready_features_is_refused() -> None:
+    words = ["--train_data_file_path", "a.mindrecord", "--do_eval", "false", "--level", "high"]
+    with pytest.raises(ConfigError, match="level is high, which means nothing for features that are ready"):
+        RaceTask(load_config(RaceConfig, words), None)
 
 
 @pytest.mark.parametrize("key", ["train_data_file_path", "eval_data_file_path", "schema_file_path"])

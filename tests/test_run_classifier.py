@@ -210,16 +210,18 @@ def test_figures_of_a_regression_can_be_computed_from_its_predictions(data: Path
     assert result.metrics["spearman_correlation"] == pytest.approx(-0.5)
 
 
-@pytest.mark.parametrize("cap", [0, 2])
+@pytest.mark.parametrize("cap", [0, 1, 2, 3])
 def test_a_capped_test_set_is_no_submission(data: Path, tmp_path: Path, cap: int) -> None:
-    settings = {"task_name": "sst-2", "do_predict": True, "max_predict_samples": cap}
+    """Unless the cap leaves nothing out."""
+    (tmp_path / "test.tsv").write_text("index\tsentence\n0\ta dull film\n1\ta fine film\n")
+    settings = {"task_name": "sst-2", "data_dir": tmp_path, "do_predict": True, "max_predict_samples": cap}
     task = ClassifierTask(config_of(data, tmp_path / "run", **settings), tokenizer=None)
-    prepared = PreparedSplit(ReadySplit("test", Path()), SimpleNamespace(columns={}))
-    result = task.evaluate(prepared, {"logits": np.float32([[1, 0], [0, 3]])}, task.task_info)
+    prepared = PreparedSplit(task.split("test"), SimpleNamespace(columns={}))
+    result = task.evaluate(prepared, {"logits": np.float32([[1, 0], [0, 3]])[: cap or 2]}, task.task_info)
     result.write(tmp_path)
-    assert predicted_labels(tmp_path / "predictions_test.tsv") == ["0", "1"]
-    assert (tmp_path / "SST-2.tsv").exists() == (not cap)
-    assert result.remarks == (("SST-2.tsv is not written: max_predict_samples leaves rows out",) if cap else ())
+    assert predicted_labels(tmp_path / "predictions_test.tsv") == ["0", "1"][: cap or 2]
+    assert (tmp_path / "SST-2.tsv").exists() == (cap != 1)
+    assert result.remarks == (("SST-2.tsv is not written: max_predict_samples leaves rows out",) if cap == 1 else ())
 
 
 def test_weights_of_another_head_are_refused(data: Path, run: Path, tmp_path: Path) -> None:

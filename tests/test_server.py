@@ -18,6 +18,7 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from pydantic import ValidationError
 
 import predict
 from model_utils.errors import ConfigError
@@ -26,6 +27,7 @@ from src.inference.server import Limits, create_app, parse_address, parse_hosts,
 from src.inference.server.app import _listen
 from src.inference.server.batching import _characters
 from src.inference.server.middleware import hosts_of
+from src.inference.server.schemas import request_model
 from src.tasks import TASKS
 from src.tasks.task_info import TaskInfo
 from tests.helpers.scripted_predictor import SCRIPTS, ScriptedPredictor
@@ -100,12 +102,22 @@ def test_the_page_and_its_files_are_served_and_nothing_else() -> None:
     assert page.headers["content-type"].startswith("text/html") and "'self'" in page.headers["content-security-policy"]
     for name in ("page.js", "page.css", "icon.svg"):
         assert api.get(f"/page/{name}").status_code == 200 and f"page/{name}" in page.text
-    for path in ("/page/../app.py", "/page/%2e%2e/app.py", "/docs", "/elsewhere"):
+    for path in ("/page/../app.py", "/page/%2e%2e/app.py", "/docs", "/elsewhere", "/model/"):
         reply = api.get(path)
         assert reply.status_code == 404 and "/openapi.json" in reply.json()["error"]
 
 
 # --- requests that cannot be answered ---
+
+
+def test_many_unknown_keys_are_one_error() -> None:
+    """Thousands, all described, would keep the server from everybody else for seconds."""
+    many = {f"key {number}": 0 for number in range(1000)}
+    requests = request_model(ScriptedPredictor("squad_v2").task_info, 10, 1000)
+    for body in ({"records": [{"context": "c", "question": "q"} | many]}, {"records": []} | many):
+        with pytest.raises(ValidationError) as refused:
+            requests.model_validate(body)
+        assert sum(error["type"] == "extra_forbidden" for error in refused.value.errors()) == 1
 
 
 @pytest.mark.parametrize(
@@ -482,6 +494,19 @@ def test_names_of_hosts() -> None:
     for name in ("http://box", "box:80", "[::1]", "*.example", "a b", ""):
         with pytest.raises(ConfigError, match=r"allowed_hosts holds .*, allowed are names and addresses"):
             parse_hosts([name])
+
+
+@pytest.mark.parametrize(
+    ("name", "host"),
+    [
+        ("box.example.", "box.example:80"),
+        ("2001:DB8:0::1", "[2001:db8::1]"),
+        ("Bücher.example", "xn--bcher-kva.example"),
+    ],
+)
+def test_hosts_are_known_as_browsers_name_them(name: str, host: str) -> None:
+    api = TestClient(create_app(ScriptedPredictor("fill_mask"), hosts=parse_hosts([name])))
+    assert api.get("/health", headers={"Host": host}).status_code == 200
 
 
 SERVER = """

@@ -164,6 +164,19 @@ def test_a_second_text_is_sent_only_when_there_is_one(open_page: Open) -> None:
     assert predictor.calls == [[{"text_a": "four"}], [{"text_a": "seven is", "text_b": "eight"}]]
 
 
+def test_a_model_of_pairs_asks_for_both_texts(open_page: Open) -> None:
+    """As its training data had them, whatever its labels are called."""
+    predictor = ScriptedPredictor("classification")
+    predictor.task_info = predictor.task_info.model_copy(
+        update={"labels": ("0", "1"), "text_columns": {"text_a": "sentence1", "text_b": "sentence2"}}
+    )
+    page = open_page(predictor)
+    assert page.is_visible("#text_b") and page.input_value("#text_b")
+    page.fill("#text_b", "")
+    page.click("#submit")
+    assert page.evaluate("document.activeElement.id") == "text_b" and not predictor.calls
+
+
 def test_the_chosen_option_is_shown(open_page: Open) -> None:
     page = open_page("multiple_choice")
     for index, option in enumerate(["one", "two", "three 😀", "four"]):

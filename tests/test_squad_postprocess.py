@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -100,6 +101,18 @@ def test_the_best_span_of_all_windows(windows):
     assert (long.best[0].start_score, long.best[0].end_score) == (3.0, 2.0)
     assert long.no_answer_probability is None and len(long.best) == 3
     assert short.best[0].text == "Ä" and cut.best[0].text == "d"  # all equal: the first window, start and end
+
+
+@pytest.mark.parametrize("n_best_size", [1, 3, 20])
+def test_spans_without_a_character_take_no_place(windows, n_best_size):
+    """A lone first piece of a word, as before an emoji, comes from no character."""
+    spans = windows.token_spans.copy()
+    (row,) = np.flatnonzero(windows.questions == 1)  # of "short", which has two tokens
+    spans[windows.firsts[row]] = 0
+    bare = replace(windows, token_spans=spans)
+    outputs = logits(bare, start={(row, 0): 9.0}, end={(row, 0): 9.0, (row, 1): 1.0})
+    short = independent_predictions(QUESTIONS, bare, outputs, n_best_size, 4)[1]
+    assert (short.best[0].text, short.best[0].start_score, short.best[0].end_score) == ("Ä b", 9.0, 1.0)
 
 
 def test_answers_are_the_original_text(tokenizer):

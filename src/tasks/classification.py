@@ -111,6 +111,8 @@ class ClassifierConfig(FinetuneConfig):
             )
         if bool(self.positive_file) != bool(self.negative_file) or (self.positive_file and self.train_file):
             raise ConfigError("positive_file and negative_file belong together and stand in place of train_file")
+        if self.test_file and not self.do_predict:
+            raise ConfigError(f"test_file is {self.test_file}, which means nothing while do_predict is false")
 
 
 class ClassifierTask(Task):
@@ -186,9 +188,10 @@ class ClassifierTask(Task):
         ready = {TRAIN: config.train_data_file_path, self.dev_splits[0]: config.eval_data_file_path}.get(name, "")
         if ready:
             return ReadySplit(name, Path(ready), Path(config.schema_file_path) if config.schema_file_path else None)
-        examples = sample(self.examples.read(name), config.most_samples(name), config.seed)
-        labels = None if self.regression else self.labels
-        return ClassificationSplit(name, examples, labels, self.tokenizer, config.max_seq_length)
+        every = self.examples.read(name)
+        examples = sample(every, config.most_samples(name), config.seed)
+        labels, complete = None if self.regression else self.labels, len(examples) == len(every)
+        return ClassificationSplit(name, examples, labels, self.tokenizer, config.max_seq_length, complete)
 
     def ready_facts(self) -> dict[str, Any]:
         return super().ready_facts() | {"labels": self.labels or None}
@@ -218,7 +221,7 @@ class ClassifierTask(Task):
         remarks = []
         if "f1" in metrics:
             remarks.append(describe_f1(self.labels))
-        if self._submission(name) and self.config.max_predict_samples:
+        if self._submission(name) and not prepared.split.complete:
             remarks.append(f"{self._submission(name)} is not written: max_predict_samples leaves rows out")
         write = partial(self._write, prepared.split, logits, right)
         collapse = "" if right is None else self._describe_collapse(predictions, right)
@@ -250,7 +253,7 @@ class ClassifierTask(Task):
         if any(each.text_b for each in examples):
             columns["text_b"] = [each.text_b for each in examples]
         write_prediction_table(folder, split.name, columns)
-        if self._submission(split.name) and not self.config.max_predict_samples:
+        if self._submission(split.name) and split.complete:
             write_submission(folder, self.config.task_name, split.name, predictions)
 
     def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:
@@ -275,7 +278,7 @@ class GlueExamples:
     def __init__(self, config: ClassifierConfig) -> None:
         self.config = config
         task = GLUE_TASKS[config.task_name]
-        if not config.data_dir:
+        if config.reads_examples and not config.data_dir:
             raise ConfigError("--data_dir is needed: the folder with the files of the GLUE task")
         if not task.dev_splits and (config.do_train or config.do_eval):
             raise ConfigError(

@@ -112,6 +112,12 @@ class FinetuneConfig(TrainingConfig):
         """The weights that the run starts with."""
         return self.load_pretrain_checkpoint_path if self.do_train else self.load_finetune_checkpoint_path
 
+    @property
+    def reads_examples(self) -> bool:
+        """Whether the features of some split that is used have to be made of its examples."""
+        uses = (self.do_train, self.train_data_file_path), (self.do_eval, self.eval_data_file_path)
+        return self.do_predict or any(used and not ready for used, ready in uses)
+
     def most_samples(self, split: str) -> int:
         """Examples of a split that are used, 0 for all."""
         if split.startswith("test"):

@@ -58,8 +58,12 @@ class RaceTask(Task):
 
     def __init__(self, config: RaceConfig, tokenizer: FullTokenizer, known: TaskInfo | None = None) -> None:
         super().__init__(config, tokenizer, known)
-        if not config.data_dir:
+        if config.reads_examples and not config.data_dir:
             raise ConfigError("--data_dir is needed: the folder RACE with train, dev and test")
+        if not config.reads_examples and config.level != "all":
+            raise ConfigError(
+                f"level is {config.level}, which means nothing for features that are ready: leave it at all"
+            )
         if config.max_qa_length + 3 > config.max_seq_length:
             raise ConfigError(
                 f"max_qa_length is {config.max_qa_length}, allowed is at most max_seq_length - 3 "

@@ -47,7 +47,9 @@ class SquadConfig(FinetuneConfig):
 
     train_json_path: str = option("", "training questions in SQuAD's format", on_resume=SAME_PLACE)
     eval_json_path: str = option("", "development questions", on_resume=SAME_PLACE)
-    predict_json_path: str = option("", "questions to predict, answers not needed", on_resume=ANY)
+    predict_json_path: str = option(
+        "", "questions to predict, answers not needed", needs=("do_predict", True), on_resume=ANY
+    )
     language: str = option(
         "en", "how answers are compared: by words of English or by characters of Chinese", choices=("en", "zh")
     )

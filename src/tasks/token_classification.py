@@ -46,7 +46,7 @@ class NerConfig(FinetuneConfig):
 
     train_file: str = option("", "tagged sentences; empty: train.* of data_dir", on_resume=SAME_PLACE)
     dev_file: str = option("", "likewise; where there is none, dev_ratio of the training file", on_resume=SAME_PLACE)
-    test_file: str = option("", "likewise; tags are not needed", on_resume=ANY)
+    test_file: str = option("", "likewise; tags are not needed", needs=("do_predict", True), on_resume=ANY)
     data_format: str = option(
         "auto",
         "columns: a word and its tag a line; lines: words, TAB, tags; names: a table of texts and entity mentions",

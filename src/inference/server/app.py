@@ -1,6 +1,6 @@
 """The HTTP application around a Predictor: POST /predict, GET /, /model, /health and /openapi.json.
 
-Whatever arrives, the reply is JSON with an answer or {"error": sentence}, and the server lives on.
+Whatever arrives for them, the reply is JSON with an answer or {"error": sentence}, and the server lives on.
 """
 
 import asyncio
@@ -59,7 +59,9 @@ def create_app(predictor: Predictor, limits: Limits = DEFAULT_LIMITS, hosts: Col
         batcher.close()
 
     # FastAPI's own pages of documentation load scripts from other sites; the description itself is /openapi.json.
-    app = FastAPI(title=f"ALBERT: {task_info.task}", docs_url=None, redoc_url=None, lifespan=lifespan)
+    app = FastAPI(
+        title=f"ALBERT: {task_info.task}", docs_url=None, redoc_url=None, lifespan=lifespan, redirect_slashes=False
+    )
     app.add_middleware(BodyLimit, limit=limits.body)
     app.add_middleware(AllowedHosts, names=hosts)
     app.add_middleware(GracefulClose)

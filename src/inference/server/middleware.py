@@ -34,13 +34,13 @@ def hosts_of(host: str, address: str) -> frozenset[str]:
 
 
 def parse_hosts(names: Collection[str]) -> frozenset[str]:
-    """Names or addresses in lower case, to be allowed beside hosts_of; "*": any. ConfigError for one with a port."""
+    """Names or addresses as requests have them, allowed beside hosts_of; "*": any. ConfigError for one with a port."""
     for name in names:
         if name != ANY_HOST and not _is_address(name) and re.search(r"[\s:/\[\]*]|^$", name):
             raise ConfigError(
                 f"allowed_hosts holds {name!r}, allowed are names and addresses without scheme and port, or {ANY_HOST}"
             )
-    return frozenset(name.lower() for name in names)
+    return frozenset(map(_as_requested, names))
 
 
 class AllowedHosts:
@@ -70,6 +70,16 @@ class AllowedHosts:
         if ANY_HOST in self.names or host in self.names:
             return True
         return bool(self.names & _UNSPECIFIED) and _is_address(host)
+
+
+def _as_requested(name: str) -> str:
+    """A host as browsers name it: an address in its shortest form, a name in lower case and ASCII, no last dot."""
+    if _is_address(name):
+        return str(ipaddress.ip_address(name))
+    try:
+        return name.lower().rstrip(".").encode("idna").decode()
+    except UnicodeError:  # no name of a domain, but perhaps what somebody's network calls a machine
+        return name.lower()
 
 
 def _is_address(host: str) -> bool:

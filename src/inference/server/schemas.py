@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from model_utils.errors import ConfigError
 from src.tasks import TASKS
@@ -24,6 +24,20 @@ class Failure(BaseModel):
     error: str
 
 
+class Known(BaseModel):
+    """What has no other keys than its own; of others the first one is an error, however many thousands there are."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_one_unknown(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        others = set(list(value.keys() - cls.model_fields.keys())[1:])
+        return {key: each for key, each in value.items() if key not in others} if others else value
+
+
 def request_model(task_info: TaskInfo, max_records: int, max_characters: int) -> type[BaseModel]:
     """{"records": [...]} with the fields of the model's task; ConfigError where it is none of TASKS."""
     if task_info.task not in TASKS:
@@ -36,9 +50,9 @@ def request_model(task_info: TaskInfo, max_records: int, max_characters: int) ->
         return (text | None, None) if field.optional else (text, ...)
 
     fields = {name: definition(field) for name, field in TASKS[task_info.task].fields.items()}
-    record = create_model("Record", __config__=ConfigDict(extra="forbid"), **fields, id=(Identity, None))
+    record = create_model("Record", __base__=Known, **fields, id=(Identity, None))
     records = Annotated[list[record], Field(min_length=1, max_length=max_records)]
-    return create_model("PredictRequest", __config__=ConfigDict(extra="forbid"), records=(records, ...))
+    return create_model("PredictRequest", __base__=Known, records=(records, ...))
 
 
 def reply_model(task: str) -> type[BaseModel]:

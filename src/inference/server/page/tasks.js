@@ -5,6 +5,7 @@ const textPair = [
   { name: "text_a", rows: 3 },
   { name: "text_b", rows: 2, optional: true },
 ];
+const bothTexts = textPair.map((field) => ({ ...field, optional: false }));
 const passage = "The lighthouse of Eddystone stands on rocks fourteen miles south-west of Plymouth. The first tower, made of wood by Henry Winstanley in 1698, was swept away by a storm five years later 🌊 together with its builder. John Smeaton's tower of 1759, shaped like the trunk of an oak, was taken down only because the rock below it had worn away; its upper part was put up again on Plymouth Hoe.";
 const answerable = [
   { context: passage, question: "Who shaped his tower like an oak?" },
@@ -64,6 +65,8 @@ const inference = [
 
 export function taskOf(taskInfo) {
   const task = tasks[taskInfo.task];
-  const takesPairs = taskInfo.labels?.some((label) => /entail|contradict|equivalent|duplicate/.test(label));
-  return taskInfo.task === "classification" && takesPairs ? { ...task, examples: inference } : task;
+  if (task.fields !== textPair) return task;
+  const pairs = Boolean(taskInfo.text_columns?.text_b);
+  const infers = taskInfo.labels?.some((label) => /entail|contradict/.test(label));
+  return { fields: pairs ? bothTexts : textPair, examples: infers ? inference : pairs ? similarity : task.examples };
 }
