@@ -134,7 +134,7 @@ def missing_libraries() -> list[str]:
 
 def _nvcc_release() -> str:
     """What `$CUDA_HOME/bin/nvcc --version` says: MindSpore chooses its plugin by it."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         nvcc = Path(os.environ.get("CUDA_HOME", "/nowhere")) / "bin/nvcc"
         answer = subprocess.run([nvcc, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout
         found = re.search(r"release (\d+\.\d+)", answer)

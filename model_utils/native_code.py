@@ -20,7 +20,7 @@ from model_utils.files import scratch_folder, sync_to_disk
 
 logger = logging.getLogger(__name__)
 COMPILERS = ("c++", "g++", "clang++")  # the first that is found; CXX in the environment names another one
-# Rounding, infinities and not-a-numbers stay as they are written: only what no result shows is given up.
+# Infinities and not-a-numbers stay as they are written; a product may be contracted into the sum that it is part of.
 FLAGS = "-std=c++17 -O3 -march=native -fopenmp-simd -pthread -fno-math-errno -fno-trapping-math".split()
 FLAGS += "-fPIC -shared -fvisibility=hidden".split()
 SECONDS = 300  # a compilation may take
@@ -134,7 +134,7 @@ def build_library(source: Path, folder: Path | None = None) -> Path:
     """
     command = check_compiler()
     compiler = " ".join(command)
-    version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False).stdout
+    version = _version_of(command)
     sources = [file.read_text("utf-8") for file in (source, *sorted(source.parent.glob("*.h")))]
     made_of = "\0".join((*sources, compiler, version, *FLAGS, cpu_description()))
     folder = (folder or _cache_folder()).resolve()
@@ -156,6 +156,17 @@ def build_library(source: Path, folder: Path | None = None) -> Path:
     return library
 
 
+def _version_of(command: list[str]) -> str:
+    """What a compiler says of itself; DeviceError where it waits for something instead."""
+    asked = [*command, "--version"]
+    try:
+        return subprocess.run(
+            asked, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS, check=False
+        ).stdout
+    except subprocess.TimeoutExpired as error:
+        raise DeviceError(f"`{' '.join(asked)}` has not ended in {SECONDS} s") from error
+
+
 def _sealed(content: bytes) -> bytes:
     """A library and, behind it, where nobody who loads it looks, its checksum."""
     return content + hashlib.sha256(content).digest()
@@ -173,7 +184,12 @@ def _is_whole(library: Path) -> bool:
 def _run_to_the_end(command: list[str]) -> None:
     """Run a compiler; what it has started, as g++ does, ends with it when it takes too long or is interrupted."""
     process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     try:
         _, errors = process.communicate(timeout=SECONDS)

@@ -211,7 +211,8 @@ class _Boundary(nn.Cell):
 def sharing_plan(config: AlbertConfig) -> list[tuple[int, int]]:
     """Which parameters each layer uses: (attention set, feed-forward set).
 
-    Layer i belongs to group i * groups // layers, as in google's code. share_parameters says what a group shares:
+    Layer i belongs to group i * groups // layers, as in google's code but for its rounding of a few uncommon sizes
+    (GROUP_OF in src/conversion/convert.py). share_parameters says what a group shares:
     all, the attention alone, the feed-forward network alone, or nothing (paper section 4.4, table 4).
     """
     plan = []

@@ -41,7 +41,7 @@ def sigmoid_tanh(x: Tensor) -> Tensor:
 class GeluTanh(nn.Cell):
     """google's GELU, 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) = x sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)).
 
-    Source: Hendrycks and Gimpel 2016, section 2. Any shape, float32 or float16.
+    Source: Hendrycks and Gimpel 2016, section 2. Any shape, float32.
     """
 
     def __init__(self) -> None:
@@ -167,7 +167,7 @@ class _Normalise(nn.Cell):
 class _ApplyMask(nn.Cell):
     """x (N, C) where the fraction of its hash is at least the probability, over 1 - probability; else 0.
 
-    Hashes are a product of factors by row (N, F) and by column (C, F).
+    Hashes are a product of factors by row (N, 2 F) and by column (C, 2 F).
     """
 
     def __init__(self, probability: float) -> None:

@@ -59,6 +59,14 @@ def test_a_driver_that_hides_its_gpus_works(monkeypatch: pytest.MonkeyPatch, cod
         device._cuda_driver.cache_clear()
 
 
+def test_a_compiler_of_cuda_that_does_not_answer_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wait(command: list[str], timeout: float, **_: object) -> None:
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(device.subprocess, "run", wait)
+    assert device._nvcc_release() == ""
+
+
 def test_auto_takes_the_best_device_that_works(machine, monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_target("auto") == choose_target("GPU") == "GPU"
     assert choose_target("CPU") == "CPU"

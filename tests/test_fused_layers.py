@@ -352,6 +352,18 @@ def test_a_compilation_that_takes_too_long_ends_with_what_it_has_started(
     assert not state.exists() or state.read_text().split()[2] == "Z"  # its new parent need not ask for its exit code
 
 
+def test_a_compiler_that_waits_instead_of_saying_its_version_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = tmp_path / "compiler"
+    compiler.write_text("#!/bin/sh\nexec sleep 600\n")
+    compiler.chmod(0o700)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setattr(native_code, "SECONDS", 0.5)
+    with pytest.raises(DeviceError, match=r"compiler --version` has not ended in 0.5 s"):
+        build_library(native_operations.SOURCE)
+
+
 def test_the_configuration_says_whether_they_are_used() -> None:
     for choice in native_code.USES:
         setup_device("CPU", fused_layers=choice)

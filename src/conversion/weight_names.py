@@ -9,10 +9,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+MAPPING = "albert.encoder.embedding_hidden_mapping"
 _TABLES = ("word_embeddings", "position_embeddings", "token_type_embeddings")
 
 _GOOGLE_DENSE = {
-    "albert.encoder.embedding_hidden_mapping": "bert/encoder/embedding_hidden_mapping_in",
+    MAPPING: "bert/encoder/embedding_hidden_mapping_in",
     "albert.pooler": "bert/pooler/dense",
     "mlm.dense": "cls/predictions/transform/dense",
     "start_logits": "start_logits/dense",
@@ -43,7 +44,7 @@ _GOOGLE_BLOCK_LAYER_NORMS = {"attentions.*.layer_norm": "LayerNorm", "feed_forwa
 _TRAINING_STATE = re.compile(r"(.*/)?(adam_[mv]|lamb_[mv]|Adam|Adam_1|global_step|beta[12]_power|learning_rate)")
 
 _HF_DENSE = {
-    "albert.encoder.embedding_hidden_mapping": "albert.encoder.embedding_hidden_mapping_in",
+    MAPPING: "albert.encoder.embedding_hidden_mapping_in",
     "albert.pooler": "albert.pooler",
     "mlm.dense": "predictions.dense",
     "sop": "sop_classifier.classifier",

@@ -120,7 +120,7 @@ OPERATION(norm_gradient) {
   return 0;
 }
 
-// The operands of add_norm, factors by row (N, F) and by column (C, F) of dropout's hashes, probability (1)
+// The operands of add_norm, factors by row (N, 2 F) and by column (C, 2 F) of dropout's hashes, probability (1)
 // -> as add_norm, of dropout(x + bias) + residual
 OPERATION(drop_add_norm) {
   const Operands o{data, ranks, shapes};
@@ -137,7 +137,7 @@ OPERATION(drop_add_norm) {
   return 0;
 }
 
-// The operands of norm_gradient, factors by row (N, F) and by column (C, F) of dropout's hashes, probability (1)
+// The operands of norm_gradient, factors by row (N, 2 F) and by column (C, 2 F) of dropout's hashes, probability (1)
 // -> dresidual, dx (N, C), dgamma (C), dbeta (C), dbias (C)
 OPERATION(drop_add_norm_gradient) {
   const Operands o{data, ranks, shapes};
@@ -191,7 +191,7 @@ OPERATION(row_factors) {
   return 0;
 }
 
-// x (N, C), factors by row (N, F) and by column (C, F) of dropout's hashes, probability (1) -> y (N, C); its own
+// x (N, C), factors by row (N, 2 F) and by column (C, 2 F) of dropout's hashes, probability (1) -> y (N, C); its own
 // gradient
 OPERATION(dropout) {
   const Operands o{data, ranks, shapes};
