@@ -252,18 +252,7 @@ def setup_device(
 
     target = choose_target(device_target)
     compute_type = compute_type or default_compute_type(target)
-    if compute_type == "bfloat16" and (obstacle := bfloat16_obstacle(target)):
-        raise DeviceError(f"compute_type is bfloat16, but {obstacle}")
-    if compute_type == "bfloat16" and fused_layers == "never":
-        raise DeviceError(
-            "compute_type is bfloat16, which only the layers in C++ multiply, but fused_layers is never: allowed is "
-            "auto or always, or compute_type float32"
-        )
-    if compute_type == "float16" and fused_layers == "always" and target == "CPU":
-        raise DeviceError(
-            "fused_layers is always, but compute_type is float16, whose products and attention the layers in C++ have "
-            "not: allowed are auto and never, or compute_type float32 or bfloat16"
-        )
+    _check_compute_type(compute_type, fused_layers, target)
     os.environ[FPMATH_MODE] = "STRICT"
     os.environ[COMPILER_CACHE] = "0"
     if distribute:
@@ -283,6 +272,22 @@ def setup_device(
     if target == "CPU":
         check_product("float16" if compute_type == "float16" else "float32")
     return Device(target, compute_type, device_id, rank, rank_size)
+
+
+def _check_compute_type(compute_type: str, fused_layers: str, target: str) -> None:
+    """Raise DeviceError where products of this type cannot be computed there, with the layers that shall be used."""
+    if compute_type == "bfloat16" and (obstacle := bfloat16_obstacle(target)):
+        raise DeviceError(f"compute_type is bfloat16, but {obstacle}")
+    if compute_type == "bfloat16" and fused_layers == "never":
+        raise DeviceError(
+            "compute_type is bfloat16, which only the layers in C++ multiply, but fused_layers is never: allowed is "
+            "auto or always, or compute_type float32"
+        )
+    if compute_type == "float16" and fused_layers == "always" and target == "CPU":
+        raise DeviceError(
+            "fused_layers is always, but compute_type is float16, whose products and attention the layers in C++ have "
+            "not: allowed are auto and never, or compute_type float32 or bfloat16"
+        )
 
 
 def _set_target(target: str, device_id: int, threads: int) -> None:
