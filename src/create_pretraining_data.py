@@ -57,6 +57,7 @@ UNTIL_KNOWN = {  # what facts did not say before it was needed
     "settings.segment_packing": "cut",
 }
 MOST_LEFT_OUT = 0.25  # share of a text's documents; of Wikipedia's and books' 0.16
+LEAST_USES = 0.5  # of a token in a pass over the text
 PACKINGS = {"cut": sample_pairs, "google": pack_sentences}
 PROCESSES = 1024
 
@@ -212,22 +213,23 @@ class UnitMaker:
         return [[ids for _ in document if (ids := next(encoded))] for document in sentences]
 
 
-def group_documents(documents: Iterable[Document], least: int = 1) -> Iterator[list[Document]]:
-    """Units of at least UNIT_CHARACTERS and `least` documents; the last one has what is left.
+def group_documents(documents: Iterable[Document], beside: int = 0) -> Iterator[list[Document]]:
+    """Units of at least UNIT_CHARACTERS, `beside` of them in other documents than the longest.
 
-    Fewer documents than `least` at the end join the unit before them.
+    The last one has what is left, which joins the unit before it where that is less.
     """
     whole: list[Document] = []
     unit: list[Document] = []
-    size = 0
+    size = longest = 0
     for document in documents:
         unit.append(document)
-        size += sum(map(len, document))
-        if size >= UNIT_CHARACTERS and len(unit) >= least:
+        characters = sum(map(len, document))
+        size, longest = size + characters, max(longest, characters)
+        if size >= UNIT_CHARACTERS and size - longest >= beside:
             if whole:
                 yield whole
-            whole, unit, size = unit, [], 0
-    rest = [whole, unit] if len(unit) >= least else [whole + unit]
+            whole, unit, size, longest = unit, [], 0, 0
+    rest = [whole, unit] if size - longest >= beside else [whole + unit]
     yield from filter(None, rest)
 
 
@@ -277,14 +279,20 @@ def report_fit(fit: VocabularyFit, tokenizer: FullTokenizer) -> None:
         logger.warning(warning)
 
 
-def report_coverage(coverage: Coverage) -> None:
-    """Say how much of the text the examples use, and warn where documents look like something else."""
+def report_coverage(coverage: Coverage, random_next_sentence: bool) -> None:
+    """Say how much of the text the examples use, and warn where that is little or documents look like something else.
+
+    random_next_sentence: whether a pair needs another document that is long enough.
+    """
     logger.info(f"coverage: {coverage}")
     if coverage.left_out > MOST_LEFT_OUT * coverage.documents:
         logger.warning(
             f"{coverage.left_out:,} of {coverage.documents:,} documents are too short: a blank line ends a document "
             "of plain text, and should not stand between paragraphs"
         )
+    if coverage.times < LEAST_USES:
+        few = "documents are long enough to lend a segment to others" if random_next_sentence else "sentences fit in"
+        logger.warning(f"most of the text is left out, a pass uses a token {coverage.times:.2f} times: few {few}")
 
 
 def warn_of_few_masks(settings: InstanceSettings) -> None:
@@ -339,7 +347,8 @@ def main(config: CreateDataConfig) -> None:
         logger.info(f"{path} is complete, {rows:,} examples of this text with these settings: nothing to do")
         return
     maker = UnitMaker(tokenizer, settings, config.random_seed, config.passes)
-    units = group_documents(read_documents(files), least=2 if config.random_next_sentence else 1)
+    # Segments of other documents come from the same unit.
+    units = group_documents(read_documents(files), UNIT_CHARACTERS // 2 if config.random_next_sentence else 0)
     source_bytes = sum(file.stat().st_size for file in files)
     if config.dry_run:
         logger.info(dry_run(maker, units, source_bytes, workers, path, config.output_file_num))
@@ -369,7 +378,7 @@ def main(config: CreateDataConfig) -> None:
         writer.facts["vocabulary_fit"] = fit.facts()
     seconds = time.monotonic() - start
     logger.info(f"{path}: {writer.rows:,} examples in {seconds:.1f} s, {writer.rows / seconds:,.0f} a second")
-    report_coverage(coverage)
+    report_coverage(coverage, config.random_next_sentence)
     report_fit(fit, tokenizer)
 
 

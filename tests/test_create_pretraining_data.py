@@ -133,9 +133,27 @@ def test_what_is_left_over_joins_the_unit_before_it(monkeypatch):
     monkeypatch.setattr(create_pretraining_data, "UNIT_CHARACTERS", 5)
     a, b, short = ["aaaaaa"], ["bbbbbb"], ["c"]
     assert list(group_documents([a, b, short])) == [[a], [b], [short]]
-    assert list(group_documents([a, b, short], 2)) == [[a, b, short]]
-    assert list(group_documents([a, b, b, a], 2)) == [[a, b], [b, a]]
-    assert list(group_documents([a], 2)) == [[a]] and list(group_documents([], 2)) == []
+    assert list(group_documents([a, b, short], 5)) == [[a, b, short]]
+    assert list(group_documents([a, b, b, a], 5)) == [[a, b], [b, a]]
+    assert list(group_documents([a, short, short, b, a], 5)) == [[a, short, short, b, a]]
+    assert list(group_documents([a], 5)) == [[a]] and list(group_documents([], 5)) == []
+
+
+def test_short_documents_between_long_ones_leave_these_in_next_sentence_pairs(
+    text_and_model, tmp_path, monkeypatch, capsys
+):
+    """The short ones can lend no segment, so a unit must have a second long one; where there is none, that is said."""
+    monkeypatch.setattr(create_pretraining_data, "UNIT_CHARACTERS", 4000)
+    text, model = text_and_model
+    lines = [line for line in text.read_text().splitlines() if line]
+    long = ["\n".join(lines[start : start + 60]) for start in range(0, 240, 60)]
+    for number, short, enough in (4, "a b", True), (1, "\n".join(lines[:3]), False):
+        mixed = tmp_path / f"{number}.txt"
+        mixed.write_text("\n\n".join(f"{document}\n\n{short}" for document in long[:number]))
+        make_records(tmp_path / f"{number}/pre.mindrecord", mixed, model, random_next_sentence=True, dupe_factor=1)
+        said = capsys.readouterr().out
+        assert (float(re.search(r"uses each token ([\d.]+) times", said)[1]) > 0.9) == enough, said
+        assert ("few documents are long enough to lend a segment to others" in said) == (not enough)
 
 
 def test_as_many_tokens_are_masked_as_are_asked_for(text_and_model, tmp_path, capsys):

@@ -49,6 +49,11 @@ class Coverage:
         return Coverage(*(one + another for one, another in zip(astuple(self), astuple(other), strict=True)))
 
     @property
+    def times(self) -> float:
+        """How often a pass over the text uses a token."""
+        return float(self.uses[0] / self.tokens[0])
+
+    @property
     def relative(self) -> np.ndarray:
         """(7,) uses of a token, divided by those of the average one."""
         return self.uses / self.tokens * (self.tokens[0] / self.uses[0])
@@ -57,7 +62,7 @@ class Coverage:
         near = ", ".join(map(str, NEAR))
         first, last = (", ".join(f"{share:.2f}" for share in half) for half in np.split(self.relative[1:], 2))
         return (
-            f"a pass over the text uses each token {self.uses[0] / self.tokens[0]:.2f} times; the first {near} of a "
+            f"a pass over the text uses each token {self.times:.2f} times; the first {near} of a "
             f"document {first} times as often, the last {near} {last}; {self.left_out:,} of {self.documents:,} "
             f"documents have fewer than {MIN_DOCUMENT_TOKENS} tokens and are left out"
         )
