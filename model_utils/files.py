@@ -189,6 +189,13 @@ def _open_to_write(path: Path) -> int:
     return os.open(path, os.O_WRONLY) if stream is None else os.dup(stream)
 
 
+def make_readable(path: Path) -> None:
+    """Give a file that another program kept for its owner the permissions that the umask gives new files."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    path.chmod(0o666 & ~mask)
+
+
 @contextlib.contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
     """A temporary name for the context to fill, renamed to `path` at its end and removed after an error."""

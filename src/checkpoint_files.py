@@ -24,7 +24,7 @@ from mindspore.train.checkpoint_pb2 import Checkpoint as CheckpointProto
 from pydantic import Field
 
 from model_utils.errors import CheckpointError
-from model_utils.files import open_file, write_atomically
+from model_utils.files import make_readable, open_file, write_atomically
 from model_utils.json_files import Schema, matching, parse_json, read_json
 from src.albert_config import TRAINING_KEYS, AlbertConfig, find_config_file
 from src.foreign_weights import refuse_foreign
@@ -98,7 +98,7 @@ def write_checkpoint(path: Path, values: Mapping[str, Tensor], loop_state: dict[
 
     def write(temporary: Path) -> None:
         ms.save_checkpoint(entries, str(temporary), crc_check=True, append_dict=text)
-        temporary.chmod(0o644)  # MindSpore leaves 0400
+        make_readable(temporary)  # MindSpore leaves 0400
         if not verify(temporary):
             raise OSError(errno.EIO, "its end with the checksum is missing", str(temporary))
 
@@ -167,12 +167,12 @@ def read_checkpoint(path: Path, only_weights: bool = False) -> Checkpoint:
 
     With only_weights the optimizer's state is left out.
     """
-    end = path.stat().st_size - (_TRAILER if verify(path) else 0) if path.exists() else 0
-    if end == 0:
+    if not path.exists():
         raise CheckpointError(f"{path} does not exist")
     parts: dict[str, list[bytes]] = {}
     kinds: dict[str, tuple[tuple[int, ...], str]] = {}
     try:
+        end = path.stat().st_size - (_TRAILER if verify(path) else 0)
         for name, tensor in _entries(path, end):
             if only_weights and name != LOOP_STATE and _TRAINING_STATE.fullmatch(name):
                 continue
@@ -185,6 +185,8 @@ def read_checkpoint(path: Path, only_weights: bool = False) -> Checkpoint:
             raise ValueError(f"its {LOOP_STATE} is no object")
     except CheckpointError:
         raise
+    except OSError as error:  # a run has removed it since
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
     except (DecodeError, IndexError, ValueError, TypeError) as error:
         raise CheckpointError(f"{path} is damaged or no MindSpore checkpoint: {error}") from error
     return Checkpoint(path, values, loop_state)

@@ -61,7 +61,30 @@ def test_state_returns_exactly(saved: Path) -> None:
     assert contents.loop_state == LOOP_STATE
     assert len(contents.values) == 6  # what is zero between updates is not saved
     assert saved.name == "albert-7.ckpt" and [p.name for p in saved.parent.iterdir()] == ["albert-7.ckpt"]
-    assert saved.stat().st_mode & 0o777 == 0o644
+
+
+def test_who_may_read_a_checkpoint_is_what_the_umask_says(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        saved = ckpt.save_checkpoint(State(1), tmp_path, 7, LOOP_STATE)
+    finally:
+        os.umask(before)
+    assert saved.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_checkpoint_that_a_run_removes_meanwhile_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def verify_and_lose(path: Path) -> bool:
+        whole = verify(path)
+        (tmp_path / "albert-7.ckpt").unlink(missing_ok=True)
+        return whole
+
+    for step in (5, 7):
+        ckpt.save_checkpoint(State(step), tmp_path, step, LOOP_STATE)
+    verify = ckpt.verify
+    monkeypatch.setattr(ckpt, "verify", verify_and_lose)
+    assert ckpt.find_checkpoint(tmp_path).path.name == "albert-5.ckpt"
 
 
 def test_mindspore_itself_reads_the_file(saved: Path) -> None:

@@ -326,6 +326,25 @@ def test_tfrecords_give_the_same_kind_of_batches(tfrecords):
     assert list(dataset.batches(0, 10)) == []
 
 
+def test_an_epoch_of_tfrecords_has_an_order_of_files_of_its_own(tmp_path, monkeypatch):
+    """Rows are shuffled in a window, which a file may be larger than."""
+    monkeypatch.setattr("src.data.batches.SHUFFLE_BUFFER", 2)
+    for file in range(6):
+        rows = google_rows(5, first=5 * file)
+        write_tfrecord(tmp_path / f"{file}.tfrecord", [tf_example(row) for row in rows])
+    dataset = create_pretrain_dataset(tmp_path, Loading(5, seed=1))
+    begins = [numbers(dataset.batches(epoch))[0] // 5 for epoch in range(8)]
+    assert len(set(begins)) > 2
+    assert_same_batches(list(dataset.batches(3, 4)), list(dataset.batches(3))[4:])
+
+
+def test_training_on_tfrecords_without_shuffling_leaves_no_row_out_for_ever(tfrecords):
+    dataset = create_pretrain_dataset(tfrecords, Loading(4, shuffle=False))
+    seen = [number for epoch in range(5) for number in numbers(dataset.batches(epoch))]
+    assert seen == (list(range(41)) * 5)[:200]
+    assert numbers(dataset.batches(3, 7)) == numbers(dataset.batches(3))[28:]
+
+
 def test_evaluation_of_tfrecords_leaves_out_nothing(tfrecords):
     of_rank = [
         list(create_pretrain_dataset(tfrecords, Loading(4, 0, False, True, rank, 3)).batches(0)) for rank in range(3)

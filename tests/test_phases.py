@@ -77,6 +77,20 @@ def test_rows_too_few_for_a_larger_batch_end_the_epoch() -> None:
     assert rows_of(phases, 100, 100)[1][:2] == [100, 101]  # epoch 1, from its first row
 
 
+def test_rows_in_a_circle_go_on_where_they_stopped_whatever_the_size_of_batches() -> None:
+    """Where the circle begins in an epoch depends on the size of batches (FeatureDataset)."""
+    small, large = NumberedRows(100, 7), NumberedRows(100, 16)
+    phases = Phases(
+        [Phase(small, share=0.4, source="a", shuffled=False), Phase(large, share=0.6, source="a", shuffled=False)]
+    )
+    for step in range(100):
+        phases.begin(step, step / 100)
+    used = 40 * 7
+    assert phases.micro_batches_before(40) * 16 == used + 8  # the next multiple of 16
+    assert phases.micro_batches_before(100) == phases.micro_batches_before(40) + 60
+    assert phases.position(40) == (3, 0)
+
+
 def test_a_phase_begins_at_a_share_of_the_run_whatever_its_rounding() -> None:
     phases = Phases([Phase(NumberedRows(8, 4), share=share) for share in (0.1, 0.2, 0.7)])
     rows_of(phases, 10, 10)

@@ -1,11 +1,14 @@
 """How a command starts and ends: its exit code and its last sentence."""
 
+import contextlib
+import fcntl
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import termios
 from pathlib import Path
 
 import pytest
@@ -118,6 +121,38 @@ def test_a_run_is_saved_although_ctrl_c_ends_who_reads_its_output_too() -> None:
     process.stdout.close()
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=60) == 130
+
+
+def test_a_run_is_saved_when_its_terminal_is_gone() -> None:
+    """As when a connection is lost."""
+    ours, its = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", STOPPED],
+        cwd=ROOT,
+        stdin=its,
+        stdout=its,
+        stderr=its,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(its)
+    said = b""
+    while b"ready" not in said:
+        said += os.read(ours, 100)
+    os.close(ours)  # the system sends SIGHUP
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGHUP)  # as a shell does
+    assert process.wait(timeout=60) == 129
+
+
+def test_under_nohup_a_run_goes_on() -> None:
+    process = subprocess.Popen(["nohup", sys.executable, "-c", STOPPED], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=0.5)
+    process.terminate()
+    assert process.wait(timeout=60) == 143
 
 
 def test_a_tilde_that_no_shell_has_replaced_makes_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ from tests.helpers.numpy_loop import (
 )
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_a_signal_saves_and_ends(
     tmp_path: Path, undisturbed: Path, capsys: pytest.CaptureFixture, number: int, code: int
 ) -> None:

@@ -156,16 +156,15 @@ class FeatureDataset:
             )
 
     def plan(self, epoch: int) -> BatchPlan:
-        """The rows of this rank's batches in an epoch.
-
-        Training without shuffling goes through the rows in a circle, as google's does: what an epoch leaves out because
-        it fills no batch comes first in the next one.
-        """
+        """The rows of this rank's batches in an epoch."""
         loading = self.loading
         random = loading.random(epoch) if loading.shuffle else None
         lengths, drop = self.records.lengths, not loading.evaluation
-        before = epoch * self.batches_per_epoch * self.rows_at_once if drop else 0
-        order = random.permutation(self.num_rows) if random else np.roll(np.arange(self.num_rows), -before)
+        order = (
+            random.permutation(self.num_rows)
+            if random
+            else np.roll(np.arange(self.num_rows), -rows_before(epoch, self))
+        )
         if loading.packing:
             rows = self._of_rank(deal_rows(lengths, loading.rows_at_once, order, drop, random, loading.rank_size))
             tokens = np.where(rows < 0, 0, lengths[rows]).sum(1)
@@ -231,9 +230,11 @@ def _workers() -> int:
     return min(2, os.cpu_count() or 1)
 
 
-def tfrecord_reader(files: Sequence[Path], schema: Path | None, names: list[str]) -> ds.Dataset:
+def tfrecord_reader(
+    files: Sequence[Path], schema: Path | None, names: list[str], shuffle: ds.Shuffle | bool = False
+) -> ds.Dataset:
     paths = [str(file) for file in files]
-    return ds.TFRecordDataset(paths, str(schema) if schema else None, names, shuffle=False, num_parallel_workers=1)
+    return ds.TFRecordDataset(paths, str(schema) if schema else None, names, shuffle=shuffle, num_parallel_workers=1)
 
 
 def iterate(pipeline: Callable[[], ds.Dataset], source: Path) -> Iterator[Batch]:
@@ -277,6 +278,15 @@ def _finish(
     return result
 
 
+def rows_before(epoch: int, data: "FeatureDataset | TFRecordDataset") -> int:
+    """Number of the row that an epoch begins with where rows are not shuffled.
+
+    Training goes through them in a circle, as google's does: what an epoch leaves out because it fills no batch comes
+    first in the next one.
+    """
+    return 0 if data.loading.evaluation else epoch * data.batches_per_epoch * data.rows_at_once % data.num_rows
+
+
 class TFRecordDataset:
     """The same batches from google's pre-training TFRecords; attributes as FeatureDataset.
 
@@ -294,7 +304,7 @@ class TFRecordDataset:
         self.batches_per_epoch, self.rows_at_once = loading.batches(self.num_rows), loading.rows_at_once
         if loading.bucket_boundaries:
             raise DataError(f"{self.files[0]}: rows of a TFRecord are padded already; leave bucket_boundaries empty")
-        first = next(iterate(lambda: self._read(None), self.files[0]))
+        first = next(iterate(self._read, self.files[0]))
         length, predictions = len(first["input_ids"]), len(first["masked_lm_ids"])
         self.columns = columns(length, predictions)
         self.facts: dict[str, Any] = {
@@ -313,7 +323,7 @@ class TFRecordDataset:
         rows, drop = self.loading.rows_at_once, not self.loading.evaluation
 
         def pipeline() -> ds.Dataset:
-            return self._read(epoch if self.loading.shuffle else None).skip(start * rows).batch(rows, drop)
+            return self._of_epoch(epoch).skip(start * rows).batch(rows, drop)
 
         for batch in iterate(pipeline, self.files[0].parent):
             real = np.arange(rank * size, (rank + 1) * size) < len(batch["input_ids"])
@@ -321,12 +331,14 @@ class TFRecordDataset:
             own = {name: values[first : first + size] for name, values in batch.items()}
             yield _finish(own, self.columns, self.facts["max_seq_length"], real, PRETRAIN_WEIGHTS)
 
-    def _read(self, epoch: int | None) -> ds.Dataset:
-        """Rows in the order of an epoch, or in that of the files for None."""
-        names = list(columns(1, 1))
-        if epoch is None:
-            return tfrecord_reader(self.files, self.schema, names)
-        random = self.loading.random(epoch)
-        files = [self.files[index] for index in random.permutation(len(self.files))]
-        ds.config.set_seed(int(random.integers(2**31)))
-        return tfrecord_reader(files, self.schema, names).shuffle(SHUFFLE_BUFFER)
+    def _of_epoch(self, epoch: int) -> ds.Dataset:
+        """The rows in the order of an epoch."""
+        if self.loading.shuffle:
+            ds.config.set_seed(int(self.loading.random(epoch).integers(2**31)))
+            return self._read(ds.Shuffle.FILES).shuffle(SHUFFLE_BUFFER)
+        before = rows_before(epoch, self)
+        return self._read().skip(before) + self._read().take(before) if before else self._read()
+
+    def _read(self, shuffle: ds.Shuffle | bool = False) -> ds.Dataset:
+        """Rows as they stand in the files, these in their order or in one that MindSpore's seed says."""
+        return tfrecord_reader(self.files, self.schema, list(columns(1, 1)), shuffle)

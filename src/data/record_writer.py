@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 
 from model_utils.errors import DataError
-from model_utils.files import sync_to_disk
+from model_utils.files import make_readable, sync_to_disk
 from model_utils.json_files import write_checked
 from src.data.feature_files import FORMAT_VERSION, SUFFIX, Column, Ragged, facts_of, mindspore_reason, sha256_of
 from src.data.mindrecord_file import FORBIDDEN, MindRecordFile, too_many
@@ -193,7 +193,7 @@ class RecordWriter(contextlib.AbstractContextManager):
         }
         facts_of(self.path).unlink(missing_ok=True)
         for file in files:
-            file.chmod(0o644)
+            make_readable(file)
             sync_to_disk(file)
             file.replace(self.path.parent / file.name)
         write_checked(facts_of(self.path), facts)

@@ -24,7 +24,7 @@ from mindspore.train import serialization
 
 from model_utils.device import peak_memory
 from model_utils.errors import CheckpointError, ConfigError, DataError
-from model_utils.files import scratch_folder, sync_to_disk
+from model_utils.files import make_readable, scratch_folder, sync_to_disk
 from model_utils.json_files import write_checked
 from src.data.feature_files import sha256_of
 from src.inference.deploy_config import AIR, MINDIR, ONNX
@@ -153,7 +153,7 @@ def _write(model: Predictor, file: Path, file_format: str, key: bytes | None, fi
             f"MindSpore cannot write the network of {model.task_info.task} as {file_format}: {reason}"
         ) from error
     made = file.with_name(f"{SCRATCH}.{file_format.lower()}")
-    made.chmod(0o644)  # MindSpore lets its owner alone read it
+    make_readable(made)  # MindSpore lets its owner alone read it
     made.replace(file)
 
 

@@ -37,6 +37,7 @@ class Phase:
     rate_factor: what the schedule's learning rate is multiplied by.
     source: phases of one source go through its rows together: each begins where the one before it stopped.
     description: for the log.
+    shuffled: whether an epoch has an order of its own; else the rows go round in a circle.
     """
 
     data: PhaseData
@@ -45,6 +46,7 @@ class Phase:
     rate_factor: float = 1.0
     source: str = ""
     description: str = ""
+    shuffled: bool = True
 
 
 _ROUNDING = 1e-9  # of shares, far less than an update of the longest run
@@ -100,12 +102,14 @@ class Phases:
         rows: dict[str, tuple[int, int]] = {}  # epochs, and rows in the next one, that each source has given
         number = 0
         for phase, start, end in zip(self.all, self.starts, [*self.starts[1:], step], strict=False):
+            size, batches = phase.data.rows_at_once, phase.data.batches_per_epoch
             epoch, used = rows.get(phase.source, (0, 0))
-            # Smaller batches may have used rows that are too few for one more of these.
-            first = min(-(-used // phase.data.rows_at_once), phase.data.batches_per_epoch)
-            number = epoch * phase.data.batches_per_epoch + first + (end - start) * phase.accumulation_steps
-            epoch, batch = divmod(number, phase.data.batches_per_epoch)
-            rows[phase.source] = epoch, batch * phase.data.rows_at_once
+            first = -(-used // size)
+            if phase.shuffled:  # smaller batches may have used rows that are too few for one more of these
+                first = epoch * batches + min(first, batches)
+            number = first + (end - start) * phase.accumulation_steps
+            epoch, batch = divmod(number, batches) if phase.shuffled else (0, number)
+            rows[phase.source] = epoch, batch * size
         return number
 
     def position(self, step: int) -> tuple[int, int]:

@@ -63,6 +63,7 @@ def plan_phases(
                 phase.learning_rate / rate,
                 source=json.dumps(data.facts["files"], sort_keys=True),  # whatever their folder was called
                 description=describe(phase, data.facts),
+                shuffled=config.do_shuffle,
             )
         )
     return Phases(phases)

@@ -1,35 +1,44 @@
-"""SIGTERM and Ctrl-C as a question that a run asks where it can save."""
+"""SIGTERM, Ctrl-C and the end of the terminal as a question that a run asks where it can save."""
 
 import contextlib
 import os
 import signal
+import sys
 from contextlib import AbstractContextManager
 from types import FrameType
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
-from model_utils.messages import forgive_lost_readers
+from model_utils.messages import forgive_lost_readers, silence
 
 
 class StopSignals(AbstractContextManager):
-    """Remembers the first SIGTERM or SIGINT in `received` (0 before); a second one ends the process at once.
+    """Remembers the first SIGTERM, SIGINT or SIGHUP in `received` (0 before).
 
-    While MindSpore runs a graph it handles SIGINT itself and sends the process SIGTERM instead.
+    A second SIGTERM or SIGINT ends the process at once. The end of a terminal may be told twice, by the system and by
+    the shell; under nohup it is not. While MindSpore runs a graph it handles SIGINT itself and sends the process
+    SIGTERM instead.
     """
 
     def __init__(self) -> None:
         self.received = 0
         self.before: dict[int, Any] = {}
+        self.terminals: list[TextIO] = []
 
     def __enter__(self) -> Self:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self.before[number] = signal.signal(number, self._remember)
+        self.terminals = [stream for stream in (sys.stdout, sys.stderr) if stream.isatty()]
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                self.before[number] = signal.signal(number, self._remember)
         return self
 
     def _remember(self, number: int, _: FrameType | None) -> None:
         self.received = number
         for each in self.before:
-            signal.signal(each, signal.SIG_DFL)
+            signal.signal(each, signal.SIG_IGN if each == signal.SIGHUP else signal.SIG_DFL)
         forgive_lost_readers()  # of `| tee`, which Ctrl-C ends, too
+        if number == signal.SIGHUP:
+            for stream in self.terminals:
+                silence(stream)
         with contextlib.suppress(OSError):
             # Not print: a signal may arrive inside one, which cannot be entered twice.
             os.write(2, b"asked to stop: finishing this batch and saving; asking again ends the run at once\n")

@@ -163,7 +163,7 @@ class TrainingConfig(ArchitectureConfig):
     min_loss_scale: float = option(1.0, "floor of the scale", above=0, needs=DYNAMIC, maximum=LOSS_SCALE)
     max_skipped_steps: int = option(
         20,
-        "skipped updates in a row at the floor that end the run",
+        "skipped updates in a row that end the run, once the scale is at its floor",
         minimum=1,
         needs=SCALED,
         on_resume=ANY,
