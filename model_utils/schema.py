@@ -43,6 +43,8 @@ from model_utils.yaml_files import read_yaml
 ROOT = Path(__file__).resolve().parents[1]
 HELP = {"--help", "-h"}
 SAME, SAME_PLACE, ANY = "same", "same place", "any"  # on_resume of an option
+ELSEWHERE = {"num_train_epochs": "epoch_num"}  # what other libraries call an option -> its name here
+MOST_MEANT = 3  # keys that are asked for in place of one that does not exist
 VALUES_ONLY = "values only"  # context of a validation of a part: what keys say together is not checked
 
 
@@ -256,7 +258,8 @@ def _sentence(error: ValidationError, kind: type[Config], origin: str = "", mark
             kind = section_kind(kind.model_fields[parent])
     path = f"{prefix[:-1]}[{name}]" if item else f"{prefix}{name}"
     if first["type"] in ("extra_forbidden", "invalid_key"):
-        return ConfigError(unknown_key(path, [prefix + known for known in kind.model_fields], origin or kind.__name__))
+        known = dict.fromkeys([*(prefix + field for field in kind.model_fields), *dict(leaves_of(kind, prefix))])
+        return ConfigError(unknown_key(path, list(known), origin or kind.__name__))
     place = f"{origin}: " if origin else ""
     allowed = "a mapping of keys" if item or is_section(kind.model_fields[name]) else None
     allowed = allowed or describe_allowed(kind.model_fields[name])
@@ -283,11 +286,31 @@ def merge(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
 
 
 def unknown_key(key: str, known: Sequence[str], origin: str) -> str:
-    """The sentence for a key that does not exist, with the nearest one that does."""
-    nearest = difflib.get_close_matches(key[:200], known, 1, cutoff=0.5)
+    """The sentence for a key that does not exist, with those that may be meant."""
+    key = key[:200]
     more = f" and {len(known) - 20} more, which --help lists" if len(known) > 20 else ""
-    advice = f"did you mean {nearest[0]}?" if nearest else f"known are {', '.join(known[:20])}{more}"
-    return f"{origin}: {key[:200]} is not a key; {advice}"
+    meant = _meant(key, known)
+    advice = f"did you mean {' or '.join(filter(None, (', '.join(meant[:-1]), *meant[-1:])))}?"
+    if not meant:
+        advice = f"known are {', '.join(known[:20])}{more}"
+    return f"{origin}: {key} is not a key; {advice}"
+
+
+def _meant(key: str, known: Sequence[str]) -> list[str]:
+    """Keys that end alike: in a section or with another beginning (batch_size, per_device_train_batch_size); else the
+    nearest one."""
+
+    def last(name: str) -> str:
+        return name.removeprefix("--").rpartition(".")[2]
+
+    name = ELSEWHERE.get(last(key), last(key))
+    for alike in (
+        [each for each in known if last(each) == name],
+        [each for each in known if f"_{last(each)}".endswith(f"_{name}") or name.endswith(f"_{last(each)}")],
+    ):
+        if 0 < len(alike) <= MOST_MEANT:
+            return alike
+    return difflib.get_close_matches(key, known, 1, cutoff=0.5)
 
 
 def _parse_arguments(arguments: Sequence[str]) -> dict[str, str]:
@@ -340,7 +363,7 @@ def _read_file(kind: type[Config], path: str) -> dict[str, Any]:
     known = [key for owner in owners for key in owner.model_fields]
     for key in tree:
         if key not in known:
-            raise ConfigError(unknown_key(str(key), known, path))
+            raise ConfigError(unknown_key(str(key), list(dict.fromkeys([*known, *dict(leaves_of(kind))])), path))
     return own
 
 

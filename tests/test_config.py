@@ -218,6 +218,17 @@ def test_phases_are_as_the_rest_where_they_say_nothing(tmp_path: Path) -> None:
         ("albert_cfg: {compute_type: float16}", [], "albert_cfg.compute_type is not a key"),
         ("", ["--batch_size", "0"], "command line: --batch_size is '0', allowed is a whole number at least 1"),
         ("", ["--optimizer_cfg.AdamWeightDecay.beta1=1"], "a number at least 0 and below 1"),
+        (
+            "",
+            ["--learning_rate", "1"],
+            "--learning_rate is not a key; did you mean --optimizer_cfg.AdamWeightDecay.learning_rate, "
+            "--optimizer_cfg.Lamb.learning_rate or --optimizer_cfg.Adam.learning_rate?",
+        ),
+        ("weight_decay: 0.1", [], "did you mean optimizer_cfg.AdamWeightDecay.weight_decay or optimizer_cfg.Lamb."),
+        ("optimizer_cfg: {eps: 0.1}", [], "optimizer_cfg.Lamb.eps or optimizer_cfg.Adam.eps?"),
+        ("", ["--optimizer", "Lamb"], "did you mean --optimizer_cfg.optimizer?"),
+        ("", ["--hidden_size", "32"], "did you mean --albert_cfg.hidden_size?"),
+        ("", ["--per_device_batch_size", "3"], "did you mean --batch_size?"),
         ("", ["--train_step", "3"], "command line: --train_step is not a key; did you mean --train_steps?"),
         ("", ["--optimizer_cfg", "x"], "--optimizer_cfg is a section; set its keys with dots"),
         ("", ["--do_shuffle"], "command line: --do_shuffle needs a value"),
