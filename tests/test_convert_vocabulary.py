@@ -100,6 +100,16 @@ def test_tokenizers_that_cannot_be_kept_are_refused(
         convert("hf", "mindspore", theirs, tmp_path / "ours")
 
 
+def test_marks_that_combine_with_nothing_are_kept(sentencepiece_model: Path) -> None:
+    """As google's code keeps them: vowel signs, the frame of a key."""
+    theirs, ours = (
+        build_tokenizer_json(sentencepiece_model.read_bytes(), True),
+        FullTokenizer(None, True, sentencepiece_model),
+    )
+    for text in ("हिन्दी में", "1\ufe0f\u20e3 café naïve", "a\u20dd the"):
+        assert theirs.encode(text, add_special_tokens=False).ids == ours.encode(text), text
+
+
 @pytest.mark.parametrize("lower", [True, False])
 @pytest.mark.parametrize("kind", ["bert", "sequence", "albert"])
 def test_a_tokenizer_of_a_general_class_says_itself_whether_it_lower_cases(

@@ -371,6 +371,24 @@ def test_texts_may_have_the_names_of_their_columns_in_training(
             ModelFolder.load(folder).predictor(embeddings=True, text_columns=columns)
 
 
+def test_a_second_text_is_no_part_of_records_of_a_model_of_single_texts(
+    classifier: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = shutil.copytree(classifier, tmp_path / "run")
+    alone, pair = {"text_a": "fine"}, {"text_a": "fine", "text_b": "words"}
+    calibrate(folder, {"text_columns": {"text_a": "text_a"}})
+    predictor = ModelFolder.load(folder).predictor()
+    assert predictor.predict([pair]) == predictor.predict([alone])
+    predictor.predict([pair])
+    assert caplog.text.count("a record has text_b, which the texts that the model was trained on had not") == 1
+    asked = ModelFolder.load(folder).predictor(text_columns=("", "text_b")).predict([pair])
+    assert asked == ModelFolder.load(classifier).predictor().predict([pair]) != predictor.predict([pair])
+
+    calibrate(folder, {"text_columns": {"text_a": "text_b"}})
+    named = ModelFolder.load(folder).predictor()
+    assert named.predict([{"text_a": "fine", "text_b": "words"}]) == named.predict([{"text_a": "words"}])
+
+
 def test_a_blank_record_is_an_error_for_itself_over_http(classify: Predictor) -> None:
     reply = TestClient(create_app(classify)).post("/predict", json={"records": [{"text_a": " "}, {"text_a": "fine"}]})
     blank, fine = reply.json()["answers"]

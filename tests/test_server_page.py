@@ -177,6 +177,13 @@ def test_a_model_of_pairs_asks_for_both_texts(open_page: Open) -> None:
     assert page.evaluate("document.activeElement.id") == "text_b" and not predictor.calls
 
 
+def test_a_model_of_single_texts_asks_for_one(open_page: Open) -> None:
+    predictor = ScriptedPredictor("regression")
+    predictor.task_info = predictor.task_info.model_copy(update={"text_columns": {"text_a": "review"}})
+    page = open_page(predictor)
+    assert page.input_value("#text_a") and page.locator("#text_b").count() == 0
+
+
 def test_the_chosen_option_is_shown(open_page: Open) -> None:
     page = open_page("multiple_choice")
     for index, option in enumerate(["one", "two", "three 😀", "four"]):

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from src.create_squad_data import SquadAnswer, SquadQuestion
-from src.tasks.squad_metrics import score_answers, score_with_threshold
+from src.tasks.squad_metrics import midway, score_answers, score_with_threshold
 
 
 def questions(*answers: tuple[str, ...]) -> list[SquadQuestion]:
@@ -178,3 +178,9 @@ def test_the_best_threshold_gives_the_best_scores(rows):
     for name in ("exact", "f1"):
         assert best[f"best_{name}"] == pytest.approx(max(figures[name] for figures in at.values()))
         assert best[f"best_{name}"] == pytest.approx(at[best[f"best_{name}_thresh"]][name])
+
+
+def test_a_stored_threshold_lies_between_two_probabilities():
+    assert midway(0.2, [0.9, 0.2, 0.4, 0.1]) == pytest.approx(0.3)
+    assert midway(0.9, [0.9, 0.2]) == pytest.approx(0.95) and midway(1.0, [1.0]) == 1.0
+    assert midway(0.0, [0.5]) == 0.0  # at which nothing is answered

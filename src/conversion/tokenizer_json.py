@@ -5,6 +5,8 @@ full stop is one), keeps "2018," whole and turns '' into quotes, all of which go
 """
 
 import base64
+import sys
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +85,14 @@ def _sentencepiece(content: dict[str, Any]) -> bytes:
     return proto.SerializeToString()
 
 
+def _combining_marks() -> str:
+    """A regular expression of the characters that src.tokenization leaves out; StripAccents would take other marks."""
+    marks = [number for number in range(sys.maxunicode + 1) if unicodedata.combining(chr(number))]
+    starts = [mark for mark, before in zip(marks, [-1, *marks], strict=False) if mark != before + 1]
+    ends = [mark for mark, after in zip(marks, [*marks[1:], -1], strict=True) if mark != after - 1]
+    return "[" + "".join(rf"\x{{{start:X}}}-\x{{{end:X}}}" for start, end in zip(starts, ends, strict=True)) + "]"
+
+
 def build_tokenizer_json(model: bytes, do_lower_case: bool) -> Tokenizer:
     """A tokenizer that gives a SentencePiece model's ids as src.tokenization does.
 
@@ -99,7 +109,7 @@ def build_tokenizer_json(model: bytes, do_lower_case: bool) -> Tokenizer:
     lower = [normalizers.Lowercase()] if do_lower_case else []
     characters = proto.normalizer_spec.precompiled_charsmap
     precompiled = [normalizers.Precompiled(characters)] if characters else []
-    decompose = [normalizers.NFKD(), normalizers.StripAccents()]
+    decompose = [normalizers.NFKD(), normalizers.Replace(Regex(_combining_marks()), "")]
     tokenizer.normalizer = normalizers.Sequence([*spaces, *decompose, *lower, *precompiled, *spaces])
     # The start of a text is a word's start; what follows a mask directly is not.
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")

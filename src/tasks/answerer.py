@@ -4,6 +4,7 @@ A record is a JSON object, an answer another one (docs/serving.md has the table)
 points) of the text that was given, the end excluded.
 """
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -16,6 +17,8 @@ from model_utils.errors import ConfigError, DataError
 from src.data.feature_cache import Features
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
+
+logger = logging.getLogger(__name__)
 
 Record = dict[str, Any]
 Outputs = Mapping[str, Any]  # as src.training.network_outputs.OutputTable has them
@@ -67,7 +70,8 @@ class Answerer(ABC):
     """What a task knows about records.
 
     ignored_outputs: of the network, that answers do not depend on.
-    texts: keys of the texts in records whose columns have names of their own in training.
+    texts: keys of the texts in records whose columns have names of their own in training. A second one is no part of
+        a record where training had none.
 
     Args:
         text_columns: keys of the first and the second text in records, which every record must have then; empty: the
@@ -87,13 +91,22 @@ class Answerer(ABC):
                 known = " and ".join(self.texts) or "texts with fixed names"
                 raise ConfigError(f"{key} is {column}, but records of the model's task, {task_info.task}, have {known}")
         self._given = dict(zip(self.texts, text_columns, strict=False))
+        self._warned = False  # of a text that training did not have
 
     def text(self, record: Record, key: str, needed: bool = True) -> str:
         """One of `texts`, whatever its key in the record is; raises as text_of."""
         if self._given[key]:
             return text_of(record, self._given[key])
-        trained = self.task_info.text_columns.get(key, key)
-        return text_of(record, *dict.fromkeys((trained, key)), needed=needed)
+        trained = self.task_info.text_columns
+        if not needed and trained and key not in trained:
+            if record.get(key) and not self._warned and key not in trained.values():
+                self._warned = True
+                logger.warning(
+                    f"a record has {key}, which the texts that the model was trained on had not: it is left out unless "
+                    f"{key}_column names it"
+                )
+            return ""
+        return text_of(record, *dict.fromkeys((trained.get(key, key), key)), needed=needed)
 
     @abstractmethod
     def read(self, record: Record) -> Any:

@@ -28,7 +28,7 @@ from src.tasks.answerer import Answer, Answerer, Offset, Outputs, Probability, R
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.prediction_table import write_prediction_table
 from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, Shapes, Task, TaskSpec, dense_shapes
-from src.tasks.squad_metrics import score_answers, score_with_threshold
+from src.tasks.squad_metrics import midway, score_answers, score_with_threshold
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
 
@@ -45,6 +45,11 @@ class SquadConfig(FinetuneConfig):
     epoch_num: int = 2
     train_batch_size: int = 48
 
+    data_dir: str = option("", "means nothing here: files are named one by one", on_resume=SAME_PLACE)
+    train_data_file_path: str = option(
+        "", "features of train_json_path that are ready: DIR/NAME.mindrecord", on_resume=SAME_PLACE
+    )
+    eval_data_file_path: str = option("", "features of eval_json_path, likewise", on_resume=SAME_PLACE)
     train_json_path: str = option("", "training questions in SQuAD's format", on_resume=SAME_PLACE)
     eval_json_path: str = option("", "development questions", on_resume=SAME_PLACE)
     predict_json_path: str = option(
@@ -149,7 +154,8 @@ class SquadV2Task(SquadTask):
             figures = score_with_threshold(questions, answers, absent, language=config.language)
             best = {name: value for name, value in figures.items() if name.startswith("best_")}
         stored = THRESHOLD in task_info.model_fields_set
-        calibration = {THRESHOLD: best["best_f1_thresh"]} if not stored and prepared.split.name == "dev" else {}
+        calibrated = best and not stored and prepared.split.name == "dev"
+        calibration = {THRESHOLD: midway(best["best_f1_thresh"], absent.values())} if calibrated else {}
         threshold = calibration.get(THRESHOLD, task_info.null_threshold)
         written = answer_texts(questions, predictions, threshold)
         metrics = {}

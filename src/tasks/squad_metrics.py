@@ -107,6 +107,12 @@ def _best_threshold(
     return 100.0 * best / len(has_answer), threshold
 
 
+def midway(threshold: float, probabilities: Iterable[float]) -> float:
+    """Between a threshold and the next larger probability, so that rounding decides no answer; 0, for none, stays."""
+    larger = [probability for probability in probabilities if probability > threshold]
+    return (threshold + min(larger, default=1.0)) / 2 if threshold else 0.0
+
+
 def _report_missing(questions: Sequence[SquadQuestion], predictions: Mapping[str, str]) -> None:
     missing = [question.id for question in questions if question.id not in predictions]
     if missing:

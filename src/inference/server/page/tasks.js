@@ -66,7 +66,11 @@ const inference = [
 export function taskOf(taskInfo) {
   const task = tasks[taskInfo.task];
   if (task.fields !== textPair) return task;
-  const pairs = Boolean(taskInfo.text_columns?.text_b);
+  const trained = taskInfo.text_columns ?? {};
+  const pairs = Boolean(trained.text_b);
+  if (trained.text_a && !pairs) {
+    return { fields: textPair.slice(0, 1), examples: task.examples.map(({ text_a }) => ({ text_a })) };
+  }
   const infers = taskInfo.labels?.some((label) => /entail|contradict/.test(label));
   return { fields: pairs ? bothTexts : textPair, examples: infers ? inference : pairs ? similarity : task.examples };
 }
