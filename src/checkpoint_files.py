@@ -250,7 +250,9 @@ def _find(path: Path) -> Checkpoint:
     best, newest = best_checkpoint(path), [file for _, file in list_checkpoints(path)]
     contents = _first_whole(dict.fromkeys([best, *newest] if best else newest), only_weights=True)
     if contents is None:
-        raise CheckpointError(f"{path} holds no readable checkpoint; expected albert-<step>.ckpt")
+        of_seeds = sorted(folder.name for folder in path.glob("seed-*") if folder.is_dir())
+        advice = f"; each seed has its own: name {path / of_seeds[0]}" if of_seeds else ""
+        raise CheckpointError(f"{path} holds no readable checkpoint; expected albert-<step>.ckpt{advice}")
     if best and contents.path != best:
         logger.info(f"{contents.path} stands in for {best.name}, which was chosen as the best one")
     return contents

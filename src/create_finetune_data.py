@@ -10,6 +10,7 @@ import json
 import logging
 import math
 import struct
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,8 @@ LARGEST_SCORE = 1e6  # of a regression: squares of errors are summed in float32
 NEGATIVE, POSITIVE = "negative", "positive"
 _SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "valid", "validation", "val"), "test": ("test",)}
 _RECORDS_AT_ONCE = 4096
+_MOST_NUMBERS = 20  # labels that are numbers, before they are likely scores
+_SHOWN = 5  # names of other files in a message
 
 Item = TypeVar("Item")
 
@@ -141,8 +144,12 @@ def find_splits(data_dir: str, named: Mapping[str, str], endings: Sequence[str] 
         if found:
             splits[split] = found[0]
     if not splits:
-        allowed = "" if endings is None else f"; allowed are the endings {', '.join(endings)}"
-        raise DataError(f"{folder} holds no train, dev or test file{allowed}")
+        allowed = "" if endings is None else f", as {', '.join('train' + ending for ending in endings)}"
+        there = ", ".join(path.name for path in files[:_SHOWN] if path.is_file()) or "no other such file"
+        raise DataError(
+            f"{folder} holds no file named train, dev or test{allowed}, but {there}: name files with --train_file, "
+            "--dev_file, --test_file"
+        )
     return splits
 
 
@@ -153,6 +160,28 @@ def find_labels(examples: Iterable[Example]) -> list[str]:
     if len(labels) < 2:
         raise DataError(f"{examples[0].file} has {len(labels)} label(s) ({', '.join(labels)}), needed are at least two")
     return labels
+
+
+def report_labels(examples: Sequence[Example], held_out: int) -> None:
+    """Say which labels the examples of a training file have, of which some are held out for development.
+
+    Many different numbers are scores rather than labels.
+    """
+    counts = Counter(example.label for example in examples)
+    named = ", ".join(f"{label} ({count:,})" for label, count in counts.most_common(10))
+    more = f" and {len(counts) - 10:,} more" if len(counts) > 10 else ""
+    share = f", {held_out:,} of them for development" if held_out else ""
+    logger.info(f"{examples[0].file}: {len(examples):,} examples{share}; {len(counts):,} labels: {named}{more}")
+    if len(counts) > _MOST_NUMBERS and all(map(_is_number, counts)):
+        logger.warning(f"all {len(counts):,} labels are numbers, each a class: for scores give --num_class 1")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def sample(items: Sequence[Item], most: int, seed: int) -> list[Item]:

@@ -72,6 +72,13 @@ def test_who_may_read_a_checkpoint_is_what_the_umask_says(tmp_path: Path) -> Non
     assert saved.stat().st_mode & 0o777 == 0o640
 
 
+def test_a_run_of_several_seeds_names_the_folder_of_one(tmp_path: Path) -> None:
+    for seed in (8, 7):
+        (tmp_path / f"seed-{seed}").mkdir()
+    with pytest.raises(CheckpointError, match=r"no readable checkpoint; .*; each seed has its own: name .*/seed-7$"):
+        ckpt.find_checkpoint(tmp_path)
+
+
 def test_a_checkpoint_that_a_run_removes_meanwhile_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from src.create_finetune_data import ReadySplit
 from src.data.feature_files import Ragged
 from src.data.ner_data import NerSplit, Sentence
 from src.tasks.classification import ClassifierConfig, ClassifierTask
+from src.tasks.finetuning import describe_collapse
 from src.tasks.multiple_choice import RaceConfig, RaceTask
 from src.tasks.spec import PreparedSplit
 from src.tasks.token_classification import NerConfig, NerTask
@@ -40,6 +41,20 @@ def test_seeds_that_answer_with_the_majority_class_are_named(
     assert json.loads((tmp_path / "run/eval_results.json").read_text())["collapsed_seeds"] == [3, 4]
     said = capsys.readouterr().out
     assert said.count(sentence) == 2 and "collapsed: 2 of 2 seeds: 3, 4" in said
+
+
+@pytest.mark.parametrize(
+    ("weights", "name", "beta2"),
+    [("WEIGHTS", "AdamWeightDecay", 0.999), ("", "AdamWeightDecay", 0.98), ("", "Lamb", 0.999)],
+)
+def test_what_to_try_with_pretrained_weights_or_settings_for_none(weights: str, name: str, beta2: float) -> None:
+    settings = {"name": name, "learning_rate": 4e-4, "beta2": beta2}
+    config = SimpleNamespace(do_train=True, load_pretrain_checkpoint_path=weights, optimizer_settings=lambda: settings)
+    advice = "; try a quarter of the learning rate (0.0004 -> 0.0001), a warm-up twice as long, or another seed"
+    assert describe_collapse("all is one", config).endswith(advice)
+    settings |= {"learning_rate": 5e-5}
+    found = describe_collapse("all is one", config)
+    assert ("try learning_rate 0.0003 and beta2 0.98 (here 5e-05 and" in found) == (not weights and name != "Lamb")
 
 
 @pytest.mark.parametrize(

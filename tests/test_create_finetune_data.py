@@ -19,6 +19,7 @@ from src.create_finetune_data import (
     read_examples,
     read_polarity_files,
     read_tfrecord,
+    report_labels,
     sample,
     split_off,
 )
@@ -129,10 +130,21 @@ def test_splits_of_a_folder(tmp_path):
 
 
 def test_folders_without_splits(tmp_path):
-    with pytest.raises(DataError, match="holds no train, dev or test file"):
+    write(tmp_path / "reviews.csv", "a\n")
+    with pytest.raises(DataError, match=r"no file named train, .*, as train\.tsv, .*, but reviews\.csv: name"):
         find_splits(str(tmp_path), {})
     with pytest.raises(DataError, match="is not a folder"):
         find_splits(str(tmp_path / "nowhere"), {})
+
+
+def test_labels_are_told_and_many_numbers_are_taken_for_scores(caplog):
+    caplog.set_level("INFO")
+    report_labels([example("x", label=label) for label in "aabc"], 1)
+    assert "4 examples, 1 of them for development; 3 labels: a (2), b (1), c (1)" in caplog.text
+    assert "num_class" not in caplog.text
+    report_labels([example("x", label=f"{label / 10}") for label in range(30)], 0)
+    assert "30 labels: 0.0 (1)" in caplog.text and " and 20 more" in caplog.text
+    assert "all 30 labels are numbers, each a class: for scores give --num_class 1" in caplog.text
 
 
 def test_labels_are_sorted_and_at_least_two():

@@ -1,6 +1,7 @@
 """Feature files: made once, found again, one set for each cause."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ from src.data import feature_cache as features
 from src.data.batches import FeatureDataset, Loading
 from src.data.feature_cache import Features, cached_features
 from src.data.feature_files import Column, Ragged
+from src.tasks.task_data import TaskData
+from src.tokenization import FullTokenizer
 
 
 def make() -> Features:
@@ -52,3 +55,17 @@ def test_what_fails_leaves_nothing_that_is_found(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError):
         cached_features(tmp_path, "toy", {}, fail)
     assert cached_features(tmp_path, "toy", {}, make).num_rows == 5
+
+
+@pytest.mark.parametrize(("name", "text"), [("train", "the cat"), ("train", "der Hund"), ("dev", "der Hund")])
+def test_a_vocabulary_that_does_not_fit_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, text: str
+) -> None:
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\ncat\n")
+    tokenizer = FullTokenizer(tmp_path / "vocab.txt")
+    ids = tokenizer.encode(text)
+    features = SimpleNamespace(values={"input_ids": Ragged(np.array(ids), np.array([len(ids)]))})
+    split = SimpleNamespace(name=name, features=lambda: features)
+    assert TaskData.make(SimpleNamespace(task=SimpleNamespace(tokenizer=tokenizer)), split) is features
+    told = "the vocabulary vocab.txt does not fit this text" in caplog.text
+    assert told == (name == "train" and text == "der Hund")

@@ -66,6 +66,19 @@ def test_columns_with_a_word_that_is_a_space(tmp_path: Path) -> None:
         read_sentences(write(tmp_path / "train.txt", text), "auto", NAMES)
 
 
+def test_a_table_of_names_is_known_by_its_header(tmp_path: Path) -> None:
+    text = "name\treview\tdish_name\nAnn\tFried rice again.\tfried rice\n"
+    assert tagged(read_sentences(write(tmp_path / "train.tsv", text), "auto", NAMES)) == [
+        ("Fried rice again .", "B-DISH I-DISH O O")
+    ]
+
+
+def test_an_empty_column_of_names_tells_nothing(tmp_path: Path) -> None:
+    file = write(tmp_path / "test.csv", "review,dish_name\nGood soup,\nBad tea,\n")
+    assert [one.tags for one in read_sentences(file, "auto", NAMES, labelled=False)] == [None, None]
+    assert [one.tags for one in read_sentences(file, "auto", NAMES)] == [("O", "O"), ("O", "O")]
+
+
 def test_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = (
         "review,dish_name\n"

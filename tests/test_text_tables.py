@@ -230,3 +230,8 @@ def test_keys_that_the_first_line_of_json_lacks_are_named(tmp_path, caplog):
     assert [message.partition(", whose")[0] for message in caplog.messages] == [
         f"{path}: 'label' stands in line 2 and not in the first one"
     ]
+
+
+def test_a_blank_after_a_comma_belongs_to_no_field(tmp_path):
+    file = write(tmp_path, "a.csv", 'text, label\n"hello, you", "pos"\nbye, neg\n')
+    assert [row for _, row in rows_of(file)] == [["hello, you", "pos"], ["bye", "neg"]]

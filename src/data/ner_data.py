@@ -81,9 +81,10 @@ def read_sentences(
     """The sentences of a file, in their order.
 
     Args:
-        data_format: one of FORMATS, or "auto": names for csv, jsonl, xls and xlsx, lines where a TAB follows several
-            words, else columns. A file that has no TAB because it is without tags is as the training file is; where
-            that is not known, its lines are sentences if they have unlike numbers of words and most end in no tag.
+        data_format: one of FORMATS, or "auto": names for csv, jsonl, xls and xlsx and where the first line has their
+            columns, lines where a TAB follows several words, else columns. A file that has no TAB because it is without
+            tags is as the training file is; where that is not known, its lines are sentences if they have unlike
+            numbers of words and most end in no tag.
         labelled: every word must have a tag. Otherwise tags are read where all sentences have some.
 
     Raises:
@@ -91,7 +92,7 @@ def read_sentences(
             what is no tag.
     """
     path = Path(path)
-    data_format = find_format(path, data_format, labelled, training)
+    data_format = find_format(path, data_format, names, labelled, training)
     if data_format == "names":
         sentences = _read_names(path, names, labelled)
     else:
@@ -115,11 +116,14 @@ def read_sentences(
     return sentences
 
 
-def find_format(path: Path, data_format: str = "auto", labelled: bool = True, training: Path | None = None) -> str:
+def find_format(
+    path: Path, data_format: str, names: EntityColumns, labelled: bool = True, training: Path | None = None
+) -> str:
     """The one of FORMATS that a file has, by its name and its lines where data_format does not say."""
     if data_format != "auto":
         return data_format
-    if path.suffix.lower() in _TEXT_TABLES:
+    header = next(iter(read_lines(path)), "").rstrip("\r\n").split("\t")
+    if path.suffix.lower() in _TEXT_TABLES or {names.text, names.name} <= {*header}:
         return "names"
     words = (text.partition("\t")[0].strip() for text in read_lines(path) if "\t" in text)
     if any(" " in several for several in words):
@@ -127,7 +131,7 @@ def find_format(path: Path, data_format: str = "auto", labelled: bool = True, tr
     if labelled or any("\t" in text for text in read_lines(path)):
         return "columns"
     if training is not None:
-        return "lines" if find_format(training) == "lines" else "columns"
+        return "lines" if find_format(training, data_format, names) == "lines" else "columns"
     rows = [row for text in read_lines(path) if (row := text.split()) and row[0] != _DOCUMENT]
     ends = [is_tag(row[-1]) for row in rows if len(row) > 1]
     return "lines" if len(set(map(len, rows))) > 1 and 2 * sum(ends) < len(ends) else "columns"
@@ -174,6 +178,7 @@ def _read_names(path: Path, columns: EntityColumns, labelled: bool) -> list[Sent
             found.setdefault(text.strip(), (line, []))[1].extend(name for name in names if name.strip())
         elif labelled:
             raise DataError(f"{path}: line {line} is empty in column {columns.text!r}; fill it or remove the row")
+    labelled = needed or any(names for _, names in found.values())  # a column that is empty tells nothing
     sentences, missing, hidden = [], [], []
     for text, (line, names) in found.items():
         words = [text[start:end] for start, end in split_words(text)]

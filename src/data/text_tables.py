@@ -123,7 +123,7 @@ def _read_tsv(path: Path) -> NumberedRows:
 
 def _read_csv(path: Path) -> NumberedRows:
     csv.field_size_limit(LONGEST_FIELD)
-    reader = csv.reader(read_lines(path), strict=True)
+    reader = csv.reader(read_lines(path), strict=True, skipinitialspace=True)
     line = 1
     try:
         for row in reader:

@@ -26,6 +26,7 @@ from src.create_finetune_data import (
     find_splits,
     read_examples,
     read_polarity_files,
+    report_labels,
     sample,
     split_off,
     token_columns,
@@ -173,7 +174,9 @@ class ClassifierTask(Task):
         else:
             # Of the whole file: a rare one may stand in the share for development alone.
             in_share = self.examples.read("dev") if self.examples.dev_split else []
-            labels = find_labels([*self.examples.read(TRAIN), *in_share])
+            examples = [*self.examples.read(TRAIN), *in_share]
+            labels = find_labels(examples)
+            report_labels(examples, len(in_share))
         if labels is None:
             raise ConfigError(f"{config.train_data_file_path} holds scores, not labels: give --num_class 1")
         if len(labels) < 2 or config.num_class not in (0, len(labels)):
@@ -322,7 +325,8 @@ class CustomExamples:
             return {}
         table = read_table(file, self.columns.names, self.columns.text_a)
         wanted = {"text_a": self.columns.text_a, "text_b": self.columns.text_b}
-        return {key: table.name_of(column) for key, column in wanted.items() if column}
+        names = {key: table.name_of(column) for key, column in wanted.items() if column}
+        return {key: name if table.names.count(name) == 1 else key for key, name in names.items()}
 
     def read(self, split: str) -> list[Example]:
         """The examples of a split; DataError where there is no file for it."""

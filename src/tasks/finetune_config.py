@@ -75,6 +75,12 @@ class FinetuneConfig(TrainingConfig):
         "output/features", "where feature files are kept, named by a hash of what made them", on_resume=ANY
     )
 
+    dry_run: bool = option(
+        False,
+        "everything up to one update, with estimates of time, memory and disk; keep nothing but features",
+        on_resume=ANY,
+    )
+
     # Length and batch size.
     epoch_num: int = option(3, "epochs", minimum=1, maximum=EPOCHS)
     train_steps: int = option(0, "updates; above 0 it wins over epoch_num", minimum=-1, maximum=UPDATES)

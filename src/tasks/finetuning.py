@@ -41,6 +41,7 @@ from src.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 EVAL_FILE = "eval_results.json"
+COLD_RATE, COLD_BETA2 = 3e-4, 0.98  # of AdamWeightDecay, without pre-trained weights
 MakeTask = Callable[[FinetuneConfig, FullTokenizer, TaskInfo | None], Task]
 
 
@@ -148,11 +149,21 @@ class Report:
 
 
 def describe_collapse(collapse: str, config: FinetuneConfig) -> str:
-    """What to try where a fine-tuning ends with the same answer for every row (Mosbach et al. 2021, section 5)."""
+    """What to try where a fine-tuning ends with the same answer for every row (Mosbach et al. 2021, section 5).
+
+    Without pre-trained weights the usual settings are the likely cause (docs/results.md).
+    """
     found = f"collapsed: on the development set {collapse}, as without reading"
-    rate = config.optimizer_settings()["learning_rate"]
     if not config.do_train:
         return found
+    settings = config.optimizer_settings()
+    name, rate, beta2 = (settings[key] for key in ("name", "learning_rate", "beta2"))
+    cold = name == "AdamWeightDecay" and not config.load_pretrain_checkpoint_path
+    if cold and (rate < COLD_RATE or beta2 > COLD_BETA2):
+        return (
+            f"{found}; without load_pretrain_checkpoint_path try learning_rate {COLD_RATE:g} and beta2 {COLD_BETA2:g} "
+            f"(here {rate:g} and {beta2:g}), and albert_cfg.initializer_range 0.03"
+        )
     quarter = f"a quarter of the learning rate ({rate:g} -> {rate / 4:g})"
     return f"{found}; try {quarter}, a warm-up twice as long, or another seed"
 

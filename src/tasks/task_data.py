@@ -1,5 +1,6 @@
 """The splits of a task as feature files and batches, the same on every rank."""
 
+import logging
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -11,15 +12,17 @@ from model_utils.errors import ConfigError
 from src.albert_networks import ScoresNetwork
 from src.create_finetune_data import ReadySplit
 from src.data.batches import FeatureDataset, Loading
-from src.data.feature_cache import TRAIN, cached_features
+from src.data.feature_cache import TRAIN, Features, cached_features
 from src.data.feature_files import SUFFIX, RecordSet, open_records
 from src.data.length_buckets import WIDTH_STEP, choose_boundaries, paying_boundaries
 from src.data.packing import SIZE_STEP, Packing
+from src.data.vocabulary_fit import LetterTable, VocabularyFit
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.spec import PreparedSplit, Task
 from src.training.network_outputs import rows_in_memory
 from src.training.ranks import Ranks
 
+logger = logging.getLogger(__name__)
 MOST_EPOCHS, ROWS_LOOKED_AT = 32, 1_000_000  # to find out which sizes batches have
 STORAGE_FACTS = ("format_version", "source", "columns", "record_files", "files")  # names of files, and what follows
 
@@ -82,10 +85,19 @@ class TaskData:
         self.ranks.must_agree(facts, f"the examples of the {split.name} split")
         if not self.ranks.writer:
             self.ranks.wait(made)
-        records = cached_features(Path(self.config.feature_dir), self.task.kind, facts, split.features)
+        records = cached_features(Path(self.config.feature_dir), self.task.kind, facts, lambda: self.make(split))
         if self.ranks.writer:
             self.ranks.wait(made)
         return records
+
+    def make(self, split: Any) -> Features:
+        """Features, with a warning where the vocabulary does not fit what is trained on."""
+        features, tokenizer = split.features(), self.task.tokenizer
+        if split.name == TRAIN:
+            fit = VocabularyFit.of(features.values["input_ids"].values, LetterTable(tokenizer))
+            if warning := fit.warning(tokenizer.file.name):
+                logger.warning(f"{warning} ({fit})")
+        return features
 
     def baseline(self, name: str) -> dict[str, float]:
         """The baseline's metrics on a split with labels; none where it is not evaluated, or nothing is trained on."""

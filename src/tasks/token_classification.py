@@ -52,6 +52,10 @@ class NerConfig(FinetuneConfig):
         "columns: a word and its tag a line; lines: words, TAB, tags; names: a table of texts and entity mentions",
         choices=("auto", *FORMATS),
     )
+    train_data_file_path: str = option(
+        "", "features of the training sentences that are ready: DIR/NAME.mindrecord", on_resume=SAME_PLACE
+    )
+    eval_data_file_path: str = option("", "features of the development sentences, likewise", on_resume=SAME_PLACE)
     dev_ratio: float = option(0.1, "share split off for development", above=0, below=1)
     text_column: str = option("review", "names: column of the text, its name or its number from 1")
     name_column: str = option("dish_name", "names: column of an entity mention in the text, or empty")
@@ -66,7 +70,11 @@ class NerConfig(FinetuneConfig):
 
 
 class NerTask(Task):
-    """Entities in sentences."""
+    """Entities in sentences.
+
+    Attributes:
+        from_names: whether the training file is a table of texts, which are split into words here.
+    """
 
     kind = "token_classification"
     pairs = False
@@ -82,6 +90,7 @@ class NerTask(Task):
             self.dev_split = choose_dev_split(config.dev_ratio, config.seed, known)
         columns = EntityColumns(config.text_column, config.name_column, config.name_label)
         training = self.files.get(TRAIN)
+        self.from_names = training is not None and find_format(training, config.data_format, columns) == "names"
         self._read_file = cache(
             lambda file, labelled: read_sentences(file, config.data_format, columns, labelled, training)
         )
@@ -89,7 +98,7 @@ class NerTask(Task):
         self.spec = TOKEN_CLASSIFICATION
         if config.do_train:
             words = (word for sentence in self.read(TRAIN) for word in sentence.words)
-            words_are_characters = not self._from_names() and splits_characters(words)
+            words_are_characters = not self.from_names and splits_characters(words)
         else:
             words_are_characters = isinstance(known, EntityInfo) and known.words_are_characters
         self.task_info = self.spec.info(
@@ -103,14 +112,9 @@ class NerTask(Task):
 
     def _text_columns(self) -> dict[str, str]:
         """The text column's name in training, where the columns have names."""
-        if not self.config.do_train or not self._from_names():
+        if not self.config.do_train or not self.from_names:
             return {}
         return {"text": read_table(self.files[TRAIN]).name_of(self.config.text_column)}
-
-    def _from_names(self) -> bool:
-        """Whether the training file is a table of texts, which are split into words here."""
-        file = self.files.get(TRAIN)
-        return file is not None and find_format(file, self.config.data_format) == "names"
 
     def _find_labels(self) -> list[str]:
         config = self.config
