@@ -93,14 +93,18 @@ class Predictor:
 
     def _answer(self, items: list[Any]) -> list[Record]:
         features = self._answerer.features(items)
+        if features.values["segment_ids"].values.max() >= self.architecture.type_vocab_size:
+            return self._refuse(items, "the model has type_vocab_size 1: it takes no second text")
         outputs = self._run(features)
         if not are_finite(outputs):
-            if len(items) > 1:  # one record's fault is not to be the others'
-                return [answer for item in items for answer in self._answer([item])]
-            return [{"error": "the network's outputs are not finite: its weights may be damaged"}]
+            return self._refuse(items, "the network's outputs are not finite: its weights may be damaged")
         answers = self._answerer.answers(items, features, outputs)
         truncated = features.arrays.get("truncated", np.zeros(len(items), bool))
         return [answer | ({"truncated": True} if cut else {}) for answer, cut in zip(answers, truncated, strict=True)]
+
+    def _refuse(self, items: list[Any], error: str) -> list[Record]:
+        """The error of a single item; several are answered one by one, because one's fault is not to be the others'."""
+        return [answer for item in items for answer in self._answer([item])] if len(items) > 1 else [{"error": error}]
 
     def _run(self, features: Features) -> dict[str, Any]:
         """The network's outputs for all rows, batched by length."""
