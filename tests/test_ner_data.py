@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import openpyxl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -69,6 +70,16 @@ def test_columns_with_a_word_that_is_a_space(tmp_path: Path) -> None:
 def test_a_table_of_names_is_known_by_its_header(tmp_path: Path) -> None:
     text = "name\treview\tdish_name\nAnn\tFried rice again.\tfried rice\n"
     assert tagged(read_sentences(write(tmp_path / "train.tsv", text), "auto", NAMES)) == [
+        ("Fried rice again .", "B-DISH I-DISH O O")
+    ]
+
+
+def test_a_table_of_names_may_be_a_workbook(tmp_path: Path) -> None:
+    book = openpyxl.Workbook()
+    for row in (["review", "dish_name"], ["Fried rice again.", "fried rice"]):
+        book.active.append(row)
+    book.save(tmp_path / "train.xlsx")
+    assert tagged(read_sentences(tmp_path / "train.xlsx", "auto", NAMES)) == [
         ("Fried rice again .", "B-DISH I-DISH O O")
     ]
 

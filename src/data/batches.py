@@ -160,11 +160,10 @@ class FeatureDataset:
         loading = self.loading
         random = loading.random(epoch) if loading.shuffle else None
         lengths, drop = self.records.lengths, not loading.evaluation
-        order = (
-            random.permutation(self.num_rows)
-            if random
-            else np.roll(np.arange(self.num_rows), -rows_before(epoch, self))
-        )
+        if random:
+            order = random.permutation(self.num_rows)
+        else:
+            order = np.roll(np.arange(self.num_rows), -rows_before(epoch, self))
         if loading.packing:
             rows = self._of_rank(deal_rows(lengths, loading.rows_at_once, order, drop, random, loading.rank_size))
             tokens = np.where(rows < 0, 0, lengths[rows]).sum(1)

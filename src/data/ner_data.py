@@ -122,8 +122,9 @@ def find_format(
     """The one of FORMATS that a file has, by its name and its lines where data_format does not say."""
     if data_format != "auto":
         return data_format
-    header = next(iter(read_lines(path)), "").rstrip("\r\n").split("\t")
-    if path.suffix.lower() in _TEXT_TABLES or {names.text, names.name} <= {*header}:
+    if path.suffix.lower() in _TEXT_TABLES:
+        return "names"
+    if {names.text, names.name} <= {*next(iter(read_lines(path)), "").rstrip("\r\n").split("\t")}:
         return "names"
     words = (text.partition("\t")[0].strip() for text in read_lines(path) if "\t" in text)
     if any(" " in several for several in words):
