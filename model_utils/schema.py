@@ -258,8 +258,8 @@ def _sentence(error: ValidationError, kind: type[Config], origin: str = "", mark
             kind = section_kind(kind.model_fields[parent])
     path = f"{prefix[:-1]}[{name}]" if item else f"{prefix}{name}"
     if first["type"] in ("extra_forbidden", "invalid_key"):
-        known = dict.fromkeys([*(prefix + field for field in kind.model_fields), *dict(leaves_of(kind, prefix))])
-        return ConfigError(unknown_key(path, list(known), origin or kind.__name__))
+        known = [*(prefix + field for field in kind.model_fields), *dict(leaves_of(kind, prefix))]
+        return ConfigError(unknown_key(path, known, origin or kind.__name__))
     place = f"{origin}: " if origin else ""
     allowed = "a mapping of keys" if item or is_section(kind.model_fields[name]) else None
     allowed = allowed or describe_allowed(kind.model_fields[name])
@@ -286,13 +286,11 @@ def merge(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
 
 
 def unknown_key(key: str, known: Sequence[str], origin: str) -> str:
-    """The sentence for a key that does not exist, with those that may be meant."""
-    key = key[:200]
+    """The sentence for a key that does not exist, with those that may be meant; `known` may name one twice."""
+    key, known = key[:200], list(dict.fromkeys(known))
     more = f" and {len(known) - 20} more, which --help lists" if len(known) > 20 else ""
     meant = _meant(key, known)
-    advice = f"did you mean {' or '.join(filter(None, (', '.join(meant[:-1]), *meant[-1:])))}?"
-    if not meant:
-        advice = f"known are {', '.join(known[:20])}{more}"
+    advice = f"did you mean {' or '.join(meant)}?" if meant else f"known are {', '.join(known[:20])}{more}"
     return f"{origin}: {key} is not a key; {advice}"
 
 
@@ -363,7 +361,7 @@ def _read_file(kind: type[Config], path: str) -> dict[str, Any]:
     known = [key for owner in owners for key in owner.model_fields]
     for key in tree:
         if key not in known:
-            raise ConfigError(unknown_key(str(key), list(dict.fromkeys([*known, *dict(leaves_of(kind))])), path))
+            raise ConfigError(unknown_key(str(key), [*known, *dict(leaves_of(kind))], path))
     return own
 
 

@@ -145,11 +145,9 @@ def find_splits(data_dir: str, named: Mapping[str, str], endings: Sequence[str] 
             splits[split] = found[0]
     if not splits:
         allowed = "" if endings is None else f", as {', '.join('train' + ending for ending in endings)}"
-        there = ", ".join(path.name for path in files[:_SHOWN] if path.is_file()) or "no other such file"
-        raise DataError(
-            f"{folder} holds no file named train, dev or test{allowed}, but {there}: name files with --train_file, "
-            "--dev_file, --test_file"
-        )
+        others = ", ".join(path.name for path in files[:_SHOWN] if path.is_file())
+        advice = f"; name files with --train_file, --dev_file, --test_file: {others}" if others else ""
+        raise DataError(f"{folder} holds no file named train, dev or test{allowed}{advice}")
     return splits
 
 

@@ -221,7 +221,7 @@ def test_phases_are_as_the_rest_where_they_say_nothing(tmp_path: Path) -> None:
         (
             "",
             ["--learning_rate", "1"],
-            "--learning_rate is not a key; did you mean --optimizer_cfg.AdamWeightDecay.learning_rate, "
+            "--learning_rate is not a key; did you mean --optimizer_cfg.AdamWeightDecay.learning_rate or "
             "--optimizer_cfg.Lamb.learning_rate or --optimizer_cfg.Adam.learning_rate?",
         ),
         ("weight_decay: 0.1", [], "did you mean optimizer_cfg.AdamWeightDecay.weight_decay or optimizer_cfg.Lamb."),

@@ -91,7 +91,7 @@ class Answerer(ABC):
                 known = " and ".join(self.texts) or "texts with fixed names"
                 raise ConfigError(f"{key} is {column}, but records of the model's task, {task_info.task}, have {known}")
         self._given = dict(zip(self.texts, text_columns, strict=False))
-        self._warned = False  # of a text that training did not have
+        self._told_of_left_out = False  # of a text that training did not have
 
     def text(self, record: Record, key: str, needed: bool = True) -> str:
         """One of `texts`, whatever its key in the record is; raises as text_of."""
@@ -99,8 +99,8 @@ class Answerer(ABC):
             return text_of(record, self._given[key])
         trained = self.task_info.text_columns
         if not needed and trained and key not in trained:
-            if record.get(key) and not self._warned and key not in trained.values():
-                self._warned = True
+            if record.get(key) and not self._told_of_left_out and key not in trained.values():
+                self._told_of_left_out = True
                 logger.warning(
                     f"a record has {key}, which the texts that the model was trained on had not: it is left out unless "
                     f"{key}_column names it"
