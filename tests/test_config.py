@@ -533,6 +533,11 @@ def test_epochs_beside_a_number_of_updates_are_refused() -> None:
     with pytest.raises(ConfigError, match="epoch_size is 40, which means nothing while train_steps is 10000"):
         load_config(PretrainConfig, words)
     assert load_config(PretrainConfig, [*words, "--train_steps", "0"]).epoch_size == 40
+    words = ["--config_path", "recipes/race.yaml", "--data_dir", "d", "--save_finetune_checkpoint_path", "r"]
+    assert load_config(RaceConfig, words).train_steps == 12000
+    with pytest.raises(ConfigError, match="epoch_num is 1, which means nothing while train_steps is 12000"):
+        load_config(RaceConfig, [*words, "--epoch_num", "1"])
+    assert load_config(RaceConfig, [*words, "--epoch_num", "1", "--train_steps", "0"]).epoch_num == 1
 
 
 @pytest.mark.parametrize(

@@ -82,8 +82,8 @@ class FinetuneConfig(TrainingConfig):
     )
 
     # Length and batch size.
-    epoch_num: int = option(3, "epochs", minimum=1, maximum=EPOCHS)
-    train_steps: int = option(0, "updates; above 0 it wins over epoch_num", minimum=-1, maximum=UPDATES)
+    epoch_num: int = option(3, "epochs, where train_steps does not say the length", minimum=1, maximum=EPOCHS)
+    train_steps: int = option(0, "updates; 0 or -1: as many as epoch_num epochs have", minimum=-1, maximum=UPDATES)
     train_batch_size: int = option(32, "examples of a device and micro-batch", minimum=1, maximum=ROWS)
     eval_batch_size: int = option(
         32,
@@ -132,6 +132,7 @@ class FinetuneConfig(TrainingConfig):
 
     def validate(self) -> None:
         super().validate()
+        self.check_epochs("epoch_num")
         for key in ("train_data_file_path", "eval_data_file_path"):
             path = getattr(self, key)
             if path and not self.reads_tfrecords and not path.endswith(SUFFIX):

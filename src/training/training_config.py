@@ -203,6 +203,15 @@ class TrainingConfig(ArchitectureConfig):
         """The chosen optimizer's name and settings."""
         return self.optimizer_cfg.settings() | {"warmup_ratio": self.warmup_ratio}
 
+    def check_epochs(self, key: str) -> None:
+        """ConfigError where the key that has the epochs is given beside a number of updates, which wins."""
+        epochs = getattr(self, key)
+        if self.train_steps > 0 and epochs != type(self).model_fields[key].default:
+            raise ConfigError(
+                f"{key} is {epochs}, which means nothing while train_steps is {self.train_steps}: give train_steps 0 "
+                "as well"
+            )
+
     def validate(self) -> None:
         self.check_architecture(self.load_checkpoint_path)
         chosen = self.optimizer_settings()
@@ -299,11 +308,7 @@ class PretrainConfig(TrainingConfig):
                 f"train_steps is {self.train_steps}, but the run has phases, which are shares of its updates: give "
                 "their number"
             )
-        if self.train_steps > 0 and self.epoch_size != 1:
-            raise ConfigError(
-                f"epoch_size is {self.epoch_size}, which means nothing while train_steps is {self.train_steps}: give "
-                "train_steps 0 as well"
-            )
+        self.check_epochs("epoch_size")
         if self.eval_steps and not self.eval_data_dir:
             raise ConfigError(f"eval_steps is {self.eval_steps}, but eval_data_dir names no examples to evaluate on")
         if not self.eval_steps and (self.eval_data_dir or self.eval_batches):

@@ -49,9 +49,9 @@ def classifier_arguments(data: Path, run: Path | None, **changes: Any) -> list[s
         "vocab_file_path": data / "vocab.txt",
         "feature_dir": data / "features",
         "train_batch_size": 16,
-        "epoch_num": 10,
         "max_seq_length": 32,
         "optimizer_cfg.AdamWeightDecay.learning_rate": 0.005,
+        **({} if "train_steps" in changes else {"epoch_num": 10}),
         **({"save_finetune_checkpoint_path": run} if run else {}),
     }
     return arguments(MODEL, settings | changes)
