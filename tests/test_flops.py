@@ -53,3 +53,13 @@ def test_the_speed_of_products_is_their_operations_by_their_time(monkeypatch: py
     size = 2 * flops.BLOCK  # half a second is long enough
     assert utilisation.peak == matmul_flops_per_second(BASE) == 2 * size**3 / 0.5
     assert utilisation.mfu(size**3) == 0.25
+
+
+def test_a_device_that_was_busy_when_it_was_measured_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    speeds = iter([1e9, 5e9, 3e9])
+    monkeypatch.setattr(flops, "matmul_flops_per_second", lambda _: next(speeds))
+    utilisation = Utilisation(BASE)
+    utilisation.measure_device()
+    assert utilisation.mfu(0.8e9) == 0.8
+    assert utilisation.mfu(2e9) == utilisation.mfu(2e9) == 0.4
+    assert utilisation.mfu(6e9) == 1.2 and utilisation.peak == 5e9

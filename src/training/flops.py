@@ -58,8 +58,8 @@ class Utilisation:
         self.peak = 0.0
 
     def measure_device(self) -> None:
-        """Find out what mfu is a share of, in about half a second."""
-        self.peak = matmul_flops_per_second(self.config)
+        """Find out what mfu is a share of, in about half a second: the most that was measured so far."""
+        self.peak = max(self.peak, matmul_flops_per_second(self.config))
 
     def flops(self, batch: dict[str, np.ndarray]) -> float:
         """Operations of a micro-batch: input_mask (B, L), and masked_lm_positions (B, P) where tokens are predicted.
@@ -76,7 +76,9 @@ class Utilisation:
         return 3 * forward_flops(self.config, *size, predictions, reads_tokens=self.reads_tokens)
 
     def mfu(self, flops_per_second: float) -> float:
-        """Share of the device's speed that training reaches."""
+        """Share of the device's speed that training reaches; above 1, something else had the device meanwhile."""
+        if flops_per_second > self.peak:
+            self.measure_device()
         return flops_per_second / self.peak
 
 

@@ -388,6 +388,8 @@ class Trainer:
             return
         examples, tokens = recent.per_second(recent.examples), recent.per_second(recent.tokens)
         flops, rate = recent.per_second(recent.flops), self.since_start.per_second(self.since_start.updates)
+        with self.clock.paused():  # the device may be measured again
+            mfu = self.utilisation.mfu(flops) if self.utilisation and flops else None
         record = {
             "step": step,
             "epoch": self.phases.epochs(step),
@@ -397,7 +399,7 @@ class Trainer:
             "skipped_steps": self.skipped_steps,
             "examples_per_s": examples and examples * self.ranks.size,
             "tokens_per_s": tokens and tokens * self.ranks.size,
-            "mfu": self.utilisation.mfu(flops) if self.utilisation and flops else None,
+            "mfu": mfu,
             "eta_s": rate and self.progress.seconds_left(step, rate),
         }
         for name, value in (evaluation or {}).items():
