@@ -76,7 +76,10 @@ class Utilisation:
         return 3 * forward_flops(self.config, *size, predictions, reads_tokens=self.reads_tokens)
 
     def mfu(self, flops_per_second: float) -> float:
-        """Share of the device's speed that training reaches; above 1, something else had the device meanwhile."""
+        """Share of the device's speed that training reaches.
+
+        A device that seems slower than the training was busy when it was measured, and is measured again.
+        """
         if flops_per_second > self.peak:
             self.measure_device()
         return flops_per_second / self.peak
