@@ -1,7 +1,8 @@
 """One epoch of fine-tuning from raw text to metrics, here and with transformers: python -m benchmarks.finetune.
 
 Both sides start from the same weights, which are random, as whole commands in turn; this project makes its features
-anew each time.
+anew each time. Seven turns take hours: each is kept in `--output` as soon as it is done, and the same command again
+goes on with those that are missing.
 """
 
 import logging
@@ -10,12 +11,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.commands import measure_in_turns, run_command
+from benchmarks.commands import measure_in_turns, read_result, run_command, write_result
+from benchmarks.machine import machine_facts
 from benchmarks.random_model import random_models
 from benchmarks.transformers_finetuning import LABELS, SQUAD, TEXTS, TransformersConfig
 from model_utils.config import run_main
+from model_utils.errors import ConfigError
 from model_utils.json_files import read_object
-from model_utils.schema import Config, option
+from model_utils.schema import ANY, Config, option
 from src.albert_config import PRESETS
 from src.tasks.classification import ClassifierConfig
 from src.tasks.finetune_config import FinetuneConfig
@@ -26,6 +29,7 @@ OURS = "this project"
 PADDINGS = ("longest", "max_length")  # of transformers
 METRIC = {SQUAD: "f1"}  # else accuracy
 RATE = 5e-5
+SAME_MACHINE = ("cpu", "cores", "omp_num_threads")  # facts that all turns of a file share
 
 
 class FinetuneBenchmarkConfig(Config):
@@ -38,8 +42,8 @@ class FinetuneBenchmarkConfig(Config):
     spm_model_file: str = option("", "vocabulary", required=True)
     max_length: int = option(128, "tokens of a row", minimum=8)
     batch_size: int = option(32, "rows of a batch", minimum=1)
-    rounds: int = option(7, "turns of each side", minimum=1)
-    output: str = option("", "JSON file for the figures; empty: none")
+    rounds: int = option(7, "turns of each side", minimum=1, on_resume=ANY)
+    output: str = option("", "JSON file for the figures, those of earlier turns among them; empty: none", on_resume=ANY)
 
 
 class Sides:
@@ -104,16 +108,35 @@ class Sides:
 
 def compare(config: FinetuneBenchmarkConfig, folder: Path) -> dict[str, Any]:
     """The figures of all sides."""
-    sides = Sides(config, folder)
-    runs: dict[str, list[tuple[float, float]]] = {OURS: [], **{padding: [] for padding in PADDINGS}}
-    for _ in range(config.rounds):
-        runs[OURS].append(sides.ours())
-        for padding in PADDINGS:
-            runs[padding].append(sides.theirs(padding))
+    sides, machine = Sides(config, folder), machine_facts()
+    turns = kept_turns(config, machine) if config.output else []
+    while len(turns) < config.rounds:
+        turns.append({OURS: sides.ours(), **{padding: sides.theirs(padding) for padding in PADDINGS}})
+        if config.output:
+            write_result(Path(config.output), config, turns=turns, machine=machine)
     return {
-        "seconds": {name: [seconds for seconds, _ in each] for name, each in runs.items()},
-        "metrics": {name: [metric for _, metric in each] for name, each in runs.items()},
+        "turns": turns,
+        "seconds": {name: [turn[name][0] for turn in turns] for name in turns[0]},
+        "metrics": {name: [turn[name][1] for turn in turns] for name in turns[0]},
     }
+
+
+def kept_turns(config: FinetuneBenchmarkConfig, machine: dict[str, Any]) -> list[dict[str, tuple[float, float]]]:
+    """Seconds and metrics by side, of each turn that an earlier attempt has kept in `output`.
+
+    Raises:
+        ConfigError: it had another configuration, or another machine.
+    """
+    kept = read_result(Path(config.output), config)
+    if kept is None:
+        return []
+    for fact in SAME_MACHINE:
+        if (there := kept["machine"][fact]) != (here := machine[fact]):
+            raise ConfigError(
+                f"{config.output} has turns of another machine: {fact} is {there!r} there and {here!r} here; choose "
+                "another --output"
+            )
+    return kept["turns"]
 
 
 def report(figures: dict[str, Any]) -> str:

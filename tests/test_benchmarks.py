@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import commands, products, squad_features
+from benchmarks import commands, finetune, products, squad_features
 from benchmarks.contest import Contest, Side, conclude
 from benchmarks.predict import PredictionConfig
 from benchmarks.train_step import TrainStepConfig
@@ -120,6 +120,43 @@ def test_the_report_of_a_contest(
     assert ours.split()[-8:] == ["2", "s", "1", "s", "3.00", "50", "2.0", "0.500"]
     assert theirs.endswith("0.250  2.000 (minimum 3.000)")
     assert json.loads((tmp_path / "figures.json").read_text())["sides"][1]["seconds"] == [4.0, 3.0, 5.0]
+
+
+def test_turns_of_fine_tuning_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Counted:
+        """Sides whose seconds count the commands; the fifth one fails."""
+
+        done, fails = 0, True
+
+        def __init__(self, *_: object) -> None:
+            pass
+
+        def ours(self) -> tuple[float, float]:
+            Counted.done += 1
+            if Counted.done == 5 and Counted.fails:
+                raise UserError("stopped")
+            return Counted.done, 0.5
+
+        def theirs(self, padding: str) -> tuple[float, float]:
+            return self.ours()
+
+    machine = {"cpu": "A", "cores": 2, "omp_num_threads": "", "matrix_product_gflops": 100.0}
+    monkeypatch.setattr(finetune, "Sides", Counted)
+    monkeypatch.setattr(finetune, "machine_facts", lambda: machine)
+    file = tmp_path / "figures.json"
+    config = finetune.FinetuneBenchmarkConfig(train="t", dev="d", spm_model_file="v", rounds=2, output=file)
+    with pytest.raises(UserError, match="stopped"):
+        finetune.compare(config, tmp_path)
+    Counted.fails = False
+    machine["matrix_product_gflops"] = 101.0  # which differs from time to time
+    figures = finetune.compare(config.replace(rounds=3), tmp_path)
+    assert list(figures["seconds"].values()) == [[1, 6, 9], [2, 7, 10], [3, 8, 11]]
+    assert finetune.compare(config, tmp_path)["seconds"] == figures["seconds"] and Counted.done == 11
+    with pytest.raises(ConfigError, match="batch_size is 32 there and 8 here"):
+        finetune.compare(config.replace(batch_size=8), tmp_path)
+    machine["cores"] = 4
+    with pytest.raises(ConfigError, match="turns of another machine: cores is 2 there and 4 here"):
+        finetune.compare(config, tmp_path)
 
 
 def test_others_are_compared_on_the_cpu_only() -> None:
