@@ -125,11 +125,13 @@ def kept_turns(config: FinetuneBenchmarkConfig, machine: dict[str, Any]) -> list
     """Seconds and metrics by side, of each turn that an earlier attempt has kept in `output`.
 
     Raises:
-        ConfigError: it had another configuration, or another machine.
+        ConfigError: it had another configuration, machine, or version of this benchmark.
     """
     kept = read_result(Path(config.output), config)
     if kept is None:
         return []
+    if "turns" not in kept:
+        raise ConfigError(f"{config.output} has figures without turns, of an earlier version; choose another --output")
     for fact in SAME_MACHINE:
         if (there := kept["machine"][fact]) != (here := machine[fact]):
             raise ConfigError(

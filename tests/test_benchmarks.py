@@ -157,6 +157,9 @@ def test_turns_of_fine_tuning_are_kept(tmp_path: Path, monkeypatch: pytest.Monke
     machine["cores"] = 4
     with pytest.raises(ConfigError, match="turns of another machine: cores is 2 there and 4 here"):
         finetune.compare(config, tmp_path)
+    commands.write_result(file, config, seconds={})
+    with pytest.raises(ConfigError, match="figures without turns, of an earlier version"):
+        finetune.compare(config, tmp_path)
 
 
 def test_others_are_compared_on_the_cpu_only() -> None:
