@@ -36,6 +36,7 @@ from tests.helpers.classifier_run import (
 from tests.helpers.finetune_arguments import arguments
 from tests.helpers.folder_state import folder_state
 from tests.helpers.tfrecord_files import tf_row, write_tfrecord
+from tests.helpers.trained_folders import head_of, make_folder
 
 
 @pytest.fixture(scope="module")
@@ -233,6 +234,31 @@ def test_weights_of_another_head_are_refused(data: Path, run: Path, tmp_path: Pa
     config = config.replace(label_list=(), albert_cfg=config.albert_cfg.replace(num_attention_heads=1))
     with pytest.raises(CheckpointError, match=r"trained with num_attention_heads \d+, here it is 1: leave out"):
         run_classifier.main(config)
+
+
+def test_weights_of_another_task_are_refused_by_their_task(data: Path, tmp_path: Path) -> None:
+    """Whatever the options say of labels, and before any text is read."""
+    weights = make_folder(tmp_path / "weights", "squad_v1")
+    config = config_of(
+        data,
+        None,
+        do_train=False,
+        load_finetune_checkpoint_path=weights,
+        vocab_file_path="",
+        output_path=tmp_path,
+        data_dir=tmp_path / "nowhere",
+    )
+    with pytest.raises(CheckpointError, match="another head: task is squad_v1, needed is classification or regression"):
+        run_classifier.main(config)
+
+
+def test_weights_say_that_the_task_is_a_regression(data: Path, tmp_path: Path) -> None:
+    config = config_of(data, None, do_train=False, load_finetune_checkpoint_path=tmp_path)
+    task = ClassifierTask(config, find_tokenizer(config), head_of("regression"))
+    assert task.regression and task.task_info.task == "regression" and task.method == "spearman_correlation"
+    assert not ClassifierTask(config, find_tokenizer(config), head_of("classification", "bad", "good")).regression
+    with pytest.raises(ConfigError, match="num_class above 1 and label_list mean nothing here: the task is a regress"):
+        ClassifierTask(config.replace(num_class=2), find_tokenizer(config), head_of("regression"))
 
 
 @pytest.mark.parametrize(

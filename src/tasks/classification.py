@@ -127,7 +127,8 @@ class ClassifierTask(Task):
         self.examples = GlueExamples(config) if self.glue else CustomExamples(config, known)
         self.dev_splits, self.test_splits = self.examples.dev_splits, self.examples.test_splits
         self.pairs = bool(self.examples.columns.text_b)
-        self.regression = not self.glue.labels if self.glue else config.num_class == 1
+        of_scores = known is not None and known.task == REGRESSION.name
+        self.regression = not self.glue.labels if self.glue else config.num_class == 1 or of_scores
         if self.regression and (config.num_class > 1 or config.label_list):
             raise ConfigError("num_class above 1 and label_list mean nothing here: the task is a regression of scores")
         self.labels = [] if self.regression else self._find_labels()

@@ -22,6 +22,7 @@ from src.checkpoint_files import check_network, find_checkpoint, folder_of, load
 from src.data.feature_cache import TRAIN
 from src.finetune_eval_model import AnsweringNetwork, PackedNetwork
 from src.model_folder import TASK_FILE, ModelFolder, calibrate, load_tokenizer, read_task_info
+from src.tasks import TASKS
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.spec import EvaluationResult, Task
 from src.tasks.task_data import TaskData
@@ -51,7 +52,7 @@ def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
     where = config.device_target, config.device_id, config.distribute, config.device_num
     device = setup_device(*where, config.seed, config.compute_type, config.fused_layers, config.threads)
     tokenizer = find_tokenizer(config)
-    known = None if config.do_train else read_task_info(Path(config.load_finetune_checkpoint_path))
+    known = None if config.do_train else evaluated_task(config)
     work = Finetuning(config, device, tokenizer, make_task(config, tokenizer, known))
     if not config.do_train:
         if config.dry_run:
@@ -105,6 +106,28 @@ def find_tokenizer(config: FinetuneConfig) -> FullTokenizer:
     if config.load_checkpoint_path:
         return load_tokenizer(Path(config.load_checkpoint_path), *vocabulary)
     return build_tokenizer(*vocabulary)
+
+
+def evaluated_task(config: FinetuneConfig) -> TaskInfo:
+    """What task.json of the weights to evaluate says; a CheckpointError where they are of no task of this script."""
+    weights = Path(config.load_finetune_checkpoint_path)
+    known = task_info_of(weights)
+    needed = [name for name, spec in TASKS.items() if spec.config is type(config)]
+    if known.task not in needed:
+        raise another_head(weights, "task", known.task, " or ".join(needed))
+    return known
+
+
+def task_info_of(weights: Path) -> TaskInfo:
+    """What task.json of fine-tuned weights says; a CheckpointError where there is none."""
+    found = read_task_info(weights)
+    if found is None:
+        raise CheckpointError(f"{weights} holds no fine-tuned weights: no {TASK_FILE} lies there")
+    return found
+
+
+def another_head(weights: Path, key: str, theirs: Any, needed: Any) -> CheckpointError:
+    return CheckpointError(f"{weights} was fine-tuned for another head: {key} is {theirs}, needed is {needed}")
 
 
 def summarise(results: list[dict[str, float]]) -> dict[str, dict[str, float]]:
@@ -313,16 +336,12 @@ class Finetuning:
 
     def check_task(self, weights: Path) -> TaskInfo:
         """task.json of weights, whose task and labels must be ours (CheckpointError); what else differs is logged."""
-        found = read_task_info(weights)
-        if found is None:
-            raise CheckpointError(f"{weights} holds no fine-tuned weights: no {TASK_FILE} lies there")
+        found = task_info_of(weights)
         theirs = found.stated()
         for key, value in self.task.task_info.stated().items():
             if theirs.get(key, value) == value:
                 continue
             if key in ("task", "labels"):
-                raise CheckpointError(
-                    f"{weights} was fine-tuned for another head: {key} is {theirs[key]}, needed is {value}"
-                )
+                raise another_head(weights, key, theirs[key], value)
             logger.info(f"{key} is {value} here, and {theirs[key]} in the {TASK_FILE} of {weights}")
         return found
