@@ -74,7 +74,8 @@ def read_examples(
     Args:
         labelled: every row must have its texts and a label. Otherwise labels are read where there are any, and a row
             with an empty text stays: every row of a test set is to be predicted.
-        skipped: takes the error sentences of bad rows, which are left out; None: the first one is raised.
+        skipped: takes the error sentences of broken rows, which are left out, while one with an empty text stays; None:
+            the first sentence is raised.
 
     Raises:
         DataError: the file cannot be read, lacks a column or has no rows; a row is not as it must be.
@@ -88,12 +89,13 @@ def read_examples(
         logger.info(
             f"{path}: its first line is taken for the header ({', '.join(table.names)[:200]}), see column_names"
         )
+    first_needed = 0 if skipped is None else len(wanted) - 1
     examples = []
     for line, row in table.rows:
         try:
             texts = [text.strip() for text in table.pick(line, row, places)]
-            if labelled and "" in texts:
-                empty = wanted[texts.index("")]
+            if labelled and "" in texts[first_needed:]:
+                empty = wanted[texts.index("", first_needed)]
                 raise DataError(f"{path}: line {line} is empty in column {empty!r}; fill it or remove the row")
         except DataError as error:
             if skipped is None:

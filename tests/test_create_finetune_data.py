@@ -103,9 +103,9 @@ def test_training_rows_need_text_and_label(tmp_path, text, message):
 
 def test_rows_may_be_skipped_with_a_reason(tmp_path):
     skipped = []
-    path = write(tmp_path / "a.tsv", "text_a\tlabel\na\t1\n\t0\nb\nc\t0\n")
-    assert [each.line for each in read_examples(path, CHINESE, skipped=skipped)] == [2, 5]
-    assert len(skipped) == 2 and "line 3" in skipped[0] and "line 4" in skipped[1]
+    path = write(tmp_path / "a.tsv", "text_a\tlabel\na\t1\n\t0\nb\nc\t\nd\t0\n")
+    assert [each.line for each in read_examples(path, CHINESE, skipped=skipped)] == [2, 3, 6]
+    assert len(skipped) == 2 and "line 4 has 1 column" in skipped[0] and "line 5 is empty in column 'label'" in skipped[1]
 
 
 def test_files_of_positive_and_negative_texts(tmp_path):

@@ -188,7 +188,9 @@ def test_real_files(shared, task, split, texts, labels):
 # --- what is wrong ---
 
 
-def test_broken_rows_of_qqp_are_left_out_and_counted(tmp_path, capsys):
+@pytest.mark.parametrize("split", ["train", "dev"])
+def test_broken_rows_of_qqp_are_left_out_and_counted(tmp_path, capsys, split):
+    """As google does; empty questions stay."""
     rows = [
         "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate",
         "1\t3\t4\tWhy?\tWhy not?\t0",
@@ -197,10 +199,15 @@ def test_broken_rows_of_qqp_are_left_out_and_counted(tmp_path, capsys):
         "3\t7\t8\tWho?\t\t0",
         "4\t9\t10\tWhen?\tWhen is it?\t1",
     ]
-    write(tmp_path / "QQP/train.tsv", "\n".join(rows) + "\n")
-    assert [example.line for example in read_glue("qqp", tmp_path, "train")] == [2, 6]
+    write(tmp_path / f"QQP/{split}.tsv", "\n".join(rows) + "\n")
+    examples = read_glue("qqp", tmp_path, split)
+    assert [(one.line, one.text_a, one.text_b, one.label) for one in examples] == [
+        (2, "Why?", "Why not?", "0"),
+        (5, "Who?", "", "0"),
+        (6, "When?", "When is it?", "1"),
+    ]
     (sentence,) = capsys.readouterr().out.splitlines()
-    assert sentence.startswith("left out 3 broken row(s) of 5; the first one: ")
+    assert sentence.startswith("left out 2 broken row(s) of 5; the first one: ")
     assert "line 3 has 4 column(s), expected are 6" in sentence
 
 

@@ -28,7 +28,7 @@ class GlueTask:
     labels: by id; none: regression.
     metric: the official one, of src/assessment_method.py.
     submissions: files for GLUE's server, by split.
-    skip_broken_rows: leave out, and count, rows of train and dev that are not as they must be.
+    skip_broken_rows: leave out, and count, rows of train and dev that lack columns or a label; empty texts stay.
     """
 
     folder: str
@@ -62,7 +62,8 @@ GLUE_TASKS = {
     ),
     "sst-2": GlueTask("SST-2", TextColumns("sentence"), ("0", "1"), {"test": "SST-2.tsv"}),
     "mrpc": GlueTask("MRPC", TextColumns("#1 String", "#2 String", "Quality"), ("0", "1"), {"test": "MRPC.tsv"}, "f1"),
-    # The published train.tsv has rows that are broken in two; google leaves them out, too.
+    # The published train.tsv has rows that are broken in two, which google leaves out, too, and empty questions, which
+    # it keeps.
     "qqp": GlueTask(
         "QQP",
         TextColumns("question1", "question2", "is_duplicate"),
