@@ -67,6 +67,22 @@ def test_columns_with_a_word_that_is_a_space(tmp_path: Path) -> None:
         read_sentences(write(tmp_path / "train.txt", text), "auto", NAMES)
 
 
+def test_one_stray_tab_or_space_makes_no_lines_of_columns(tmp_path: Path) -> None:
+    sentences = read_sentences(write(tmp_path / "train.txt", "EU B-ORG \nx O\t\n"), "auto", NAMES)
+    assert tagged(sentences) == [("EU x", "B-ORG O")]
+    file = write(tmp_path / "dev.txt", "EU\tB-ORG\n1 1/2\tO\nrises\tO\n")
+    with pytest.raises(DataError, match=r"line 2 has 3 column\(s\), expected are 2, as above; the format was guessed"):
+        read_sentences(file, "auto", NAMES)
+
+
+def test_sentences_of_single_words_do_not_hide_that_lines_are_sentences(tmp_path: Path) -> None:
+    file = write(tmp_path / "train.bmes", "好\tO\n是\tO\n吴 重\tB-NAME E-NAME\n好 好\tO\n")
+    with pytest.raises(DataError, match=r"line 4 has 2 words and 1 tags; .* to be lines, --data_format names another"):
+        read_sentences(file, "auto", NAMES)
+    with pytest.raises(DataError, match=r"line 4 has 2 words and 1 tags$"):
+        read_sentences(file, "lines", NAMES)
+
+
 def test_a_table_of_names_is_known_by_its_header(tmp_path: Path) -> None:
     text = "name\treview\tdish_name\nAnn\tFried rice again.\tfried rice\n"
     assert tagged(read_sentences(write(tmp_path / "train.tsv", text), "auto", NAMES)) == [

@@ -82,22 +82,23 @@ def read_sentences(
 
     Args:
         data_format: one of FORMATS, or "auto": names for csv, jsonl, xls and xlsx and where the first line has their
-            columns, lines where a TAB follows several words, else columns. A file that has no TAB because it is without
-            tags is as the training file is; where that is not known, its lines are sentences if they have unlike
-            numbers of words and most end in no tag.
+            columns, lines where several words, a TAB and as many tags make some line, or several words and a TAB every
+            line, else columns. A file that has no TAB because it is without tags is as the training file is; where that
+            is not known, its lines are sentences if they have unlike numbers of words and most end in no tag.
         labelled: every word must have a tag. Otherwise tags are read where all sentences have some.
 
     Raises:
         DataError: the file cannot be read, is of another form (names the line), holds no sentences, or some words have
             what is no tag.
     """
-    path = Path(path)
-    data_format = find_format(path, data_format, names, labelled, training)
+    path, given = Path(path), data_format
+    data_format = find_format(path, given, names, labelled, training)
     if data_format == "names":
         sentences = _read_names(path, names, labelled)
     else:
         read = _read_columns if data_format == "columns" else _read_lines
-        sentences = list(read(path, labelled))
+        guess = f"; the format was guessed to be {data_format}, --data_format names another" * (given == "auto")
+        sentences = list(read(path, labelled, guess))
     if not sentences:
         raise DataError(f"{path} holds no sentences")
     if not labelled:
@@ -126,8 +127,7 @@ def find_format(
         return "names"
     if {names.text, names.name} <= {*next(iter(read_lines(path)), "").rstrip("\r\n").split("\t")}:
         return "names"
-    words = (text.partition("\t")[0].strip() for text in read_lines(path) if "\t" in text)
-    if any(" " in several for several in words):
+    if _are_lines(path):
         return "lines"
     if labelled or any("\t" in text for text in read_lines(path)):
         return "columns"
@@ -138,7 +138,20 @@ def find_format(
     return "lines" if len(set(map(len, rows))) > 1 and 2 * sum(ends) < len(ends) else "columns"
 
 
-def _read_columns(path: Path, labelled: bool) -> Iterator[Sentence]:
+def _are_lines(path: Path) -> bool:
+    """Whether a file is of words, TAB, their tags; one stray TAB or one space in a word does not make columns that."""
+    filled = several = 0
+    for text in read_lines(path):
+        words, tab, tags = text.partition("\t")
+        count = len(words.split()) if tab else 0
+        if count > 1 and count == len(tags.split()):
+            return True
+        filled += bool(text.strip())
+        several += count > 1
+    return 0 < several == filled
+
+
+def _read_columns(path: Path, labelled: bool, guess: str) -> Iterator[Sentence]:
     width, rows, start = 0, [], 0
     for line, text in enumerate(itertools.chain(read_lines(path), [""]), 1):
         row = re.split(r"[ \t]+", text.strip(" \t\r\n"))
@@ -151,20 +164,21 @@ def _read_columns(path: Path, labelled: bool) -> Iterator[Sentence]:
         width = width or len(row)
         if len(row) != width or (labelled and width < 2):
             expected = f"{width}, as above" if width > 1 else "a word and its tag"
-            raise DataError(f"{path}: line {line} has {len(row)} column(s), expected are {expected}")
+            raise DataError(f"{path}: line {line} has {len(row)} column(s), expected are {expected}{guess}")
         start = start if rows else line
         rows.append(row)
 
 
-def _read_lines(path: Path, labelled: bool) -> Iterator[Sentence]:
+def _read_lines(path: Path, labelled: bool, guess: str) -> Iterator[Sentence]:
     for line, text in enumerate(read_lines(path), 1):
         parts = [part.split() for part in text.split("\t")]
         if not any(parts):
             continue
         if len(parts) != 2 and (labelled or len(parts) > 1):
-            raise DataError(f"{path}: line {line} has {len(parts)} column(s), expected are words, TAB, their tags")
+            expected = f"words, TAB, their tags{guess}"
+            raise DataError(f"{path}: line {line} has {len(parts)} column(s), expected are {expected}")
         if len(parts) == 2 and len(parts[0]) != len(parts[1]):
-            raise DataError(f"{path}: line {line} has {len(parts[0])} words and {len(parts[1])} tags")
+            raise DataError(f"{path}: line {line} has {len(parts[0])} words and {len(parts[1])} tags{guess}")
         yield Sentence(tuple(parts[0]), tuple(parts[1]) if len(parts) == 2 else None, path, line)
 
 
