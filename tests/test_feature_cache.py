@@ -1,5 +1,8 @@
 """Feature files: made once, found again, one set for each cause."""
 
+import contextlib
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +14,7 @@ from src.data import feature_cache as features
 from src.data.batches import FeatureDataset, Loading
 from src.data.feature_cache import Features, cached_features
 from src.data.feature_files import Column, Ragged
+from src.data.record_writer import RecordWriter, pack_rows
 from src.tasks.task_data import TaskData
 from src.tokenization import FullTokenizer
 
@@ -32,6 +36,42 @@ def test_the_same_facts_find_the_rows_again(tmp_path: Path, monkeypatch: pytest.
     assert batch["input_ids"].tolist() == [[0, 1, 0], [2, 0, 0], [3, 4, 5], [6, 7, 0], [8, 0, 0]]
     assert batch["label_ids"].tolist() == list(range(5))
     assert again.array("levels").tolist() == [0, 7, 14, 21, 28]
+
+
+def changed(folder: Path) -> dict[str, int]:
+    return {file.name: file.stat().st_mtime_ns for file in folder.iterdir()}
+
+
+def test_what_another_process_has_made_meanwhile_stays(tmp_path: Path) -> None:
+    written = []
+
+    def make_second() -> Features:
+        written.extend(cached_features(tmp_path, "toy", {"length": 3}, make).files)
+        written.append(changed(tmp_path))
+        return make()
+
+    second = cached_features(tmp_path, "toy", {"length": 3}, make_second)
+    assert [*second.files, changed(tmp_path)] == written
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_what_another_process_is_writing_is_waited_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, finished: bool
+) -> None:
+    """And made here where that one fails."""
+    caplog.set_level("INFO")
+    path = Path(cached_features(tmp_path / "known", "toy", {"length": 3}, make).files[0])
+    first = RecordWriter(tmp_path / path.name, make().columns, {"task": "toy", "length": 3})
+    with ThreadPoolExecutor(1) as pool, contextlib.suppress(ZeroDivisionError), first as writer:
+        second = pool.submit(cached_features, tmp_path, "toy", {"length": 3}, make)
+        while not caplog.messages and not second.done():
+            time.sleep(0.01)
+        if not finished:
+            raise ZeroDivisionError
+        tokens, label = Ragged(np.int32([0, 1]), np.array([2])), Ragged(np.int32([0]), np.array([1]))
+        writer.write(pack_rows(writer.columns, {"input_ids": tokens, "label_ids": label}))
+    assert second.result(60).num_rows == (1 if finished else 5)
+    assert caplog.messages == [f"another process is writing {first.path}: waiting for it"]
 
 
 @pytest.mark.parametrize(("task", "facts"), [("toy", {"length": 4}), ("other", {"length": 3}), ("toy", {})])

@@ -4,6 +4,7 @@ A set of files lies under a name that is a hash of everything that made it, so t
 or settings never meet old features.
 """
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,8 +43,14 @@ class Split(Protocol):
     def features(self) -> Features: ...
 
 
+class _MadeMeanwhileError(Exception):
+    """Another process has written the same set."""
+
+
 def cached_features(folder: Path, task: str, facts: Mapping[str, Any], make: Callable[[], Features]) -> RecordSet:
     """The feature files in `folder` that have these facts (JSON values), made if they are not there yet.
+
+    Where several processes make the same ones, those of the first stay and the others wait for it.
 
     Raises:
         ConfigError: the folder cannot be written. DataError: the files are damaged, or the disk is full.
@@ -53,7 +60,10 @@ def cached_features(folder: Path, task: str, facts: Mapping[str, Any], make: Cal
     if not facts_of(path).exists():
         check_output_folder(folder, "feature_dir")
         features = make()
-        with RecordWriter(path, features.columns, {"task": task, **facts}) as writer:
+        writer = RecordWriter(path, features.columns, {"task": task, **facts}, wait=True)
+        with contextlib.suppress(_MadeMeanwhileError), writer:
+            if facts_of(path).exists():
+                raise _MadeMeanwhileError
             for values in _slices(features.values):
                 writer.write(pack_rows(features.columns, values))
             for suffix, array in features.arrays.items():

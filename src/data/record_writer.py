@@ -4,6 +4,7 @@ import contextlib
 import errno
 import fcntl
 import itertools
+import logging
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,7 @@ from model_utils.json_files import write_checked
 from src.data.feature_files import FORMAT_VERSION, SUFFIX, Column, Ragged, facts_of, mindspore_reason, sha256_of
 from src.data.mindrecord_file import FORBIDDEN, MindRecordFile, too_many
 
+logger = logging.getLogger(__name__)
 INDEX_PATH_BYTES = 512  # of the path to a .db, by SQLite
 INDEX_BYTES = 64  # of each row in the .db, which is written last
 SPARE_BYTES = 16 << 20  # MindSpore crashes when a disk is full; it stops by itself only at 10 MB before that
@@ -65,17 +67,23 @@ class RecordWriter(contextlib.AbstractContextManager):
         path: DIR/NAME.mindrecord.
         facts: what made the set, as JSON values.
         file_num: files that the rows are dealt out to, one after the other; 0: a file is begun when one is full.
+        wait: until no other process is writing the same set; it may then be complete.
 
     Raises:
-        DataError: the folder cannot be written, the disk is full, another process is writing the same set, or there
-            are fewer rows than files or more than they take.
+        DataError: the folder cannot be written, the disk is full, another process is writing the same set and `wait` is
+            false, or there are fewer rows than files or more than they take.
     """
 
     def __init__(
-        self, path: str | Path, columns: Mapping[str, Column], facts: Mapping[str, Any], file_num: int = 0
+        self,
+        path: str | Path,
+        columns: Mapping[str, Column],
+        facts: Mapping[str, Any],
+        file_num: int = 0,
+        wait: bool = False,
     ) -> None:
         self.path = check_record_path(path)
-        self.columns, self.facts, self.file_num = dict(columns), dict(facts), file_num
+        self.columns, self.facts, self.file_num, self.wait = dict(columns), dict(facts), file_num, wait
         self.rows = 0
         self._lengths: list[np.ndarray] = []
         self._arrays: dict[str, np.ndarray] = {}
@@ -93,17 +101,28 @@ class RecordWriter(contextlib.AbstractContextManager):
         return self
 
     def _begin(self) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(self._folder, os.O_RDONLY)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-            raise DataError(f"another process is writing {self.path}; wait for it") from None
-        self._lock = lock
+        while self._lock is None:
+            self._lock_folder()
         for leftover in self._folder.iterdir():
             leftover.unlink()
         self._files = [self._open(self._name(number, self.file_num)) for number in range(self.file_num or 1)]
+
+    def _lock_folder(self) -> None:
+        """Lock the folder for this process, unless the one that had it has removed it meanwhile."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.ExitStack() as stack, contextlib.suppress(FileNotFoundError):
+            lock = os.open(self._folder, os.O_RDONLY)
+            stack.callback(os.close, lock)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not self.wait:
+                    raise DataError(f"another process is writing {self.path}; wait for it") from None
+                logger.info(f"another process is writing {self.path}: waiting for it")
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            if os.path.samestat(os.fstat(lock), os.stat(self._folder)):
+                stack.pop_all()
+                self._lock = lock
 
     def _clean(self) -> None:
         if self._lock is not None:
