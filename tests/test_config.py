@@ -569,6 +569,14 @@ def test_a_level_of_ready_features_is_refused() -> None:
         RaceTask(load_config(RaceConfig, words), None)
 
 
+@pytest.mark.parametrize("name", ["train.tf_record", "train.tfrecord", "train"])
+def test_ready_features_of_any_other_name_are_tfrecords(name: str) -> None:
+    words = ["--schema_file_path", "schema.json", "--train_data_file_path"]
+    assert load_config(ClassifierConfig, [*words, name]).schema_file_path == "schema.json"
+    with pytest.raises(ConfigError, match=r"names a TFRecord, any file but \*\.mindrecord"):
+        load_config(ClassifierConfig, [*words, f"{name}.mindrecord"])
+
+
 @pytest.mark.parametrize("key", ["train_data_file_path", "eval_data_file_path", "schema_file_path"])
 def test_tasks_that_read_no_tfrecords_refuse_them(key: str) -> None:
     with pytest.raises(ConfigError, match=rf"{key} (is some\.tfrecord, allowed are feature files|means nothing here)"):

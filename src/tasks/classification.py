@@ -32,11 +32,11 @@ from src.create_finetune_data import (
     token_columns,
 )
 from src.data.feature_cache import TRAIN, Features, Split
-from src.data.feature_files import SUFFIX, RecordSet, facts_of, read_facts
+from src.data.feature_files import RecordSet, facts_of, read_facts
 from src.data.text_tables import read_table
 from src.finetune_eval_model import SequenceClassificationScores
 from src.tasks.answerer import Answer, Answerer, Outputs, Probability, Record, likeliest_name
-from src.tasks.finetune_config import FinetuneConfig
+from src.tasks.finetune_config import FinetuneConfig, is_tfrecord
 from src.tasks.glue import GLUE_TASKS, read_glue, write_submission
 from src.tasks.prediction_table import write_prediction_table
 from src.tasks.spec import (
@@ -57,7 +57,6 @@ logger = logging.getLogger(__name__)
 
 CUSTOM = "custom"
 OWN_FILES = ("task_name", CUSTOM)  # for needs
-TFRECORD = ".tfrecord"
 MOST_LABELS = 100_000
 CONSTANT = (
     0.01  # standard deviation of predicted scores, as a share of that of the right ones, which tells nothing apart
@@ -103,13 +102,6 @@ class ClassifierConfig(FinetuneConfig):
 
     def validate(self) -> None:
         super().validate()
-        if self.schema_file_path and not any(
-            path.endswith(TFRECORD) for path in (self.train_data_file_path, self.eval_data_file_path)
-        ):
-            raise ConfigError(
-                f"schema_file_path is {self.schema_file_path}, but neither train_data_file_path nor "
-                f"eval_data_file_path names a *{TFRECORD} file"
-            )
         if bool(self.positive_file) != bool(self.negative_file) or (self.positive_file and self.train_file):
             raise ConfigError("positive_file and negative_file belong together and stand in place of train_file")
         if self.test_file and not self.do_predict:
@@ -169,9 +161,9 @@ class ClassifierTask(Task):
         elif self.known:
             labels = list(self.known.labels)
         elif config.train_data_file_path:
-            path = Path(config.train_data_file_path)
-            named = [str(number) for number in range(config.num_class)]
-            labels = read_facts(facts_of(path)).get("labels", named) if path.suffix == SUFFIX else named
+            path, labels = config.train_data_file_path, [str(number) for number in range(config.num_class)]
+            if not is_tfrecord(path):
+                labels = read_facts(facts_of(Path(path))).get("labels", labels)
         else:
             # Of the whole file: a rare one may stand in the share for development alone.
             in_share = self.examples.read("dev") if self.examples.dev_split else []
@@ -189,8 +181,7 @@ class ClassifierTask(Task):
 
     def split(self, name: str) -> Split:
         config = self.config
-        ready = {TRAIN: config.train_data_file_path, self.dev_splits[0]: config.eval_data_file_path}.get(name, "")
-        if ready:
+        if ready := self.ready_file(name):
             return ReadySplit(name, Path(ready), Path(config.schema_file_path) if config.schema_file_path else None)
         every = self.examples.read(name)
         examples = sample(every, config.most_samples(name), config.seed)

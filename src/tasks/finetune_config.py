@@ -12,6 +12,11 @@ from src.training.training_config import AdamConfig, DecayedAdamConfig, Optimize
 SAMPLES = 2**31 - 1
 
 
+def is_tfrecord(path: str) -> bool:
+    """Whether ready features, "" for none, are a TFRecord: google's have any name, feature files NAME.mindrecord."""
+    return bool(path) and not path.endswith(SUFFIX)
+
+
 def finetuning_optimizers(learning_rate: float) -> OptimizerConfig:
     """Those of fine-tuning, where warmup_ratio says the warm-up."""
     return OptimizerConfig(
@@ -66,11 +71,12 @@ class FinetuneConfig(TrainingConfig):
     eval_data_shuffle: bool = option(False, "shuffle evaluation examples; the results are the same", on_resume=ANY)
     train_data_file_path: str = option(
         "",
-        "training features that are ready, in place of examples: DIR/NAME.mindrecord; classifier: *.tfrecord too",
+        "training features that are ready, in place of examples: DIR/NAME.mindrecord; classifier: TFRecords of any "
+        "other name, too",
         on_resume=SAME_PLACE,
     )
     eval_data_file_path: str = option("", "development features, likewise", on_resume=SAME_PLACE)
-    schema_file_path: str = option("", "schema.json of *.tfrecord features", on_resume=SAME_PLACE)
+    schema_file_path: str = option("", "schema.json of TFRecord features", on_resume=SAME_PLACE)
     feature_dir: str = option(
         "output/features", "where feature files are kept, named by a hash of what made them", on_resume=ANY
     )
@@ -133,12 +139,18 @@ class FinetuneConfig(TrainingConfig):
     def validate(self) -> None:
         super().validate()
         self.check_epochs("epoch_num")
-        for key in ("train_data_file_path", "eval_data_file_path"):
-            path = getattr(self, key)
-            if path and not self.reads_tfrecords and not path.endswith(SUFFIX):
+        ready = {key: getattr(self, key) for key in ("train_data_file_path", "eval_data_file_path")}
+        tfrecords = {key: path for key, path in ready.items() if is_tfrecord(path)}
+        if not self.reads_tfrecords:
+            for key, path in tfrecords.items():
                 raise ConfigError(f"{key} is {path}, allowed are feature files of this task, DIR/NAME{SUFFIX}")
-        if self.schema_file_path and not self.reads_tfrecords:
-            raise ConfigError("schema_file_path means nothing here: this task reads no TFRecords")
+            if self.schema_file_path:
+                raise ConfigError("schema_file_path means nothing here: this task reads no TFRecords")
+        elif self.schema_file_path and not tfrecords:
+            raise ConfigError(
+                f"schema_file_path is {self.schema_file_path}, but neither {' nor '.join(ready)} names a TFRecord, any "
+                f"file but *{SUFFIX}"
+            )
         if not (self.do_train or self.do_eval or self.do_predict):
             raise ConfigError("do_train, do_eval and do_predict are all false: nothing is left to do")
         if self.num_seeds > 1 and not self.do_train:

@@ -11,7 +11,7 @@ from mindspore import nn
 
 from src.albert_config import AlbertConfig
 from src.albert_networks import TrainingNetwork
-from src.data.feature_cache import Split
+from src.data.feature_cache import TRAIN, Split
 from src.data.feature_files import RecordSet
 from src.tasks.answerer import Answer, Answerer, Outputs
 from src.tasks.finetune_config import FinetuneConfig
@@ -146,6 +146,11 @@ class Task(ABC):
 
     def __init__(self, config: FinetuneConfig, tokenizer: FullTokenizer, known: TaskInfo | None = None) -> None:
         self.config, self.tokenizer, self.known = config, tokenizer, known
+
+    def ready_file(self, split: str) -> str:
+        """The features of a split that the configuration names in place of examples; "" for none."""
+        ready = {TRAIN: self.config.train_data_file_path, self.dev_splits[0]: self.config.eval_data_file_path}
+        return ready.get(split, "")
 
     def ready_facts(self) -> dict[str, Any]:
         """What ready features must have been made with, where they say it."""

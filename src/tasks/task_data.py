@@ -13,11 +13,11 @@ from src.albert_networks import ScoresNetwork
 from src.create_finetune_data import ReadySplit
 from src.data.batches import FeatureDataset, Loading
 from src.data.feature_cache import TRAIN, Features, cached_features
-from src.data.feature_files import SUFFIX, RecordSet, open_records
+from src.data.feature_files import RecordSet, open_records
 from src.data.length_buckets import WIDTH_STEP, choose_boundaries, paying_boundaries
 from src.data.packing import SIZE_STEP, Packing
 from src.data.vocabulary_fit import LetterTable, VocabularyFit
-from src.tasks.finetune_config import FinetuneConfig
+from src.tasks.finetune_config import FinetuneConfig, is_tfrecord
 from src.tasks.spec import PreparedSplit, Task
 from src.training.network_outputs import rows_in_memory
 from src.training.ranks import Ranks
@@ -56,15 +56,14 @@ class TaskData:
         return self._prepared[name]
 
     def _prepare(self, name: str) -> PreparedSplit:
-        config, kind = self.config, self.task.kind
-        ready = {TRAIN: config.train_data_file_path, self.task.dev_splits[0]: config.eval_data_file_path}.get(name, "")
+        config, kind, ready = self.config, self.task.kind, self.task.ready_file(name)
         if ready and not self.task.needs_examples and config.most_samples(name):
             which = "train" if name == TRAIN else "eval"
             raise ConfigError(
                 f"max_{which}_samples is {config.most_samples(name)}, but {which}_data_file_path names ready features, "
                 "whose rows are all used"
             )
-        if not ready.endswith(SUFFIX):
+        if not ready or is_tfrecord(ready):
             split = self.task.split(name)
             records = self._cached_features(split)
             if isinstance(split, ReadySplit):
