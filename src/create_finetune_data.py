@@ -11,7 +11,7 @@ import logging
 import math
 import struct
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -121,7 +121,30 @@ def read_polarity_files(positive: Path, negative: Path) -> list[Example]:
     return examples
 
 
-def find_splits(data_dir: str, named: Mapping[str, str], endings: Sequence[str] | None = SUFFIXES) -> dict[str, Path]:
+class SplitFiles(Mapping[str, Path]):
+    """The files of one's own texts by split; several of one split are a DataError only where it is read."""
+
+    def __init__(self, files: Mapping[str, Sequence[Path]]) -> None:
+        self._files = files
+
+    def __getitem__(self, split: str) -> Path:
+        first, *others = self._files[split]
+        if others:
+            there = ", ".join(path.name for path in (first, *others))
+            raise DataError(f"{first.parent} holds several {split} files: {there}; name one with --{split}_file")
+        return first
+
+    def __contains__(self, split: object) -> bool:
+        return split in self._files
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+def find_splits(data_dir: str, named: Mapping[str, str], endings: Sequence[str] | None = SUFFIXES) -> SplitFiles:
     """The files of one's own texts by split: those that are named, and of the others those that are there.
 
     Args:
@@ -129,28 +152,23 @@ def find_splits(data_dir: str, named: Mapping[str, str], endings: Sequence[str] 
         named: by split, the name of a file or "".
         endings: of the files' names in data_dir; None: any.
     """
-    splits = {split: Path(name) for split, name in named.items() if name}
+    splits = {split: [Path(name)] for split, name in named.items() if name}
     if not data_dir:
-        return splits
+        return SplitFiles(splits)
     folder = Path(data_dir)
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder")
     files = [path for path in sorted(folder.iterdir()) if endings is None or path.suffix.lower() in endings]
     for split, names in _SPLIT_NAMES.items():
-        if split in splits:
-            continue
         found = [path for path in files if path.is_file() and path.name.split(".")[0] in names]
-        if len(found) > 1:
-            there = ", ".join(path.name for path in found)
-            raise DataError(f"{folder} holds several {split} files: {there}; name one with --{split}_file")
         if found:
-            splits[split] = found[0]
+            splits.setdefault(split, found)
     if not splits:
         allowed = "" if endings is None else f", as {', '.join('train' + ending for ending in endings)}"
         others = ", ".join(path.name for path in files[:_SHOWN] if path.is_file())
         advice = f"; name files with --train_file, --dev_file, --test_file: {others}" if others else ""
         raise DataError(f"{folder} holds no file named train, dev or test{allowed}{advice}")
-    return splits
+    return SplitFiles(splits)
 
 
 def find_labels(examples: Iterable[Example]) -> list[str]:

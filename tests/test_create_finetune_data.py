@@ -123,8 +123,10 @@ def test_splits_of_a_folder(tmp_path):
     files = {name: write(tmp_path / name, "a\n") for name in ("train.csv", "valid.jsonl", "labels.txt")}
     assert find_splits(str(tmp_path), {}) == {"train": files["train.csv"], "dev": files["valid.jsonl"]}
     write(tmp_path / "dev.tsv", "a\n")
+    several = find_splits(str(tmp_path), {"dev": "", "test": "x.tsv"})
+    assert several["train"] == files["train.csv"] and "dev" in several
     with pytest.raises(DataError, match=r"several dev files: dev\.tsv, valid\.jsonl; name one with --dev_file"):
-        find_splits(str(tmp_path), {"dev": "", "test": "x.tsv"})
+        several["dev"]
     named = {"dev": str(tmp_path / "dev.tsv"), "test": ""}
     assert find_splits(str(tmp_path), named) == {"train": files["train.csv"], "dev": tmp_path / "dev.tsv"}
     assert find_splits("", named) == {"dev": tmp_path / "dev.tsv"}

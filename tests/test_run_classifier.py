@@ -452,7 +452,16 @@ def test_polarity_files_stand_in_place_of_the_folders_training_file(data: Path, 
     for name in ("positive", "negative"):
         (tmp_path / f"{name}.txt").write_text(f"so {name}\n")
     named = {f"{name}_file": tmp_path / f"{name}.txt" for name in ("positive", "negative")}
-    examples = CustomExamples(config_of(data, tmp_path, **named))
+    shutil.copytree(data, tmp_path / "data", ignore=shutil.ignore_patterns("features"))
+    for name in ("train.csv", "test.csv"):  # several are an error only of a split that is read
+        (tmp_path / "data" / name).touch()
+    config = config_of(data, tmp_path, data_dir=tmp_path / "data", **named)
+    examples = CustomExamples(config)
+    assert len(examples.read("dev")) == 45
+    with pytest.raises(DataError, match=r"several test files: test\.csv, test\.tsv; name one with --test_file"):
+        examples.read("test")
+    named = config.replace(do_predict=True, test_file=str(data / "test.tsv"))
+    assert len(CustomExamples(named).read("test")) == 21
     assert {one.text_a for one in examples.read("train")} == {"so positive", "so negative"}
 
 

@@ -126,6 +126,15 @@ def test_a_rare_tag_may_stand_in_the_share_for_development_alone(tmp_path: Path)
     assert NerTask(config, None).labels == ["O", "B-A", "B-RARE"]
 
 
+def test_several_test_files_are_an_error_only_where_one_is_read(tmp_path: Path) -> None:
+    for name in ("train.txt", "dev.txt", "test.words.txt", "test.tags.txt"):
+        (tmp_path / name).write_text("word B-A\nis O\n")
+    task = NerTask(load_config(NerConfig, arguments({}, {"data_dir": tmp_path})), None)
+    assert len(task.read("train")) == len(task.read("dev")) == 1
+    with pytest.raises(DataError, match=r"several test files: .*; name one with --test_file"):
+        task.read("test")
+
+
 def test_whether_words_are_characters_is_known(tmp_path: Path) -> None:
     """Of the training text, and where nothing is trained of the weights."""
     settings = {"train_file": tmp_path / "train.txt", "do_eval": False}

@@ -302,8 +302,6 @@ class CustomExamples:
         self.columns = TextColumns(config.text_a_column, config.text_b_column, config.label_column, config.column_names)
         named = {TRAIN: config.train_file, "dev": config.dev_file, "test": config.test_file}
         self.files = find_splits(config.data_dir, named)
-        if config.positive_file:
-            self.files.pop(TRAIN, None)
         self.dev_split = None
         if config.do_eval and "dev" not in self.files and not config.eval_data_file_path:
             self.dev_split = choose_dev_split(config.dev_ratio, config.seed, known)
@@ -312,10 +310,10 @@ class CustomExamples:
     def text_columns(self) -> dict[str, str]:
         """The names of the texts' columns in the training file, by their keys in records; none where it has none, or
         is not read."""
-        config, file = self.config, self.files.get(TRAIN)
-        if not config.do_train or file is None or config.positive_file or config.train_data_file_path:
+        config = self.config
+        if not config.do_train or TRAIN not in self.files or config.positive_file or config.train_data_file_path:
             return {}
-        table = read_table(file, self.columns.names, self.columns.text_a)
+        table = read_table(self.files[TRAIN], self.columns.names, self.columns.text_a)
         wanted = {"text_a": self.columns.text_a, "text_b": self.columns.text_b}
         names = {key: table.name_of(column) for key, column in wanted.items() if column}
         return {key: name if table.names.count(name) == 1 else key for key, name in names.items()}
@@ -323,7 +321,8 @@ class CustomExamples:
     def read(self, split: str) -> list[Example]:
         """The examples of a split; DataError where there is no file for it."""
         config = self.config
-        if split in self.files and not (split == TRAIN and "dev" not in self.files):
+        of_its_own = split != TRAIN or ("dev" in self.files and not config.positive_file)
+        if split in self.files and of_its_own:
             return read_examples(self.files[split], self.columns, labelled=split != "test")
         if split == "test":
             raise DataError("there is nothing to predict: name a test_file, or put test.tsv into data_dir")
