@@ -465,6 +465,26 @@ def test_polarity_files_stand_in_place_of_the_folders_training_file(data: Path, 
     assert {one.text_a for one in examples.read("train")} == {"so positive", "so negative"}
 
 
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"dev_ratio": 0.3}, "dev_ratio"),
+        ({"dev_file": "dev.tsv", "eval_data_file_path": "a.mindrecord"}, "dev_file"),
+        ({"train_file": "train.tsv", "train_data_file_path": "a.mindrecord"}, "train_file"),
+        ({"positive_file": "a", "negative_file": "b", "train_data_file_path": "a.mindrecord"}, "positive_file"),
+    ],
+)
+def test_options_that_do_nothing_are_refused(data: Path, tmp_path: Path, changes: dict, key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^{key} is .*, which means nothing here: .*; leave {key} at "):
+        CustomExamples(config_of(data, tmp_path, **changes))
+
+
+def test_a_training_file_gives_the_share_for_development_beside_ready_features(data: Path, tmp_path: Path) -> None:
+    ready = {"train_data_file_path": "a.mindrecord", "dev_ratio": 0.2}
+    examples = CustomExamples(config_of(data, tmp_path, data_dir="", train_file=data / "train.tsv", **ready))
+    assert len(examples.read("dev")) == round(0.2 * 203)
+
+
 def test_lower_case_is_as_asked_for_where_nothing_beside_the_weights_says_it(data: Path, tmp_path: Path) -> None:
     config = config_of(data, tmp_path / "run", load_pretrain_checkpoint_path=tmp_path, do_lower_case=False)
     assert not find_tokenizer(config).do_lower_case

@@ -126,6 +126,26 @@ def test_a_rare_tag_may_stand_in_the_share_for_development_alone(tmp_path: Path)
     assert NerTask(config, None).labels == ["O", "B-A", "B-RARE"]
 
 
+def test_options_that_do_nothing_are_refused(tmp_path: Path) -> None:
+    for name in ("train.txt", "dev.txt"):
+        (tmp_path / name).write_text("word B-A\nis O\n" * 5)
+
+    def task(**settings: Any) -> NerTask:
+        return NerTask(load_config(NerConfig, arguments({}, {"data_dir": tmp_path} | settings)), None)
+
+    for option in ({"name_label": "PER"}, {"name_column": "place"}):
+        with pytest.raises(ConfigError, match=r"name_.* means nothing here: no file that is read is a table of texts"):
+            task(**option)
+    with pytest.raises(ConfigError, match=r"dev_ratio is 0.3, which means nothing here: no share .*; leave .* at 0.1"):
+        task(dev_ratio=0.3)
+    (tmp_path / "dev.csv").write_text("review,dish_name\na fine soup,soup\n")
+    assert task(name_label="A", dev_file=tmp_path / "dev.csv").read("dev")[0].tags == ("O", "O", "B-A")
+    (tmp_path / "dev.txt").unlink()
+    (tmp_path / "dev.csv").unlink()
+    (tmp_path / "train.txt").write_text("word B-A\n\n" * 10)
+    assert len(task(dev_ratio=0.3).read("dev")) == 3
+
+
 def test_several_test_files_are_an_error_only_where_one_is_read(tmp_path: Path) -> None:
     for name in ("train.txt", "dev.txt", "test.words.txt", "test.tags.txt"):
         (tmp_path / name).write_text("word B-A\nis O\n")

@@ -50,7 +50,7 @@ from src.tasks.spec import (
     dense_shapes,
     describe_one_answer,
 )
-from src.tasks.task_info import LabelledInfo, TaskInfo, choose_dev_split
+from src.tasks.task_info import NO_DEV_SPLIT, LabelledInfo, TaskInfo, choose_dev_split
 from src.tokenization import FullTokenizer
 
 logger = logging.getLogger(__name__)
@@ -305,7 +305,19 @@ class CustomExamples:
         self.dev_split = None
         if config.do_eval and "dev" not in self.files and not config.eval_data_file_path:
             self.dev_split = choose_dev_split(config.dev_ratio, config.seed, known)
+        self._refuse_unused()
         self._training: Sequence[Example] | None = None
+
+    def _refuse_unused(self) -> None:
+        """Raise ConfigError where a file is named that ready features replace, or a share that is not split off."""
+        config = self.config
+        if config.eval_data_file_path:
+            config.refuse(["dev_file"], "eval_data_file_path names ready features in place of examples")
+        if config.train_data_file_path and not self.dev_split:
+            in_place = "train_data_file_path names ready features in place of examples"
+            config.refuse(["train_file", "positive_file", "negative_file"], in_place)
+        if config.do_train and not self.dev_split:
+            config.refuse(["dev_ratio"], NO_DEV_SPLIT)
 
     def text_columns(self) -> dict[str, str]:
         """The names of the texts' columns in the training file, by their keys in records; none where it has none, or

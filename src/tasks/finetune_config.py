@@ -1,9 +1,11 @@
 """What the configurations of the fine-tuning scripts share; each task's own lies in the task's module."""
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from model_utils.config import EPOCHS, ROWS, SEED, UPDATES
 from model_utils.errors import ConfigError
+from model_utils.option_values import show
 from model_utils.schema import ANY, SAME_PLACE, option
 from src.albert_config import LENGTH
 from src.data.feature_files import SUFFIX
@@ -129,6 +131,15 @@ class FinetuneConfig(TrainingConfig):
         """Whether the features of some split that is used have to be made of its examples."""
         uses = (self.do_train, self.train_data_file_path), (self.do_eval, self.eval_data_file_path)
         return self.do_predict or any(used and not ready for used, ready in uses)
+
+    def refuse(self, keys: Sequence[str], reason: str) -> None:
+        """Raise ConfigError where one of the keys is not at its default, since for this reason it means nothing."""
+        for key in keys:
+            value, default = getattr(self, key), type(self).model_fields[key].default
+            if value != default:
+                raise ConfigError(
+                    f"{key} is {show(value)}, which means nothing here: {reason}; leave {key} at {show(default)}"
+                )
 
     def most_samples(self, split: str) -> int:
         """Examples of a split that are used, 0 for all."""

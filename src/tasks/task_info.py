@@ -78,6 +78,9 @@ class TaskInfo(Schema):
         return self.model_dump(mode="json", exclude=empty, **options)
 
 
+NO_DEV_SPLIT = "no share of the training file is evaluated"  # why dev_ratio means nothing
+
+
 def choose_dev_split(ratio: float, seed: int, known: TaskInfo | None) -> DevSplit:
     """How development examples are split off: as for the weights that are there, whose other examples were trained on.
 

@@ -35,7 +35,7 @@ from src.tasks.answerer import Answer, Answerer, Offset, Outputs, Probability, R
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.prediction_table import write_prediction_table
 from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, Task, TaskSpec, dense_shapes
-from src.tasks.task_info import LabelledInfo, TaskInfo, choose_dev_split
+from src.tasks.task_info import NO_DEV_SPLIT, LabelledInfo, TaskInfo, choose_dev_split
 from src.tokenization import FullTokenizer
 
 
@@ -88,12 +88,19 @@ class NerTask(Task):
         self.dev_split = None
         if config.do_eval and "dev" not in self.files:
             self.dev_split = choose_dev_split(config.dev_ratio, config.seed, known)
+        elif config.do_train:
+            config.refuse(["dev_ratio"], NO_DEV_SPLIT)
         columns = EntityColumns(config.text_column, config.name_column, config.name_label)
         training = self.files.get(TRAIN)
         self.from_names = training is not None and find_format(training, config.data_format, columns) == "names"
         self._read_file = cache(
             lambda file, labelled: read_sentences(file, config.data_format, columns, labelled, training)
         )
+        reads = {TRAIN: config.do_train or self.dev_split, "dev": config.do_eval, "test": config.do_predict}
+        read = [(split, self.files[split]) for split, wanted in reads.items() if wanted and split in self.files]
+        formats = [find_format(file, config.data_format, columns, split != "test", training) for split, file in read]
+        if "names" not in formats:
+            config.refuse(["name_column", "name_label"], "no file that is read is a table of texts and names")
         self.labels = self._find_labels()
         self.spec = TOKEN_CLASSIFICATION
         if config.do_train:
