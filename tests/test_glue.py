@@ -29,7 +29,13 @@ PUBLISHED = [
         'sentence\tlabel\nan "art film \t1\n',
         [(2, 'an "art film', "", "1")],
     ),
-    ("sst-2", "test", "SST-2/test.tsv", "index\tsentence\n0\tuneasy\n", [(2, "uneasy", "", None)]),
+    (
+        "sst-2",
+        "test",
+        "SST-2/test.tsv",
+        "index\tsentence\n0\t\n1\tuneasy\n",
+        [(2, "", "", None), (3, "uneasy", "", None)],
+    ),
     (
         "mrpc",
         "dev",

@@ -5,8 +5,8 @@
 .jsonl, .json   one object a line; the keys of the first one are the columns
 .xls, .xlsx     the first sheet
 
-Text is UTF-8, with or without a byte order mark, with either line end. Lines count from 1; those that hold nothing are
-left out, but counted.
+Text is UTF-8, with or without a byte order mark, with either line end. Lines count from 1; those that hold nothing, or
+nothing in any column, are left out, but counted.
 """
 
 import contextlib
@@ -117,7 +117,7 @@ def read_table(path: str | Path, names: Sequence[str] = (), header_holds: str = 
 def _read_tsv(path: Path) -> NumberedRows:
     for line, text in enumerate(read_lines(path), 1):
         text = text.removesuffix("\n").removesuffix("\r")
-        if text.strip(" "):
+        if text.strip():
             yield line, text.split("\t")
 
 
@@ -127,7 +127,7 @@ def _read_csv(path: Path) -> NumberedRows:
     line = 1
     try:
         for row in reader:
-            if len(row) > 1 or any(map(str.strip, row)):
+            if any(map(str.strip, row)):
                 yield line, row
             line = reader.line_num + 1
     except csv.Error as error:
