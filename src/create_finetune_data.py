@@ -388,7 +388,7 @@ def read_tfrecord(path: Path, schema: Path | None = None) -> Features:
         schema: a schema.json, or None to take the columns from the file.
 
     Raises:
-        DataError: the file is damaged or lacks a column, or its rows are of another form.
+        DataError: the file is damaged, lacks a column or holds no example, or its rows are of another form.
     """
     from src.data.batches import iterate, tfrecord_reader  # loads MindSpore
 
@@ -405,6 +405,13 @@ def read_tfrecord(path: Path, schema: Path | None = None) -> Features:
     if (count := columns["label_ids"].shape[1]) != 1:
         raise DataError(f"{path} has {count} label_ids in a row, allowed is one")
     real = columns.pop("is_real_example", np.ones_like(columns["label_ids"]))[:, 0] != 0
+    if not real.any():
+        raise DataError(f"{path} has no example: is_real_example is 0 in all its {len(real):,} records")
+    if (bare := np.flatnonzero(real & ~columns["input_mask"].any(1))).size:
+        raise DataError(
+            f"{path}: record {bare[0] + 1} has no token, its input_mask is 0 throughout; allowed is that only where "
+            "is_real_example is 0"
+        )
     columns = {name: values[real] for name, values in columns.items()}
     targets = columns.pop("label_ids")[:, 0]
     mask = columns["input_mask"] != 0

@@ -319,6 +319,22 @@ def test_googles_rows_lose_their_padding_and_what_filled_up(tmp_path):
     }
 
 
+def test_records_without_an_example_are_refused(tmp_path):
+    filler = tf_row([], 0, label_ids=0, is_real_example=0)
+    with pytest.raises(DataError, match=r"a\.tfrecord has no example: is_real_example is 0 in all its 2 records"):
+        read_tfrecord(write_tfrecord(tmp_path / "a.tfrecord", [filler] * 2))
+    rows = [tf_row([CLS, A, SEP], 3, label_ids=1), tf_row([], 0, label_ids=0)]
+    with pytest.raises(DataError, match=r"b\.tfrecord: record 2 has no token, its input_mask is 0 throughout"):
+        read_tfrecord(write_tfrecord(tmp_path / "b.tfrecord", rows))
+    rows = [
+        tf_row([CLS, A, SEP], 3, label_ids=1, is_real_example=1),
+        filler,
+        tf_row([], 0, label_ids=0, is_real_example=1),
+    ]
+    with pytest.raises(DataError, match=r"c\.tfrecord: record 3 has no token"):
+        read_tfrecord(write_tfrecord(tmp_path / "c.tfrecord", rows))
+
+
 def test_googles_scores(tmp_path):
     rows = [tf_row([CLS, SEP], 2, label_ids=np.float32(score)) for score in (4.75, 0)]
     features = read_tfrecord(write_tfrecord(tmp_path / "a.tfrecord", rows))
