@@ -272,11 +272,11 @@ def number_of_workers(wanted: int) -> int:
     return wanted or cores
 
 
-def report_fit(fit: VocabularyFit, tokenizer: FullTokenizer) -> None:
-    """Say how well the vocabulary fits the text, and warn where it plainly does not."""
-    logger.info(f"vocabulary: {fit}")
+def warn_of_misfit(fit: VocabularyFit, tokenizer: FullTokenizer) -> bool:
+    """Warn where the vocabulary plainly does not fit the text so far; whether it does not."""
     if warning := fit.warning(tokenizer.file.name):
-        logger.warning(warning)
+        logger.warning(f"{warning} ({fit})")
+    return bool(warning)
 
 
 def report_coverage(coverage: Coverage, random_next_sentence: bool) -> None:
@@ -314,7 +314,8 @@ def dry_run(
     result = maker.make(0, next(units))
     seconds = time.monotonic() - start
     is_all = next(units, None) is None
-    report_fit(result.fit, maker.tokenizer)
+    logger.info(f"vocabulary: {result.fit}")
+    warn_of_misfit(result.fit, maker.tokenizer)
     if not result.packed.rows:
         return f"dry run: the first {result.text_bytes:,} bytes of text give no example. Nothing was kept."
     with tempfile.TemporaryDirectory() as folder:
@@ -354,6 +355,7 @@ def main(config: CreateDataConfig) -> None:
         logger.info(dry_run(maker, units, source_bytes, workers, path, config.output_file_num))
         return
     token_counts, coverage, fit = np.zeros(tokenizer.vocab_size, np.int64), Coverage.none(), VocabularyFit()
+    misfit = False
     with (
         # The workers begin before the writer, which takes seconds to load MindSpore.
         results_of(maker.make, enumerate(units), workers) as results,
@@ -362,12 +364,13 @@ def main(config: CreateDataConfig) -> None:
     ):
         writer.add_file(tokenizer.file)
         for result in results:
+            fit += result.fit
+            misfit = misfit or warn_of_misfit(fit, tokenizer)
             if not writer.rows:  # before hours of work
                 files_needed(path, result.row_bytes * source_bytes / max(1, result.text_bytes), config.output_file_num)
             writer.write(result.packed)
             token_counts += result.token_counts
             coverage += result.coverage
-            fit += result.fit
             bar.update(result.text_bytes)
         if not writer.rows:
             raise DataError(
@@ -379,7 +382,7 @@ def main(config: CreateDataConfig) -> None:
     seconds = time.monotonic() - start
     logger.info(f"{path}: {writer.rows:,} examples in {seconds:.1f} s, {writer.rows / seconds:,.0f} a second")
     report_coverage(coverage, config.random_next_sentence)
-    report_fit(fit, tokenizer)
+    logger.info(f"vocabulary: {fit}")
 
 
 if __name__ == "__main__":

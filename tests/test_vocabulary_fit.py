@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from src import create_pretraining_data
 from src.data.feature_files import open_records
 from src.data.vocabulary_fit import LetterTable, VocabularyFit
 from src.tokenization import FullTokenizer
@@ -52,14 +53,23 @@ def test_a_vocabulary_of_its_own_text_fits(text_and_model, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
-def test_text_of_another_language_is_unknown(text_and_model, tmp_path, capsys, dry_run):
+def test_text_of_another_language_is_unknown(text_and_model, tmp_path, capsys, monkeypatch, dry_run):
+    monkeypatch.setattr(create_pretraining_data, "UNIT_CHARACTERS", 1000)
     text = tmp_path / "russian.txt"
     text.write_text("\n".join([RUSSIAN * 5] * 20))
     path = tmp_path / "out" / "pre.mindrecord"
     make_records(path, text, text_and_model[1], dry_run=dry_run)
-    assert "the vocabulary small.model does not fit this text" in capsys.readouterr().out
+    assert capsys.readouterr().out.count("the vocabulary small.model does not fit this text") == 1
     if not dry_run:
         assert open_records(path, "pretrain").facts["vocabulary_fit"]["unknown_share"] > 0.3
+
+
+def test_a_misfit_is_told_before_the_first_rows_are_written(text_and_model, tmp_path, capsys, monkeypatch):
+    (tmp_path / "russian.txt").write_text("\n".join([RUSSIAN * 5] * 20))
+    monkeypatch.setattr(create_pretraining_data.RecordWriter, "write", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        make_records(tmp_path / "pre.mindrecord", tmp_path / "russian.txt", text_and_model[1])
+    assert "the vocabulary small.model does not fit this text" in capsys.readouterr().out
 
 
 def test_words_broken_to_letters_are_noticed(tmp_path):
