@@ -186,8 +186,7 @@ def test_questions_of_a_file_are_counted(tmp_path: Path, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     "benchmark",
     [
-        "train_step --peers eager --dropout 0.1",
-        "train_step --peers eager,checkpointing --recompute true",
+        "train_step --peers eager,checkpointing --recompute true --dropout 0.1",
         "forward --peers eager,onnxruntime",
         "forward --peers eager --source mindir",
     ],

@@ -81,8 +81,14 @@ RECORDS |= {
 RECORDS["token_classification"] = [{"text": "ann lee of york" + " a" * length} for length in range(9)]
 
 
-@pytest.mark.parametrize("architecture", [ARCHITECTURE, RELATIVE], ids=["absolute", "relative"])
-@pytest.mark.parametrize("task", TASK_INFOS)
+@pytest.mark.parametrize(
+    ("task", "architecture"),
+    [
+        *(pytest.param(task, ARCHITECTURE, id=task) for task in TASK_INFOS),
+        # No head knows of positions: one that reads first tokens and one that reads all.
+        *(pytest.param(task, RELATIVE, id=f"{task}-relative") for task in ("classification", "token_classification")),
+    ],
+)
 def test_texts_without_padding_are_answered_as_with_it(task: str, architecture: AlbertConfig, tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "run", task, architecture)
     of_pairs = [{"text_a": "good" * length, "text_b": "bad" * (length % 3)} for length in range(1, 12)]
