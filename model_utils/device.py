@@ -41,6 +41,7 @@ COMPILER_CACHE = "MS_COMPILER_CACHE_ENABLE"  # read by MindSpore when it compile
 FPMATH_MODE = "ONEDNN_DEFAULT_FPMATH_MODE"  # read by oneDNN, which has MindSpore's products on CPUs, at its first one
 BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16")  # the kernel's names of what multiplies it; elsewhere oneDNN emulates
 CALL_DEPTH = 10_000  # of graphs: a loop over all tensors nests several calls a tensor, beyond MindSpore's 1,000 at 200
+_set_up = [False]  # whether setup_device has been called
 GPU_SETUP = "install it with `pip install -r requirements-gpu.txt` and run `. scripts/gpu_env.sh` before Python"
 
 
@@ -226,7 +227,7 @@ def setup_device(
     device_id: int = 0,
     distribute: bool = False,
     device_num: int = 1,
-    seed: int = 0,
+    seed: int | None = 0,
     compute_type: str = "",
     fused_layers: str = "auto",
     threads: int = 0,
@@ -239,6 +240,7 @@ def setup_device(
     Args:
         device_id: number of the device, counted from 0; in distributed runs each process takes its own.
         distribute: whether scripts/launch.py started this process as one of device_num.
+        seed: None: MindSpore's and numpy's generators stay as they are.
         compute_type: of matrix products, float32, float16 or bfloat16; "": what suits the device.
         fused_layers: whether networks made from now on have the layers in C++ (src/fused_layers.py): auto, where they
             can; always; never.
@@ -267,11 +269,27 @@ def setup_device(
         raise DeviceError(f"device_id is {device_id}, but {target} has {available} device(s): allowed is {allowed}")
     native_code.choose(_fused_layers(fused_layers, target))
     _set_target(target, device_id, _threads(threads, target, device_num if distribute else 1))
-    ms.set_seed(seed)
+    if seed is not None:
+        ms.set_seed(seed)
     rank, rank_size = _join_ranks(device_num) if distribute else (0, 1)
     if target == "CPU":
         check_product("float16" if compute_type == "float16" else "float32")
+    _set_up[0] = True
     return Device(target, compute_type, device_id, rank, rank_size)
+
+
+def ensure_device() -> None:
+    """Set up the device that MindSpore is set to, for programs that use the project as a library.
+
+    Nothing is done where setup_device was called, or MindSpore was set to graph mode, before.
+
+    Raises:
+        DeviceError: as setup_device.
+    """
+    import mindspore as ms
+
+    if not _set_up[0] and ms.get_context("mode") != ms.GRAPH_MODE:
+        setup_device(ms.get_context("device_target"), ms.get_context("device_id"), seed=None)
 
 
 def _check_compute_type(compute_type: str, fused_layers: str, target: str) -> None:

@@ -22,6 +22,7 @@ from mindspore import Tensor
 from pydantic import model_validator
 
 from model_utils import native_code
+from model_utils.device import ensure_device
 from model_utils.errors import CheckpointError, DataError, shorten
 from model_utils.files import new_folder, open_file, write_atomically
 from model_utils.json_files import FileName, Schema, Sha256, read_json, read_validated, write_checked
@@ -168,12 +169,15 @@ class ModelFolder:
     def network(self, embeddings: bool = False, portable: bool = False) -> AnsweringNetwork:
         """The network of the usage, no dropout; portable: one that can be exported.
 
+        Where nobody has set up the device, that is done as commands do it (model_utils/device.py): graph mode.
+
         Raises:
-            CheckpointError: these weights are not its own.
+            CheckpointError: these weights are not its own. DeviceError: the device cannot be set up.
         """
         from src.albert_model import has_initial_pooler
         from src.tasks import FINE_TUNED, TASKS
 
+        ensure_device()
         task_info = self.usage(embeddings)
         spec = TASKS[task_info.task]
         modules = {name.partition(".")[0] for name in self.weights}

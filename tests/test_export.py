@@ -8,12 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Tensor
 from mindspore.train import serialization
 
 import export
+from model_utils import device
 from model_utils.device import bfloat16_obstacle
 from model_utils.errors import CheckpointError, ConfigError, DataError, DeviceError, UserError
 from model_utils.native_code import find_compiler, left_out
@@ -101,6 +103,16 @@ def test_the_mindir_answers_as_the_checkpoint(task: str, tmp_path: Path) -> None
     names = {path.name for path in file.parent.iterdir()}
     assert names == {f"{task}.mindir", f"{task}.json", f"{task}.vocab.txt"}
     assert folder_state(folder) == before
+
+
+def test_a_program_that_sets_up_nothing_computes_in_graphs(mindir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_set_up", [False])
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    try:
+        load_exported(mindir)
+        assert ms.get_context("mode") == ms.GRAPH_MODE
+    finally:
+        ms.set_context(mode=ms.GRAPH_MODE)
 
 
 def test_weights_that_a_description_does_not_fit(mindir: Path) -> None:

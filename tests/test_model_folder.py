@@ -1,7 +1,10 @@
 """A folder with a model: loaded, checked, saved complete or not at all, and used."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +19,7 @@ from src.albert_model import initial_pooler
 from src.model_folder import ModelFolder, calibrate, load_tokenizer
 from tests.helpers.trained_folders import ARCHITECTURE, LETTERS, TASK_INFOS, make_folder
 
+ROOT = Path(__file__).resolve().parents[1]
 TASK_INFO = "task.json"
 
 
@@ -41,6 +45,31 @@ def test_every_task_goes_through_a_folder_unchanged(task: str, tmp_path: Path) -
     copy.save(tmp_path / "again")
     for path in (tmp_path / "copy").iterdir():
         assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+AS_A_LIBRARY = """
+import os, sys
+import mindspore as ms, numpy as np
+from src.model_folder import ModelFolder
+
+model = ModelFolder.load(sys.argv[1])
+before = np.random.get_state()[1].tolist()
+model.predictor()
+print(ms.get_context("mode") == ms.GRAPH_MODE, os.environ["ONEDNN_DEFAULT_FPMATH_MODE"])
+print(np.random.get_state()[1].tolist() == before)
+ms.set_context(mode=ms.PYNATIVE_MODE)
+model.network()
+print(ms.get_context("mode") == ms.PYNATIVE_MODE)
+"""
+
+
+def test_a_program_that_sets_up_nothing_computes_in_graphs(tmp_path: Path) -> None:
+    """And what it sets later on purpose stays."""
+    folder = make_folder(tmp_path / "run", "classification")
+    environment = os.environ | {"ONEDNN_DEFAULT_FPMATH_MODE": "BF16"}
+    command = [sys.executable, "-c", AS_A_LIBRARY, str(folder)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["True STRICT", "True", "True"]
 
 
 def test_what_a_run_knows_of_its_weights_is_kept(tmp_path: Path) -> None:

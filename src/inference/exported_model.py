@@ -8,6 +8,7 @@ from typing import Any, Literal
 import mindspore as ms
 from mindspore import Tensor, nn
 
+from model_utils.device import ensure_device
 from model_utils.errors import ConfigError, DataError
 from model_utils.files import open_file
 from model_utils.json_files import FileName, Schema, Sha256, read_validated, validated
@@ -56,11 +57,15 @@ class DescriptionSchema(Schema):
 def load_exported(file: Path, key: bytes | None = None, compute_type: str = "float32", **settings: Any) -> Predictor:
     """What answers records with NAME.mindir and the files beside it; settings: batch_tokens, top_k, text_columns.
 
+    Where nobody has set up the device, that is done as by ModelFolder.network.
+
     Raises:
         DataError, CheckpointError: a file is missing, damaged, or does not belong to the others.
         ConfigError: a key is missing or not needed, the settings mean nothing for the task, or the graph itself
             computes, in float32, where bfloat16 is wanted.
+        DeviceError: the device cannot be set up.
     """
+    ensure_device()
     described, task_info = read_description(file)
     if described.encrypted != (key is not None):
         needed = "not encrypted: no key is needed" if key else "encrypted: encrypt_key_file is needed"
