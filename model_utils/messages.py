@@ -14,7 +14,7 @@ PROJECT = ("src", "model_utils", "dataset", "scripts", "benchmarks", "run_pretra
 class _Sentences(logging.Handler):
     """Writes to the standard stream of that name, whatever it is at the time."""
 
-    forgiving = False  # whether a message that nobody can read any more may be lost
+    forgiving = False  # whether a message that nobody can read, or its stream does not take, may be lost
 
     def __init__(self, stream: str) -> None:
         super().__init__()
@@ -25,14 +25,14 @@ class _Sentences(logging.Handler):
         try:
             tqdm.write(self.format(record), file=stream)
             stream.flush()
-        except BrokenPipeError:
+        except OSError:
             if not self.forgiving:
                 raise
             silence(stream)
 
 
 def forgive_lost_readers() -> None:
-    """From now on a message that nobody reads is lost, where it ended the command before."""
+    """From now on a message that nobody reads, or no disk holds, is lost, where it ended the command before."""
     _Sentences.forgiving = True
 
 
@@ -42,7 +42,13 @@ def silence(stream: TextIO) -> None:
 
 
 def show_messages(stream: str = "stdout") -> None:
-    """Show the messages of this project on stdout or stderr; a program that imports it decides by itself."""
+    """Show the messages of this project on stdout or stderr; a program that imports it decides by itself.
+
+    That stream, and stderr, lead nowhere where the process was started without them (`2>&-`).
+    """
+    for name in {stream, "stderr"}:
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
     root = logging.getLogger()
     root.handlers = [handler for handler in root.handlers if not isinstance(handler, _Sentences)]
     root.addHandler(_Sentences(stream))

@@ -81,19 +81,31 @@ def test_output_that_nobody_reads_is_no_traceback(tmp_path: Path) -> None:
     assert done.stdout == "2\n" and done.stderr == "error: nobody reads the output any more\n"
 
 
-def test_answers_are_written_although_nobody_reads_the_messages(tmp_path: Path) -> None:
-    """As of predict.py, `2>&1 | head`."""
+@pytest.mark.parametrize(
+    ("redirection", "messages", "seen"),
+    [
+        ("2>&1 | head -1", "stderr", "a line\n"),
+        ("2>&-", "stderr", ""),  # closed
+        ("2< /dev/null", "stderr", ""),  # takes nothing, as a full disk
+        (">&-", "stdout", ""),
+    ],
+)
+def test_answers_are_written_although_nobody_reads_the_messages(
+    redirection: str, messages: str, seen: str, tmp_path: Path
+) -> None:
     (tmp_path / "program.py").write_text(
         f"import logging, sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom model_utils.config import run_main\n"
         "from src.training.training_config import PretrainConfig\n"
+        "from src.training.stop_signals import StopSignals\n"
         "def main(config):\n"
-        "    for _ in range(100000): logging.getLogger('src').info('a line')\n"
+        "    with StopSignals():\n"
+        "        for _ in range(10000): logging.getLogger('src').info('a line')\n"
         "    open('answers', 'w').write('all')\n"
-        "run_main(main, PretrainConfig, messages='stderr')\n"
+        f"run_main(main, PretrainConfig, messages={messages!r})\n"
     )
-    command = f"{sys.executable} program.py {' '.join(NEEDED)} 2>&1 | head -1; echo ${{PIPESTATUS[0]}}"
+    command = f"{sys.executable} program.py {' '.join(NEEDED)} {redirection}; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=tmp_path)
-    assert done.stdout == "a line\n0\n" and (tmp_path / "answers").read_text() == "all"
+    assert done.stdout == f"{seen}0\n" and (tmp_path / "answers").read_text() == "all"
 
 
 STOPPED = """
