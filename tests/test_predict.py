@@ -251,17 +251,35 @@ def test_standard_output_that_is_closed_is_a_sentence(monkeypatch: pytest.Monkey
         monkeypatch.undo()
 
 
-def test_sigterm_leaves_nothing_half_written(tmp_path: Path, classify: Predictor) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_end_leaves_nothing_half_written(
+    number: signal.Signals, tmp_path: Path, classify: Predictor
+) -> None:
     def predict_for_long(records: list[Any]) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
         time.sleep(30)
 
     slow = SimpleNamespace(task_info=classify.task_info, predict=predict_for_long)
-    before = signal.getsignal(signal.SIGTERM)
+    before = signal.signal(number, lambda *_: pytest.fail("the signal was not awaited"))
+    kept = signal.getsignal(number)
     with pytest.raises(SystemExit) as ended:
         answer_records(slow, iter([NumberedRecord(1, {"text_a": "x"})]), str(tmp_path / "answers"))
-    assert ended.value.code == 143 and signal.getsignal(signal.SIGTERM) == before
+    assert ended.value.code == 128 + number and signal.signal(number, before) == kept
     assert list(tmp_path.iterdir()) == []
+
+
+def test_under_nohup_the_end_of_the_terminal_is_not_told(tmp_path: Path, classify: Predictor) -> None:
+    def predict(records: list[Any]) -> list[dict[str, Any]]:
+        os.kill(os.getpid(), signal.SIGHUP)
+        return [{"label": "good"} for _ in records]
+
+    goes_on = SimpleNamespace(task_info=classify.task_info, predict=predict)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        answer_records(goes_on, iter([NumberedRecord(1, {"text_a": "x"})]), str(tmp_path / "answers"))
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert json.loads((tmp_path / "answers").read_text())["label"] == "good"
 
 
 @pytest.mark.parametrize(

@@ -47,25 +47,33 @@ def joined(record: NumberedRecord, answer: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _sigterm_is_exit() -> Iterator[None]:
-    """SIGTERM is an exception, so that what is half written goes; MindSpore turns Ctrl-C into it while a graph runs."""
+def _asked_to_end_is_exit() -> Iterator[None]:
+    """SIGTERM and the end of the terminal are exceptions, so that what is half written goes.
+
+    MindSpore turns Ctrl-C into SIGTERM while a graph runs. Under nohup the end of the terminal is not told.
+    """
 
     def leave(number: int, _: FrameType | None) -> NoReturn:
-        signal.signal(number, signal.SIG_DFL)  # asked again, the process ends as soon as it is asked
+        # Asked again, the process ends as soon as it is asked; system and shell may both tell the end of a terminal.
+        signal.signal(number, signal.SIG_IGN if number == signal.SIGHUP else signal.SIG_DFL)
         sys.exit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, leave)
+    before = {}
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            before[number] = signal.signal(number, leave)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def answer_records(predictor: Predictor, records: Iterator[NumberedRecord], output: str) -> int:
     """Write the answers of all records to `output` ("-": standard output); exit code 1 if none could be answered."""
     total = failed = truncated = 0
     with (
-        _sigterm_is_exit(),
+        _asked_to_end_is_exit(),
         write_records(output) as write,
         tqdm(unit=" records", disable=not sys.stderr.isatty()) as progress,
     ):
