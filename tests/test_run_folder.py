@@ -1,6 +1,7 @@
 """A run's folder: one configuration, one live process, resumed until finished."""
 
 import copy
+import errno
 import functools
 import json
 import os
@@ -196,6 +197,16 @@ def test_a_finished_run_says_so(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "train_results.json").read_text()) == {"step": 100, "loss": 1.5}
     with RunFolder(tmp_path, make_config()) as run:
         assert run.finished
+
+
+def test_a_file_system_without_locks_is_no_live_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.lockf", refuse)
+    sentence = f"{tmp_path}/.lock cannot be locked: No locks available; choose a folder on a local disk"
+    with pytest.raises(UserError, match=sentence), RunFolder(tmp_path, make_config()):
+        pytest.fail("opened")
 
 
 def test_a_live_run_is_refused_until_its_process_is_gone(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ train_results.json written last: its presence means that the run is finished
 .lock              held by the live process; the system releases it when the process ends, however it ends
 """
 
+import errno
 import fcntl
 import os
 import shutil
@@ -40,7 +41,7 @@ class RunFolder:
     Raises:
         ConfigError: the folder holds a run of another configuration.
         CheckpointError: it holds checkpoints that no run of this program left there.
-        UserError: another process is running in it, or it cannot be written.
+        UserError: another process is running in it, or it cannot be written or locked.
     """
 
     def __init__(self, path: str | Path, config: Config, writer: bool = True) -> None:
@@ -74,6 +75,10 @@ class RunFolder:
             holder = os.read(self._lock, 32).decode().strip() or "unknown"
             os.close(self._lock)
             self._lock = None
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise UserError(
+                    f"{self.path / '.lock'} cannot be locked: {error.strerror}; choose a folder on a local disk"
+                ) from error
             raise UserError(
                 f"{self.path} holds a run that is live: process {holder}; wait for it or choose another folder"
             ) from error
