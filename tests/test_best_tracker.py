@@ -40,10 +40,11 @@ def test_without_a_selection_nothing_is_the_best() -> None:
 
 def test_the_mark_is_that_of_the_best_step(tmp_path: Path) -> None:
     best = BestTracker(Selection("f1"))
-    best.mark(tmp_path, 0)
+    best.mark(tmp_path)
     best.update(5, {"f1": 0.5})
-    best.mark(tmp_path, 6)
+    best.mark(tmp_path)
     assert list(tmp_path.iterdir()) == []
-    best.mark(tmp_path, 5)
+    (tmp_path / "albert-5.ckpt").touch()
+    best.mark(tmp_path)
     marked = json.loads((tmp_path / "best_checkpoint.json").read_text())
     assert marked == {"checkpoint": "albert-5.ckpt", "step": 5, "f1": 0.5}

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from mindspore import Tensor
 
+from model_utils.errors import UserError
 from src.checkpoint_files import list_checkpoints
+from src.training import trainer
 from src.training.evaluation import BestTracker, Selection
 from src.training.ranks import Ranks
 from src.training.run_folder import RunFolder
@@ -119,6 +121,37 @@ def test_a_best_checkpoint_that_a_kill_left_without_its_mark_gets_it(
     assert not (tmp_path / "best_checkpoint.json").exists()
     fit(**arguments)
     assert json.loads((tmp_path / "best_checkpoint.json").read_text())["step"] == 3
+
+
+def test_the_best_whole_checkpoint_stays_where_a_better_one_was_damaged(tmp_path: Path) -> None:
+    scores = iter([0.5, 0.4, 0.9, 0.1, 0.4, 0.3])
+    arguments = {"evaluation": evaluation(lambda _: {"f1": next(scores)}, 5, Selection("f1"))}
+    config = make_config(tmp_path, save_checkpoint_num=3)
+    with pytest.raises(UserError, match="training diverged"):
+        fit(config, Step(failing=[16], scaling="off"), **arguments)
+    assert json.loads((tmp_path / "best_checkpoint.json").read_text())["step"] == 15
+    (tmp_path / "albert-15.ckpt").write_bytes(b"damaged")
+    scores = iter([0.4, 0.3])
+    fit(config, **arguments)
+    assert json.loads((tmp_path / "best_checkpoint.json").read_text())["step"] == 5
+    assert [step for step, _ in list_checkpoints(tmp_path)] == [20, 15, 10, 5]
+
+
+def test_a_kill_before_older_checkpoints_went_keeps_none_too_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    config = make_config(tmp_path, save_checkpoint_num=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "prune_checkpoints", lambda _, written, __: killed() if len(written) > 1 else written)
+        with pytest.raises(KeyboardInterrupt):
+            fit(config)
+    assert [step for step, _ in list_checkpoints(tmp_path)] == [10, 5]
+    with pytest.raises(UserError, match="training diverged"):
+        fit(config, Step(failing=[11], scaling="off"))
+    assert [step for step, _ in list_checkpoints(tmp_path)] == [10]
 
 
 @pytest.mark.parametrize("step", [6, 20])

@@ -8,6 +8,7 @@ from typing import Any
 
 from mindspore import nn
 
+from src.checkpoint_files import checkpoint_path
 from src.training.checkpoint import copy_parameters, mark_best
 
 
@@ -53,10 +54,10 @@ class BestTracker:
         self.state = self.state | {"worse_since": self.state["worse_since"] + 1}
         return False
 
-    def mark(self, folder: Path, step: int) -> None:
-        """Mark the checkpoint of this step in the folder if it is the best."""
-        if step == self.step > 0:
-            mark_best(folder, step, self.state["metrics"])
+    def mark(self, folder: Path) -> None:
+        """Mark the best step's checkpoint, if it lies in the folder."""
+        if self.step > 0 and checkpoint_path(folder, self.step).exists():
+            mark_best(folder, self.step, self.state["metrics"])
 
 
 class Evaluation:

@@ -167,8 +167,8 @@ class Trainer:
         self.skipped_steps, self.skipped_in_a_row = state["skipped_steps"], state["skipped_in_a_row"]
         self.evaluating = state["evaluating"]
         self.window = Window(state["window"])
-        if self.ranks.writer:  # a kill may have come between the checkpoint and the mark
-            self.best.mark(self.folder.path, self.progress.step)
+        if self.ranks.writer:  # a kill may have come before, or the checkpoint with the mark is damaged
+            self.tidy()
         changed = f"; from here {', '.join(changes.values())}" if changes else ""
         logger.info(f"resuming after step {state['step']} from {contents.path}{changed}")
 
@@ -412,7 +412,7 @@ class Trainer:
             self.learning.watch(record, self.progress.share)
 
     def save(self) -> None:
-        """Write a checkpoint and prune older ones of this run; only rank 0 does."""
+        """Write the log and a checkpoint; only rank 0 does."""
         self.saved_time = time.monotonic()
         if not self.log:
             return
