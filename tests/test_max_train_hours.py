@@ -93,6 +93,13 @@ def test_a_rate_that_never_falls_and_phases_that_never_come_are_named(
     config = make_config(tmp_path / "three")
     fit(config, phases=Phases([Phase(Rows(), 2, 0.98), Phase(Rows(), 2, 0.02)]))
     assert "the run ended in phase 1 of 2: the others got no update" in capsys.readouterr().out
+    fit(
+        make_config(tmp_path / "between", train_steps=10),
+        phases=Phases([Phase(Rows(), 2, share) for share in (0.5, 0.04, 0.04, 0.42)]),
+    )
+    said = capsys.readouterr().out
+    assert "phase 3 got no update: its share of the run passed between two of them" in said
+    assert said.count("got no update") == 1
 
 
 def test_all_ranks_go_by_the_clock_of_rank_0(tmp_path: Path) -> None:

@@ -1,12 +1,17 @@
 """The plan of a run: length, precision, and the facts that a resumed run must match."""
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from model_utils.device import Device
 from model_utils.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+OF_FLOAT16 = "loss_scale_mode loss_scale_value scale_factor scale_window min_loss_scale max_skipped_steps".split()
 
 
 @dataclass(frozen=True)
@@ -114,11 +119,12 @@ def plan_run(config: Any, epochs: int, rows_at_once: int, batches_per_epoch: int
     return RunPlan(planned, 3600 * config.max_train_hours)
 
 
-def what_did_not_happen(settings: Mapping[str, Any], step: int, phase: int, phases: int) -> list[str]:
-    """Sentences about a run that ended after so many updates, in this phase of so many, before all it was planned for.
+def what_did_not_happen(settings: Mapping[str, Any], step: int, starts: Sequence[int], phases: int) -> list[str]:
+    """Sentences about a run that ended after so many updates without all that it was planned for.
 
     Args:
         settings: a TrainingConfig's optimizer_settings().
+        starts: of the phases that have begun (Phases), of `phases` in all.
     """
     sentences = []
     if not settings["warmup_ratio"] and step < settings["warmup_steps"]:
@@ -126,13 +132,22 @@ def what_did_not_happen(settings: Mapping[str, Any], step: int, phase: int, phas
             f"the run ended within the warm-up of {settings['warmup_steps']} updates, so that the learning rate never "
             "fell: give fewer warmup_steps, or warmup_ratio"
         )
-    if phase < phases:
-        sentences.append(f"the run ended in phase {phase} of {phases}: the others got no update")
+    for number, (start, end) in enumerate(pairwise(starts), 1):
+        if start == end:
+            sentences.append(f"phase {number} got no update: its share of the run passed between two of them")
+    if len(starts) < phases:
+        sentences.append(f"the run ended in phase {len(starts)} of {phases}: the others got no update")
     return sentences
 
 
 def plan_precision(config: Any, device: Device) -> Precision:
     """The device's compute type; the loss scale, which is off but for float16: others have float32's range."""
+    given = [key for key in OF_FLOAT16 if getattr(config, key) != type(config).model_fields[key].default]
+    if given and device.compute_type != "float16":  # not refused: a file without compute_type is for CPUs and GPUs
+        logger.info(
+            f"compute_type {device.compute_type} makes nothing of {', '.join(given)}: the loss is scaled in float16 "
+            "alone"
+        )
     if not config.enable_lossscale or device.compute_type != "float16":
         return Precision(device.target, device.compute_type, LossScale("off"))
     scaling = LossScale(

@@ -421,8 +421,13 @@ class Trainer:
             if self.config.enable_save_ckpt:
                 self.written = [*self.written, self.progress.step]
                 save_checkpoint(self.step, self.folder.path, self.progress.step, self.state())
-                self.best.mark(self.folder.path, self.progress.step)
-                self.written = prune_checkpoints(self.folder.path, self.written, self.config.save_checkpoint_num)
+                self.tidy()
+
+    def tidy(self) -> None:
+        """Mark the best checkpoint, and delete older ones of this run."""
+        self.best.mark(self.folder.path)
+        if self.config.enable_save_ckpt:
+            self.written = prune_checkpoints(self.folder.path, self.written, self.config.save_checkpoint_num)
 
     def stop(self) -> NoReturn:
         """Exit for the signal that was received; the state is saved."""
@@ -438,7 +443,7 @@ class Trainer:
         if self.progress.elapsed >= 1 and step < self.plan.train_steps and not self.best.out_of_patience:
             logger.info(f"max_train_hours {self.config.max_train_hours:g} are over after step {step}")
         phases = 0 if self.best.out_of_patience else len(self.phases.all)
-        for sentence in what_did_not_happen(self.config.optimizer_settings(), step, self.phases.number, phases):
+        for sentence in what_did_not_happen(self.config.optimizer_settings(), step, self.phases.starts, phases):
             logger.warning(sentence)
         if self.learning and results:
             results = results | {"remarks": self.learning.closing_remarks(results)}
