@@ -162,17 +162,22 @@ def _entries(path: Path, end: int) -> Iterator[tuple[str, Any]]:
             yield entry.tag, entry.tensor
 
 
-def read_checkpoint(path: Path, only_weights: bool = False) -> Checkpoint:
+def read_checkpoint(path: Path, only_weights: bool = False, has_checksum: bool = False) -> Checkpoint:
     """Read a checkpoint after comparing it with its checksum; CheckpointError if it is missing, damaged or none.
 
-    With only_weights the optimizer's state is left out.
+    Args:
+        only_weights: the optimizer's state is left out.
+        has_checksum: it was written with one, so that one without it has lost its end.
     """
     if not path.exists():
         raise CheckpointError(f"{path} does not exist")
     parts: dict[str, list[bytes]] = {}
     kinds: dict[str, tuple[tuple[int, ...], str]] = {}
     try:
-        end = path.stat().st_size - (_TRAILER if verify(path) else 0)
+        verified = verify(path)
+        if has_checksum and not verified:
+            raise CheckpointError(f"{path} is damaged: its end with the checksum is missing")
+        end = path.stat().st_size - (_TRAILER if verified else 0)
         for name, tensor in _entries(path, end):
             if only_weights and name != LOOP_STATE and _TRAINING_STATE.fullmatch(name):
                 continue
@@ -206,9 +211,7 @@ def newest_checkpoint(folder: Path) -> Checkpoint | None:
 def _first_whole(paths: Iterable[Path], only_weights: bool = False) -> Checkpoint | None:
     for path in paths:
         try:
-            if not verify(path):
-                raise CheckpointError(f"{path} is damaged: its end with the checksum is missing")
-            return read_checkpoint(path, only_weights)
+            return read_checkpoint(path, only_weights, has_checksum=True)
         except CheckpointError as error:
             logger.info(f"{error}; passed over")
     return None

@@ -124,6 +124,12 @@ def test_truncation_is_noticed(saved: Path, left: float, caplog: pytest.LogCaptu
     assert len(caplog.messages) == 1 and "albert-7.ckpt" in caplog.messages[0] and "passed over" in caplog.messages[0]
 
 
+def test_a_checkpoint_is_compared_with_its_checksum_once(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared, verify = [], ckpt.verify
+    monkeypatch.setattr(ckpt, "verify", lambda path: compared.append(path) or verify(path))
+    assert ckpt.newest_checkpoint(saved.parent).path == saved and compared == [saved]
+
+
 def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
     for content in (b"not a checkpoint at all, but long enough to be one", os.urandom(5000)):
         (tmp_path / "x.ckpt").write_bytes(content)
