@@ -224,6 +224,8 @@ def test_places_that_cannot_be_written_to(portable: Predictor, tmp_path: Path) -
     for write in (export_model, dry_run_export):
         with pytest.raises(DataError, match=r"model\.json is a folder, and would have to be a file of the export"):
             write(portable, tmp_path / "model", MINDIR)
+        with pytest.raises(DataError, match=r"n\.vocab\.txt has 256 bytes in its name, allowed are 255"):
+            write(portable, tmp_path / ("n" * 246), MINDIR)
     assert {path.name for path in tmp_path.iterdir()} == {"file", "model.json"}
     for name in (f"{tmp_path}/model.mindir", ".", ".."):
         with pytest.raises(ConfigError, match=r"needed is DIR/NAME or NAME: the endings are added"):
@@ -265,8 +267,9 @@ def test_one_name_has_one_format(copy: Path, portable: Predictor) -> None:
         with pytest.raises(DataError, match=r"model\.mindir is there, which .*model\.json describes: name another exp"):
             write(portable, copy.with_suffix(""), ONNX)
     assert load_exported(copy).predict([{"text_a": "a"}])
-    with pytest.raises(ConfigError, match="export_file_name is out/, a folder: needed is a name in it"):
-        ExportConfig(export_ckpt_file="run", export_file_name="out/").validate()
+    for name in ("out/", "out/."):
+        with pytest.raises(ConfigError, match=f"export_file_name is {name}, a folder: needed is a name in it"):
+            ExportConfig(export_ckpt_file="run", export_file_name=name).validate()
 
 
 def test_an_older_export_outlives_a_disk_that_fails(

@@ -47,7 +47,7 @@ class ExportConfig(OneDeviceConfig):
             raise ConfigError(
                 f"export_file_name is {self.export_file_name}, needed is DIR/NAME or NAME: the endings are added to it"
             )
-        if self.export_file_name.endswith("/"):
+        if self.export_file_name.endswith(("/", "/.")):
             raise ConfigError(f"export_file_name is {self.export_file_name}, a folder: needed is a name in it")
         check_casing(self)
         if self.file_format == MINDIR and (self.export_batch_size != 1 or self.export_seq_length):

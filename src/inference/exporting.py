@@ -24,7 +24,7 @@ from mindspore.train import serialization
 
 from model_utils.device import peak_memory
 from model_utils.errors import CheckpointError, ConfigError, DataError
-from model_utils.files import make_readable, scratch_folder, sync_to_disk
+from model_utils.files import NAME_BYTES, make_readable, scratch_folder, sync_to_disk
 from model_utils.json_files import write_checked
 from src.data.feature_files import sha256_of
 from src.inference.deploy_config import AIR, MINDIR, ONNX
@@ -104,6 +104,8 @@ def _settle(model: Predictor, name: Path, file_format: str, batch_size: int, len
     for suffix in (f".{file_format.lower()}", _vocabulary_suffix(model), ".json"):
         if os.path.isdir(file := f"{name}{suffix}"):
             raise DataError(f"{file} is a folder, and would have to be a file of the export; name another one")
+        if (size := len(os.fsencode(f"{name.name}{suffix}"))) > NAME_BYTES:
+            raise DataError(f"{file} has {size} bytes in its name, allowed are {NAME_BYTES}; choose a shorter one")
     for other in {MINDIR, AIR, ONNX} - {file_format}:
         if os.path.lexists(file := f"{name}.{other.lower()}"):
             raise DataError(f"{file} is there, which {name}.json describes: name another export, or delete the file")
