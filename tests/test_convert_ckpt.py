@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from model_utils import native_code
 from model_utils.convert_ckpt import ConvertConfig
 from model_utils.errors import CheckpointError, ConfigError, UserError
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import PreTrainingScores
+from src.albert_model import POOLER, initial_pooler
 from src.checkpoint_files import find_checkpoint, load_backbone
 from src.conversion.checks import weight_shapes
 from src.conversion.convert import GROUP_OF
@@ -42,6 +44,11 @@ from tests.helpers.trained_folders import head_of, make_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 # --- names ---
+
+
+def test_shapes_are_known_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native_code, "_made", lambda source: pytest.fail(f"{source} is compiled"))
+    assert weight_shapes(SMALL)[f"{POOLER}weight"] == initial_pooler(SMALL)[f"{POOLER}weight"].shape
 
 
 def test_every_weight_has_a_name_in_googles_checkpoints() -> None:
