@@ -6,7 +6,6 @@ lose much more than their share.
 """
 
 import logging
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -20,6 +19,7 @@ import numpy as np
 from benchmarks.commands import tell
 from benchmarks.machine import MatrixProducts
 from benchmarks.turns import Contender, Others, describe_others
+from model_utils.cpu_threads import threads
 from model_utils.device import default_compute_type
 from model_utils.errors import ConfigError
 from model_utils.native_code import USES
@@ -205,7 +205,7 @@ def report(config: ContestConfig, contest: Contest, tolerance: float) -> str:
     lines += [f"{side.name:{wide}} {side.device}: {side.software}" for side in sides]
     lines.append(
         f"{contest.operations / 1e9:.1f} GFLOP of matrix products; {config.rounds} rounds of {config.steps}, "
-        f"{len(os.sched_getaffinity(0))} cores"
+        f"{threads()} threads"
         + (f"; large square products: {speed / 1e9:.1f} GFLOP/s, the median of as many" if speed else "")
     )
     if len(sides) > 1:

@@ -11,11 +11,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from benchmarks.commands import WITHOUT_PEERS, need_libraries
+from benchmarks.commands import WITHOUT_PEERS, load_torch, need_libraries
 from benchmarks.contest import ContestConfig, conclude, facts_of, hold
 from benchmarks.pretraining import OWN_KEYS, SEED, described_software, random_batch
 from model_utils import native_code
 from model_utils.config import run_main
+from model_utils.cpu_threads import threads
 from model_utils.device import setup_device
 from model_utils.errors import ConfigError
 from model_utils.schema import option
@@ -111,10 +112,10 @@ class TransformersForward:
         libraries = "torch", "transformers", *(("onnx", "onnxruntime") if way == "onnxruntime" else ())
         need_libraries(*libraries, otherwise=WITHOUT_PEERS)
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is to be downloaded
-        import torch
         import transformers
 
-        self.torch, self.way = torch, way
+        torch = self.torch = load_torch()
+        self.way = way
         sizes = {key: value for key, value in config.to_dict().items() if key not in OWN_KEYS}
         model = transformers.AlbertModel(transformers.AlbertConfig(**sizes)).eval()
         names = hugging_face_names(config.num_hidden_groups, config.inner_group_num)
@@ -166,7 +167,7 @@ def _session(torch: object, model: object, inputs: dict[str, object]) -> object:
         file = str(Path(folder) / "model.onnx")
         torch.onnx.export(model, (), file, kwargs=inputs, input_names=list(inputs), dynamo=False)
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = len(os.sched_getaffinity(0))
+        options.intra_op_num_threads = threads()
         return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
 
 

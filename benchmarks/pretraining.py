@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.commands import WITHOUT_PEERS, need_libraries
+from benchmarks.commands import WITHOUT_PEERS, load_torch, need_libraries
 from model_utils.device import Device, nvidia_gpus, setup_device
 from src.albert_config import RUN_KEYS, AlbertConfig
 from src.conversion.weight_names import TIED_COPIES, hugging_face_names
@@ -131,10 +131,9 @@ class TransformersUpdates:
     ) -> None:
         need_libraries("torch", "transformers", otherwise=WITHOUT_PEERS)
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is to be downloaded
-        import torch
         import transformers
 
-        self.torch = torch
+        torch = self.torch = load_torch()
         sizes = {key: value for key, value in config.to_dict().items() if key not in OWN_KEYS}
         self.model = transformers.AlbertForPreTraining(transformers.AlbertConfig(**sizes)).train()
         names = hugging_face_names(config.num_hidden_groups, config.inner_group_num)

@@ -6,15 +6,15 @@ in float32 on CPU.
 """
 
 import logging
-import os
 import time
 from collections.abc import Callable
 
 import numpy as np
 
-from benchmarks.commands import need_libraries
+from benchmarks.commands import load_torch, need_libraries
 from benchmarks.turns import Contender
 from model_utils.config import run_main
+from model_utils.cpu_threads import threads
 from model_utils.device import setup_device
 from model_utils.schema import Config, option
 from src.albert_config import PRESETS
@@ -100,8 +100,7 @@ class TorchProducts:
 
     def gflops(self, shape: Shape, repeats: int) -> list[float]:
         """10^9 operations a second of each form."""
-        import torch
-
+        torch = load_torch()
         x, weight, dy = map(torch.from_numpy, operands(shape))
         return speeds(shape, repeats, [lambda: x @ weight.T, lambda: (dy @ weight, dy.T @ x)])
 
@@ -132,7 +131,7 @@ def main(config: ProductsConfig) -> None:
     need_libraries("torch")
     sizes = PRESETS[config.albert_network]
     hidden, inside = sizes.hidden_size, sizes.intermediate_size
-    logger.info(f"GFLOP/s, float32, {len(os.sched_getaffinity(0))} cores, the fastest of {config.repeats}")
+    logger.info(f"GFLOP/s, float32, {threads()} threads, the fastest of {config.repeats}")
     print(f"{'':24}" + "".join(f"{form:>14}" for form in FORMS))
     with (
         Contender(MindSporeProducts, True) as ours,

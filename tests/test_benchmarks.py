@@ -6,14 +6,16 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import commands, finetune, products, squad_features
+from benchmarks import commands, finetune, forward, products, squad_features
 from benchmarks.contest import Contest, Side, conclude
 from benchmarks.predict import PredictionConfig
 from benchmarks.train_step import TrainStepConfig
 from benchmarks.turns import Contender, Others
+from model_utils import cpu_threads
 from model_utils.errors import ConfigError, UserError
 from model_utils.schema import load_config
 from src.training.training_config import PretrainConfig
@@ -100,6 +102,16 @@ def contest(*outputs: list[float]) -> Contest:
     return Contest(sides, 4e9, 100, [4e9], 0.01)
 
 
+def test_all_sides_have_as_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = []
+    torch = SimpleNamespace(set_num_threads=chosen.append, onnx=SimpleNamespace(export=lambda *_, **__: None))
+    session = SimpleNamespace(SessionOptions=SimpleNamespace, InferenceSession=lambda _, options, providers: options)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setitem(sys.modules, "onnxruntime", session)
+    monkeypatch.setattr(cpu_threads, "_threads", [3])
+    assert forward._session(commands.load_torch(), None, {}).intra_op_num_threads == 3 and chosen == [3]
+
+
 def test_sides_that_compute_something_else_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     config = TrainStepConfig(output=tmp_path / "figures.json")
     for values in ([11.0, 0.001], [11.0, float("nan")]):
@@ -112,10 +124,13 @@ def test_the_report_of_a_contest(
     tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("benchmarks.commands.machine_facts", dict)
+    monkeypatch.setattr(cpu_threads, "_threads", [3])
     both = contest([11.0], [11.00001])
     both.sides[1].seconds = [4.0, 3.0, 5.0]
     assert conclude(TrainStepConfig(output=tmp_path / "figures.json"), both, 1e-5) == 0
-    ours, theirs = capsys.readouterr().out.splitlines()[1:3]
+    report = capsys.readouterr().out
+    assert "7 rounds of 1, 3 threads; large square products" in report
+    ours, theirs = report.splitlines()[1:3]
     # Median, minimum, peak memory, tokens/s, GFLOP/s, share.
     assert ours.split()[-8:] == ["2", "s", "1", "s", "3.00", "50", "2.0", "0.500"]
     assert theirs.endswith("0.250  2.000 (minimum 3.000)")
