@@ -15,8 +15,8 @@ class StopSignals(AbstractContextManager):
     """Remembers the first SIGTERM, SIGINT or SIGHUP in `received` (0 before).
 
     A second SIGTERM or SIGINT ends the process at once. The end of a terminal may be told twice, by the system and by
-    the shell; under nohup it is not. While MindSpore runs a graph it handles SIGINT itself and sends the process
-    SIGTERM instead.
+    the shell, also when the run has ended; under nohup it is not. While MindSpore runs a graph it handles SIGINT itself
+    and sends the process SIGTERM instead.
     """
 
     def __init__(self) -> None:
@@ -45,4 +45,5 @@ class StopSignals(AbstractContextManager):
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self.before.items():
-            signal.signal(number, handler)
+            if not number == self.received == signal.SIGHUP:
+                signal.signal(number, handler)
