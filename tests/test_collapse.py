@@ -44,17 +44,24 @@ def test_seeds_that_answer_with_the_majority_class_are_named(
 
 
 @pytest.mark.parametrize(
-    ("weights", "name", "beta2"),
-    [("WEIGHTS", "AdamWeightDecay", 0.999), ("", "AdamWeightDecay", 0.98), ("", "Lamb", 0.999)],
+    ("weights", "width", "name", "beta2", "begins"),
+    [
+        ("WEIGHTS", 768, "AdamWeightDecay", 0.999, ""),
+        ("WEIGHTS", 256, "AdamWeightDecay", 0.999, "from weights of hidden_size 256"),
+        ("", 256, "AdamWeightDecay", 0.98, "without load_pretrain_checkpoint_path"),
+        ("", 256, "Lamb", 0.999, ""),
+    ],
 )
-def test_what_to_try_with_pretrained_weights_or_settings_for_none(weights: str, name: str, beta2: float) -> None:
+def test_what_to_try_depends_on_the_weights(weights: str, width: int, name: str, beta2: float, begins: str) -> None:
     settings = {"name": name, "learning_rate": 4e-4, "beta2": beta2}
     config = SimpleNamespace(do_train=True, load_pretrain_checkpoint_path=weights, optimizer_settings=lambda: settings)
     advice = "; try a quarter of the learning rate (0.0004 -> 0.0001), a warm-up twice as long, or another seed"
-    assert describe_collapse("all is one", config).endswith(advice)
+    assert describe_collapse("all is one", config, width).endswith(advice)
     settings |= {"learning_rate": 5e-5}
-    found = describe_collapse("all is one", config)
-    assert ("try learning_rate 0.0003 and beta2 0.98 (here 5e-05 and" in found) == (not weights and name != "Lamb")
+    found = describe_collapse("all is one", config, width)
+    higher = f"; {begins} try learning_rate 0.0003 and beta2 0.98 (here 5e-05 and"
+    assert higher in found if begins else "a quarter of the learning rate" in found
+    assert ("initializer_range" in found) == (bool(begins) and not weights)
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,10 @@ from model_utils.schema import load_config
 from src.assessment_method import assess
 from src.checkpoint_files import find_checkpoint, list_checkpoints
 from src.create_finetune_data import ReadySplit
-from src.model_folder import ModelFolder
+from src.model_folder import ModelFolder, read_task_info
 from src.tasks import parse_task_info
 from src.tasks.classification import ClassifierConfig, ClassifierTask, CustomExamples
-from src.tasks.finetuning import find_tokenizer
+from src.tasks.finetuning import Finetuning, find_tokenizer
 from src.tasks.spec import PreparedSplit
 from src.training.network_outputs import OutputTable
 from tests.conftest import ROOT
@@ -122,6 +122,14 @@ def test_weights_alone_give_the_same_results_and_stay_as_they_are(
     few, all_of_them = (read_columns(folder / "predictions_test.tsv") for folder in (tmp_path, run))
     assert len(few["line"]) == 5 and set(few["line"]) < set(all_of_them["line"])
     assert folder_state(run) == before
+
+
+def test_settings_other_than_those_of_the_training_are_warned_of(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trained = read_task_info(run)
+    here = SimpleNamespace(task=SimpleNamespace(task_info=trained.model_copy(update={"max_seq_length": 24})))
+    assert Finetuning.check_task(here, run) == trained
+    assert caplog.messages == [f"max_seq_length is 24 here, and 32 in the task.json of {run}"]
+    assert caplog.records[0].levelname == "WARNING"
 
 
 def test_a_finished_run_is_not_trained_again(data: Path, run: Path, capsys: pytest.CaptureFixture) -> None:
@@ -463,6 +471,21 @@ def test_polarity_files_stand_in_place_of_the_folders_training_file(data: Path, 
     named = config.replace(do_predict=True, test_file=str(data / "test.tsv"))
     assert len(CustomExamples(named).read("test")) == 21
     assert {one.text_a for one in examples.read("train")} == {"so positive", "so negative"}
+
+
+def test_weights_of_pairs_are_not_evaluated_on_single_texts(data: Path) -> None:
+    config = config_of(data, None, do_train=False, load_finetune_checkpoint_path="run")
+    known = head_of("classification", "bad", "good")
+    pairs = known.model_copy(update={"text_columns": {"text_a": "premise", "text_b": "claim"}})
+    with pytest.raises(
+        ConfigError, match="text_b_column is '', but the weights were trained on premise and claim: nam"
+    ):
+        CustomExamples(config, pairs)
+    CustomExamples(config.replace(text_b_column="claim"), pairs)
+    with pytest.raises(ConfigError, match="text_b_column is 'claim', but the weights were trained on review: name as"):
+        CustomExamples(
+            config.replace(text_b_column="claim"), known.model_copy(update={"text_columns": {"text_a": "review"}})
+        )
 
 
 @pytest.mark.parametrize(

@@ -306,6 +306,11 @@ class CustomExamples:
         if config.do_eval and "dev" not in self.files and not config.eval_data_file_path:
             self.dev_split = choose_dev_split(config.dev_ratio, config.seed, known)
         self._refuse_unused()
+        if known and known.text_columns and bool(self.columns.text_b) != ("text_b" in known.text_columns):
+            trained, here = " and ".join(known.text_columns.values()), self.columns.text_b
+            raise ConfigError(
+                f"text_b_column is {here!r}, but the weights were trained on {trained}: name as many columns"
+            )
         self._training: Sequence[Example] | None = None
 
     def _refuse_unused(self) -> None:

@@ -42,7 +42,8 @@ from src.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 EVAL_FILE = "eval_results.json"
-COLD_RATE, COLD_BETA2 = 3e-4, 0.98  # of AdamWeightDecay, without pre-trained weights
+COLD_RATE, COLD_BETA2 = 3e-4, 0.98  # of AdamWeightDecay, without pre-trained weights or from those of a narrow model
+PUBLISHED_HIDDEN = 768  # of the narrowest weights that google published in English
 MakeTask = Callable[[FinetuneConfig, FullTokenizer, TaskInfo | None], Task]
 
 
@@ -171,21 +172,24 @@ class Report:
             logger.info(remark)
 
 
-def describe_collapse(collapse: str, config: FinetuneConfig) -> str:
+def describe_collapse(collapse: str, config: FinetuneConfig, hidden_size: int) -> str:
     """What to try where a fine-tuning ends with the same answer for every row (Mosbach et al. 2021, section 5).
 
-    Without pre-trained weights the usual settings are the likely cause (docs/results.md).
+    Without pre-trained weights (docs/results.md), or from those of a narrow model (docs/pretraining.md), the usual
+    settings, which suit published weights, are the likely cause.
     """
     found = f"collapsed: on the development set {collapse}, as without reading"
     if not config.do_train:
         return found
     settings = config.optimizer_settings()
     name, rate, beta2 = (settings[key] for key in ("name", "learning_rate", "beta2"))
-    cold = name == "AdamWeightDecay" and not config.load_pretrain_checkpoint_path
-    if cold and (rate < COLD_RATE or beta2 > COLD_BETA2):
+    cold = not config.load_pretrain_checkpoint_path
+    low = rate < COLD_RATE or (cold and beta2 > COLD_BETA2)
+    if name == "AdamWeightDecay" and low and (cold or hidden_size < PUBLISHED_HIDDEN):
+        where = "without load_pretrain_checkpoint_path" if cold else f"from weights of hidden_size {hidden_size}"
         return (
-            f"{found}; without load_pretrain_checkpoint_path try learning_rate {COLD_RATE:g} and beta2 {COLD_BETA2:g} "
-            f"(here {rate:g} and {beta2:g}), and albert_cfg.initializer_range 0.03"
+            f"{found}; {where} try learning_rate {COLD_RATE:g} and beta2 {COLD_BETA2:g} (here {rate:g} and {beta2:g})"
+            + ", and albert_cfg.initializer_range 0.03" * cold
         )
     quarter = f"a quarter of the learning rate ({rate:g} -> {rate / 4:g})"
     return f"{found}; try {quarter}, a warm-up twice as long, or another seed"
@@ -224,6 +228,8 @@ class Finetuning:
         data = self.data.batches(TRAIN, task.spec.losses.weight_columns, config.seed)
         batches = data.batches_per_epoch
         plan = plan_run(config, config.epoch_num, data.rows_at_once, batches)
+        rows, epochs = (config.accumulation_steps * each for each in (data.rows_at_once, plan.train_steps / batches))
+        logger.info(f"{plan.train_steps:,} updates of {rows:,} rows: {epochs:.2f} epochs")
         check_memory(self.architecture, data.most_tokens)
         phases = Phases([Phase(data, config.accumulation_steps)])
         if self.step is None:
@@ -323,7 +329,7 @@ class Finetuning:
             report.add(split, prefix, result, self.data.baseline(split) if labelled else {})
             if result.collapse and split == self.task.dev_splits[0]:
                 report.collapsed = True
-                report.remarks.append(describe_collapse(result.collapse, self.config))
+                report.remarks.append(describe_collapse(result.collapse, self.config, self.architecture.hidden_size))
             if self.ranks.writer:
                 output.mkdir(parents=True, exist_ok=True)
                 result.write(output)
@@ -343,5 +349,5 @@ class Finetuning:
                 continue
             if key in ("task", "labels"):
                 raise another_head(weights, key, theirs[key], value)
-            logger.info(f"{key} is {value} here, and {theirs[key]} in the {TASK_FILE} of {weights}")
+            logger.warning(f"{key} is {value} here, and {theirs[key]} in the {TASK_FILE} of {weights}")
         return found
