@@ -56,7 +56,10 @@ run_group() { # GROUP OPTIONS...: pytest on a core that no other group has, its 
     { flock 9 && printf '\n--- %s\n%s\n' "${group#"$PROJECT"/}" "$output"; } 9>"$reports/printing"
     case $code in
     0 | 5) ;; # 5: no test of this file was selected
-    2 | 4) [ -e "$report" ] || exit 255 ;; # a wrong argument of pytest: xargs stops
+    2 | 4) [ -e "$report" ] || exit 255 # a wrong argument of pytest: xargs stops
+        # Interrupted, or without the test that was named: it counts as a group without a report.
+        ! grep -q 'errors="0" failures="0"' "$report" || rm "$report"
+        exit 1 ;;
     *) exit 1 ;;
     esac
 }

@@ -276,10 +276,11 @@ def test_distribute_kills_ranks_that_do_not_end(ready_project: Path) -> None:
     launch = ready_project / "scripts/launch.py"
     launch.write_text(launch.read_text().replace("GRACE = 60.0", "GRACE = 0.5"))
     (ready_project / "run_ner.py").write_text(
-        "import os, time\nif os.environ['RANK_ID'] == '0': time.sleep(600)\n1 / 0\n"
+        "import os, time\nif os.environ['RANK_ID'] == '0':\n    time.sleep(30)\n    print('ended by itself')\n1 / 0\n"
     )
     done = bash("bash scripts/run_ner_distribute.sh --nproc 2", ready_project)
     assert done.returncode == 1 and "rank 1 failed: ZeroDivisionError: division by zero" in done.stderr
+    assert "ended by itself" not in done.stdout
 
 
 def test_distribute_tells_of_a_failed_rank_when_nobody_reads_its_output(ready_project: Path) -> None:
@@ -365,13 +366,18 @@ def test_distribute_lets_its_ranks_save_when_the_terminal_is_gone(tmp_path: Path
     assert all(log.read_text().endswith("a line\nsaved\n") for log in logs)
 
 
+def was_asked(launcher: int) -> bool:
+    """Whether it has had a signal: it ignores SIGHUP from then on."""
+    ignored = re.search(r"SigIgn:\s*(\w+)", Path(f"/proc/{launcher}/status").read_text())[1]
+    return bool(int(ignored, 16) & 1 << (signal.SIGHUP - 1))
+
+
 def test_ranks_that_are_asked_by_others_too_save(tmp_path: Path) -> None:
     """As systemd and Slurm ask all processes of a job; who asks once more ends them."""
-    (tmp_path / "save.py").write_text(
-        SAVE.replace("stopped.append(1)", "stopped.append(os.write(1, b'asked to stop\\n'))")
-    )
+    telling = SAVE.replace("stopped.append(1)", "stopped.append(os.write(1, b'asked to stop\\n'))")
     logs = [tmp_path / f"worker_{rank}.log" for rank in (0, 1)]
-    for again, code, ending in ((False, 143, "saved\n"), (True, 143, "asked to stop\n")):
+    for again, seconds, ending in ((False, 0.5, "saved\n"), (True, 30, "asked to stop\n")):
+        (tmp_path / "save.py").write_text(telling.replace("time.sleep(0.5)", f"time.sleep({seconds})"))
         command = [sys.executable, ROOT / "scripts/launch.py", "2", tmp_path, tmp_path / "save.py"]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
         try:
@@ -381,9 +387,10 @@ def test_ranks_that_are_asked_by_others_too_save(tmp_path: Path) -> None:
             for one in (process.pid, *map(int, children[:2])):
                 os.kill(one, signal.SIGTERM)
             if again:
-                time.sleep(0.2)
+                while not (was_asked(process.pid) and all("asked to stop" in log.read_text() for log in logs)):
+                    time.sleep(0.05)
                 process.terminate()
-            assert process.wait(timeout=60) == code
+            assert process.wait(timeout=60) == 143
         finally:
             process.kill()
         assert all(log.read_text().endswith(ending) for log in logs)
@@ -467,11 +474,12 @@ def test_a_wrong_argument_of_pytest_ends_all(tested_project: Path) -> None:
     assert "unrecognized arguments: --no_such_argument" in done.stdout and done.returncode != 0
 
 
-def test_a_process_that_dies_counts_as_a_failure(tested_project: Path) -> None:
+def test_a_process_that_dies_is_interrupted_or_finds_no_such_test_counts_as_a_failure(tested_project: Path) -> None:
     write_tests(tested_project, "three", "import os\n\n\ndef test_d():\n    os._exit(0)\n")
-    done = bash("bash scripts/test.sh", tested_project)
-    assert done.stdout.splitlines()[-1] == "2 passed, 1 failed, 1 skipped"
-    assert "pytest ended without a report for tests/test_three.py" in done.stdout
+    write_tests(tested_project, "four", "def test_e():\n    raise KeyboardInterrupt\n")
+    done = bash("bash scripts/test.sh tests/test_{one,three,four}.py tests/test_two.py::test_z", tested_project)
+    assert done.stdout.splitlines()[-1] == "2 passed, 3 failed, 0 skipped"
+    assert re.search(r"pytest ended without a report for .*/tests/test_three\.py\n", done.stdout)
     assert done.returncode == 1
 
 
