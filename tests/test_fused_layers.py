@@ -349,7 +349,8 @@ def test_a_compilation_that_takes_too_long_ends_with_what_it_has_started(
     with pytest.raises(DeviceError, match=r"compiler has not compiled .*operations.cc in 2 s"):
         build_library(native_operations.SOURCE)
     state = Path(f"/proc/{child.read_text().strip()}/stat")
-    assert not state.exists() or state.read_text().split()[2] == "Z"  # its new parent need not ask for its exit code
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        assert state.read_text().split()[2] == "Z"  # its new parent need not ask for its exit code
 
 
 def test_a_compiler_that_waits_instead_of_saying_its_version_is_a_sentence(

@@ -10,6 +10,8 @@ from model_utils.errors import DataError
 from src.training.event_file import EventFile
 from src.training.run_log import LOG_FILE, RunLog, read_log
 
+ROOT = Path(__file__).parents[1]
+
 
 def test_damaged_lines_are_reported_and_the_others_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     lines = [
@@ -79,5 +81,5 @@ del sys.modules["tensorboardX"]
 RunLog(Path({str(tmp_path)!r}), ("loss",), 9, 0, {{}})
 assert sys.modules["torch"] is sys
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
     assert list((tmp_path / "tensorboard").iterdir())

@@ -102,14 +102,14 @@ def test_interruptions_change_no_number(data: Path, finished: Path, tmp_path: Pa
     code, said = start(data, run, signal.SIGTERM, after_step=110)
     assert code == 128 + signal.SIGTERM, said
     assert "resuming after step 50" in said
-    (stopped, newest), (_, older) = list_checkpoints(run)[:2]
+    (stopped, newest), (before, older) = list_checkpoints(run)[:2]
     assert stopped >= 110 and f"stopped after step {stopped}, saved" in said
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 1
     newest.write_bytes(content)
     code, said = start(data, run)
     assert code == 0, said
-    assert f"{newest} is damaged" in said and f"resuming after step 100 from {older}" in said
+    assert f"{newest} is damaged" in said and f"resuming after step {before} from {older}" in said
     assert log(run) == log(finished)
     ours, theirs = (find_checkpoint(folder / "albert-200.ckpt").values for folder in (run, finished))
     assert all((ours[name] == theirs[name]).all() for name in theirs)

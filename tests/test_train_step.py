@@ -134,12 +134,16 @@ class Explosive(ms.nn.Cell):
 
 
 def explosive_step(
-    loss_scale: LossScale, clip_norm: float = 0.0, train_steps: int = 1000, ranks: Ranks = ALONE
+    loss_scale: LossScale,
+    accumulate: bool = False,
+    clip_norm: float = 0.0,
+    train_steps: int = 1000,
+    ranks: Ranks = ALONE,
 ) -> TrainStep:
     network = Explosive()
     settings = dataclasses.replace(OPTIMIZER_SETTINGS, learning_rate=0.5)
     optimizer = GradientDescent(network.trainable_params(), settings, train_steps)
-    return TrainStep(network, optimizer, loss_scale, clip_norm=clip_norm, ranks=ranks, seed=3)
+    return TrainStep(network, optimizer, loss_scale, accumulate, clip_norm, ranks, seed=3)
 
 
 def test_no_rank_has_the_masks_of_another_in_the_longest_run() -> None:
@@ -174,6 +178,15 @@ def test_fixed_loss_scale(mode: str) -> None:
     assert int(step.skipped_steps.value()) == 1
     # Two updates of 0.5 * slope each, at rates 0.5 * (1 - 1/1000) and 0.5 * (1 - 3/1000).
     np.testing.assert_allclose(step.network.weight.asnumpy(), [1 - 0.998, 2 - 0.499], atol=1e-6)
+
+
+def test_nothing_of_a_skipped_update_is_in_the_next_one() -> None:
+    step = explosive_step(LossScale(), accumulate=True)
+    for slopes in ((np.inf, 1.0), (1.0, np.nan), (1.0, 2.0)):
+        result = step.train([{"slope": np.array([slope, 0.5], np.float32)} for slope in slopes])
+        assert bool(result["finite"]) == bool(np.isfinite(slopes).all())
+    assert float(result["loss"]) == 5.0
+    np.testing.assert_allclose(step.network.weight.asnumpy(), [1 - 0.4985 * 3, 2 - 0.4985], atol=1e-6)
 
 
 def test_the_rate_reaches_its_end_although_updates_are_skipped() -> None:
