@@ -1,4 +1,7 @@
-"""google-research/albert's own figures: outputs to 1e-5, gradients to 1e-4 of the largest entry, updates to 5e-4."""
+"""google-research/albert's own figures: losses to 2e-6, gradients to 1e-4 of the largest entry, updates to 5e-4.
+
+Outputs are in test_convert_google.py, with weights that were converted.
+"""
 
 from pathlib import Path
 
@@ -28,7 +31,7 @@ def pre_training_network(folder: Path) -> tuple[AlbertForPreTraining, dict, dict
     return network, figures, columns
 
 
-def test_pre_training_outputs_and_gradients(shared: Path) -> None:
+def test_pre_training_losses_and_gradients(shared: Path) -> None:
     network, figures, columns = pre_training_network(shared / "golden/google/pretrain")
     batch = normalise_weights([columns], network.weight_columns)[0]
     inputs = [Tensor(batch[name]) for name in network.input_columns]
@@ -42,18 +45,6 @@ def test_pre_training_outputs_and_gradients(shared: Path) -> None:
         expected = figures["grad"][parameter.name]
         tolerance = max(1e-4 * np.abs(expected).max(), 1e-7 * largest)
         np.testing.assert_allclose(gradient.asnumpy(), expected, atol=tolerance, rtol=0, err_msg=parameter.name)
-
-
-def test_pre_training_scores(shared: Path) -> None:
-    network, figures, columns = pre_training_network(shared / "golden/google/pretrain")
-    out = figures["out"]
-    ids = [Tensor(columns[name]) for name in ("input_ids", "input_mask", "segment_ids")]
-    sequence, pooled = network.scores.albert(*ids, NO_KEY)
-    np.testing.assert_allclose(sequence.asnumpy(), out["sequence_output"].reshape(sequence.shape), atol=1e-5)
-    np.testing.assert_allclose(pooled.asnumpy(), out["pooled_output"], atol=1e-5)
-    mlm, sop = network.scores(*ids, Tensor(columns["masked_lm_positions"]), NO_KEY)
-    np.testing.assert_allclose(ops.log_softmax(mlm, -1).asnumpy(), out["mlm_log_probs"].reshape(mlm.shape), atol=1e-5)
-    np.testing.assert_allclose(ops.log_softmax(sop, -1).asnumpy(), out["sop_log_probs"], atol=1e-5)
 
 
 @pytest.mark.parametrize(("optimizer", "folder"), [("AdamWeightDecay", "optim_adamw"), ("Lamb", "optim_lamb")])

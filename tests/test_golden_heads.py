@@ -1,4 +1,7 @@
-"""google-research/albert's own figures for every head: outputs to 1e-5, gradients to 1e-4 of the largest entry."""
+"""google-research/albert's own figures for every head: losses to 5e-6, gradients to 1e-4 of the largest entry.
+
+Outputs are in test_convert_google.py, with weights that were converted.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -76,25 +79,6 @@ def test_loss_and_gradients(shared: Path, task: str) -> None:
         expected = figures["grad"].get(parameter.name, np.zeros(parameter.shape, np.float32))
         tolerance = max(1e-4 * np.abs(expected).max(), 5e-7 * largest)
         np.testing.assert_allclose(gradient.asnumpy(), expected, atol=tolerance, rtol=0, err_msg=parameter.name)
-
-
-@pytest.mark.parametrize("task", ["classifier", "sts-b", "race", "squad_v1"])
-def test_outputs(shared: Path, task: str) -> None:
-    network, figures, columns = build(shared, task, HEADS[task])
-    scores = network.scores
-    outputs = scores(*(Tensor(columns[name]) for name in scores.input_columns), NO_KEY)
-    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-    for name, value in zip(scores.output_names, outputs, strict=True):
-        expected = figures["out"][name]
-        np.testing.assert_allclose(value.asnumpy().reshape(expected.shape), expected, atol=1e-5, err_msg=name)
-
-
-def test_span_search(shared: Path) -> None:
-    network, figures, columns = build(shared, "squad_v2_infer", HEADS["squad_v2_train"])
-    scores = network.scores
-    outputs = scores(*(Tensor(columns[name]) for name in scores.input_columns), NO_KEY)
-    for name, value in zip(scores.output_names, outputs, strict=True):
-        np.testing.assert_allclose(value.asnumpy(), figures["out"][name], atol=1e-5, err_msg=name)
 
 
 def test_teacher_forced_span_scores(shared: Path) -> None:
