@@ -25,6 +25,7 @@ from src.tasks.classification import ClassifierConfig, ClassifierTask, CustomExa
 from src.tasks.finetuning import Finetuning, find_tokenizer
 from src.tasks.spec import PreparedSplit
 from src.training.network_outputs import OutputTable
+from src.training.trainer import Trainer
 from tests.conftest import ROOT
 from tests.helpers.classifier_run import (
     classifier_arguments,
@@ -186,20 +187,49 @@ def test_warm_start_takes_the_backbone_and_several_seeds_are_summarised(
     assert (tmp_path / "seed-4" / "best_checkpoint.json").exists()
 
 
-def test_seeds_share_what_is_compiled_and_nothing_else(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+def test_seeds_share_what_is_compiled_and_nothing_else_and_a_killed_run_loses_nothing(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cold, with dropout: the second seed's checkpoint is bit for bit that of a run of its own."""
+    """Cold, with dropout: the second seed's checkpoint and that of a run that was killed in its second epoch, before
+    update 18, are bit for bit that of a run of its own."""
     settings = {"seed": 3, "epoch_num": 2, "albert_cfg.hidden_dropout_prob": 0.2}
     run_classifier.main(config_of(data, tmp_path / "two", num_seeds=2, **settings))
     both = capsys.readouterr().out
-    run_classifier.main(config_of(data, tmp_path / "one", **settings | {"seed": 4}))
+    settings["seed"] = 4
+    run_classifier.main(config_of(data, tmp_path / "one", **settings))
     alone = capsys.readouterr().out
     assert both.count("compiling for batches of") == alone.count("compiling for batches of") > 0
-    second, own = (find_checkpoint(tmp_path / place).values for place in ("two/seed-4", "one"))
-    assert second.keys() == own.keys()
+    killed, start = config_of(data, tmp_path / "killed", save_checkpoint_steps=5, **settings), Trainer.start
+
+    def start_or_die(trainer: Trainer, micro_batches: list) -> None:
+        if trainer.progress.step == 17:
+            raise KeyboardInterrupt  # nothing is saved at this moment, as after kill -9
+        start(trainer, micro_batches)
+
+    monkeypatch.setattr(Trainer, "start", start_or_die)
+    with pytest.raises(KeyboardInterrupt):
+        run_classifier.main(killed)
+    monkeypatch.undo()
+    run_classifier.main(killed)
+    assert "resuming after step 15" in capsys.readouterr().out
+    runs = (tmp_path / name / "albert-24.ckpt" for name in ("two/seed-4", "killed", "one"))
+    second, again, own = (find_checkpoint(run).values for run in runs)
+    assert second.keys() == again.keys() == own.keys()
     for name, value in own.items():
         np.testing.assert_array_equal(second[name], value, err_msg=name)
+        np.testing.assert_array_equal(again[name], value, err_msg=name)
+
+
+def test_a_dry_run_keeps_features_alone(
+    data: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    features = tmp_path / "features"
+    run_classifier.main(config_of(data, tmp_path / "run", dry_run=True, feature_dir=features))
+    said = capsys.readouterr().out
+    assert "dry run: one update with" in said and f"Nothing was kept but features in {features}." in said
+    assert list(tmp_path.iterdir()) == [features]
+    with pytest.raises(ConfigError, match="dry_run is true, which means nothing while do_train is false"):
+        run_classifier.main(config_of(data, None, do_train=False, load_finetune_checkpoint_path=run, dry_run=True))
 
 
 def test_figures_of_a_regression_can_be_computed_from_its_predictions(data: Path, tmp_path: Path) -> None:
