@@ -129,6 +129,7 @@ if disturbed == "data" and rank == 1:
     sys.argv[place] = sys.argv[place].replace("train", "held_out")
 run_main(run_pretrain.main, PretrainConfig)
 """
+PHASES = "[{{share: 0.75, accumulation_steps: {}}}, {{share: 0.25, batch_size: 4, accumulation_steps: {}}}]"
 LENGTH = {
     "train_steps": 8,
     "eval_steps": 4,
@@ -138,7 +139,7 @@ LENGTH = {
     "optimizer_cfg.AdamWeightDecay.warmup_steps": 2,
     "albert_cfg.hidden_dropout_prob": 0,
     "albert_cfg.attention_probs_dropout_prob": 0,
-    "phases": "[{share: 0.75}, {share: 0.25, batch_size: 4}]",
+    "phases": PHASES.format(1, 2),
 }
 
 
@@ -161,7 +162,7 @@ def start_two(folder: Path, script: str, words: list[str]) -> subprocess.Complet
         pytest.param("checkpoint", {"save_checkpoint_steps": 2}, marks=pytest.mark.slow),
     ],
 )
-def test_two_ranks_train_as_one_with_two_micro_batches_however_slow_one_is(
+def test_two_ranks_train_as_one_with_twice_the_micro_batches_however_slow_one_is(
     data: Path,
     tmp_path: Path,
     slow: str,
@@ -175,7 +176,7 @@ def test_two_ranks_train_as_one_with_two_micro_batches_however_slow_one_is(
     finished = start_two(tmp_path, DISTURBED, ["", *flags_of(data, run, **LENGTH)])
     assert finished.returncode == 0, finished.stdout + finished.stderr
     assert "resuming after step 5" in finished.stdout
-    run_pretrain.main(config_of(data, alone, **LENGTH, accumulation_steps=2))
+    run_pretrain.main(config_of(data, alone, **LENGTH | {"phases": PHASES.format(2, 4)}))
     ours, theirs = log(run), log(alone)
     assert [record["step"] for record in ours] == list(range(1, 9))
     for our, their in zip(ours, theirs, strict=True):
