@@ -39,6 +39,7 @@ from tests.helpers.pretraining_run import (
     words_of,
     write_pretraining_data,
 )
+from tests.helpers.tfrecord_files import tf_example, write_tfrecord
 
 ROOT = Path(__file__).parents[1]
 
@@ -174,6 +175,27 @@ def test_tfrecords_need_a_vocabulary_and_are_checked_against_it(data: Path, shar
         run_pretrain.main(config_of(data, tmp_path / "run", **flags))
     with pytest.raises(DataError, match="but the model's vocabulary 208 tokens"):
         run_pretrain.main(config_of(data, tmp_path / "run", **flags, **{"albert_cfg.vocab_size": 208}))
+
+
+def test_a_run_on_tfrecords_goes_on_from_any_checkpoint(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Within an epoch, as after a kill."""
+    columns = next(held_out(data, 40).batches(0))
+    rows = [tf_example({name: np.atleast_1d(values[i]) for name, values in columns.items()}) for i in range(40)]
+    (tmp_path / "rows").mkdir()
+    write_tfrecord(tmp_path / "rows/a.tfrecord", rows)
+    flags = {"data_dir": tmp_path / "rows", "eval_steps": 0, "eval_data_dir": "", "train_steps": 3, "log_steps": 1}
+    flags |= {"optimizer_cfg.AdamWeightDecay.warmup_steps": 1, "save_checkpoint_steps": 1, "save_checkpoint_num": 3}
+    whole, again = tmp_path / "whole", tmp_path / "again"
+    run_pretrain.main(config_of(data, whole, **flags))
+    later = shutil.ignore_patterns("albert-[23].ckpt", "train_results.json")
+    run_pretrain.main(config_of(data, shutil.copytree(whole, again, ignore=later), **flags))
+    assert "resuming after step 1" in capsys.readouterr().out
+    assert [record["step"] for record in log(whole)] == [1, 2, 3] and log(again) == log(whole)
+    ours, theirs = (find_checkpoint(folder / "albert-3.ckpt").values for folder in (again, whole))
+    for name, value in theirs.items():
+        np.testing.assert_array_equal(ours[name], value, err_msg=name)
 
 
 @pytest.mark.parametrize("key", ["eval_data_dir", "phases"])
