@@ -125,7 +125,7 @@ class Sides:
     def agreement(self) -> float:
         """Share of the records that both answered alike."""
         ours, theirs = (
-            [json.loads(line)[ANSWER[self.config.task]] for line in (self.folder / f"{name}.jsonl").open()]
+            [json.loads(line)[ANSWER[self.config.task]] for line in (self.folder / f"{name}.jsonl").open("rb")]
             for name in (OURS, THEIRS)
         )
         return sum(one == other for one, other in zip(ours, theirs, strict=True)) / self.number

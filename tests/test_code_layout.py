@@ -19,13 +19,13 @@ MODULES = [file for package in ("src", "model_utils") for file in sorted((ROOT /
 def test_no_test_module_imports_another() -> None:
     """What they share stands in tests/helpers/ and conftest.py."""
     for file in (ROOT / "tests").rglob("*.py"):
-        assert "from tests" + ".test_" not in file.read_text(), file
+        assert "from tests" + ".test_" not in file.read_text("utf-8"), file
 
 
 @pytest.mark.parametrize("script", sorted(ROOT.glob("*.py")), ids=lambda script: script.name)
 def test_entry_scripts_are_short(script) -> None:
-    assert len(script.read_text().splitlines()) <= 85
-    assert ast.get_docstring(ast.parse(script.read_text()))
+    assert len(script.read_text("utf-8").splitlines()) <= 85
+    assert ast.get_docstring(ast.parse(script.read_text("utf-8")))
 
 
 def test_no_two_modules_have_the_same_name() -> None:
@@ -39,12 +39,14 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
 
 
 def test_the_map_has_every_module() -> None:
-    mapped = re.findall(r"^    ([\w/]+\.py) ", (ROOT / "docs/architecture.md").read_text(), re.MULTILINE)
+    mapped = re.findall(r"^    ([\w/]+\.py) ", (ROOT / "docs/architecture.md").read_text("utf-8"), re.MULTILINE)
     modules = [file.name for file in [*MODULES, *ROOT.glob("*.py")] if file.name != "__init__.py"]
     assert sorted(name.rpartition("/")[2] for name in mapped) == sorted(modules)
 
 
 @pytest.mark.parametrize("document", [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")], ids=lambda file: file.name)
 def test_documents_name_files_that_exist(document) -> None:
-    named = re.findall(r"\b((?:src|model_utils|tests|benchmarks|scripts)/[a-z0-9_/]+\.(?:py|sh))", document.read_text())
+    named = re.findall(
+        r"\b((?:src|model_utils|tests|benchmarks|scripts)/[a-z0-9_/]+\.(?:py|sh))", document.read_text("utf-8")
+    )
     assert [name for name in named if not (ROOT / name).exists()] == []

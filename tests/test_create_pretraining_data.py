@@ -106,7 +106,7 @@ def test_text_that_was_taken_away_is_noticed(text_and_model, tmp_path):
     text, model = text_and_model
     output = tmp_path / "pre.mindrecord"
     for name in ("first", "second"):
-        (tmp_path / f"{name}.txt").write_text(text.read_text()[:5000])
+        (tmp_path / f"{name}.txt").write_text(text.read_text("utf-8")[:5000], encoding="utf-8")
     make_records(output, tmp_path / "*.txt", model, dupe_factor=1)
     with pytest.raises(DataError, match=r"made with source\.second\.txt\.bytes \d+, asked for is '\(absent\)'"):
         make_records(output, tmp_path / "first.txt", model, dupe_factor=1)
@@ -115,7 +115,7 @@ def test_text_that_was_taken_away_is_noticed(text_and_model, tmp_path):
 def test_names_may_be_absolute_and_relative(text_and_model, tmp_path, monkeypatch):
     text, model = text_and_model
     (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "a.txt").write_text(text.read_text())
+    (tmp_path / "own" / "a.txt").write_text(text.read_text("utf-8"), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     output = make_records(tmp_path / "pre.mindrecord", f"own/a.txt,{text}", model, dry_run=False, dupe_factor=1)
     assert len(open_records(output, "pretrain").facts["source"]) == 2
@@ -145,11 +145,11 @@ def test_short_documents_between_long_ones_leave_these_in_next_sentence_pairs(
     """The short ones can lend no segment, so a unit must have a second long one; where there is none, that is said."""
     monkeypatch.setattr(create_pretraining_data, "UNIT_CHARACTERS", 4000)
     text, model = text_and_model
-    lines = [line for line in text.read_text().splitlines() if line]
+    lines = [line for line in text.read_text("utf-8").splitlines() if line]
     long = ["\n".join(lines[start : start + 60]) for start in range(0, 240, 60)]
     for number, short, enough in (4, "a b", True), (1, "\n".join(lines[:3]), False):
         mixed = tmp_path / f"{number}.txt"
-        mixed.write_text("\n\n".join(f"{document}\n\n{short}" for document in long[:number]))
+        mixed.write_text("\n\n".join(f"{document}\n\n{short}" for document in long[:number]), encoding="utf-8")
         make_records(tmp_path / f"{number}/pre.mindrecord", mixed, model, random_next_sentence=True, dupe_factor=1)
         said = capsys.readouterr().out
         assert (float(re.search(r"uses each token ([\d.]+) times", said)[1]) > 0.9) == enough, said
@@ -285,9 +285,8 @@ def test_processes_are_not_many_more_than_cores(text_and_model, tmp_path, monkey
 def test_chinese_words_are_characters(tmp_path):
     text = "天地玄黄，宇宙洪荒。日月盈昃，辰宿列张。寒来暑往，秋收冬藏。闰余成岁，律吕调阳。"
     file = tmp_path / "vocab.txt"
-    file.write_text(
-        "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "py", "##thon", *sorted(set(text))]) + "\n"
-    )
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "py", "##thon", *sorted(set(text))]
+    file.write_text("\n".join(tokens) + "\n", encoding="utf-8")
     tokenizer = FullTokenizer(vocab_file=file)
     vocab = MaskVocabulary.of(tokenizer)
     assert vocab.word_start.tolist() == [token != "##thon" for token in tokenizer.vocab]

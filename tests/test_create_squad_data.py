@@ -64,7 +64,7 @@ def chinese(shared) -> FullTokenizer:
 
 def write(tmp_path, document, name="dev.json"):
     path = tmp_path / name
-    path.write_text(document if isinstance(document, str) else json.dumps(document))
+    path.write_text(document if isinstance(document, str) else json.dumps(document), encoding="utf-8")
     return path
 
 

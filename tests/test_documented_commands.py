@@ -36,7 +36,7 @@ def scripts_of(file: Path) -> list[str]:
 
 def commands_of(script: str, folder: Path) -> list[list[str]]:
     """The words of every `python` that bash comes to, where there are no other programs; not of python's own code."""
-    words, command = folder / "words", ["/bin/bash", "-c", f"exec 3>words\n{STAND_IN}\n{script}"]
+    words, command = folder / "words", ["/bin/bash", "-c", f"exec 3>words\n{STAND_IN}\n{script}".encode()]
     words.touch()
     subprocess.run(command, cwd=folder, env={"PATH": "/nowhere"}, capture_output=True, check=False)
     commands = [line.split("\0")[:-1] for line in words.read_text(encoding="utf-8").split("\n\0")[:-1]]

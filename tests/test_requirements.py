@@ -20,7 +20,7 @@ PULLED_IN = "# What those pull in"
 
 def pins(file: str, pulled_in: bool = False) -> dict[str, str]:
     """Version by package, of the direct dependencies or of what those pull in."""
-    direct, _, rest = (ROOT / file).read_text().partition(PULLED_IN)
+    direct, _, rest = (ROOT / file).read_text("utf-8").partition(PULLED_IN)
     found = re.findall(r"^([\w.-]+)==(\S+)", rest if pulled_in else direct, re.MULTILINE)
     return {normalised(name): version for name, version in found}
 
@@ -38,7 +38,7 @@ def imports() -> dict[str, set[str]]:
     found = {}
     for file in files:
         modules: set[str] = set()
-        for node in ast.walk(ast.parse((ROOT / file).read_text(), str(file))):
+        for node in ast.walk(ast.parse((ROOT / file).read_text("utf-8"), str(file))):
             if isinstance(node, ast.Import):
                 modules |= {each.name for each in node.names}
             elif isinstance(node, ast.ImportFrom) and not node.level:

@@ -159,7 +159,7 @@ def test_whether_words_are_characters_is_known(tmp_path: Path) -> None:
     """Of the training text, and where nothing is trained of the weights."""
     settings = {"train_file": tmp_path / "train.txt", "do_eval": False}
     for text, expected in (("2 B-DATE\n0 I-DATE\n年 I-DATE\n在 O\n", True), ("2018 B-DATE\n年 I-DATE\n在 O\n", False)):
-        (tmp_path / "train.txt").write_text(text)
+        (tmp_path / "train.txt").write_text(text, encoding="utf-8")
         task_info = NerTask(load_config(NerConfig, arguments({}, settings)), None).task_info
         assert task_info.words_are_characters == expected
         evaluation = load_config(NerConfig, arguments({}, settings | {"do_train": False, "do_predict": True}))

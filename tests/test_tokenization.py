@@ -16,7 +16,7 @@ from model_utils.errors import DataError
 from src.data.wordpiece import split_words
 from src.tokenization import FullTokenizer, build_tokenizer, preprocess_text
 
-GOLDEN_TEXT = [json.loads(line) for line in (Path(__file__).parent / "golden/google_text.jsonl").open()]
+GOLDEN_TEXT = [json.loads(line) for line in (Path(__file__).parent / "golden/google_text.jsonl").open("rb")]
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PIECES = "un ##aff ##able want ##want ##ed wa runn ##ing , 你 好 cafe σ $".split()
 LETTERS = [*"abcdefghijklmnopqrstuvwxyz", *(f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz")]

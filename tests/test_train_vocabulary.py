@@ -70,7 +70,8 @@ def test_rare_characters_leave_room_for_words(tmp_path):
         train(tmp_path / "tiny.txt", tmp_path / "tiny", kind="wordpiece", vocab_size=30)
     every = train(tmp_path / "text.txt", tmp_path / "all", character_coverage=1, **sizes)
     assert every.tokenize("the")[0] == "t" and "\u4e00" in every.vocab
-    (tmp_path / "less.txt").write_text("".join(chr(0x4E00 + number) for number in range(100)) + " a b" * 5_000)
+    text = "".join(chr(0x4E00 + number) for number in range(100)) + " a b" * 5_000
+    (tmp_path / "less.txt").write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match=r"or fewer with a lower character_coverage"):
         train(tmp_path / "less.txt", tmp_path / "many", vocab_size=100)
     assert train(tmp_path / "less.txt", tmp_path / "few", vocab_size=17, character_coverage=0.99).vocab_size == 17

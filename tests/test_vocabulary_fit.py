@@ -21,7 +21,7 @@ def text_and_model(tmp_path_factory):
 
 
 def wordpiece(folder, tokens) -> FullTokenizer:
-    (folder / "vocab.txt").write_text("\n".join([*SPECIALS, *tokens]) + "\n")
+    (folder / "vocab.txt").write_text("\n".join([*SPECIALS, *tokens]) + "\n", encoding="utf-8")
     return FullTokenizer(vocab_file=folder / "vocab.txt")
 
 
@@ -56,7 +56,7 @@ def test_a_vocabulary_of_its_own_text_fits(text_and_model, tmp_path, capsys):
 def test_text_of_another_language_is_unknown(text_and_model, tmp_path, capsys, monkeypatch, dry_run):
     monkeypatch.setattr(create_pretraining_data, "UNIT_CHARACTERS", 1000)
     text = tmp_path / "russian.txt"
-    text.write_text("\n".join([RUSSIAN * 5] * 20))
+    text.write_text("\n".join([RUSSIAN * 5] * 20), encoding="utf-8")
     path = tmp_path / "out" / "pre.mindrecord"
     make_records(path, text, text_and_model[1], dry_run=dry_run)
     assert capsys.readouterr().out.count("the vocabulary small.model does not fit this text") == 1
@@ -65,7 +65,7 @@ def test_text_of_another_language_is_unknown(text_and_model, tmp_path, capsys, m
 
 
 def test_a_misfit_is_told_before_the_first_rows_are_written(text_and_model, tmp_path, capsys, monkeypatch):
-    (tmp_path / "russian.txt").write_text("\n".join([RUSSIAN * 5] * 20))
+    (tmp_path / "russian.txt").write_text("\n".join([RUSSIAN * 5] * 20), encoding="utf-8")
     monkeypatch.setattr(create_pretraining_data.RecordWriter, "write", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         make_records(tmp_path / "pre.mindrecord", tmp_path / "russian.txt", text_and_model[1])
@@ -81,13 +81,13 @@ def test_words_broken_to_letters_are_noticed(tmp_path):
 
 def test_chinese_characters_are_whole_words(shared):
     tokenizer = FullTokenizer(vocab_file=shared / "data/vocab/vocab_zh.txt")
-    text = min((shared / "data/corpus/wiki_zh").iterdir()).read_text()[:100_000]
+    text = min((shared / "data/corpus/wiki_zh").iterdir()).read_text("utf-8")[:100_000]
     fit = VocabularyFit.of(np.array(tokenizer.encode(text)), LetterTable(tokenizer))
     assert fit.tokens > 50_000 and fit.broken / fit.tokens < 0.01 and not fit.warning("vocab_zh.txt")
 
 
 def test_english_has_few_broken_words(shared):
     tokenizer = FullTokenizer(spm_model_file=shared / "data/vocab/30k-clean.model")
-    text = (shared / "data/corpus/wikitext2_valid.txt").read_text().replace("<unk>", "")[:200_000]
+    text = (shared / "data/corpus/wikitext2_valid.txt").read_text("utf-8").replace("<unk>", "")[:200_000]
     fit = VocabularyFit.of(np.array(tokenizer.encode(text)), LetterTable(tokenizer))
     assert fit.tokens > 30_000 and fit.broken / fit.tokens < 0.01 and not fit.warning("30k-clean.model")

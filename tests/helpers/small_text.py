@@ -13,7 +13,8 @@ def write_text(folder: Path, topics: int | None = None) -> Path:
     names = sorted(pydoc_data.topics.topics)[:topics]
     documents = [pydoc_data.topics.topics[name].split("\n\n") for name in names]
     path = folder / "text.txt"
-    path.write_text("\n\n".join("\n".join(" ".join(p.split()) for p in paragraphs) for paragraphs in documents))
+    text = "\n\n".join("\n".join(" ".join(p.split()) for p in paragraphs) for paragraphs in documents)
+    path.write_text(text, encoding="utf-8")
     return path
 
 
