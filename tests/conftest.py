@@ -3,6 +3,7 @@
 import importlib
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -80,6 +81,15 @@ def graph_mode() -> None:
         import mindspore
 
         mindspore.set_context(mode=mindspore.GRAPH_MODE)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def layer_threads() -> Iterator[None]:
+    """The operations of src/native deal out shares to three threads, though a test file may have one core."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "src.native_operations" in sys.modules:
+            patch.setattr("src.native_operations.threads", lambda: 3)
+        yield
 
 
 @pytest.fixture(scope="module")

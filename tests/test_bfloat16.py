@@ -42,7 +42,7 @@ def rounded(x: np.ndarray) -> np.ndarray:
 @on_cpus_that_have_it
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize(
-    ("rows", "size", "widths"), [(70, 33, (1301,)), (999, 64, (96,)), (1, 64, (2,)), (333, 48, (48, 96, 7))]
+    ("rows", "size", "widths"), [(170, 33, (1301,)), (999, 64, (96,)), (1, 64, (2,)), (999, 48, (48, 96, 7))]
 )
 def test_operands_are_rounded_and_sums_are_not(shared: bool, rows: int, size: int, widths: tuple[int, ...]) -> None:
     x, dy = normal(rows, size), normal(rows, sum(widths))
