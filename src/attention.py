@@ -27,12 +27,13 @@ from src.layers import (
 
 
 def relative_position_table(max_distance: int, head_size: int) -> np.ndarray:
-    """NEZHA's fixed relative embeddings (Wei et al. 2019, section 3.2, equation 5), (2 * max_distance + 1, D) float32.
+    """NEZHA's fixed relative embeddings (Wei et al. 2019, section 3.1), (2 * max_distance + 1, D) float32.
 
-    Row r stands for the distance r - max_distance: sin(distance / 10000^(2k/D)) in even columns, cos in odd ones.
+    Row r stands for the distance r - max_distance, key's place - query's: sin(r / 10000^(2k/D)) in even columns, cos in
+    odd ones. These are of r, as in NEZHA's own code, not of the distance, as in the paper.
     """
-    distances = np.arange(2 * max_distance + 1, dtype=np.float64)[:, None]
-    angles = distances / 10000.0 ** (2 * (np.arange(head_size) // 2) / head_size)
+    rows = np.arange(2 * max_distance + 1, dtype=np.float64)[:, None]
+    angles = rows / 10000.0 ** (2 * (np.arange(head_size) // 2) / head_size)
     table = np.where(np.arange(head_size) % 2 == 0, np.sin(angles), np.cos(angles))
     return table.astype(np.float32)
 

@@ -1,5 +1,9 @@
 """The backbone: sizes as published, sharing modes, groups, relative positions, mixed precision."""
 
+import contextlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
 import mindspore as ms
 import numpy as np
 import pytest
@@ -15,6 +19,7 @@ from src.attention import relative_position_table
 from src.dropout import Dropout, mix_bits
 from src.finetune_eval_model import SequenceClassificationScores
 from src.layers import GeluErf, GeluTanh, LayerNorm, cross_entropy, sigmoid_tanh
+from tests.helpers.layer_inputs import Attend, attention_inputs
 from tests.helpers.tiny_model import KEY, TINY, batch
 
 
@@ -71,12 +76,6 @@ def test_sharing_plan(share: str, groups: int, layers: list[tuple[int, int]]) ->
     assert sharing_plan(TINY.replace(share_parameters=share, num_hidden_groups=groups)) == layers
 
 
-def test_relative_positions_replace_absolute_ones() -> None:
-    _, gradients = loss_and_gradients(TINY.replace(use_relative_positions=True, max_relative_position=4))
-    assert "albert.embeddings.position_embeddings" not in gradients
-    assert all(np.isfinite(value).all() for value in gradients.values())
-
-
 def test_float16_stays_near_float32() -> None:
     loss, gradients = loss_and_gradients(TINY)
     half_loss, half_gradients = loss_and_gradients(TINY.replace(compute_type="float16"))
@@ -129,10 +128,32 @@ def test_heads_get_the_states_that_they_read(blocks: int, places: list[list[int]
     np.testing.assert_allclose(pooled, of_all, atol=1e-6)
 
 
+@pytest.mark.parametrize("context", [left_out, contextlib.nullcontext])
+def test_relative_positions_are_part_of_keys_and_values(context: Callable[[], AbstractContextManager]) -> None:
+    """As in NEZHA (Wei et al. 2019, section 3.1): e_ij = q_i (k_j + a_ij) / sqrt(D), z_i = sum_j P_ij (v_j + a_ij)."""
+    inputs = attention_inputs(2, 12, 48)
+    with context():
+        attend = Attend(use_relative_positions=True, max_relative_position=5)
+    x, *weights_and_biases, mask = (value.astype(np.float64) for value in inputs)
+    query, key, value = (
+        (x @ weight.T + bias).reshape(2, 12, 4, 12).swapaxes(1, 2)  # B, A, L, D
+        for weight, bias in zip(weights_and_biases[:3], weights_and_biases[3:], strict=True)
+    )
+    places = np.arange(12)
+    distances = np.clip(places[None, :] - places[:, None], -5, 5)  # from query i to key j
+    of_pairs = relative_position_table(5, 12)[distances + 5].astype(np.float64)  # L, L, D
+    scores = query @ key.swapaxes(2, 3) + np.einsum("baid,ijd->baij", query, of_pairs)
+    shares = softmax(scores / np.sqrt(12) + mask, -1)
+    expected = shares @ value + np.einsum("baij,ijd->baid", shares, of_pairs)
+    found = attend(*map(Tensor, inputs)).asnumpy()
+    np.testing.assert_allclose(found, expected.swapaxes(1, 2).reshape(24, 48), atol=2e-6 * np.abs(expected).max())
+
+
 def test_relative_positions_see_distance_alone() -> None:
     """Without absolute positions and with equal neighbours, shifting a sequence shifts its outputs."""
     config = TINY.replace(use_relative_positions=True, max_relative_position=16)
     network = AlbertModel(config)
+    assert not any("position_embeddings" in each.name for each in network.get_parameters())
     initialise_weights(network, 0.3, seed=2)
     ids = np.zeros((1, 12), np.int32)
     shifted = ids.copy()
