@@ -93,7 +93,8 @@ def step_figures(compute_type: str) -> dict[str, np.ndarray]:
     """A mask of dropout, and loss and gradients of a network."""
     mask = Dropout(0.1, site=3).set_train(True)(Tensor(np.ones((1024, 312), np.float32)), KEY).asnumpy()
     columns = batch(TINY, rows=8)
-    network = AlbertForPreTraining(TINY.replace(compute_type=compute_type), seed=1).set_train(True)
+    config = TINY.replace(compute_type=compute_type, initializer_range=0.2)
+    network = AlbertForPreTraining(config, seed=1).set_train(True)
     inputs = [Tensor(columns[name]) for name in network.input_columns]
     parameters = ms.ParameterTuple(network.trainable_params())
     outputs, gradients = ops.value_and_grad(network, None, parameters, has_aux=True)(*inputs, KEY)
@@ -105,7 +106,7 @@ def step_figures(compute_type: str) -> dict[str, np.ndarray]:
 def test_bfloat16_stays_near_float32_and_draws_the_same_masks() -> None:
     rounding, exact = step_figures("bfloat16"), step_figures("float32")
     np.testing.assert_array_equal(rounding.pop("mask"), exact.pop("mask"))
-    assert rounding.pop("loss") == pytest.approx(exact.pop("loss"), rel=1e-2)
+    assert rounding.pop("loss") == pytest.approx(exact.pop("loss"), rel=1e-3)
     for name, gradient in rounding.items():
         if name.endswith("key.bias"):  # whose gradient is 0, but for rounding
             continue

@@ -33,7 +33,7 @@ from tests.helpers.gradients import Gradients
 from tests.helpers.layer_inputs import RANDOM, Attend, attention_inputs, normal
 from tests.helpers.products import Multiply
 from tests.helpers.threads import helpers
-from tests.helpers.tiny_model import KEY, TINY, batch
+from tests.helpers.tiny_model import KEY, TINY, assert_same_gradients, batch
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler is installed")
 LABELS = RANDOM.integers(0, 300, 170).astype(np.int32)
@@ -145,7 +145,7 @@ def test_values_and_gradients_are_those_of_the_composed_operations(name: str) ->
     ids=str,
 )
 def test_a_network_trains_as_without_them(changes: dict) -> None:
-    compare_with_composed(TINY.replace(**changes))
+    compare_with_composed(TINY.replace(initializer_range=0.2, **changes))
 
 
 @pytest.mark.parametrize(
@@ -192,9 +192,7 @@ def compare_with_composed(config: AlbertConfig) -> None:
         results.append((float(loss), {w.name: g.asnumpy() for w, g in zip(weights, gradients, strict=True)}))
     (loss, gradients), (fused_loss, fused_gradients) = results
     assert fused_loss == pytest.approx(loss, rel=1e-6)
-    largest = max(np.abs(gradient).max() for gradient in gradients.values())
-    for name, gradient in gradients.items():
-        np.testing.assert_allclose(fused_gradients[name], gradient, rtol=1e-4, atol=2e-6 * largest, err_msg=name)
+    assert_same_gradients(fused_gradients, gradients, 5e-6)
 
 
 def test_sums_of_squares_and_scaled_tensors() -> None:
