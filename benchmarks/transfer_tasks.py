@@ -141,7 +141,6 @@ def _race(data: Path, made: Path) -> TransferTask:
         data_dir=made / "RACE",
         level=LEVELS[0],
         max_seq_length=256,
-        accumulation_steps=1,
         epoch_num=1,
         max_train_samples=2000,  # of 25,421; each has four texts
         max_eval_samples=400,

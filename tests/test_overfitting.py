@@ -75,7 +75,6 @@ def test_64_examples_are_learnt(task: str, shared: Path, tmp_path: Path) -> None
         "feature_dir": tmp_path / "features",
         "save_finetune_checkpoint_path": tmp_path / "run",
         "train_batch_size": 16,
-        "accumulation_steps": 1,
         "epoch_num": 80,
         "eval_steps": 80,
         "early_stopping": 2,

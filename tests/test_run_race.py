@@ -28,7 +28,6 @@ def config_of(shared: Path, folder: Path, **changes: Any) -> RaceConfig:
         "max_seq_length": 224,
         "max_qa_length": 48,
         "train_batch_size": 8,
-        "accumulation_steps": 1,
         "epoch_num": 40,
         "eval_steps": 20,
         "optimizer_cfg.AdamWeightDecay.learning_rate": 0.002,

@@ -44,7 +44,6 @@ class RaceConfig(FinetuneConfig):
     max_seq_length: int = 512
     epoch_num: int = 5
     train_batch_size: int = 8
-    accumulation_steps: int = 4
     optimizer_cfg: OptimizerConfig = finetuning_optimizers(1e-5)
 
     level: str = option("all", "examinations to train and evaluate on", choices=("middle", "high", "all"))
