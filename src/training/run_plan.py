@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from model_utils.device import Device
-from model_utils.errors import ConfigError
+from model_utils.errors import CheckpointError, ConfigError
+from src.checkpoint_files import ARCHITECTURE
 
 logger = logging.getLogger(__name__)
 OF_FLOAT16 = "loss_scale_mode loss_scale_value scale_factor scale_window min_loss_scale max_skipped_steps".split()
@@ -92,10 +93,31 @@ class RunFacts:
     architecture: Mapping[str, Any]
     earlier_identity: Mapping[str, Any] | None = None
 
-    def identity_like(self, saved: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The identity in the form of a saved one."""
-        earlier = self.earlier_identity
-        return earlier if earlier and earlier.keys() == saved.keys() else self.identity
+    def to_save(self) -> dict[str, Any]:
+        """What a checkpoint keeps of them."""
+        return {
+            "identity": dict(self.identity),
+            "precision": self.precision.facts(),
+            ARCHITECTURE: dict(self.architecture),
+        }
+
+    def check(self, saved: Mapping[str, Any], path: Path) -> None:
+        """Raise CheckpointError where `saved`, of the checkpoint `path`, is of other data or another model."""
+        identity, earlier = self.identity, self.earlier_identity
+        if earlier and earlier.keys() == saved["identity"].keys():
+            identity = earlier
+        for key, value in identity.items():
+            if (trained := saved["identity"].get(key)) != value:
+                raise CheckpointError(
+                    f"{path} was trained on other data: {key} was {trained!r} and is now {value!r}; choose another "
+                    "folder, or name this one in load_checkpoint_path to start from it"
+                )
+        for key, value in self.architecture.items():
+            if (trained := saved[ARCHITECTURE].get(key, value)) != value:
+                raise CheckpointError(
+                    f"{path} was trained as another model: {key} was {trained!r} and is now {value!r}; put that back "
+                    f"(albert_config.json, --albert_cfg.{key}), or choose another folder"
+                )
 
 
 def plan_run(config: Any, epochs: int, rows_at_once: int, batches_per_epoch: int) -> RunPlan:

@@ -143,19 +143,7 @@ class Trainer:
                 f"{contents.path} holds weights but no whole state of a run: {', '.join(missing)} are missing; move it "
                 "out of this folder"
             )
-        for key, value in self.facts.identity_like(state["identity"]).items():
-            if state["identity"].get(key) != value:
-                raise CheckpointError(
-                    f"{contents.path} was trained on other data: {key} was {state['identity'].get(key)!r} and is now "
-                    f"{value!r}; choose another folder, or name this one in load_checkpoint_path to start from it"
-                )
-        for key, value in self.facts.architecture.items():
-            trained = state[ARCHITECTURE].get(key, value)
-            if trained != value:
-                raise CheckpointError(
-                    f"{contents.path} was trained as another model: {key} was {trained!r} and is now {value!r}; put "
-                    f"that back (albert_config.json, --albert_cfg.{key}), or choose another folder"
-                )
+        self.facts.check(state, contents.path)
         before = state["precision"] or self.facts.precision.facts()
         changes = self.facts.precision.changes_since(before, contents.path, named=bool(self.config.compute_type))
         restore(self.step, contents)
@@ -226,9 +214,7 @@ class Trainer:
             "evaluating": self.evaluating,
             "window": self.window.sums,
             "written": self.written,
-            "identity": dict(self.facts.identity),
-            "precision": self.facts.precision.facts(),
-            ARCHITECTURE: dict(self.facts.architecture),
+            **self.facts.to_save(),
             "config": self.config.to_dict(),
         }
 
