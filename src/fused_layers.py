@@ -244,7 +244,7 @@ class SquareSum(nn.Cell):
 
 
 class ScaleAll(nn.Cell):
-    """Each of `number` tensors times a factor ()."""
+    """Each of `number` tensors times a factor (); 0 everywhere if that is 0, whatever the tensor."""
 
     def __init__(self, number: int) -> None:
         super().__init__()

@@ -338,12 +338,12 @@ class _SquareSum(nn.Cell):
 
 
 class _ScaleAll(nn.Cell):
-    """Each tensor times a factor ()."""
+    """Each tensor times a factor (); 0 everywhere if that is 0, whatever the tensor."""
 
     def construct(self, tensors: tuple[Tensor, ...], factor: Tensor) -> tuple[Tensor, ...]:
         scaled = ()
         for tensor in tensors:
-            scaled += (tensor * factor,)
+            scaled += (ops.masked_fill(tensor * factor, factor == 0.0, 0.0),)
         return scaled
 
 
@@ -353,7 +353,10 @@ def square_sum() -> nn.Cell:
 
 
 def scale_all(number: int) -> nn.Cell:
-    """What makes of a tuple of so many tensors and a factor () the tuple of their products."""
+    """What makes of a tuple of so many tensors and a factor () the tuple of their products.
+
+    A factor of 0 makes 0 of everything, also of what is not finite.
+    """
     return fused_layers.ScaleAll(number) if native_operations.used() else _ScaleAll()
 
 

@@ -204,6 +204,15 @@ def test_sums_of_squares_and_scaled_tensors() -> None:
         np.testing.assert_array_equal(scaled.asnumpy(), each * np.float32(0.25))
 
 
+def test_scaled_by_nothing_is_0_even_of_what_is_not_finite() -> None:
+    damaged = Tensor([np.nan, np.inf, -np.inf, 1.0], ms.float32)
+    for context in (left_out, contextlib.nullcontext):
+        with context():
+            scale = layers.scale_all(2)
+        for scaled in scale((damaged, damaged), Tensor(0.0, ms.float32)):
+            np.testing.assert_array_equal(scaled.asnumpy(), np.zeros(4))
+
+
 def test_a_hit_is_the_first_of_the_largest() -> None:
     logits = np.array([[1, 3, 3, 2], [1, 3, 3, 2], [0, -1, -2, 5], [7, 7, 7, 7]], np.float32)
     for context in (left_out, contextlib.nullcontext):

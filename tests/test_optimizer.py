@@ -85,14 +85,17 @@ VALUES = np.array([1.0, -2.0, 3.0])
 GRADIENTS = [np.array([0.1, -0.3, 2.0]) * t for t in range(1, 5)]
 
 
-def updated(settings: OptimizerSettings, rate_factor: float = 1.0) -> dict[str, np.ndarray]:
-    """The weights after four updates, by name; `bias` has no decay."""
+def updated(settings: OptimizerSettings, rate_factor: float = 1.0, unwanted: int = 0) -> dict[str, np.ndarray]:
+    """Weights, moments and count after four updates, before each so many unwanted ones; `bias` has no decay."""
     parameters = [Parameter(Tensor(VALUES, ms.float32), name=name) for name in ("weight", "bias")]
     optimizer = build_optimizer(parameters, settings, 100)
     for t, gradient in enumerate(GRADIENTS, 1):
         moment = Tensor(t, ms.int32), Tensor(0.0, ms.float32), Tensor(rate_factor, ms.float32)
-        optimizer((Tensor(gradient, ms.float32),) * 2, *moment)
-    return {parameter.name: parameter.asnumpy() for parameter in parameters}
+        for _ in range(unwanted):
+            nothing = Tensor(np.zeros(3), ms.float32)
+            assert float(optimizer((nothing, nothing), Tensor(False), *moment)) == 0.0
+        optimizer((Tensor(gradient, ms.float32),) * 2, Tensor(True), *moment)
+    return {parameter.name: parameter.asnumpy() for parameter in optimizer.get_parameters()}
 
 
 def by_formula(settings: OptimizerSettings) -> dict[str, np.ndarray]:
@@ -119,15 +122,25 @@ def test_updates_equal_their_formulas(name: str, decay: float, bias_correction: 
     if name == "Adam":  # MindSpore's kernel adds eps to the root before it is corrected
         settings = dataclasses.replace(settings, eps=1e-8)
     ours, theirs = updated(settings), by_formula(settings)
-    for parameter in ours:
+    for parameter in theirs:
         np.testing.assert_allclose(ours[parameter], theirs[parameter], rtol=0, atol=2e-6, err_msg=parameter)
+
+
+@pytest.mark.parametrize("bias_correction", [False, True])
+@pytest.mark.parametrize("name", ["AdamWeightDecay", "Lamb", "Adam"])
+def test_an_unwanted_update_changes_nothing(name: str, bias_correction: bool) -> None:
+    settings = dataclasses.replace(CORRECTED, name=name, weight_decay=0.1, bias_correction=bias_correction)
+    found, expected = updated(settings, unwanted=2), updated(settings)
+    assert found.keys() == expected.keys() >= {"weight", "adam_m.weight", "adam_v.bias", "global_step"}
+    for parameter in expected:
+        np.testing.assert_array_equal(found[parameter], expected[parameter], parameter)
 
 
 def test_lamb_moves_weights_that_are_zero() -> None:
     settings = dataclasses.replace(OPTIMIZER_SETTINGS, name="Lamb", schedule="constant")
     parameter = Parameter(Tensor([0.0, 0.0], ms.float32), name="weight")
     moment = Tensor(1, ms.int32), Tensor(0.0, ms.float32), Tensor(1.0, ms.float32)
-    build_optimizer([parameter], settings, 100)((Tensor([1.0, -1.0], ms.float32),), *moment)
+    build_optimizer([parameter], settings, 100)((Tensor([1.0, -1.0], ms.float32),), Tensor(True), *moment)
     assert parameter.asnumpy()[0] < 0 < parameter.asnumpy()[1]
 
 
@@ -139,7 +152,8 @@ def test_lamb_leaves_alone_what_no_loss_depends_on() -> None:
     for step, of_unused in enumerate((1.0, 0.0, 0.0), start=1):
         before = parameters[1].asnumpy().copy()
         gradients = (Tensor([1.0, 0.0], ms.float32), Tensor([0.0, of_unused], ms.float32))
-        optimizer(gradients, Tensor(step, ms.int32), Tensor(0.0, ms.float32), Tensor(1.0, ms.float32))
+        moment = Tensor(step, ms.int32), Tensor(0.0, ms.float32), Tensor(1.0, ms.float32)
+        optimizer(gradients, Tensor(True), *moment)
         assert np.array_equal(before, parameters[1].asnumpy()) == (of_unused == 0.0)
     assert parameters[0].asnumpy()[0] < 2.5
 

@@ -239,6 +239,10 @@ OPERATION(scale_all) {
     const int64_t size = ranks[i] ? o.last(i) : 1;
     each_row(ranks[i] ? o.rows(i) : 1, size, [&](int64_t row) {
       const float *x = o[i] + row * size;
+      if (factor == 0.0f) {  // also of what is not finite
+        std::fill_n(y + row * size, size, 0.0f);
+        return;
+      }
 #pragma omp simd
       for (int64_t j = 0; j < size; ++j) y[row * size + j] = x[j] * factor;
     });

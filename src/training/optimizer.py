@@ -108,9 +108,10 @@ _fused_adam = ops.Adam()
 class Optimizer(nn.Cell):
     """Applies one update to all parameters; its own Parameters are the moments and `global_step` (updates applied).
 
-    Inputs: a tuple of float32 gradients in the order of `parameters`; () int32 which update of the run this is, counted
-    from 1, skipped ones included; () float32 elapsed as in LearningRate; () float32 rate_factor that its rate is
-    multiplied by. Output: the learning rate used, () float32.
+    Inputs: a tuple of float32 gradients in the order of `parameters`; () bool whether to update: if not, gradients are
+    0, and everything stays as it is, without a branch in the graph, at which the host would wait for the device; ()
+    int32 which update of the run this is, counted from 1, skipped ones included; () float32 elapsed as in LearningRate;
+    () float32 rate_factor that its rate is multiplied by. Output: the learning rate used, () float32, 0 if none was.
     """
 
     def __init__(self, parameters: Sequence[Parameter], settings: OptimizerSettings, train_steps: int) -> None:
@@ -124,12 +125,20 @@ class Optimizer(nn.Cell):
         self.adapted = tuple(not any(word in p.name for word in settings.decay_filter) for p in self.parameters)
         self.decayed = tuple(adapted and settings.weight_decay > 0.0 for adapted in self.adapted)
 
-    def construct(self, gradients: tuple[Tensor, ...], step: Tensor, elapsed: Tensor, rate_factor: Tensor) -> Tensor:
-        rate = self.learning_rate(step, elapsed) * rate_factor
+    def construct(
+        self, gradients: tuple[Tensor, ...], wanted: Tensor, step: Tensor, elapsed: Tensor, rate_factor: Tensor
+    ) -> Tensor:
+        rate = self.learning_rate(step, elapsed) * rate_factor * ops.cast(wanted, ms.float32)
         for i in range(len(self.decayed)):
-            self.update(i, rate, gradients[i])
-        ops.assign_add(self.global_step, Tensor(1, ms.int32))
+            self.update(i, rate, gradients[i], wanted)
+        ops.assign_add(self.global_step, ops.cast(wanted, ms.int32))
         return rate
+
+    def betas(self, wanted: Tensor) -> tuple[Tensor, Tensor]:
+        """The shares of the moments that stay, () float32 each: of an update that is not wanted, all."""
+        all_of_it = Tensor(1.0, ms.float32)
+        beta1, beta2 = Tensor(self.settings.beta1, ms.float32), Tensor(self.settings.beta2, ms.float32)
+        return ops.select(wanted, beta1, all_of_it), ops.select(wanted, beta2, all_of_it)
 
     def decay_powers(self) -> tuple[Tensor, Tensor]:
         """beta1 and beta2 to the power of the updates applied, this one included: () float32 each."""
@@ -137,16 +146,16 @@ class Optimizer(nn.Cell):
         beta1, beta2 = Tensor(self.settings.beta1, ms.float32), Tensor(self.settings.beta2, ms.float32)
         return ops.pow(beta1, applied), ops.pow(beta2, applied)
 
-    def update(self, i: int, rate: Tensor, gradient: Tensor) -> None:
-        """Update parameter number i in place."""
+    def update(self, i: int, rate: Tensor, gradient: Tensor, wanted: Tensor) -> None:
+        """Update parameter number i in place, if that is wanted; if not, rate and gradient are 0."""
         raise TypeError(f"{type(self).__name__} has no update rule")
 
 
 class AdamWeightDecay(Optimizer):
     """p -= rate * (m / (sqrt(v) + eps) + weight_decay * p), through MindSpore's fused kernel."""
 
-    def update(self, i: int, rate: Tensor, gradient: Tensor) -> None:
-        s = self.settings
+    def update(self, i: int, rate: Tensor, gradient: Tensor, wanted: Tensor) -> None:
+        s, (beta1, beta2) = self.settings, self.betas(wanted)
         eps, decay = s.eps, s.weight_decay if self.decayed[i] else 0.0
         if s.bias_correction:  # of m and v by the kernel's rate and eps, which leaves the decay's own rate as it is
             power1, power2 = self.decay_powers()
@@ -154,7 +163,7 @@ class AdamWeightDecay(Optimizer):
             factor = root / (1.0 - power1)
             rate, eps, decay = rate * factor, eps * root, decay / factor
         _fused_adam_weight_decay(
-            self.parameters[i], self.moments1[i], self.moments2[i], rate, s.beta1, s.beta2, eps, decay, gradient
+            self.parameters[i], self.moments1[i], self.moments2[i], rate, beta1, beta2, eps, decay, gradient
         )
 
 
@@ -165,10 +174,10 @@ class Lamb(Optimizer):
     not depend on: scaled, its weight decay alone would make it smaller by the whole rate.
     """
 
-    def update(self, i: int, rate: Tensor, gradient: Tensor) -> None:
-        s, parameter = self.settings, self.parameters[i]
-        moment1 = s.beta1 * self.moments1[i] + (1.0 - s.beta1) * gradient
-        moment2 = s.beta2 * self.moments2[i] + (1.0 - s.beta2) * (gradient * gradient)
+    def update(self, i: int, rate: Tensor, gradient: Tensor, wanted: Tensor) -> None:
+        s, parameter, (beta1, beta2) = self.settings, self.parameters[i], self.betas(wanted)
+        moment1 = beta1 * self.moments1[i] + (1.0 - s.beta1) * gradient
+        moment2 = beta2 * self.moments2[i] + (1.0 - s.beta2) * (gradient * gradient)
         first, second = moment1, moment2
         if s.bias_correction:
             power1, power2 = self.decay_powers()
@@ -191,10 +200,11 @@ class Lamb(Optimizer):
 class Adam(Optimizer):
     """Bias-corrected Adam through MindSpore's fused kernel."""
 
-    def update(self, i: int, rate: Tensor, gradient: Tensor) -> None:
-        s, parameter, moment1, moment2 = self.settings, self.parameters[i], self.moments1[i], self.moments2[i]
+    def update(self, i: int, rate: Tensor, gradient: Tensor, wanted: Tensor) -> None:
+        (beta1, beta2), eps = self.betas(wanted), self.settings.eps
+        parameter, moment1, moment2 = self.parameters[i], self.moments1[i], self.moments2[i]
         power1, power2 = self.decay_powers()
-        _fused_adam(parameter, moment1, moment2, power1, power2, rate, s.beta1, s.beta2, s.eps, gradient)
+        _fused_adam(parameter, moment1, moment2, power1, power2, rate, beta1, beta2, eps, gradient)
 
 
 OPTIMIZERS = {kind.__name__: kind for kind in (AdamWeightDecay, Lamb, Adam)}

@@ -166,9 +166,8 @@ class TrainStep(nn.Cell):
         factor = 1.0 / scale
         if self.clip_norm > 0:
             factor = factor * (self.clip_norm / ops.maximum(norm, self.clip_norm))
-        rate = ops.zeros((), ms.float32)
-        if finite:
-            rate = self.optimizer(self.scale_all(reduced, factor), self.updates_tried() + 1, elapsed, rate_factor)
+        scaled = self.scale_all(reduced, ops.select(finite, factor, ops.zeros_like(factor)))
+        rate = self.optimizer(scaled, finite, self.updates_tried() + 1, elapsed, rate_factor)
         self.adjust_scale(finite)
         return norm, finite, rate, scale
 
