@@ -5,7 +5,7 @@ before it. At which updates phases began, which the state keeps, restores the pl
 phases is one.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from math import fsum
 from typing import Protocol
@@ -120,7 +120,7 @@ class Phases:
         """Passes through the current source."""
         return self.micro_batches_before(step) / self.current.data.batches_per_epoch
 
-    def micro_batches(self, step: int) -> Iterator[list[Batch]]:
+    def micro_batches(self, step: int) -> Generator[list[Batch]]:
         """Those of each update after `step`, in the current phase, without end."""
         phase = self.current
         epoch, start = self.position(step)

@@ -16,6 +16,8 @@ from model_utils.errors import CheckpointError, UserError
 from model_utils.facts import flatten
 from src.checkpoint_files import ARCHITECTURE, list_checkpoints, newest_checkpoint, save_checkpoint, state_of
 from src.data.batches import describe_size
+from src.data.read_ahead import read_ahead
+from src.layer_form import on_cpu
 from src.training.checkpoint import prune_checkpoints, restore
 from src.training.evaluation import BestTracker, Evaluation
 from src.training.flops import Utilisation
@@ -34,6 +36,7 @@ from src.training.train_step import TrainStep
 logger = logging.getLogger(__name__)
 # What checkpoints did not say before it was needed; 0.1.0 knew nothing of them.
 UNTIL_KNOWN = {"evaluating": False, "precision": {}, ARCHITECTURE: {}, "seconds": 0.0, "phase_starts": [0]}
+AHEAD = 4  # updates whose micro-batches are made while a GPU or Ascend computes; a CPU has no cores to spare
 EARLY_STEPS = (1, 2, 5, 10)  # logged as well where log_steps is larger, so that the first lines come soon
 
 
@@ -237,7 +240,7 @@ class Trainer:
             if self.phases.several:
                 logger.info(f"phase {self.phases.number} of {len(self.phases.all)}: {self.phases.current.description}")
             self.recent, self.since_start = Speed(), Speed()
-            with closing(self.phases.micro_batches(self.progress.step)) as updates:
+            with read_ahead(self.phases.micro_batches(self.progress.step), 0 if on_cpu() else AHEAD) as updates:
                 while not self.phases.next_is_due(self.progress.share):
                     yield next(updates)
 
