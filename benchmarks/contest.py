@@ -18,6 +18,7 @@ import numpy as np
 
 from benchmarks.commands import tell
 from benchmarks.machine import MatrixProducts
+from benchmarks.torch_device import without_cuda_libraries
 from benchmarks.turns import Contender, Others, describe_others
 from model_utils.cpu_threads import threads
 from model_utils.device import default_compute_type
@@ -63,8 +64,10 @@ class ContestConfig(Config):
     def validate(self) -> None:
         if unknown := [peer for peer in self.peers if peer not in self.KNOWN_PEERS]:
             raise ConfigError(f"peers names {unknown[0]}, allowed are {', '.join(self.KNOWN_PEERS)}")
-        if self.peers and (self.device_target != "CPU" or self.compute_type not in ("", "float32")):
-            raise ConfigError("others are measured in float32 on CPU: for anything else give --peers ''")
+        if self.peers and self.device_target == "Ascend":
+            raise ConfigError("others are measured on CPU and GPU: for Ascend give --peers ''")
+        if self.peers and self.device_target == "CPU" and self.compute_type not in ("", "float32"):
+            raise ConfigError("on CPU others are measured in float32: for anything else give --peers ''")
 
     def architecture(self, dropout: float = 0.0) -> AlbertConfig:
         """The preset with this dropout in the encoder, and none elsewhere."""
@@ -80,7 +83,7 @@ class ContestConfig(Config):
 class Side:
     """What one side showed; seconds are for the work done once. `outputs` say what it computes.
 
-    peak_memory: bytes that the whole process has held at most.
+    peak_memory: bytes that the whole process has held at most; on a GPU, those of its memory that tensors have held.
     """
 
     name: str
@@ -131,15 +134,17 @@ def hold(
 
     Args:
         ours, peers: classes with their arguments, to which this project's weights by name are added for peers. Objects
-            have facts() -> {"device", "software"}, outputs() -> [number] and work(times) -> seconds for all; ours has
-            weights().
+            have facts() -> {"device", "software"}, outputs() -> [number], work(times) -> seconds for all and, on a GPU,
+            device_memory() -> bytes; ours has weights().
 
     Returns the contest, without turns if the outputs differ by more than `tolerance`.
     """
     with Others() as others, ExitStack() as stack:
         first = stack.enter_context(Contender(*ours))
         weights = first.call("weights")
-        made = {OURS: first} | {name: stack.enter_context(Contender(*make, weights)) for name, make in peers.items()}
+        with without_cuda_libraries():
+            theirs = {name: stack.enter_context(Contender(*make, weights)) for name, make in peers.items()}
+        made = {OURS: first} | theirs
         sides = [Side(name, **contender.call("facts"), outputs=[]) for name, contender in made.items()]
         for side, contender in zip(sides, made.values(), strict=True):
             start = time.perf_counter()
@@ -161,7 +166,8 @@ def hold(
             if products:
                 contest.products.append(products.call("flops_per_second"))
         for side, contender in zip(sides, made.values(), strict=True):
-            side.peak_memory = contender.peak_memory()
+            on_gpu = config.device_target == "GPU"
+            side.peak_memory = contender.call("device_memory") if on_gpu else contender.peak_memory()
     contest.disturbance = others.share
     return contest
 

@@ -7,13 +7,14 @@ import tempfile
 import time
 from importlib.metadata import version
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from benchmarks.commands import WITHOUT_PEERS, load_torch, need_libraries
+from benchmarks.commands import WITHOUT_PEERS, need_libraries
 from benchmarks.contest import ContestConfig, conclude, facts_of, hold
-from benchmarks.pretraining import OWN_KEYS, SEED, described_software, random_batch
+from benchmarks.pretraining import OWN_KEYS, SEED, described_software, gpu_memory, random_batch
+from benchmarks.torch_device import TorchDevice
 from model_utils import native_code
 from model_utils.config import run_main
 from model_utils.cpu_threads import threads
@@ -27,6 +28,7 @@ from src.training.flops import forward_flops
 
 logger = logging.getLogger(__name__)
 TOLERANCE = 1e-4  # by which outputs may differ, as a share of the largest
+ROUNDED = 2e-2  # the same where products are of float16
 WAYS = ("eager", "compile", "onnxruntime")
 SHOWN = 64  # entries of the sequence output that are compared, beside the pooled output
 
@@ -39,6 +41,11 @@ class ForwardConfig(ContestConfig):
     )
     KNOWN_PEERS: ClassVar[tuple[str, ...]] = WAYS
     source: str = option("checkpoint", "what this project computes with", choices=("checkpoint", "mindir"))
+
+    def validate(self) -> None:
+        super().validate()
+        if self.device_target == "GPU" and "onnxruntime" in self.peers:
+            raise ConfigError("onnxruntime is measured on CPU: on GPU allowed are eager and compile")
 
 
 class OurForward:
@@ -102,61 +109,84 @@ class OurForward:
         """Where and with what it computes."""
         return described_software(self.device, self.fused)
 
+    def device_memory(self) -> int:
+        """Bytes of the GPU's memory."""
+        return gpu_memory()
+
 
 class TransformersForward:
-    """transformers' AlbertModel without gradients, eager, by torch.compile, or exported by torch to onnxruntime."""
+    """transformers' AlbertModel without gradients, eager, by torch.compile, or exported by torch to onnxruntime.
+
+    In float16, which is for GPUs, with torch's autocast.
+    """
 
     def __init__(
-        self, config: AlbertConfig, columns: dict[str, np.ndarray], way: str, weights: dict[str, np.ndarray]
+        self,
+        config: AlbertConfig,
+        columns: dict[str, np.ndarray],
+        way: str,
+        target: str,
+        weights: dict[str, np.ndarray],
     ) -> None:
         libraries = "torch", "transformers", *(("onnx", "onnxruntime") if way == "onnxruntime" else ())
         need_libraries(*libraries, otherwise=WITHOUT_PEERS)
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is to be downloaded
         import transformers
 
-        torch = self.torch = load_torch()
+        self.device = TorchDevice(target, config.compute_type)
+        torch = self.torch = self.device.torch
         self.way = way
         sizes = {key: value for key, value in config.to_dict().items() if key not in OWN_KEYS}
         model = transformers.AlbertModel(transformers.AlbertConfig(**sizes)).eval()
         names = hugging_face_names(config.num_hidden_groups, config.inner_group_num)
         state = {names[name].removeprefix("albert."): torch.from_numpy(value) for name, value in weights.items()}
         model.load_state_dict(state)
+        model.to(self.device.name)
         inputs = {
             "input_ids": columns["input_ids"],
             "attention_mask": columns["input_mask"],
             "token_type_ids": columns["segment_ids"],
         }
-        self.inputs = {name: torch.from_numpy(value.astype(np.int64)) for name, value in inputs.items()}
+        to = self.device.name
+        self.inputs = {name: torch.from_numpy(value.astype(np.int64)).to(to) for name, value in inputs.items()}
         self.model = torch.compile(model) if way == "compile" else model
         self.attention = model.config._attn_implementation
         if way == "onnxruntime":
             self.session = _session(torch, model, self.inputs)
             self.arrays = {name: value.numpy() for name, value in self.inputs.items()}
 
-    def _run(self) -> tuple[np.ndarray, np.ndarray]:
+    def _run(self) -> tuple[Any, Any]:
+        """The sequence's and the pooled output, as arrays or as torch's tensors."""
         if self.way == "onnxruntime":
-            sequence, pooled = self.session.run(None, self.arrays)
-            return sequence, pooled
-        with self.torch.inference_mode():
+            return tuple(self.session.run(None, self.arrays))
+        with self.torch.inference_mode(), self.device.rounding():
             outputs = self.model(**self.inputs)
-        return outputs.last_hidden_state.numpy(), outputs.pooler_output.numpy()
+        return outputs.last_hidden_state, outputs.pooler_output
+
+    def _as_array(self, output: Any) -> np.ndarray:
+        return output if self.way == "onnxruntime" else output.float().cpu().numpy()
 
     def outputs(self) -> list[float]:
         """As OurForward.outputs."""
-        return shown(*self._run())
+        return shown(*map(self._as_array, self._run()))
 
     def work(self, times: int) -> float:
         """Seconds for so many passes."""
         start = time.perf_counter()
         for _ in range(times):
-            self._run()
+            self._as_array(self._run()[1])
         return time.perf_counter() - start
+
+    def device_memory(self) -> int:
+        """Bytes of the GPU's memory."""
+        return self.device.peak_memory()
 
     def facts(self) -> dict[str, str]:
         """Where and with what it computes."""
         library = f"onnxruntime {version('onnxruntime')}" if self.way == "onnxruntime" else f"torch {version('torch')}"
         software = f"{library}, transformers {version('transformers')}, attention {self.attention}"
-        return {"device": "CPU", "software": f"{software}, {self.torch.get_num_threads()} threads"}
+        name, use = self.device.describe()
+        return {"device": name, "software": f"{software}, {use}"}
 
 
 def _session(torch: object, model: object, inputs: dict[str, object]) -> object:
@@ -181,10 +211,12 @@ def main(config: ForwardConfig) -> int:
     architecture = config.architecture()
     logger.info(facts_of(architecture, config))
     columns = random_batch(architecture, config.batch_size, config.length)
-    peers = {f"transformers, {way}": (TransformersForward, architecture, columns, way) for way in config.peers}
+    target = config.device_target
+    peers = {f"transformers, {way}": (TransformersForward, architecture, columns, way, target) for way in config.peers}
     operations = forward_flops(architecture, config.batch_size, config.length)
-    ours = (OurForward, architecture, columns, config.device_target, config.fused_layers, config.source)
-    return conclude(config, hold(config, ours, peers, operations, TOLERANCE), TOLERANCE)
+    ours = (OurForward, architecture, columns, target, config.fused_layers, config.source)
+    tolerance = ROUNDED if architecture.compute_type == "float16" else TOLERANCE
+    return conclude(config, hold(config, ours, peers, operations, tolerance), tolerance)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.commands import WITHOUT_PEERS, load_torch, need_libraries
+from benchmarks.commands import WITHOUT_PEERS, need_libraries
+from benchmarks.torch_device import TorchDevice
 from model_utils.device import Device, nvidia_gpus, setup_device
 from src.albert_config import RUN_KEYS, AlbertConfig
 from src.conversion.weight_names import TIED_COPIES, hugging_face_names
@@ -53,6 +54,13 @@ def described_software(device: Device, fused: bool) -> dict[str, str]:
     software = f"mindspore {version('mindspore')}, numpy {version('numpy')}, Python {sys.version.split()[0]}"
     software += ", layers fused" if fused else ""
     return {"device": gpu or device.target, "software": software}
+
+
+def gpu_memory() -> int:
+    """Bytes of the GPU's memory that MindSpore's tensors have held at most in this process."""
+    import mindspore as ms
+
+    return ms.runtime.max_memory_allocated()
 
 
 class OurUpdates:
@@ -115,25 +123,37 @@ class OurUpdates:
         """Where and with what it computes."""
         return described_software(self.device, self.fused)
 
+    def device_memory(self) -> int:
+        """Bytes of the GPU's memory."""
+        return gpu_memory()
+
 
 class TransformersUpdates:
     """transformers' AlbertForPreTraining with torch's AdamW and clip_grad_norm_, as its users write it.
 
+    In float16, which is for GPUs, with torch's autocast and GradScaler.
+
     Args:
-        way: one of WAYS. weights: under this project's names.
+        way: one of WAYS. target: CPU or GPU. weights: under this project's names.
 
     Raises:
         UserError: torch or transformers is not installed.
     """
 
     def __init__(
-        self, config: AlbertConfig, columns: dict[str, np.ndarray], way: str, weights: dict[str, np.ndarray]
+        self,
+        config: AlbertConfig,
+        columns: dict[str, np.ndarray],
+        way: str,
+        target: str,
+        weights: dict[str, np.ndarray],
     ) -> None:
         need_libraries("torch", "transformers", otherwise=WITHOUT_PEERS)
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is to be downloaded
         import transformers
 
-        torch = self.torch = load_torch()
+        self.device = TorchDevice(target, config.compute_type)
+        torch = self.torch = self.device.torch
         sizes = {key: value for key, value in config.to_dict().items() if key not in OWN_KEYS}
         self.model = transformers.AlbertForPreTraining(transformers.AlbertConfig(**sizes)).train()
         names = hugging_face_names(config.num_hidden_groups, config.inner_group_num)
@@ -141,7 +161,7 @@ class TransformersUpdates:
         missing, unexpected = self.model.load_state_dict(state, strict=False)
         if set(missing) != TIED_COPIES.keys() or unexpected:
             raise RuntimeError(f"weights do not fit transformers' model: missing {missing}, unexpected {unexpected}")
-        self.way = way
+        self.model.to(self.device.name)
         self.forward = torch.compile(self.model) if way == "compile" else self.model
         if way == "checkpointing":  # transformers has none for ALBERT: torch's, around each layer
             from torch.utils.checkpoint import checkpoint
@@ -159,7 +179,9 @@ class TransformersUpdates:
             betas=BETAS,
             eps=EPSILON,
         )
-        self.inputs = {name: torch.from_numpy(array) for name, array in self._as_transformers_reads(columns).items()}
+        self.scaler = torch.amp.GradScaler(self.device.name, enabled=self.device.float16)
+        inputs = self._as_transformers_reads(columns)
+        self.inputs = {name: torch.from_numpy(array).to(self.device.name) for name, array in inputs.items()}
 
     @staticmethod
     def _as_transformers_reads(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -176,7 +198,7 @@ class TransformersUpdates:
 
     def outputs(self) -> list[float]:
         """The loss without dropout."""
-        with self.torch.no_grad():
+        with self.torch.no_grad(), self.device.rounding():
             loss = self.model.eval()(**self.inputs).loss.item()
         self.model.train()
         return [loss]
@@ -186,14 +208,23 @@ class TransformersUpdates:
         start = time.perf_counter()
         for _ in range(updates):
             self.optimizer.zero_grad()
-            loss = self.forward(**self.inputs).loss
-            loss.backward()
+            with self.device.rounding():
+                loss = self.forward(**self.inputs).loss
+            self.scaler.scale(loss).backward()
+            self.scaler.unscale_(self.optimizer)
             self.torch.nn.utils.clip_grad_norm_(self.parameters, CLIP_NORM)
-            self.optimizer.step()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        self.device.wait()
         return time.perf_counter() - start
 
     def facts(self) -> dict[str, str]:
         """Where and with what it computes."""
         attention = self.model.config._attn_implementation
         software = f"torch {version('torch')}, transformers {version('transformers')}, attention {attention}"
-        return {"device": "CPU", "software": f"{software}, {self.torch.get_num_threads()} threads"}
+        name, use = self.device.describe()
+        return {"device": name, "software": f"{software}, {use}"}
+
+    def device_memory(self) -> int:
+        """Bytes of the GPU's memory."""
+        return self.device.peak_memory()

@@ -13,6 +13,7 @@ import pytest
 from benchmarks import commands, finetune, forward, products, squad_features
 from benchmarks.contest import Contest, Side, conclude
 from benchmarks.predict import PredictionConfig
+from benchmarks.torch_device import without_cuda_libraries
 from benchmarks.train_step import TrainStepConfig
 from benchmarks.turns import Contender, Others
 from model_utils import cpu_threads
@@ -177,14 +178,27 @@ def test_turns_of_fine_tuning_are_kept(tmp_path: Path, monkeypatch: pytest.Monke
         finetune.compare(config, tmp_path)
 
 
-def test_others_are_compared_on_the_cpu_only() -> None:
-    with pytest.raises(ConfigError, match="--peers ''"):
-        TrainStepConfig(device_target="GPU")
+def test_others_are_compared_where_they_compute_the_same() -> None:
+    with pytest.raises(ConfigError, match="on CPU and GPU: for Ascend give --peers ''"):
+        TrainStepConfig(device_target="Ascend")
+    with pytest.raises(ConfigError, match="onnxruntime is measured on CPU"):
+        forward.ForwardConfig(device_target="GPU")
     with pytest.raises(ConfigError, match="--peers ''"):
         TrainStepConfig(compute_type="bfloat16")
     with pytest.raises(ConfigError, match="peers names jax, allowed are eager, compile, checkpointing"):
         TrainStepConfig(peers=("jax",))
-    assert TrainStepConfig(device_target="GPU", peers=()).architecture().compute_type == "float16"
+    assert TrainStepConfig(device_target="GPU").architecture().compute_type == "float16"
+
+
+def test_others_do_not_find_mindspores_cuda_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, driver = tmp_path / "plugin", tmp_path / "driver"
+    for file in (ours / "libnccl.so.2", driver / "libcuda.so.1"):
+        file.parent.mkdir()
+        file.touch()
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"{ours}:{driver}")
+    with without_cuda_libraries():
+        assert os.environ["LD_LIBRARY_PATH"] == str(driver)
+    assert os.environ["LD_LIBRARY_PATH"] == f"{ours}:{driver}"
 
 
 def test_questions_of_a_file_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -1,0 +1,66 @@
+"""Where torch computes what is compared, and in which type it multiplies."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+from benchmarks.commands import load_torch
+from model_utils.device import CUDA_LIBRARIES
+from model_utils.errors import DeviceError
+
+LIBRARY_PATH = "LD_LIBRARY_PATH"
+
+
+@contextlib.contextmanager
+def without_cuda_libraries() -> Iterator[None]:
+    """Programs started inside do not find MindSpore's CUDA libraries: torch brings others of the same names."""
+    before = os.environ.get(LIBRARY_PATH)
+    if before is None:
+        yield
+        return
+    others = [f for f in before.split(":") if not any((Path(f) / name).exists() for name in CUDA_LIBRARIES)]
+    os.environ[LIBRARY_PATH] = ":".join(others)
+    try:
+        yield
+    finally:
+        os.environ[LIBRARY_PATH] = before
+
+
+class TorchDevice:
+    """The CPU or the first GPU, for torch; float16 as torch.autocast has it.
+
+    Raises:
+        DeviceError: torch sees no GPU.
+    """
+
+    def __init__(self, target: str, compute_type: str) -> None:
+        self.torch: ModuleType = load_torch()
+        self.name = {"CPU": "cpu", "GPU": "cuda"}[target]
+        self.float16 = compute_type == "float16"
+        if self.on_gpu and not self.torch.cuda.is_available():
+            raise DeviceError("torch sees no GPU: install a build of it for this driver, or give --peers ''")
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.name == "cuda"
+
+    def rounding(self) -> contextlib.AbstractContextManager:
+        """Inside, matrix products have the compute type."""
+        return self.torch.autocast(self.name, self.torch.float16) if self.float16 else contextlib.nullcontext()
+
+    def wait(self) -> None:
+        """Return when everything that was asked for is computed."""
+        if self.on_gpu:
+            self.torch.cuda.synchronize()
+
+    def peak_memory(self) -> int:
+        """Bytes of the GPU's memory that tensors have held at most."""
+        return self.torch.cuda.max_memory_allocated()
+
+    def describe(self) -> tuple[str, str]:
+        """The device's name, and how torch uses it."""
+        if not self.on_gpu:
+            return "CPU", f"{self.torch.get_num_threads()} threads"
+        return self.torch.cuda.get_device_name(), "autocast to float16" if self.float16 else "float32"
