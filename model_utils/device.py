@@ -9,7 +9,6 @@ import functools
 import logging
 import os
 import re
-import resource
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -387,8 +386,11 @@ def check_product(compute_type: str) -> float:
 
 
 def peak_memory() -> int:
-    """Bytes of the host's memory that this process has held at most."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """Bytes of the host's memory that this process has held at most.
+
+    Not ru_maxrss of getrusage, which begins with what the process that started this one had held.
+    """
+    return 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))[1])
 
 
 def main(config: DeviceConfig) -> None:
