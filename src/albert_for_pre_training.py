@@ -12,9 +12,9 @@ from mindspore import Parameter, Tensor, nn, ops
 from src.albert_config import AlbertConfig
 from src.albert_networks import TEXT_COLUMNS, ScoresNetwork, TrainingNetwork
 from src.layers import (
+    AddBias,
     Dense,
     LayerNorm,
-    add_bias,
     bias_activation,
     compute_dtype,
     cross_entropy,
@@ -35,7 +35,7 @@ class MaskedTokenHead(nn.Cell):
         self.layer_norm = LayerNorm(config.embedding_size, config.layer_norm_eps)
         self.bias = Parameter(Tensor(np.zeros(config.vocab_size, np.float32)), name="bias")
         self.product = dense_product(compute_type)
-        self.add_bias = add_bias()
+        self.add_bias = AddBias()
 
     def construct(self, rows: Tensor, word_embeddings: Tensor) -> Tensor:
         rows = self.activation(self.dense.product(rows, self.dense.weight), self.dense.bias)

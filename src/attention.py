@@ -1,8 +1,7 @@
 """Multi-head self-attention (Vaswani et al. 2017, section 3.2), in the form that suits the device.
 
 On CPUs queries, keys and values come from three products, and fused_layers.Attention makes one operation of the rest.
-Without a compiler, for exports, in float16 and on GPUs and Ascend it is composed of MindSpore's operations; GPUs and
-Ascend have one product for queries, keys and values.
+Without a compiler, for exports, in float16 and on GPUs and Ascend it is composed of MindSpore's operations.
 Shape letters: B batch, L length, A heads, D size of a head, H = A D, N = B L.
 """
 
@@ -17,12 +16,11 @@ from src.albert_config import AlbertConfig
 from src.dropout import Dropout
 from src.layer_form import on_cpu
 from src.layers import (
-    Spread,
+    AddBias,
+    Softmax,
     SwapMiddleAxes,
-    add_bias,
     compute_dtype,
     dense_product,
-    softmax,
 )
 
 
@@ -96,44 +94,36 @@ class ComposedAttention(_Attention):
     def __init__(self, config: AlbertConfig, site: int) -> None:
         super().__init__(config, site)
         self.scale = 1.0 / math.sqrt(self.head_size)
-        self.apart = on_cpu()
-        self.add_bias = add_bias()
+        self.on_cpu = on_cpu()
+        self.softmax_type = ms.float32 if self.on_cpu else self.compute_type
+        self.add_bias = AddBias()
         self.swap = SwapMiddleAxes()
-        self.spread = Spread()
-        self.softmax = softmax()
+        self.softmax = Softmax()
         self.product = dense_product(self.compute_type)
         self.scores = ops.BatchMatMul(transpose_b=True)
         self.context = ops.BatchMatMul()
 
     def matrices(self, *weights: Tensor) -> tuple[Tensor, ...]:
-        return weights if self.apart else (self.joined(weights).reshape((-1, weights[0].shape[1])),)
+        # A few numbers to scale instead of every query; once for all layers that share them.
+        return weights if self.on_cpu else (weights[0] * self.scale, *weights[1:])
 
-    def joined(self, parameters: tuple[Tensor, ...]) -> Tensor:
-        """As one tensor with a further axis; parameters joined as they are would be copied first, for every layer."""
-        return ops.concat([each.expand_dims(0) for each in parameters])
-
-    def by_heads(self, x: Tensor, weight: Tensor, bias: Tensor, batch: int, scale: float) -> Tensor:
-        """A scaled dense layer of x (N, H), by heads: (B, A, L, D) in the compute type."""
-        rows = self.add_bias(ops.cast(self.product(x, ops.cast(weight, self.compute_type)), ms.float32), bias)
-        if scale != 1.0:
-            rows = rows * scale
-        return ops.cast(self.swap(rows.reshape((batch, -1, self.heads, self.head_size))), self.compute_type)
+    def by_heads(self, x: Tensor, weight: Tensor, bias: Tensor, batch: int) -> Tensor:
+        """A dense layer of x (N, H), by heads: (B, A, L, D), on CPU in float32, elsewhere in the compute type."""
+        rows = self.product(x, ops.cast(weight, self.compute_type))
+        rows = self.add_bias(ops.cast(rows, self.softmax_type), ops.cast(bias, self.softmax_type))
+        return self.swap(rows.reshape((batch, -1, self.heads, self.head_size)))
 
     def project(
         self, x: Tensor, weights: tuple[Tensor, ...], biases: tuple[Tensor, ...], batch: int
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Scaled queries, keys and values of x (N, H), each (B, A, L, D) in the compute type."""
         x = ops.cast(x, self.compute_type)
-        if self.apart:
-            query = self.by_heads(x, weights[0], biases[0], batch, self.scale)
-            key = self.by_heads(x, weights[1], biases[1], batch, 1.0)
-            return query, key, self.by_heads(x, weights[2], biases[2], batch, 1.0)
-        # One product; the joined and cast weights are made once for all layers that share them.
-        bias = ops.cast(self.joined(biases).reshape((-1,)), self.compute_type)
-        product = self.add_bias(self.product(x, ops.cast(weights[0], self.compute_type)), bias)
-        product = product.reshape((batch, -1, 3, self.heads, self.head_size)).transpose((2, 0, 3, 1, 4))
-        query, key, value = ops.unstack(product)
-        return query * self.scale, key, value
+        query_bias = biases[0] if self.on_cpu else biases[0] * self.scale
+        query = self.by_heads(x, weights[0], query_bias, batch)
+        if self.on_cpu:
+            query = query * self.scale
+        key, value = self.by_heads(x, weights[1], biases[1], batch), self.by_heads(x, weights[2], biases[2], batch)
+        return ops.cast(query, self.compute_type), ops.cast(key, self.compute_type), ops.cast(value, self.compute_type)
 
     def relative_embeddings(self, length: int) -> Tensor:
         """Embeddings of the clipped distances between all pairs of positions, (L, L, D)."""
@@ -160,11 +150,12 @@ class ComposedAttention(_Attention):
     ) -> Tensor:
         batch, _, _, length = score_mask.shape
         query, key, value = self.project(x, weights, biases, batch)
-        scores = ops.cast(self.scores(query, key), ms.float32)  # B, A, L, L
+        scores = ops.cast(self.scores(query, key), self.softmax_type)  # B, A, L, L
         if self.relative:
             table = self.relative_embeddings(length)
-            scores = scores + ops.cast(self.per_query(self.scores, query, table), ms.float32)
-        probabilities = self.softmax(scores + self.spread(score_mask, scores.shape))
+            scores = scores + ops.cast(self.per_query(self.scores, query, table), self.softmax_type)
+        mask = ops.broadcast_to(ops.cast(score_mask, self.softmax_type), scores.shape)  # the same one for all layers
+        probabilities = self.softmax(scores + mask)
         flat = self.dropout(probabilities.reshape((-1, length)), dropout_key)
         probabilities = ops.cast(flat.reshape((batch, self.heads, length, length)), self.compute_type)
         context = self.context(probabilities, value)  # B, A, L, D

@@ -14,7 +14,7 @@ from src.albert_for_pre_training import PreTrainingScores
 from src.albert_networks import TEXT_COLUMNS, ScoresNetwork
 from src.data.packing import PACKED_COLUMNS
 from src.dropout import Dropout
-from src.layers import Dense, LayerNorm, Spread, add_bias, dense_product, sigmoid_tanh, softmax
+from src.layers import AddBias, Dense, LayerNorm, Softmax, Spread, dense_product, sigmoid_tanh
 
 FORBIDDEN = 1e30  # subtracted from the scores of tokens that cannot be an answer (google's p_mask)
 DROPOUT_SITE = 1001  # beyond those of the encoder
@@ -156,8 +156,8 @@ class SpanSearchScores(ScoresNetwork):
         self.answer_hidden = Dense(2 * hidden, hidden)
         self.answer_dropout = Dropout(config.classifier_dropout_prob, DROPOUT_SITE)
         self.answer_logits = Dense(hidden, 1, has_bias=False)
-        self.softmax = softmax()
-        self.add_bias = add_bias()
+        self.softmax = Softmax()
+        self.add_bias = AddBias()
         self.spread = Spread()
         self.dense_product = dense_product(ms.float32)
         self.batch_product = ops.BatchMatMul()

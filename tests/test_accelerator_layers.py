@@ -82,6 +82,8 @@ def test_a_layer_has_few_operations() -> None:
         with Contender(FinalGraph, OperationsConfig(albert_network="albert_tiny"), number, 2) as graph:
             counts.append(graph.call("operations"))
     added = {name: each - counts[0].get(name, 0) for name, each in counts[1].items()}
-    assert sum(added.values()) <= 73
+    assert sum(added.values()) <= 82
     assert added["LayerNorm"] == added["LayerNormGrad"] == 2 and added["GeLU"] == added["Softmax"] == 1
-    assert added["MatMul"] == 3 * 4  # one for queries, keys and values
+    assert added["MatMul"] == 3 * 6 + 6 + 1  # of six dense layers, their biases' gradients, and softmax's
+    slow = {"BiasAddGrad", "Stack", "Concat", "Unstack", "ReduceSum", "BroadcastTo"}  # of an H100's kernels
+    assert not {name for name in slow if added.get(name)}

@@ -87,8 +87,10 @@ def test_float16_stays_near_float32() -> None:
     assert_same_gradients(half_gradients, gradients, 0.01, rounding=3e-5)
 
 
-class Float32Softmax(ms.nn.Cell):
-    """The stock one, of float32 alone."""
+class CheckedSoftmax(ms.nn.Cell):
+    """The stock one, of one type alone."""
+
+    allowed = ms.float32
 
     stock = ops.Softmax
 
@@ -97,14 +99,18 @@ class Float32Softmax(ms.nn.Cell):
         self.softmax = self.stock(axis)
 
     def construct(self, x: Tensor) -> Tensor:
-        assert x.dtype == ms.float32
+        assert x.dtype == self.allowed
         return self.softmax(x)
 
 
 @pytest.mark.parametrize("target", ["CPU", "GPU"])
 def test_float16_is_what_products_multiply_alone(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Softmax, LayerNorm and the residual stream stay float32: the sums here are too large for float16."""
-    monkeypatch.setattr(ops, "Softmax", Float32Softmax)
+    """LayerNorm and the residual stream stay float32: the sums here are too large for float16. So does a CPU's softmax.
+
+    A GPU's takes and gives float16, and computes in float32.
+    """
+    monkeypatch.setattr(CheckedSoftmax, "allowed", ms.float32 if target == "CPU" else ms.float16)
+    monkeypatch.setattr(ops, "Softmax", CheckedSoftmax)
     with left_out(), made_for(target):
         network = AlbertModel(TINY.replace(num_hidden_layers=1, compute_type="float16"))
     parameters = {each.name: each for each in network.trainable_params()}
@@ -232,7 +238,7 @@ def reference_cases() -> list:
         (GeluTanh(), lambda v: 0.5 * v * (1 + np.tanh(np.sqrt(2 / np.pi) * (v + 0.044715 * v**3))), ()),
         (GeluErf(), lambda v: 0.5 * v * (1 + erf(v / np.sqrt(2))), ()),
         (LayerNorm(5), lambda v: (v - v.mean(-1, keepdims=True)) / v.std(-1, keepdims=True), ()),
-        (layers.softmax(), lambda v: softmax(v, -1), ()),
+        (layers.Softmax(), lambda v: softmax(v, -1), ()),
         (cross_entropy().losses, lambda v: -log_softmax(v, -1)[range(3), labels], (Tensor(labels),)),
     ]
 

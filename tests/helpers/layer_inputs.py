@@ -24,7 +24,8 @@ class Attend(nn.Cell):
         )
 
     def construct(self, x: Tensor, *others: Tensor) -> Tensor:
-        return self.attention(x, others[:3], others[3:6], others[6], Tensor(5, ms.int32))
+        weights = self.attention.matrices(*others[:3])
+        return self.attention(x, weights, others[3:6], others[6], Tensor(5, ms.int32))
 
 
 def attention_inputs(texts: int, length: int, hidden: int) -> tuple[np.ndarray, ...]:
