@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from mindspore import Tensor
 from model_utils.device import Device
 from model_utils.errors import CheckpointError, ConfigError, UserError
 from src.checkpoint_files import list_checkpoints
+from src.training import trainer
 from src.training.dry_run import dry_run
 from src.training.evaluation import Selection
 from src.training.event_file import EventFile
@@ -154,6 +156,15 @@ def test_data_sink_waits_for_the_device_only_every_data_sink_steps(tmp_path: Pat
     with RunFolder(tmp_path, config) as folder:
         Counting(Step(), one_phase(), RunPlan(20), config, folder, make_facts()).fit()
     assert [count for count in reads if count] == [1, 4, 5, 5, 5]  # the first one compiles
+
+
+def test_batches_made_ahead_change_no_number(
+    tmp_path: Path, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer, "on_cpu", lambda: False)
+    fit(make_config(tmp_path))
+    assert without_speed(log(tmp_path)) == without_speed(log(undisturbed))
+    assert "read_ahead" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_skipped_updates_are_counted_and_kept_out_of_means(tmp_path: Path) -> None:

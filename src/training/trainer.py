@@ -8,7 +8,7 @@ import logging
 import math
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from typing import Any, NoReturn
 
@@ -105,8 +105,7 @@ class Trainer:
         if self.utilisation and self.ranks.writer:
             self.utilisation.measure_device()  # while the others wait in check_ranks
         self.check_ranks()
-        with self.signals, self.work():
-            micro_batches = self.micro_batches()
+        with self.signals, self.work(), closing(self.micro_batches()) as micro_batches:
             self.pending.begin()
             while self.evaluating or not self.over:
                 if not self.evaluating:
@@ -233,7 +232,7 @@ class Trainer:
         """How many lie in the folder at a time: those that are kept, the best one, and one that is being written."""
         return self.config.save_checkpoint_num + bool(self.best.selection) + 1
 
-    def micro_batches(self) -> Iterator[list[Batch]]:
+    def micro_batches(self) -> Generator[list[Batch]]:
         """Those of each update that is left, phase after phase, without end."""
         while True:
             self.phases.begin(self.progress.step, self.progress.share)
