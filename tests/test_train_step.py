@@ -22,7 +22,7 @@ from tests.helpers.tiny_model import OPTIMIZER_SETTINGS, TINY, batch
 class GradientDescent(Optimizer):
     """p -= rate * g: unlike Adam it shows a gradient of the wrong size."""
 
-    def update(self, i: int, rate: Tensor, gradient: Tensor, wanted: Tensor) -> None:
+    def update(self, i: int, rate: Tensor, gradient: Tensor, beta1: Tensor, beta2: Tensor) -> None:
         ms.ops.assign_sub(self.parameters[i], rate * gradient)
 
 

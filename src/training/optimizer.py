@@ -129,8 +129,9 @@ class Optimizer(nn.Cell):
         self, gradients: tuple[Tensor, ...], wanted: Tensor, step: Tensor, elapsed: Tensor, rate_factor: Tensor
     ) -> Tensor:
         rate = self.learning_rate(step, elapsed) * rate_factor * ops.cast(wanted, ms.float32)
+        beta1, beta2 = self.betas(wanted)
         for i in range(len(self.decayed)):
-            self.update(i, rate, gradients[i], wanted)
+            self.update(i, rate, gradients[i], beta1, beta2)
         ops.assign_add(self.global_step, ops.cast(wanted, ms.int32))
         return rate
 
@@ -146,16 +147,16 @@ class Optimizer(nn.Cell):
         beta1, beta2 = Tensor(self.settings.beta1, ms.float32), Tensor(self.settings.beta2, ms.float32)
         return ops.pow(beta1, applied), ops.pow(beta2, applied)
 
-    def update(self, i: int, rate: Tensor, gradient: Tensor, wanted: Tensor) -> None:
-        """Update parameter number i in place, if that is wanted; if not, rate and gradient are 0."""
+    def update(self, i: int, rate: Tensor, gradient: Tensor, beta1: Tensor, beta2: Tensor) -> None:
+        """Update parameter number i in place; if that is not wanted, rate and gradient are 0 and the betas 1."""
         raise TypeError(f"{type(self).__name__} has no update rule")
 
 
 class AdamWeightDecay(Optimizer):
     """p -= rate * (m / (sqrt(v) + eps) + weight_decay * p), through MindSpore's fused kernel."""
 
-    def update(self, i: int, rate: Tensor, gradient: Tensor, wanted: Tensor) -> None:
-        s, (beta1, beta2) = self.settings, self.betas(wanted)
+    def update(self, i: int, rate: Tensor, gradient: Tensor, beta1: Tensor, beta2: Tensor) -> None:
+        s = self.settings
         eps, decay = s.eps, s.weight_decay if self.decayed[i] else 0.0
         if s.bias_correction:  # of m and v by the kernel's rate and eps, which leaves the decay's own rate as it is
             power1, power2 = self.decay_powers()
@@ -174,8 +175,8 @@ class Lamb(Optimizer):
     not depend on: scaled, its weight decay alone would make it smaller by the whole rate.
     """
 
-    def update(self, i: int, rate: Tensor, gradient: Tensor, wanted: Tensor) -> None:
-        s, parameter, (beta1, beta2) = self.settings, self.parameters[i], self.betas(wanted)
+    def update(self, i: int, rate: Tensor, gradient: Tensor, beta1: Tensor, beta2: Tensor) -> None:
+        s, parameter = self.settings, self.parameters[i]
         moment1 = beta1 * self.moments1[i] + (1.0 - s.beta1) * gradient
         moment2 = beta2 * self.moments2[i] + (1.0 - s.beta2) * (gradient * gradient)
         first, second = moment1, moment2
@@ -200,11 +201,10 @@ class Lamb(Optimizer):
 class Adam(Optimizer):
     """Bias-corrected Adam through MindSpore's fused kernel."""
 
-    def update(self, i: int, rate: Tensor, gradient: Tensor, wanted: Tensor) -> None:
-        (beta1, beta2), eps = self.betas(wanted), self.settings.eps
+    def update(self, i: int, rate: Tensor, gradient: Tensor, beta1: Tensor, beta2: Tensor) -> None:
         parameter, moment1, moment2 = self.parameters[i], self.moments1[i], self.moments2[i]
         power1, power2 = self.decay_powers()
-        _fused_adam(parameter, moment1, moment2, power1, power2, rate, beta1, beta2, eps, gradient)
+        _fused_adam(parameter, moment1, moment2, power1, power2, rate, beta1, beta2, self.settings.eps, gradient)
 
 
 OPTIMIZERS = {kind.__name__: kind for kind in (AdamWeightDecay, Lamb, Adam)}
