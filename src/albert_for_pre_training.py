@@ -17,10 +17,10 @@ from src.layers import (
     LayerNorm,
     bias_activation,
     compute_dtype,
-    cross_entropy,
     dense_product,
     operand_dtype,
 )
+from src.losses import cross_entropy
 
 
 class MaskedTokenHead(nn.Cell):

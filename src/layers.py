@@ -289,53 +289,6 @@ class SwapMiddleAxes(nn.Cell):
         return (self.swap(dout),)
 
 
-class _CrossEntropy(nn.Cell):
-    """-log softmax(logits)[label] of each row: (N, V) float32, (N,) int32 -> (N,) float32, in nats."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.log_softmax = ops.LogSoftmax(-1)
-        self.softmax = ops.Softmax(-1)
-        self.gather = ops.GatherD()
-        self.scatter_add = ops.TensorScatterAdd()
-        self.spread = Spread()
-
-    def construct(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return -self.gather(self.log_softmax(logits), 1, labels.expand_dims(1)).squeeze(1)
-
-    def bprop(self, logits: Tensor, labels: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor, Tensor]:
-        gradient = self.softmax(logits) * self.spread(dout.expand_dims(1), logits.shape)
-        rows = ops.range(0, labels.shape[0], 1).astype(ms.int32)
-        gradient = self.scatter_add(gradient, ops.stack((rows, labels), 1), -dout)
-        return gradient, ops.zeros_like(labels)
-
-
-class _LossesAndHits(nn.Cell):
-    """(N, V) float32, (N,) int32 -> (N,) float32 each."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.losses = _CrossEntropy()
-        self.by_argmax = on_cpu()
-        self.largest = ops.ReduceMax()
-        self.gather = ops.GatherD()
-
-    def construct(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        if self.by_argmax:
-            hits = ops.equal(ops.cast(ops.argmax(logits, -1), ms.int32), labels)
-        else:  # on an H100, argmax of (1,920, 30,000) takes 11 ms
-            hits = ops.equal(self.gather(logits, 1, labels.expand_dims(1)).squeeze(1), self.largest(logits, 1))
-        return self.losses(logits, labels), ops.cast(hits, ms.float32)
-
-
-def cross_entropy() -> nn.Cell:
-    """What makes of logits (N, V) and labels (N,) int32 two tensors (N,) float32.
-
-    The losses, -log softmax(logits)[label], in nats; and 1.0 where the largest logit is the label's, else 0.0.
-    """
-    return fused_layers.CrossEntropy() if native_operations.used() else _LossesAndHits()
-
-
 class _SquareSum(nn.Cell):
     """The sum of the squares of all entries of a tuple of tensors, ()."""
 

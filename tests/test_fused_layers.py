@@ -28,6 +28,7 @@ from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.dropout import Dropout, random_features
 from src.layer_form import made_for
+from src.losses import cross_entropy
 from tests.conftest import ROOT
 from tests.helpers.gradients import Gradients
 from tests.helpers.layer_inputs import RANDOM, Attend, attention_inputs, normal
@@ -69,7 +70,7 @@ class Losses(nn.Cell):
 
     def __init__(self) -> None:
         super().__init__()
-        self.cross_entropy = layers.cross_entropy()
+        self.cross_entropy = cross_entropy()
 
     def construct(self, logits: Tensor, labels: Tensor) -> Tensor:
         return self.cross_entropy(logits, labels)[0]
@@ -217,7 +218,7 @@ def test_a_hit_is_the_first_of_the_largest() -> None:
     logits = np.array([[1, 3, 3, 2], [1, 3, 3, 2], [0, -1, -2, 5], [7, 7, 7, 7]], np.float32)
     for context in (left_out, contextlib.nullcontext):
         with context():
-            cell = layers.cross_entropy()
+            cell = cross_entropy()
         hits = cell(Tensor(logits), Tensor([1, 2, 3, 0], ms.int32))[1].asnumpy()
         np.testing.assert_array_equal(hits, [1, 0, 1, 1])
 
@@ -229,7 +230,7 @@ def test_not_a_number_and_infinity_are_passed_on() -> None:
         x[2, 3] = bad
         assert not np.isfinite(layers.bias_activation("gelu_new")(Tensor(x), Tensor(normal(8))).asnumpy()[2, 3])
         assert not np.isfinite(layers.LayerNorm(8)(Tensor(x)).asnumpy()[2]).any()
-        assert not np.isfinite(layers.cross_entropy()(Tensor(x), Tensor(LABELS[:4] % 8))[0].asnumpy()[2])
+        assert not np.isfinite(cross_entropy()(Tensor(x), Tensor(LABELS[:4] % 8))[0].asnumpy()[2])
         inputs = [Tensor(each) for each in attention_inputs(1, 4, 48)]
         query = normal(4, 48)
         query[2, 3] = bad
@@ -290,7 +291,7 @@ def test_what_does_not_fit_is_refused() -> None:
 
     logits, weight = Tensor(normal(4, 5)), Tensor(normal(6, 4))
     with refused("cross_entropy"):
-        layers.cross_entropy()(logits, Tensor([0, 1, 5, 2], ms.int32))[0].asnumpy()
+        cross_entropy()(logits, Tensor([0, 1, 5, 2], ms.int32))[0].asnumpy()
     with refused("project_float32"):
         layers.dense_product(ms.float32)(logits, weight).asnumpy()
     with refused("project_prepacked_float32"):

@@ -19,7 +19,8 @@ from src.attention import relative_position_table
 from src.dropout import Dropout, mix_bits
 from src.finetune_eval_model import SequenceClassificationScores
 from src.layer_form import made_for
-from src.layers import GeluErf, GeluTanh, LayerNorm, cross_entropy, sigmoid_tanh
+from src.layers import GeluErf, GeluTanh, LayerNorm, sigmoid_tanh
+from src.losses import cross_entropy
 from tests.helpers.layer_inputs import Attend, attention_inputs
 from tests.helpers.tiny_model import KEY, TINY, assert_same_gradients, batch
 
