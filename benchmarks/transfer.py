@@ -18,6 +18,8 @@ import json
 import logging
 import shutil
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -57,6 +59,7 @@ class TransferConfig(Config):
         0, "examples trained on at most; 0: as each task has it", minimum=0, maximum=SAMPLES
     )
     compute_type: str = option("", "as the tasks' commands have it", choices=("", *COMPUTE_TYPES))
+    jobs: int = option(1, "fine-tunings of a task at a time: on a GPU as many as pay", minimum=1, maximum=64)
     dry_run: bool = option(False, "estimate the time, and run nothing")
 
     def validate(self) -> None:
@@ -198,16 +201,25 @@ class Transfer:
             }
             result = write_result(file, config, **figures, machine=self.machine)
             shutil.rmtree(scratch)  # some 50 MB of checkpoints
-        self.estimate.done(name, start.name, result["seconds"])
         return result
+
+    def run_all(self, name: str, start: Start, trials: Sequence[tuple[str, int]]) -> list[dict[str, Any]]:
+        """Fine-tune with each rate and seed, `jobs` at a time."""
+        results = []
+        with ThreadPoolExecutor(self.config.jobs) as pool:
+            for result in pool.map(lambda trial: self.run(name, start, *trial), trials):
+                self.estimate.done(name, start.name, result["seconds"] / self.config.jobs)
+                results.append(result)
+        return results
 
     def compare(self, name: str, start: Start) -> dict[str, Any]:
         """Choose the rate, run all seeds: what one task comes to from one start."""
         first = self.tasks[name].config.seed
-        trials = {rate: self.run(name, start, rate, first) for rate in self.config.rates}
+        rates = self.config.rates
+        trials = dict(zip(rates, self.run_all(name, start, [(rate, first) for rate in rates]), strict=True))
         rate = max(trials, key=lambda rate: trials[rate]["dev"])
-        runs = [trials[rate]]
-        runs += [self.run(name, start, rate, first + number) for number in range(1, self.config.seeds)]
+        others = [(rate, first + number) for number in range(1, self.config.seeds)]
+        runs = [trials[rate], *self.run_all(name, start, others)]
         figures = [run["figure"] for run in runs]
         return {
             "dev_by_rate": {rate: trial["dev"] for rate, trial in trials.items()},

@@ -1,11 +1,14 @@
 """Bucket boundaries against all possible choices; widths that are few."""
 
 from itertools import combinations
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from src.data.length_buckets import MOST, choose_boundaries, graded_widths, paying_boundaries
+from src.layer_form import made_for
+from src.tasks.task_data import TaskData
 
 
 def padded(lengths: np.ndarray, boundaries: tuple[int, ...]) -> int:
@@ -33,10 +36,22 @@ def test_more_buckets_pay_in_longer_runs() -> None:
     lengths = np.random.default_rng(0).integers(1, 129, 1000)
     numbers = [len(paying_boundaries(lengths, batches)) for batches in (1, 100, 1000, 100_000)]
     assert numbers == sorted(numbers) and numbers[0] == 1 < numbers[1] < numbers[3] == MOST
+    assert len(paying_boundaries(lengths, 1000, compilation=500)) < numbers[2]
     for step in (8, 32):
         chosen = paying_boundaries(lengths, 300, step)
         assert chosen == choose_boundaries(lengths, len(chosen), step)
     assert paying_boundaries(np.array([5, 6, 7]), 1e9) == (8,)
+
+
+def test_a_gpu_compiles_fewer_widths() -> None:
+    lengths = np.random.default_rng(0).integers(1, 129, 1000)
+    task = SimpleNamespace(spec=SimpleNamespace(texts_per_row=1))
+    data = SimpleNamespace(config=SimpleNamespace(length_buckets=0), task=task, _batches=lambda rows, training: 300)
+    widths = {}
+    for target in ("CPU", "GPU"):
+        with made_for(target):
+            widths[target] = TaskData._widths(data, lengths, training=True)
+    assert widths["GPU"] == (128,) and len(widths["CPU"]) > 1
 
 
 def test_graded_widths_are_few_and_fit() -> None:

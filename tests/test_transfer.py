@@ -4,6 +4,7 @@ import io
 import json
 import tarfile
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
@@ -118,10 +119,12 @@ def test_the_rate_is_chosen_on_the_development_set_and_the_seeds_run_at_it(monke
 
     monkeypatch.setattr(Transfer, "run", run)
     work = object.__new__(Transfer)
-    work.config = TransferConfig(seeds=3)
+    work.config, work.estimate = TransferConfig(seeds=3), Estimate(1e9)
+    work.estimate.plan("t", "warm", 1e9, 5)
+    start = Start("warm", None, None, {})
     task = TransferTask("run_classifier", ClassifierTask, ClassifierConfig(seed=11), "accuracy")
     work.tasks = {"t": task}
-    result = work.compare("t", None)
+    result = work.compare("t", start)
     assert asked == [("1e-4", 11), ("3e-4", 11), ("1e-3", 11), ("3e-4", 12), ("3e-4", 13)]
     assert (result["rate"], result["dev_by_rate"]) == ("3e-4", dev)
     assert (result["mean"], result["standard_deviation"]) == pytest.approx((0.2, 0.1))
@@ -129,6 +132,27 @@ def test_the_rate_is_chosen_on_the_development_set_and_the_seeds_run_at_it(monke
     assert table(results, ["warm"]).splitlines()[-1] == (
         "| t | dev accuracy | 0.400 | bag of words 0.250 | 0.200 ± 0.100 (3e-4, 1 of 3 collapsed) |"
     )
+
+
+def test_so_many_fine_tunings_run_at_a_time_as_jobs_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    both, running, most = Barrier(2, timeout=60), [], []
+
+    def run(self: Transfer, name: str, start: Start, rate: str, seed: int) -> dict[str, float]:
+        running.append(seed)
+        both.wait()  # nobody goes on until a second one has begun
+        most.append(len(running))
+        both.wait()
+        running.remove(seed)
+        return {"seconds": 10.0, "rate": rate, "seed": seed}
+
+    monkeypatch.setattr(Transfer, "run", run)
+    work = object.__new__(Transfer)
+    work.config, work.estimate = TransferConfig(jobs=2), Estimate(1e9)
+    work.estimate.plan("t", "warm", 0.0, 4)
+    trials = [("1e-4", 1), ("1e-4", 2), ("3e-4", 1), ("3e-4", 2)]
+    results = work.run_all("t", Start("warm", None, None, {}), trials)
+    assert [(each["rate"], each["seed"]) for each in results] == trials
+    assert most == [2] * 4 and work.estimate.measured == 20.0  # seconds that went by
 
 
 def test_an_estimate_follows_what_is_measured() -> None:

@@ -4,7 +4,9 @@ import numpy as np
 
 WIDTH_STEP = 8  # widths are multiples of this, which matrix products on a GPU like
 MOST = 8  # buckets
-COMPILATION = 10  # batches of the longest rows that could be computed while a graph is compiled, by and large
+# Batches of the longest rows that could be computed while a graph is compiled, by and large: on a GPU 8 s, in which it
+# computes a small batch every few milliseconds.
+COMPILATION, COMPILATION_ON_GPU = 10, 500
 
 
 def choose_boundaries(lengths: np.ndarray, count: int, step: int = WIDTH_STEP) -> tuple[int, ...]:
@@ -34,18 +36,21 @@ def choose_boundaries(lengths: np.ndarray, count: int, step: int = WIDTH_STEP) -
     return tuple(int(widths[i]) for i in reversed(chosen))
 
 
-def paying_boundaries(lengths: np.ndarray, batches: float, step: int = WIDTH_STEP) -> tuple[int, ...]:
+def paying_boundaries(
+    lengths: np.ndarray, batches: float, step: int = WIDTH_STEP, compilation: float = COMPILATION
+) -> tuple[int, ...]:
     """choose_boundaries with as many buckets, MOST at most, as save more padding than they cost to compile.
 
     Args:
         batches: that the rows will make in all, in all passes through them.
+        compilation: of one width, in batches of the longest rows.
     """
     choices = [choose_boundaries(lengths, count, step) for count in range(1, MOST + 1)]
 
     def cost(boundaries: tuple[int, ...]) -> float:
         """In tokens, a row a batch."""
         padded = np.array(boundaries)[np.searchsorted(boundaries, lengths)].mean()
-        return batches * padded + COMPILATION * len(boundaries) * choices[0][0]
+        return batches * padded + compilation * len(boundaries) * choices[0][0]
 
     return min(choices, key=cost)
 

@@ -14,9 +14,16 @@ from src.create_finetune_data import ReadySplit
 from src.data.batches import FeatureDataset, Loading
 from src.data.feature_cache import TRAIN, Features, cached_features
 from src.data.feature_files import RecordSet, open_records
-from src.data.length_buckets import WIDTH_STEP, choose_boundaries, paying_boundaries
+from src.data.length_buckets import (
+    COMPILATION,
+    COMPILATION_ON_GPU,
+    WIDTH_STEP,
+    choose_boundaries,
+    paying_boundaries,
+)
 from src.data.packing import SIZE_STEP, Packing
 from src.data.vocabulary_fit import LetterTable, VocabularyFit
+from src.layer_form import on_cpu
 from src.tasks.finetune_config import FinetuneConfig, is_tfrecord
 from src.tasks.spec import PreparedSplit, Task
 from src.training.network_outputs import rows_in_memory
@@ -141,7 +148,8 @@ class TaskData:
         config, step = self.config, WIDTH_STEP * self.task.spec.texts_per_row
         if config.length_buckets:
             return choose_boundaries(lengths, config.length_buckets, step)
-        return paying_boundaries(lengths, self._batches(len(lengths), training), step)
+        compilation = COMPILATION if on_cpu() else COMPILATION_ON_GPU
+        return paying_boundaries(lengths, self._batches(len(lengths), training), step, compilation)
 
     def _packing(self, records: Collection[RecordSet], loading: Loading) -> Packing:
         """How batches of these splits are packed, in few sizes: those of many epochs, so that they suit every seed."""
