@@ -8,7 +8,7 @@ from mindspore import Tensor, nn, ops
 from mindspore.ops import constexpr
 
 from src import fused_layers, native_operations
-from src.layers import Spread, apply_mask
+from src.layers import apply_mask
 
 
 def mix_bits(x: Tensor) -> Tensor:
@@ -27,28 +27,22 @@ FEATURES = 16  # of a row and of a column, for the masks of Dropout
 
 @cache
 def _features(places: int, axis: int) -> Tensor:
-    """Random whole numbers for each row (axis 0: below 128) or column (axis 1: below 256, twice), always the same."""
+    """Random whole numbers for each row (axis 0: below 128) or column (axis 1: below 256), always the same."""
     random = np.random.default_rng([20200209, axis])
-    drawn = random.integers(0, 128 << axis, (places, FEATURES)).astype(np.float32)
-    return Tensor(np.tile(drawn, 1 + axis))
+    return Tensor(random.integers(0, 128 << axis, (places, FEATURES)).astype(np.float32))
 
 
 random_features = constexpr(_features)  # shapes are known when a graph is compiled: a constant of the graph
 
 
 class _RowFactors(nn.Cell):
-    """What Dropout.factors gives for rows, of whole numbers (N, F) and a key () int32: (N, 2 F)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.spread = Spread()
+    """What Dropout.factors gives for rows, of whole numbers (N, F) and a key () int32: (N, F)."""
 
     def construct(self, numbers: Tensor, key: Tensor) -> Tensor:
         hashes = mix_bits(mix_bits(key) + ops.range(0, FEATURES, 1).astype(ms.int32))
         odd = ops.cast(ops.bitwise_and(hashes, Tensor(63, ms.int32)), ms.float32) * 2.0 + 1.0
-        by_key = numbers * self.spread(odd, numbers.shape)
-        high = ops.floor(by_key * 2.0**-3)  # without the last 3 bits of row[k] key[k]; of these the last 8 count
-        return ops.concat((high - ops.floor(high * 2.0**-8) * 2.0**8, by_key * 2.0**-3 - high), 1) * 2.0**-11
+        by_key = numbers * ops.broadcast_to(odd * 2.0**-11, numbers.shape)
+        return by_key - ops.floor(by_key)
 
 
 class Dropout(nn.Cell):
@@ -56,8 +50,8 @@ class Dropout(nn.Cell):
 
     MindSpore keeps the state of nn.Dropout inside its kernel, where a checkpoint cannot reach it. The hash is the sum
     over k of (row[k] key[k] mod 2**11) column[k], modulo 2**14, after Carter and Wegman (1979), who cut no product: a
-    thin product of matrices whose entries have 8 bits, so that it is exact in float32, whatever the order of the sum,
-    and where operands are rounded to bfloat16. The layers in C++ compute it in whole numbers of 16 bits.
+    thin product of matrices whose entries have 11 and 8 bits, so that it is exact in float32, whatever the order of the
+    sum, and where operands are rounded to TF32 or float16. The layers in C++ compute it in whole numbers of 16 bits.
 
     Args:
         probability: share of entries set to 0, to the next 2**-14; the others are multiplied by 1 / (1 - probability).
@@ -78,9 +72,10 @@ class Dropout(nn.Cell):
         return self.training and self.probability > 0.0
 
     def factors(self, rows: int, columns: int, key: Tensor) -> tuple[Tensor, ...]:
-        """What the hashes of a mask (rows, columns) are a product of: (rows, 32) and (columns, 32); none: no dropout.
+        """What a mask (rows, columns) is made of: (rows, 16) and (columns, 16); none: no dropout.
 
-        Hashes are below 2**9, in steps of 2**-14.
+        The product of both, in steps of 2**-11, modulo 2**3, are eight times the fractions that the mask compares with
+        its probability.
         """
         if not self.drops():
             return ()

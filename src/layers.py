@@ -165,7 +165,9 @@ class _Normalise(nn.Cell):
 class _ApplyMask(nn.Cell):
     """x (N, C) where the fraction of its hash is at least the probability, over 1 - probability; else 0.
 
-    Hashes are a product of factors by row (N, 2 F) and by column (C, 2 F).
+    Hashes are an eighth of the product of factors by row (N, F) and by column (C, F). What all of them are compared
+    with and multiplied by is spread once for all layers: a number beside a tensor is one of two operands of unlike
+    shapes, too, with which a GPU takes about ten times as long.
     """
 
     def __init__(self, probability: float) -> None:
@@ -175,9 +177,11 @@ class _ApplyMask(nn.Cell):
         self.matmul = ops.MatMul(transpose_b=True)
 
     def construct(self, x: Tensor, by_row: Tensor, by_column: Tensor) -> Tensor:
-        hashes = self.matmul(by_row, by_column)
-        kept = ops.cast(hashes - ops.floor(hashes) >= self.probability, ms.float32)
-        return x * (ops.stop_gradient(kept) * self.keep_scale)
+        hashes = self.matmul(by_row, by_column * 2.0**-3)
+        least = ops.broadcast_to(Tensor(self.probability, ms.float32), x.shape)
+        scale = ops.broadcast_to(Tensor(self.keep_scale, x.dtype), x.shape)
+        kept = ops.select(hashes - ops.floor(hashes) >= least, scale, ops.zeros_like(scale))
+        return x * ops.stop_gradient(kept)
 
 
 def apply_mask(probability: float) -> nn.Cell:

@@ -75,15 +75,28 @@ def test_answers_are_those_on_a_cpu(make: Callable[[], ScoresNetwork]) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
-def test_a_layer_has_few_operations() -> None:
-    """More would be a step back: at 96 x 128 each is a kernel that reads and writes memory."""
+def operations_of_a_layer(dropout: float) -> dict[str, int]:
+    """By name, forward and backward."""
     counts = []
     for number in (2, 3):
-        with Contender(FinalGraph, OperationsConfig(albert_network="albert_tiny"), number, 2) as graph:
+        config = OperationsConfig(albert_network="albert_tiny", dropout=dropout)
+        with Contender(FinalGraph, config, number, 2) as graph:
             counts.append(graph.call("operations"))
-    added = {name: each - counts[0].get(name, 0) for name, each in counts[1].items()}
+    return {name: each - counts[0].get(name, 0) for name, each in counts[1].items()}
+
+
+def test_a_layer_has_few_operations() -> None:
+    """More would be a step back: at 96 x 128 each is a kernel that reads and writes memory."""
+    added = operations_of_a_layer(0.0)
     assert sum(added.values()) <= 82
     assert added["LayerNorm"] == added["LayerNormGrad"] == 2 and added["GeLU"] == added["Softmax"] == 1
     assert added["MatMul"] == 3 * 6 + 6 + 1  # of six dense layers, their biases' gradients, and softmax's
     slow = {"BiasAddGrad", "Stack", "Concat", "Unstack", "ReduceSum", "BroadcastTo"}  # of an H100's kernels
     assert not {name for name in slow if added.get(name)}
+
+
+def test_dropout_has_few_operations_and_spreads_numbers_once_for_all_layers() -> None:
+    added = operations_of_a_layer(0.1)
+    assert sum(added.values()) <= 173
+    assert added["BroadcastTo"] == 3  # the key's 16 numbers, for each of three masks
+    assert added["Floor"] == 6 and added["Select"] == 3 and not added.get("Concat")

@@ -22,7 +22,7 @@ namespace albert {
 //   6 mask (B, 1, 1, L), added to scores; or the rows where texts of any lengths begin and the last one ends (B + 1)
 //   int32;
 //   7 embeddings of relative positions (2 M + 1, D);
-//   8, 9 factors of dropout's hashes (N A, 2 F) and of so many columns, the longest text's tokens or more, (C, 2 F);
+//   8, 9 factors of dropout's hashes (N A, F) and of so many columns, the longest text's tokens or more, (C, F);
 //   10 the number of heads, dropout's probability.
 // An operand of rank 1 in the place of 7 or 8 and 9 means that there are none.
 class Attention {

@@ -20,9 +20,9 @@ inline int32_t mixed(int32_t bits) {
 
 // What dropout multiplies entries by: 1 / (1 - probability) where the fraction of an entry's hash is at least the
 // probability, else 0. The hashes are a product of two operands (Dropout.factors in src/dropout.py), factors by row
-// (N, 2 F) and by column (C or more, 2 F); an operand of rank 1 in their place means that there are none. Those of a
-// row are, in steps of 2^-14, the upper bits of F whole numbers and their last 3; those of a column are F whole
-// numbers, twice. So the fractions are sums of F products of whole numbers modulo 2^14, for which 16 bits are enough.
+// (N, F) and by column (C or more, F); an operand of rank 1 in their place means that there are none. Those of a row
+// are F whole numbers in steps of 2^-11, those of a column F whole numbers, of whose products a hash is an eighth. So
+// the fractions are sums of F products of whole numbers modulo 2^14, for which 16 bits are enough.
 class DropoutMask {
  public:
   DropoutMask(const Operands &o, int first, float probability)
@@ -30,13 +30,13 @@ class DropoutMask {
         scale_(1.0f / (1.0f - probability)),
         least_(std::ceil(probability * kSteps)),
         given_(o.ranks[first] == 2) {
-    if (!given_ || o.last(first) != 2 * kFeatures || o.last(first + 1) != 2 * kFeatures) return;
+    if (!given_ || o.last(first) != kFeatures || o.last(first + 1) != kFeatures) return;
     rows_ = o.rows(first), columns_ = o.rows(first + 1);
     const int64_t blocks = (columns_ + kBlock - 1) / kBlock;
     by_column_.resize(blocks * kBlock * kFeatures);
     for (int64_t j = 0; j < columns_; ++j) {
       uint16_t *of_block = by_column_.data() + j / kBlock * kBlock * kFeatures;
-      const float *numbers = o[first + 1] + j * 2 * kFeatures;
+      const float *numbers = o[first + 1] + j * kFeatures;
       for (int k = 0; k < kFeatures; ++k) of_block[k * kBlock + j % kBlock] = whole(numbers[k]);
     }
   }
@@ -49,9 +49,9 @@ class DropoutMask {
   // Writes some rows of it (rows, columns).
   void read(int64_t first_row, int64_t rows, int64_t columns, float *kept_share) const {
     for (int64_t i = 0; i < rows; ++i) {
-      const float *upper = by_row_ + (first_row + i) * 2 * kFeatures, *last = upper + kFeatures;
+      const float *factors = by_row_ + (first_row + i) * kFeatures;
       uint16_t numbers[kFeatures];
-      for (int k = 0; k < kFeatures; ++k) numbers[k] = whole((upper[k] + last[k]) * kSteps);
+      for (int k = 0; k < kFeatures; ++k) numbers[k] = whole(factors[k] * 0x1p11f);
       for (int64_t begin = 0; begin < columns; begin += kBlock) {
         float kept[kBlock];
         read_block(numbers, by_column_.data() + begin * kFeatures, kept);

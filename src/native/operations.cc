@@ -120,7 +120,7 @@ OPERATION(norm_gradient) {
   return 0;
 }
 
-// The operands of add_norm, factors by row (N, 2 F) and by column (C, 2 F) of dropout's hashes, probability (1)
+// The operands of add_norm, factors by row (N, F) and by column (C, F) of dropout's hashes, probability (1)
 // -> as add_norm, of dropout(x + bias) + residual
 OPERATION(drop_add_norm) {
   const Operands o{data, ranks, shapes};
@@ -137,7 +137,7 @@ OPERATION(drop_add_norm) {
   return 0;
 }
 
-// The operands of norm_gradient, factors by row (N, 2 F) and by column (C, 2 F) of dropout's hashes, probability (1)
+// The operands of norm_gradient, factors by row (N, F) and by column (C, F) of dropout's hashes, probability (1)
 // -> dresidual, dx (N, C), dgamma (C), dbeta (C), dbias (C)
 OPERATION(drop_add_norm_gradient) {
   const Operands o{data, ranks, shapes};
@@ -171,27 +171,26 @@ OPERATION(attention_gradient) {
   return Attention(o, 1).backward(o[0], o[12], gradients, biases);
 }
 
-// Whole numbers by row (N, F) below 128, a key () int32 -> factors by row (N, 2 F) of dropout's hashes
+// Whole numbers by row (N, F) below 128, a key () int32 -> factors by row (N, F) of dropout's hashes
 OPERATION(row_factors) {
   const Operands o{data, ranks, shapes};
   const int64_t features = o.last(0);
   const int64_t key = mixed(*static_cast<int32_t *>(data[1]));
   std::vector<float> odd(features);
-  for (int64_t k = 0; k < features; ++k) odd[k] = 2 * (mixed(static_cast<int32_t>(key + k)) & 63) + 1;
+  for (int64_t k = 0; k < features; ++k) odd[k] = (2 * (mixed(static_cast<int32_t>(key + k)) & 63) + 1) * 0x1p-11f;
   each_row(o.rows(0), features, [&](int64_t i) {
     const float *row = o[0] + i * features;
-    float *high = o[2] + 2 * i * features, *low = high + features;
+    float *factors = o[2] + i * features;
 #pragma omp simd
     for (int64_t k = 0; k < features; ++k) {
-      const float eighth = row[k] * odd[k] * 0x1p-3f, whole = std::floor(eighth);
-      high[k] = (whole - std::floor(whole * 0x1p-8f) * 0x1p8f) * 0x1p-11f;
-      low[k] = (eighth - whole) * 0x1p-11f;
+      const float by_key = row[k] * odd[k];
+      factors[k] = by_key - std::floor(by_key);
     }
   });
   return 0;
 }
 
-// x (N, C), factors by row (N, 2 F) and by column (C, 2 F) of dropout's hashes, probability (1) -> y (N, C); its own
+// x (N, C), factors by row (N, F) and by column (C, F) of dropout's hashes, probability (1) -> y (N, C); its own
 // gradient
 OPERATION(dropout) {
   const Operands o{data, ranks, shapes};
