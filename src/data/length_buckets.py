@@ -4,8 +4,8 @@ import numpy as np
 
 WIDTH_STEP = 8  # widths are multiples of this, which matrix products on a GPU like
 MOST = 8  # buckets
-# Batches of the longest rows that could be computed while a graph is compiled, by and large: on a GPU 8 s, in which it
-# computes a small batch every few milliseconds.
+# Batches of the longest rows that could be computed while a graph is compiled, by and large: with a GPU 8 to 12 s, and
+# the host takes some 20 ms for a small batch.
 COMPILATION, COMPILATION_ON_GPU = 10, 500
 
 
