@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from benchmarks.turns import Contender
-from model_utils.device import cpu_flags, setup_device
+from model_utils.device import cpu_flags, nvidia_gpus, setup_device
 from src.albert_config import AlbertConfig
 from src.training.flops import matmul_flops_per_second
 
@@ -25,7 +25,7 @@ class MatrixProducts:
 
 
 def machine_facts() -> dict[str, object]:
-    """The processor's name and widest vectors, the cores that may be used, and their GFLOP/s in matrix products."""
+    """The processor's name and widest vectors, the cores that may be used and their GFLOP/s in products; the GPUs."""
     name = re.search(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     with Contender(MatrixProducts) as products:
         speed = products.call("flops_per_second")
@@ -35,4 +35,5 @@ def machine_facts() -> dict[str, object]:
         "cores": len(os.sched_getaffinity(0)),
         "omp_num_threads": os.environ.get("OMP_NUM_THREADS", ""),
         "matrix_product_gflops": round(speed / 1e9, 1),
+        "gpus": [gpu.name for gpu in nvidia_gpus()],
     }

@@ -5,18 +5,20 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import commands, finetune, forward, products, squad_features
+from benchmarks import commands, finetune, forward, machine, products, squad_features
 from benchmarks.contest import Contest, Side, conclude
 from benchmarks.predict import PredictionConfig
 from benchmarks.torch_device import without_cuda_libraries
 from benchmarks.train_step import TrainStepConfig
 from benchmarks.turns import Contender, Others
 from model_utils import cpu_threads
+from model_utils.device import Gpu
 from model_utils.errors import ConfigError, UserError
 from model_utils.schema import load_config
 from src.training.training_config import PretrainConfig
@@ -138,6 +140,14 @@ def test_the_report_of_a_contest(
     assert json.loads((tmp_path / "figures.json").read_text())["sides"][1]["seconds"] == [4.0, 3.0, 5.0]
 
 
+def test_the_facts_of_a_machine_name_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = nullcontext(SimpleNamespace(call=lambda name: 1.234e11))
+    monkeypatch.setattr(machine, "Contender", lambda _: measured)
+    monkeypatch.setattr(machine, "nvidia_gpus", lambda: (Gpu("A", "sm_80", 40.0), Gpu("B", "sm_90", 80.0)))
+    facts = machine.machine_facts()
+    assert facts["gpus"] == ["A", "B"] and facts["matrix_product_gflops"] == 123.4
+
+
 def test_turns_of_fine_tuning_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Counted:
         """Sides whose seconds count the commands; the fifth one fails."""
@@ -156,21 +166,21 @@ def test_turns_of_fine_tuning_are_kept(tmp_path: Path, monkeypatch: pytest.Monke
         def theirs(self, padding: str) -> tuple[float, float]:
             return self.ours()
 
-    machine = {"cpu": "A", "cores": 2, "omp_num_threads": "", "matrix_product_gflops": 100.0}
+    facts = {"cpu": "A", "cores": 2, "omp_num_threads": "", "matrix_product_gflops": 100.0}
     monkeypatch.setattr(finetune, "Sides", Counted)
-    monkeypatch.setattr(finetune, "machine_facts", lambda: machine)
+    monkeypatch.setattr(finetune, "machine_facts", lambda: facts)
     file = tmp_path / "figures.json"
     config = finetune.FinetuneBenchmarkConfig(train="t", dev="d", spm_model_file="v", rounds=2, output=file)
     with pytest.raises(UserError, match="stopped"):
         finetune.compare(config, tmp_path)
     Counted.fails = False
-    machine["matrix_product_gflops"] = 101.0  # which differs from time to time
+    facts["matrix_product_gflops"] = 101.0  # which differs from time to time
     figures = finetune.compare(config.replace(rounds=3), tmp_path)
     assert list(figures["seconds"].values()) == [[1, 6, 9], [2, 7, 10], [3, 8, 11]]
     assert finetune.compare(config, tmp_path)["seconds"] == figures["seconds"] and Counted.done == 11
     with pytest.raises(ConfigError, match="batch_size is 32 there and 8 here"):
         finetune.compare(config.replace(batch_size=8), tmp_path)
-    machine["cores"] = 4
+    facts["cores"] = 4
     with pytest.raises(ConfigError, match="turns of another machine: cores is 2 there and 4 here"):
         finetune.compare(config, tmp_path)
     commands.write_result(file, config, seconds={})
