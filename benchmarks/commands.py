@@ -11,12 +11,10 @@ import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from benchmarks.machine import machine_facts
 from benchmarks.turns import PR_SET_PDEATHSIG, Others, describe_others
-from model_utils.cpu_threads import threads
 from model_utils.errors import ConfigError, UserError
 from model_utils.facts import first_difference
 from model_utils.files import write_json
@@ -123,14 +121,6 @@ def need_libraries(*libraries: str, otherwise: str = "") -> None:
     for library in libraries:
         if find_spec(library) is None:
             raise UserError(f"{library} is not installed: pip install -r requirements-dev.txt{otherwise}")
-
-
-def load_torch() -> ModuleType:
-    """torch, that computes with as many threads as this project."""
-    import torch
-
-    torch.set_num_threads(threads())
-    return torch
 
 
 def measure_in_turns(

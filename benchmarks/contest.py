@@ -203,11 +203,14 @@ def report(config: ContestConfig, contest: Contest, tolerance: float) -> str:
     for side in sides:
         first, usual, least = map(describe, (side.first_seconds, side.median, side.minimum))
         reached = contest.operations / side.median
-        share = f" {reached / (speed or peak):{18 if speed else 12}.3f}" if speed or peak else ""
-        ratio = f"  {side.median / ours.median:.3f} (minimum {side.minimum / ours.minimum:.3f})" * (side is not ours)
-        figures = f"{first:>9} {usual:>9} {least:>9} {side.peak_memory / 1e9:8.2f} "
-        figures += f"{contest.tokens / side.median:10,.0f} {reached / 1e9:8.1f}"
-        lines.append(f"{side.name:{wide}} {figures}{share}{ratio}")
+        speeds = f"{reached / 1e9:8.1f}"
+        if speed or peak:
+            speeds += f" {reached / (speed or peak):{18 if speed else 12}.3f}"
+        if side is not ours:  # whose operations are more: the vocabulary's scores of all tokens, all of the last layer
+            ratio = f"{side.median / ours.median:.3f} (minimum {side.minimum / ours.minimum:.3f})"
+            speeds = f"{'':{len(speeds)}}  {ratio}"
+        figures = f"{first:>9} {usual:>9} {least:>9} {side.peak_memory / 1e9:8.2f}"
+        lines.append(f"{side.name:{wide}} {figures} {contest.tokens / side.median:10,.0f} {speeds}")
     lines += [f"{side.name:{wide}} {side.device}: {side.software}" for side in sides]
     lines.append(
         f"{contest.operations / 1e9:.1f} GFLOP of matrix products; {config.rounds} rounds of {config.steps}, "

@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from benchmarks.commands import load_torch, need_libraries
+from benchmarks.commands import need_libraries
+from benchmarks.torch_device import load_torch
 from benchmarks.turns import Contender
 from model_utils.config import run_main
 from model_utils.cpu_threads import threads

@@ -6,11 +6,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-from benchmarks.commands import load_torch
+from model_utils.cpu_threads import threads
 from model_utils.device import CUDA_LIBRARIES
 from model_utils.errors import DeviceError
 
 LIBRARY_PATH = "LD_LIBRARY_PATH"
+
+
+def load_torch() -> ModuleType:
+    """torch, that computes with as many threads as this project."""
+    import torch
+
+    torch.set_num_threads(threads())
+    return torch
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.torch_device import load_torch
 from model_utils.config import run_main
 from model_utils.schema import Config, option
 
@@ -101,6 +102,7 @@ def spans(starts: Any, ends: Any, parts: list[int | None], number: int = 20, lon
 def main(config: AnswersConfig) -> None:
     """Read, answer, write."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    load_torch()
     records = [json.loads(line) for line in Path(config.input).read_text(encoding="utf-8").splitlines()]
     answers = {"classification": classify, "squad_v1": answer_questions}[config.task](config, records)
     lines = [json.dumps(record | answer) + "\n" for record, answer in zip(records, answers, strict=True)]

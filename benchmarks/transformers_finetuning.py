@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.torch_device import load_torch
 from benchmarks.transformers_answers import best_answers, encode_windows
 from model_utils.config import run_main
 from model_utils.schema import Config, option
@@ -119,6 +120,7 @@ def answer_rows(tokenizer: Any, windows: Any, questions: list[Any]) -> Iterator[
 def main(config: TransformersConfig) -> None:
     """Train, evaluate, write the metrics."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is to be downloaded
+    load_torch()
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(config.model)

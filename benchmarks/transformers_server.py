@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 
+from benchmarks.torch_device import load_torch
 from model_utils.config import run_main
 from model_utils.schema import Config, option
 
@@ -22,6 +23,7 @@ class TransformersServerConfig(Config):
 def main(config: TransformersServerConfig) -> None:
     """Serve on a free port, which is printed, until SIGTERM."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    load_torch()
     import uvicorn
     from fastapi import FastAPI
     from pydantic import BaseModel

@@ -3,7 +3,7 @@
 Shape letters: B batch, L length, E embedding size, H hidden size, A attention heads, D = H / A head size,
 N = B * L rows. Inside, activations travel as (N, H) matrices: one matrix product a layer on every device.
 Under compute_type float16 the matrix products run in float16 and, on GPUs and Ascend, what lies between two of them:
-biases and GELU. The residual stream, LayerNorm, softmax and all parameters stay float32. Under bfloat16 everything here
+biases, softmax and GELU. The residual stream, LayerNorm and all parameters stay float32. Under bfloat16 everything here
 is float32, and what dense layers multiply is rounded.
 """
 

@@ -13,6 +13,7 @@ from dataset import create_pretrain_dataset
 from model_utils.errors import DataError
 from src.data.batches import FeatureDataset, Loading, plan_batches
 from src.data.feature_files import Column, Ragged, open_records
+from src.data.packing import Packing
 from src.data.record_writer import RecordWriter, pack_rows
 from src.data.tfrecords import _checksum, check_tfrecord
 from tests.helpers.small_text import make_records, train_model, write_text
@@ -128,6 +129,31 @@ def test_training_without_shuffling_leaves_no_row_out_for_ever(folder):
 
 
 @pytest.mark.parametrize("boundaries", [(), (8, 16, 32)])
+def test_training_without_shuffling_keeps_the_order_in_buckets(folder, lengths, boundaries):
+    batches = list(load(folder, shuffle=False, batch_size=4, bucket_boundaries=boundaries).batches(0))
+    assert real_labels(batches) == [*range(0, ROWS, 2), *range(1, ROWS, 2)][: ROWS // 4 * 4]
+    for batch in batches:
+        longest = lengths[batch["label"]].max()
+        assert batch["input_ids"].shape[1] == min(width for width in boundaries or [32] if width >= longest)
+
+
+def test_training_without_shuffling_keeps_the_order_of_packed_rows(folder):
+    plan = load(folder, shuffle=False, batch_size=4, packing=Packing(1, 1)).plan(0)
+    assert plan.rows.ravel().tolist() == list(range(ROWS // 4 * 4))
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("evaluation", [False, True])
+def test_packed_batches_are_as_large_on_all_ranks(folder, shuffle, evaluation):
+    settings = {"shuffle": shuffle, "evaluation": evaluation, "batch_size": 2, "rank_size": 3, "packing": Packing(1, 1)}
+    of_rank = [load(folder, rank=rank, **settings) for rank in range(3)]
+    plans, lengths = [dataset.plan(0) for dataset in of_rank], of_rank[0].records.lengths
+    tokens = [np.where(plan.rows < 0, 0, lengths[plan.rows]).sum(1) for plan in plans]
+    for plan in plans:
+        np.testing.assert_array_equal(plan.widths, Packing(1, 1).sizes_for(np.max(tokens, axis=0)))
+
+
+@pytest.mark.parametrize("boundaries", [(), (8, 16, 32)])
 @pytest.mark.parametrize("evaluation", [False, True])
 def test_starting_inside_an_epoch_gives_the_rest_of_it(folder, boundaries, evaluation):
     dataset = load(folder, bucket_boundaries=boundaries, evaluation=evaluation)
@@ -205,12 +231,13 @@ def test_plans(lengths, batch_size, boundaries, drop, seed):
     order = random.permutation(len(lengths))
     plan = plan_batches(lengths, boundaries, batch_size, order, drop, random)
     full = len(lengths) // batch_size if drop else -(-len(lengths) // batch_size)
-    assert plan.rows.shape == (full, batch_size) and plan.widths.shape == (full,)
-    used = plan.rows[plan.rows >= 0]
+    assert plan.shape == (full, batch_size)
+    used = plan[plan >= 0]
     assert len(set(used.tolist())) == len(used) == (full * batch_size if drop else len(lengths))
-    for rows, width in zip(plan.rows, plan.widths, strict=True):
-        assert lengths[rows[rows >= 0]].max() <= width
-    assert (plan.rows[:-1] >= 0).all()
+    assert (plan[:-1] >= 0).all()
+    buckets = np.searchsorted(boundaries, lengths[plan[: full - 1]])
+    mixed = sum(len(set(bucket)) > 1 for bucket in buckets)
+    assert mixed < len(boundaries), "what is left over in a bucket is part of one batch"
     if drop:  # what is left out depends on the order alone, not on the lengths
         assert sorted(used) == sorted(order[: full * batch_size])
 

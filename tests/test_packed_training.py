@@ -92,7 +92,7 @@ def test_a_packed_batch_is_its_texts_one_by_one(case: str) -> None:
     assert_same_gradients(gradients, expected, 2e-6)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [1, 2, 4])
 @pytest.mark.parametrize("random", [None, 0, 1])
 @pytest.mark.parametrize("drop_remainder", [True, False])
 def test_rows_are_dealt_evenly(random: int | None, drop_remainder: bool, ranks: int) -> None:
@@ -107,7 +107,8 @@ def test_rows_are_dealt_evenly(random: int | None, drop_remainder: bool, ranks: 
     of_batches, of_ranks = lengths[rows[:20]].sum(1), lengths[rows[:20]].reshape(20, ranks, -1).sum(2)
     assert of_batches.std() < 0.25 * np.sqrt(8) * lengths.std()
     means = of_ranks.mean(0)
-    assert means.max() - means.min() < 0.3 * means.mean()
+    assert means.max() - means.min() < 0.1 * means.mean(), "no rank has the longest rows each time"
+    assert of_ranks.max(1).mean() < 1.1 * means.mean(), "all wait for the one with the most tokens"
     again = None if random is None else np.random.default_rng(random)
     assert (deal_rows(lengths, 8, order, drop_remainder, again, ranks) == rows).all()
 

@@ -40,9 +40,11 @@ class Loading:
     """How rows become batches.
 
     batch_size: of one rank. seed, shuffle: an epoch's order is a function of seed and epoch, or that of the files.
-    evaluation: no row is left out; the last batch is filled up with rows whose weights are 0.
+    evaluation: no row is left out; the last batch is filled up with rows whose weights are 0. Rows of like lengths
+        share a batch, shuffled or not.
     rank, rank_size: ranks get different rows, and equally many batches.
-    bucket_boundaries: widths in tokens; a batch has rows of one bucket, padded to its width. Empty: one width for all.
+    bucket_boundaries: widths in tokens; a batch is padded to the least that fits its rows, which are of one bucket but
+        where they come in the files' order. Empty: one width for all.
     packing: batches have PACKED_COLUMNS as well, and rows of all lengths; in place of bucket_boundaries.
     """
 
@@ -86,7 +88,7 @@ def plan_batches(
     order: np.ndarray,
     drop_remainder: bool,
     random: np.random.Generator | None,
-) -> BatchPlan:
+) -> np.ndarray:
     """Put rows into batches of one bucket of lengths each.
 
     What is left over in a bucket goes into the next larger one, so that at most one batch is incomplete, which is
@@ -97,28 +99,28 @@ def plan_batches(
         lengths: (rows,) tokens of each row.
         boundaries: ascending widths of the buckets; the last one is at least the longest row.
         order: permutation of the rows.
-        random: for the order of the batches; None leaves them sorted by width.
+        random: for the order of the batches; None leaves them sorted by bucket.
+
+    Returns:
+        Row numbers, (batches, B) int64.
     """
     if drop_remainder:
         order = order[: len(order) // batch_size * batch_size]
     bucket_of = np.searchsorted(boundaries, lengths[order])
-    batches, widths = [], []
+    batches = []
     rest = np.zeros(0, np.int64)
-    for bucket, width in enumerate(boundaries):
+    for bucket in range(len(boundaries)):
         rows = np.concatenate([rest, order[bucket_of == bucket]])
         full = len(rows) // batch_size * batch_size
         batches.append(rows[:full].reshape(-1, batch_size))
-        widths += [width] * len(batches[-1])
         rest = rows[full:]
     if len(rest):
         batches.append(np.concatenate([rest, np.full(batch_size - len(rest), -1)])[None])
-        widths.append(boundaries[-1])
-    rows, widths = np.concatenate(batches), np.array(widths, int)
+    rows = np.concatenate(batches)
     if random is not None and len(boundaries) > 1:
         whole = len(rows) - int((rows[-1:] < 0).any())  # what is filled up stays last
-        shuffled = [*random.permutation(whole), *range(whole, len(rows))]
-        rows, widths = rows[shuffled], widths[shuffled]
-    return BatchPlan(rows, widths)
+        rows = rows[[*random.permutation(whole), *range(whole, len(rows))]]
+    return rows
 
 
 class FeatureDataset:
@@ -156,24 +158,31 @@ class FeatureDataset:
             )
 
     def plan(self, epoch: int) -> BatchPlan:
-        """The rows of this rank's batches in an epoch."""
+        """The rows of this rank's batches in an epoch; a batch is as wide on all ranks."""
         loading = self.loading
+        rows = self._rows(epoch).reshape(-1, loading.rank_size, loading.batch_size)
+        filling, lengths = rows < 0, self.records.lengths[rows]
+        if loading.packing:
+            widths = loading.packing.sizes_for(np.where(filling, 0, lengths).sum(2).max(1))
+        else:  # what fills up may be any row
+            longest = np.where(filling, self.boundaries[-1], lengths).max((1, 2))
+            widths = np.array(self.boundaries)[np.searchsorted(self.boundaries, longest)]
+        return BatchPlan(rows[:, loading.rank], widths)
+
+    def _rows(self, epoch: int) -> np.ndarray:
+        """Numbers of the rows of all ranks' batches in an epoch, (batches, rows_at_once), -1 to fill up."""
+        loading, lengths, size = self.loading, self.records.lengths, self.rows_at_once
         random = loading.random(epoch) if loading.shuffle else None
-        lengths, drop = self.records.lengths, not loading.evaluation
         if random:
             order = random.permutation(self.num_rows)
         else:
             order = np.roll(np.arange(self.num_rows), -rows_before(epoch, self))
+        drop = not loading.evaluation
+        if drop and not random:
+            return order[: self.batches_per_epoch * size].reshape(-1, size)
         if loading.packing:
-            rows = self._of_rank(deal_rows(lengths, loading.rows_at_once, order, drop, random, loading.rank_size))
-            tokens = np.where(rows < 0, 0, lengths[rows]).sum(1)
-            return BatchPlan(rows, loading.packing.sizes_for(tokens))
-        plan = plan_batches(lengths, self.boundaries, loading.rows_at_once, order, drop, random)
-        return BatchPlan(self._of_rank(plan.rows), plan.widths)
-
-    def _of_rank(self, rows: np.ndarray) -> np.ndarray:
-        """This rank's part of the rows of all ranks' batches."""
-        return rows.reshape(-1, self.loading.rank_size, self.loading.batch_size)[:, self.loading.rank]
+            return deal_rows(lengths, size, order, drop, random, loading.rank_size)
+        return plan_batches(lengths, self.boundaries, size, order, drop, random)
 
     @property
     def most_tokens(self) -> int:

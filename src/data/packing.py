@@ -92,7 +92,7 @@ def deal_rows(
         lengths: (rows,) tokens. order: permutation of the rows, of which the last ones may be left out.
         drop_remainder: leave out what does not fill a batch; else it is the last one, filled up with -1.
         random: which row of its part a batch gets; None: longer ones beside shorter ones, always the same.
-        ranks: that each get as many rows of a batch, one behind the other, with about as many tokens.
+        ranks: that each get as many rows of a batch, one rank's behind the other's, with about as many tokens.
 
     Returns:
         Row numbers, (batches, B) int64.
@@ -104,7 +104,26 @@ def deal_rows(
         parts[1::2] = parts[1::2, ::-1]
     else:
         parts = random.permuted(parts, axis=1)
-    rows = parts.T.reshape(-1, batch_size // ranks, ranks).swapaxes(1, 2).reshape(-1, batch_size)
+    rows = _deal_to_ranks(parts.T.reshape(-1, batch_size // ranks, ranks), lengths).reshape(-1, batch_size)
     if len(rest) and not drop_remainder:
         rows = np.concatenate([rows, np.append(rest, np.full(batch_size - len(rest), -1))[None]])
     return rows
+
+
+def _deal_to_ranks(groups: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Give each rank one row of each group, from the longest on, the longer ones to ranks with fewer tokens so far.
+
+    Args:
+        groups: (batches, groups, ranks) row numbers, ascending in length within a batch.
+
+    Returns:
+        (batches, ranks, groups); which rank has the longest row changes from batch to batch.
+    """
+    batches, count, ranks = groups.shape
+    dealt, tokens = np.empty((batches, ranks, count), groups.dtype), np.zeros((batches, ranks), int)
+    for group in reversed(range(count)):
+        fewest_first = np.argsort(tokens, axis=1, kind="stable")
+        np.put_along_axis(dealt[:, :, group], fewest_first, groups[:, group, ::-1], axis=1)
+        tokens += lengths[dealt[:, :, group]]
+    turned = (np.arange(ranks) + np.arange(batches)[:, None]) % ranks
+    return np.take_along_axis(dealt, turned[:, :, None], axis=1)
