@@ -23,8 +23,8 @@ from model_utils.device import peak_memory
 from model_utils.errors import ConfigError, DataError
 from model_utils.files import write_atomically
 from model_utils.schema import Config, option
-from src.data.corpus import MAX_LINE_BYTES, expand_glob, read_documents, split_sentences
-from src.data.wordpiece import split_words
+from src.data.corpus import expand_glob, read_documents, split_sentences
+from src.data.wordpiece import LONGEST_WORD, split_words
 from src.tokenization import SENTENCEPIECE_SPECIALS, WORDPIECE_SPECIALS, FullTokenizer, preprocess_text
 
 logger = logging.getLogger(__name__)
@@ -32,9 +32,12 @@ COVERAGE = {"sentencepiece": 0.99995, "wordpiece": 0.9995}  # ALBERT's; what lea
 LEAST_COVERAGE = 0.98  # that the library takes
 OWN_PIECES = ("(", ")", '"', "-", ".", "–", "£", "€")  # characters that ALBERT never joins to others
 SAMPLE = 20_000  # sentences of a dry run
+LONGEST_SENTENCE = 4_000  # characters; SentencePiece's scores of several 100,000 without a space are not finite
 SEED = 12345  # of the choice among more than max_sentences sentences
 LEAST_ENTRIES, ENTRIES = 16, 1_000_000  # of a vocabulary
 SENTENCES = 10_000_000  # that a vocabulary is trained on, for about 20 GB
+# SentencePiece cuts names of its own symbols out of the text, as the characters of a token release's <unk>.
+_SYMBOL = re.compile(rf"([<\[])(?={'|'.join(re.escape(name[1:]) for name in SENTENCEPIECE_SPECIALS.values())})")
 
 Reader = Callable[[], Iterable[str]]
 Trainer = Callable[..., tuple[bytes, ...]]
@@ -133,7 +136,9 @@ def train_sentencepiece(read: Reader, config: TrainVocabularyConfig, exact: bool
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=(preprocess_text(sentence, config.do_lower_case) for sentence in sentences),
+            sentence_iterator=(
+                _SYMBOL.sub(r"\1 ", preprocess_text(sentence, config.do_lower_case)) for sentence in sentences
+            ),
             model_writer=model,
             model_type="unigram",
             vocab_size=config.vocab_size,
@@ -145,7 +150,7 @@ def train_sentencepiece(read: Reader, config: TrainVocabularyConfig, exact: bool
             control_symbols=[SENTENCEPIECE_SPECIALS[name] for name in ("cls", "sep", "mask")],
             user_defined_symbols=list(OWN_PIECES),
             character_coverage=config.coverage,
-            max_sentence_length=4 * MAX_LINE_BYTES,  # the library leaves longer ones out; this is beyond any
+            max_sentence_length=64 * LONGEST_SENTENCE,  # bytes, beyond any: the library leaves longer ones out
             minloglevel=2,
         )
     except RuntimeError as error:
@@ -176,7 +181,7 @@ def train_wordpiece(read: Reader, config: TrainVocabularyConfig, exact: bool = T
         limit_alphabet=len(alphabet),
         show_progress=False,
     )
-    words = (" ".join(split_words(sentence, config.do_lower_case)) for sentence in read())
+    words = (" ".join(_words(sentence, config)) for sentence in read())
     tokenizer.train_from_iterator(words, trainer)
     entries = sorted(tokenizer.get_vocab().items(), key=lambda entry: entry[1])
     if exact and len(entries) != config.vocab_size:
@@ -192,7 +197,7 @@ def _choose_alphabet(sentences: Iterable[str], config: TrainVocabularyConfig, ro
     counts: Counter[str] = Counter()
     inside: set[str] = set()
     for sentence in sentences:
-        for word in split_words(sentence, config.do_lower_case):
+        for word in _words(sentence, config):
             counts.update(word)
             inside.update(word[1:])
     alphabet: list[str] = []
@@ -208,10 +213,25 @@ def _choose_alphabet(sentences: Iterable[str], config: TrainVocabularyConfig, ro
     return alphabet, [f"##{character}" for character in alphabet if character in inside]
 
 
+def _words(sentence: str, config: TrainVocabularyConfig) -> list[str]:
+    """The words of a sentence that WordPiece can split."""
+    return [word for word in split_words(sentence, config.do_lower_case) if len(word) <= LONGEST_WORD]
+
+
 def _read_sentences(paths: Sequence[Path]) -> Iterator[str]:
     for document in read_documents(paths):
         for unit in document:
-            yield from split_sentences(unit)
+            for sentence in split_sentences(unit):
+                yield from _cut(sentence)
+
+
+def _cut(sentence: str) -> Iterator[str]:
+    """A sentence in parts of LONGEST_SENTENCE at most, which end at a space where they have one."""
+    while len(sentence) > LONGEST_SENTENCE:
+        end = sentence.rfind(" ", 1, LONGEST_SENTENCE) + 1 or LONGEST_SENTENCE
+        yield sentence[:end].strip()
+        sentence = sentence[end:]
+    yield sentence.strip()
 
 
 def _choose(sentences: Iterable[str], number: int) -> list[str]:

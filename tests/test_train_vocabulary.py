@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from model_utils.errors import ConfigError, DataError
@@ -144,6 +145,27 @@ def test_very_long_lines_are_used(tmp_path):
     path.write_text("abc def " * 10_000)
     tokenizer = train(path, tmp_path / "small", vocab_size=21)
     assert tokenizer.unk_id not in tokenizer.encode("abc def")
+
+
+def test_a_line_without_a_space_or_stop_is_used(tmp_path):
+    path = tmp_path / "one_line.txt"
+    generator = np.random.default_rng(0)
+    path.write_text("".join(map(chr, 0x4E00 + generator.zipf(1.3, 300_000) % 500)), encoding="utf-8")
+    tokenizer = train(path, tmp_path / "small", vocab_size=530)
+    assert "\u4e01" in tokenizer.vocab and tokenizer.vocab_size == 530
+
+
+def test_words_that_wordpiece_leaves_unknown_take_no_entries(tmp_path):
+    (tmp_path / "text.txt").write_text("the old garden of the king\n" * 100 + "x" * 201 + "\n" + "y" * 200 + "\n")
+    tokenizer = train(tmp_path / "text.txt", tmp_path / "small", vocab_size=50, kind="wordpiece", character_coverage=1)
+    assert "y" in tokenizer.vocab and "x" not in tokenizer.vocab and "##x" not in tokenizer.vocab
+
+
+def test_names_of_special_tokens_in_the_text_are_text(tmp_path):
+    (tmp_path / "text.txt").write_text("the <unk> garden of the <unk> king [MASK] of\n" * 500)
+    for kept in (False, True):
+        tokenizer = train(tmp_path / "text.txt", tmp_path / f"{kept}", vocab_size=35, do_lower_case=not kept)
+        assert tokenizer.unk_id not in tokenizer.encode("the <unk> garden [MASK]")
 
 
 def test_command_answers_mistakes_in_a_sentence(tmp_path):
