@@ -10,6 +10,13 @@ from model_utils.files import open_file
 from model_utils.json_files import parse_json
 
 GZIP = b"\x1f\x8b"  # how such files begin
+UNPACKERS = {
+    GZIP: "gunzip",
+    b"BZh": "bunzip2",
+    b"\xfd7zXZ\x00": "unxz",
+    b"\x28\xb5\x2f\xfd": "unzstd",
+    b"PK\x03\x04": "unzip",
+}
 
 
 def decode(raw: bytes, path: Path, position: int) -> str:
@@ -17,8 +24,9 @@ def decode(raw: bytes, path: Path, position: int) -> str:
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        if position == 0 and raw.startswith(GZIP):
-            raise DataError(f"{path} is compressed; unpack it first (gunzip)") from None
+        unpacker = next((name for beginning, name in UNPACKERS.items() if raw.startswith(beginning)), "")
+        if position == 0 and unpacker:
+            raise DataError(f"{path} is compressed; unpack it first ({unpacker})") from None
         raise DataError(
             f"{path}: byte {raw[error.start]:#04x} at offset {position + error.start} is not UTF-8 text; convert the "
             "file to UTF-8 (for instance with iconv)"

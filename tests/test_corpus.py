@@ -1,7 +1,9 @@
 """Reading raw text: the layouts, the borders of documents, sentences, and what is refused."""
 
+import bz2
 import gzip
 import json
+import lzma
 import os
 import pydoc_data.topics
 import textwrap
@@ -74,20 +76,27 @@ def test_json_lines_are_documents(tmp_path):
     path.write_text("\n".join(json.dumps(line) for line in lines) + "\n")
     assert list(iter_documents(path)) == [["One.", "Two words.", "Three."], ["好。"]]
     path.write_text(path.read_text() + '{"title": "no text"}\n')
-    with pytest.raises(DataError, match=r"line 4 has no text .*, but 'title'; of JSON allowed is one object a line"):
+    with pytest.raises(DataError, match=r"line 4 has no .text., but 'title'; of JSON allowed is one object a line"):
         list(iter_documents(path))
+
+
+def test_json_of_wikiextractor_loses_entities(tmp_path):
+    article = {"id": "1", "revid": "2", "url": "u", "title": "A", "text": "AT&amp;T: 5 &lt; 6.\nOne&nbsp;more."}
+    other = {"text": "Write &amp; for &."}
+    text = "\n".join(map(json.dumps, (article, other)))
+    assert list(iter_documents(write(tmp_path, text))) == [["AT&T: 5 < 6.", "One\xa0more."], ["Write &amp; for &."]]
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ('{"title": "A", "content": "One. Two."}\n', "line 1 has no text \"text\", but 'title', 'content'"),
-        ('{"text": null}\n{"text": "One."}\n', "line 1 has no text \"text\", but 'text'"),
+        ('{"title": "A", "content": "One. Two."}\n', "line 1 has no \"text\", but 'title', 'content'"),
+        ('{"text": null}\n{"text": "One."}\n', 'line 1 has the "text" None, which is none'),
         ('[{"text": "One."}]\n', "line 1 is no JSON object"),
         ('\n{\n  "text": "One."\n}\n', "line 2 is not JSON"),
         ('[\n  {"text": "One."}\n]\n', "line 1 is not JSON"),
         ('["One.", "Two."]\n', "line 1 is no JSON object"),
-        ("{}\n", 'line 1 has no text "text", but nothing'),
+        ("{}\n", 'line 1 has no "text", but nothing'),
     ],
 )
 def test_json_of_another_form_is_not_taken_for_text(tmp_path, text, reason):
@@ -169,6 +178,20 @@ def wrapped_by_columns(text, columns):
 def test_hard_line_breaks_in_chinese_are_joined_without_spaces(tmp_path, characters):
     lines = [CHINESE[start : start + characters] for start in range(0, len(CHINESE), characters)]
     assert list(iter_documents(write(tmp_path, "\n".join(lines)))) == [[CHINESE]]
+
+
+@pytest.mark.parametrize("indentation", ["\u3000\u3000", "    "])
+@pytest.mark.parametrize("characters", [24, 34, 38])
+def test_indented_lines_begin_paragraphs_in_chinese(tmp_path, characters, indentation):
+    paragraphs = [f"“{CHINESE[:length]}。" for length in (50, 97, 10, 140, 61, 29, 88, 133, 75, 12, 201, 64)]
+    lines = [
+        (indentation + paragraph)[start : start + characters]
+        for paragraph in paragraphs
+        for start in range(0, len(indentation + paragraph), characters)
+    ]
+    assert list(iter_documents(write(tmp_path, "\n".join(lines)))) == [paragraphs]
+    whole = [indentation + paragraph for paragraph in paragraphs]
+    assert list(iter_documents(write(tmp_path, "\n".join(whole)))) == [paragraphs]
 
 
 @pytest.mark.parametrize("kind", ["characters", "columns"])
@@ -351,10 +374,27 @@ def test_files_without_text(tmp_path):
         list(read_documents([path]))
 
 
-def test_compressed_text_is_to_be_unpacked(tmp_path):
-    path = write(tmp_path, gzip.compress(b"a line\n" * 100))
-    with pytest.raises(DataError, match=r"text\.txt is compressed; unpack it first \(gunzip\)"):
+@pytest.mark.parametrize(
+    ("pack", "unpacker"), [(gzip.compress, "gunzip"), (bz2.compress, "bunzip2"), (lzma.compress, "unxz")]
+)
+def test_compressed_text_is_to_be_unpacked(tmp_path, pack, unpacker):
+    path = write(tmp_path, pack(b"a line\n" * 100))
+    with pytest.raises(DataError, match=rf"text\.txt is compressed; unpack it first \({unpacker}\)"):
         list(iter_documents(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ('<mediawiki xmlns="u">\n<page>', "is XML or HTML: .* with WikiExtractor; a file that is something else can"),
+        ("\n<!DOCTYPE html>\n<p>A text.", "is XML or HTML"),
+        ("A text.\nTwo.\n".encode("utf-16-le"), "has NUL characters, as UTF-16 has"),
+        ("A text.\rTwo.\r", "has lines that end with a carriage return alone"),
+    ],
+)
+def test_other_kinds_of_files_are_no_text(tmp_path, text, kind):
+    with pytest.raises(DataError, match=rf"text\.txt {kind}"):
+        list(iter_documents(write(tmp_path, text)))
 
 
 def test_undecodable_byte_is_named_when_it_is_reached(tmp_path):

@@ -9,7 +9,9 @@ Four layouts are told apart by a file's first lines:
   dropped.
 - Plain text: each line is a unit and blank lines separate documents, as in google's BERT and ALBERT. Text with
   hard line breaks (books) is recognised by its even right margin: its lines are joined into paragraphs, a blank line
-  ends a paragraph and two or more end a document.
+  ends a paragraph and two or more end a document; an indented line of Chinese begins a paragraph, too.
+
+Other kinds of files (HTML, XML, UTF-16) are refused.
 
 Memory holds one document, which ends after the paragraph with which it has more than MAX_DOCUMENT_CHARACTERS. A
 paragraph of more than MAX_PARAGRAPH_CHARACTERS ends with a sentence.
@@ -34,6 +36,7 @@ MAX_PARAGRAPH_CHARACTERS = 10_000  # of text with hard line breaks, which may ha
 MAX_LINE_BYTES = 1 << 20
 MAX_JSON_BYTES = 64 << 20  # of a line that is a JSON object, which has to be read whole
 MARGINS = 40, 120  # of text with hard line breaks: least columns, most characters
+WIKIEXTRACTOR_KEYS = {"url", "title", "text"}  # beside others; --json escapes the text as HTML, too
 SNIFFED_CHARACTERS = 100_000  # enough of a book to get past its title page and table of contents
 
 _DOC_START = re.compile(r"<doc\b[^\n]*>$")
@@ -41,9 +44,11 @@ _TITLE = re.compile(r"""\btitle=(["'])(?P<title>.*?)\1(?=\s+\w+=|\s*>)""")
 _ENTITY = re.compile(r"&#?\w+;")
 # An object with a key and the beginning of a value, by itself or the first of a list: JSON of several lines.
 _JSON = re.compile(r'\s*(?:\[\s*)?\{\s*"[^"\n]*"\s*:\s*["\[{\dtfn-]')
+_MARKUP = re.compile(r"<(?:mediawiki|\?xml|!doctype|html)\b", re.IGNORECASE)
 _HEADING = re.compile(r"(=(?: =){0,5}) \S.* \1$")
 _CJK = r"\u3000-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0002fa1f"
 IS_CJK = re.compile(f"[{_CJK}]")
+_INDENTED = re.compile(f"\u3000|  +[“‘{_CJK}]")  # as a Chinese paragraph begins
 _ABBREVIATIONS = frozenset(
     """mr mrs ms dr prof st sr jr vs etc e.g i.e cf no vol fig gen col capt lt sgt rev hon gov sen rep pres messrs mme
     mlle approx ca al inc ltd co corp op ed eds trans dept univ jan feb mar apr jun jul aug sep sept oct nov dec mt ft
@@ -108,10 +113,13 @@ def read_documents(paths: Iterable[str | Path]) -> Iterator[list[str]]:
 def iter_documents(path: str | Path) -> Iterator[list[str]]:
     """Stream the documents of one text file; a document is its units of text, never empty, without line breaks."""
     path = Path(path)
-    lines = (line.strip() for line in read_lines(path, MAX_LINE_BYTES))
-    head = _take(lines, SNIFFED_CHARACTERS)
-    first = next((line for line in head if line), "")
-    lines = itertools.chain(head, lines)
+    indented = map(_stripped, read_lines(path, MAX_LINE_BYTES))
+    head = _take(indented, SNIFFED_CHARACTERS)
+    first = next((line.strip() for line in head if line), "")
+    indented = itertools.chain(head, indented)
+    lines = map(str.strip, indented)
+    if kind := _kind_that_is_no_text(first, head):
+        raise DataError(f"{path} {kind}; a file that is something else can be left out of the pattern")
     if _DOC_START.match(first):
         yield from _collect(_wikiextractor_units(lines))
     elif _is_json(first) or _JSON.match("\n".join(head)):
@@ -119,7 +127,7 @@ def iter_documents(path: str | Path) -> Iterator[list[str]]:
     elif (heading := _HEADING.match(first)) and heading[1] == "=":
         yield from _collect(_wikitext_units(lines))
     elif _has_hard_line_breaks(head):
-        yield from _collect(_book_units(lines))
+        yield from _collect(_book_units(indented))
     else:
         yield from _collect(lines)
 
@@ -162,6 +170,22 @@ def _match(pattern: str) -> list[Path]:
 
 def _is_visible(path: Path, folder: Path) -> bool:
     return path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+
+
+def _stripped(line: str) -> str:
+    """A line without white space around it, but for the indentation with which a paragraph of Chinese begins."""
+    return line.rstrip() if _INDENTED.match(line) else line.strip()
+
+
+def _kind_that_is_no_text(first: str, head: list[str]) -> str:
+    """What a file is that begins with these lines, where it is no text; else ""."""
+    if _MARKUP.match(first):
+        return "is XML or HTML: take the text out of it first, of a dump of Wikipedia with WikiExtractor"
+    if any("\0" in line for line in head):
+        return "has NUL characters, as UTF-16 has: convert it to UTF-8 (for instance with iconv)"
+    if len(head) == 1 and "\r" in first:
+        return "has lines that end with a carriage return alone: end them with a line feed (tr '\\r' '\\n')"
+    return ""
 
 
 def _take(lines: Iterator[str], characters: int) -> list[str]:
@@ -253,9 +277,12 @@ def _text_member(line: str) -> str:
         raise ValueError(f"is not JSON, or has more than {MAX_JSON_BYTES:,} bytes: {error}") from None
     if not isinstance(value, dict):
         raise ValueError("is no JSON object")
-    if not isinstance(value.get("text"), str):
-        raise ValueError(f'has no text "text", but {", ".join(map(shorten, list(value)[:10])) or "nothing"}')
-    return value["text"].encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if "text" not in value:
+        raise ValueError(f'has no "text", but {", ".join(map(shorten, list(value)[:10])) or "nothing"}')
+    if not isinstance(value["text"], str):
+        raise ValueError(f'has the "text" {shorten(value["text"])}, which is none')
+    text = value["text"].encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return decode_entities(text) if value.keys() >= WIKIEXTRACTOR_KEYS else text
 
 
 def _wikitext_units(lines: Iterable[str]) -> Iterator[str]:
@@ -282,6 +309,10 @@ def _join_lines(lines: Iterable[str]) -> Iterator[str]:
     """
     text = ""
     for line in lines:
+        if text and _INDENTED.match(line):
+            yield text
+            text = ""
+        line = line.strip()
         glue = "" if not text or IS_CJK.match(text[-1]) or IS_CJK.match(line[0]) else " "
         text += glue + line
         if len(text) > MAX_PARAGRAPH_CHARACTERS:
@@ -297,7 +328,8 @@ def _has_hard_line_breaks(lines: list[str]) -> bool:
 
     That of Chinese text may be so many characters or so many columns; most of its lines do not end with a sentence.
     """
-    inner = [(line, following) for line, following in itertools.pairwise(lines) if line and following]
+    pairs = itertools.pairwise(lines)
+    inner = [(line, following) for line, following in pairs if line and following and not _INDENTED.match(following)]
     if len(inner) < 10 or 2 * sum(bool(_SENTENCE_END.search(line)) for line, _ in inner) > len(inner):
         return False
     return any(_has_margin(inner, width) for width in (len, _columns))
