@@ -287,8 +287,8 @@ def report_coverage(coverage: Coverage, random_next_sentence: bool) -> None:
     logger.info(f"coverage: {coverage}")
     if coverage.left_out > MOST_LEFT_OUT * coverage.documents:
         logger.warning(
-            f"{coverage.left_out:,} of {coverage.documents:,} documents are too short: a blank line ends a document "
-            "of plain text, and should not stand between paragraphs"
+            f"{coverage.left_out:,} of {coverage.documents:,} documents are too short for an example (in plain text a "
+            "blank line ends a document, and should not stand between paragraphs)"
         )
     if coverage.times < LEAST_USES:
         few = "documents are long enough to lend a segment to others" if random_next_sentence else "sentences fit in"

@@ -85,6 +85,8 @@ def main(config: TrainVocabularyConfig) -> None:
     """Train the vocabulary that the configuration asks for and write it."""
     train: Trainer = {"sentencepiece": train_sentencepiece, "wordpiece": train_wordpiece}[config.kind]
     suffixes = {"sentencepiece": (".vocab", ".model"), "wordpiece": (".vocab.txt",)}[config.kind]
+    if Path(config.output_prefix).name != config.output_prefix.rpartition("/")[2]:
+        raise ConfigError(f"output_prefix is {config.output_prefix}, needed is the beginning of a file's name")
     targets = [Path(config.output_prefix + suffix) for suffix in suffixes]
     if targets[-1].exists():
         raise ConfigError(

@@ -180,7 +180,7 @@ def test_paragraphs_that_are_taken_for_documents_are_noticed(text_and_model, tmp
         "\n\n".join(["A short one.", "The statement is executed, and then the expression is evaluated. " * 4] * 9)
     )
     make_records(tmp_path / "web/pre.mindrecord", text, text_and_model[1])
-    assert "9 of 18 documents are too short: a blank line ends a document" in capsys.readouterr().out
+    assert "9 of 18 documents are too short for an example (in plain text a blank line" in capsys.readouterr().out
 
 
 def test_dry_run_estimates_and_keeps_nothing(text_and_model, tmp_path, capsys):

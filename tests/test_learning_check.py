@@ -120,6 +120,9 @@ def test_causes_are_those_that_the_settings_leave() -> None:
         settings = {"learning_rate": 0.3 / 312 / times_less}
         some = PretrainConfig(optimizer_cfg={"AdamWeightDecay": settings})
         assert likely_causes(some, tiny, 10_000)[0].startswith("learning_rate") == low
+    phases = [{"share": 0.5, "learning_rate": 4e-3}, {"share": 0.5, "learning_rate": 1e-3}]
+    assert likely_causes(twice.replace(phases=phases), tiny, 10_000)[0].startswith("learning_rate 0.004 is high")
+    assert likely_causes(twice.replace(phases=[phases[1] | {"share": 1}]), tiny, 10_000) == [last]
     wild = PretrainConfig(optimizer_cfg={"optimizer": "Lamb", "Lamb": {"learning_rate": 0.1, "warmup_steps": 10}})
     assert likely_causes(wild, tiny, 10_000)[0] == (
         "learning_rate 0.1 is high for Lamb with hidden_size 312 (usual: about 0.007)"

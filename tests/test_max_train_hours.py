@@ -66,6 +66,11 @@ def test_a_run_ends_when_its_time_is_over(tmp_path: Path, capsys: pytest.Capture
         assert folder.finished
 
 
+def test_a_run_that_needs_less_than_its_time_says_so(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    timed(tmp_path, 40.0, Step(), max_train_hours=1)
+    assert "train_steps 20 took 50% of max_train_hours 1: more of them would use the rest" in capsys.readouterr().out
+
+
 def test_the_time_of_earlier_sessions_counts(tmp_path: Path) -> None:
     stop_after(5, tmp_path)
     step = Step()

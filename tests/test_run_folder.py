@@ -133,6 +133,18 @@ def test_the_same_place_may_be_spelt_in_another_way(tmp_path: Path, monkeypatch:
         monkeypatch.chdir(tmp_path)
 
 
+def test_a_link_in_the_old_place_serves_a_moved_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "old/data").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "old")
+    begin(tmp_path / "old/run", "--data_dir", "data")
+    (tmp_path / "old").rename(tmp_path / "new")
+    monkeypatch.chdir(tmp_path / "new")
+    with pytest.raises(ConfigError, match=r"data_dir is .*; where it was moved, a link in the old place serves"):
+        begin(tmp_path / "new/run", "--data_dir", "data")
+    (tmp_path / "old").symlink_to(tmp_path / "new")
+    begin(tmp_path / "new/run", "--data_dir", "data")
+
+
 def test_another_phase_is_refused_by_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     phases = "[{share: 0.5, data_dir: data}, {share: 0.5, batch_size: 8}]"
     monkeypatch.chdir(tmp_path)
@@ -142,7 +154,10 @@ def test_another_phase_is_refused_by_its_key(tmp_path: Path, monkeypatch: pytest
     begin(tmp_path / "run", "--phases", phases.replace("data}", "../data}"))
     for change, sentence in (
         (phases.replace("data}", "../data}").replace("8", "4"), r"phases\[1\].batch_size is 8 there and 4 here"),
-        (phases, r"phases\[0\].data_dir is '.*/data' there and '.*/elsewhere/data' here"),
+        (
+            phases,
+            r"phases\[0\].data_dir is '.*/data' there and '.*/elsewhere/data' here.*a link in the old place serves",
+        ),
         ("[]", r"phases\[0\].share is 0.5 there and '\(absent\)' here"),
     ):
         with pytest.raises(ConfigError, match=sentence):

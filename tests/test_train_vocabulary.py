@@ -140,6 +140,12 @@ def test_dry_run_estimates_and_keeps_nothing(text_file, tmp_path, monkeypatch, c
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_prefix_without_a_name_is_refused(text_file, tmp_path):
+    with pytest.raises(ConfigError, match=r"output_prefix is .*/vocab/, needed is the beginning of a file's name"):
+        train(text_file, f"{tmp_path}/vocab/", vocab_size=900)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_very_long_lines_are_used(tmp_path):
     path = tmp_path / "one_line.txt"
     path.write_text("abc def " * 10_000)

@@ -92,7 +92,7 @@ def learning_check(config: PretrainConfig, architecture: AlbertConfig, baselines
 def likely_causes(config: PretrainConfig, architecture: AlbertConfig, updates: int) -> list[str]:
     """What in the settings of a run of so many updates may keep it at the unigram baseline, the likeliest first."""
     settings, hidden = config.optimizer_settings(), architecture.hidden_size
-    optimizer, rate = settings["name"], settings["learning_rate"]
+    optimizer, rate = settings["name"], max(phase.learning_rate for phase in config.all_phases())
     usual, highest = (LAMB_RATE, FAR) if optimizer == "Lamb" else (RATE_TIMES_WIDTH / hidden, TOO_HIGH)
     far = f"for {optimizer} with hidden_size {hidden} (usual: about {usual:.2g})"
     warmup = settings["warmup_ratio"] or settings["warmup_steps"] / updates

@@ -132,7 +132,9 @@ def check_run_folder(path: Path, config: Config) -> None:
         raise ConfigError(f"{path} holds a run that cannot be resumed here: {error}; choose another folder") from error
     if difference := first_difference(config.binding(), theirs):
         key, ours, there = difference
+        moved = os.path.isabs(str(there)) and os.path.isabs(str(ours))
+        link = "; where it was moved, a link in the old place serves" if moved else ""
         raise ConfigError(
             f"{path} holds a run of another configuration: {key} is {there!r} there and {ours!r} here; "
-            "choose another folder or give the same value"
+            f"choose another folder or give the same value{link}"
         )

@@ -430,6 +430,9 @@ class Trainer:
         step, results = self.progress.step, self.log.records[-1] if self.log and self.log.records else {}
         if self.progress.elapsed >= 1 and step < self.plan.train_steps and not self.best.out_of_patience:
             logger.info(f"max_train_hours {self.config.max_train_hours:g} are over after step {step}")
+        elif 0 < self.progress.elapsed < 1 and step == self.plan.train_steps:
+            hours = f"{self.progress.elapsed:.0%} of max_train_hours {self.config.max_train_hours:g}"
+            logger.info(f"train_steps {step} took {hours}: more of them would use the rest")
         phases = 0 if self.best.out_of_patience else len(self.phases.all)
         for sentence in what_did_not_happen(self.config.optimizer_settings(), step, self.phases.starts, phases):
             logger.warning(sentence)
