@@ -43,7 +43,7 @@ from src.data.pretraining_examples import (
 from src.data.pretraining_instances import MIN_DOCUMENT_TOKENS, Documents, Pair, join_documents, sample_pairs
 from src.data.record_writer import PackedRows, RecordWriter, check_record_path, pack_rows
 from src.data.sentence_packing import pack_sentences
-from src.data.vocabulary_fit import LetterTable, VocabularyFit
+from src.data.vocabulary_fit import LetterTable, VocabularyFit, case_warning
 from src.data.worker_processes import results_of
 from src.tokenization import FullTokenizer, build_tokenizer
 
@@ -340,6 +340,8 @@ def main(config: CreateDataConfig) -> None:
     workers = number_of_workers(config.num_workers)
     files = expand_glob(config.input_file)
     tokenizer = build_tokenizer(config.vocab_file, config.spm_model_file, config.do_lower_case)
+    if warning := case_warning(tokenizer):
+        logger.warning(warning)
     settings = instance_settings(config)
     warn_of_few_masks(settings)
     facts = gather_facts(config, settings, tokenizer, files)

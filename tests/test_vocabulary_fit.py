@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from src import create_pretraining_data
+from src.create_pretraining_data import CreateDataConfig
 from src.data.feature_files import open_records
-from src.data.vocabulary_fit import LetterTable, VocabularyFit
+from src.data.vocabulary_fit import LetterTable, VocabularyFit, case_warning
 from src.tokenization import FullTokenizer
 from tests.helpers.small_text import make_records, train_model, write_text
 
@@ -42,6 +43,16 @@ def test_letters_beside_letters_and_unknown_tokens_are_counted(tmp_path):
 def test_a_vocabulary_that_plainly_does_not_fit_is_named(unknown, broken, fits):
     warning = VocabularyFit(1000, unknown, broken).warning("x.model")
     assert warning == "" if fits else "the vocabulary x.model does not fit this text" in warning
+
+
+def test_capitals_that_the_text_loses_are_named(tmp_path, text_and_model, capsys):
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIALS, "The", *"abcdefghijklmnopqrstuvwxyz"]) + "\n")
+    cased, lower = (FullTokenizer(tmp_path / "vocab.txt", lower) for lower in (False, True))
+    assert case_warning(cased) == ""
+    assert "1 of the 32 entries of vocab.txt have capitals" in case_warning(lower)
+    config = {"input_file": text_and_model[0], "output_file": tmp_path / "pre/pre.mindrecord", "dry_run": True}
+    create_pretraining_data.main(CreateDataConfig(vocab_file=tmp_path / "vocab.txt", **config))
+    assert "give do_lower_case false if the vocabulary was made so" in capsys.readouterr().out
 
 
 def test_a_vocabulary_of_its_own_text_fits(text_and_model, tmp_path, capsys):

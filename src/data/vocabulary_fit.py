@@ -10,6 +10,7 @@ from src.tokenization import WORD_START, FullTokenizer
 
 # Shares of the tokens above which a vocabulary plainly does not fit. google's has 2.2 % unknown in WikiText, and <unk>.
 MOST_UNKNOWN, MOST_BROKEN = 0.05, 0.3
+MOST_CAPITAL = 0.02  # of the entries, where the text is lower-cased
 
 
 class LetterTable:
@@ -81,3 +82,15 @@ class VocabularyFit:
             f"{MOST_BROKEN:.0%} single letters, leave little to learn; take another one, or train one of this text: "
             "python -m src.train_vocabulary"
         )
+
+
+def case_warning(tokenizer: FullTokenizer) -> str:
+    """What is said of a vocabulary of which many entries have capitals that the text loses; empty where few do."""
+    capitals = sum(entry != entry.lower() and not entry.startswith("[") for entry in tokenizer.vocab)
+    if not tokenizer.do_lower_case or capitals <= MOST_CAPITAL * tokenizer.vocab_size:
+        return ""
+    return (
+        f"{capitals:,} of the {tokenizer.vocab_size:,} entries of {tokenizer.file.name} have capitals, which "
+        "do_lower_case true takes off the text, so that they never occur: give do_lower_case false if the vocabulary "
+        "was made so"
+    )
