@@ -1,5 +1,6 @@
 """Console messages: sentences on a stream, past progress bars. Modules log with logging.getLogger(__name__)."""
 
+import io
 import logging
 import os
 import sys
@@ -44,11 +45,14 @@ def silence(stream: TextIO) -> None:
 def show_messages(stream: str = "stdout") -> None:
     """Show the messages of this project on stdout or stderr; a program that imports it decides by itself.
 
-    That stream, and stderr, lead nowhere where the process was started without them (`2>&-`).
+    That stream, and stderr, lead nowhere where the process was started without them (`2>&-`), and show characters that
+    their encoding lacks by number.
     """
     for name in {stream, "stderr"}:
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+        if isinstance(getattr(sys, name), io.TextIOWrapper):
+            getattr(sys, name).reconfigure(errors="backslashreplace")
     root = logging.getLogger()
     root.handlers = [handler for handler in root.handlers if not isinstance(handler, _Sentences)]
     root.addHandler(_Sentences(stream))

@@ -72,14 +72,20 @@ def read_value(value: Any, kind: Any) -> Any:
         return BOOLEANS.get(str(value).lower(), value) if isinstance(value, str | int) else value
     if kind in (int, float):
         return kind(value) if isinstance(value, str) else value
-    if isinstance(value, str):  # `a,b` and `[a, b]` from the command line
-        value = [word.strip() for word in value.strip().removeprefix("[").removesuffix("]").split(",")]
-        value = [word for word in value if word]
+    if isinstance(value, str):  # `a,b`, `[a, b]` and `["a", "b"]` from the command line
+        text = value.strip()
+        value = [word.strip() for word in text.removeprefix("[").removesuffix("]").split(",")]
+        value = [_unquoted(word) if text.startswith("[") else word for word in value if word]
     if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
         raise ValueError
     if len(set(value)) < len(value):
         raise ValueError
     return tuple(map(_characters, value))
+
+
+def _unquoted(word: str) -> str:
+    """What stands between the quotation marks of a word, if it has them."""
+    return word[1:-1] if len(word) > 1 and word[0] == word[-1] and word[0] in "'\"" else word
 
 
 def read_list(value: Any) -> list[Any] | tuple[Any, ...]:

@@ -6,6 +6,7 @@ Only the standard library is used. Two starts at the same time wait for each oth
 taken up again by the next start; a changed requirement file is installed again.
 """
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -17,6 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 VENV = ROOT / ".venv"
 STAMP = VENV / "installed.json"  # sha256 of every requirement file that is installed completely
+LOCK = ROOT / ".venv-lock"
 VERSIONS = ((3, 11), (3, 12))
 
 
@@ -66,8 +68,10 @@ def install(names: list[str]) -> None:
 
 def main() -> None:
     """Lock, make the environment if there is none that works, install."""
-    with open(__file__, encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # a folder that nobody may write, or a file system without locks
+            # NFS locks no file that is open for reading alone.
+            fcntl.flock(stack.enter_context(LOCK.open("a")), fcntl.LOCK_EX)
         if not usable() and not has_pip_again():
             if VENV.exists():
                 print(f"replacing {VENV}, which holds no Python 3.11 or 3.12 that works", file=sys.stderr, flush=True)

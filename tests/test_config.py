@@ -135,7 +135,7 @@ def test_yaml_numbers_without_a_point_and_lists(tmp_path: Path) -> None:
     text = "optimizer_cfg: {optimizer: Lamb, Lamb: {learning_rate: 1e-4, decay_filter: [a, b]}}"
     assert load(tmp_path, text).optimizer_cfg.Lamb.learning_rate == 1e-4
     assert load(tmp_path, text).optimizer_cfg.Lamb.decay_filter == ("a", "b")
-    for words in ("c,d", "[c, d]"):
+    for words in ("c,d", "[c, d]", '["c", "d"]', "['c','d']"):
         config = load(tmp_path, text, "--optimizer_cfg.Lamb.decay_filter", words)
         assert config.optimizer_cfg.Lamb.decay_filter == ("c", "d")
     assert load(tmp_path, text, "--optimizer_cfg.Lamb.decay_filter", "").optimizer_cfg.Lamb.decay_filter == ()

@@ -85,6 +85,7 @@ def test_output_that_nobody_reads_is_no_traceback(tmp_path: Path) -> None:
     ("redirection", "messages", "seen"),
     [
         ("2>&1 | head -1", "stderr", "a line\n"),
+        ("| head -1", "stdout", "a line\n"),  # while a training waits for signals
         ("2>&-", "stderr", ""),  # closed
         ("2< /dev/null", "stderr", ""),  # takes nothing, as a full disk
         (">&-", "stdout", ""),
@@ -122,6 +123,15 @@ with StopSignals() as signals:
         logging.getLogger("src").info("saved")
 sys.exit(128 + signals.received)
 """
+
+
+def test_characters_that_an_encoding_lacks_are_shown_by_number() -> None:
+    program = "import logging\nfrom model_utils.messages import show_messages\nshow_messages()\n"
+    program += "logging.getLogger('src').info('caf\\xe9 \\u597d')"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "latin-1"}
+    )
+    assert done.stdout == b"caf\xe9 \\u597d\n" and not done.stderr
 
 
 def test_a_run_is_saved_although_ctrl_c_ends_who_reads_its_output_too() -> None:

@@ -25,6 +25,7 @@ class StopSignals(AbstractContextManager):
         self.terminals: list[TextIO] = []
 
     def __enter__(self) -> Self:
+        forgive_lost_readers()  # of `| tee`, which Ctrl-C ends, too, or of a terminal that is left without a signal
         self.terminals = [stream for stream in (sys.stdout, sys.stderr) if stream.isatty()]
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
@@ -35,7 +36,6 @@ class StopSignals(AbstractContextManager):
         self.received = number
         for each in self.before:
             signal.signal(each, signal.SIG_IGN if each == signal.SIGHUP else signal.SIG_DFL)
-        forgive_lost_readers()  # of `| tee`, which Ctrl-C ends, too
         if number == signal.SIGHUP:
             for stream in self.terminals:
                 silence(stream)
