@@ -28,7 +28,7 @@ def main(config: ExportConfig) -> None:
     )
     # Of the two forms of the layers MindSpore can write only that for CPUs as ONNX.
     with made_for("CPU" if config.file_format == ONNX else target):
-        model = folder.predictor(config.export_embeddings, portable=True)
+        model = folder.predictor(config.export_embeddings, portable=True, null_threshold=config.null_threshold)
     shape = config.export_batch_size, config.export_seq_length
     if config.dry_run:
         dry_run_export(model, name, config.file_format, *shape)

@@ -52,6 +52,7 @@ def load_predictor(config: PredictConfig) -> Predictor:
         "batch_tokens": config.batch_tokens,
         "top_k": config.top_k,
         "text_columns": (config.text_a_column, config.text_b_column),
+        "null_threshold": config.null_threshold,
     }
     model = Path(config.model)
     if model.suffix == MINDIR_SUFFIX:

@@ -194,7 +194,7 @@ class ModelFolder:
         return AnsweringNetwork(scores, portable)
 
     def predictor(self, embeddings: bool = False, portable: bool = False, **settings: Any) -> "Predictor":
-        """What answers records, by `network`; settings: batch_tokens, top_k, text_columns of Predictor.
+        """What answers records, by `network`; settings: batch_tokens, top_k, text_columns, null_threshold of Predictor.
 
         Raises:
             CheckpointError: as network. DataError: there is no vocabulary.

@@ -216,6 +216,16 @@ def test_a_beam_wider_than_a_short_row(tmp_path: Path, monkeypatch: pytest.Monke
     assert_close(answers, ModelFolder.load(folder).predictor().predict(records))
 
 
+def test_a_threshold_that_is_given_is_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exported_with: list[Any] = []
+    monkeypatch.setattr(export, "export_model", lambda model, *_: exported_with.append(model.task_info.completed()))
+    folder = make_folder(tmp_path / "run", "squad_v2")
+    settings = {"export_ckpt_file": str(folder), "export_file_name": str(tmp_path / "qa"), "device_target": "CPU"}
+    for given in (None, 0.25):
+        export.main(ExportConfig(null_threshold=given, **settings))
+    assert [task_info["null_threshold"] for task_info in exported_with] == [0.5, 0.25]
+
+
 def test_places_that_cannot_be_written_to(portable: Predictor, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match=r"the folder .*file cannot be written to"):

@@ -458,6 +458,25 @@ def test_spans_are_parts_of_long_contexts(task: str, tmp_path: Path) -> None:
         assert (answer["answer"] == "") == (answer["no_answer_probability"] > 0.5)
 
 
+def test_a_threshold_may_be_given_and_its_lack_is_told(
+    classifier: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def threshold(model: Path, given: float | None) -> float:
+        config = PredictConfig(model=model, input="in.jsonl", output="out.jsonl", null_threshold=given)
+        return predict.load_predictor(config).task_info.null_threshold
+
+    own = make_folder(tmp_path / "own", "squad_v2")
+    assert threshold(own, None) == 0.5
+    bare = make_folder(tmp_path / "bare", "squad_v2", null_threshold=1.0)
+    assert threshold(bare, 0.25) == 0.25 and threshold(bare, 1.0) == 1.0
+    assert not messages_of(caplog, "the model has no null_threshold")
+    assert threshold(bare, None) == 1.0
+    (told,) = messages_of(caplog, "the model has no null_threshold")
+    assert "answers every question: give --null_threshold" in told
+    with pytest.raises(ConfigError, match=r"null_threshold is 0\.25, but the model's task is classification, not"):
+        threshold(classifier, 0.25)
+
+
 def test_entities_have_their_surface_text(tmp_path: Path) -> None:
     predictor = ModelFolder.load(make_folder(tmp_path / "run", "token_classification")).predictor()
     text = "Anna's  friend (of Lyon) came, with 3.5 others; " * 5  # several windows

@@ -11,6 +11,9 @@ from src.training.training_config import PretrainConfig
 
 MINDIR, AIR, ONNX = "MINDIR", "AIR", "ONNX"
 ANSWERS_IN = ("float32", "bfloat16")  # matrix products
+NULL_THRESHOLD = option(
+    None, "squad_v2: no_answer_probability above which there is no answer; not set: the model's", minimum=0, maximum=1
+)
 
 
 class ExportConfig(OneDeviceConfig):
@@ -33,6 +36,7 @@ class ExportConfig(OneDeviceConfig):
     export_seq_length: int = option(
         0, "AIR, ONNX: tokens of a row; 0: the task's max_seq_length", minimum=0, maximum=LENGTH
     )
+    null_threshold: float | None = NULL_THRESHOLD
     vocab_file_path: str = option("", "WordPiece vocabulary, if none lies beside the checkpoint")
     spm_model_file: str = option("", "SentencePiece model, if none lies beside the checkpoint")
     do_lower_case: bool = option(True, "lower-case the text, where no vocabulary lies beside the weights to say so")
@@ -90,6 +94,7 @@ class PredictConfig(LayersConfig):
         "float32", "type of the matrix products; bfloat16: faster, on CPUs that multiply it", choices=ANSWERS_IN
     )
     top_k: int = option(5, "tokens for each mask, where masks are filled in", minimum=1, maximum=1000)
+    null_threshold: float | None = NULL_THRESHOLD
     embeddings: bool = option(False, "answer with the encoder's pooled output, whatever the weights were trained for")
     vocab_file_path: str = option("", "WordPiece vocabulary, if none lies beside the checkpoint")
     spm_model_file: str = option("", "SentencePiece model, if none lies beside the checkpoint")

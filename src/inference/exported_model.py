@@ -55,7 +55,7 @@ class DescriptionSchema(Schema):
 
 
 def load_exported(file: Path, key: bytes | None = None, compute_type: str = "float32", **settings: Any) -> Predictor:
-    """What answers records with NAME.mindir and the files beside it; settings: batch_tokens, top_k, text_columns.
+    """What answers records with NAME.mindir and the files beside it; settings: as of ModelFolder.predictor.
 
     Where nobody has set up the device, that is done as by ModelFolder.network.
 

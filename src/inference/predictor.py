@@ -15,6 +15,7 @@ from src.inference.network_batches import PackedBatches, PaddedBatches
 from src.tasks import TASKS
 from src.tasks.answerer import Record
 from src.tasks.fill_mask import MaskAnswerer
+from src.tasks.question_answering import with_threshold
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
 from src.training.network_outputs import WORKING_MEMORY, OutputTable, are_finite
@@ -35,9 +36,10 @@ class Predictor:
             keeps its memory within bounds (src.training.network_outputs.rows_in_memory).
         top_k: tokens for each mask, where masks are filled in.
         text_columns: keys of the first and the second text in records (src/tasks/answerer.py); empty: as in training.
+        null_threshold: probability of no answer above which there is none, of SQuAD v2.0; None: task_info's.
 
     Raises:
-        ConfigError: the task has no such text.
+        ConfigError: the task has no such text, or no threshold.
     """
 
     def __init__(
@@ -49,7 +51,9 @@ class Predictor:
         batch_tokens: int = 0,
         top_k: int = 5,
         text_columns: tuple[str, str] = ("", ""),
+        null_threshold: float | None = None,
     ) -> None:
+        task_info = with_threshold(task_info, null_threshold)
         self.task_info, self.tokenizer = task_info, tokenizer
         self.network, self.architecture = network, architecture
         self._spec = TASKS[task_info.task]

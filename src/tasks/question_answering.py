@@ -1,5 +1,6 @@
 """SQuAD v1.1 and v2.0: which span of a text answers a question, if any does."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -32,6 +33,7 @@ from src.tasks.squad_metrics import midway, score_answers, score_with_threshold
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
 
+logger = logging.getLogger(__name__)
 BEAM = 1000  # answers of a question that are kept or looked at, at most
 THRESHOLD = "null_threshold"  # of SpanSearchInfo
 SUFFIXES = {"dev": "", "test": "_test"}  # of the names of prediction files
@@ -237,6 +239,24 @@ class SpanSearchInfo(SpanInfo):
     @property
     def searched_starts(self) -> int:
         return self.start_n_top
+
+
+def with_threshold(task_info: TaskInfo, threshold: float | None) -> TaskInfo:
+    """task_info with another null_threshold; None: that of its own, with a warning where it is to answer always.
+
+    Raises:
+        ConfigError: the task has no threshold.
+    """
+    if threshold is None:
+        if isinstance(task_info, SpanSearchInfo) and task_info.null_threshold >= ANSWER_ALWAYS:
+            logger.warning(
+                f"the model has no {THRESHOLD} of its own and answers every question: give --{THRESHOLD}, the "
+                "no_answer_probability above which there is no answer"
+            )
+        return task_info
+    if not isinstance(task_info, SpanSearchInfo):
+        raise ConfigError(f"{THRESHOLD} is {threshold:g}, but the model's task is {task_info.task}, not squad_v2")
+    return task_info.model_copy(update={THRESHOLD: threshold})
 
 
 class SpanAnswerer(Answerer):
