@@ -167,6 +167,17 @@ def test_what_is_to_be_predicted_needs_no_tags(tmp_path: Path) -> None:
     assert [(one.words, one.tags) for one in parts] == [(("EU", "rejects"), None)]
 
 
+@pytest.mark.parametrize("text", ["\nEU rejects German call\n", "\na b c\nd e O\n", "\na\tb c\n"])
+def test_sentences_that_could_be_columns_lose_no_words_in_silence(tmp_path: Path, text: str) -> None:
+    file = write(tmp_path / "test.txt", text)
+    training = write(tmp_path / "train.txt", "EU B-ORG\n")
+    for known in (None, training):
+        with pytest.raises(DataError, match=r"test\.txt was .* '(call|c)', which is no tag: .* lines if .* columns if"):
+            read_sentences(file, "auto", NAMES, labelled=False, training=known)
+    sentences = read_sentences(file, "columns", NAMES, labelled=False)
+    assert [one.words for one in sentences] == [tuple(line.split()[0] for line in text.strip().splitlines())]
+
+
 def test_tags_are_not_passed_over_because_of_a_wrong_one(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """Nor those of a file of which some sentences have none, without a word."""
     file = write(tmp_path / "test.txt", "EU B-ORG\nrej O\n\nx b-PER\n")

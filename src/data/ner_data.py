@@ -88,8 +88,8 @@ def read_sentences(
         labelled: every word must have a tag. Otherwise tags are read where all sentences have some.
 
     Raises:
-        DataError: the file cannot be read, is of another form (names the line), holds no sentences, or some words have
-            what is no tag.
+        DataError: the file cannot be read, is of another form (names the line), holds no sentences, some words have
+            what is no tag, or columns that were guessed may be words of sentences.
     """
     path, given = Path(path), data_format
     data_format = find_format(path, given, names, labelled, training)
@@ -107,6 +107,12 @@ def read_sentences(
             logger.info(f"{path.name}: {untagged:,} sentences have no tags, so that the file counts as one without")
         tags = [tag for sentence in sentences for tag in sentence.tags or ()]
         if untagged or 2 * sum(map(is_tag, tags)) <= len(tags):
+            if tags and given == "auto" and data_format == "columns":
+                other = next(tag for tag in tags if not is_tag(tag))
+                raise DataError(
+                    f"{path} was guessed to be columns, but the last one holds {shorten(other)}, which is no tag: give "
+                    "--data_format lines if each line is a sentence, or --data_format columns if each is a word"
+                )
             return [replace(sentence, tags=None) for sentence in sentences]
     for sentence in sentences:
         for word, tag in enumerate(sentence.tags):
