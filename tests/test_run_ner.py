@@ -133,9 +133,9 @@ def test_options_that_do_nothing_are_refused(tmp_path: Path) -> None:
     def task(**settings: Any) -> NerTask:
         return NerTask(load_config(NerConfig, arguments({}, {"data_dir": tmp_path} | settings)), None)
 
-    for option in ({"name_label": "PER"}, {"name_column": "place"}):
-        with pytest.raises(ConfigError, match=r"name_.* means nothing here: no file that is read is a table of texts"):
-            task(**option)
+    for option, value in (("name_label", "PER"), ("name_column", "place"), ("text_column", "story")):
+        with pytest.raises(ConfigError, match=f"{option} is {value}, which .*: no file that is read is a table"):
+            task(**{option: value})
     with pytest.raises(ConfigError, match=r"dev_ratio is 0.3, which means nothing here: no share .*; leave .* at 0.1"):
         task(dev_ratio=0.3)
     (tmp_path / "dev.csv").write_text("review,dish_name\na fine soup,soup\n")
@@ -176,7 +176,7 @@ def test_the_name_of_the_texts_column_is_known(tmp_path: Path) -> None:
     for name, column, found in (
         ("csv", "review", {"text": "review"}),
         ("csv", 2, {"text": "review"}),
-        ("txt", "x", None),
+        ("txt", "review", None),
     ):
         settings = {"train_file": tmp_path / f"train.{name}", "text_column": column, "do_eval": False}
         config = load_config(NerConfig, arguments({}, settings))

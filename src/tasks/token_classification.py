@@ -100,7 +100,8 @@ class NerTask(Task):
         read = [(split, self.files[split]) for split, wanted in reads.items() if wanted and split in self.files]
         formats = [find_format(file, config.data_format, columns, split != "test", training) for split, file in read]
         if "names" not in formats:
-            config.refuse(["name_column", "name_label"], "no file that is read is a table of texts and names")
+            of_names = ["text_column", "name_column", "name_label"]
+            config.refuse(of_names, "no file that is read is a table of texts and names")
         self.labels = self._find_labels()
         self.spec = TOKEN_CLASSIFICATION
         if config.do_train:
