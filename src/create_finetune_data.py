@@ -340,6 +340,14 @@ def _targets(examples: Sequence[Example], labels: Sequence[str] | None) -> np.nd
     return np.array([ids[example.label] for example in examples], np.int32)
 
 
+def hash_texts(texts: Iterable[Any]) -> str:
+    """The sha256 of texts, JSON values, in their order."""
+    digest = hashlib.sha256()
+    for text in texts:
+        digest.update(json.dumps(text).encode())
+    return digest.hexdigest()
+
+
 def text_facts(
     source: Iterable[str], texts: Iterable[Any], tokenizer: FullTokenizer, **settings: Any
 ) -> dict[str, Any]:
@@ -348,12 +356,9 @@ def text_facts(
     Args:
         source: names of the files, for the reader. texts: all that is made use of, as JSON values.
     """
-    digest = hashlib.sha256()
-    for text in texts:
-        digest.update(json.dumps(text).encode())
     return {
         "source": sorted(source),
-        "texts_sha256": digest.hexdigest(),
+        "texts_sha256": hash_texts(texts),
         "vocab_sha256": tokenizer.sha256,
         "vocab_size": tokenizer.vocab_size,
         "do_lower_case": tokenizer.do_lower_case,

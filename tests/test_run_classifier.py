@@ -24,6 +24,7 @@ from src.tasks import parse_task_info
 from src.tasks.classification import ClassifierConfig, ClassifierTask, CustomExamples
 from src.tasks.finetuning import Finetuning, find_tokenizer
 from src.tasks.spec import PreparedSplit
+from src.tasks.task_info import DevSplit
 from src.training.network_outputs import OutputTable
 from src.training.trainer import Trainer
 from tests.conftest import ROOT
@@ -421,9 +422,30 @@ def test_development_examples_are_those_that_the_weights_were_chosen_by(
     task = ClassifierTask(again, tokenizer, known)
     assert [one.line for one in task.examples.read("dev")] == [one.line for one in training.examples.read("dev")]
     assert "a share of 0.2 of the training file, by seed 7" in capsys.readouterr().out
+    silent = known.model_copy(update={"dev_split": DevSplit(ratio=0.2, seed=7)})  # about the file, as others were
+    assert ClassifierTask(again, tokenizer, silent).examples.read("dev") == task.examples.read("dev")
     elsewhere = ClassifierTask(again, tokenizer, known.model_copy(update={"dev_split": None}))
     assert elsewhere.examples.read("dev") != task.examples.read("dev")
     assert "the one of dev_ratio 0.1 by seed 12345 is evaluated, which was trained on unless" in capsys.readouterr().out
+
+
+def test_no_share_of_a_training_file_that_has_changed_is_evaluated(data: Path, tmp_path: Path) -> None:
+    """Rows that were trained on would be in it; corrected labels change nothing."""
+    file = tmp_path / "train.tsv"
+    write_table(file, 40, 4)
+    settings = {"data_dir": tmp_path, "dev_file": "", "train_file": "", "test_file": ""}
+    config = config_of(data, tmp_path / "run", **settings)
+    known = ClassifierTask(config, find_tokenizer(config)).task_info
+    again = config_of(data, None, do_train=False, load_finetune_checkpoint_path=tmp_path, **settings)
+    header, *rows = file.read_text().splitlines()
+    file.write_text("\n".join([header, *rows]).replace("\tbad", "\tgood", 1) + "\n")
+    assert CustomExamples(again, known).dev_split == known.dev_split
+    for changed in (rows[1:], [*rows, rows[0]], rows[::-1]):
+        file.write_text("\n".join([header, *changed]) + "\n")
+        with pytest.raises(DataError, match=r"train\.tsv holds other texts than those that the weights' development"):
+            CustomExamples(again, known)
+    write_table(tmp_path / "dev.tsv", 10, 5)
+    assert len(CustomExamples(again, known).read("dev")) == 10
 
 
 @pytest.mark.parametrize("dry_run", [False, True])

@@ -11,6 +11,7 @@ from model_utils.errors import CheckpointError, ConfigError, DataError
 from model_utils.schema import load_config
 from src.data.entities import entity_scores
 from src.data.text_tables import read_table
+from src.tasks.task_info import TaskInfo
 from src.tasks.token_classification import NerConfig, NerTask
 from tests.helpers.finetune_arguments import LEARNER, arguments
 from tests.helpers.folder_state import folder_state
@@ -144,6 +145,20 @@ def test_options_that_do_nothing_are_refused(tmp_path: Path) -> None:
     (tmp_path / "dev.csv").unlink()
     (tmp_path / "train.txt").write_text("word B-A\n\n" * 10)
     assert len(task(dev_ratio=0.3).read("dev")) == 3
+
+
+def test_no_share_of_a_training_file_that_has_changed_is_evaluated(tmp_path: Path) -> None:
+    def task(known: TaskInfo | None = None, **settings: Any) -> NerTask:
+        return NerTask(load_config(NerConfig, arguments({}, {"data_dir": tmp_path} | settings)), None, known)
+
+    file = tmp_path / "train.txt"
+    file.write_text("".join(f"word{number} B-A\nis O\n\n" for number in range(20)))
+    training = task()
+    evaluation = {"do_train": False, "seed": 3}
+    assert task(training.task_info, **evaluation).read("dev") == training.read("dev")
+    file.write_text("new B-A\n\n" + file.read_text())
+    with pytest.raises(DataError, match=r"train\.txt holds other texts than those that the weights' development"):
+        task(training.task_info, **evaluation)
 
 
 def test_several_test_files_are_an_error_only_where_one_is_read(tmp_path: Path) -> None:

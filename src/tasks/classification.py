@@ -303,15 +303,17 @@ class CustomExamples:
         named = {TRAIN: config.train_file, "dev": config.dev_file, "test": config.test_file}
         self.files = find_splits(config.data_dir, named)
         self.dev_split = None
-        if config.do_eval and "dev" not in self.files and not config.eval_data_file_path:
-            self.dev_split = choose_dev_split(config.dev_ratio, config.seed, known)
-        self._refuse_unused()
+        self._training: Sequence[Example] | None = None
         if known and known.text_columns and bool(self.columns.text_b) != ("text_b" in known.text_columns):
             trained, here = " and ".join(known.text_columns.values()), self.columns.text_b
             raise ConfigError(
                 f"text_b_column is {here!r}, but the weights were trained on {trained}: name as many columns"
             )
-        self._training: Sequence[Example] | None = None
+        if config.do_eval and "dev" not in self.files and not config.eval_data_file_path:
+            whole = self.read("dev")
+            texts = ((example.text_a, example.text_b) for example in whole)
+            self.dev_split = choose_dev_split(config.dev_ratio, config.seed, known, whole[0].file, texts)
+        self._refuse_unused()
 
     def _refuse_unused(self) -> None:
         """Raise ConfigError where a file is named that ready features replace, or a share that is not split off."""

@@ -1,21 +1,29 @@
 """What task.json says beside fine-tuned weights: what the head was trained for, and how it is used."""
 
 import logging
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from model_utils.json_files import Schema
+from model_utils.errors import DataError
+from model_utils.json_files import Schema, Sha256
 from src.albert_config import LENGTH, AlbertConfig
+from src.create_finetune_data import hash_texts
 
 logger = logging.getLogger(__name__)
 
 
 class DevSplit(Schema):
-    """Which part of the training examples was split off for development: its share, and the seed that chose it."""
+    """Which part of the training examples was split off for development: its share, and the seed that chose it.
+
+    texts_sha256: of all of these examples' texts, since of others the same share has been trained on.
+    """
 
     ratio: float = Field(gt=0, lt=1)
     seed: int
+    texts_sha256: Sha256 | None = None
 
 
 class TaskInfo(Schema):
@@ -81,14 +89,18 @@ class TaskInfo(Schema):
 NO_DEV_SPLIT = "no share of the training file is evaluated"  # why dev_ratio means nothing
 
 
-def choose_dev_split(ratio: float, seed: int, known: TaskInfo | None) -> DevSplit:
+def choose_dev_split(ratio: float, seed: int, known: TaskInfo | None, training: Path, texts: Iterable[Any]) -> DevSplit:
     """How development examples are split off: as for the weights that are there, whose other examples were trained on.
 
     Args:
         known: of the weights, where nothing is trained.
+        training: the file. texts: of all its examples, as JSON values.
+
+    Raises:
+        DataError: the weights' were split off other examples.
     """
-    ours = DevSplit(ratio=ratio, seed=seed)
-    if known is None or known.dev_split == ours:
+    ours = DevSplit(ratio=ratio, seed=seed, texts_sha256=hash_texts(texts))
+    if known is None:
         return ours
     if (theirs := known.dev_split) is None:
         logger.warning(
@@ -96,10 +108,16 @@ def choose_dev_split(ratio: float, seed: int, known: TaskInfo | None) -> DevSpli
             f"dev_ratio {ratio:g} by seed {seed} is evaluated, which was trained on unless that left out the same"
         )
         return ours
-    logger.info(
-        f"the development examples are those that the weights were chosen by: a share of {theirs.ratio:g} of the "
-        f"training file, by seed {theirs.seed}"
-    )
+    if theirs.texts_sha256 not in (None, ours.texts_sha256):
+        raise DataError(
+            f"{training} holds other texts than those that the weights' development examples were split off from, so "
+            "that this share may have been trained on: needed are file and columns of the training, or a dev_file"
+        )
+    if (theirs.ratio, theirs.seed) != (ratio, seed):
+        logger.info(
+            f"the development examples are those that the weights were chosen by: a share of {theirs.ratio:g} of the "
+            f"training file, by seed {theirs.seed}"
+        )
     return theirs
 
 

@@ -85,23 +85,25 @@ class NerTask(Task):
         super().__init__(config, tokenizer, known)
         named = {TRAIN: config.train_file, "dev": config.dev_file, "test": config.test_file}
         self.files = find_splits(config.data_dir, named, endings=None)
-        self.dev_split = None
-        if config.do_eval and "dev" not in self.files:
-            self.dev_split = choose_dev_split(config.dev_ratio, config.seed, known)
-        elif config.do_train:
+        training = self.files.get(TRAIN)
+        shared = training is not None and config.do_eval and "dev" not in self.files
+        if config.do_train and not shared:
             config.refuse(["dev_ratio"], NO_DEV_SPLIT)
         columns = EntityColumns(config.text_column, config.name_column, config.name_label)
-        training = self.files.get(TRAIN)
         self.from_names = training is not None and find_format(training, config.data_format, columns) == "names"
         self._read_file = cache(
             lambda file, labelled: read_sentences(file, config.data_format, columns, labelled, training)
         )
-        reads = {TRAIN: config.do_train or self.dev_split, "dev": config.do_eval, "test": config.do_predict}
+        reads = {TRAIN: config.do_train or shared, "dev": config.do_eval, "test": config.do_predict}
         read = [(split, self.files[split]) for split, wanted in reads.items() if wanted and split in self.files]
         formats = [find_format(file, config.data_format, columns, split != "test", training) for split, file in read]
         if "names" not in formats:
             of_names = ["text_column", "name_column", "name_label"]
             config.refuse(of_names, "no file that is read is a table of texts and names")
+        self.dev_split = None
+        if shared:
+            texts = (sentence.words for sentence in self.read(TRAIN))
+            self.dev_split = choose_dev_split(config.dev_ratio, config.seed, known, training, texts)
         self.labels = self._find_labels()
         self.spec = TOKEN_CLASSIFICATION
         if config.do_train:
