@@ -102,6 +102,12 @@ def test_plain_lines_keep_their_number(tmp_path: Path) -> None:
     assert found == [(1, {"text_a": "one"}), (2, {"text_a": ""}), (3, {"text_a": " two "})]
     assert records_of(tmp_path / "b.jsonl", b"{}\n", "text") == [(1, {"text_a": "{}"})]
     assert records_of(tmp_path / "b.ndjson", b'{"text_a": "one"}\n') == [(1, {"text_a": "one"})]
+    for input_format, expected in (
+        ("text", [(1, {"text_a": "a\tb"}), (2, {"text_a": "c\td"})]),
+        ("table", [(2, {"a": "c", "b": "d"})]),
+    ):
+        assert records_of(tmp_path / "c.txt", b"a\tb\nc\td\n", input_format) == expected
+        check_input(str(tmp_path / "c.txt"), input_format)
 
 
 @pytest.mark.parametrize(
@@ -116,6 +122,7 @@ def test_plain_lines_keep_their_number(tmp_path: Path) -> None:
         ("-", "table", "a table is read from a file, not from standard input"),
         ("list.json", "auto", r"list\.json holds a list, needed is an object in each line"),
         ("lines.jsonl.gz", "json_lines", r"lines\.jsonl\.gz is compressed; unpack it first"),
+        ("lines.txt", "auto", r"lines\.txt may be a table, .* give --input_format table or --input_format text"),
         ("late.tsv", "auto", r"late\.tsv: byte 0xff at offset .* is not UTF-8 text"),
     ],
 )
@@ -125,13 +132,14 @@ def test_an_input_that_cannot_be_is_refused_before_work(
     monkeypatch.chdir(tmp_path)
     Path("empty.tsv").touch()
     Path("list.json").write_text('\ufeff [{"text_a": "a"},\n {"text_a": "b"}]\n', encoding="utf-8")
+    Path("lines.txt").write_text("text_a\ttext_b\na\tb\n")
     Path("lines.jsonl.gz").write_bytes(gzip.compress(b'{"text_a": "a"}\n'))
     Path("late.tsv").write_bytes(b"text_a\n" + 40_000 * b"a text\n" + b"\xff\n")
     os.mkfifo("pipe")
     before = folder_state(tmp_path)
     with pytest.raises(DataError, match=sentence):
         check_input(name, input_format)
-    if name not in ("list.json", "lines.jsonl.gz"):  # of which each line has an error of its own
+    if name not in ("list.json", "lines.jsonl.gz", "lines.txt"):  # of which lines have errors of their own, or none
         with pytest.raises(DataError, match=sentence):
             list(read_records(name, input_format, "text_a"))
     with pytest.raises(DataError, match=sentence):

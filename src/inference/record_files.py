@@ -57,7 +57,7 @@ def check_input(file: str, input_format: str) -> None:
         try:
             if not path.is_fifo():
                 with open_file(path) as stream:
-                    _check_beginning(file, stream.read(BEGINNING), _format_of(file, input_format))
+                    _check_beginning(file, stream.read(BEGINNING), input_format)
             elif not os.access(path, os.R_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), file)
         except OSError as error:
@@ -65,10 +65,15 @@ def check_input(file: str, input_format: str) -> None:
 
 
 def _check_beginning(file: str, raw: bytes, input_format: str) -> None:
-    """Raise DataError for a file of which no line, or not every line, would be a record."""
+    """Raise DataError for a file of which no line, or not every line, would be a record, or a part of one."""
     if raw.startswith(GZIP):
         raise DataError(f"{file} is compressed; unpack it first (gunzip)")
-    if input_format == JSON_LINES and re.match(rb"\s*\[\s*\{", raw.removeprefix(codecs.BOM_UTF8)):
+    if input_format == "auto" and Path(file).suffix.lower() == ".txt" and b"\t" in raw.partition(b"\n")[0]:
+        raise DataError(
+            f"{file} may be a table, as .txt is in training, or plain lines: its first one holds a TAB; give "
+            "--input_format table or --input_format text"
+        )
+    if _format_of(file, input_format) == JSON_LINES and re.match(rb"\s*\[\s*\{", raw.removeprefix(codecs.BOM_UTF8)):
         raise DataError(f"{file} holds a list, needed is an object in each line: jq -c '.[]' makes them")
 
 
