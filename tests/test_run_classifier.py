@@ -560,6 +560,30 @@ def test_a_training_file_gives_the_share_for_development_beside_ready_features(d
     assert len(examples.read("dev")) == round(0.2 * 203)
 
 
+def test_ready_features_hold_nothing_of_the_share_that_is_evaluated(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which those that say their texts show; of others a warning tells."""
+    ready = tmp_path / "a.mindrecord"
+    config = config_of(data, tmp_path, data_dir="", train_file=data / "train.tsv", label_list="bad,good")
+    task = ClassifierTask(config.replace(train_data_file_path=str(ready)), find_tokenizer(config))
+
+    def check(**facts: str) -> None:
+        labels = {"columns": ["label_ids"], "array": lambda _: np.array([0, 1])}
+        task.check_ready(SimpleNamespace(facts=facts, lengths=np.array([9]), **labels), ready)
+
+    whole = ClassifierTask(config.replace(do_eval=False), find_tokenizer(config)).split("train").facts()
+    rest = ClassifierTask(config, find_tokenizer(config)).split("train").facts()
+    check(texts_sha256=rest["texts_sha256"])
+    assert "does not say" not in capsys.readouterr().out
+    with pytest.raises(
+        DataError, match=r"a\.mindrecord was made of other texts than those of .*train\.tsv without the"
+    ):
+        check(texts_sha256=whole["texts_sha256"])
+    check()
+    assert "a.mindrecord does not say which texts it was made of" in capsys.readouterr().out
+
+
 def test_lower_case_is_as_asked_for_where_nothing_beside_the_weights_says_it(data: Path, tmp_path: Path) -> None:
     config = config_of(data, tmp_path / "run", load_pretrain_checkpoint_path=tmp_path, do_lower_case=False)
     assert not find_tokenizer(config).do_lower_case

@@ -50,7 +50,7 @@ from src.tasks.spec import (
     dense_shapes,
     describe_one_answer,
 )
-from src.tasks.task_info import NO_DEV_SPLIT, LabelledInfo, TaskInfo, choose_dev_split
+from src.tasks.task_info import NO_DEV_SPLIT, LabelledInfo, TaskInfo, check_left_out, choose_dev_split
 from src.tokenization import FullTokenizer
 
 logger = logging.getLogger(__name__)
@@ -192,6 +192,10 @@ class ClassifierTask(Task):
         return super().ready_facts() | {"labels": self.labels or None}
 
     def check_ready(self, records: RecordSet, path: Path) -> None:
+        if self.examples.dev_split:  # so that these are not the development features
+            rest = self.examples.read(TRAIN)
+            facts = ClassificationSplit(TRAIN, rest, self.labels, self.tokenizer, self.config.max_seq_length).facts()
+            check_left_out(path, records.facts.get("texts_sha256"), facts["texts_sha256"], rest[0].file)
         if "label_ids" not in records.columns:
             raise DataError(f"{path} holds no labels, which training and evaluation need")
         if (longest := int(records.lengths.max())) > self.config.max_seq_length:

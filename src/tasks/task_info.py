@@ -121,6 +121,24 @@ def choose_dev_split(ratio: float, seed: int, known: TaskInfo | None, training: 
     return theirs
 
 
+def check_left_out(ready: Path, made_of: str | None, rest: str, training: Path) -> None:
+    """Raise DataError, or warn, where ready training features may hold the share of a file that is evaluated.
+
+    Args:
+        made_of: the sha256 of the features' texts, where they say it. rest: that of the file's texts without the share.
+    """
+    if made_of is None:
+        logger.warning(
+            f"{ready} does not say which texts it was made of: unless they are all others than the share of {training} "
+            "that is evaluated, that was trained on; give a dev_file"
+        )
+    elif made_of != rest:
+        raise DataError(
+            f"{ready} was made of other texts than those of {training} without the share that is evaluated, which may "
+            "be among them: needed are features of just these, or a dev_file"
+        )
+
+
 class LabelledInfo(TaskInfo):
     """Of a head with an output for each label."""
 
