@@ -20,6 +20,7 @@ from src.conversion.weight_names import TIED_COPIES, hugging_face_names
 from src.foreign_weights import SAFETENSORS
 from src.model_folder import ModelFolder
 from src.tasks import FINE_TUNED, TASKS, SettingsSchema
+from src.tasks.question_answering import SQUAD_V1
 from src.tasks.task_info import TaskInfo
 from src.tokenization import SENTENCEPIECE_SPECIALS, FullTokenizer, build_tokenizer
 
@@ -89,6 +90,11 @@ def read_hugging_face(folder: Path, task: str = "", labels: tuple[str, ...] = ()
             raise CheckpointError(f"{folder}: {theirs} is {values[name].dtype}, a weight is a float")
     check_weights(values, config, folder)
     task_info = settle_task(values, _stated_task(stated, values, folder), task, labels, folder, folder / CONFIG)
+    if task_info is not None and task_info.task == SQUAD_V1.name:
+        logger.info(
+            f"{ARCHITECTURES[SQUAD_V1.name]} does not say whether some training questions had no answer (SQuAD 2.0): "
+            "here the model answers every question"
+        )
     tokenizer = _read_vocabulary(folder, config.vocab_size)
     return ModelFolder(config, tokenizer, task_info, checkpoint=Checkpoint(folder, values, {}))
 
