@@ -73,6 +73,7 @@ class Sides:
             "max_seq_length": config.max_length,
             "train_batch_size": config.batch_size,
             "epoch_num": 1,
+            "warmup_ratio": 0.0,  # as transformers' side
             "optimizer_cfg": {"AdamWeightDecay": {"learning_rate": RATE, "warmup_steps": 0}},
         }
         if config.task == SQUAD:

@@ -188,6 +188,15 @@ def test_turns_of_fine_tuning_are_kept(tmp_path: Path, monkeypatch: pytest.Monke
         finetune.compare(config, tmp_path)
 
 
+@pytest.mark.parametrize("task", ["sst-2", "squad_v1"])
+def test_fine_tuning_warms_up_on_neither_side(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finetune, "random_models", lambda *_: (tmp_path / "ours", tmp_path / "theirs"))
+    config = finetune.FinetuneBenchmarkConfig(train="t", dev="d", spm_model_file="v", task=task)
+    _, ours = finetune.Sides(config, tmp_path).our_command()
+    settings = ours.optimizer_settings()
+    assert settings["warmup_ratio"] == settings["warmup_steps"] == 0
+
+
 def test_others_are_compared_where_they_compute_the_same() -> None:
     with pytest.raises(ConfigError, match="on CPU and GPU: for Ascend give --peers ''"):
         TrainStepConfig(device_target="Ascend")
