@@ -84,6 +84,17 @@ def test_the_best_checkpoint_is_the_one_that_is_evaluated(run: Path) -> None:
     assert results["accuracy"] == pytest.approx(evaluated[best["step"]])
 
 
+def test_that_other_examples_are_chosen_than_in_training_is_told(
+    data: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As by the configuration that is kept with the second of several seeds."""
+    for most in (45, 44):
+        weights = {"do_train": False, "load_finetune_checkpoint_path": run, "output_path": tmp_path}
+        run_classifier.main(config_of(data, None, max_eval_samples=most, seed=12346, **weights))
+        said = capsys.readouterr().out
+        assert ("are others than those that the weights were chosen by: max_eval_samples is 44" in said) == (most < 45)
+
+
 def test_predictions_say_which_row_what_is_right_and_how_sure_they_are(data: Path, run: Path) -> None:
     dev, test = (read_columns(run / f"predictions_{split}.tsv") for split in ("dev", "test"))
     assert list(dev) == ["index", "file", "line", "label", "prediction", "probability", "text_a"]

@@ -1,7 +1,7 @@
 """The splits of a task as feature files and batches, the same on every rank."""
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -170,6 +170,19 @@ class TaskData:
         splits = (TRAIN, self.task.dev_splits[0]) if self.config.do_eval else (TRAIN,)
         facts = {name: self.prepared(name).records.facts for name in splits}
         return {f"{name} {key}": each[key] for name, each in facts.items() for key in each if key not in STORAGE_FACTS}
+
+    def warn_of_other_examples(self, trained: Mapping[str, Any]) -> None:
+        """Where max_eval_samples chooses other development examples than in training, whose identity is `trained`."""
+        config, name = self.config, self.task.dev_splits[0]
+        if not (config.do_eval and config.max_eval_samples):
+            return
+        here = self.prepared(name).records.facts.get("texts_sha256")
+        if trained.get(f"{name} texts_sha256", here) != here:
+            logger.warning(
+                f"the development examples are others than those that the weights were chosen by: max_eval_samples is "
+                f"{config.max_eval_samples}, and seed {config.seed} chooses them; in a training with several seeds the "
+                "first one does"
+            )
 
     def earlier_identity(self) -> dict[str, Any]:
         """The same as version 0.1.0 kept it."""
