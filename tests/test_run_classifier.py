@@ -20,7 +20,7 @@ from src.assessment_method import assess
 from src.checkpoint_files import find_checkpoint, list_checkpoints
 from src.create_finetune_data import ReadySplit
 from src.model_folder import ModelFolder, read_task_info
-from src.tasks import parse_task_info
+from src.tasks import finetuning, parse_task_info
 from src.tasks.classification import ClassifierConfig, ClassifierTask, CustomExamples
 from src.tasks.finetuning import Finetuning, find_tokenizer
 from src.tasks.spec import PreparedSplit
@@ -151,6 +151,32 @@ def test_a_finished_run_is_not_trained_again(data: Path, run: Path, capsys: pyte
     assert "nothing to train" in capsys.readouterr().out and list_checkpoints(run) == before
 
 
+def test_a_finished_run_is_not_evaluated_as_that_of_other_data(data: Path, run: Path, tmp_path: Path) -> None:
+    here = shutil.copytree(data, tmp_path / "data")
+    done = shutil.copytree(run, tmp_path / "run")
+    config = (done / "config.yaml").read_text()
+    (done / "config.yaml").write_text(config.replace(str(data), str(here)))
+    run_classifier.main(config_of(here, done))
+    before = (done / "eval_results.json").read_bytes()
+    with (here / "train.tsv").open("a", encoding="utf-8") as file:
+        file.write((here / "train.tsv").read_text(encoding="utf-8").splitlines()[-1] + "\n")
+    with pytest.raises(CheckpointError, match=r"was trained on other data: train rows was .* choose another folder"):
+        run_classifier.main(config_of(here, done))
+    assert (done / "eval_results.json").read_bytes() == before
+
+
+def test_runs_of_one_seed_and_of_several_do_not_share_a_folder(data: Path, run: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holds a single run, and figures of several seeds would replace theirs"):
+        run_classifier.main(config_of(data, run, num_seeds=2, dry_run=True))
+    several = {"num_seeds": 2, "seed": 12344}
+    shutil.copytree(run, tmp_path / "seed-12345")
+    with pytest.raises(ConfigError, match="holds runs of several seeds, and figures of a single run would replace"):
+        run_classifier.main(config_of(data, tmp_path, dry_run=True))
+    with pytest.raises(ConfigError, match="seed-12345 holds a run of another configuration: epoch_num is"):
+        run_classifier.main(config_of(data, tmp_path, epoch_num=77, **several))
+    assert not (tmp_path / "seed-12344").exists()  # which would have come first
+
+
 def test_a_signal_ends_an_evaluation_between_two_batches_and_the_same_texts_resume_the_run(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,6 +223,21 @@ def test_warm_start_takes_the_backbone_and_several_seeds_are_summarised(
     assert results["mean"]["accuracy"] == pytest.approx(sum(scores) / 2) and min(scores) >= 0.9
     assert results["collapsed_seeds"] == []
     assert (tmp_path / "seed-4" / "best_checkpoint.json").exists()
+
+
+def test_all_seeds_start_from_the_same_weights(data: Path, run: Path, tmp_path: Path) -> None:
+    """Also where a pre-training writes newer ones meanwhile."""
+    weights = shutil.copytree(run, tmp_path / "weights")
+    found: list[Path] = []
+    here = SimpleNamespace(start=weights)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(finetuning, "load_backbone", lambda _, contents: found.append(contents.path))
+        Finetuning.initialise(here, None)
+        newest = list_checkpoints(weights)[0][1]
+        shutil.copy(newest, weights / "albert-99999.ckpt")
+        (weights / "best_checkpoint.json").unlink()
+        Finetuning.initialise(here, None)
+    assert found[0] == found[1] != weights / "albert-99999.ckpt"
 
 
 def test_seeds_share_what_is_compiled_and_nothing_else_and_a_killed_run_loses_nothing(

@@ -5,7 +5,7 @@ What differs between tasks lies behind src.tasks.spec.Task; the entry scripts na
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, stdev
@@ -18,7 +18,14 @@ from model_utils.device import Device, setup_device
 from model_utils.errors import CheckpointError, ConfigError, UserError
 from model_utils.files import write_json
 from src.albert_config import check_memory
-from src.checkpoint_files import check_network, find_checkpoint, folder_of, load_backbone
+from src.checkpoint_files import (
+    ARCHITECTURE,
+    check_network,
+    find_checkpoint,
+    folder_of,
+    list_checkpoints,
+    load_backbone,
+)
 from src.data.feature_cache import TRAIN
 from src.finetune_eval_model import AnsweringNetwork, PackedNetwork
 from src.model_folder import TASK_FILE, ModelFolder, calibrate, load_tokenizer, read_task_info
@@ -34,7 +41,7 @@ from src.training.flops import Utilisation
 from src.training.network_outputs import are_finite, predict_rows
 from src.training.phases import Phase, Phases
 from src.training.ranks import ranks_of
-from src.training.run_folder import RunFolder, check_run_folder
+from src.training.run_folder import CONFIG_FILE, RunFolder, check_run_folder
 from src.training.run_log import EVAL_PREFIX
 from src.training.run_plan import RunFacts, plan_precision, plan_run
 from src.training.train_step import TrainStep, build_step
@@ -64,30 +71,46 @@ def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
     for split in work.data.evaluated_splits:  # what is missing is missed before the training, not after it
         work.data.prepared(split)
     root = Path(config.save_finetune_checkpoint_path)
+    runs = runs_of(config)
+    check_runs(root, runs)
     if config.dry_run:
-        check_run_folder(root, config)
-        dry_run(
-            work.build(RunFolder(root, config, writer=work.ranks.writer), config),
-            kept=f" but features in {config.feature_dir}",
-        )
+        name, first = next(iter(runs.items()))
+        trainer = work.build(RunFolder(root / name, first, writer=work.ranks.writer), first)
+        dry_run(trainer, kept=f" but features in {config.feature_dir}")
+        if len(runs) > 1:
+            logger.info(f"each of {len(runs)} seeds takes that time and that much of the disk")
         return
     output = Path(config.output_path) if config.output_path else root
     results: dict[str, dict[str, float]] = {}
     collapsed: list[int] = []
-    for seed in range(config.seed, config.seed + config.num_seeds):
-        several = f"seed-{seed}" if config.num_seeds > 1 else ""
-        evaluation = work.train(root / several, seed)
+    for name, one in runs.items():
+        evaluation = work.train(root / name, one)
         if config.do_eval or config.do_predict:
-            report = work.evaluate(root / several, output / several, evaluation)
-            results[str(seed)] = report.metrics
-            collapsed += [seed] * report.collapsed
+            report = work.evaluate(root / name, output / name, evaluation)
+            results[str(one.seed)] = report.metrics
+            collapsed += [one.seed] * report.collapsed
             if report.calibration and work.ranks.writer:
-                calibrate(root / several, report.calibration)
+                calibrate(root / name, report.calibration)
     if config.num_seeds > 1 and work.ranks.writer and any(results.values()):
         if collapsed:
             logger.warning(f"collapsed: {len(collapsed)} of {config.num_seeds} seeds: {', '.join(map(str, collapsed))}")
         summary = summarise(list(results.values()))
         write_json(output / EVAL_FILE, {"seeds": results, "collapsed_seeds": collapsed, **summary})
+
+
+def runs_of(config: FinetuneConfig) -> dict[str, FinetuneConfig]:
+    """The configuration of each seed by its folder's name below that of all: "" where there is one."""
+    seeds = range(config.seed, config.seed + config.num_seeds)
+    return {f"seed-{seed}" if len(seeds) > 1 else "": config.replace(seed=seed, num_seeds=1) for seed in seeds}
+
+
+def check_runs(root: Path, runs: Mapping[str, FinetuneConfig]) -> None:
+    """Before any seed is trained: raise where one may not start or go on in its folder, or other runs lie there."""
+    there, needed = ("a single run", "several seeds") if len(runs) > 1 else ("runs of several seeds", "a single run")
+    if any(root.glob(CONFIG_FILE if len(runs) > 1 else f"seed-*/{CONFIG_FILE}")):
+        raise ConfigError(f"{root} holds {there}, and figures of {needed} would replace theirs: choose another folder")
+    for name, config in runs.items():
+        check_run_folder(root / name, config)
 
 
 def check_outputs(config: FinetuneConfig) -> None:
@@ -221,6 +244,8 @@ class Finetuning:
         self.data = TaskData(config, task, self.scores, self.ranks)
         self.network = (PackedNetwork if self.data.packed else AnsweringNetwork)(self.scores)
         self.step: TrainStep | None = None  # of all seeds
+        weights = config.load_pretrain_checkpoint_path
+        self.start = Path(weights) if weights else None
 
     def build(self, folder: RunFolder, config: FinetuneConfig) -> Trainer:
         """Data, model, optimizer, step and loop of one seed; what earlier seeds have compiled is used again."""
@@ -248,7 +273,7 @@ class Finetuning:
             plan,
             config,
             folder,
-            RunFacts(self.data.identity(), self.precision, self.architecture.facts(), self.data.earlier_identity()),
+            self.facts(),
             ranks,
             initialise=lambda: self.initialise(network),
             evaluation=self.evaluation(network, eval_steps) if config.do_eval else None,
@@ -258,6 +283,17 @@ class Finetuning:
             },
             utilisation=Utilisation(self.architecture, task.spec.texts_per_row, self.data.reads_tokens),
         )
+
+    def facts(self) -> RunFacts:
+        """What a run must match that goes on, or is evaluated without being trained again."""
+        return RunFacts(self.data.identity(), self.precision, self.architecture.facts(), self.data.earlier_identity())
+
+    def check_finished(self, path: Path) -> None:
+        """Raise CheckpointError where a finished run was trained on other data, whose figures these would not be."""
+        if list_checkpoints(path):
+            contents = find_checkpoint(path)
+            if "identity" in contents.loop_state:
+                self.facts().check({ARCHITECTURE: {}} | contents.loop_state, contents.path)
 
     def evaluation(self, training: nn.Cell, steps: int) -> Evaluation:
         """Of a network in training on the first development split, every `steps` updates."""
@@ -273,19 +309,20 @@ class Finetuning:
         return Evaluation(training, self.network, evaluate, steps, selection)
 
     def initialise(self, network: nn.Cell) -> None:
-        """The warm start, if there is one."""
-        weights = self.config.load_pretrain_checkpoint_path
-        if weights:
-            load_backbone(network, find_checkpoint(Path(weights)))
+        """The warm start, if there is one: of all seeds the same, also while a pre-training writes newer weights."""
+        if self.start is not None:
+            contents = find_checkpoint(self.start)
+            self.start = contents.path
+            load_backbone(network, contents)
         else:
             logger.info("cold start: no pre-trained weights (load_pretrain_checkpoint_path)")
 
-    def train(self, path: Path, seed: int) -> Evaluation | None:
+    def train(self, path: Path, config: FinetuneConfig) -> Evaluation | None:
         """Fine-tune with one seed, or go on where an earlier attempt stopped; its evaluation, if any."""
-        config = self.config.replace(seed=seed, num_seeds=1)
         evaluation = None
         with RunFolder(path, config, writer=self.ranks.writer) as folder:
             if folder.finished:
+                self.check_finished(path)
                 logger.info(f"{path} holds this run and it is finished: nothing to train")
             else:
                 trainer = self.build(folder, config)
