@@ -1,6 +1,7 @@
 """Reading text files."""
 
 import contextlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -9,12 +10,12 @@ from model_utils.errors import DataError
 from model_utils.files import open_file
 from model_utils.json_files import parse_json
 
-GZIP = b"\x1f\x8b"  # how such files begin
-UNPACKERS = {
-    GZIP: "gunzip",
-    b"BZh": "bunzip2",
+# What unpacks a file, by how it begins.
+_UNPACKERS = {
+    b"\x1f\x8b": "gunzip",
+    b"BZh[1-9]1AY&SY": "bunzip2",
     b"\xfd7zXZ\x00": "unxz",
-    b"\x28\xb5\x2f\xfd": "unzstd",
+    b"\\(\xb5/\xfd": "unzstd",
     b"PK\x03\x04": "unzip",
 }
 
@@ -24,13 +25,19 @@ def decode(raw: bytes, path: Path, position: int) -> str:
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        unpacker = next((name for beginning, name in UNPACKERS.items() if raw.startswith(beginning)), "")
-        if position == 0 and unpacker:
-            raise DataError(f"{path} is compressed; unpack it first ({unpacker})") from None
+        if position == 0:
+            check_unpacked(raw, path)
         raise DataError(
             f"{path}: byte {raw[error.start]:#04x} at offset {position + error.start} is not UTF-8 text; convert the "
             "file to UTF-8 (for instance with iconv)"
         ) from None
+
+
+def check_unpacked(raw: bytes, file: object) -> None:
+    """Raise a DataError where a file begins as compressed ones do."""
+    for beginning, unpacker in _UNPACKERS.items():
+        if re.match(beginning, raw):
+            raise DataError(f"{file} is compressed; unpack it first ({unpacker})")
 
 
 @contextlib.contextmanager

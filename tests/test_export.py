@@ -45,6 +45,12 @@ RECORDS: dict[str, Callable[[str], dict[str, Any]]] = {
 }
 
 
+def test_the_yaml_of_a_task_with_capitals_serves(tmp_path: Path) -> None:
+    (tmp_path / "task.yaml").write_text("do_lower_case: false\nload_pretrain_checkpoint_path: run\n")
+    words = ["--config_path", str(tmp_path / "task.yaml"), "--export_ckpt_file", "run", "--export_file_name", "out/m"]
+    assert load_config(ExportConfig, words).do_lower_case is False
+
+
 def portable_model(folder: Path, embeddings: bool = False) -> Predictor:
     """Of a folder's weights, as exports are made of it."""
     return ModelFolder.load(folder).predictor(embeddings, portable=True)

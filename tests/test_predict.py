@@ -1,5 +1,6 @@
 """Raw text in, answers out: order, numbers of bad lines, windows and cuts, files and standard streams."""
 
+import bz2
 import contextlib
 import gzip
 import json
@@ -122,6 +123,10 @@ def test_plain_lines_keep_their_number(tmp_path: Path) -> None:
         ("-", "table", "a table is read from a file, not from standard input"),
         ("list.json", "auto", r"list\.json holds a list, needed is an object in each line"),
         ("lines.jsonl.gz", "json_lines", r"lines\.jsonl\.gz is compressed; unpack it first"),
+        ("lines.jsonl.bz2", "auto", r"lines\.jsonl\.bz2 is compressed; unpack it first \(bunzip2\)"),
+        ("windows.txt", "auto", r"windows\.txt is not UTF-8 text but, maybe, UTF-16"),
+        ("half.txt", "text", r"half\.txt is not UTF-8 text but, maybe, UTF-16"),
+        ("records.1", "auto", r"records\.1 may hold JSON objects, .* give --input_format json_lines or --input_format"),
         ("lines.txt", "auto", r"lines\.txt may be a table, .* give --input_format table or --input_format text"),
         ("late.tsv", "auto", r"late\.tsv: byte 0xff at offset .* is not UTF-8 text"),
     ],
@@ -132,6 +137,10 @@ def test_an_input_that_cannot_be_is_refused_before_work(
     monkeypatch.chdir(tmp_path)
     Path("empty.tsv").touch()
     Path("list.json").write_text('\ufeff [{"text_a": "a"},\n {"text_a": "b"}]\n', encoding="utf-8")
+    Path("lines.jsonl.bz2").write_bytes(bz2.compress(b'{"text_a": "a"}\n' * 100))
+    Path("windows.txt").write_bytes("a\nb\n".encode("utf-16"))
+    Path("half.txt").write_bytes("a\nb\n".encode("utf-16-le"))
+    Path("records.1").write_text('\n {"text_a": "a"}\n')
     Path("lines.txt").write_text("text_a\ttext_b\na\tb\n")
     Path("lines.jsonl.gz").write_bytes(gzip.compress(b'{"text_a": "a"}\n'))
     Path("late.tsv").write_bytes(b"text_a\n" + 40_000 * b"a text\n" + b"\xff\n")
@@ -139,9 +148,8 @@ def test_an_input_that_cannot_be_is_refused_before_work(
     before = folder_state(tmp_path)
     with pytest.raises(DataError, match=sentence):
         check_input(name, input_format)
-    if name not in ("list.json", "lines.jsonl.gz", "lines.txt"):  # of which lines have errors of their own, or none
-        with pytest.raises(DataError, match=sentence):
-            list(read_records(name, input_format, "text_a"))
+    with pytest.raises(DataError, match=sentence):
+        list(read_records(name, input_format, "text_a"))
     with pytest.raises(DataError, match=sentence):
         predict.main(PredictConfig(model="nowhere", input=name, output="new/out", input_format=input_format))
     assert folder_state(tmp_path) == before
@@ -301,6 +309,23 @@ def test_under_nohup_the_end_of_the_terminal_is_not_told(tmp_path: Path, classif
 def test_no_key_of_a_record_is_overwritten(record: dict[str, Any], name: str | None) -> None:
     answer = {"label": "good", "probabilities": {"good": 1.0}}
     assert joined(NumberedRecord(1, record), answer) == record | ({name: answer} if name else answer)
+
+
+def test_that_another_text_was_cut_is_not_said_of_an_answer() -> None:
+    record = {"text": "x", "entities": [], "truncated": True}  # of an earlier model
+    assert joined(NumberedRecord(1, record), {"label": "good"}) == record | {"prediction": {"label": "good"}}
+
+
+def test_how_many_records_were_answered_is_told(
+    tmp_path: Path, classify: Predictor, caplog: pytest.LogCaptureFixture
+) -> None:
+    scripted = SimpleNamespace(
+        task_info=classify.task_info, predict=lambda records: [{"label": "good"} for _ in records]
+    )
+    assert answer_records(scripted, iter([]), str(tmp_path / "none")) == 0
+    records = [NumberedRecord(1, {"text_a": "x"}), NumberedRecord(2, {}, "line 2 is not JSON")]
+    assert answer_records(scripted, iter(records), str(tmp_path / "some")) == 0
+    assert caplog.messages[:2] == ["answered 0 of 0 records", "answered 1 of 2 records"]
 
 
 # --- records ---
@@ -602,7 +627,10 @@ def test_a_file_of_which_nothing_can_be_answered(
 ) -> None:
     failed = [NumberedRecord(1, {"text": "x"}), NumberedRecord(2, {}, "line 2 is not JSON")]
     assert answer_records(classify, iter(failed), str(tmp_path / "out")) == 1
-    assert caplog.messages == ["2 of 2 records could not be answered: each has an error in its place"]
+    assert caplog.messages == [
+        "answered 0 of 2 records",
+        "2 of 2 records could not be answered: each has an error in its place",
+    ]
     assert answer_records(classify, iter([]), str(tmp_path / "out")) == 0
     own = NumberedRecord(1, {"text_a": "fine", "error": "an older one"})
     assert answer_records(classify, iter([own, *failed]), str(tmp_path / "out")) == 0

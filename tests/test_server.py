@@ -166,6 +166,14 @@ def test_a_wrong_number_of_options_is_refused() -> None:
     assert reply.json()["error"] == "records[0].options has 3 entries, needed are 4"
 
 
+def test_a_probe_may_ask_for_the_head_alone() -> None:
+    api = client(ScriptedPredictor("fill_mask"))
+    for path in ("/", "/health", "/model"):
+        reply, whole = api.head(path), api.get(path)
+        assert reply.status_code == 200 and reply.headers["content-type"] == whole.headers["content-type"]
+    assert not any("head" in methods for methods in api.get("/openapi.json").json()["paths"].values())
+
+
 def test_another_method_is_refused() -> None:
     reply = client(ScriptedPredictor("fill_mask")).get("/predict")
     assert reply.status_code == 405 and reply.json() == {"error": "GET is not allowed for /predict"}

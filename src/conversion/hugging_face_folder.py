@@ -20,6 +20,7 @@ from src.conversion.weight_names import TIED_COPIES, hugging_face_names
 from src.foreign_weights import SAFETENSORS
 from src.model_folder import ModelFolder
 from src.tasks import FINE_TUNED, TASKS, SettingsSchema
+from src.tasks.multiple_choice import MULTIPLE_CHOICE
 from src.tasks.question_answering import SQUAD_V1
 from src.tasks.task_info import TaskInfo
 from src.tokenization import SENTENCEPIECE_SPECIALS, FullTokenizer, build_tokenizer
@@ -40,6 +41,10 @@ ARCHITECTURES = {name: head.hugging_face for name in FINE_TUNED if (head := TASK
 HEAD_NAMES = dict.fromkeys(
     f"{TASKS[name].head.module}.{weight}" for name in ARCHITECTURES for weight in ("weight", "bias")
 )
+UNSAID = {  # by their class of transformers, and what it is here
+    SQUAD_V1.name: "whether some training questions had no answer (SQuAD 2.0): here the model answers every question",
+    MULTIPLE_CHOICE.name: f"how many options a question has: here it has {MULTIPLE_CHOICE.texts_per_row}",
+}
 TASK_OF = {architecture: task for task, architecture in ARCHITECTURES.items() if task != "regression"}
 
 
@@ -90,11 +95,8 @@ def read_hugging_face(folder: Path, task: str = "", labels: tuple[str, ...] = ()
             raise CheckpointError(f"{folder}: {theirs} is {values[name].dtype}, a weight is a float")
     check_weights(values, config, folder)
     task_info = settle_task(values, _stated_task(stated, values, folder), task, labels, folder, folder / CONFIG)
-    if task_info is not None and task_info.task == SQUAD_V1.name:
-        logger.info(
-            f"{ARCHITECTURES[SQUAD_V1.name]} does not say whether some training questions had no answer (SQuAD 2.0): "
-            "here the model answers every question"
-        )
+    if task_info is not None and task_info.task in UNSAID:
+        logger.info(f"{ARCHITECTURES[task_info.task]} does not say {UNSAID[task_info.task]}")
     tokenizer = _read_vocabulary(folder, config.vocab_size)
     return ModelFolder(config, tokenizer, task_info, checkpoint=Checkpoint(folder, values, {}))
 

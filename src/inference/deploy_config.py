@@ -53,18 +53,8 @@ class ExportConfig(OneDeviceConfig):
             )
         if self.export_file_name.endswith(("/", "/.")):
             raise ConfigError(f"export_file_name is {self.export_file_name}, a folder: needed is a name in it")
-        check_casing(self)
         if self.file_format == MINDIR and (self.export_batch_size != 1 or self.export_seq_length):
             raise ConfigError("export_batch_size and export_seq_length mean nothing for MINDIR, which takes any shape")
-
-
-def check_casing(config: "ExportConfig | PredictConfig") -> None:
-    """Raise ConfigError where do_lower_case means nothing."""
-    if not (config.do_lower_case or config.vocab_file_path or config.spm_model_file):
-        raise ConfigError(
-            "do_lower_case is false, which means nothing without vocab_file_path or spm_model_file: what lies beside "
-            "the weights says how text is read"
-        )
 
 
 class PredictConfig(LayersConfig):
@@ -118,7 +108,11 @@ class PredictConfig(LayersConfig):
                 f"model is {self.model}: ONNX and AIR files are for runtimes of their own; allowed is NAME.mindir "
                 "(export.py --file_format MINDIR), a checkpoint, or the folder of a run or a conversion"
             )
-        check_casing(self)
+        if not (self.do_lower_case or self.vocab_file_path or self.spm_model_file):
+            raise ConfigError(
+                "do_lower_case is false, which means nothing without vocab_file_path or spm_model_file: what lies "
+                "beside the weights says how text is read"
+            )
         own = [key for key in ("embeddings", "vocab_file_path", "spm_model_file") if getattr(self, key)]
         if self.model.endswith(".mindir") and own:
             raise ConfigError(

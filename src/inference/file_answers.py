@@ -21,7 +21,7 @@ from src.inference.record_files import NumberedRecord, line_of, write_records
 logger = logging.getLogger(__name__)
 RECORDS_AT_ONCE = 1024
 DRY_RUN_RECORDS = 64  # records that a dry run answers
-PREDICTION = "prediction"
+PREDICTION, TRUNCATED = "prediction", "truncated"
 LENGTHS = ("max_seq_length", "max_qa_length", "max_query_length")  # of a task, that texts are cut to
 
 
@@ -40,7 +40,7 @@ def joined(record: NumberedRecord, answer: dict[str, Any]) -> dict[str, Any]:
     """
     if "error" in answer:
         return {"id": record.record.get("id"), "line": record.line, **answer}
-    if record.record.keys().isdisjoint(answer):
+    if record.record.keys().isdisjoint({*answer, TRUNCATED}):  # which an answer to a text that was not cut lacks
         return record.record | answer
     names = itertools.chain([PREDICTION], (f"{PREDICTION}_{number}" for number in itertools.count(2)))
     return record.record | {next(name for name in names if name not in record.record): answer}
@@ -80,10 +80,11 @@ def answer_records(predictor: Predictor, records: Iterator[NumberedRecord], outp
         while batch := list(itertools.islice(records, RECORDS_AT_ONCE)):
             for record, answer in answered(predictor, batch):
                 failed += "error" in answer
-                truncated += answer.get("truncated", False)
+                truncated += answer.get(TRUNCATED, False)
                 write(joined(record, answer))
             total += len(batch)
             progress.update(len(batch))
+    logger.info(f"answered {total - failed:,} of {total:,} records")
     if truncated:
         task_info = predictor.task_info
         limits = ", ".join(f"{key} {getattr(task_info, key)}" for key in LENGTHS if key in task_info.settings())

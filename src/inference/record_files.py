@@ -24,11 +24,12 @@ from model_utils.errors import ConfigError, DataError
 from model_utils.files import check_writable, open_atomically, open_file
 from model_utils.json_files import UnwritableError, parse_json
 from src.data.text_tables import Table, read_table
-from src.utils import GZIP, decode
+from src.utils import check_unpacked, decode
 
 logger = logging.getLogger(__name__)
 STANDARD = "-"
 BEGINNING = 4096  # bytes of a file that say what it is
+_OBJECT = re.compile(rb'\s*\{\s*"[^"\n]*"\s*:')
 PIPE_PATIENCE = 2  # seconds until a pipe that is waited for is named
 JSON_LINES, TABLE, TEXT = "json_lines", "table", "text"
 _FORMATS = dict.fromkeys((".jsonl", ".ndjson", ".json"), JSON_LINES)
@@ -66,14 +67,22 @@ def check_input(file: str, input_format: str) -> None:
 
 def _check_beginning(file: str, raw: bytes, input_format: str) -> None:
     """Raise DataError for a file of which no line, or not every line, would be a record, or a part of one."""
-    if raw.startswith(GZIP):
-        raise DataError(f"{file} is compressed; unpack it first (gunzip)")
+    check_unpacked(raw, file)
+    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in raw:
+        raise DataError(f"{file} is not UTF-8 text but, maybe, UTF-16: convert it (for instance with iconv)")
+    raw = raw.removeprefix(codecs.BOM_UTF8)
     if input_format == "auto" and Path(file).suffix.lower() == ".txt" and b"\t" in raw.partition(b"\n")[0]:
         raise DataError(
             f"{file} may be a table, as .txt is in training, or plain lines: its first one holds a TAB; give "
             "--input_format table or --input_format text"
         )
-    if _format_of(file, input_format) == JSON_LINES and re.match(rb"\s*\[\s*\{", raw.removeprefix(codecs.BOM_UTF8)):
+    found = _format_of(file, input_format)
+    if input_format == "auto" and found == TEXT and _OBJECT.match(raw):
+        raise DataError(
+            f"{file} may hold JSON objects, or plain lines, as its ending says: give --input_format json_lines or "
+            "--input_format text"
+        )
+    if found == JSON_LINES and re.match(rb"\s*\[\s*\{", raw):
         raise DataError(f"{file} holds a list, needed is an object in each line: jq -c '.[]' makes them")
 
 
@@ -85,11 +94,15 @@ def read_records(file: str, input_format: str, text_key: str) -> Iterator[Number
             auto: by the file's ending, other endings being text; for standard input json_lines.
         text_key: the key of the records of plain lines.
     """
-    input_format = _format_of(file, input_format)
+    given, input_format = input_format, _format_of(file, input_format)
     if input_format == TABLE:
         yield from _read_table(file)
         return
+    begun = False
     for line, raw in _raw_lines(file):
+        if not begun and raw.strip():  # of a pipe, too
+            begun = True
+            _check_beginning("standard input" if file == STANDARD else file, raw, given)
         try:
             text = decode(raw, Path(file), 0).removeprefix("\ufeff" if line == 1 else "")
             if input_format == JSON_LINES and not text.strip():

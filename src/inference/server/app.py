@@ -87,16 +87,19 @@ def create_app(predictor: Predictor, limits: Limits = DEFAULT_LIMITS, hosts: Col
         return JSONResponse({"answers": [name | answer for name, answer in zip(names, answers, strict=True)]})
 
     @app.get("/model")
+    @app.head("/model", include_in_schema=False)
     async def model() -> dict[str, Any]:
         """What is known of the model."""
         return task_info.completed()
 
     @app.get("/health")
+    @app.head("/health", include_in_schema=False)
     async def health() -> dict[str, str | int]:
         """That the server lives, and how many records wait for the model."""
         return {"status": "ok", "waiting": batcher.waiting}
 
     @app.get("/", include_in_schema=False)
+    @app.head("/", include_in_schema=False)
     async def page() -> FileResponse:
         return FileResponse(PAGE / "index.html", headers={"Content-Security-Policy": CONTENT_SECURITY_POLICY})
 
