@@ -51,7 +51,7 @@ logger = logging.getLogger(__name__)
 PROCESSES_PER_CORE = 4
 UNIT_CHARACTERS = 200_000  # about 400 examples of 128 English tokens, times dupe_factor
 PASSES = 100  # over the text; a unit of it waits in memory with all of them
-STATIC_PASSES = 5  # google's dupe_factor
+STATIC_PASSES = 5  # as the TFRecords were made that google's code is compared with; its own default is 40
 UNTIL_KNOWN = {  # what facts did not say before it was needed
     "settings.masking": "static",
     "settings.segment_packing": "cut",
@@ -106,7 +106,12 @@ class CreateDataConfig(Config):
         maximum=PASSES,
     )
     masked_lm_prob: float = option(0.15, "share of tokens that is masked", above=0, below=1)
-    short_seq_prob: float = option(0.1, "share of examples that is made shorter than the maximum", minimum=0, maximum=1)
+    short_seq_prob: float = option(
+        0.1,
+        "share of examples (segment_packing google: of documents) that is made shorter than the maximum",
+        minimum=0,
+        maximum=1,
+    )
     num_workers: int = option(
         0, "processes; 0 for as many as there are cores. The output does not depend on it", minimum=0, maximum=PROCESSES
     )

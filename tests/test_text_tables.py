@@ -103,8 +103,16 @@ def test_old_excel_workbooks(tmp_path):
 def test_truth_values_and_errors_are_the_same_in_old_and_new_workbooks(tmp_path):
     rows = [["text", "label"], ["fine", True], ["#N/A", False]]
     cells = {(row, column): value for row, each in enumerate(rows) for column, value in enumerate(each)}
-    found = rows_of(xls(tmp_path / "a.xls", cells | {(2, 0): bytes([42])}))
-    assert found == rows_of(xlsx(tmp_path / "a.xlsx", rows)) == [(2, ["fine", "true"]), (3, ["#N/A", "false"])]
+    for path in (xls(tmp_path / "a.xls", cells | {(2, 0): bytes([42])}), xlsx(tmp_path / "a.xlsx", rows)):
+        assert rows_of(path, ["label"]) == [(2, ["true"]), (3, ["false"])]
+        with pytest.raises(DataError, match="line 3 has no text or number as 'text'"):
+            rows_of(path)
+
+
+def test_line_breaks_in_cells_are_those_of_the_text(tmp_path):
+    """Excel writes a carriage return as _x000D_."""
+    path = xlsx(tmp_path / "a.xlsx", [["text", "label"], ["good_x000D_\nfilm _x0041_", 1]])
+    assert rows_of(path) == [(2, ["good\r\nfilm _x0041_", "1"])]
 
 
 def test_long_texts_of_csv(tmp_path):
@@ -177,7 +185,9 @@ def test_last_columns_may_be_missing_altogether(tmp_path):
         ("a.csv", 'text,label\n"a"b,1\n', r"line 2 is not CSV: ',' expected after"),
         ("a.csv", "text,label\na\n", r"line 2 has 1 column"),
         ("a.jsonl", '{"text": "a", "label": 1}\n{"text": \n', r"line 2 is not JSON"),
-        ("a.jsonl", '[{"text": "a"}]\n', r"line 1 is not a JSON object"),
+        ("a.jsonl", '["a"]\n', r"line 1 is not a JSON object"),
+        ("a.jsonl", '[{"text": "a"}]\n', r"a\.jsonl holds a list, needed is an object in each line: jq"),
+        ("a.json", '\n[\n  {"text": "a"}\n]\n', r"a\.json holds a list, needed is an object in each line: jq"),
         ("a.jsonl", '{"text": "a", "label": 1}\n{"text": "b"}\n', r"line 2 has no text or number as 'label'"),
         ("a.jsonl", '{"text": ["a"], "label": 1}\n', r"line 1 has no text or number as 'text'"),
         ("a.xlsx", "text\tlabel\n", r"a\.xlsx is not an Excel workbook"),

@@ -14,6 +14,7 @@ import csv
 import io
 import itertools
 import logging
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,10 @@ from model_utils.json_files import parse_json
 from src.utils import read_lines
 
 logger = logging.getLogger(__name__)
+_ESCAPED = re.compile("_x(000[9AD])_")  # TAB, line feed and carriage return in .xlsx
+_LIST = re.compile(r"\s*\[\s*(\{|$)")
 MOST_NAMES = 20  # of columns in an error sentence
+ERROR: list[Any] = []  # the value of a cell whose formula has failed: no text
 LONGEST_FIELD = 2**31 - 1  # characters of CSV; Python allows 131,072 unless it is told otherwise
 Row = list[str | None]  # None: the value is no text, number or truth value
 NumberedRows = Iterator[tuple[int, Row]]
@@ -140,6 +144,8 @@ def _read_json_lines(path: Path) -> NumberedRows:
     for line, text in enumerate(read_lines(path), 1):
         if not text.strip():
             continue
+        if not names and _LIST.match(text):
+            raise DataError(f"{path} holds a list, needed is an object in each line: jq -c '.[]' makes them")
         try:
             values = parse_json(text)
         except ValueError as error:
@@ -165,9 +171,19 @@ def _read_xlsx(path: Path) -> NumberedRows:
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
         sheet = book.worksheets[0]
         sheet.reset_dimensions()  # some writers note fewer cells than there are
-        rows = sheet.iter_rows(values_only=True)
+        rows = sheet.iter_rows()
+
+    def value_of(cell: Any) -> Any:
+        if cell.data_type == "e":
+            return ERROR
+        return _ESCAPED.sub(_unescaped, cell.value) if isinstance(cell.value, str) else cell.value
+
     with contextlib.closing(book):
-        yield from _filled_rows(path, rows)
+        yield from _filled_rows(path, ([value_of(cell) for cell in row] for row in rows))
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    return chr(int(found[1], 16))
 
 
 def _read_xls(path: Path) -> NumberedRows:
@@ -183,7 +199,7 @@ def _read_xls(path: Path) -> NumberedRows:
         if cell.ctype == xlrd.XL_CELL_BOOLEAN:
             return bool(cell.value)
         if cell.ctype == xlrd.XL_CELL_ERROR:
-            return xlrd.error_text_from_code[cell.value]
+            return ERROR
         return xlrd.xldate_as_datetime(cell.value, book.datemode) if cell.ctype == xlrd.XL_CELL_DATE else cell.value
 
     yield from _filled_rows(path, ([value_of(cell) for cell in row] for row in rows))
