@@ -17,11 +17,10 @@ from model_utils.errors import ConfigError
 from model_utils.schema import Config, leaves_of, load_config, option, section, write_config
 from src.albert_config import PRESETS, AlbertConfig, check_memory
 from src.create_pretraining_data import CreateDataConfig
-from src.tasks.classification import ClassifierConfig, ClassifierTask
+from src.tasks.classification import ClassifierConfig
 from src.tasks.finetune_config import FinetuneConfig
-from src.tasks.multiple_choice import RaceConfig, RaceTask
-from src.tasks.question_answering import SquadConfig
-from src.tasks.spec import Task
+from src.tasks.multiple_choice import RaceConfig
+from src.tasks.question_answering import SquadConfig, SquadV2Config
 from src.tasks.token_classification import NerConfig
 from src.training.training_config import PhaseConfig, PretrainConfig, PretrainEvalConfig
 from tests.helpers.commands import COMMANDS
@@ -551,22 +550,42 @@ def test_a_file_to_predict_needs_do_predict(config_class: type[FinetuneConfig], 
 
 
 @pytest.mark.parametrize(
-    ("task", "words"), [(RaceTask, []), (ClassifierTask, ["--task_name", "mrpc"])], ids=["race", "glue"]
+    ("kind", "words"), [(RaceConfig, []), (ClassifierConfig, ["--task_name", "mrpc"])], ids=["race", "glue"]
 )
-def test_the_folder_of_examples_is_needed_where_features_are_not_ready(task: type[Task], words: list[str]) -> None:
-    config_class = RaceConfig if task is RaceTask else ClassifierConfig
+def test_the_folder_of_examples_is_needed_where_features_are_not_ready(kind: type[Config], words: list[str]) -> None:
+    words = [*words, "--save_finetune_checkpoint_path", "run"]
     training = [*words, "--train_data_file_path", "a.mindrecord"]
     ready = [*training, "--eval_data_file_path", "b.mindrecord"]
-    assert task(load_config(config_class, ready), None).kind
+    load_config(kind, ready).check_required()
     for lacking in (words, training, [*ready, "--do_predict", "true"]):
         with pytest.raises(ConfigError, match="--data_dir is needed"):
-            task(load_config(config_class, lacking), None)
+            load_config(kind, lacking).check_required()
 
 
 def test_a_level_of_ready_features_is_refused() -> None:
     words = ["--train_data_file_path", "a.mindrecord", "--do_eval", "false", "--level", "high"]
     with pytest.raises(ConfigError, match="level is high, which means nothing for features that are ready"):
-        RaceTask(load_config(RaceConfig, words), None)
+        load_config(RaceConfig, words)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "sentence"),
+    [
+        (SquadConfig, "--max_seq_length 64", "max_query_length is 64, allowed is at most max_seq_length - 4 .60"),
+        (
+            SquadV2Config,
+            "--end_n_top 900",
+            "the larger of start_n_top and end_n_top is 900, allowed is at most max_seq",
+        ),
+        (RaceConfig, "--max_seq_length 130", "max_qa_length is 128, allowed is at most max_seq_length - 3 .127"),
+        (ClassifierConfig, "--task_name ax", "task_name is ax, which can only be predicted: set do_train and do_eval"),
+    ],
+)
+def test_keys_that_contradict_each_other_are_told_before_any_work(
+    kind: type[Config], words: str, sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        load_config(kind, words.split())
 
 
 @pytest.mark.parametrize("name", ["train.tf_record", "train.tfrecord", "train"])

@@ -192,7 +192,7 @@ def test_baseline_answers_of_v1_are_beginnings(language: str, context: str, answ
 
 def test_a_folder_of_data_means_nothing() -> None:
     with pytest.raises(ConfigError, match="data_dir means nothing here: name train_json_path"):
-        SquadTask(SquadConfig(data_dir="squad"), None)
+        SquadConfig(data_dir="squad")
 
 
 def test_baseline_answers_of_v2_are_none() -> None:

@@ -58,9 +58,8 @@ logger = logging.getLogger(__name__)
 CUSTOM = "custom"
 OWN_FILES = ("task_name", CUSTOM)  # for needs
 MOST_LABELS = 100_000
-CONSTANT = (
-    0.01  # standard deviation of predicted scores, as a share of that of the right ones, which tells nothing apart
-)
+# Standard deviation of predicted scores, as a share of that of the right ones, which tells nothing apart.
+CONSTANT = 0.01
 LABELS = "labels"  # array of label ids or scores beside the rows of a split that has them
 
 
@@ -106,6 +105,16 @@ class ClassifierConfig(FinetuneConfig):
             raise ConfigError("positive_file and negative_file belong together and stand in place of train_file")
         if self.test_file and not self.do_predict:
             raise ConfigError(f"test_file is {self.test_file}, which means nothing while do_predict is false")
+        if self.task_name != CUSTOM and not GLUE_TASKS[self.task_name].dev_splits and (self.do_train or self.do_eval):
+            raise ConfigError(
+                f"task_name is {self.task_name}, which can only be predicted: set do_train and do_eval to false, and "
+                "load_finetune_checkpoint_path to a model of mnli"
+            )
+
+    def check_required(self) -> None:
+        super().check_required()
+        if self.task_name != CUSTOM and self.reads_examples and not self.data_dir:
+            raise ConfigError("--data_dir is needed: the folder with the files of the GLUE task")
 
 
 class ClassifierTask(Task):
@@ -277,13 +286,6 @@ class GlueExamples:
     def __init__(self, config: ClassifierConfig) -> None:
         self.config = config
         task = GLUE_TASKS[config.task_name]
-        if config.reads_examples and not config.data_dir:
-            raise ConfigError("--data_dir is needed: the folder with the files of the GLUE task")
-        if not task.dev_splits and (config.do_train or config.do_eval):
-            raise ConfigError(
-                f"task_name is {config.task_name}, which can only be predicted: set do_train and do_eval to false, and "
-                "load_finetune_checkpoint_path to a model of mnli"
-            )
         self.dev_splits, self.test_splits = task.dev_splits or ("dev",), task.test_splits
         self.columns = task.columns
 

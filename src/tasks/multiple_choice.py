@@ -49,6 +49,23 @@ class RaceConfig(FinetuneConfig):
     level: str = option("all", "examinations to train and evaluate on", choices=("middle", "high", "all"))
     max_qa_length: int = option(128, "tokens of question and choice together", minimum=1, maximum=LENGTH)
 
+    def validate(self) -> None:
+        super().validate()
+        if not self.reads_examples and self.level != "all":
+            raise ConfigError(
+                f"level is {self.level}, which means nothing for features that are ready: leave it at all"
+            )
+        if self.max_qa_length + 3 > self.max_seq_length:
+            raise ConfigError(
+                f"max_qa_length is {self.max_qa_length}, allowed is at most max_seq_length - 3 "
+                f"({self.max_seq_length - 3})"
+            )
+
+    def check_required(self) -> None:
+        super().check_required()
+        if self.reads_examples and not self.data_dir:
+            raise ConfigError("--data_dir is needed: the folder RACE with train, dev and test")
+
 
 class RaceTask(Task):
     """RACE. The best checkpoint is chosen on dev; test is evaluated once, by do_predict."""
@@ -58,17 +75,6 @@ class RaceTask(Task):
 
     def __init__(self, config: RaceConfig, tokenizer: FullTokenizer, known: TaskInfo | None = None) -> None:
         super().__init__(config, tokenizer, known)
-        if config.reads_examples and not config.data_dir:
-            raise ConfigError("--data_dir is needed: the folder RACE with train, dev and test")
-        if not config.reads_examples and config.level != "all":
-            raise ConfigError(
-                f"level is {config.level}, which means nothing for features that are ready: leave it at all"
-            )
-        if config.max_qa_length + 3 > config.max_seq_length:
-            raise ConfigError(
-                f"max_qa_length is {config.max_qa_length}, allowed is at most max_seq_length - 3 "
-                f"({config.max_seq_length - 3})"
-            )
         self.spec = MULTIPLE_CHOICE
         self.task_info = ChoiceInfo(
             task=self.spec.name, max_seq_length=config.max_seq_length, max_qa_length=config.max_qa_length

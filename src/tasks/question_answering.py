@@ -67,6 +67,16 @@ class SquadConfig(FinetuneConfig):
     max_answer_length: int = option(30, "tokens of an answer", minimum=1, maximum=LENGTH)
     n_best_size: int = option(20, "answers kept for each question", minimum=1, maximum=BEAM)
 
+    def validate(self) -> None:
+        super().validate()
+        if self.data_dir:
+            raise ConfigError("data_dir means nothing here: name train_json_path, eval_json_path, predict_json_path")
+        if self.max_query_length + 4 > self.max_seq_length:
+            raise ConfigError(
+                f"max_query_length is {self.max_query_length}, allowed is at most max_seq_length - 4 "
+                f"({self.max_seq_length - 4})"
+            )
+
 
 class SquadV2Config(SquadConfig):
     """Answer questions with a span of the text, or with none (SQuAD v2.0): python run_squad_v2.py."""
@@ -75,6 +85,14 @@ class SquadV2Config(SquadConfig):
 
     start_n_top: int = option(5, "starts that the search goes on with", minimum=1, maximum=BEAM)
     end_n_top: int = option(5, "ends looked at for each start", minimum=1, maximum=BEAM)
+
+    def validate(self) -> None:
+        super().validate()
+        if (tokens := max(self.start_n_top, self.end_n_top)) > self.max_seq_length:
+            raise ConfigError(
+                f"the larger of start_n_top and end_n_top is {tokens}, allowed is at most max_seq_length "
+                f"({self.max_seq_length})"
+            )
 
 
 class SquadTask(Task):
@@ -87,21 +105,9 @@ class SquadTask(Task):
 
     def __init__(self, config: SquadConfig, tokenizer: FullTokenizer, known: TaskInfo | None = None) -> None:
         super().__init__(config, tokenizer, known)
-        if config.data_dir:
-            raise ConfigError("data_dir means nothing here: name train_json_path, eval_json_path, predict_json_path")
         self.spec = SQUAD_V2 if self.version_2 else SQUAD_V1
-        if config.max_query_length + 4 > config.max_seq_length:
-            raise ConfigError(
-                f"max_query_length is {config.max_query_length}, allowed is at most max_seq_length - 4 "
-                f"({config.max_seq_length - 4})"
-            )
         kept = (*self.spec.info.settings() - {THRESHOLD}, "language")
         self.task_info = self.spec.info(task=self.spec.name, **{key: getattr(config, key) for key in kept})
-        if (tokens := self.task_info.shortest_row) > config.max_seq_length:
-            raise ConfigError(
-                f"the larger of start_n_top and end_n_top is {tokens}, allowed is at most max_seq_length "
-                f"({config.max_seq_length})"
-            )
 
     def split(self, name: str) -> SquadSplit:
         config = self.config
