@@ -4,7 +4,6 @@ from pathlib import Path
 
 from model_utils.config import run_main
 from model_utils.device import setup_device
-from model_utils.errors import ConfigError
 from src.inference.deploy_config import PredictConfig
 from src.inference.exported_model import MINDIR_SUFFIX, load_exported, read_key
 from src.inference.file_answers import answer_records, dry_run
@@ -33,8 +32,6 @@ def main(config: PredictConfig) -> int:
     )
     predictor = load_predictor(config)
     task = predictor.task_info.task
-    if config.top_k != PredictConfig().top_k and task != "fill_mask":
-        raise ConfigError(f"top_k is {config.top_k}, but the model's task is {task}, not fill_mask")
     if config.serve:
         serve(predictor, *address, allowed_hosts=hosts)
         return 0

@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.commands import WITHOUT_PEERS, need_libraries
 from benchmarks.contest import ContestConfig, conclude, facts_of, hold
-from benchmarks.pretraining import OWN_KEYS, SEED, described_software, gpu_memory, random_batch
+from benchmarks.pretraining import SEED, described_software, gpu_memory, random_batch
 from benchmarks.torch_device import TorchDevice
 from model_utils import native_code
 from model_utils.config import run_main
@@ -21,7 +21,7 @@ from model_utils.cpu_threads import threads
 from model_utils.device import setup_device
 from model_utils.errors import ConfigError
 from model_utils.schema import option
-from src.albert_config import AlbertConfig
+from src.albert_config import OWN_KEYS, AlbertConfig
 from src.conversion.weight_names import hugging_face_names
 from src.data.packing import Packing
 from src.training.flops import forward_flops

@@ -15,14 +15,13 @@ import numpy as np
 from benchmarks.commands import WITHOUT_PEERS, need_libraries
 from benchmarks.torch_device import TorchDevice
 from model_utils.device import Device, nvidia_gpus, setup_device
-from src.albert_config import RUN_KEYS, AlbertConfig
+from src.albert_config import OWN_KEYS, AlbertConfig
 from src.conversion.weight_names import TIED_COPIES, hugging_face_names
 
 LEARNING_RATE, WEIGHT_DECAY, BETAS, EPSILON, CLIP_NORM = 1e-4, 0.01, (0.9, 0.999), 1e-6, 1.0
 WITHOUT_DECAY = ("gamma", "beta", "bias")
 SEED = 1
 WAYS = ("eager", "compile", "checkpointing")  # of transformers
-OWN_KEYS = RUN_KEYS | {"share_parameters", "use_relative_positions", "max_relative_position"}
 
 
 def predictions_of(length: int) -> int:

@@ -33,6 +33,7 @@ from src.data.corpus import expand_glob
 from src.data.feature_files import open_records
 from src.data.pretraining_examples import SPECIAL_TOKENS, TASK
 from src.train_vocabulary import TrainVocabularyConfig
+from src.training.run_log import OWN_UNIGRAM
 from src.training.training_config import PretrainConfig, PretrainEvalConfig
 
 logger = logging.getLogger(__name__)
@@ -48,7 +49,6 @@ HELD_OUT = CreateDataConfig(
 LONG = 1_000_000  # updates, of a run of which few are made
 TO_COME = "to come"  # a path that is named by the digest of the other settings
 EVAL_BATCH = 64
-UNIGRAM = "own unigram"  # of pretrain_eval's baselines
 COLUMNS = {  # of the table: heading and format of each figure
     "updates": ("updates", ",.0f"),
     "tokens": ("tokens", ",.0f"),
@@ -181,7 +181,7 @@ def figures_of(training: PretrainConfig) -> dict[str, float]:
     epochs = {phases[record.get("phase", 1) - 1].data_dir: record["epoch"] for record in log}  # the last of each folder
     tokens = sum(passes * tokens_of(Path(folder)) for folder, passes in epochs.items())
     loss, baselines = results["hidden_mlm_loss"], results["baselines"]
-    unigram = baselines["hidden_mlm_loss"][UNIGRAM]
+    unigram = baselines["hidden_mlm_loss"][OWN_UNIGRAM]
     return {
         "updates": log[-1]["step"],
         "tokens": tokens,
@@ -189,7 +189,7 @@ def figures_of(training: PretrainConfig) -> dict[str, float]:
         "unigram": unigram,
         "below_unigram": unigram - loss,
         "hidden_nats_per_character": results["hidden_nats_per_character"],
-        "unigram_per_character": baselines["hidden_nats_per_character"][UNIGRAM],
+        "unigram_per_character": baselines["hidden_nats_per_character"][OWN_UNIGRAM],
         "hidden_mlm_accuracy": results["hidden_mlm_accuracy"],
         "sop_accuracy": results["sop_accuracy"],
     }

@@ -4,6 +4,7 @@ The entry scripts print them without a traceback and exit with code 2 (model_uti
 """
 
 import reprlib
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -29,6 +30,11 @@ class DeviceError(UserError, RuntimeError):
 
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 2, 80, 80
+
+
+def first_few(items: Sequence[str], most: int = 3) -> str:
+    """The first items, as a sentence shows them where there may be many."""
+    return ", ".join(items[:most]) + (", ..." if len(items) > most else "")
 
 
 def shorten(value: Any) -> str:

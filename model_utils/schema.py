@@ -69,7 +69,7 @@ def option(
         required: the entry scripts refuse to start while it is empty (Config.check_required).
         on_resume: what an unfinished run that goes on must find here: SAME, where an update or the choice of the best
             checkpoint depends on it; SAME_PLACE for a path, which may be spelt in another way; ANY where neither does,
-            or where the run compares what the key comes to (src/training/trainer.py).
+            or where the run compares what the key comes to (src/training/run_plan.py).
     """
     extra: Any = {"choices": tuple(choices), "needs": needs, "required": required, "on_resume": on_resume}
     return Field(

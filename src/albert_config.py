@@ -19,6 +19,7 @@ WIDTH = 65_536  # of a layer, at most
 COMPUTE_TYPES = ("float32", "float16", "bfloat16")
 CONFIG_FILES = ("albert_config.json", "config.json")  # the name google and this project use; Hugging Face's
 RUN_KEYS = {"compute_type", "recompute"}
+OWN_KEYS = RUN_KEYS | {"share_parameters", "use_relative_positions", "max_relative_position"}  # not in transformers
 # What a trained network computes does not depend on these.
 TRAINING_KEYS = {"hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout_prob", "initializer_range"}
 AUTO = "auto"

@@ -2,7 +2,7 @@
 
 Text files -> documents (src/data/corpus.py) -> units of a fixed size -> worker processes: sentences, token ids, pairs
 of segments (src/data/pretraining_instances.py), masked or not (src/data/pretraining_examples.py), rows -> feature files
-(src/data/feature_files.py), in the order of the text. A unit's random numbers depend on random_seed and its number
+(src/data/record_writer.py), in the order of the text. A unit's random numbers depend on random_seed and its number
 alone, so the number of processes changes nothing. Memory holds a few units, whatever the size of the corpus.
 """
 

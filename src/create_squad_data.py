@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from model_utils.errors import DataError, shorten
+from model_utils.errors import DataError, first_few, shorten
 from src.create_finetune_data import text_facts, token_columns
 from src.data.feature_cache import TRAIN, Features
 from src.data.feature_files import Column, Ragged
@@ -28,7 +28,6 @@ from src.utils import read_json_text
 
 logger = logging.getLogger(__name__)
 _TARGETS = ("start_positions", "end_positions", "is_impossible")
-_SHOWN = 3  # of the answers that are left out
 _KINDS = {str: "a text", list: "a list", dict: "an object", int: "a whole number", bool: "true or false"}
 
 
@@ -340,11 +339,11 @@ def _positions(answer: tuple[int, int] | None, first: int, count: int, place: in
 
 def _describe(left_out: Sequence[SquadQuestion], total: int) -> str:
     shown = []
-    for question in left_out[:_SHOWN]:
+    for question in left_out:
         answer = question.answers[0]
         there = question.context[max(0, answer.start) : max(0, answer.start + len(answer.text))]
         shown.append(f"{question.id} ({answer.text!r} at {answer.start}, where {there!r} stands)")
     return (
         f"{left_out[0].source}: {len(left_out):,} of {total:,} questions have an answer that does not lie where "
-        f"answer_start says and are left out: {', '.join(shown)}{', ...' if len(left_out) > _SHOWN else ''}"
+        f"answer_start says and are left out: {first_few(shown)}"
     )

@@ -170,7 +170,7 @@ def train_wordpiece(read: Reader, config: TrainVocabularyConfig, exact: bool = T
         read: gives the sentences of the text, each time anew.
         exact: False takes fewer entries where the text gives no more.
     """
-    specials = [WORDPIECE_SPECIALS[name] for name in ("pad", "unk", "cls", "sep", "mask")]
+    specials = list(WORDPIECE_SPECIALS.values())
     alphabet, inner = _choose_alphabet(read(), config, config.vocab_size - len(specials))
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=WORDPIECE_SPECIALS["unk"]))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()

@@ -39,8 +39,11 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
 
 
 def test_the_map_has_every_module() -> None:
-    mapped = re.findall(r"^    ([\w/]+\.py) ", (ROOT / "docs/architecture.md").read_text("utf-8"), re.MULTILINE)
-    modules = [file.name for file in [*MODULES, *ROOT.glob("*.py")] if file.name != "__init__.py"]
+    mapped = re.findall(
+        r"^    ([\w/]+\.(?:py|h|cc)) ", (ROOT / "docs/architecture.md").read_text("utf-8"), re.MULTILINE
+    )
+    files = [*MODULES, *ROOT.glob("*.py"), *ROOT.glob("src/native/*.*")]
+    modules = [file.name for file in files if file.name != "__init__.py"]
     assert sorted(name.rpartition("/")[2] for name in mapped) == sorted(modules)
 
 

@@ -10,7 +10,7 @@ from safetensors.numpy import save
 from model_utils.errors import CheckpointError, ConfigError, DataError
 from model_utils.files import new_folder, write_json
 from model_utils.json_files import Schema, matching, read_json
-from src.albert_config import RUN_KEYS, AlbertConfig, check_memory
+from src.albert_config import OWN_KEYS, AlbertConfig, check_memory
 from src.albert_model import has_initial_pooler
 from src.checkpoint_files import Checkpoint
 from src.conversion.checks import account, check_weights, settle_task
@@ -35,7 +35,6 @@ POSITION_IDS = "albert.embeddings.position_ids"  # 0, 1, 2, ...: a constant that
 REBUILT = (None, "AlbertTokenizer", "AlbertTokenizerFast", "BertTokenizer", "BertTokenizerFast")
 ALWAYS = ("keep_accents", "remove_space", "tokenize_chinese_chars")  # the tokenization here has them in one way
 WITHOUT_POOLER = ("AlbertForMaskedLM", "AlbertForQuestionAnswering", "AlbertForTokenClassification")
-NEITHER_HERE_NOR_THERE = ("share_parameters", "use_relative_positions", "max_relative_position")
 # The class of transformers for each task of a fine-tuned model; SQuAD v2's beam search has none.
 ARCHITECTURES = {name: head.hugging_face for name in FINE_TUNED if (head := TASKS[name].head).hugging_face}
 HEAD_NAMES = dict.fromkeys(
@@ -161,7 +160,7 @@ def write_hugging_face(model: ModelFolder, path: Path) -> None:
         values = {name: value for name, value in values.items() if not name.startswith("albert.pooler.")}
     if architecture == "AlbertModel":
         values = {name.removeprefix(BACKBONE): value for name, value in values.items()}
-    sizes = {key: value for key, value in config.to_dict().items() if key not in {*RUN_KEYS, *NEITHER_HERE_NOR_THERE}}
+    sizes = {key: value for key, value in config.to_dict().items() if key not in OWN_KEYS}
     described = {"architectures": [architecture], "model_type": "albert", "dtype": "float32", **sizes}
     described["num_hidden_groups"] = groups
     if tokenizer := model.tokenizer:

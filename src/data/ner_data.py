@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from model_utils.errors import DataError, shorten
+from model_utils.errors import DataError, first_few, shorten
 from src.create_finetune_data import text_facts, token_columns
 from src.create_squad_data import best_windows
 from src.data.entities import OUTSIDE, is_tag
@@ -28,7 +28,6 @@ logger = logging.getLogger(__name__)
 FORMATS = ("columns", "lines", "names")
 _TEXT_TABLES = tuple(suffix for suffix in SUFFIXES if suffix not in (".txt", ".tsv"))  # these may be columns
 _DOCUMENT = "-DOCSTART-"
-_SHOWN = 3  # of the names that have no tags, in a message
 _IDEOGRAPH = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _LETTER = rf"(?:(?![{_IDEOGRAPH}])[\w\u0300-\u036f])"
 _CHARACTER = re.compile(r"\S")
@@ -211,17 +210,13 @@ def _read_names(path: Path, columns: EntityColumns, labelled: bool) -> list[Sent
             sentences.append(Sentence(tuple(words), tuple(tags) if known else None, path, line))
     if missing:
         so = "which are left out" if needed else "so that the file counts as one without entities"
-        logger.info(f"{path.name}: {len(missing):,} names do not occur in their texts, {so}: {_first_of(missing)}")
+        logger.info(f"{path.name}: {len(missing):,} names do not occur in their texts, {so}: {first_few(missing)}")
     if hidden:
         logger.info(
             f"{path.name}: {len(hidden):,} names occur only where a longer or an earlier one has the words' tags, and "
-            f"have none: {_first_of(hidden)}"
+            f"have none: {first_few(hidden)}"
         )
     return sentences
-
-
-def _first_of(places: Sequence[str]) -> str:
-    return ", ".join(places[:_SHOWN]) + (", ..." if len(places) > _SHOWN else "")
 
 
 def tag_names_in(words: Sequence[str], names: Sequence[str], label: str) -> tuple[list[str], list[str], list[str]]:

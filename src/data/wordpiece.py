@@ -86,8 +86,11 @@ class WordPiece:
         tokens: list[str] = []
         offsets: list[Offset] = []
         for word in TrackedText.of(text).translate(_CLEANED).split():
-            normalized = word.lower().decompose().translate(_SPLIT_WITHOUT_MARKS)
-            for part in (normalized if self.do_lower_case else word.translate(_SPLIT)).split():
+            if self.do_lower_case:
+                parts = word.lower().decompose().translate(_SPLIT_WITHOUT_MARKS).split()
+            else:
+                parts = word.translate(_SPLIT).split()
+            for part in parts:
                 for token, start, end in self._match(part.text):
                     first, last = part.original_span(start, end)
                     while self.do_lower_case and last < len(text) and unicodedata.category(text[last]) == "Mn":

@@ -83,7 +83,7 @@ class PredictConfig(LayersConfig):
     compute_type: str = option(
         "float32", "type of the matrix products; bfloat16: faster, on CPUs that multiply it", choices=ANSWERS_IN
     )
-    top_k: int = option(5, "tokens for each mask, where masks are filled in", minimum=1, maximum=1000)
+    top_k: int | None = option(None, "fill_mask: tokens for each mask; not set: 5", minimum=1, maximum=1000)
     null_threshold: float | None = NULL_THRESHOLD
     embeddings: bool = option(False, "answer with the encoder's pooled output, whatever the weights were trained for")
     vocab_file_path: str = option("", "WordPiece vocabulary, if none lies beside the checkpoint")

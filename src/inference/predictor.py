@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor
 
-from model_utils.errors import DataError
+from model_utils.errors import ConfigError, DataError
 from src.albert_config import AlbertConfig
 from src.data.feature_cache import Features
 from src.data.length_buckets import power_of_two
@@ -34,12 +34,12 @@ class Predictor:
         network: a PackedNetwork, AnsweringNetwork or ExportedNetwork.
         batch_tokens: that the network takes at once, padding included, at least one row of them; 0: what is fast and
             keeps its memory within bounds (src.training.network_outputs.rows_in_memory).
-        top_k: tokens for each mask, where masks are filled in.
+        top_k: tokens for each mask, where masks are filled in; None: as MaskAnswerer has it.
         text_columns: keys of the first and the second text in records (src/tasks/answerer.py); empty: as in training.
         null_threshold: probability of no answer above which there is none, of SQuAD v2.0; None: task_info's.
 
     Raises:
-        ConfigError: the task has no such text, or no threshold.
+        ConfigError: the task has no such text, no masks, or no threshold.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Predictor:
         network: Any,
         architecture: AlbertConfig,
         batch_tokens: int = 0,
-        top_k: int = 5,
+        top_k: int | None = None,
         text_columns: tuple[str, str] = ("", ""),
         null_threshold: float | None = None,
     ) -> None:
@@ -58,7 +58,9 @@ class Predictor:
         self.network, self.architecture = network, architecture
         self._spec = TASKS[task_info.task]
         self._answerer = self._spec.answerer(task_info, tokenizer, text_columns)
-        if isinstance(self._answerer, MaskAnswerer):
+        if top_k is not None:
+            if not isinstance(self._answerer, MaskAnswerer):
+                raise ConfigError(f"top_k is {top_k}, but the model's task is {task_info.task}, not fill_mask")
             self._answerer.top_k = top_k
         make = PackedBatches if isinstance(network, PackedNetwork) else PaddedBatches
         self._batches = make(network, architecture, task_info, self._spec.texts_per_row, batch_tokens)

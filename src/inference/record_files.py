@@ -23,6 +23,7 @@ from model_utils.config import check_not_home
 from model_utils.errors import ConfigError, DataError
 from model_utils.files import check_writable, open_atomically, open_file
 from model_utils.json_files import UnwritableError, parse_json
+from model_utils.messages import silence
 from src.data.text_tables import Table, read_table
 from src.utils import check_unpacked, decode
 
@@ -231,7 +232,7 @@ def write_records(file: str) -> Iterator[Callable[[dict[str, Any]], object]]:
                 yield writer(stream)
     except OSError as error:
         if file == STANDARD:  # or else Python tries once more when it ends
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            silence(sys.stdout)
         place = "standard output" if file == STANDARD else file
         raise DataError(f"{place} cannot be written: {error.strerror}") from error
 

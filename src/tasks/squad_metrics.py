@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
+from model_utils.errors import first_few
 from src.create_squad_data import SquadQuestion
 
 Score = Callable[[str, str], float]  # of a prediction and an answer, 0 to 1
@@ -24,7 +25,6 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_CMRC_PUNCTUATION = str.maketrans("", "", "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
 _CHINESE = re.compile("([\u4e00-\u9fa5])")
-_SHOWN = 3  # of the questions without a prediction
 
 
 def score_answers(
@@ -116,8 +116,8 @@ def midway(threshold: float, probabilities: Iterable[float]) -> float:
 def _report_missing(questions: Sequence[SquadQuestion], predictions: Mapping[str, str]) -> None:
     missing = [question.id for question in questions if question.id not in predictions]
     if missing:
-        shown = ", ".join(missing[:_SHOWN]) + (", ..." if len(missing) > _SHOWN else "")
-        logger.info(f"{len(missing):,} of {len(questions):,} questions have no prediction and count as wrong: {shown}")
+        count = f"{len(missing):,} of {len(questions):,} questions"
+        logger.info(f"{count} have no prediction and count as wrong: {first_few(missing)}")
 
 
 def _best(predictions: Mapping[str, str], answers: Mapping[str, Sequence[str]], score: Score) -> dict[str, float]:

@@ -17,9 +17,9 @@ from src.data.pretraining_data import PretrainingData, vocabulary_facts
 from src.model_folder import TOKENIZER_FILE, load_tokenizer
 from src.tokenization import FullTokenizer
 from src.training.evaluation import Evaluation
-from src.training.pretraining_evaluation import OWN_UNIGRAM, AnswerCounts, HeldOut, baselines, count_answers, evaluate
+from src.training.pretraining_evaluation import AnswerCounts, HeldOut, baselines, count_answers, evaluate
 from src.training.ranks import Ranks
-from src.training.run_log import Baselines
+from src.training.run_log import OWN_UNIGRAM, Baselines
 from src.training.training_config import PretrainConfig, PretrainEvalConfig
 
 logger = logging.getLogger(__name__)

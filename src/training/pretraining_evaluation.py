@@ -21,9 +21,8 @@ from model_utils.errors import DataError
 from src.albert_for_pre_training import PreTrainingEvaluation
 from src.tokenization import FullTokenizer
 from src.training.ranks import ALONE, Ranks
-from src.training.run_log import UNIGRAM, Baselines
+from src.training.run_log import OWN_UNIGRAM, UNIGRAM, Baselines
 
-OWN_UNIGRAM = "own unigram"
 PER_CHARACTER = "hidden_nats_per_character"
 
 

@@ -1,7 +1,7 @@
 """A run's folder: one configuration, one live process, resumed until finished.
 
 config.yaml        the merged configuration; written when work starts, compared when the command is given again
-albert-<step>.ckpt the whole state (src/training/checkpoint.py), with albert_config.json and the vocabulary beside it
+albert-<step>.ckpt the whole state (src/checkpoint_files.py), with albert_config.json and the vocabulary beside it
 train_log.jsonl, curves.png, tensorboard/   the log (src/training/run_log.py)
 train_results.json written last: its presence means that the run is finished
 .lock              held by the live process; the system releases it when the process ends, however it ends
@@ -21,6 +21,7 @@ from model_utils.files import write_json
 from model_utils.schema import Config, load_config, write_config
 from src.checkpoint_files import list_checkpoints
 from src.model_folder import ModelFolder
+from src.training.run_log import LOG_FILE
 
 CONFIG_FILE = "config.yaml"
 RESULTS_FILE = "train_results.json"
@@ -120,7 +121,7 @@ def check_run_folder(path: Path, config: Config) -> None:
         return
     file = path / CONFIG_FILE
     if not file.exists():
-        if list_checkpoints(path) or (path / "train_log.jsonl").exists():
+        if list_checkpoints(path) or (path / LOG_FILE).exists():
             raise CheckpointError(
                 f"{path} holds checkpoints or a log but no {CONFIG_FILE}: they are not of a run that could be resumed; "
                 "choose an empty folder, and name this one in load_checkpoint_path to start from its weights"

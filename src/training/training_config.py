@@ -6,6 +6,7 @@ from model_utils.config import DEVICES, EPOCHS, LOSS_SCALE, MICRO_BATCHES, MINUT
 from model_utils.errors import ConfigError
 from model_utils.schema import ANY, SAME_PLACE, Config, option, section, sections
 from src.albert_config import COMPUTE_TYPES, PRESETS, AlbertConfig, AlbertOverrides, resolve_albert_config
+from src.data.masking import NGRAM
 
 SCALED = ("enable_lossscale", True)  # for needs, as the two below
 DYNAMIC = ("loss_scale_mode", "dynamic")
@@ -244,7 +245,9 @@ class PhaseConfig(Config):
     masked_lm_prob: float | None = option(
         None, "share of tokens that is masked, where the data was made with masking dynamic", above=0, below=1
     )
-    ngram: int | None = option(None, "longest n-gram of words that is masked as one, likewise", minimum=1, maximum=100)
+    ngram: int | None = option(
+        None, "longest n-gram of words that is masked as one, likewise", minimum=1, maximum=NGRAM
+    )
 
 
 class PretrainConfig(TrainingConfig):

@@ -53,7 +53,7 @@ SCRIPTS: dict[str, tuple[tuple[str, ...], Callable[[Record], Record]]] = {
     "classification": (("bad", "good"), classify),
     "regression": ((), lambda record: {"score": float(len(record["text_a"]))}),
     "multiple_choice": (
-        tuple("ABCD"),
+        (),
         lambda record: {"answer": "C", "probabilities": {"A": 0.1, "B": 0.1, "C": 0.7, "D": 0.1}},
     ),
     "squad_v1": ((), lambda record: find_span(record) | {"no_answer_probability": None}),

@@ -119,7 +119,7 @@ function showResult(record, answer, taskInfo) {
 async function start() {
   const taskInfo = await fetchJson("model");
   const { fields, examples } = taskOf(taskInfo);
-  const optionCount = taskInfo.labels?.length || 4;
+  const optionCount = 4;
 
   document.documentElement.lang = language;
   document.title = $("title").textContent = texts.titles[taskInfo.task];

@@ -63,7 +63,7 @@ function questionAnswering(record, answer) {
 }
 
 function entityHues(taskInfo, entities) {
-  const names = (taskInfo.labels ?? []).map((label) => label.replace(/^[BIES]-/, "")).filter((label) => label !== "O");
+  const names = (taskInfo.labels ?? []).map((label) => label.replace(/^[BIMLESU]-/, "")).filter((label) => label !== "O");
   const all = [...new Set([...names, ...entities.map((entity) => entity.label)])];
   return new Map(all.map((label, index) => [label, Math.round(205 + index * 137.5) % 360])); // golden angle: far apart
 }
