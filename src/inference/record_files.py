@@ -68,6 +68,8 @@ def check_input(file: str, input_format: str) -> None:
 
 def _check_beginning(file: str, raw: bytes, input_format: str) -> None:
     """Raise DataError for a file of which no line, or not every line, would be a record, or a part of one."""
+    found = _format_of(file, input_format)
+    file = "standard input" if file == STANDARD else file
     check_unpacked(raw, file)
     if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in raw:
         raise DataError(f"{file} is not UTF-8 text but, maybe, UTF-16: convert it (for instance with iconv)")
@@ -77,7 +79,6 @@ def _check_beginning(file: str, raw: bytes, input_format: str) -> None:
             f"{file} may be a table, as .txt is in training, or plain lines: its first one holds a TAB; give "
             "--input_format table or --input_format text"
         )
-    found = _format_of(file, input_format)
     if input_format == "auto" and found == TEXT and _OBJECT.match(raw):
         raise DataError(
             f"{file} may hold JSON objects, or plain lines, as its ending says: give --input_format json_lines or "
@@ -103,7 +104,7 @@ def read_records(file: str, input_format: str, text_key: str) -> Iterator[Number
     for line, raw in _raw_lines(file):
         if not begun and raw.strip():  # of a pipe, too
             begun = True
-            _check_beginning("standard input" if file == STANDARD else file, raw, given)
+            _check_beginning(file, raw, given)
         try:
             text = decode(raw, Path(file), 0).removeprefix("\ufeff" if line == 1 else "")
             if input_format == JSON_LINES and not text.strip():
