@@ -9,9 +9,9 @@ import pytest
 
 import run_classifier
 from model_utils.schema import load_config
-from src.create_finetune_data import ReadySplit
 from src.data.feature_files import Ragged
 from src.data.ner_data import NerSplit, Sentence
+from src.data.ready_features import ReadySplit
 from src.tasks.classification import ClassifierConfig, ClassifierTask
 from src.tasks.finetuning import describe_collapse
 from src.tasks.multiple_choice import RaceConfig, RaceTask

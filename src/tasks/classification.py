@@ -19,7 +19,6 @@ from src.assessment_method import METHODS, assess
 from src.create_finetune_data import (
     ClassificationSplit,
     Example,
-    ReadySplit,
     TextColumns,
     encode_pairs,
     find_labels,
@@ -33,6 +32,7 @@ from src.create_finetune_data import (
 )
 from src.data.feature_cache import TRAIN, Features, Split
 from src.data.feature_files import RecordSet, facts_of, read_facts
+from src.data.ready_features import ReadySplit
 from src.data.text_tables import read_table
 from src.finetune_eval_model import SequenceClassificationScores
 from src.tasks.answerer import Answer, Answerer, Outputs, Probability, Record, likeliest_name

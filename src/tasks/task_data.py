@@ -10,7 +10,6 @@ import numpy as np
 
 from model_utils.errors import ConfigError
 from src.albert_networks import ScoresNetwork
-from src.create_finetune_data import ReadySplit
 from src.data.batches import FeatureDataset, Loading
 from src.data.feature_cache import TRAIN, Features, cached_features
 from src.data.feature_files import RecordSet, open_records
@@ -22,6 +21,7 @@ from src.data.length_buckets import (
     paying_boundaries,
 )
 from src.data.packing import SIZE_STEP, Packing
+from src.data.ready_features import ReadySplit
 from src.data.vocabulary_fit import LetterTable, VocabularyFit
 from src.layer_form import on_cpu
 from src.tasks.finetune_config import FinetuneConfig, is_tfrecord

@@ -26,6 +26,11 @@ def ragged_columns(lengths: list[int]) -> dict[str, Ragged]:
     }
 
 
+def split_rows(ragged: Ragged) -> list[list[int]]:
+    """The values of each row."""
+    return [row.tolist() for row in np.split(ragged.values, np.cumsum(ragged.counts)[:-1])]
+
+
 def row_dicts(lengths: list[int]) -> list[dict[str, np.ndarray]]:
     columns = ragged_columns(lengths)
     parts = {name: np.split(column.values, np.cumsum(column.counts)[:-1]) for name, column in columns.items()}
