@@ -3,12 +3,13 @@
 from pathlib import Path
 
 from model_utils.errors import DataError
-from src.data.batches import PRETRAIN_WEIGHTS, FeatureDataset, Loading, TFRecordDataset
+from src.data.batches import FeatureDataset, Loading
 from src.data.dynamic_masks import DynamicMaskDataset
 from src.data.feature_files import open_records
 from src.data.masking import MaskingOverrides
 from src.data.pretraining_data import PretrainingData
-from src.data.pretraining_examples import TASK, TOKENS
+from src.data.pretraining_examples import PRETRAIN_WEIGHTS, TASK, TOKENS
+from src.data.tfrecord_batches import TFRecordDataset
 from src.data.tfrecords import check_tfrecord, find_schema, find_tfrecords
 
 _NO_OVERRIDES = MaskingOverrides()

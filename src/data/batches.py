@@ -1,29 +1,23 @@
 """Feature files -> batches of numpy arrays, in an order that depends on nothing but the seed and the epoch.
 
 `FeatureDataset` knows no task: columns, widths and padding come from the facts beside the files
-(src/data/feature_files.py). google's TFRecords give the same batches. Shape letters: B (batch_size), L (tokens, padding
-included), P (predictions).
+(src/data/feature_files.py). Shape letters: B (batch_size), L (tokens, padding included), P (predictions).
 """
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import mindspore.dataset as ds
 import numpy as np
 
 from model_utils.errors import DataError
-from src.data.feature_files import Column, RecordSet, mindspore_reason, sha256_of
+from src.data.feature_files import Column, RecordSet, mindspore_reason
 from src.data.packing import PACKED_COLUMNS, Packing, deal_rows
-from src.data.pretraining_examples import TASK, columns
 
 SEQUENCE_WEIGHTS = "sequence_weights"
 ROW_NUMBERS = "row_numbers"
-SHUFFLE_BUFFER = 20_000  # rows; TFRecords cannot be read in any order
-
-PRETRAIN_WEIGHTS = ("masked_lm_weights",)
 
 Batch = dict[str, np.ndarray]
 
@@ -65,6 +59,14 @@ class Loading:
     def batches(self, rows: int) -> int:
         """Batches of each rank in an epoch."""
         return -(-rows // self.rows_at_once) if self.evaluation else rows // self.rows_at_once
+
+    def rows_before(self, epoch: int, rows: int) -> int:
+        """Number of the row that an epoch begins with where rows are not shuffled.
+
+        Training goes through them in a circle, as google's does: what an epoch leaves out because it fills no batch
+        comes first in the next one.
+        """
+        return 0 if self.evaluation else epoch * self.batches(rows) * self.rows_at_once % rows
 
     def random(self, epoch: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, epoch])
@@ -176,7 +178,7 @@ class FeatureDataset:
         if random:
             order = random.permutation(self.num_rows)
         else:
-            order = np.roll(np.arange(self.num_rows), -rows_before(epoch, self))
+            order = np.roll(np.arange(self.num_rows), -loading.rows_before(epoch, self.num_rows))
         drop = not loading.evaluation
         if drop and not random:
             return order[: self.batches_per_epoch * size].reshape(-1, size)
@@ -212,7 +214,7 @@ class FeatureDataset:
         read = iterate(lambda: self._read(wanted), self.records.folder)
         for batch, batch_rows, width in zip(read, rows, widths, strict=True):
             real, row_width = batch_rows >= 0, packing.places * packing.texts_per_row if packing else int(width)
-            columns = _finish(batch, self.columns, row_width, real, self.weight_columns)
+            columns = complete_batch(batch, self.columns, row_width, real, self.weight_columns)
             if self.vocab_size:
                 check_ids(columns, self.vocab_size, self.facts.get("source", self.records.folder))
             packed = packing.pack(columns, real, int(width)) if packing else {}
@@ -238,13 +240,6 @@ def _workers() -> int:
     return min(2, os.cpu_count() or 1)
 
 
-def tfrecord_reader(
-    files: Sequence[Path], schema: Path | None, names: list[str], shuffle: ds.Shuffle | bool = False
-) -> ds.Dataset:
-    paths = [str(file) for file in files]
-    return ds.TFRecordDataset(paths, str(schema) if schema else None, names, shuffle=shuffle, num_parallel_workers=1)
-
-
 def iterate(pipeline: Callable[[], ds.Dataset], source: Path) -> Iterator[Batch]:
     """What a pipeline reads; errors of making it (files that are gone by now) and of reading as sentences."""
     try:
@@ -263,7 +258,7 @@ def check_ids(batch: Batch, vocab_size: int, source: object) -> None:
         )
 
 
-def _finish(
+def complete_batch(
     batch: Batch, columns: Mapping[str, Column], width: int, real: np.ndarray, weight_columns: Sequence[str]
 ) -> Batch:
     """Bring a batch to its width, types and number of rows, and add the weights of the rows.
@@ -284,69 +279,3 @@ def _finish(
     for name in weight_columns:
         result[name][~real] = 0
     return result
-
-
-def rows_before(epoch: int, data: "FeatureDataset | TFRecordDataset") -> int:
-    """Number of the row that an epoch begins with where rows are not shuffled.
-
-    Training goes through them in a circle, as google's does: what an epoch leaves out because it fills no batch comes
-    first in the next one.
-    """
-    return 0 if data.loading.evaluation else epoch * data.batches_per_epoch * data.rows_at_once % data.num_rows
-
-
-class TFRecordDataset:
-    """The same batches from google's pre-training TFRecords; attributes as FeatureDataset.
-
-    They can be read only from the beginning, so rows are shuffled in a window of SHUFFLE_BUFFER, and starting inside
-    an epoch reads what lies before.
-
-    Args:
-        files: verified by check_tfrecord, with the number of records of each.
-        schema: a schema.json, or None to take the columns from the files.
-    """
-
-    def __init__(self, files: Mapping[Path, int], loading: Loading, schema: Path | None = None) -> None:
-        self.files, self.loading, self.schema = list(files), loading, schema
-        self.num_rows = sum(files.values())
-        self.batches_per_epoch, self.rows_at_once = loading.batches(self.num_rows), loading.rows_at_once
-        if loading.bucket_boundaries:
-            raise DataError(f"{self.files[0]}: rows of a TFRecord are padded already; leave bucket_boundaries empty")
-        first = next(iterate(self._read, self.files[0]))
-        length, predictions = len(first["input_ids"]), len(first["masked_lm_ids"])
-        self.columns = columns(length, predictions)
-        self.facts: dict[str, Any] = {
-            "task": TASK,
-            "max_seq_length": length,
-            "max_predictions_per_seq": predictions,
-            "rows": self.num_rows,
-            "files": {file.name: sha256_of(file) for file in self.files},
-        }
-
-    def width_shares(self) -> list[tuple[int, float]]:
-        return [(0, 1.0)]
-
-    def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        size, rank = self.loading.batch_size, self.loading.rank
-        rows, drop = self.loading.rows_at_once, not self.loading.evaluation
-
-        def pipeline() -> ds.Dataset:
-            return self._of_epoch(epoch).skip(start * rows).batch(rows, drop)
-
-        for batch in iterate(pipeline, self.files[0].parent):
-            real = np.arange(rank * size, (rank + 1) * size) < len(batch["input_ids"])
-            first = rank * size if real.any() else 0
-            own = {name: values[first : first + size] for name, values in batch.items()}
-            yield _finish(own, self.columns, self.facts["max_seq_length"], real, PRETRAIN_WEIGHTS)
-
-    def _of_epoch(self, epoch: int) -> ds.Dataset:
-        """The rows in the order of an epoch."""
-        if self.loading.shuffle:
-            ds.config.set_seed(int(self.loading.random(epoch).integers(2**31)))
-            return self._read(ds.Shuffle.FILES).shuffle(SHUFFLE_BUFFER)
-        before = rows_before(epoch, self)
-        return self._read().skip(before) + self._read().take(before) if before else self._read()
-
-    def _read(self, shuffle: ds.Shuffle | bool = False) -> ds.Dataset:
-        """Rows as they stand in the files, these in their order or in one that MindSpore's seed says."""
-        return tfrecord_reader(self.files, self.schema, list(columns(1, 1)), shuffle)

@@ -13,10 +13,10 @@ from pydantic import Field
 
 from model_utils.config import SEED
 from model_utils.json_files import FileName, Schema, validated
-from src.data.batches import PRETRAIN_WEIGHTS, ROW_NUMBERS, SEQUENCE_WEIGHTS, Batch, FeatureDataset, Loading
+from src.data.batches import ROW_NUMBERS, SEQUENCE_WEIGHTS, Batch, FeatureDataset, Loading
 from src.data.feature_files import RecordSet
 from src.data.masking import InstanceSettings, MaskingOverrides, MaskVocabulary, RowRandom
-from src.data.pretraining_examples import LABELS, SEGMENT_SIZES, TOKENS, build_examples, exchange
+from src.data.pretraining_examples import LABELS, PRETRAIN_WEIGHTS, SEGMENT_SIZES, TOKENS, build_examples, exchange
 from src.tokenization import open_tokenizer
 
 ROWS_AT_ONCE = 256  # a smaller batch is masked together with the next ones: numpy is slow on few rows

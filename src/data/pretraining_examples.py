@@ -15,6 +15,7 @@ from src.data.masking import InstanceSettings, MaskVocabulary, RowRandom, mask_t
 TASK = "pretrain"  # in the facts of the files
 SPECIAL_TOKENS = 3
 TOKENS, SEGMENT_SIZES, LABELS = "tokens", "segment_sizes", "next_sentence_labels"
+PRETRAIN_WEIGHTS = ("masked_lm_weights",)  # columns that are 0 in rows which only fill up a batch
 
 
 def columns(length: int, predictions: int, pad_id: int = 0) -> dict[str, Column]:

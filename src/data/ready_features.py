@@ -9,9 +9,10 @@ import numpy as np
 
 from model_utils.errors import DataError
 from src.create_finetune_data import TOKEN_COLUMNS, labelled_features
-from src.data.batches import iterate, tfrecord_reader
+from src.data.batches import iterate
 from src.data.feature_cache import Features
 from src.data.feature_files import Column, Ragged, sha256_of
+from src.data.tfrecord_batches import tfrecord_reader
 from src.data.tfrecords import check_tfrecord
 
 _RECORDS_AT_ONCE = 4096
