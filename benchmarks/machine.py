@@ -1,11 +1,10 @@
 """What figures of time depend on: the machine, beside the results of a benchmark."""
 
 import os
-import re
-from pathlib import Path
 
 from benchmarks.turns import Contender
-from model_utils.device import cpu_flags, nvidia_gpus, setup_device
+from model_utils.cpu import cpu_flags, cpu_info
+from model_utils.device import nvidia_gpus, setup_device
 from src.albert_config import AlbertConfig
 from src.training.flops import matmul_flops_per_second
 
@@ -26,11 +25,10 @@ class MatrixProducts:
 
 def machine_facts() -> dict[str, object]:
     """The processor's name and widest vectors, the cores that may be used and their GFLOP/s in products; the GPUs."""
-    name = re.search(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     with Contender(MatrixProducts) as products:
         speed = products.call("flops_per_second")
     return {
-        "cpu": name[1] if name else "unknown",
+        "cpu": cpu_info().get("model name", "unknown"),
         "isa": [vector for vector in VECTORS if vector in cpu_flags()],
         "cores": len(os.sched_getaffinity(0)),
         "omp_num_threads": os.environ.get("OMP_NUM_THREADS", ""),

@@ -10,8 +10,8 @@ from pathlib import Path
 from benchmarks.pretraining import OurUpdates, random_batch
 from benchmarks.turns import Contender
 from model_utils.config import run_main
-from model_utils.device import peak_memory
 from model_utils.errors import ConfigError
+from model_utils.memory import peak_memory
 from model_utils.schema import Config, option
 from src.albert_config import PRESETS, AlbertConfig
 

@@ -3,17 +3,16 @@
 import ctypes
 import multiprocessing
 import os
-import re
 import signal
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import psutil
 
 from model_utils.errors import UserError
+from model_utils.memory import peak_memory
 
 QUIET = 0.05  # share of the machine's CPU time that others may use before a figure means little
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -56,8 +55,7 @@ class Contender:
 
     def peak_memory(self) -> int:
         """Bytes of memory that the process has held at most."""
-        status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="ascii")
-        return 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", status)[1])
+        return peak_memory(self._process.pid)
 
     def _answer(self) -> Any:
         try:

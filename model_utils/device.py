@@ -18,6 +18,7 @@ from pathlib import Path
 
 from model_utils import cpu_threads, native_code
 from model_utils.config import OneDeviceConfig, run_main
+from model_utils.cpu import cpu_flags
 from model_utils.errors import DeviceError
 from model_utils.messages import set_level
 
@@ -194,15 +195,6 @@ def choose_target(device_target: str) -> str:
     if obstacle and nvidia_gpus():
         logger.warning(f"device: CPU, although there is a {nvidia_gpus()[0].name}: {obstacle}")
     return "CPU" if obstacle else "GPU"
-
-
-@functools.cache
-def cpu_flags() -> frozenset[str]:
-    """What the CPU has beyond its basic instructions, by the kernel's names; empty where /proc/cpuinfo has no flags."""
-    with contextlib.suppress(OSError):
-        if found := re.search(r"^flags\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE):
-            return frozenset(found[1].split())
-    return frozenset()
 
 
 def bfloat16_obstacle(target: str) -> str:
@@ -383,14 +375,6 @@ def check_product(compute_type: str) -> float:
             f"entry, allowed is {allowed:.0e}: its results cannot be trusted"
         )
     return difference
-
-
-def peak_memory() -> int:
-    """Bytes of the host's memory that this process has held at most.
-
-    Not ru_maxrss of getrusage, which begins with what the process that started this one had held.
-    """
-    return 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))[1])
 
 
 def main(config: DeviceConfig) -> None:

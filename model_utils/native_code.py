@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from model_utils.cpu import cpu_info
 from model_utils.errors import DeviceError, shorten
 from model_utils.files import scratch_folder, sync_to_disk
 
@@ -104,11 +105,8 @@ def find_compiler() -> list[str] | None:
 
 def cpu_description() -> str:
     """The CPU's model and what it can do, as the kernel lists it; "" where it does not."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
-    except OSError:
-        return ""
-    return "\n".join(line for line in lines if line.split("\t")[0].strip() in ("model name", "flags", "Features"))
+    info = cpu_info()
+    return "\n".join(f"{key}: {info[key]}" for key in ("model name", "flags", "Features") if key in info)
 
 
 def check_compiler() -> list[str]:

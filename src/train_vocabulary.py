@@ -19,9 +19,9 @@ import sentencepiece
 import tokenizers
 
 from model_utils.config import check_output_folder, run_main
-from model_utils.device import peak_memory
 from model_utils.errors import ConfigError, DataError
 from model_utils.files import write_atomically
+from model_utils.memory import peak_memory
 from model_utils.schema import Config, option
 from src.data.corpus import expand_glob, read_documents, split_sentences
 from src.data.wordpiece import LONGEST_WORD, split_words

@@ -22,10 +22,10 @@ import numpy as np
 from mindspore import Tensor
 from mindspore.train import serialization
 
-from model_utils.device import peak_memory
 from model_utils.errors import CheckpointError, ConfigError, DataError
 from model_utils.files import NAME_BYTES, make_readable, scratch_folder, sync_to_disk
 from model_utils.json_files import write_checked
+from model_utils.memory import peak_memory
 from src.data.feature_files import sha256_of
 from src.inference.deploy_config import AIR, MINDIR, ONNX
 from src.inference.exported_model import ENCRYPTION, FORMAT_VERSION, load_mindir

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from tqdm import tqdm
 
-from model_utils.device import peak_memory
+from model_utils.memory import peak_memory
 from src.inference.predictor import Predictor
 from src.inference.record_files import NumberedRecord, line_of, write_records
 

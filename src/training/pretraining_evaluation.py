@@ -16,8 +16,8 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor
 
-from model_utils.device import peak_memory
 from model_utils.errors import DataError
+from model_utils.memory import peak_memory
 from src.albert_for_pre_training import PreTrainingEvaluation
 from src.tokenization import FullTokenizer
 from src.training.ranks import ALONE, Ranks
