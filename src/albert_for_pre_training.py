@@ -10,7 +10,8 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from src.albert_config import AlbertConfig
-from src.albert_networks import TEXT_COLUMNS, ScoresNetwork, TrainingNetwork
+from src.albert_networks import ScoresNetwork, TrainingNetwork
+from src.data.packing import TEXT_COLUMNS
 from src.layers import (
     AddBias,
     Dense,

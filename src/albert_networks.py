@@ -10,10 +10,8 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from src.albert_config import AlbertConfig
 from src.albert_model import AlbertModel, initialise_weights
-from src.data.packing import PACKED_COLUMNS
+from src.data.packing import PACKED_COLUMNS, TEXT_COLUMNS
 from src.losses import cross_entropy
-
-TEXT_COLUMNS = ("input_ids", "input_mask", "segment_ids")
 
 
 class ScoresNetwork(nn.Cell):

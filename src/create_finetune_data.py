@@ -20,12 +20,12 @@ import numpy as np
 from model_utils.errors import DataError, shorten
 from src.data.feature_cache import Features
 from src.data.feature_files import Column, Ragged
+from src.data.packing import TEXT_COLUMNS
 from src.data.text_tables import JSON_SUFFIXES, SUFFIXES, read_table
 from src.tokenization import FullTokenizer
 from src.utils import read_lines
 
 logger = logging.getLogger(__name__)
-TOKEN_COLUMNS = ("input_ids", "input_mask", "segment_ids")
 LARGEST_SCORE = 1e6  # of a regression: squares of errors are summed in float32
 NEGATIVE, POSITIVE = "negative", "positive"
 _SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "valid", "validation", "val"), "test": ("test",)}
@@ -244,14 +244,14 @@ def encode_pairs(
     input_ids = np.fromiter(itertools.chain.from_iterable(rows), np.int32, counts.sum())
     halves = np.stack([first_counts, counts - first_counts], 1).ravel()
     segment_ids = np.repeat(np.tile(np.array([0, 1], np.int32), len(rows)), halves)
-    columns = zip(TOKEN_COLUMNS, (input_ids, np.ones_like(input_ids), segment_ids), strict=True)
+    columns = zip(TEXT_COLUMNS, (input_ids, np.ones_like(input_ids), segment_ids), strict=True)
     return {name: Ragged(values, counts) for name, values in columns}, np.array(truncated)
 
 
 def token_columns(tokenizer: FullTokenizer, width: int) -> dict[str, Column]:
     """The columns of encode_pairs."""
     padding = {"input_ids": tokenizer.pad_id}
-    return {name: Column("int32", width, padding.get(name, 0), True) for name in TOKEN_COLUMNS}
+    return {name: Column("int32", width, padding.get(name, 0), True) for name in TEXT_COLUMNS}
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from mindspore import Tensor, nn, ops
 
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import PreTrainingScores
-from src.albert_networks import TEXT_COLUMNS, ScoresNetwork
-from src.data.packing import PACKED_COLUMNS
+from src.albert_networks import ScoresNetwork
+from src.data.packing import PACKED_COLUMNS, TEXT_COLUMNS
 from src.dropout import Dropout
 from src.layers import AddBias, Dense, LayerNorm, Softmax, Spread, dense_product, sigmoid_tanh
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+TEXT_COLUMNS = ("input_ids", "input_mask", "segment_ids")  # of texts that have a row each
 # packed_ids, packed_segments (1, N), positions (N,): of each token, in its text; begins (T + 1,): where texts begin and
 # the last one ends; places (T, L): of the tokens of each text, N - 1 behind them. All are int32.
 PACKED_COLUMNS = ("packed_ids", "packed_segments", "begins", "positions", "places")

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from model_utils.errors import DataError, shorten
-from src.create_finetune_data import TOKEN_COLUMNS, labelled_features, text_facts, token_columns
+from src.create_finetune_data import labelled_features, text_facts, token_columns
 from src.data.feature_cache import Features
 from src.data.feature_files import Ragged
+from src.data.packing import TEXT_COLUMNS
 from src.tokenization import FullTokenizer
 from src.utils import read_json_text
 
@@ -182,7 +183,7 @@ def encode_questions(
             segment_ids[second:end, choice] = 1
     columns = (input_ids, input_mask, segment_ids)
     counts = NUM_CHOICES * lengths
-    return {name: Ragged(rows.ravel(), counts) for name, rows in zip(TOKEN_COLUMNS, columns, strict=True)}, truncated
+    return {name: Ragged(rows.ravel(), counts) for name, rows in zip(TEXT_COLUMNS, columns, strict=True)}, truncated
 
 
 def _tokenize(

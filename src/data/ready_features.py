@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from model_utils.errors import DataError
-from src.create_finetune_data import TOKEN_COLUMNS, labelled_features
+from src.create_finetune_data import labelled_features
 from src.data.batches import iterate
 from src.data.feature_cache import Features
 from src.data.feature_files import Column, Ragged, sha256_of
+from src.data.packing import TEXT_COLUMNS
 from src.data.tfrecord_batches import tfrecord_reader
 from src.data.tfrecords import check_tfrecord
 
@@ -46,7 +47,7 @@ def read_tfrecord(path: Path, schema: Path | None = None) -> Features:
     """
     check_tfrecord(path)
     first = _first_record(path)
-    needed = (*TOKEN_COLUMNS, "label_ids")
+    needed = (*TEXT_COLUMNS, "label_ids")
     missing = [name for name in needed if name.encode() not in first]
     if missing:
         raise DataError(f"{path} has no column {', '.join(missing)}; needed are {', '.join(needed)}")

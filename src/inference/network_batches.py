@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 
 from src.albert_config import AlbertConfig
-from src.albert_networks import TEXT_COLUMNS
 from src.data.feature_cache import Features
 from src.data.feature_files import Column
 from src.data.length_buckets import graded_widths, power_of_two
-from src.data.packing import pack_texts
+from src.data.packing import TEXT_COLUMNS, pack_texts
 from src.finetune_eval_model import PackedNetwork
 from src.tasks.task_info import TaskInfo
 from src.training.flops import forward_flops
