@@ -25,8 +25,13 @@ RESULTS_FILE = "eval_results.json"
 
 def main(config: PretrainEvalConfig) -> None:
     """Evaluate one checkpoint."""
-    where = config.device_target, config.device_id, False, 1, 0
-    device = setup_device(*where, config.compute_type, config.fused_layers, config.threads)
+    device = setup_device(
+        config.device_target,
+        config.device_id,
+        compute_type=config.compute_type,
+        fused_layers=config.fused_layers,
+        threads=config.threads,
+    )
     weights = Path(config.load_checkpoint_path)
     folder = folder_of(weights)
     output = Path(config.output_path) if config.output_path else folder

@@ -27,8 +27,7 @@ logger = logging.getLogger(__name__)
 
 def main(config: PretrainConfig) -> None:
     """Train until the run in save_checkpoint_path is finished."""
-    where = config.device_target, config.device_id, config.distribute, config.device_num
-    device = setup_device(*where, config.seed, config.compute_type, config.fused_layers, config.threads)
+    device = setup_device(**config.device_settings())
     ranks = ranks_of(device)
     folder = RunFolder(config.save_checkpoint_path, config, writer=ranks.writer)
     if config.dry_run:

@@ -12,8 +12,7 @@ class TimedTraining:
     """A run as run_pretrain.py makes it, of which nothing is kept."""
 
     def __init__(self, config: PretrainConfig) -> None:
-        where = config.device_target, config.device_id, False, 1
-        device = setup_device(*where, config.seed, config.compute_type, config.fused_layers, config.threads)
+        device = setup_device(**config.device_settings() | {"distribute": False, "device_num": 1})
         from run_pretrain import build_trainer
         from src.training.ranks import ALONE
         from src.training.run_folder import RunFolder

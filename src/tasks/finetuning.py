@@ -57,8 +57,7 @@ MakeTask = Callable[[FinetuneConfig, FullTokenizer, TaskInfo | None], Task]
 def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
     """Do what do_train, do_eval and do_predict ask for, once for each seed."""
     check_outputs(config)
-    where = config.device_target, config.device_id, config.distribute, config.device_num
-    device = setup_device(*where, config.seed, config.compute_type, config.fused_layers, config.threads)
+    device = setup_device(**config.device_settings())
     tokenizer = find_tokenizer(config)
     known = None if config.do_train else evaluated_task(config)
     work = Finetuning(config, device, tokenizer, make_task(config, tokenizer, known))

@@ -200,6 +200,19 @@ class TrainingConfig(ArchitectureConfig):
         False, "everything up to one update, with estimates of time, memory and disk; keep nothing", on_resume=ANY
     )
 
+    def device_settings(self) -> dict[str, Any]:
+        """The arguments of model_utils.device.setup_device."""
+        return {
+            "device_target": self.device_target,
+            "device_id": self.device_id,
+            "distribute": self.distribute,
+            "device_num": self.device_num,
+            "seed": self.seed,
+            "compute_type": self.compute_type,
+            "fused_layers": self.fused_layers,
+            "threads": self.threads,
+        }
+
     def optimizer_settings(self) -> dict[str, Any]:
         """The chosen optimizer's name and settings."""
         return self.optimizer_cfg.settings() | {"warmup_ratio": self.warmup_ratio}
