@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import hypothesis
 import pytest
@@ -100,3 +101,19 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("undisturbed")
     fit(make_config(folder))
     return folder
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a small classifier."""
+    from tests.helpers.trained_folders import make_folder
+
+    return make_folder(tmp_path_factory.mktemp("classifier") / "run", "classification")
+
+
+@pytest.fixture(scope="module")
+def classify(classifier: Path) -> Any:
+    """Its predictor, with small batches."""
+    from src.model_folder import ModelFolder
+
+    return ModelFolder.load(classifier).predictor(batch_tokens=64)

@@ -63,11 +63,6 @@ def exported(model: Predictor, name: Path, **settings: Any) -> Path:
 
 
 @pytest.fixture(scope="module")
-def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_folder(tmp_path_factory.mktemp("classifier") / "run", "classification")
-
-
-@pytest.fixture(scope="module")
 def portable(classifier: Path) -> Predictor:
     """Compiled once; tests that change the network make one of their own."""
     return portable_model(classifier)

@@ -121,11 +121,6 @@ DAMAGES = {
 }
 
 
-@pytest.fixture(scope="module")
-def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_folder(tmp_path_factory.mktemp("trained") / "run", "classification")
-
-
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_each_damaged_file_is_refused_with_a_sentence(classifier: Path, damage: str, tmp_path: Path) -> None:
     folder = shutil.copytree(classifier, tmp_path / "run")

@@ -30,14 +30,16 @@ from src.training.trainer import Trainer
 from tests.conftest import ROOT
 from tests.helpers.classifier_run import (
     classifier_arguments,
+    config_of,
     predicted_labels,
+    read,
     read_columns,
+    train_classifier,
     write_classifier_data,
     write_table,
 )
 from tests.helpers.finetune_arguments import arguments
 from tests.helpers.folder_state import folder_state
-from tests.helpers.tfrecord_files import tf_row, write_tfrecord
 from tests.helpers.trained_folders import head_of, make_folder
 
 
@@ -47,20 +49,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_classifier_data(tmp_path_factory.mktemp("data"))
 
 
-def config_of(data: Path, run: Path | None, **changes: Any) -> ClassifierConfig:
-    return load_config(ClassifierConfig, classifier_arguments(data, run, **changes))
-
-
 @pytest.fixture(scope="module")
 def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run with evaluation and prediction."""
-    folder = tmp_path_factory.mktemp("run") / "run"
-    run_classifier.main(config_of(data, folder, do_predict=True))
-    return folder
-
-
-def read(path: Path) -> Any:
-    return json.loads(path.read_text())
+    return train_classifier(data, tmp_path_factory.mktemp("run") / "run")
 
 
 def test_it_learns_and_every_example_is_evaluated_and_predicted(run: Path, tmp_path: Path) -> None:
@@ -609,36 +600,6 @@ def test_options_that_do_nothing_are_refused(data: Path, tmp_path: Path, changes
         CustomExamples(config_of(data, tmp_path, **changes))
 
 
-def test_a_training_file_gives_the_share_for_development_beside_ready_features(data: Path, tmp_path: Path) -> None:
-    ready = {"train_data_file_path": "a.mindrecord", "dev_ratio": 0.2}
-    examples = CustomExamples(config_of(data, tmp_path, data_dir="", train_file=data / "train.tsv", **ready))
-    assert len(examples.read("dev")) == round(0.2 * 203)
-
-
-def test_ready_features_hold_nothing_of_the_share_that_is_evaluated(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Which those that say their texts show; of others a warning tells."""
-    ready = tmp_path / "a.mindrecord"
-    config = config_of(data, tmp_path, data_dir="", train_file=data / "train.tsv", label_list="bad,good")
-    task = ClassifierTask(config.replace(train_data_file_path=str(ready)), find_tokenizer(config))
-
-    def check(**facts: str) -> None:
-        labels = {"columns": ["label_ids"], "array": lambda _: np.array([0, 1])}
-        task.check_ready(SimpleNamespace(facts=facts, lengths=np.array([9]), **labels), ready)
-
-    whole = ClassifierTask(config.replace(do_eval=False), find_tokenizer(config)).split("train").facts()
-    rest = ClassifierTask(config, find_tokenizer(config)).split("train").facts()
-    check(texts_sha256=rest["texts_sha256"])
-    assert "does not say" not in capsys.readouterr().out
-    with pytest.raises(
-        DataError, match=r"a\.mindrecord was made of other texts than those of .*train\.tsv without the"
-    ):
-        check(texts_sha256=whole["texts_sha256"])
-    check()
-    assert "a.mindrecord does not say which texts it was made of" in capsys.readouterr().out
-
-
 def test_lower_case_is_as_asked_for_where_nothing_beside_the_weights_says_it(data: Path, tmp_path: Path) -> None:
     config = config_of(data, tmp_path / "run", load_pretrain_checkpoint_path=tmp_path, do_lower_case=False)
     assert not find_tokenizer(config).do_lower_case
@@ -651,67 +612,3 @@ def test_a_layer_before_the_classifier_is_that_of_the_weights(data: Path, run: P
     other = config.replace(classifier_hidden_size=6)
     with pytest.raises(ConfigError, match="classifier_hidden_size is 6, but that of the weights is 5"):
         ClassifierTask(other, find_tokenizer(config), known)
-
-
-def test_ready_features_are_those_of_this_model(data: Path, run: Path, tmp_path: Path) -> None:
-    """Of its vocabulary, length and labels; the same rows give the same figures."""
-    facts = next(one for one in (data / "features").glob("*.facts.json") if read(one)["rows"] == 45)
-    name = facts.name.removesuffix(".facts.json")
-    for file in facts.parent.glob(f"{name}*"):
-        shutil.copy(file, tmp_path)
-    ready, facts = tmp_path / f"{name}.mindrecord", tmp_path / facts.name
-
-    def evaluate(**changes: Any) -> None:
-        settings = {"do_train": False, "load_finetune_checkpoint_path": run, "output_path": tmp_path / "out"}
-        run_classifier.main(config_of(data, None, eval_data_file_path=ready, **settings | changes))
-
-    evaluate()
-    assert read(tmp_path / "out/eval_results.json")["accuracy"] == read(run / "eval_results.json")["accuracy"]
-    with pytest.raises(ConfigError, match="max_eval_samples is 3, but eval_data_file_path names ready features"):
-        evaluate(max_eval_samples=3)
-    whole = {key: value for key, value in read(facts).items() if key != "checksum"}
-    for key, value in (("vocab_sha256", "0" * 64), ("max_seq_length", 512), ("labels", ["good", "bad"])):
-        facts.write_text(json.dumps(whole | {key: value}))
-        with pytest.raises(DataError, match=f"were made with {key} "):
-            evaluate()
-
-
-def test_token_ids_of_ready_features_are_those_of_this_model(data: Path, run: Path, tmp_path: Path) -> None:
-    """Of google's TFRecords, which do not say what vocabulary made them."""
-    known, large = tf_row([2, 5, 3], 3, label_ids=1), tf_row([2, 30_000, 3], 3, label_ids=1)
-    rows = write_tfrecord(tmp_path / "rows.tfrecord", [known, large])
-    settings = {"do_train": False, "load_finetune_checkpoint_path": run, "output_path": tmp_path / "out"}
-    with pytest.raises(DataError, match=r"rows\.tfrecord has the token id 30000, but the model's vocabulary \d+"):
-        run_classifier.main(config_of(data, None, eval_data_file_path=rows, **settings))
-
-
-@pytest.mark.parametrize(("labels", "found"), [([0, 2, 1], "2"), ([-1], "-1"), ([0.5], "0.5")])
-def test_labels_of_ready_features_are_those_of_the_task(data: Path, labels: list[float], found: str) -> None:
-    config = config_of(data, None, do_train=False, load_finetune_checkpoint_path=data)
-    task = ClassifierTask(config.replace(label_list=("bad", "good")), find_tokenizer(config))
-    dtype = np.float32 if isinstance(labels[0], float) else np.int32
-    records = SimpleNamespace(columns=["label_ids"], lengths=np.array([9]), array=lambda _: np.array(labels, dtype))
-    with pytest.raises(DataError, match=rf"rows.tfrecord holds the label {found}, allowed are .* from 0 to 1"):
-        task.check_ready(records, Path("rows.tfrecord"))
-
-
-def test_ready_features_without_labels_and_labels_for_scores_are_refused(data: Path) -> None:
-    config = config_of(data, None, do_train=False, load_finetune_checkpoint_path=data)
-    classes = ClassifierTask(config.replace(label_list=("bad", "good")), find_tokenizer(config))
-    with pytest.raises(DataError, match=r"rows\.mindrecord holds no labels, which training and evaluation need"):
-        classes.check_ready(SimpleNamespace(columns=["input_ids"]), Path("rows.mindrecord"))
-    long = SimpleNamespace(columns=["label_ids"], lengths=np.array([9, 512]))
-    with pytest.raises(DataError, match=r"rows of 512 tokens, but max_seq_length is .*: give --max_seq_length 512"):
-        classes.check_ready(long, Path("rows.tfrecord"))
-    scores = ClassifierTask(config.replace(num_class=1), find_tokenizer(config))
-    records = SimpleNamespace(columns=["label_ids"], lengths=np.array([9]), facts={"labels": ["bad", "good"]})
-    with pytest.raises(DataError, match="holds the labels bad, good, needed are scores: num_class is 1"):
-        scores.check_ready(records, Path("rows.mindrecord"))
-
-
-def test_ready_scores_are_no_labels(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of which num_class tells."""
-    monkeypatch.setattr("src.tasks.classification.read_facts", lambda _: {"labels": None})
-    config = config_of(data, None, train_data_file_path="scores.mindrecord")
-    with pytest.raises(ConfigError, match=r"scores\.mindrecord holds scores, not labels: give --num_class 1"):
-        ClassifierTask(config, find_tokenizer(config))

@@ -1,10 +1,14 @@
-"""A small classifier of synthetic texts: its tables, its command line, its predictions."""
+"""A small classifier of synthetic texts: its tables, its command line, its run, its predictions."""
 
+import json
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import run_classifier
+from model_utils.schema import load_config
 from src.data.text_tables import read_table
+from src.tasks.classification import ClassifierConfig
 from tests.helpers.finetune_arguments import arguments
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -55,6 +59,20 @@ def classifier_arguments(data: Path, run: Path | None, **changes: Any) -> list[s
         **({"save_finetune_checkpoint_path": run} if run else {}),
     }
     return arguments(MODEL, settings | changes)
+
+
+def config_of(data: Path, run: Path | None, **changes: Any) -> ClassifierConfig:
+    return load_config(ClassifierConfig, classifier_arguments(data, run, **changes))
+
+
+def train_classifier(data: Path, run: Path) -> Path:
+    """The folder of the run itself, finished, with evaluation and prediction."""
+    run_classifier.main(config_of(data, run, do_predict=True))
+    return run
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text())
 
 
 def read_columns(path: Path) -> dict[str, list[str]]:

@@ -1,0 +1,237 @@
+"""Files of records and of answers: lines and their numbers, standard streams and pipes, what is refused before work."""
+
+import bz2
+import contextlib
+import gzip
+import os
+import queue
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import predict
+from model_utils.errors import ConfigError, DataError
+from src.inference.deploy_config import PredictConfig
+from src.inference.record_files import check_input, check_output, read_records, write_records
+from tests.conftest import ROOT
+from tests.helpers.folder_state import folder_state
+
+
+def records_of(path: Path, content: bytes, input_format: str = "auto") -> list[tuple[int, Any]]:
+    """(line, record or error)."""
+    path.write_bytes(content)
+    return [(each.line, each.error or each.record) for each in read_records(str(path), input_format, "text_a")]
+
+
+def test_json_lines(tmp_path: Path) -> None:
+    content = (
+        b'\xef\xbb\xbf{"text_a": "x", "id": 1}\r\n\n{"text_a"\n[1]\n{"text_a": "\xff"}\n{"text_a": "\xe5\xa5\xbd"}'
+        b'\n \t\nnull\n0\nfalse\n""\n[]\n{}'
+    )
+    found = records_of(tmp_path / "a.jsonl", content)
+    assert [line for line, _ in found] == [1, 3, 4, 5, 6, *range(8, 14)]
+    assert found[0][1] == {"text_a": "x", "id": 1} and found[4][1] == {"text_a": "好"} and found[-1][1] == {}
+    assert [error for _, error in found[5:-1]] == [f"line {line} is not a JSON object" for line in range(8, 13)]
+    assert "line 3 is not JSON" in found[1][1]
+    assert found[2][1] == "line 4 is not a JSON object" and found[3][1] == "line 5 is not UTF-8 text"
+
+
+def test_what_cannot_be_written_again_keeps_its_id(tmp_path: Path) -> None:
+    deep = "[" * 200 + "]" * 200
+    lines = ['{"id": 7, "x": NaN}', '{"id": "a", "x": "\\ud800"}', f'{{"id": 1, "x": {deep}}}', '{"id": NaN}', "[NaN]"]
+    file = tmp_path / "in.jsonl"
+    file.write_text("\n".join(lines))
+    found = list(read_records(str(file), "auto", "text"))
+    assert [each.record for each in found] == [{"id": 7}, {"id": "a"}, {"id": 1}, {}, {}]
+    assert all(each.error.startswith(f"line {each.line} is not JSON: ") for each in found)
+
+
+@pytest.mark.parametrize("value", ["NaN", "1e999", r'"\ud800"', "[" * 100_000])
+def test_what_cannot_be_written_again_costs_its_own_line_only(value: str, tmp_path: Path) -> None:
+    content = f'{{"text_a": "x", "more": {value}}}\n{{"text_a": "y"}}\n'.encode()
+    found = records_of(tmp_path / "a.jsonl", content)
+    assert "line 1 is not JSON" in found[0][1] and found[1] == (2, {"text_a": "y"})
+
+
+def test_tables(tmp_path: Path) -> None:
+    found = records_of(tmp_path / "a.tsv", b"text_a\ttext_b\tid\none\t\t7\ntwo\n")
+    assert found[0] == (2, {"text_a": "one", "id": "7"})
+    assert found[1][0] == 3 and "line 3 has 1 column(s)" in found[1][1]
+    assert records_of(tmp_path / "a.csv", b'text_a,id\n"one, two",7\n') == [(2, {"text_a": "one, two", "id": "7"})]
+    with pytest.raises(DataError, match=r"b\.tsv has 2 columns 'text_a': a record has each key once"):
+        records_of(tmp_path / "b.tsv", b"text_a\tid\ttext_a\none\t7\ttwo\n")
+    assert records_of(tmp_path / "c.csv", b"text_a,,,id\none,,,7\n") == [(2, {"text_a": "one", "id": "7"})]
+
+
+def test_plain_lines_keep_their_number(tmp_path: Path) -> None:
+    found = records_of(tmp_path / "a.txt", b"one\n\n two \r\n")
+    assert found == [(1, {"text_a": "one"}), (2, {"text_a": ""}), (3, {"text_a": " two "})]
+    assert records_of(tmp_path / "b.jsonl", b"{}\n", "text") == [(1, {"text_a": "{}"})]
+    assert records_of(tmp_path / "b.ndjson", b'{"text_a": "one"}\n') == [(1, {"text_a": "one"})]
+    for input_format, expected in (
+        ("text", [(1, {"text_a": "a\tb"}), (2, {"text_a": "c\td"})]),
+        ("table", [(2, {"a": "c", "b": "d"})]),
+    ):
+        assert records_of(tmp_path / "c.txt", b"a\tb\nc\td\n", input_format) == expected
+        check_input(str(tmp_path / "c.txt"), input_format)
+
+
+@pytest.mark.parametrize(
+    ("name", "input_format", "sentence"),
+    [
+        ("nowhere", "auto", "nowhere cannot be read: No such file"),
+        ("nowhere.tsv", "auto", r"nowhere\.tsv cannot be read: No such file"),
+        ("empty.tsv", "auto", r"empty\.tsv is empty"),
+        (".", "text", "cannot be read: it is a folder, a device or a pipe"),
+        ("pipe", "table", "pipe is no table"),
+        ("n" * 300, "text", "cannot be read: File name too long"),
+        ("-", "table", "a table is read from a file, not from standard input"),
+        ("list.json", "auto", r"list\.json holds a list, needed is an object in each line"),
+        ("lines.jsonl.gz", "json_lines", r"lines\.jsonl\.gz is compressed; unpack it first"),
+        ("lines.jsonl.bz2", "auto", r"lines\.jsonl\.bz2 is compressed; unpack it first \(bunzip2\)"),
+        ("windows.txt", "auto", r"windows\.txt is not UTF-8 text but, maybe, UTF-16"),
+        ("half.txt", "text", r"half\.txt is not UTF-8 text but, maybe, UTF-16"),
+        ("records.1", "auto", r"records\.1 may hold JSON objects, .* give --input_format json_lines or --input_format"),
+        ("lines.txt", "auto", r"lines\.txt may be a table, .* give --input_format table or --input_format text"),
+        ("late.tsv", "auto", r"late\.tsv: byte 0xff at offset .* is not UTF-8 text"),
+    ],
+)
+def test_an_input_that_cannot_be_is_refused_before_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, input_format: str, sentence: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty.tsv").touch()
+    Path("list.json").write_text('\ufeff [{"text_a": "a"},\n {"text_a": "b"}]\n', encoding="utf-8")
+    Path("lines.jsonl.bz2").write_bytes(bz2.compress(b'{"text_a": "a"}\n' * 100))
+    Path("windows.txt").write_bytes("a\nb\n".encode("utf-16"))
+    Path("half.txt").write_bytes("a\nb\n".encode("utf-16-le"))
+    Path("records.1").write_text('\n {"text_a": "a"}\n')
+    Path("lines.txt").write_text("text_a\ttext_b\na\tb\n")
+    Path("lines.jsonl.gz").write_bytes(gzip.compress(b'{"text_a": "a"}\n'))
+    Path("late.tsv").write_bytes(b"text_a\n" + 40_000 * b"a text\n" + b"\xff\n")
+    os.mkfifo("pipe")
+    before = folder_state(tmp_path)
+    with pytest.raises(DataError, match=sentence):
+        check_input(name, input_format)
+    with pytest.raises(DataError, match=sentence):
+        list(read_records(name, input_format, "text_a"))
+    with pytest.raises(DataError, match=sentence):
+        predict.main(PredictConfig(model="nowhere", input=name, output="new/out", input_format=input_format))
+    assert folder_state(tmp_path) == before
+
+
+@contextlib.contextmanager
+def ended(fifo: Path) -> Iterator[None]:
+    """Whoever still waits for a writer after the block, because the test failed, is told that there is none."""
+    try:
+        yield
+    finally:
+        os.close(os.open(fifo, os.O_RDWR))
+
+
+def test_a_pipe_is_waited_for_with_a_word_and_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fifo, said = tmp_path / "fifo", queue.Queue()
+    os.mkfifo(fifo)
+    monkeypatch.setattr("src.inference.record_files.PIPE_PATIENCE", 0)
+    monkeypatch.setattr("src.inference.record_files.logger.info", said.put)
+    check_input(str(fifo), "text")
+    with ThreadPoolExecutor(max_workers=1) as thread, ended(fifo):
+        read = thread.submit(lambda: list(read_records(str(fifo), "text", "text_a")))
+        assert said.get(timeout=60) == f"{fifo} is a pipe to which nothing was written yet: waiting for it"
+        with fifo.open("w") as stream:
+            for text in ("one\n", "two\n"):
+                stream.write(text)
+                stream.flush()
+        assert [each.record for each in read.result()] == [{"text_a": "one"}, {"text_a": "two"}]
+
+
+def test_half_an_output_is_never_seen(tmp_path: Path) -> None:
+    file = tmp_path / "out.jsonl"
+    file.write_text("old")
+    with pytest.raises(ValueError, match="not JSON compliant"), write_records(str(file)) as write:
+        write({"score": float("nan")})
+    assert file.read_text() == "old" and [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
+    with write_records(str(file)) as write:
+        write({"label": "好"})
+    assert file.read_text(encoding="utf-8") == '{"label": "好"}\n'
+
+
+def test_an_output_that_is_no_file_stays_what_it_is(tmp_path: Path) -> None:
+    fifo, link, target = tmp_path / "fifo", tmp_path / "link", tmp_path / "target"
+    os.mkfifo(fifo)
+    link.symlink_to(target)
+    with ThreadPoolExecutor(max_workers=1) as thread, ended(fifo):
+        read = thread.submit(fifo.read_text)
+        for place in (fifo, link):
+            check_output(str(place), "-")
+            with write_records(str(place)) as write:
+                write({"label": "good"})
+        assert read.result() == target.read_text() == '{"label": "good"}\n'
+    assert fifo.is_fifo() and link.is_symlink()
+
+
+def test_an_output_that_cannot_be_is_refused_before_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "in.jsonl").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "in.jsonl")
+    source = str(tmp_path / "in.jsonl")
+    for same in ("in.jsonl", "link"):
+        with pytest.raises(ConfigError, match=f"the output .*{same} is the input"):
+            check_output(str(tmp_path / same), source)
+    with pytest.raises(ConfigError, match="output is ~/out, but ~ means your home to the shell alone"):
+        check_output("~/out", source)
+    for name, sentence in (
+        ("", "is a folder"),
+        ("in.jsonl/x", "in.jsonl: Not a directory"),
+        ("x" * 300, "name too long"),
+    ):
+        with pytest.raises(DataError, match=sentence):
+            check_output(str(tmp_path / name), source)
+    (tmp_path / "elsewhere").symlink_to("new/folder/out.jsonl")
+    for name in ("new/out.jsonl", "elsewhere"):
+        check_output(str(tmp_path / name), str(tmp_path / "nowhere"))
+    assert not (tmp_path / "new").exists()
+    with write_records(str(tmp_path / "elsewhere")) as write:
+        write({"label": "good"})
+    assert (tmp_path / "new/folder/out.jsonl").read_text() == '{"label": "good"}\n'
+    asked: list[Path] = []
+    monkeypatch.setattr("src.inference.record_files.check_writable", asked.append)
+    check_output(str(tmp_path / "elsewhere"), source)
+    assert asked == [tmp_path / "new/folder"]  # where writing happens
+
+
+def test_an_output_that_is_standard_input_is_refused(tmp_path: Path) -> None:
+    """It may be written to while it is read: in.jsonl would be lost."""
+    script = "import sys; from src.inference.record_files import check_output; check_output(sys.argv[1], '-')"
+    for name in ("in.jsonl", "other.jsonl"):
+        (tmp_path / name).touch()
+        with (tmp_path / "in.jsonl").open() as records:
+            command = [sys.executable, "-c", script, str(tmp_path / name)]
+            done = subprocess.run(command, stdin=records, capture_output=True, text=True, cwd=ROOT, check=False)
+        assert ("is the input" in done.stderr) == bool(done.returncode) == (name == "in.jsonl")
+
+
+def test_standard_streams_that_are_not_there_are_refused_before_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(DataError, match="standard input is closed"):
+        check_input("-", "auto")
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(DataError, match="standard output is closed"):
+        check_output("-", "-")
+
+
+def test_standard_output_that_is_closed_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        with (
+            pytest.raises(DataError, match="standard output cannot be written: Broken pipe"),
+            write_records("-") as write,
+        ):
+            write({"label": "good"})
+        monkeypatch.undo()
