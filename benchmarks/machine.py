@@ -4,7 +4,8 @@ import os
 
 from benchmarks.turns import Contender
 from model_utils.cpu import cpu_flags, cpu_info
-from model_utils.device import nvidia_gpus, setup_device
+from model_utils.device import setup_device
+from model_utils.nvidia import nvidia_gpus
 from src.albert_config import AlbertConfig
 from src.training.flops import matmul_flops_per_second
 

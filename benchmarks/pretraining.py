@@ -14,7 +14,8 @@ import numpy as np
 
 from benchmarks.commands import WITHOUT_PEERS, need_libraries
 from benchmarks.torch_device import TorchDevice
-from model_utils.device import Device, nvidia_gpus, setup_device
+from model_utils.device import Device, setup_device
+from model_utils.nvidia import nvidia_gpus
 from src.albert_config import OWN_KEYS, AlbertConfig
 from src.conversion.weight_names import TIED_COPIES, hugging_face_names
 

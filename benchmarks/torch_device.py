@@ -7,8 +7,8 @@ from pathlib import Path
 from types import ModuleType
 
 from model_utils.cpu_threads import threads
-from model_utils.device import CUDA_LIBRARIES
 from model_utils.errors import DeviceError
+from model_utils.nvidia import CUDA_LIBRARIES
 
 LIBRARY_PATH = "LD_LIBRARY_PATH"
 

@@ -1,48 +1,28 @@
-"""The device that a command computes on: found, checked, and set for MindSpore.
+"""The device that a command computes on: chosen, checked, and set for MindSpore.
 
 `python -m model_utils.device` prints what is there, or a sentence on what is missing.
 """
 
 import contextlib
-import ctypes
-import functools
 import logging
 import os
-import re
-import subprocess
 import sys
 from dataclasses import dataclass
 from importlib.metadata import version
-from importlib.util import find_spec
-from pathlib import Path
 
-from model_utils import cpu_threads, native_code
+from model_utils import cpu_threads, native_code, nvidia
 from model_utils.config import OneDeviceConfig, run_main
 from model_utils.cpu import cpu_flags
 from model_utils.errors import DeviceError
 from model_utils.messages import set_level
 
 logger = logging.getLogger(__name__)
-
-# What MindSpore's GPU plugin links, by the names that it asks the loader for; pip has them (requirements-gpu.txt).
-CUDA_LIBRARIES = (
-    "libcudart.so.11.0",
-    "libcublas.so.11",
-    "libcudnn.so.8",
-    "libcurand.so.10",
-    "libcusolver.so.11",
-    "libcufft.so.10",
-    "libcusparse.so.11",
-    "libnvrtc.so.11.2",
-    "libnccl.so.2",
-)
 RANKS_FOLDER = "ALBERT_RANKS_FOLDER"  # in the environment of a process that scripts/launch.py started as one of several
 COMPILER_CACHE = "MS_COMPILER_CACHE_ENABLE"  # read by MindSpore when it compiles
 FPMATH_MODE = "ONEDNN_DEFAULT_FPMATH_MODE"  # read by oneDNN, which has MindSpore's products on CPUs, at its first one
 BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16")  # the kernel's names of what multiplies it; elsewhere oneDNN emulates
 CALL_DEPTH = 10_000  # of graphs: a loop over all tensors nests several calls a tensor, beyond MindSpore's 1,000 at 200
 _set_up = [False]  # whether setup_device has been called
-GPU_SETUP = "install it with `pip install -r requirements-gpu.txt` and run `. scripts/gpu_env.sh` before Python"
 
 
 @dataclass(frozen=True)
@@ -59,130 +39,16 @@ class Device:
     rank_size: int = 1
 
 
-@dataclass(frozen=True)
-class Gpu:
-    """An NVIDIA GPU as the driver describes it; capability as in `sm_90`."""
-
-    name: str
-    capability: str
-    memory_gib: float
-
-
-@functools.cache
-def _cuda_driver() -> ctypes.CDLL | None:
-    with contextlib.suppress(OSError):
-        driver = ctypes.CDLL("libcuda.so.1")
-        if driver.cuInit(0) in (0, 100):  # 100, CUDA_ERROR_NO_DEVICE: CUDA_VISIBLE_DEVICES hides all, or none is there
-            return driver
-    return None
-
-
-@functools.cache
-def nvidia_gpus() -> tuple[Gpu, ...]:
-    """The GPUs that NVIDIA's driver offers this process; none without a driver."""
-    driver = _cuda_driver()
-    if driver is None:
-        return ()
-    count = ctypes.c_int()
-    driver.cuDeviceGetCount(ctypes.byref(count))
-    return tuple(_describe_gpu(driver, index) for index in range(count.value))
-
-
-def _describe_gpu(driver: ctypes.CDLL, index: int) -> Gpu:
-    device, name, memory = ctypes.c_int(), ctypes.create_string_buffer(128), ctypes.c_size_t()
-    driver.cuDeviceGet(ctypes.byref(device), index)
-    driver.cuDeviceGetName(name, len(name), device)
-    driver.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
-    digits = []
-    for attribute in (75, 76):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
-        value = ctypes.c_int()
-        driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
-        digits.append(str(value.value))
-    return Gpu(name.value.decode(), "sm_" + "".join(digits), memory.value / 2**30)
-
-
-def nvidia_driver_version() -> str:
-    """The kernel driver's version and the CUDA version that it serves, for instance `550.54 (CUDA 12.4)`."""
-    driver, cuda = _cuda_driver(), ctypes.c_int()
-    if driver is None:
-        return "none"
-    driver.cuDriverGetVersion(ctypes.byref(cuda))
-    release = "unknown"
-    with contextlib.suppress(OSError):
-        found = re.search(r"Kernel Module.*?(\d+\.[\d.]+)", Path("/proc/driver/nvidia/version").read_text())
-        release = found.group(1) if found else release
-    return f"{release} (CUDA {cuda.value // 1000}.{cuda.value % 1000 // 10})"
-
-
-def gpu_plugin() -> Path | None:
-    """MindSpore's GPU plugin, or None if the installed wheel has none."""
-    package = find_spec("mindspore")
-    locations = package.submodule_search_locations if package else None
-    path = Path(next(iter(locations or [""]))) / "lib/plugin/libmindspore_gpu.so.11.6"
-    return path if path.is_file() else None
-
-
-def missing_libraries() -> list[str]:
-    """Those of CUDA_LIBRARIES that the loader does not find."""
-    missing = []
-    for name in CUDA_LIBRARIES:
-        try:
-            ctypes.CDLL(name)
-        except OSError:
-            missing.append(name)
-    return missing
-
-
-def _nvcc_release() -> str:
-    """What `$CUDA_HOME/bin/nvcc --version` says: MindSpore chooses its plugin by it."""
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        nvcc = Path(os.environ.get("CUDA_HOME", "/nowhere")) / "bin/nvcc"
-        answer = subprocess.run([nvcc, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout
-        found = re.search(r"release (\d+\.\d+)", answer)
-        return found.group(1) if found else ""
-    return ""
-
-
-def _plugin_error(target: str) -> str:
-    """Why MindSpore did not load the plugin of a target when it was imported; "" if it did."""
-    # The public mindspore.hal.is_available says the same, but prints a page of warnings while it does.
-    from mindspore._c_expression import MSContext
-
-    context = MSContext.get_instance()
-    if context.is_pkg_support_device(target):
-        return ""
-    lines = [line for line in context.load_plugin_error().splitlines() if target.lower() in line.lower()]
-    return lines[0].rstrip(".") if lines else "MindSpore gives no reason"
-
-
-def gpu_obstacle() -> str:
-    """What keeps MindSpore from using a GPU here and how to fix it, as a sentence; "" if nothing does."""
-    if _cuda_driver() is None:
-        return (
-            "there is no working NVIDIA driver (libcuda.so.1): install the driver, 450.80 or newer, and see nvidia-smi"
-        )
-    if not nvidia_gpus():
-        return "NVIDIA's driver works but offers no GPU: check nvidia-smi and CUDA_VISIBLE_DEVICES"
-    if gpu_plugin() is None:
-        return "this mindspore has no GPU plugin: install requirements.txt on Linux x86_64"
-    if missing := missing_libraries():
-        return f"{', '.join(missing)} cannot be loaded: {GPU_SETUP}"
-    if _nvcc_release() not in ("11.1", "11.6"):
-        return f"$CUDA_HOME/bin/nvcc does not say release 11.6, by which MindSpore finds its plugin: {GPU_SETUP}"
-    reason = _plugin_error("GPU")
-    return f"MindSpore's GPU plugin does not load: {reason}" if reason else ""
-
-
 def ascend_obstacle() -> str:
     """What keeps MindSpore from using an Ascend device here, as a sentence; "" if nothing does."""
-    reason = _plugin_error("Ascend")
+    reason = nvidia.plugin_error("Ascend")
     advice = "install CANN for MindSpore 2.10 and source its set_env.sh before Python"
     return f"MindSpore's Ascend plugin does not load ({reason}): {advice}" if reason else ""
 
 
 def choose_target(device_target: str) -> str:
     """CPU, GPU or Ascend; for auto the first of Ascend, GPU, CPU that works; DeviceError says what is missing."""
-    obstacles = {"Ascend": ascend_obstacle, "GPU": gpu_obstacle}
+    obstacles = {"Ascend": ascend_obstacle, "GPU": nvidia.gpu_obstacle}
     if device_target in obstacles:
         if obstacle := obstacles[device_target]():
             raise DeviceError(f"device_target is {device_target}, but {obstacle}")
@@ -191,9 +57,9 @@ def choose_target(device_target: str) -> str:
         return "CPU"
     if not ascend_obstacle():
         return "Ascend"
-    obstacle = gpu_obstacle()
-    if obstacle and nvidia_gpus():
-        logger.warning(f"device: CPU, although there is a {nvidia_gpus()[0].name}: {obstacle}")
+    obstacle = nvidia.gpu_obstacle()
+    if obstacle and nvidia.nvidia_gpus():
+        logger.warning(f"device: CPU, although there is a {nvidia.nvidia_gpus()[0].name}: {obstacle}")
     return "CPU" if obstacle else "GPU"
 
 
@@ -254,7 +120,7 @@ def setup_device(
                 "distribute is true, but this process was not started as one of several: use scripts/*_distribute.sh"
             )
         device_id = int(os.environ.get("DEVICE_ID", "0")) if target != "CPU" else 0
-    available = {"GPU": len(nvidia_gpus()), "CPU": 1}.get(target)
+    available = {"GPU": len(nvidia.nvidia_gpus()), "CPU": 1}.get(target)
     if available is not None and device_id >= available:
         allowed = "0" if available == 1 else f"0 to {available - 1}"
         raise DeviceError(f"device_id is {device_id}, but {target} has {available} device(s): allowed is {allowed}")
@@ -380,19 +246,19 @@ def check_product(compute_type: str) -> float:
 def main(config: DeviceConfig) -> None:
     """Print target, GPUs, driver, plugin, libraries and a checked matrix product."""
     device = setup_device(config.device_target, config.device_id, threads=config.threads)
-    plugin, missing = gpu_plugin(), missing_libraries()
-    gpus = [f"{gpu.name} ({gpu.capability}, {gpu.memory_gib:.0f} GiB)" for gpu in nvidia_gpus()]
+    plugin, missing = nvidia.gpu_plugin(), nvidia.missing_libraries()
+    gpus = [f"{gpu.name} ({gpu.capability}, {gpu.memory_gib:.0f} GiB)" for gpu in nvidia.nvidia_gpus()]
     rows = {
         "target": f"{device.target}, device {device.device_id}",
         "software": f"Python {sys.version.split()[0]}, mindspore {version('mindspore')}, numpy {version('numpy')}",
         "CPU cores": str(len(os.sched_getaffinity(0))),
         "C++ compiler": " ".join(native_code.find_compiler() or ["none: layers are not fused"]),
         "NVIDIA GPUs": ", ".join(gpus) or "none",
-        "NVIDIA driver": nvidia_driver_version(),
+        "NVIDIA driver": nvidia.nvidia_driver_version(),
         "GPU plugin": plugin.name if plugin else "none",
-        "CUDA libraries": f"{len(CUDA_LIBRARIES) - len(missing)} of {len(CUDA_LIBRARIES)}"
+        "CUDA libraries": f"{len(nvidia.CUDA_LIBRARIES) - len(missing)} of {len(nvidia.CUDA_LIBRARIES)}"
         + (f"; missing {', '.join(missing)}" if missing else ""),
-        "GPU": gpu_obstacle() or "ready",
+        "GPU": nvidia.gpu_obstacle() or "ready",
         "Ascend": ascend_obstacle() or "ready",
         "bfloat16": bfloat16_obstacle(device.target) or "ready",
     }

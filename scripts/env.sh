@@ -57,7 +57,7 @@ run_distribute() { # NAME [--nproc N] ARGUMENTS...: run_NAME.py in one process a
         esac
         shift
     done
-    [ -n "$nproc" ] || nproc=$(cd "$PROJECT" && python -c 'from model_utils.device import nvidia_gpus; print(len(nvidia_gpus()))')
+    [ -n "$nproc" ] || nproc=$(cd "$PROJECT" && python -c 'from model_utils.nvidia import nvidia_gpus; print(len(nvidia_gpus()))')
     if ! [[ $nproc =~ ^[1-9][0-9]*$ ]]; then
         echo "error: the number of processes is '$nproc', allowed is 1 and more: give --nproc N or set DEVICE_NUM" >&2
         exit 2

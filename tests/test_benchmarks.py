@@ -18,8 +18,8 @@ from benchmarks.torch_device import load_torch, without_cuda_libraries
 from benchmarks.train_step import TrainStepConfig
 from benchmarks.turns import Contender, Others
 from model_utils import cpu_threads
-from model_utils.device import Gpu
 from model_utils.errors import ConfigError, UserError
+from model_utils.nvidia import Gpu
 from model_utils.schema import load_config
 from src.training.training_config import PretrainConfig
 

@@ -9,20 +9,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from model_utils import device
+from model_utils import nvidia
 from model_utils.device import (
-    CUDA_LIBRARIES,
     RANKS_FOLDER,
     Device,
-    Gpu,
     bfloat16_obstacle,
     check_product,
     choose_target,
     default_compute_type,
-    gpu_obstacle,
     setup_device,
 )
 from model_utils.errors import DeviceError
+from model_utils.nvidia import CUDA_LIBRARIES, Gpu, gpu_obstacle
 
 ROOT = Path(__file__).resolve().parents[1]
 GPU = Gpu("Test GPU", "sm_90", 80.0)
@@ -34,7 +32,7 @@ def machine(monkeypatch: pytest.MonkeyPatch):
 
     def change(**parts: object) -> None:
         for name, value in parts.items():
-            monkeypatch.setattr(device, name, lambda *_, value=value: value)
+            monkeypatch.setattr(nvidia, name, lambda *_, value=value: value)
 
     change(
         _cuda_driver=object(),
@@ -43,7 +41,7 @@ def machine(monkeypatch: pytest.MonkeyPatch):
         missing_libraries=[],
         _nvcc_release="11.6",
     )
-    monkeypatch.setattr(device, "_plugin_error", lambda target: "" if target == "GPU" else "no Ascend")
+    monkeypatch.setattr(nvidia, "plugin_error", lambda target: "" if target == "GPU" else "no Ascend")
     return change
 
 
@@ -51,28 +49,28 @@ def machine(monkeypatch: pytest.MonkeyPatch):
 def test_a_driver_that_hides_its_gpus_works(monkeypatch: pytest.MonkeyPatch, code: int, works: bool) -> None:
     """CUDA_VISIBLE_DEVICES= makes cuInit give 100, CUDA_ERROR_NO_DEVICE."""
     driver = SimpleNamespace(cuInit=lambda _: code)
-    monkeypatch.setattr(device.ctypes, "CDLL", lambda name: driver)
-    device._cuda_driver.cache_clear()
+    monkeypatch.setattr(nvidia.ctypes, "CDLL", lambda name: driver)
+    nvidia._cuda_driver.cache_clear()
     try:
-        assert (device._cuda_driver() is driver) == works
+        assert (nvidia._cuda_driver() is driver) == works
     finally:
-        device._cuda_driver.cache_clear()
+        nvidia._cuda_driver.cache_clear()
 
 
 def test_a_compiler_of_cuda_that_does_not_answer_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     def wait(command: list[str], timeout: float, **_: object) -> None:
         raise subprocess.TimeoutExpired(command, timeout)
 
-    monkeypatch.setattr(device.subprocess, "run", wait)
-    assert device._nvcc_release() == ""
+    monkeypatch.setattr(nvidia.subprocess, "run", wait)
+    assert nvidia._nvcc_release() == ""
 
 
 def test_auto_takes_the_best_device_that_works(machine, monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_target("auto") == choose_target("GPU") == "GPU"
     assert choose_target("CPU") == "CPU"
-    machine(_plugin_error="")
+    machine(plugin_error="")
     assert choose_target("auto") == "Ascend"
-    machine(_plugin_error="broken")
+    machine(plugin_error="broken")
     assert choose_target("auto") == "CPU"
 
 
@@ -87,7 +85,8 @@ def test_auto_takes_the_best_device_that_works(machine, monkeypatch: pytest.Monk
             "libcudnn.so.8 cannot be loaded: .*pip install -r requirements-gpu.txt",
         ),
         ({"_nvcc_release": ""}, "nvcc does not say release 11.6, .*gpu_env.sh"),
-        ({"_plugin_error": "no such symbol"}, "GPU plugin does not load: no such symbol"),
+        ({"_nvcc_release": "11.1"}, "nvcc does not say release 11.6, .*gpu_env.sh"),
+        ({"plugin_error": "no such symbol"}, "GPU plugin does not load: no such symbol"),
     ],
 )
 def test_a_gpu_that_cannot_be_used_is_refused_with_advice(machine, parts: dict[str, object], sentence: str) -> None:

@@ -11,7 +11,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from model_utils import native_code
-from model_utils.device import CUDA_LIBRARIES, gpu_plugin
+from model_utils.nvidia import CUDA_LIBRARIES, gpu_plugin
 
 KERNELS = "libcuda_ops.so.11"  # the plugin's own
 DRIVER = "libcuda.so.1"
@@ -47,7 +47,7 @@ HANDLES = (
     *("cudaEventCreate", "cudaEventCreateWithFlags"),
     *("cublasCreate_v2", "cudnnCreate", "cusolverDnCreate", "cusparseCreate"),
 )
-ASKED_FOR = "cuInit cuDeviceGetCount cuDeviceGet cuDeviceGetName cuDeviceTotalMem_v2 cuDriverGetVersion"  # by device.py
+ASKED_FOR = "cuInit cuDeviceGetCount cuDeviceGet cuDeviceGetName cuDeviceTotalMem_v2 cuDriverGetVersion"  # by nvidia.py
 COMMON = r"""
 #define _GNU_SOURCE
 #include <fcntl.h>
