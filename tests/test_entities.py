@@ -2,7 +2,7 @@
 
 import pytest
 
-from src.data.entities import EntitySpan, entity_scores, find_entities, is_tag, tag_names
+from src.data.entities import EntitySpan, all_tags, entity_scores, find_entities, is_tag
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_figures_of_labels_do_not_depend_on_what_is_found() -> None:
 def test_tag_names_hold_pairs_that_do_not_occur() -> None:
     tags = ["O", "S-ORG", "B-PER", "E-PER", "M-PER"]
     per = ["B-PER", "M-PER", "E-PER", "S-PER"]
-    assert tag_names(tags) == ["O", "B-ORG", "M-ORG", "E-ORG", "S-ORG", *per]
+    assert all_tags(tags) == ["O", "B-ORG", "M-ORG", "E-ORG", "S-ORG", *per]
 
 
 def test_is_tag() -> None:

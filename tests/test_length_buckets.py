@@ -46,7 +46,9 @@ def test_more_buckets_pay_in_longer_runs() -> None:
 def test_a_gpu_compiles_fewer_widths() -> None:
     lengths = np.random.default_rng(0).integers(1, 129, 1000)
     task = SimpleNamespace(spec=SimpleNamespace(texts_per_row=1))
-    data = SimpleNamespace(config=SimpleNamespace(length_buckets=0), task=task, _batches=lambda rows, training: 300)
+    data = SimpleNamespace(
+        config=SimpleNamespace(length_buckets=0), task=task, _number_of_batches=lambda rows, training: 300
+    )
     widths = {}
     for target in ("CPU", "GPU"):
         with made_for(target):

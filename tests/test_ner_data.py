@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model_utils.errors import DataError
-from src.data.entities import tag_names
+from src.data.entities import all_tags
 from src.data.feature_files import Ragged
 from src.data.ner_data import (
     EntityColumns,
@@ -276,4 +276,4 @@ def test_facts_tell_tags_and_labels_apart(tokenizer: FullTokenizer) -> None:
 def test_real_files(shared: Path, file: str, sentences: int, labels: int) -> None:
     read = read_sentences(shared / "data/ner" / file, "auto", NAMES)
     assert len(read) == sentences
-    assert len(tag_names(tag for sentence in read for tag in sentence.tags)) == labels
+    assert len(all_tags(tag for sentence in read for tag in sentence.tags)) == labels

@@ -27,7 +27,7 @@ def is_tag(text: str) -> bool:
     return _TAG.fullmatch(text) is not None
 
 
-def tag_names(tags: Iterable[str]) -> list[str]:
+def all_tags(tags: Iterable[str]) -> list[str]:
     """O, then every letter that occurs with every label that occurs: an unseen pair of them may still be wanted."""
     pairs = [tag.split("-", 1) for tag in set(tags) - {OUTSIDE}]
     letters = sorted({letter for letter, _ in pairs}, key=LETTERS.index)

@@ -249,7 +249,7 @@ class Finetuning:
     def build(self, folder: RunFolder, config: FinetuneConfig) -> Trainer:
         """Data, model, optimizer, step and loop of one seed; what earlier seeds have compiled is used again."""
         task, ranks = self.task, self.ranks
-        data = self.data.batches(TRAIN, task.spec.losses.weight_columns, config.seed)
+        data = self.data.dataset(TRAIN, task.spec.losses.weight_columns, config.seed)
         batches = data.batches_per_epoch
         plan = plan_run(config, config.epoch_num, data.rows_at_once, batches)
         rows, epochs = (config.accumulation_steps * each for each in (data.rows_at_once, plan.train_steps / batches))
@@ -296,10 +296,11 @@ class Finetuning:
 
     def evaluation(self, training: nn.Cell, steps: int) -> Evaluation:
         """Of a network in training on the first development split, every `steps` updates."""
-        prepared, batches = (one(self.task.dev_splits[0]) for one in (self.data.prepared, self.data.batches))
+        split = self.task.dev_splits[0]
+        prepared, data = self.data.prepared(split), self.data.dataset(split)
 
         def evaluate(network: nn.Cell, before_batch: Callable[[], object]) -> EvaluationResult:
-            outputs = predict_rows(network, batches, self.ranks, before_batch)
+            outputs = predict_rows(network, data, self.ranks, before_batch)
             if not are_finite(outputs):  # in float16, where updates that overflow are left out: the next one may be
                 return EvaluationResult({self.task.selection: math.nan}, write=lambda _: None)
             return self.task.evaluate(prepared, outputs, self.task.task_info)
@@ -352,7 +353,7 @@ class Finetuning:
                 if not loaded:
                     load_backbone(self.scores, contents, needed=("",))
                     loaded = True
-                outputs = predict_rows(self.network, self.data.batches(split), self.ranks)
+                outputs = predict_rows(self.network, self.data.dataset(split), self.ranks)
                 if not are_finite(outputs):
                     raise UserError(
                         f"{contents.path} gives outputs for the {split} split that are not finite: the training "

@@ -111,7 +111,7 @@ class TaskData:
             return {}
         return self.task.baseline(self.prepared(TRAIN), self.prepared(name))
 
-    def batches(self, name: str, weight_columns: tuple[str, ...] = (), seed: int = 0) -> FeatureDataset:
+    def dataset(self, name: str, weight_columns: tuple[str, ...] = (), seed: int = 0) -> FeatureDataset:
         """Batches of a split, packed or bucketed by length; evaluated splits have the same sizes, for one network."""
         config, training = self.config, name == TRAIN
         texts, task_info = self.task.spec.texts_per_row, self.task.task_info
@@ -135,7 +135,7 @@ class TaskData:
             loading = replace(loading, bucket_boundaries=tuple(sorted(widths)))
         return FeatureDataset(records[name], loading, weight_columns, self.architecture.vocab_size)
 
-    def _batches(self, rows: int, training: bool) -> float:
+    def _number_of_batches(self, rows: int, training: bool) -> float:
         """That one rank computes of so many rows, in all passes through them."""
         config = self.config
         if training and config.train_steps > 0:
@@ -149,7 +149,7 @@ class TaskData:
         if config.length_buckets:
             return choose_boundaries(lengths, config.length_buckets, step)
         compilation = COMPILATION if on_cpu() else COMPILATION_ON_GPU
-        return paying_boundaries(lengths, self._batches(len(lengths), training), step, compilation)
+        return paying_boundaries(lengths, self._number_of_batches(len(lengths), training), step, compilation)
 
     def _packing(self, records: Collection[RecordSet], loading: Loading) -> Packing:
         """How batches of these splits are packed, in few sizes: those of many epochs, so that they suit every seed."""
@@ -163,7 +163,8 @@ class TaskData:
         sizes = np.concatenate([plan.widths for plan in plans])
         if not len(sizes):
             return packing
-        return replace(packing, sizes=paying_boundaries(sizes, self._batches(rows, not loading.evaluation), SIZE_STEP))
+        number = self._number_of_batches(rows, not loading.evaluation)
+        return replace(packing, sizes=paying_boundaries(sizes, number, SIZE_STEP))
 
     def identity(self) -> dict[str, Any]:
         """Facts of the training and development examples, which a resumed run must find unchanged."""

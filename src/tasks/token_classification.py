@@ -16,7 +16,7 @@ from model_utils.files import write_text
 from model_utils.schema import ANY, SAME_PLACE, option
 from src.albert_for_finetune import AlbertForTokenClassification
 from src.create_finetune_data import find_splits, sample, split_off
-from src.data.entities import OUTSIDE, entity_scores, find_entities, is_tag, tag_names
+from src.data.entities import OUTSIDE, all_tags, entity_scores, find_entities, is_tag
 from src.data.feature_cache import TRAIN, Features
 from src.data.ner_data import (
     FORMATS,
@@ -134,7 +134,7 @@ class NerTask(Task):
             return list(self.known.labels)
         # Of the whole file: a rare one may stand in the share for development alone.
         sentences = [*self.read(TRAIN), *(self.read("dev") if self.dev_split else ())]
-        labels = tag_names(tag for sentence in sentences for tag in sentence.tags or ())
+        labels = all_tags(tag for sentence in sentences for tag in sentence.tags or ())
         if len(labels) < 2:
             raise DataError(f"{self.files[TRAIN]} has no entities: all its words have the tag {OUTSIDE}")
         return labels
