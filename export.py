@@ -1,5 +1,6 @@
 """Write a trained model as a file that can be deployed: python export.py --help lists all keys."""
 
+import logging
 from pathlib import Path
 
 from model_utils.config import check_output_folder, run_main
@@ -10,6 +11,8 @@ from src.inference.exported_model import read_key
 from src.inference.exporting import dry_run_export, export_model
 from src.layer_form import made_for
 from src.model_folder import ModelFolder
+
+logger = logging.getLogger(__name__)
 
 
 def main(config: ExportConfig) -> None:
@@ -31,7 +34,7 @@ def main(config: ExportConfig) -> None:
         model = folder.predictor(config.export_embeddings, portable=True, null_threshold=config.null_threshold)
     shape = config.export_batch_size, config.export_seq_length
     if config.dry_run:
-        dry_run_export(model, name, config.file_format, *shape)
+        logger.info(dry_run_export(model, name, config.file_format, *shape))
         return
     export_model(model, name, config.file_format, key, *shape)
 

@@ -1,5 +1,6 @@
 """Answer raw text with a trained model: python predict.py --help lists all keys; docs/export.md shows the formats."""
 
+import logging
 from pathlib import Path
 
 from model_utils.config import run_main
@@ -11,6 +12,8 @@ from src.inference.predictor import Predictor
 from src.inference.record_files import check_input, check_output, read_records
 from src.model_folder import ModelFolder
 from src.tasks import TASKS
+
+logger = logging.getLogger(__name__)
 
 
 def main(config: PredictConfig) -> int:
@@ -38,7 +41,8 @@ def main(config: PredictConfig) -> int:
     text_key = config.text_a_column or next(iter(TASKS[task].answerer.texts), "text_a")
     records = read_records(config.input, config.input_format, text_key)
     if config.dry_run:
-        dry_run(predictor, records)
+        for sentence in dry_run(predictor, records):
+            logger.info(sentence)
         return 0
     return answer_records(predictor, records, config.output)
 

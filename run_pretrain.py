@@ -32,7 +32,7 @@ def main(config: PretrainConfig) -> None:
     folder = RunFolder(config.save_checkpoint_path, config, writer=ranks.writer)
     if config.dry_run:
         check_run_folder(folder.path, config)
-        dry_run(build_trainer(config, device, ranks, folder))
+        logger.info(dry_run(build_trainer(config, device, ranks, folder)))
         return
     with folder:
         if folder.finished:

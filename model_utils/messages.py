@@ -9,7 +9,10 @@ from typing import TextIO
 from tqdm import tqdm
 
 # Ours; what other libraries have to say below a warning is not for the reader of a command's output.
-PROJECT = ("src", "model_utils", "dataset", "scripts", "benchmarks", "run_pretrain", "pretrain_eval", "__main__")
+PROJECT = (
+    *("src", "model_utils", "dataset", "scripts", "benchmarks"),
+    *("run_pretrain", "pretrain_eval", "export", "predict", "__main__"),
+)
 
 
 class _Sentences(logging.Handler):

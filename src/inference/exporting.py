@@ -82,7 +82,7 @@ def export_model(
     logger.info(f"written: {name}.{file_format.lower()}, {name}.json and the vocabulary")
 
 
-def dry_run_export(model: Predictor, name: Path, file_format: str, batch_size: int = 1, length: int = 0) -> None:
+def dry_run_export(model: Predictor, name: Path, file_format: str, batch_size: int = 1, length: int = 0) -> str:
     """Compute one batch and estimate time, memory and disk of export_model, which has the same arguments and errors."""
     fixed = _settle(model, name, file_format, batch_size, length)
     inputs = sample_inputs(model, *(fixed or (2, model.task_info.max_seq_length)))
@@ -92,7 +92,7 @@ def dry_run_export(model: Predictor, name: Path, file_format: str, batch_size: i
     # Compiled to be written, to be compared with and as it was written; both then compute this batch and smaller ones.
     duration = 3 * (first - usual) + 4 * usual
     memory = 2 * peak_memory() - before
-    logger.info(
+    return (
         f"dry run: a batch takes {usual:.2f} s (the first {first:.1f} s, with compilation); writing and checking "
         f"{name}.{file_format.lower()} takes about {timedelta(seconds=round(duration))}. Memory at its peak: about "
         f"{memory / 1e9:.2f} GB. The files take about {size / 1e6:.1f} MB. Nothing was written."

@@ -96,8 +96,11 @@ def answer_records(predictor: Predictor, records: Iterator[NumberedRecord], outp
     return int(0 < failed == total)
 
 
-def dry_run(predictor: Predictor, records: Iterator[NumberedRecord]) -> None:
-    """Read all records and answer a random sample; estimate time, memory and disk for all. Nothing is kept."""
+def dry_run(predictor: Predictor, records: Iterator[NumberedRecord]) -> list[str]:
+    """Read all records and answer a random sample; sentences on what cannot be answered, and on time, memory and disk.
+
+    Nothing is kept.
+    """
     chance, chosen, unreadable, total = random.Random(0), [], 0, 0
     for record in records:
         total += 1
@@ -114,13 +117,15 @@ def dry_run(predictor: Predictor, records: Iterator[NumberedRecord]) -> None:
     share = total / max(1, len(chosen))
     size = share * sum(len(line_of(joined(*pair)).encode()) for pair in pairs)
     errors = [f"line {record.line}: {answer['error']}" for record, answer in pairs if "error" in answer]
+    sentences = []
     if errors:
-        logger.info(
+        sentences.append(
             f"dry run: {len(errors)} of the {len(chosen)} records looked at cannot be answered; the first: {errors[0]}"
         )
-    logger.info(
+    sentences.append(
         f"dry run: {total:,} records, {unreadable:,} of them unreadable. {len(chosen)} were answered in "
         f"{seconds[1]:.2f} s (the first time {seconds[0]:.1f} s, with compilation); all take about "
         f"{timedelta(seconds=round(seconds[1] * share))}. Host memory at its peak: {peak_memory() / 1e9:.2f} GB. The "
         f"answers take about {size / 1e6:.1f} MB. Nothing was kept."
     )
+    return sentences

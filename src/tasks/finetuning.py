@@ -75,7 +75,7 @@ def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
     if config.dry_run:
         name, first = next(iter(runs.items()))
         trainer = work.build(RunFolder(root / name, first, writer=work.ranks.writer), first)
-        dry_run(trainer, kept=f" but features in {config.feature_dir}")
+        logger.info(dry_run(trainer, kept=f" but features in {config.feature_dir}"))
         if len(runs) > 1:
             logger.info(f"each of {len(runs)} seeds takes that time and that much of the disk")
         return

@@ -1,6 +1,5 @@
 """Time, memory and disk of a run, estimated from an update of each phase and width (--dry_run)."""
 
-import logging
 import tempfile
 import time
 from collections.abc import Sequence
@@ -16,11 +15,9 @@ from src.training.pending_updates import read_values
 from src.training.phases import Batch
 from src.training.trainer import Trainer
 
-logger = logging.getLogger(__name__)
-
 
 def dry_run(trainer: Trainer, kept: str = "") -> str:
-    """Train two updates of each phase and width, and log the run's estimated time, memory and disk.
+    """Train two updates of each phase and width; a sentence with the run's estimated time, memory and disk.
 
     Nothing is kept but what `kept` says, which was made before.
     """
@@ -51,14 +48,12 @@ def dry_run(trainer: Trainer, kept: str = "") -> str:
         fit = min(steps, max(0, int((trainer.plan.max_seconds - compilation) * rate)))
         takes += f", about {fit} of them fit into max_train_hours {config.max_train_hours:g}"
     takes += " (without evaluations)" if trainer.evaluation else ""
-    sentence = (
+    return (
         f"dry run: one update {', '.join(updates)}; {takes}. "
         f"{memory}. "
         f"A checkpoint takes {size / 1e6:.1f} MB, at most {copies} at a time: {copies * size / 1e6:.1f} MB. "
         f"Nothing was kept{kept}."
     )
-    logger.info(sentence)
-    return sentence
 
 
 def timed_update(trainer: Trainer, micro_batches: Sequence[Batch]) -> float:
