@@ -46,6 +46,8 @@ _BLOCK = 1 << 24
 
 
 class BestSchema(Schema):
+    """What best_checkpoint.json says, beside its metrics."""
+
     checkpoint: Annotated[str, matching(_NAME.pattern, "albert-<step>.ckpt")]
     step: int = Field(ge=0)
 

@@ -54,6 +54,7 @@ def preprocess_text(text: str, lower: bool) -> str:
 
 
 def is_number_comma(piece: str) -> bool:
+    """Whether google splits a piece in two: so that a number has the same tokens with and without a comma behind it."""
     return len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
 
 

@@ -41,6 +41,8 @@ def refuse_pointer(file: Path) -> None:
 
 
 class IndexSchema(Schema):
+    """Which file has which weight, by its name, where a model lies in several."""
+
     weight_map: dict[str, FileName]
 
 

@@ -24,6 +24,7 @@ class EntitySpan(NamedTuple):
 
 
 def is_tag(text: str) -> bool:
+    """Whether a text is O, or a letter of a scheme and a label, as B-PER."""
     return _TAG.fullmatch(text) is not None
 
 

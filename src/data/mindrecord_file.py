@@ -37,6 +37,7 @@ def files_needed(path: Path, row_bytes: float, file_num: int) -> int:
 
 
 def too_many(path: Path, file_num: int, needed: int) -> DataError:
+    """The error of examples that need more files than they may have."""
     return DataError(
         f"{path}: the examples do not fit into {file_num} file(s) of {capacity() / 1e6:,.0f} MB; give output_file_num "
         f"0, or at least {needed}"

@@ -29,14 +29,20 @@ ENCRYPTION = "AES-GCM"
 
 
 class InputSchema(Schema):
+    """A column that the graph takes."""
+
     name: str
 
 
 class OutputSchema(InputSchema):
+    """An output of the graph, and whether it has a value for each token."""
+
     per_token: bool
 
 
 class VocabularySchema(Schema):
+    """The vocabulary beside the graph."""
+
     file: FileName
     sha256: Sha256
 

@@ -150,6 +150,7 @@ def task_info_of(weights: Path) -> TaskInfo:
 
 
 def another_head(weights: Path, key: str, theirs: Any, needed: Any) -> CheckpointError:
+    """The error of weights whose task.json has another value of `key` than the one that is needed."""
     return CheckpointError(f"{weights} was fine-tuned for another head: {key} is {theirs}, needed is {needed}")
 
 

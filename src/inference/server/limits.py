@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Limits:
+    """What the server takes, and how long it waits."""
+
     body: int = 1 << 20  # bytes of a request
     records: int = 64  # of a request
     characters: int = 20_000  # of each text
