@@ -144,10 +144,10 @@ def test_a_dry_run_keeps_nothing(classifier: Path, tmp_path: Path, capsys: pytes
 def test_standard_input_and_output(classifier: Path) -> None:
     """In UTF-8, whatever the locale."""
     command = [sys.executable, ROOT / "predict.py", "--model", classifier, "--input", "-", "--output", "-"]
-    command += ["--input_format", "text"]
     latin = os.environ | {"PYTHONIOENCODING": "latin-1"}
-    done = subprocess.run(command, input="one\n好\n".encode(), capture_output=True, check=True, env=latin)
-    assert [json.loads(line)["text_a"] for line in done.stdout.decode().splitlines()] == ["one", "好"]
+    for words, lines in ([], '{"text_a": "one"}\n{"text_a": "好"}\n'), (["--input_format", "text"], "one\n好\n"):
+        done = subprocess.run([*command, *words], input=lines.encode(), capture_output=True, check=True, env=latin)
+        assert [json.loads(line)["text_a"] for line in done.stdout.decode().splitlines()] == ["one", "好"]
 
 
 @pytest.mark.parametrize(

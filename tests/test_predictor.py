@@ -223,6 +223,9 @@ def test_masks_are_filled_in(tmp_path: Path) -> None:
         assert all(token["token"] in vocabulary for token in tokens)
     assert answers[2]["error"] == "the text 'none' has no [MASK] to fill in"
     assert answers[3]["error"].endswith("has 41 tokens, the network takes at most 40")
+    classifier = ModelFolder.load(make_folder(tmp_path / "classifier", "classification"))
+    with pytest.raises(ConfigError, match="top_k is 5, but the model's task is classification, not fill_mask"):
+        classifier.predictor(top_k=5)
 
 
 def test_many_masks_are_computed_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
