@@ -66,5 +66,5 @@ def _check_no_overrides(masking: MaskingOverrides, location: Path) -> None:
         if value:
             raise DataError(
                 f"{key} is {value}, but the masks of {location} are written in its files: make the data with masking "
-                f"dynamic, or leave {key} out"
+                f"dynamic (recipes/examples_64.yaml), or leave {key} out, also of the phases"
             )

@@ -255,12 +255,17 @@ def _find(path: Path) -> Checkpoint:
     best, newest = best_checkpoint(path), [file for _, file in list_checkpoints(path)]
     contents = _first_whole(dict.fromkeys([best, *newest] if best else newest), only_weights=True)
     if contents is None:
-        of_seeds = sorted(folder.name for folder in path.glob("seed-*") if folder.is_dir())
-        advice = f"; each seed has its own: name {path / of_seeds[0]}" if of_seeds else ""
-        raise CheckpointError(f"{path} holds no readable checkpoint; expected albert-<step>.ckpt{advice}")
+        raise no_checkpoint(path)
     if best and contents.path != best:
         logger.info(f"{contents.path} stands in for {best.name}, which was chosen as the best one")
     return contents
+
+
+def no_checkpoint(folder: Path) -> CheckpointError:
+    """That a folder holds none, and where there are some."""
+    of_seeds = sorted(each.name for each in folder.glob("seed-*") if each.is_dir())
+    advice = f"; each seed has its own: name {folder / of_seeds[0]}" if of_seeds else ""
+    return CheckpointError(f"{folder} holds no readable checkpoint; expected albert-<step>.ckpt{advice}")
 
 
 def load_backbone(network: nn.Cell, contents: Checkpoint, needed: tuple[str, ...] = (BACKBONE,)) -> None:

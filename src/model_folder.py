@@ -33,7 +33,9 @@ from src.checkpoint_files import (
     checkpoint_path,
     find_checkpoint,
     folder_of,
+    list_checkpoints,
     load_backbone,
+    no_checkpoint,
     write_checkpoint,
 )
 from src.finetune_eval_model import AnsweringNetwork, packed_where_possible
@@ -136,10 +138,12 @@ class ModelFolder:
         """Make a folder, new or empty, that `load` reads; it is there when all of it is.
 
         Raises:
-            CheckpointError: the weights cannot be written. OSError: the folder cannot, or has files already.
+            CheckpointError: the weights cannot be written, or the folder has files. OSError: it cannot be written.
         """
         known = {key: value for key, value in self.checkpoint.loop_state.items() if key in OF_WEIGHTS}
         weights = {name: Tensor(value) for name, value in self.weights.items()}
+        if Path(path).is_dir() and any(Path(path).iterdir()):
+            raise CheckpointError(f"{path} is not an empty folder; name a new one")
         with new_folder(Path(path)) as folder:
             self.save_companions(folder)
             file = checkpoint_path(folder, known.get("step", 0))
@@ -244,6 +248,8 @@ def load_tokenizer(
     file = folder / TOKENIZER_FILE
     if not os.path.lexists(file):
         if not vocab_file and not spm_model_file:
+            if weights.is_dir() and not list_checkpoints(weights):
+                raise no_checkpoint(weights)
             raise _no_vocabulary(folder)
         return build_tokenizer(vocab_file, spm_model_file, do_lower_case)
     described = read_json(file, TokenizerSchema)

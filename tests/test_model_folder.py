@@ -156,9 +156,14 @@ def test_a_folder_is_there_when_all_of_it_is(
 
 def test_a_folder_with_files_is_not_saved_into(classifier: Path, tmp_path: Path) -> None:
     (tmp_path / "notes").touch()
-    with pytest.raises(OSError, match="not empty"):
+    with pytest.raises(CheckpointError, match="is not an empty folder; name a new one"):
         ModelFolder.load(classifier).save(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes"]
+
+
+def test_a_folder_without_weights_is_no_lack_of_a_vocabulary(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="holds no readable checkpoint"):
+        load_tokenizer(tmp_path)
 
 
 def test_companions_come_without_weights(classifier: Path, tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def _find_facts(location: Path) -> Path:
             raise DataError(f"{location} is not there or was not finished: there is no {path}")
         return path
     if not location.is_dir():
-        raise DataError(f"{location} is not a folder of feature files")
+        raise DataError(f"{location} is not a folder of feature files" + ("" if location.exists() else ", nor there"))
     found = sorted(location.glob("*.facts.json"))
     if len(found) > 1:
         names = ", ".join(path.name for path in found)
@@ -189,5 +189,8 @@ def _find_facts(location: Path) -> Path:
             "program; make them again"
         )
     if not found:
-        raise DataError(f"{location} holds no feature files")
+        raise DataError(
+            f"{location} holds no feature files; those of pre-training are made by python -m "
+            "src.create_pretraining_data"
+        )
     return found[0]

@@ -60,7 +60,10 @@ def read_race(data_dir: Path, split: str, level: str = "all") -> list[RaceQuesti
             folder = root / split / name
             files = sorted(folder.glob("*.txt"))
             if not files:
-                raise DataError(f"{folder} holds no *.txt files; allowed is RACE's folder, unpacked from RACE.tar.gz")
+                raise DataError(
+                    f"{folder} holds no *.txt files; allowed is RACE's folder, unpacked from RACE.tar.gz, or --level "
+                    "middle or high for one of its parts"
+                )
             for file in files:
                 questions += _read_passage(file, number)
     return questions

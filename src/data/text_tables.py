@@ -51,7 +51,10 @@ class Table:
         """Index of a column, given by its name or else its number from 1; none, or several, are a DataError."""
         if not self.has(column):
             there = ", ".join(map(shorten, self.names[:MOST_NAMES]))
-            raise DataError(f"{self.path} has no column {shorten(column)}, it has {len(self.names)}: {there}")
+            raise DataError(
+                f"{self.path} has no column {shorten(column)}, it has {len(self.names)}: {there}; say which in the "
+                "keys that end in _column, and separate those of CSV by commas"
+            )
         if self.names.count(column) > 1:
             raise DataError(f"{self.path} has {self.names.count(column)} columns {column!r}; name one by its number")
         if column not in self.names:

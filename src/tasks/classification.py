@@ -350,7 +350,7 @@ class CustomExamples:
         if split in self.files and of_its_own:
             return read_examples(self.files[split], self.columns, labelled=split != "test")
         if split == "test":
-            raise DataError("there is nothing to predict: name a test_file, or put test.tsv into data_dir")
+            raise DataError("there is nothing to predict: name a test_file, or put test.* into data_dir")
         if self._training is None:
             if config.positive_file:
                 self._training = read_polarity_files(Path(config.positive_file), Path(config.negative_file))

@@ -128,6 +128,11 @@ def find_tokenizer(config: FinetuneConfig) -> FullTokenizer:
     vocabulary = config.vocab_file_path, config.spm_model_file, config.do_lower_case
     if config.load_checkpoint_path:
         return load_tokenizer(Path(config.load_checkpoint_path), *vocabulary)
+    if not any(vocabulary[:2]):
+        raise ConfigError(
+            "no weights and no vocabulary are given: set load_pretrain_checkpoint_path or, for a cold start, "
+            "spm_model_file or vocab_file_path"
+        )
     return build_tokenizer(*vocabulary)
 
 

@@ -38,6 +38,8 @@ from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, T
 from src.tasks.task_info import NO_DEV_SPLIT, LabelledInfo, TaskInfo, choose_dev_split
 from src.tokenization import FullTokenizer
 
+NAME_COLUMN, NAME_LABEL = "dish_name", "DISH"
+
 
 class NerConfig(FinetuneConfig):
     """Find entities in texts, by a tag for each word: python run_ner.py."""
@@ -58,8 +60,8 @@ class NerConfig(FinetuneConfig):
     eval_data_file_path: str = option("", "features of the development sentences, likewise", on_resume=SAME_PLACE)
     dev_ratio: float = option(0.1, "share split off for development", above=0, below=1)
     text_column: str = option("review", "names: column of the text, its name or its number from 1")
-    name_column: str = option("dish_name", "names: column of an entity mention in the text, or empty")
-    name_label: str = option("DISH", "names: label of these entities")
+    name_column: str = option(NAME_COLUMN, "names: column of an entity mention in the text, or empty")
+    name_label: str = option(NAME_LABEL, "names: label of these entities")
     label_list: tuple[str, ...] = option((), "tags in their order; empty: those of the training sentences")
 
     def validate(self) -> None:
@@ -100,6 +102,11 @@ class NerTask(Task):
         if "names" not in formats:
             of_names = ["text_column", "name_column", "name_label"]
             config.refuse(of_names, "no file that is read is a table of texts and names")
+        elif config.name_label == NAME_LABEL and config.name_column != NAME_COLUMN:
+            raise ConfigError(
+                f"name_label is {NAME_LABEL}, that of {NAME_COLUMN}: give the label of what stands in "
+                f"{config.name_column}"
+            )
         self.dev_split = None
         if shared:
             texts = (sentence.words for sentence in self.read(TRAIN))

@@ -71,7 +71,7 @@ def tokenizer_beside(weights: Path, data: PretrainingData, given: FullTokenizer 
         raise DataError(
             f"{data.data_dir} was made with another vocabulary than the weights in {folder_of(weights)}: "
             f"{data.facts.get('vocab_file') or given.file} (sha256 {theirs['vocab_sha256']}), do_lower_case "
-            f"{show(theirs['do_lower_case'])}; make the data with that of the weights: python -m "
+            f"{show(theirs['do_lower_case'])}; make the data with that of the weights, all else alike: python -m "
             f"src.create_pretraining_data --{kind} {tokenizer.file} --do_lower_case {show(tokenizer.do_lower_case)}"
         )
     return tokenizer

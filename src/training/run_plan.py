@@ -127,9 +127,8 @@ def plan_run(config: Any, epochs: int, rows_at_once: int, batches_per_epoch: int
         rows_at_once: of a micro-batch of all ranks together.
     """
     if batches_per_epoch < 1:
-        raise ConfigError(
-            f"the data has fewer rows than one batch of {rows_at_once}: lower the batch size, or give more data"
-        )
+        key = "batch_size" if hasattr(config, "batch_size") else "train_batch_size"
+        raise ConfigError(f"the data has fewer rows than one batch of {rows_at_once}: lower {key}, or give more data")
     planned = config.train_steps
     if planned <= 0:
         planned = epochs * batches_per_epoch // config.accumulation_steps
