@@ -497,7 +497,7 @@ def test_no_share_of_a_training_file_that_has_changed_is_evaluated(data: Path, t
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_fewer_rows_than_a_batch_are_a_sentence(data: Path, tmp_path: Path, dry_run: bool) -> None:
     config = config_of(data, tmp_path / "run", max_train_samples=6, dry_run=dry_run)
-    with pytest.raises(ConfigError, match="the data has fewer rows than one batch of 16: lower the batch size"):
+    with pytest.raises(ConfigError, match="the data has fewer rows than one batch of 16: lower train_batch_size"):
         run_classifier.main(config)
 
 
