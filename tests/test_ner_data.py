@@ -22,7 +22,7 @@ from src.data.ner_data import (
 )
 from src.tokenization import FullTokenizer, build_tokenizer
 
-NAMES = EntityColumns()
+NAMES = EntityColumns("review", "dish_name", "DISH")
 LETTERS = "abcdefghij"
 
 

@@ -54,9 +54,9 @@ class Sentence:
 class EntityColumns:
     """The columns of a table with a text and an entity mention in it, and the label of these entities."""
 
-    text: str = "review"
-    name: str = "dish_name"
-    label: str = "DISH"
+    text: str
+    name: str
+    label: str
 
 
 def split_words(text: str, into_characters: bool = False) -> list[tuple[int, int]]:

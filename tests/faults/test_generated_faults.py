@@ -423,8 +423,8 @@ def test_training_texts(tmp_path: Path, count: int) -> None:
         put(passage, content)
         return {
             "labelled": lambda: read_labelled(file, tokenizer),
-            "sentences": lambda: read_sentences(file, "auto", EntityColumns("text_a", "label")),
-            "names": lambda: read_sentences(file, "names", EntityColumns("text_a", "label")),
+            "sentences": lambda: read_sentences(file, "auto", EntityColumns("text_a", "label", "DISH")),
+            "names": lambda: read_sentences(file, "names", EntityColumns("text_a", "label", "DISH")),
             "squad": lambda: read_squad(file, version_2=True),
             "race": lambda: read_race(tmp_path, "dev", "high"),
             "wordpiece": lambda: build_tokenizer(str(file), "", True),
