@@ -38,6 +38,7 @@ logger = logging.getLogger(__name__)
 LENGTH = 128  # tokens of a sentence at most
 OUR_WORDS = "--serve", "127.0.0.1:0", "--device_target", "CPU"
 PATIENCE = 300  # s that an answer may take
+LOG_END = 1000  # characters of a server's messages, where it fails
 
 
 class ServerConfig(Config):
@@ -60,11 +61,11 @@ class Server:
         words: its command, behind `python -m`. log: for its stderr.
 
     Raises:
-        UserError: it ends before it has printed an address.
+        UserError: it ends before it has printed an address, or answers with another status than 200.
     """
 
     def __init__(self, name: str, words: list[str], log: Path) -> None:
-        self.name = name
+        self.name, self.log = name, log
         with log.open("w") as messages:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", *words],
@@ -78,7 +79,7 @@ class Server:
             if address := re.search(r"http://([\d.]+):(\d+)/", line):
                 self.address = address[1], int(address[2])
                 return
-        raise UserError(f"the server of {name} does not start: {log.read_text()[-500:]}")
+        raise UserError(f"the server of {name} does not start: {self._last_messages()}")
 
     def body(self, text: str) -> dict[str, Any]:
         """A request."""
@@ -96,12 +97,15 @@ class Server:
             start = time.perf_counter()
             connection.request("POST", "/predict", json.dumps(self.body(text)), {"Content-Type": "application/json"})
             response = connection.getresponse()
-            reply = json.loads(response.read())
+            reply = response.read()
             if response.status != http.client.OK:
-                raise UserError(f"{self.name} answers {response.status}: {reply}")
-            results.append((time.perf_counter() - start, self.label(reply)))
+                raise UserError(f"{self.name} answers {response.status}: {reply.decode()}\n{self._last_messages()}")
+            results.append((time.perf_counter() - start, self.label(json.loads(reply))))
         connection.close()
         return results
+
+    def _last_messages(self) -> str:
+        return self.log.read_text()[-LOG_END:]
 
     @contextmanager
     def turn(self) -> Iterator[None]:

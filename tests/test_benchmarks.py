@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 import sys
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +14,7 @@ import pytest
 from benchmarks import commands, finetune, forward, machine, products, squad_features
 from benchmarks.contest import Contest, Side, conclude
 from benchmarks.predict import PredictionConfig
+from benchmarks.server import Server
 from benchmarks.torch_device import load_torch, without_cuda_libraries
 from benchmarks.train_step import TrainStepConfig
 from benchmarks.turns import Contender, Others
@@ -271,6 +272,14 @@ def test_both_sides_answer_alike(task: str, shared: Path) -> None:
     assert re.search(r"the matrix products of [\d,]+ tokens, [\d,]+ GFLOP: [\d.]+ s at the \d+ GFLOP/s", done.stdout)
     agreement = float(done.stdout.split("; ")[-1].split("%")[0])
     assert agreement >= {"classification": 100, "squad_v1": 5}[task]  # spans of random scores
+
+
+def test_a_server_that_fails_is_told_with_its_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's own server takes no POST, and says so in HTML."""
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    server = Server("a server of files", ["http.server", "0", "--bind", "127.0.0.1"], tmp_path / "log")
+    with closing(server), pytest.raises(UserError, match=r"(?s)a server of files answers 501: .*<html.*POST /predict"):
+        server.send(["a text"])
 
 
 @pytest.mark.oracles
