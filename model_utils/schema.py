@@ -169,6 +169,9 @@ class Config(BaseModel):
     def validate(self) -> None:
         """Check what concerns several keys together; derived classes raise ConfigError."""
 
+    def check_flags(self, flags: Mapping[str, Any]) -> None:
+        """Check that what the command line gives, a tree of keys, has an effect; derived classes raise ConfigError."""
+
     def replace(self, **changes: Any) -> Self:
         """The same configuration with other values, checked again."""
         return type(self)(**dict(self) | changes)
@@ -407,6 +410,7 @@ def load_config(kind: type[ConfigType], argv: Sequence[str] | None = None) -> Co
         origin = "command line" if path == os.devnull else f"{path} with the command line"
         raise ConfigError(f"{origin}: {error}") from None
     _check_used(config, flags)
+    config.check_flags(flags)
     return config
 
 

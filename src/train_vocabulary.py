@@ -88,10 +88,11 @@ def main(config: TrainVocabularyConfig) -> None:
     if Path(config.output_prefix).name != config.output_prefix.rpartition("/")[2]:
         raise ConfigError(f"output_prefix is {config.output_prefix}, needed is the beginning of a file's name")
     targets = [Path(config.output_prefix + suffix) for suffix in suffixes]
-    if targets[-1].exists():
-        raise ConfigError(
-            f"{targets[-1]} exists already; give another --output_prefix, or delete it if no model needs it"
-        )
+    for target in targets:
+        if target.exists():
+            raise ConfigError(
+                f"{target} exists already; give another --output_prefix, or delete it if no model needs it"
+            )
     check_output_folder(targets[-1].parent, "output_prefix's folder")
     paths = expand_glob(config.input_file)
     logger.info(f"training a {config.kind} vocabulary of {config.vocab_size} entries on {len(paths)} file(s)")
@@ -100,7 +101,7 @@ def main(config: TrainVocabularyConfig) -> None:
         return
     contents = train(lambda: _read_sentences(paths), config)
     targets[-1].parent.mkdir(parents=True, exist_ok=True)
-    for target, content in zip(targets, contents, strict=True):
+    for target, content in reversed([*zip(targets, contents, strict=True)]):  # the listing is of no use alone
         write_atomically(target, lambda temporary, content=content: temporary.write_bytes(content))
     model, vocabulary = (targets[-1], None) if config.kind == "sentencepiece" else (None, targets[-1])
     tokenizer = FullTokenizer(vocabulary, config.do_lower_case, model)

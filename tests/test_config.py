@@ -138,6 +138,8 @@ def test_yaml_numbers_without_a_point_and_lists(tmp_path: Path) -> None:
         config = load(tmp_path, text, "--optimizer_cfg.Lamb.decay_filter", words)
         assert config.optimizer_cfg.Lamb.decay_filter == ("c", "d")
     assert load(tmp_path, text, "--optimizer_cfg.Lamb.decay_filter", "").optimizer_cfg.Lamb.decay_filter == ()
+    config = load(tmp_path, text, "--optimizer_cfg.Lamb.decay_filter", '["c, c", \'d,\', "e" f,don\'t, ]')
+    assert config.optimizer_cfg.Lamb.decay_filter == ("c, c", "d,", '"e" f', "don't")
 
 
 def test_negative_numbers_and_texts_with_dashes_are_values(tmp_path: Path) -> None:
@@ -537,6 +539,31 @@ def test_epochs_beside_a_number_of_updates_are_refused() -> None:
     with pytest.raises(ConfigError, match="epoch_num is 1, which means nothing while train_steps is 12000"):
         load_config(RaceConfig, [*words, "--epoch_num", "1"])
     assert load_config(RaceConfig, [*words, "--epoch_num", "1", "--train_steps", "0"]).epoch_num == 1
+
+
+def test_the_default_number_of_epochs_counts_as_well_where_it_is_given(tmp_path: Path) -> None:
+    words = ["--data_dir", "d", "--save_checkpoint_path", "r"]
+    with pytest.raises(ConfigError, match="epoch_size is 1, which means nothing while train_steps is 10000"):
+        load_config(PretrainConfig, [*words, "--epoch_size", "1"])
+    path = tmp_path / "own.yaml"
+    path.write_text("epoch_size: 1\n")
+    with pytest.raises(ConfigError, match="epoch_size is 1, which means nothing while train_steps is 10000"):
+        load_config(PretrainConfig, ["--config_path", str(path), *words])
+    write_config(load_config(PretrainConfig, words), path)  # which names both
+    assert load_config(PretrainConfig, ["--config_path", str(path)]).train_steps == 10000
+
+
+def test_a_flag_that_every_phase_replaces_is_refused() -> None:
+    words = ["--config_path", "recipes/pretrain_1gpu_day.yaml", "--data_dir", "d", "--save_checkpoint_path", "r"]
+    assert all(phase.accumulation_steps for phase in load_config(PretrainConfig, words).phases)
+    with pytest.raises(
+        ConfigError, match="accumulation_steps means nothing here, since each of the phases has its own"
+    ):
+        load_config(PretrainConfig, [*words, "--accumulation_steps", "2"])
+    phases = ["--phases", "[{share: 0.5, learning_rate: 1e-3}, {share: 0.5, batch_size: 8, learning_rate: 2e-3}]"]
+    assert load_config(PretrainConfig, [*words, *phases, "--batch_size", "16"]).batch_size == 16
+    with pytest.raises(ConfigError, match="learning_rate means nothing here"):
+        load_config(PretrainConfig, [*words, *phases, "--optimizer_cfg.AdamWeightDecay.learning_rate", "1e-4"])
 
 
 @pytest.mark.parametrize(

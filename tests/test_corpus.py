@@ -332,6 +332,16 @@ def test_patterns_folders_and_lists(tmp_path):
     assert expand_glob(f"{one}, {tmp_path}/a/b/*,{one},{tmp_path}/a/b/../one.txt") == sorted([one, two])
 
 
+def test_folders_that_are_links_are_read_once(tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+    one, two = write(tmp_path, "x", "a/one.txt"), write(tmp_path, "x", "b/two.txt")
+    (tmp_path / "a/linked").symlink_to(tmp_path / "b")
+    (tmp_path / "b/back").symlink_to(tmp_path / "a")
+    assert expand_glob(str(tmp_path / "a")) == [tmp_path / "a/linked/two.txt", one]
+    assert expand_glob(str(tmp_path / "b")) == [tmp_path / "b/back/one.txt", two]
+
+
 def test_a_list_may_be_longer_than_a_name(tmp_path):
     files = [write(tmp_path, "x", f"part_{number:04}.txt") for number in range(40)]
     assert expand_glob(",".join(map(str, files))) == files

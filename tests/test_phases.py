@@ -15,6 +15,7 @@ from mindspore import Tensor
 from model_utils.errors import ConfigError, DataError
 from src.albert_config import PRESETS
 from src.checkpoint_files import list_checkpoints
+from src.data.pretraining_data import PretrainingData
 from src.training.dry_run import dry_run
 from src.training.phases import Phase, Phases
 from src.training.pretraining_phases import describe, identity_of, plan_phases
@@ -312,6 +313,18 @@ def phases_of(tmp_path: Path, *datasets: Examples, **second: Any) -> Phases:
     text = ", ".join(f"{key}: {value}" for key, value in {"share": 0.5, **second}.items())
     config = config_of(tmp_path, tmp_path / "run", phases=f"[{{share: 0.5}}, {{{text}}}]", accumulation_steps=2)
     return plan_phases(config, datasets, PRESETS["albert_tiny"])
+
+
+def test_data_whose_pairs_mean_something_else_is_refused() -> None:
+    def made(directory: str, **settings: bool) -> PretrainingData:
+        facts = {"vocab_file": "vocab.txt", "vocab_sha256": "1"} | ({"settings": settings} if settings else {})
+        return PretrainingData(SimpleNamespace(facts=facts, rows_at_once=1, batches_per_epoch=1), directory)
+
+    order, following = made("a", random_next_sentence=False), made("b", random_next_sentence=True)
+    with pytest.raises(DataError, match="a was made with random_next_sentence False, b with True"):
+        order.check_vocabulary(following.facts, "b")
+    for others in (order, made("google's")):
+        order.check_vocabulary(others.facts, others.data_dir)
 
 
 def test_a_phase_takes_what_it_does_not_name_from_the_rest_of_the_configuration(tmp_path: Path) -> None:

@@ -109,6 +109,13 @@ def test_truth_values_and_errors_are_the_same_in_old_and_new_workbooks(tmp_path)
             rows_of(path)
 
 
+def test_a_row_of_failed_formulas_alone_is_no_empty_one(tmp_path):
+    cells = {(0, 0): "text", (1, 0): bytes([42]), (2, 0): "fine"}
+    for path in (xls(tmp_path / "a.xls", cells), xlsx(tmp_path / "a.xlsx", [["text"], ["#N/A"], ["fine"]])):
+        with pytest.raises(DataError, match="line 2 has no text or number as 'text'"):
+            rows_of(path, ["text"])
+
+
 def test_line_breaks_in_cells_are_those_of_the_text(tmp_path):
     """Excel writes a carriage return as _x000D_."""
     path = xlsx(tmp_path / "a.xlsx", [["text", "label"], ["good_x000D_\nfilm _x0041_", 1]])
@@ -178,6 +185,7 @@ def test_last_columns_may_be_missing_altogether(tmp_path):
         ("a.tsv", "text\tvalue\na\t1\n", r"a\.tsv has no column 'label', it has 2: 'text', 'value'"),
         ("a.tsv", "text\tlabel\tlabel\na\t1\t1\n", "has 2 columns 'label'; name one by its number"),
         ("a.tsv", "", r"a\.tsv is empty"),
+        ("a.jsonl", '{}\n{"text": "fine", "label": 1}\n', r"a\.jsonl: line 1 has no keys, which are the columns"),
         ("a.tsv", "\n\r\n", r"a\.tsv is empty"),
         ("a.tsv", b"text\tlabel\na\xff\t1\n", r"byte 0xff at offset 12 is not UTF-8"),
         ("a.tsv", b"\xef\xbb\xbftext\tlabel\na\t\xe4\n", r"byte 0xe4 at offset 16 is not UTF-8"),

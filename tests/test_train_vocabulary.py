@@ -116,10 +116,11 @@ def test_damaged_text_is_named(tmp_path, kind):
         train(path, tmp_path / "small", vocab_size=100, kind=kind)
 
 
-def test_existing_vocabulary_is_not_overwritten(text_file, tmp_path):
-    existing = tmp_path / "small.model"
+@pytest.mark.parametrize("name", ["small.model", "small.vocab"])
+def test_existing_vocabulary_is_not_overwritten(text_file, tmp_path, name):
+    existing = tmp_path / name
     existing.write_bytes(b"precious")
-    with pytest.raises(ConfigError, match=r"small.model exists already"):
+    with pytest.raises(ConfigError, match=f"{name} exists already"):
         train(text_file, tmp_path / "small", vocab_size=900)
     assert existing.read_bytes() == b"precious"
 

@@ -26,6 +26,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 from model_utils.errors import DataError, shorten
 from model_utils.json_files import UnwritableError, parse_json
@@ -69,11 +70,11 @@ _NEXT_WORD = re.compile(r"[\s\"'“‘(\[«]*(\S)")
 def expand_glob(pattern: str) -> list[Path]:
     """The files that a path, a glob pattern, a folder or a comma-separated list of these names, sorted.
 
-    A folder stands for all files below it but hidden ones.
+    A folder stands for all files below it but hidden ones, in folders that are links as well.
 
     Raises:
-        DataError: a part of the pattern matches no file or no regular one, or one whose name is not UTF-8, or all files
-            are empty.
+        DataError: a part of the pattern matches no file or no regular one, one whose name is not UTF-8 or a folder that
+            cannot be read, or all files are empty.
     """
     if not pattern.replace(",", "").strip():
         raise DataError("the pattern of input files is empty; give a path or a glob pattern in quotes")
@@ -160,7 +161,7 @@ def _match(pattern: str) -> list[Path]:
     files = []
     for path in candidates:
         if path.is_dir():
-            files += [child for child in path.rglob("*") if _is_visible(child, path)]
+            files += _files_below(path)
         elif path.exists() and not path.is_file():
             raise DataError(f"{path} is a device or a pipe; the text is read several times: write it to a file")
         else:
@@ -168,8 +169,21 @@ def _match(pattern: str) -> list[Path]:
     return files
 
 
-def _is_visible(path: Path, folder: Path) -> bool:
-    return path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+def _files_below(folder: Path) -> Iterator[Path]:
+    """The files of a folder and of those in it, but hidden ones; links are followed, and no folder is read twice."""
+
+    def refuse(error: OSError) -> NoReturn:
+        raise DataError(f"{error.filename} cannot be read: {error.strerror}") from error
+
+    read = set()
+    for place, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
+        if (real := os.path.realpath(place)) in read:
+            folders.clear()
+            continue
+        read.add(real)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        visible = (Path(place, name) for name in names if not name.startswith("."))
+        yield from (file for file in visible if file.is_file())
 
 
 def _stripped(line: str) -> str:

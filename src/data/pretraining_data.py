@@ -14,6 +14,7 @@ from src.data.tfrecord_batches import TFRecordDataset
 from src.tokenization import FullTokenizer, build_tokenizer, open_tokenizer
 
 logger = logging.getLogger(__name__)
+PAIRS = "random_next_sentence"  # of the settings, what a label of two segments says
 IDENTITY = ("task", "max_seq_length", "max_predictions_per_seq", "vocab_sha256", "vocab_size", "rows", "files")
 
 
@@ -72,7 +73,7 @@ class PretrainingData:
         return tokenizer
 
     def check_vocabulary(self, others: dict[str, Any], owner: object) -> None:
-        """Raise a DataError if what other facts say of the vocabulary differs from what made the files."""
+        """Raise a DataError if what other facts say of the vocabulary or of pairs differs from what made the files."""
         for key, name in (("vocab_sha256", "sha256"), ("do_lower_case", "do_lower_case")):
             own = self.facts.get(key)
             other = others.get(key, own)
@@ -81,6 +82,12 @@ class PretrainingData:
                     f"{self.data_dir} was made with the vocabulary {self.facts['vocab_file']} ({name} {own}), {owner} "
                     f"with another one ({name} {other}): make both with the same"
                 )
+        pairs, others_pairs = (facts.get("settings", {}).get(PAIRS) for facts in (self.facts, others))
+        if None not in (pairs, others_pairs) and pairs != others_pairs:
+            raise DataError(
+                f"{self.data_dir} was made with {PAIRS} {pairs}, {owner} with {others_pairs}: its pairs mean something "
+                "else, make both with the same"
+            )
 
     def check_fits(self, architecture: AlbertConfig) -> None:
         """Raise a DataError if the examples are longer than the model's positions, or have more segments."""

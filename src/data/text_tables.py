@@ -156,6 +156,8 @@ def _read_json_lines(path: Path) -> NumberedRows:
         if not isinstance(values, dict):
             raise DataError(f"{path}: line {line} is not a JSON object, allowed is one object a line")
         if not names:
+            if not values:
+                raise DataError(f"{path}: line {line} has no keys, which are the columns")
             names = list(values)
             yield line, list(names)
         if not unread and (unread := values.keys() - {*names}):
@@ -217,7 +219,7 @@ def _filled_rows(path: Path, rows: Iterator[Sequence[Any]]) -> NumberedRows:
         if cells is None:
             return
         row = [_text_of(cell) for cell in cells]
-        if any(row):
+        if any(cell != "" for cell in row):  # of a formula that has failed there is None
             width = width or len(row)
             yield line, row + [""] * (width - len(row))
 

@@ -31,6 +31,7 @@ def finetuning_optimizers(learning_rate: float) -> OptimizerConfig:
 class FinetuneConfig(TrainingConfig):
     """The keys that all tasks share."""
 
+    epochs_key = "epoch_num"
     reads_tfrecords: ClassVar[bool] = False  # ready features may be TFRecords, whatever their names
 
     optimizer_cfg: OptimizerConfig = finetuning_optimizers(5e-5)
@@ -149,7 +150,6 @@ class FinetuneConfig(TrainingConfig):
 
     def validate(self) -> None:
         super().validate()
-        self.check_epochs("epoch_num")
         ready = {key: getattr(self, key) for key in ("train_data_file_path", "eval_data_file_path")}
         tfrecords = {key: path for key, path in ready.items() if is_tfrecord(path)}
         if not self.reads_tfrecords:

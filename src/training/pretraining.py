@@ -86,9 +86,10 @@ def _vocab_size(config: Any, data: PretrainingData, tokenizer: FullTokenizer | N
         return config.albert_cfg.vocab_size
     if file:
         return AlbertConfig.from_json(file).vocab_size
+    name_it = "name it in spm_model_file or vocab_file, or " if hasattr(config, "vocab_file") else ""
     raise ConfigError(
-        f"{data.data_dir}: google's TFRecord files do not say which vocabulary made them: name it in spm_model_file or "
-        "vocab_file, or give its size as albert_cfg.vocab_size"
+        f"{data.data_dir}: google's TFRecord files do not say which vocabulary made them: {name_it}give its size as "
+        "albert_cfg.vocab_size"
     )
 
 

@@ -1,6 +1,7 @@
 """The configurations of every training, and of pre-training; model_utils/schema.py says how a configuration is made."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from model_utils.config import DEVICES, EPOCHS, LOSS_SCALE, MICRO_BATCHES, MINUTES, ROWS, SEED, UPDATES, LayersConfig
 from model_utils.errors import ConfigError
@@ -125,6 +126,8 @@ class ArchitectureConfig(LayersConfig):
 class TrainingConfig(ArchitectureConfig):
     """The keys of every training: pre-training and the tasks derive from it."""
 
+    epochs_key: ClassVar[str]  # the key that has the epochs where train_steps does not say the length
+
     # Training.
     accumulation_steps: int = option(1, "micro-batches added up to one update", minimum=1, maximum=MICRO_BATCHES)
     optimizer_cfg: OptimizerConfig = section(OptimizerConfig(), "the optimizer")
@@ -217,17 +220,21 @@ class TrainingConfig(ArchitectureConfig):
         """The chosen optimizer's name and settings."""
         return self.optimizer_cfg.settings() | {"warmup_ratio": self.warmup_ratio}
 
-    def check_epochs(self, key: str) -> None:
-        """ConfigError where the key that has the epochs is given beside a number of updates, which wins."""
-        epochs = getattr(self, key)
-        if self.train_steps > 0 and epochs != type(self).model_fields[key].default:
+    def check_flags(self, flags: Mapping[str, Any]) -> None:
+        self._check_epochs(self.epochs_key in flags)
+
+    def _check_epochs(self, given: bool) -> None:
+        """ConfigError where epochs are given beside a number of updates, which wins."""
+        epochs = getattr(self, self.epochs_key)
+        if self.train_steps > 0 and (given or epochs != type(self).model_fields[self.epochs_key].default):
             raise ConfigError(
-                f"{key} is {epochs}, which means nothing while train_steps is {self.train_steps}: give train_steps 0 "
-                "as well"
+                f"{self.epochs_key} is {epochs}, which means nothing while train_steps is {self.train_steps}: give "
+                "train_steps 0 as well"
             )
 
     def validate(self) -> None:
         self.check_architecture(self.load_checkpoint_path)
+        self._check_epochs(self.epochs_key in self.model_fields_set and "train_steps" not in self.model_fields_set)
         chosen = self.optimizer_settings()
         if self.warmup_ratio and chosen["warmup_steps"]:
             raise ConfigError(
@@ -267,6 +274,7 @@ class PretrainConfig(TrainingConfig):
     """Pre-train ALBERT: python run_pretrain.py."""
 
     config_file = "pretrain_config.yaml"
+    epochs_key = "epoch_size"
 
     albert_network: str = "albert_mini"
     load_checkpoint_path: str = option(
@@ -307,6 +315,15 @@ class PretrainConfig(TrainingConfig):
     eval_data_dir: str = option("", "held-out examples, as data_dir", on_resume=ANY)
     eval_batches: int = option(0, "batches of an evaluation; 0: all", minimum=0, on_resume=ANY, maximum=UPDATES)
 
+    def check_flags(self, flags: Mapping[str, Any]) -> None:
+        super().check_flags(flags)
+        settings = flags.get("optimizer_cfg", {}).get(self.optimizer_settings()["name"], {})
+        for key in (flags.keys() | settings.keys()) & PhaseConfig.model_fields.keys() - {"data_dir"}:
+            if self.phases and all(getattr(phase, key) is not None for phase in self.phases):
+                raise ConfigError(
+                    f"command line: {key} means nothing here, since each of the phases has its own: change phases"
+                )
+
     def all_phases(self) -> tuple[PhaseConfig, ...]:
         """The phases, one where none is named, with all keys given."""
         whole = {key: getattr(self, key) for key in PhaseConfig.model_fields if key in type(self).model_fields}
@@ -324,7 +341,6 @@ class PretrainConfig(TrainingConfig):
                 f"train_steps is {self.train_steps}, but the run has phases, which are shares of its updates: give "
                 "their number"
             )
-        self.check_epochs("epoch_size")
         if self.eval_steps and not self.eval_data_dir:
             raise ConfigError(f"eval_steps is {self.eval_steps}, but eval_data_dir names no examples to evaluate on")
         if not self.eval_steps and (self.eval_data_dir or self.eval_batches):
