@@ -1,6 +1,7 @@
 """One value of a configuration: read, shown, and what is allowed in its place."""
 
 import os
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -14,6 +15,8 @@ from model_utils.yaml_files import parse_yaml
 
 BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+# A word of a list in brackets, with quotation marks or without, and the comma behind it.
+_ITEM = re.compile(r"""\s*(?P<word>"[^"]*"|'[^']*'|[^,]*?)\s*(?:,|$)""")
 BOUND_NAMES = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
 
@@ -72,10 +75,8 @@ def read_value(value: Any, kind: Any) -> Any:
         return BOOLEANS.get(str(value).lower(), value) if isinstance(value, str | int) else value
     if kind in (int, float):
         return kind(value) if isinstance(value, str) else value
-    if isinstance(value, str):  # `a,b`, `[a, b]` and `["a", "b"]` from the command line
-        text = value.strip()
-        value = [word.strip() for word in text.removeprefix("[").removesuffix("]").split(",")]
-        value = [_unquoted(word) if text.startswith("[") else word for word in value if word]
+    if isinstance(value, str):
+        value = _read_words(value.strip())
     if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
         raise ValueError
     if len(set(value)) < len(value):
@@ -83,9 +84,12 @@ def read_value(value: Any, kind: Any) -> Any:
     return tuple(map(_characters, value))
 
 
-def _unquoted(word: str) -> str:
-    """What stands between the quotation marks of a word, if it has them."""
-    return word[1:-1] if len(word) > 1 and word[0] == word[-1] and word[0] in "'\"" else word
+def _read_words(text: str) -> list[str]:
+    """Those of `a,b`, `[a, b]` and `["a", "b, with a comma"]`, from the command line."""
+    if not text.startswith("["):
+        return [word.strip() for word in text.split(",") if word.strip()]
+    words = [match["word"] for match in _ITEM.finditer(text.removeprefix("[").removesuffix("]")) if match["word"]]
+    return [word[1:-1] if len(word) > 1 and word[0] == word[-1] and word[0] in "'\"" else word for word in words]
 
 
 def read_list(value: Any) -> list[Any] | tuple[Any, ...]:

@@ -27,6 +27,7 @@ REQUIRED_KEYS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attentio
 # Keys of published files with the one value that can be built here.
 FIXED_KEYS = {
     "ln_type": "postln",
+    "layers_to_keep": [],
     "net_structure_type": 0,
     "position_embedding_type": "absolute",
     "tie_word_embeddings": True,

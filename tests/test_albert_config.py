@@ -54,6 +54,10 @@ def test_gelu_means_what_its_writer_computes(tmp_path: Path) -> None:
         assert AlbertConfig.from_json(tmp_path / "own.json").hidden_act == act
 
 
+def test_keys_of_the_largest_published_models(tmp_path: Path) -> None:
+    assert AlbertConfig.from_json(google_json(tmp_path, layers_to_keep=[], net_structure_type=0)).hidden_size == 24
+
+
 def test_an_architecture_reads_back_identical_but_for_what_belongs_to_the_run(tmp_path: Path) -> None:
     config = AlbertConfig(
         share_parameters="ffn",
@@ -74,6 +78,7 @@ def test_an_architecture_reads_back_identical_but_for_what_belongs_to_the_run(tm
         ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key', only 'absolute'"),
         ({"model_type": "bert"}, "model_type is 'bert', only 'albert' can be built here"),
         ({"ln_type": "preln"}, "ln_type is 'preln', only 'postln'"),
+        ({"layers_to_keep": [0, 1]}, "layers_to_keep is [0, 1], only [] can be built here"),
         ({"hidden_size": "24x"}, "hidden_size is '24x', allowed is a whole number"),
         ({"hidden_size": 25}, "the heads must divide the size"),
         ({"hidden_act": "swish"}, "hidden_act is 'swish', allowed is one of gelu_new, gelu, relu"),

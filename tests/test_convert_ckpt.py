@@ -249,6 +249,9 @@ def test_copies_and_constants_of_older_files_are_passed_over(tmp_path: Path) -> 
     }
     save_file(tensors | copies, theirs / "model.safetensors")
     assert_same_bits(own_weights(convert("hf", "mindspore", theirs, tmp_path / "ours")), values)
+    unused = {"predictions.decoder.bias": np.zeros_like(values["mlm.bias"])}
+    save_file(tensors | copies | unused, theirs / "model.safetensors")
+    assert_same_bits(own_weights(convert("hf", "mindspore", theirs, tmp_path / "unused")), values)
     save_file(tensors | copies | {"predictions.decoder.bias": values["mlm.bias"] + 1}, theirs / "model.safetensors")
     with pytest.raises(CheckpointError, match=r"predictions.decoder.bias differs from predictions.bias"):
         convert("hf", "mindspore", theirs, tmp_path / "other")

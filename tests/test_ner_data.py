@@ -54,6 +54,22 @@ def test_columns(tmp_path: Path, line_end: str) -> None:
     assert sentences[0].place(1) == f"{tmp_path / 'train.txt'}: line 4"
 
 
+def test_raw_text_is_not_taken_for_words(tmp_path: Path) -> None:
+    training = write(tmp_path / "train.csv", "review,dish_name\n点了一份毛血旺，很辣,毛血旺\n")
+    text = write(
+        tmp_path / "test.txt", "店里的毛血旺做得非常好吃，下次还会再来的\n上菜太慢了，等了一个多小时也没有人来管\n"
+    )
+    with pytest.raises(DataError, match=r"test\.txt was guessed to be columns .* answer raw text with predict\.py"):
+        read_sentences(text, "auto", NAMES, labelled=False, training=training)
+    assert len(read_sentences(text, "columns", NAMES, labelled=False)[0].words) == 2
+
+
+def test_columns_of_names_by_number(tmp_path: Path) -> None:
+    table = write(tmp_path / "train.tsv", "text\tname\n点了一份毛血旺\t毛血旺\n")
+    (sentence,) = read_sentences(table, "auto", EntityColumns("1", "2", "DRINK"))
+    assert sentence.tags[-3:] == ("B-DRINK", "I-DRINK", "I-DRINK")
+
+
 def test_lines(tmp_path: Path) -> None:
     text = "吴 重 阳 ，\tB-NAME M-NAME E-NAME O\n\n好\tO\n"
     sentences = read_sentences(write(tmp_path / "train.char.bmes", text), "auto", NAMES)

@@ -172,6 +172,18 @@ def test_several_test_files_are_an_error_only_where_one_is_read(tmp_path: Path) 
         task.read("test")
 
 
+def test_several_training_files_are_an_error_only_where_one_is_read(tmp_path: Path) -> None:
+    for name in ("train.txt", "test.txt"):
+        (tmp_path / name).write_text("word B-A\nis O\n")
+    settings = {"data_dir": tmp_path, "do_eval": False, "do_predict": True}
+    trained = NerTask(load_config(NerConfig, arguments({}, settings)), None).task_info
+    (tmp_path / "train.copy.txt").write_text("word B-A\nis O\n")
+    with pytest.raises(DataError, match=r"several train files: .*; name one with --train_file"):
+        NerTask(load_config(NerConfig, arguments({}, settings)), None)
+    config = load_config(NerConfig, arguments({}, settings | {"do_train": False}))
+    assert len(NerTask(config, None, trained).read("test")) == 1
+
+
 def test_whether_words_are_characters_is_known(tmp_path: Path) -> None:
     """Of the training text, and where nothing is trained of the weights."""
     settings = {"train_file": tmp_path / "train.txt", "do_eval": False}

@@ -7,6 +7,7 @@ tables of texts and entity mentions. The tag of a word is learnt and predicted a
 import itertools
 import logging
 import re
+import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from src.utils import read_lines
 
 logger = logging.getLogger(__name__)
 FORMATS = ("columns", "lines", "names")
+LONG_WORDS = 15  # characters; where half of the words have more, they are whole texts
 _TEXT_TABLES = tuple(suffix for suffix in SUFFIXES if suffix not in (".txt", ".tsv"))  # these may be columns
 _DOCUMENT = "-DOCSTART-"
 _IDEOGRAPH = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
@@ -112,6 +114,12 @@ def read_sentences(
                     f"{path} was guessed to be columns, but the last one holds {shorten(other)}, which is no tag: give "
                     "--data_format lines if each line is a sentence, or --data_format columns if each is a word"
                 )
+            lengths = [len(word) for sentence in sentences for word in sentence.words]
+            if given == "auto" and data_format == "columns" and statistics.median(lengths) > LONG_WORDS:
+                raise DataError(
+                    f"{path} was guessed to be columns with a word in each line, but half of its words have more than "
+                    f"{LONG_WORDS} characters: answer raw text with predict.py, or give --data_format columns"
+                )
             return [replace(sentence, tags=None) for sentence in sentences]
     for sentence in sentences:
         for word, tag in enumerate(sentence.tags):
@@ -130,7 +138,9 @@ def find_format(
         return data_format
     if path.suffix.lower() in _TEXT_TABLES:
         return "names"
-    if {names.text, names.name} <= {*next(iter(read_lines(path)), "").rstrip("\r\n").split("\t")}:
+    header = next(iter(read_lines(path)), "").rstrip("\r\n").split("\t")
+    numbers = [str(number) for number in range(1, len(header) + 1)] if len(header) > 1 else []
+    if {names.text, names.name} <= {*header, *numbers}:
         return "names"
     if _are_lines(path):
         return "lines"

@@ -87,8 +87,8 @@ class NerTask(Task):
         super().__init__(config, tokenizer, known)
         named = {TRAIN: config.train_file, "dev": config.dev_file, "test": config.test_file}
         self.files = find_splits(config.data_dir, named, endings=None)
-        training = self.files.get(TRAIN)
-        shared = training is not None and config.do_eval and "dev" not in self.files
+        shared = TRAIN in self.files and config.do_eval and "dev" not in self.files
+        training = self._training_file(config.do_train or shared)
         if config.do_train and not shared:
             config.refuse(["dev_ratio"], NO_DEV_SPLIT)
         columns = EntityColumns(config.text_column, config.name_column, config.name_label)
@@ -154,6 +154,15 @@ class NerTask(Task):
             raise DataError(f"there are no {split} sentences: name {split}_file, or put {split}.* into data_dir")
         sentences = self._read_file(file, split != "test")
         return split_off(sentences, shared.ratio, shared.seed)[split == "dev"] if shared else sentences
+
+    def _training_file(self, is_read: bool) -> Path | None:
+        """The training file, None where there is none; or several, of which none is read."""
+        try:
+            return self.files.get(TRAIN)
+        except DataError:
+            if is_read:
+                raise
+            return None
 
     def split(self, name: str) -> NerSplit:
         sentences = sample(self.read(name), self.config.most_samples(name), self.config.seed)
