@@ -204,7 +204,8 @@ class Adam(Optimizer):
     def update(self, i: int, rate: Tensor, gradient: Tensor, beta1: Tensor, beta2: Tensor) -> None:
         parameter, moment1, moment2 = self.parameters[i], self.moments1[i], self.moments2[i]
         power1, power2 = self.decay_powers()
-        _fused_adam(parameter, moment1, moment2, power1, power2, rate, beta1, beta2, self.settings.eps, gradient)
+        eps = self.settings.eps * ops.sqrt(1.0 - power2)  # the kernel adds it to the root before that is corrected
+        _fused_adam(parameter, moment1, moment2, power1, power2, rate, beta1, beta2, eps, gradient)
 
 
 OPTIMIZERS = {kind.__name__: kind for kind in (AdamWeightDecay, Lamb, Adam)}
