@@ -76,8 +76,9 @@ def main() -> None:
             if VENV.exists():
                 print(f"replacing {VENV}, which holds no Python 3.11 or 3.12 that works", file=sys.stderr, flush=True)
                 shutil.rmtree(VENV)
-            if subprocess.run([sys.executable, "-m", "venv", VENV], check=False).returncode:
-                sys.exit(f"error: {sys.executable} could not make the environment {VENV}")
+            python = getattr(sys, "_base_executable", sys.executable)  # this process may be that environment's own
+            if subprocess.run([python, "-m", "venv", VENV], check=False).returncode:
+                sys.exit(f"error: {python} could not make the environment {VENV}")
         install(sys.argv[1:])
 
 

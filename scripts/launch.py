@@ -76,6 +76,7 @@ class Job:
         self.size, self.logs, self.command, self.folder = size, logs, command, folder
         self.parts: list[Part] = []  # the ranks in their order, then the scheduler
         self.stop = 0  # the signal that the ranks were sent
+        self.requests = 0  # signals that asked for it
         self.ended = threading.Event()  # all ranks have
 
     def start(self) -> None:
@@ -113,10 +114,13 @@ class Job:
         A rank that is asked twice does not save, and systemd or Slurm may ask all processes of a job, this one too.
         """
         is_first, self.stop = not self.stop, number
+        self.requests += 1
         # Both the system and a shell send it at a terminal's end.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         if is_first:
             time.sleep(HEARD)
+            if self.requests > 1:  # the next signal came meanwhile, and was handed on to all of them
+                return
         for rank in self.parts[: self.size]:
             if rank.process.poll() is None and not (is_first and rank.stops()):
                 rank.process.send_signal(signal.SIGTERM)
