@@ -25,8 +25,7 @@ shape=(--albert_network albert_tiny --albert_cfg.hidden_size 128 --albert_cfg.nu
 
 finetune() { # FOLDER ARGUMENTS...: learn which part of the standard library a docstring belongs to
     python run_classifier.py --save_finetune_checkpoint_path "$@" --data_dir "$folder/parts" --text_a_column docstring \
-        --label_column part --feature_dir "$folder/features" --max_seq_length 64 --epoch_num 4 \
-        --optimizer_cfg.AdamWeightDecay.learning_rate 5e-4
+        --label_column part --feature_dir "$folder/features" --max_seq_length 64 --epoch_num 4
 }
 
 heading "1/9 text"
@@ -59,10 +58,12 @@ END
 
 heading "7/9 fine-tuning: which part of the standard library does a docstring belong to?"
 if ! [ -e "$folder/parts/dev.tsv" ]; then python -m scripts.quickstart_parts --output_dir "$folder/parts"; fi
-finetune "$folder/warm" --load_pretrain_checkpoint_path "$folder/run"
+finetune "$folder/warm" --load_pretrain_checkpoint_path "$folder/run" --optimizer_cfg.AdamWeightDecay.learning_rate 5e-4
 
-heading "8/9 the same without pre-training"
-finetune "$folder/cold" --spm_model_file "$folder/train/vocabulary.model" "${shape[@]}"
+heading "8/9 the same without pre-training, with the settings that this needs"
+finetune "$folder/cold" --spm_model_file "$folder/train/vocabulary.model" "${shape[@]}" \
+    --albert_cfg.initializer_range 0.03 --optimizer_cfg.AdamWeightDecay.beta2 0.98 \
+    --optimizer_cfg.AdamWeightDecay.learning_rate 1e-3
 
 heading "accuracy on docstrings that were held out"
 python - "$folder" <<'END'
