@@ -3,8 +3,8 @@
 For each task and each start the best of several learning rates is chosen on the development set, with one seed; at that
 rate follow the other seeds. Within a run the best epoch is chosen on the development set, too. The figure is that of
 the test set where it has labels (CoNLL-2003, resume-ner, RACE), elsewhere that of the development set, on which it was
-chosen: every start has the same number of choices, and so has the logistic regression beside them. A cold start has the
-architecture and the vocabulary of a warm one and no weights.
+chosen: every start has the same number of choices. The logistic regression beside them has three, of its penalty. A
+cold start has the architecture (initializer_range too) and the vocabulary of a warm one and no weights.
 
 The data folder has the tasks' published files: glue/{SST-2,MRPC,RTE,QNLI}, ner/{conll2003,resume_zh}, squad_v1,
 race/RACE.tar.gz, zh/ChnSentiCorp. QNLI's development file alone is used: a fifth of its questions, by their hash, is

@@ -54,7 +54,8 @@ def answer_questions(config: AnswersConfig, records: list[dict[str, Any]]) -> li
 def encode_windows(
     tokenizer: Any, questions: list[str], contexts: list[str], length: int, stride: int, padding: bool | str = False
 ) -> Any:
-    """Windows of the contexts, `stride` tokens apart where the question has 64 tokens."""
+    """Windows of the contexts, `stride` tokens apart, or up to 64 more where the question is shorter: their number is
+    one for all, of the tokens that two windows share."""
     return tokenizer(
         questions,
         contexts,
