@@ -139,17 +139,30 @@ def explosive_step(
     clip_norm: float = 0.0,
     train_steps: int = 1000,
     ranks: Ranks = ALONE,
+    seed: int = 3,
 ) -> TrainStep:
     network = Explosive()
     settings = dataclasses.replace(OPTIMIZER_SETTINGS, learning_rate=0.5)
     optimizer = GradientDescent(network.trainable_params(), settings, train_steps)
-    return TrainStep(network, optimizer, loss_scale, accumulate, clip_norm, ranks, seed=3)
+    return TrainStep(network, optimizer, loss_scale, accumulate, clip_norm, ranks, seed)
 
 
 def test_no_rank_has_the_masks_of_another_in_the_longest_run() -> None:
     """Every update's masks are a hash of the seed plus the updates before it."""
     seeds = sorted(explosive_step(LossScale(), ranks=Ranks(rank)).seed for rank in range(16))
     assert min(np.diff([*seeds, seeds[0] + 2**31])) > UPDATES
+
+
+def test_runs_of_seeds_in_a_row_have_no_masks_in_common() -> None:
+    """In 20 million updates, whether a run began with its seed or another one's step was taken over."""
+    step = explosive_step(LossScale(), seed=1)
+    seeds = [step.seed]
+    for seed in range(2, 21):
+        step.restart(seed)
+        seeds.append(step.seed)
+    assert explosive_step(LossScale(), seed=20).seed == seeds[-1]
+    seeds.sort()
+    assert min(np.diff([*seeds, seeds[0] + 2**31])) > 20_000_000
 
 
 def test_dynamic_loss_scale_skips_shrinks_grows_and_has_a_floor() -> None:
