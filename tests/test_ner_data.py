@@ -62,6 +62,11 @@ def test_raw_text_is_not_taken_for_words(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"test\.txt was guessed to be columns .* answer raw text with predict\.py"):
         read_sentences(text, "auto", NAMES, labelled=False, training=training)
     assert len(read_sentences(text, "columns", NAMES, labelled=False)[0].words) == 2
+    short = write(tmp_path / "short.txt", "味道很好\n王小明在北京工作\n好吃\n")
+    with pytest.raises(DataError, match=r"half of its words have more than 15 characters, or more than 2 Chinese ones"):
+        read_sentences(short, "auto", NAMES, labelled=False)
+    words = write(tmp_path / "words.txt", "味道\n很\n好\n\n王小明\n在\n北京\n工作\n")
+    assert [len(each.words) for each in read_sentences(words, "auto", NAMES, labelled=False)] == [3, 4]
 
 
 def test_columns_of_names_by_number(tmp_path: Path) -> None:

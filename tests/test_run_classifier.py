@@ -15,6 +15,7 @@ import pytest
 
 import run_classifier
 from model_utils.errors import CheckpointError, ConfigError, DataError, UserError
+from model_utils.files import write_json
 from model_utils.schema import load_config
 from src.assessment_method import assess
 from src.checkpoint_files import find_checkpoint, list_checkpoints
@@ -522,6 +523,19 @@ def test_predictions_alone_leave_the_figures_of_the_run(data: Path, run: Path, t
     assert read(tmp_path / "run/eval_results.json") == figures and (tmp_path / "run/predictions_test.tsv").exists()
 
 
+def test_figures_of_a_test_set_stand_beside_those_of_the_run(data: Path, run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    before = read(run / "eval_results.json")
+    weights = {"load_finetune_checkpoint_path": tmp_path / "run", "do_train": False}
+    predicting = config_of(data, None, do_eval=False, do_predict=True, test_file=data / "dev.tsv", **weights)
+    run_classifier.main(predicting)
+    after = read(tmp_path / "run/eval_results.json")
+    assert after["test_accuracy"] == before["accuracy"] and before.items() <= after.items()
+    write_json(tmp_path / "run/eval_results.json", before | {"step": before["step"] - 1})
+    run_classifier.main(predicting)
+    assert "accuracy" not in read(tmp_path / "run/eval_results.json")  # of other weights
+
+
 def test_weights_whose_outputs_are_no_numbers_are_not_scored(data: Path, run: Path, tmp_path: Path) -> None:
     model = ModelFolder.load(run)
     head = next(name for name in model.weights if name.startswith("classifier."))
@@ -586,6 +600,9 @@ def test_weights_of_pairs_are_not_evaluated_on_single_texts(data: Path) -> None:
         )
 
 
+POLARITY = {"positive_file": "a", "negative_file": "b", "train_file": "", "dev_file": "", "do_eval": False}
+
+
 @pytest.mark.parametrize(
     ("changes", "key"),
     [
@@ -593,6 +610,9 @@ def test_weights_of_pairs_are_not_evaluated_on_single_texts(data: Path) -> None:
         ({"dev_file": "dev.tsv", "eval_data_file_path": "a.mindrecord"}, "dev_file"),
         ({"train_file": "train.tsv", "train_data_file_path": "a.mindrecord"}, "train_file"),
         ({"positive_file": "a", "negative_file": "b", "train_data_file_path": "a.mindrecord"}, "positive_file"),
+        ({**POLARITY, "text_b_column": "b"}, "text_b_column"),
+        ({**POLARITY, "column_names": "text,label"}, "column_names"),
+        ({"train_file": "a.jsonl", "dev_file": "b.jsonl", "column_names": "text,label"}, "column_names"),
     ],
 )
 def test_options_that_do_nothing_are_refused(data: Path, tmp_path: Path, changes: dict, key: str) -> None:

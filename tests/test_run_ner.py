@@ -116,6 +116,15 @@ def test_label_list_needs_tags(shared: Path, tmp_path: Path) -> None:
         config_of(shared, tmp_path, save_finetune_checkpoint_path=tmp_path / "run", label_list="O,PER")
 
 
+@pytest.mark.parametrize("label", ["", "BRAND NAME", " DISH"])
+def test_labels_are_words(label: str) -> None:
+    """Columns of tags are separated by spaces."""
+    with pytest.raises(ConfigError, match=f"name_label has the label '{label}', allowed is a word without spaces"):
+        load_config(NerConfig, arguments({}, {"name_label": label}))
+    with pytest.raises(ConfigError, match="label_list has the label 'B-BRAND NAME', allowed is a word without spaces"):
+        load_config(NerConfig, arguments({}, {"label_list": "O,B-BRAND NAME"}))
+
+
 def test_a_rare_tag_may_stand_in_the_share_for_development_alone(tmp_path: Path) -> None:
     sentences = [f"word{number} B-A\nis O\n" for number in range(20)]
     file = tmp_path / "train.txt"

@@ -1,12 +1,17 @@
 """How well a vocabulary fits a text is counted, kept, and said where it plainly does not."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from src import create_pretraining_data
 from src.create_pretraining_data import CreateDataConfig
 from src.data.feature_files import open_records
+from src.data.race_data import RaceQuestion, RaceSplit
 from src.data.vocabulary_fit import LetterTable, VocabularyFit, case_warning
+from src.tasks.multiple_choice import MULTIPLE_CHOICE
+from src.tasks.task_data import TaskData
 from src.tokenization import FullTokenizer
 from tests.helpers.small_text import make_records, train_model, write_text
 
@@ -88,6 +93,18 @@ def test_words_broken_to_letters_are_noticed(tmp_path):
     tokenizer = wordpiece(tmp_path, [*letters, *(f"##{letter}" for letter in letters)])
     fit = VocabularyFit.of(np.array(tokenizer.encode(RUSSIAN * 5)), LetterTable(tokenizer))
     assert fit.broken / fit.tokens > 0.9 and fit.warning("vocab.txt")
+
+
+def test_choices_that_lie_beside_each_other_are_counted_one_by_one(tmp_path, caplog):
+    """Of RACE a letter behind a word stands beside itself, four times, and [PAD] is no token of the text."""
+    tokenizer = wordpiece(tmp_path, ["dog", "##s", "?"])
+    question = RaceQuestion("1", 0, "dogs " * 20, "?", ("dogs", "dogs dogs", "dogs", "dogs"), 0)
+    task = SimpleNamespace(tokenizer=tokenizer, spec=MULTIPLE_CHOICE)
+    TaskData.make(SimpleNamespace(task=task), RaceSplit("train", [question], tokenizer, 128, 24))
+    assert "does not fit" not in caplog.text
+    unknown = RaceQuestion("1", 0, "elks " * 5, "?", ("dogs",) * 3 + ("dogs " * 40,), 0)
+    TaskData.make(SimpleNamespace(task=task), RaceSplit("train", [unknown], tokenizer, 128, 100))
+    assert "(of 122 tokens 16.39% are unknown" in caplog.text  # three choices of 11, one of 89; of each 5
 
 
 def test_chinese_characters_are_whole_words(shared):

@@ -27,12 +27,13 @@ from src.utils import read_lines
 
 logger = logging.getLogger(__name__)
 FORMATS = ("columns", "lines", "names")
-LONG_WORDS = 15  # characters; where half of the words have more, they are whole texts
+LONG_WORDS, LONG_IDEOGRAPHS = 15, 2  # characters, ideographs; where half of the words have more, they are whole texts
 _TEXT_TABLES = tuple(suffix for suffix in SUFFIXES if suffix not in (".txt", ".tsv"))  # these may be columns
 _DOCUMENT = "-DOCSTART-"
 _IDEOGRAPH = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _LETTER = rf"(?:(?![{_IDEOGRAPH}])[\w\u0300-\u036f])"
 _CHARACTER = re.compile(r"\S")
+_IDEOGRAPHS = re.compile(f"[{_IDEOGRAPH}]")
 # An ideograph; letters and digits, with points, commas and hyphens inside; 's and the like; any other character.
 _LETTERS = re.compile(rf"{_LETTER}+")
 _WORD = re.compile(rf"[{_IDEOGRAPH}]|{_LETTER}+(?:[-.,]{_LETTER}+)*|['’]{_LETTER}+|[^\w\s]")
@@ -76,6 +77,12 @@ def splits_characters(words: Iterable[str]) -> bool:
     return 10 * sum(of_letters) <= len(of_letters) and 100 * sum(of_others) <= len(of_others)
 
 
+def are_texts(words: Sequence[str]) -> bool:
+    """Whether half of the words are too long for words."""
+    ideographs = [len(_IDEOGRAPHS.findall(word)) for word in words]
+    return statistics.median(map(len, words)) > LONG_WORDS or statistics.median(ideographs) > LONG_IDEOGRAPHS
+
+
 def read_sentences(
     path: Path, data_format: str, names: EntityColumns, labelled: bool = True, training: Path | None = None
 ) -> list[Sentence]:
@@ -114,11 +121,12 @@ def read_sentences(
                     f"{path} was guessed to be columns, but the last one holds {shorten(other)}, which is no tag: give "
                     "--data_format lines if each line is a sentence, or --data_format columns if each is a word"
                 )
-            lengths = [len(word) for sentence in sentences for word in sentence.words]
-            if given == "auto" and data_format == "columns" and statistics.median(lengths) > LONG_WORDS:
+            words = [word for sentence in sentences for word in sentence.words]
+            if given == "auto" and data_format == "columns" and are_texts(words):
                 raise DataError(
                     f"{path} was guessed to be columns with a word in each line, but half of its words have more than "
-                    f"{LONG_WORDS} characters: answer raw text with predict.py, or give --data_format columns"
+                    f"{LONG_WORDS} characters, or more than {LONG_IDEOGRAPHS} Chinese ones: answer raw text with "
+                    "predict.py, or give --data_format columns"
                 )
             return [replace(sentence, tags=None) for sentence in sentences]
     for sentence in sentences:

@@ -33,7 +33,7 @@ from src.create_finetune_data import (
 from src.data.feature_cache import TRAIN, Features, Split
 from src.data.feature_files import RecordSet, facts_of, read_facts
 from src.data.ready_features import ReadySplit
-from src.data.text_tables import read_table
+from src.data.text_tables import JSON_SUFFIXES, read_table
 from src.finetune_eval_model import SequenceClassificationScores
 from src.tasks.answerer import Answer, Answerer, Outputs, Probability, Record, likeliest_name
 from src.tasks.finetune_config import FinetuneConfig, is_tfrecord
@@ -322,8 +322,22 @@ class CustomExamples:
         self._refuse_unused()
 
     def _refuse_unused(self) -> None:
-        """Raise ConfigError where a file is named that ready features replace, or a share that is not split off."""
+        """Raise ConfigError where a file is named that ready features replace, a share that is not split off, or
+        columns of tables where there are none, or of lines of JSON, which name theirs.
+        """
         config = self.config
+        training = (config.do_train and not config.train_data_file_path) or self.dev_split is not None
+        tables = {
+            TRAIN: training and not config.positive_file,
+            "dev": config.do_eval and not config.eval_data_file_path,
+            "test": config.do_predict,
+        }
+        read = [self.files[split] for split, used in tables.items() if used and split in self.files]
+        if config.positive_file and training and not read:
+            keys = ["text_a_column", "text_b_column", "label_column", "column_names"]
+            config.refuse(keys, "the lines of positive_file and negative_file are texts, and no table is read")
+        if read and all(file.suffix.lower() in JSON_SUFFIXES for file in read):
+            config.refuse(["column_names"], "lines of JSON name their columns themselves")
         if config.eval_data_file_path:
             config.refuse(["dev_file"], "eval_data_file_path names ready features in place of examples")
         if config.train_data_file_path and not self.dev_split:

@@ -17,7 +17,8 @@ from model_utils.config import check_output_folder
 from model_utils.device import Device, setup_device
 from model_utils.errors import CheckpointError, ConfigError, UserError
 from model_utils.files import write_json
-from src.albert_config import check_memory
+from model_utils.json_files import read_object
+from src.albert_config import AlbertConfig, check_memory
 from src.checkpoint_files import (
     ARCHITECTURE,
     check_network,
@@ -51,6 +52,8 @@ logger = logging.getLogger(__name__)
 EVAL_FILE = "eval_results.json"
 COLD_RATE, COLD_BETA2 = 3e-4, 0.98  # of AdamWeightDecay, without pre-trained weights or from those of a narrow model
 PUBLISHED_HIDDEN = 768  # of the narrowest weights that google published in English
+# initializer_range of cold starts: 312 wide, 0.03 does best (docs/results.md), 384 wide, 0.02 (docs/pretraining.md).
+WIDE, NARROW_START, WIDE_START = 384, 0.03, 0.02
 MakeTask = Callable[[FinetuneConfig, FullTokenizer, TaskInfo | None], Task]
 
 
@@ -186,6 +189,14 @@ class Report:
         self.remarks += [f"{split}: {remark}" for remark in result.remarks]
         self.calibration |= result.calibration
 
+    def keep(self, before: Mapping[str, Any]) -> None:
+        """Put the content of an earlier eval_results.json before this one's."""
+        told = "baselines", "remarks", "collapsed"
+        self.metrics = {name: value for name, value in before.items() if name not in told} | self.metrics
+        self.baselines = before.get("baselines", {}) | self.baselines
+        self.remarks = list(dict.fromkeys([*before.get("remarks", []), *self.remarks]))
+        self.collapsed |= before.get("collapsed", False)
+
     def write(self, output: Path, **facts: Any) -> None:
         """Write eval_results.json, facts first."""
         told = {"collapsed": self.collapsed, "baselines": self.baselines, "remarks": self.remarks}
@@ -200,7 +211,7 @@ class Report:
             logger.info(remark)
 
 
-def describe_collapse(collapse: str, config: FinetuneConfig, hidden_size: int) -> str:
+def describe_collapse(collapse: str, config: FinetuneConfig, architecture: AlbertConfig) -> str:
     """What to try where a fine-tuning ends with the same answer for every row (Mosbach et al. 2021, section 5).
 
     Without pre-trained weights (docs/results.md), or from those of a narrow model (docs/pretraining.md), the usual
@@ -213,14 +224,20 @@ def describe_collapse(collapse: str, config: FinetuneConfig, hidden_size: int) -
     name, rate, beta2 = (settings[key] for key in ("name", "learning_rate", "beta2"))
     cold = not config.load_pretrain_checkpoint_path
     low = rate < COLD_RATE or (cold and beta2 > COLD_BETA2)
+    hidden_size, start = architecture.hidden_size, architecture.initializer_range
+    wide = hidden_size >= WIDE
+    usual = WIDE_START if wide else NARROW_START
+    unfit = cold and (start > usual if wide else start < usual)
+    other_start = f"albert_cfg.initializer_range {usual:g} (here {start:g})"
     if name == "AdamWeightDecay" and low and (cold or hidden_size < PUBLISHED_HIDDEN):
         where = "without load_pretrain_checkpoint_path" if cold else f"from weights of hidden_size {hidden_size}"
         return (
             f"{found}; {where} try learning_rate {COLD_RATE:g} and beta2 {COLD_BETA2:g} (here {rate:g} and {beta2:g})"
-            + ", and albert_cfg.initializer_range 0.03" * cold
+            + f", and {other_start}" * unfit
         )
     quarter = f"a quarter of the learning rate ({rate:g} -> {rate / 4:g})"
-    return f"{found}; try {quarter}, a warm-up twice as long, or another seed"
+    smaller = f"{other_start}, " * (unfit and wide)
+    return f"{found}; try {smaller}{quarter}, a warm-up twice as long, or another seed"
 
 
 class Finetuning:
@@ -373,14 +390,19 @@ class Finetuning:
             report.add(split, prefix, result, self.data.baseline(split) if labelled else {})
             if result.collapse and split == self.task.dev_splits[0]:
                 report.collapsed = True
-                report.remarks.append(describe_collapse(result.collapse, self.config, self.architecture.hidden_size))
+                report.remarks.append(describe_collapse(result.collapse, self.config, self.architecture))
             if self.ranks.writer:
                 output.mkdir(parents=True, exist_ok=True)
                 result.write(output)
         report.log()
         if self.ranks.writer:
-            if report.metrics or not (output / EVAL_FILE).exists():  # figures of before stay where there are none now
-                report.write(output, checkpoint=contents.path.name, step=step)
+            facts, written = {"checkpoint": contents.path.name, "step": step}, (output / EVAL_FILE).exists()
+            if written and report.metrics and not self.config.do_eval:  # the same weights' on the development set stay
+                before = read_object(output / EVAL_FILE)
+                if all(before.pop(key, None) == value for key, value in facts.items()):
+                    report.keep(before)
+            if report.metrics or not written:  # figures of before stay where there are none now
+                report.write(output, **facts)
             logger.info(f"results and predictions are in {output}")
         return report
 

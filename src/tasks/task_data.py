@@ -100,7 +100,9 @@ class TaskData:
         """Features, with a warning where the vocabulary does not fit what is trained on."""
         features, tokenizer = split.features(), self.task.tokenizer
         if split.name == TRAIN:
-            fit = VocabularyFit.of(features.values["input_ids"].values, LetterTable(tokenizer))
+            columns = (features.values[name].values for name in ("input_ids", "input_mask"))
+            ids, mask = (column.reshape(-1, self.task.spec.texts_per_row).T for column in columns)  # text by text
+            fit = VocabularyFit.of(ids[mask == 1], LetterTable(tokenizer))
             if warning := fit.warning(tokenizer.file.name):
                 logger.warning(f"{warning} ({fit})")
         return features

@@ -69,6 +69,10 @@ class NerConfig(FinetuneConfig):
         wrong = [label for label in self.label_list if not is_tag(label)]
         if wrong:
             raise ConfigError(f"label_list holds {wrong[0]!r}, allowed are O, B-LABEL, I-LABEL, ...")
+        for key, labels in (("label_list", self.label_list), ("name_label", (self.name_label,))):
+            for label in labels:
+                if len(label.split()) != 1 or label != label.strip():  # columns are separated by spaces
+                    raise ConfigError(f"{key} has the label {label!r}, allowed is a word without spaces")
 
 
 class NerTask(Task):
