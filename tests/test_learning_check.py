@@ -5,13 +5,21 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import run_pretrain
 from src import create_pretraining_data
 from src.albert_config import PRESETS, fitted_initializer_range
 from src.create_pretraining_data import CreateDataConfig
-from src.training.learning_check import LearningCheck, learning_check, likely_causes
+from src.data.masking import KEEP_SHARE, MASK_SHARE
+from src.training.learning_check import (
+    RANDOM_SHARE,
+    LearningCheck,
+    learning_check,
+    likely_causes,
+    loss_without_context,
+)
 from src.training.training_config import PretrainConfig
 from tests.helpers.pretraining_run import SPECIALS, config_of
 
@@ -57,7 +65,7 @@ def test_a_run_says_whether_it_learns(
 
 def check(**changes: Any) -> LearningCheck:
     lines = {"mlm_loss": {"chance": 10.0, "unigram": 7.0}, "hidden_mlm_loss": {"unigram": 7.1}}
-    found = learning_check(PretrainConfig(**changes), PRESETS["albert_tiny"], lines)
+    found = learning_check(PretrainConfig(**changes), PRESETS["albert_tiny"], lines, np.ones(1000))
     assert found is not None
     return found
 
@@ -66,7 +74,6 @@ def test_what_is_held_out_and_hidden_decides_where_it_is_known(caplog: pytest.Lo
     assert (check().metric, check().unigram) == ("mlm_loss", 7.0)
     evaluated = check(eval_steps=10, eval_data_dir="held_out")
     assert (evaluated.metric, evaluated.unigram) == ("eval_hidden_mlm_loss", 7.1)
-    assert learning_check(PretrainConfig(), PRESETS["albert_tiny"], {"mlm_loss": {"chance": 10.0}}) is None
     for share, loss in ((0.1, 7.2), (0.3, None), (0.3, 6.5), (0.4, 7.2)):
         evaluated.watch({"step": 30, "mlm_loss": 9.0, "eval_hidden_mlm_loss": loss}, share)
     assert caplog.text == ""  # the first evaluation after a fifth of the run was good
@@ -80,14 +87,31 @@ def test_what_is_held_out_and_hidden_decides_where_it_is_known(caplog: pytest.Lo
 
 def test_copying_of_tokens_left_in_place_is_nothing_learnt() -> None:
     plain = check()
-    assert plain.height == pytest.approx(0.9 * 7 + 0.2 * math.log(2))
+    assert plain.height == pytest.approx(0.9 * 7 + 0.2 * math.log(2), abs=1e-3)
     remark = plain.remark({"step": 30, "mlm_loss": 6.5}, 0.5)
     assert "(unigram 7.000, with copying of the tokens left in place 6.439)" in remark
     assert not plain.remark({"step": 30, "mlm_loss": 6.4}, 0.5)
-    few = learning_check(PretrainConfig(), PRESETS["albert_tiny"], {"mlm_loss": {"unigram": 1.0}})
-    assert few.height == 1.0  # of a vocabulary so small that nobody would copy
+    assert loss_without_context(1.0, np.ones(3)) == 1.0  # of a vocabulary so small that nobody would copy
     evaluated = check(eval_steps=10, eval_data_dir="held_out")
     assert evaluated.height == 7.1 and not evaluated.remark({"step": 30, "eval_hidden_mlm_loss": 7.0}, 0.5)
+
+
+def test_frequent_tokens_are_copied_more_surely_than_rare_ones() -> None:
+    """The floor is the entropy of an answer where the token in its place is seen, of the masking's own shares."""
+    counts = np.round(1e6 / np.arange(1, 501))  # as in a text, after Zipf
+    answer = (counts + 1) / (counts + 1).sum()
+    seen = np.diag(KEEP_SHARE * answer) + RANDOM_SHARE / len(answer) * answer  # (token shown, answer)
+    entropy = -(seen * np.log(seen / seen.sum(1, keepdims=True))).sum()
+    unigram = -(answer * np.log(answer)).sum()
+    floor = loss_without_context(unigram, counts)
+    assert floor == pytest.approx(MASK_SHARE * unigram + entropy, abs=5e-3)
+    assert floor < 0.9 * unigram + 0.2 * math.log(2) - 0.03
+
+
+def test_examples_that_do_not_say_how_frequent_tokens_are_are_not_watched(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    assert learning_check(PretrainConfig(), PRESETS["albert_tiny"], {"mlm_loss": {"chance": 10.0}}, None) is None
+    assert "whether the run learns is not watched" in caplog.text
 
 
 def test_updates_in_all_follow_from_the_share_that_is_over() -> None:

@@ -61,6 +61,15 @@ def test_baselines_of_evaluations_are_not_those_of_training(tmp_path: Path) -> N
         log.close()
 
 
+def test_a_run_of_hours_counts_no_updates_in_all(tmp_path: Path) -> None:
+    numbers = {"epoch": 1.0, "learning_rate": 0.1, "skipped_steps": 0, "examples_per_s": 1.0, "tokens_per_s": 1.0}
+    record = {"step": 500, "loss": 0.5, **numbers, "mfu": None, "eta_s": 60}
+    for steps, begins in ((None, "step 500  epoch"), (900, "step 500/900  epoch")):
+        log = RunLog(tmp_path, ("loss",), steps, 0, {})
+        assert log.sentence(record).startswith(begins) and log.sentence(record).endswith("eta 0:01:00")
+        log.close()
+
+
 def test_a_folder_in_its_place(tmp_path: Path) -> None:
     assert read_log(tmp_path, 1) == []
     (tmp_path / LOG_FILE).mkdir()

@@ -1,10 +1,11 @@
 """A pre-training run that has learnt nothing but how frequent each token is says so, and what it is likely to be."""
 
 import logging
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from src.albert_config import AlbertConfig, fitted_initializer_range
 from src.data.masking import KEEP_SHARE, MASK_SHARE
@@ -30,27 +31,16 @@ SLOW_BETA2 = 0.999
 class LearningCheck:
     """Compares a run's loss with the unigram baseline, after BEGUN of the run and at its end.
 
-    metric: of the log's records. unigram: its baseline. begun: whether the first comparison was made.
+    metric: of the log's records. unigram: its baseline. height: the loss of a model that has learnt nothing from
+    context, which is that baseline at hidden tokens alone. begun: whether the first comparison was made.
     """
 
     config: PretrainConfig
     architecture: AlbertConfig
     metric: str
     unigram: float
+    height: float
     begun: bool = False
-
-    @property
-    def height(self) -> float:
-        """The loss of a model that has learnt nothing from context: the unigram baseline.
-
-        Where tokens that show no [MASK] count as well, the loss of one that says of each of them that it was left in
-        place with probability KEEP_SHARE / (KEEP_SHARE + RANDOM_SHARE), and else goes by frequency.
-        """
-        if self.metric == HIDDEN:
-            return self.unigram
-        shown = KEEP_SHARE + RANDOM_SHARE
-        doubt = sum(share * math.log(shown / share) for share in (KEEP_SHARE, RANDOM_SHARE))
-        return min(self.unigram, (1 - KEEP_SHARE) * self.unigram + doubt)
 
     def watch(self, record: Mapping[str, Any], share: float) -> None:
         """Warn once if the first record after BEGUN of the run, of which `share` is over, shows nothing learnt."""
@@ -80,13 +70,40 @@ class LearningCheck:
         )
 
 
-def learning_check(config: PretrainConfig, architecture: AlbertConfig, baselines: Baselines) -> LearningCheck | None:
-    """The check of a run with these reference lines; None where no unigram baseline is known."""
+def learning_check(
+    config: PretrainConfig, architecture: AlbertConfig, baselines: Baselines, token_counts: np.ndarray | None
+) -> LearningCheck | None:
+    """The check of a run with these reference lines; None, which is logged, where the examples do not say how often
+    each token is an answer, (V,) token_counts.
+    """
+    if token_counts is None:
+        logger.info("whether the run learns is not watched: its examples do not say how frequent each token is")
+        return None
     for metric in METRICS if config.eval_steps else METRICS[-1:]:
         lines = baselines.get(metric.removeprefix(EVAL_PREFIX), {})
         if UNIGRAM in lines:
-            return LearningCheck(config, architecture, metric, lines[UNIGRAM])
-    return None
+            unigram = lines[UNIGRAM]
+            height = unigram if metric == HIDDEN else loss_without_context(unigram, token_counts)
+            return LearningCheck(config, architecture, metric, unigram, height)
+    raise ValueError(f"of {', '.join(METRICS)} none has the line {UNIGRAM}")
+
+
+def loss_without_context(unigram: float, token_counts: np.ndarray) -> float:
+    """The masked-token loss, in nats, of a model that goes by frequencies and by what is shown in the token's place.
+
+    A token shown there is the answer, left in place, or was drawn at random instead: the likelier the former, the more
+    frequent it is.
+
+    Args:
+        unigram: the loss where nothing is shown.
+        token_counts: (V,) how often each token is an answer.
+    """
+    share = (token_counts + 1.0) / (token_counts + 1.0).sum()
+    left, drawn = KEEP_SHARE * share, RANDOM_SHARE / len(share)
+    trust = left / (left + drawn)
+    copied = -(share * np.log(trust + (1 - trust) * share)).sum()
+    replaced = unigram - np.log1p(-trust).mean()
+    return min(unigram, float(MASK_SHARE * unigram + KEEP_SHARE * copied + RANDOM_SHARE * replaced))
 
 
 def likely_causes(config: PretrainConfig, architecture: AlbertConfig, updates: int) -> list[str]:

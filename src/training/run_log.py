@@ -63,12 +63,13 @@ class RunLog:
     Args:
         metric_names: the training metrics, the total loss first.
         start_step: updates already done; later records of an earlier attempt are removed.
+        train_steps: its updates in all; None where hours limit it, too.
         baselines: what each metric is to be compared with, for instance chance; under a name with EVAL_PREFIX in
             evaluations alone.
     """
 
     def __init__(
-        self, folder: Path, metric_names: Sequence[str], train_steps: int, start_step: int, baselines: Baselines
+        self, folder: Path, metric_names: Sequence[str], train_steps: int | None, start_step: int, baselines: Baselines
     ) -> None:
         self.folder = folder
         self.metric_names = tuple(metric_names)
@@ -101,7 +102,8 @@ class RunLog:
 
     def sentence(self, record: dict[str, Any]) -> str:
         """A record for the reader: metrics beside their baselines, speed, what is left; evaluation on its own line."""
-        parts = [f"step {record['step']}/{self.train_steps}", f"epoch {record['epoch']:.2f}"]
+        total = f"/{self.train_steps}" if self.train_steps else ""
+        parts = [f"step {record['step']}{total}", f"epoch {record['epoch']:.2f}"]
         parts += [f"phase {record['phase']}"] if "phase" in record else []
         parts += [self._metric(name, record[name]) for name in self.metric_names]
         parts.append(f"lr {record['learning_rate']:.3g}")

@@ -180,7 +180,8 @@ class Trainer:
         if self.ranks.writer:
             # An evaluation that was stopped is made again, and writes the record of its step.
             kept = self.progress.step - self.evaluating
-            self.log = RunLog(self.folder.path, self.metric_names, self.plan.train_steps, kept, self.baselines)
+            steps = None if self.plan.max_seconds else self.plan.train_steps
+            self.log = RunLog(self.folder.path, self.metric_names, steps, kept, self.baselines)
         try:
             with closing(self.log) if self.log else nullcontext():
                 yield

@@ -106,6 +106,6 @@ def start(data: Path, run: Path, send: int = 0, after_step: int = 0, **changes: 
     lines = []
     for line in process.stdout:
         lines.append(line)
-        if send and line.startswith(f"step {after_step}/"):
+        if send and line.startswith((f"step {after_step}/", f"step {after_step} ")):
             process.send_signal(send)
     return process.wait(), "".join(lines)
