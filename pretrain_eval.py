@@ -15,7 +15,7 @@ from src.albert_for_pre_training import PreTrainingEvaluation
 from src.checkpoint_files import check_network, find_checkpoint, folder_of, load_backbone
 from src.data.batches import Loading
 from src.model_folder import read_counts
-from src.training.pretraining import build_architecture, tokenizer_beside, trained_on
+from src.training.pretraining import build_architecture, is_trained_on, tokenizer_beside, trained_on
 from src.training.pretraining_evaluation import baselines, check_finite, dry_run, evaluate, table
 from src.training.training_config import PretrainEvalConfig
 
@@ -42,6 +42,8 @@ def main(config: PretrainEvalConfig) -> None:
     contents = find_checkpoint(weights)
     check_network(contents, architecture)
     data.check_vocabulary(trained_on(contents), contents.path)
+    if is_trained_on(contents, data):
+        logger.warning(f"{config.data_dir}: {contents.path} was trained on these examples, nothing here is held out")
     network = PreTrainingEvaluation(architecture)
     load_backbone(network, contents, needed=("",))
     training_counts = read_counts(folder, architecture.vocab_size)

@@ -104,6 +104,7 @@ class Config(BaseModel):
     )
     config_file: ClassVar[str] = ""  # yaml in the project's root that is read without --config_path; "" for none
     file_sharers: ClassVar[tuple[type["Config"], ...]] = ()  # classes whose keys may stand in the same yaml
+    not_shared: ClassVar[frozenset[str]] = frozenset()  # keys that mean something else there, and are not read from it
 
     def __init_subclass__(cls, **more: Any) -> None:
         """Let a class give a parent's field another default alone: `key: type = value`."""
@@ -354,7 +355,9 @@ def _check_values(kind: type[Config], tree: Mapping[str, Any], origin: str, mark
 
 
 def _read_file(kind: type[Config], path: str) -> dict[str, Any]:
-    """The checked content of a yaml file; keys of classes that share the file are left out."""
+    """The checked content of a yaml file; keys of classes that share the file are left out, and where there are some,
+    those that mean something else there.
+    """
     tree = {} if path == os.devnull else read_yaml(path)
     owners = (*kind.file_sharers, kind)
     own: dict[str, Any] = {}
@@ -365,7 +368,8 @@ def _read_file(kind: type[Config], path: str) -> dict[str, Any]:
     for key in tree:
         if key not in known:
             raise ConfigError(unknown_key(str(key), [*known, *dict(leaves_of(kind))], path))
-    return own
+    shared = len(own) < len(tree)
+    return {key: value for key, value in own.items() if not (shared and key in kind.not_shared)}
 
 
 def _check_used(config: Config, flags: Mapping[str, Any], prefix: str = "") -> None:

@@ -1,5 +1,6 @@
 """Configuration: what is accepted, what is refused with which sentence, and what survives a round trip."""
 
+import os
 import re
 import subprocess
 import sys
@@ -338,6 +339,17 @@ def test_evaluation_reads_the_training_file_but_not_its_mistakes(tmp_path: Path)
     assert "--train_steps is not a key" in refusal(tmp_path, "", "--train_steps=3", kind=PretrainEvalConfig)
 
 
+def test_evaluation_takes_neither_data_nor_weights_from_a_training_s_file(tmp_path: Path) -> None:
+    """There they are what is trained on, and the weights that it starts with."""
+    places = "data_dir: d\nschema_dir: s\nload_checkpoint_path: w\neval_batches: 3\n"
+    own = load(tmp_path, places, kind=PretrainEvalConfig)
+    assert (own.data_dir, own.schema_dir, own.load_checkpoint_path, own.eval_batches) == ("d", "s", "w", 3)
+    theirs = load(tmp_path, places + "train_steps: 3", "--load_checkpoint_path=run", kind=PretrainEvalConfig)
+    assert (theirs.data_dir, theirs.schema_dir, theirs.load_checkpoint_path, theirs.eval_batches) == ("", "", "run", 3)
+    with pytest.raises(ConfigError, match="--data_dir is needed"):
+        theirs.check_required()
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -564,6 +576,34 @@ def test_a_flag_that_every_phase_replaces_is_refused() -> None:
     assert load_config(PretrainConfig, [*words, *phases, "--batch_size", "16"]).batch_size == 16
     with pytest.raises(ConfigError, match="learning_rate means nothing here"):
         load_config(PretrainConfig, [*words, *phases, "--optimizer_cfg.AdamWeightDecay.learning_rate", "1e-4"])
+
+
+def test_where_each_phase_has_its_data_none_is_needed_beside_it() -> None:
+    words = ["--config_path", os.devnull, "--save_checkpoint_path", "r", "--train_steps", "9"]
+    each = [*words, "--phases", "[{share: 0.5, data_dir: a}, {share: 0.5, data_dir: b}]"]
+    load_config(PretrainConfig, each).check_required()
+    with pytest.raises(ConfigError, match="data_dir means nothing here, since each of the phases has its own"):
+        load_config(PretrainConfig, [*each, "--data_dir", "c"])
+    with pytest.raises(ConfigError, match="--data_dir is needed: the folder with the examples"):
+        load_config(PretrainConfig, [*words, "--phases", "[{share: 0.5}, {share: 0.5, data_dir: b}]"]).check_required()
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (ClassifierConfig, ["--dev_file", "dev.tsv"]),
+        (ClassifierConfig, ["--max_eval_samples", "5"]),
+        (NerConfig, ["--eval_data_file_path", "a.mindrecord"]),
+        (SquadConfig, ["--eval_json_path", "dev.json"]),
+        (RaceConfig, ["--early_stopping", "2"]),
+        (RaceConfig, ["--eval_steps", "2"]),
+    ],
+)
+def test_what_concerns_evaluation_alone_needs_it(kind: type[FinetuneConfig], words: list[str]) -> None:
+    """Also of a file that is not there: nobody would look for it."""
+    with pytest.raises(ConfigError, match=f"{words[0][2:]} is .*, which means nothing here: do_eval is false"):
+        load_config(kind, [*words, "--do_eval", "false"])
+    load_config(kind, [*words, "--do_eval", "false", "--do_train", "false", "--do_predict", "true"])
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ NEEDED = ("--data_dir=x", "--save_checkpoint_path=y")
             "pass",
             ("--save_checkpoint_path=y",),
             2,
-            "error: --data_dir is needed: folder with one set of MindRecord files",
+            "error: --data_dir is needed: the folder with the examples",
         ),
         ("pass", (*NEEDED, "--sed=1"), 2, "error: command line: --sed is not a key; did you mean --seed?"),
         ("raise DataError('no text in x')", NEEDED, 2, "error: no text in x"),

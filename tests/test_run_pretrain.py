@@ -254,6 +254,14 @@ def evaluated(data: Path, finished: Path) -> dict[str, Any]:
     return json.loads((finished / "eval_results.json").read_text())
 
 
+def test_examples_that_were_trained_on_are_not_taken_for_held_out(
+    data: Path, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    for folder, said in ((data / "train", True), (data / "held_out", False)):
+        run_evaluation(data, finished, data_dir=folder, output_path=tmp_path, eval_batches=1)
+        assert ("was trained on these examples, nothing here is held out" in capsys.readouterr().out) == said
+
+
 def held_out_columns(data: Path) -> dict[str, np.ndarray]:
     batches = list(held_out(data, 1).batches(0))
     return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}

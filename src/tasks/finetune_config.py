@@ -12,6 +12,14 @@ from src.data.feature_files import SUFFIX
 from src.training.training_config import AdamConfig, DecayedAdamConfig, OptimizerConfig, TrainingConfig
 
 SAMPLES = 2**31 - 1
+OF_EVALUATION = (  # of any task
+    "dev_file",
+    "eval_data_file_path",
+    "eval_json_path",
+    "max_eval_samples",
+    "eval_steps",
+    "early_stopping",
+)
 
 
 def is_tfrecord(path: str) -> bool:
@@ -177,8 +185,8 @@ class FinetuneConfig(TrainingConfig):
                     f"enable_save_ckpt is false, which leaves nothing for {evaluating} to measure: set "
                     "enable_save_ckpt to true, or do_eval and do_predict to false"
                 )
-            if not self.do_eval and (self.early_stopping or self.eval_steps):
-                raise ConfigError("early_stopping and eval_steps mean nothing while do_eval is false")
+            if not self.do_eval:
+                self.refuse([key for key in OF_EVALUATION if key in type(self).model_fields], "do_eval is false")
 
     def check_required(self) -> None:
         super().check_required()

@@ -1,6 +1,7 @@
 """What pre-training and its evaluation are built of: data checked against the model, first weights, evaluation."""
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from src.training.run_log import OWN_UNIGRAM, Baselines
 from src.training.training_config import PretrainConfig, PretrainEvalConfig
 
 logger = logging.getLogger(__name__)
+FILES = re.compile(r"files( of phase \d+)?$")  # among the facts of a run's data: pretraining_phases.identity_of
 WEIGHT_COLUMNS = AlbertForPreTraining.weight_columns
 
 
@@ -106,6 +108,12 @@ def initialise(network: AlbertForPreTraining, data: PretrainingData, weights: st
 def trained_on(contents: Checkpoint) -> dict[str, Any]:
     """Facts of the data that a checkpoint of this project was trained on; empty for others."""
     return contents.loop_state.get("identity", {})
+
+
+def is_trained_on(contents: Checkpoint, data: PretrainingData) -> bool:
+    """Whether a checkpoint of this project was trained on these very files, in any of its phases."""
+    files = data.identity.get("files")
+    return files is not None and files in [value for key, value in trained_on(contents).items() if FILES.match(key)]
 
 
 def held_out_evaluation(

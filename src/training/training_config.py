@@ -283,7 +283,9 @@ class PretrainConfig(TrainingConfig):
 
     # Data.
     data_dir: str = option(
-        "", "folder with one set of MindRecord files, or google's *.tfrecord", required=True, on_resume=SAME_PLACE
+        "",
+        "folder with one set of MindRecord files, or google's *.tfrecord; not where each of the phases has its own",
+        on_resume=SAME_PLACE,
     )
     schema_dir: str = option("", "schema.json of google's *.tfrecord files, or its folder", on_resume=SAME_PLACE)
     vocab_file: str = option("", "WordPiece vocabulary, if it is not where the data's facts say", on_resume=SAME_PLACE)
@@ -295,7 +297,9 @@ class PretrainConfig(TrainingConfig):
     # Length and batch size.
     train_steps: int = option(10000, "updates; 0 or -1: as many as epoch_size epochs have", minimum=-1, maximum=UPDATES)
     epoch_size: int = option(1, "epochs, where train_steps does not say the length", minimum=1, maximum=EPOCHS)
-    batch_size: int = option(32, "examples of a device and micro-batch", minimum=1, maximum=ROWS)
+    batch_size: int = option(
+        32, "examples of a device and micro-batch, and of an evaluation's batch", minimum=1, maximum=ROWS
+    )
 
     phases: tuple[PhaseConfig, ...] = sections(
         PhaseConfig, "parts of the run, one after the other, that differ; none: it is one from beginning to end"
@@ -318,11 +322,20 @@ class PretrainConfig(TrainingConfig):
     def check_flags(self, flags: Mapping[str, Any]) -> None:
         super().check_flags(flags)
         settings = flags.get("optimizer_cfg", {}).get(self.optimizer_settings()["name"], {})
-        for key in (flags.keys() | settings.keys()) & PhaseConfig.model_fields.keys() - {"data_dir"}:
-            if self.phases and all(getattr(phase, key) is not None for phase in self.phases):
+        for key in (flags.keys() | settings.keys()) & PhaseConfig.model_fields.keys():
+            if self.every_phase_has(key):
                 raise ConfigError(
                     f"command line: {key} means nothing here, since each of the phases has its own: change phases"
                 )
+
+    def check_required(self) -> None:
+        super().check_required()
+        if not (self.data_dir or self.every_phase_has("data_dir")):
+            raise ConfigError("--data_dir is needed: the folder with the examples")
+
+    def every_phase_has(self, key: str) -> bool:
+        """Whether there are phases, and each of them gives the key a value of its own."""
+        return bool(self.phases) and all(getattr(phase, key) is not None for phase in self.phases)
 
     def all_phases(self) -> tuple[PhaseConfig, ...]:
         """The phases, one where none is named, with all keys given."""
@@ -353,6 +366,7 @@ class PretrainEvalConfig(ArchitectureConfig):
 
     config_file = "pretrain_config.yaml"
     file_sharers = (PretrainConfig,)
+    not_shared = frozenset({"load_checkpoint_path", "data_dir", "schema_dir"})
 
     albert_network: str = "albert_mini"
     load_checkpoint_path: str = option("", "a checkpoint, or a run's folder", required=True)
