@@ -28,6 +28,11 @@ class ConvertConfig(Config):
     input: str = option("", "folder of the model, or a checkpoint in it (tf: its prefix)", required=True)
     output: str = option("", "folder that is made, new or empty", required=True)
     task: str = option("", "what a fine-tuned head is for, where the input does not say", choices=("", *FINE_TUNED))
+    do_lower_case: bool = option(
+        True,
+        "tf: use its vocabulary for lower-cased text, as all published ones are",
+        needs=("source", "tf"),
+    )
     labels: tuple[str, ...] = option((), "names of a classifier's outputs in order, where the input gives none")
 
     def validate(self) -> None:
@@ -37,7 +42,9 @@ class ConvertConfig(Config):
 
 def main(config: ConvertConfig) -> None:
     """Read the input, check it, write the output."""
-    convert(config.source, Path(config.input), config.target, Path(config.output), config.task, config.labels)
+    of_source = {"do_lower_case": config.do_lower_case} if config.source == "tf" else {}
+    places = config.source, Path(config.input), config.target, Path(config.output)
+    convert(*places, config.task, config.labels, **of_source)
 
 
 if __name__ == "__main__":

@@ -150,6 +150,7 @@ class AlbertConfig(Config):
 def _presets() -> dict[str, AlbertConfig]:
     """Published sizes: hidden, layers, heads, intermediate. v2 trains without dropout in the encoder, v1 with 0.1.
 
+    albert_xlarge has the paper's 32 heads; the config.json of its weights on Hugging Face says 16.
     albert_mini is this project's, for small budgets (docs/pretraining.md).
     """
     sizes = {

@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
+from model_utils import convert_ckpt
+from model_utils.convert_ckpt import ConvertConfig
 from model_utils.errors import CheckpointError, ConfigError
+from model_utils.schema import load_config
 from src import finetune_eval_model as heads
 from src.albert_config import AlbertConfig
 from src.conversion import google_checkpoint
@@ -120,6 +123,21 @@ def test_googles_figures_after_conversion(golden: Path, tmp_path: Path, task: st
     for name, value in found.items():
         expected = right["out"][name]
         np.testing.assert_allclose(value.reshape(expected.shape), expected, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.usefixtures("without_tensorflow")
+@pytest.mark.parametrize("lower", [True, False])
+def test_google_s_files_do_not_say_whether_text_is_lower_cased(golden: Path, tmp_path: Path, lower: bool) -> None:
+    shutil.copytree(golden / "google/pretrain", tmp_path / "google/pretrain")
+    config = AlbertConfig.from_json(shutil.copy(golden / "google/albert_config.json", tmp_path / "google"))
+    words = "[PAD] [UNK] [CLS] [SEP] [MASK]".split() + [f"word{number}" for number in range(config.vocab_size - 5)]
+    (tmp_path / "google/vocab.txt").write_text("\n".join(words) + "\n")
+    command = ["--source", "tf", "--target", "mindspore", "--input", str(tmp_path / "google/pretrain")]
+    command += ["--output", str(tmp_path / "ours")] + ["--do_lower_case", "false"] * (not lower)
+    convert_ckpt.main(load_config(ConvertConfig, command))
+    assert load_tokenizer(tmp_path / "ours").do_lower_case is lower
+    with pytest.raises(ConfigError, match="do_lower_case is false, which means nothing"):
+        load_config(ConvertConfig, ["--source", "hf", "--target", "mindspore", "--do_lower_case", "false"])
 
 
 @pytest.mark.usefixtures("without_tensorflow")

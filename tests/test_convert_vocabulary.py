@@ -134,13 +134,62 @@ def test_a_tokenizer_of_a_general_class_says_itself_whether_it_lower_cases(
     assert ours.encode("The words") == FullTokenizer(files[0], lower, files[1]).encode("The words")
 
 
+LOWER = normalizers.Lowercase()
+KEEPS = "its normalizer keeps accents and "
+
+
 @pytest.mark.parametrize(
-    "normalizer", ['{"type": "BertNormalizer", "lowercase": true, "strip_accents": false}', '"Lowercase"', '[{"a": 1}]']
+    ("model", "steps", "found"),
+    [
+        ("WordPiece", [normalizers.BertNormalizer(lowercase=True, strip_accents=False)], KEEPS + "lower-cases"),
+        ("WordPiece", [normalizers.BertNormalizer(lowercase=False, strip_accents=True)], "takes accents and keeps cap"),
+        (
+            "WordPiece",
+            [normalizers.NFC(), LOWER],
+            KEEPS + "lower-cases; the .* from lower-cased text",
+        ),
+        ("WordPiece", [normalizers.BertNormalizer(handle_chinese_chars=False)], "handle_chinese_chars is False"),
+        ("Unigram", [normalizers.NFKC(), LOWER], KEEPS + "lower-cases; the .* from all text"),
+        ("Unigram", [normalizers.NFKC()], KEEPS + "keeps capitals"),
+        ("Unigram", [normalizers.Replace("a", "")], KEEPS + "keeps capitals"),
+    ],
 )
+def test_normalizers_that_treat_accents_otherwise_are_refused(
+    tmp_path: Path, model: str, steps: list, found: str
+) -> None:
+    normalizer = json.loads(normalizers.Sequence(steps).__getstate__())
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"type": model}, "normalizer": normalizer}))
+    with pytest.raises(DataError, match=rf"tokenizer\.json: .*{found}"):
+        lower_cases(tmp_path / "tokenizer.json")
+
+
+@pytest.mark.parametrize("normalizer", ['"Lowercase"', '[{"a": 1}]'])
 def test_normalizers_that_are_another_kind(tmp_path: Path, normalizer: str) -> None:
     (tmp_path / "tokenizer.json").write_text(f'{{"normalizer": {normalizer}}}')
-    with pytest.raises(DataError, match=r"tokenizer\.json.* (its normalizer is|strip_accents is False, but)"):
+    with pytest.raises(DataError, match=r"tokenizer\.json.* its normalizer is"):
         lower_cases(tmp_path / "tokenizer.json")
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        (
+            {"tokenizer_class": "BertJapaneseTokenizer", "do_lower_case": False},
+            "is BertJapaneseTokenizer, all",
+        ),
+        ({"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": False}, "do_lower_case is False, but .* True"),
+    ],
+)
+def test_tokenizers_that_are_not_rebuilt_here_are_refused(
+    tmp_path: Path, wordpiece_vocabulary: Path, settings: dict, found: str
+) -> None:
+    theirs = write_hugging_face(tmp_path / "hf", SMALL, random_values(SMALL, PRE_TRAINING))
+    shutil.copy(wordpiece_vocabulary, theirs / "vocab.txt")
+    bert = json.loads(normalizers.BertNormalizer().__getstate__())
+    (theirs / "tokenizer.json").write_text(json.dumps({"normalizer": bert}))
+    (theirs / "tokenizer_config.json").write_text(json.dumps(settings))
+    with pytest.raises(DataError, match=rf"tokenizer_config\.json: .*{found}"):
+        convert("hf", "mindspore", theirs, tmp_path / "ours")
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"model": {"type": "Unigram"}}', '{"model": {"type": "BPE"}}'])

@@ -22,13 +22,20 @@ GROUP_OF = {
 
 
 def convert(
-    source: str, input_path: Path, target: str, output: Path, task: str = "", labels: tuple[str, ...] = ()
+    source: str,
+    input_path: Path,
+    target: str,
+    output: Path,
+    task: str = "",
+    labels: tuple[str, ...] = (),
+    **of_source: bool,
 ) -> None:
     """Make the folder `output` of the model in `input_path`.
 
     Args:
         source, target: keys of READERS and WRITERS, which have the same arguments and errors.
         task, labels: what a fine-tuned head is for, where the input does not say.
+        of_source: what else the reader takes: of tf do_lower_case.
 
     Raises:
         CheckpointError: a file is missing, damaged, or does not fit the others, or the target has no such model.
@@ -39,7 +46,7 @@ def convert(
     try:
         if output.exists() and not (output.is_dir() and not any(output.iterdir())):
             raise ConfigError(f"the output {output} exists and is not an empty folder; name a new one")
-        model = READERS[source](input_path, task, labels)
+        model = READERS[source](input_path, task, labels, **of_source)
         check_groups(model.architecture, source, target)
         WRITERS[target](model, output)
     except OSError as error:

@@ -21,11 +21,12 @@ QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}  # no remark
 HUB_SCOPE = "module/"  # before every name where a TF-Hub module was saved again
 
 
-def read_google(path: Path, task: str = "", labels: tuple[str, ...] = ()) -> ModelFolder:
+def read_google(path: Path, task: str = "", labels: tuple[str, ...] = (), do_lower_case: bool = True) -> ModelFolder:
     """The model in a checkpoint; albert_config.json and the vocabulary lie beside it, in assets/ or one folder above.
 
     Args:
         path: a folder with one checkpoint, a TF-Hub module's folder, or a prefix such as DIR/model.ckpt-best.
+        do_lower_case: how its vocabulary is used, which google's files do not say.
     """
     prefix = find_prefix(path)
     config_file = _find_config(prefix)
@@ -39,7 +40,7 @@ def read_google(path: Path, task: str = "", labels: tuple[str, ...] = ()) -> Mod
     check_weights(values, config, prefix)
     several = len(values.get("classifier.bias", ())) > 1
     task_info = settle_task(values, {"task": "classification"} if several else {}, task, labels, prefix, prefix)
-    tokenizer = _find_vocabulary(config_file.parent, config.vocab_size)
+    tokenizer = _find_vocabulary(config_file.parent, config.vocab_size, do_lower_case)
     return ModelFolder(config, tokenizer, task_info, checkpoint=Checkpoint(prefix, values, {}))
 
 
@@ -81,16 +82,17 @@ def _find_config(prefix: Path) -> Path:
     )
 
 
-def _find_vocabulary(folder: Path, vocab_size: int) -> FullTokenizer | None:
+def _find_vocabulary(folder: Path, vocab_size: int, do_lower_case: bool) -> FullTokenizer | None:
     """The SentencePiece model or, for Chinese, the WordPiece vocabulary of a folder."""
     found = sorted(folder.glob("*.model")) or sorted(folder.glob("vocab*.txt"))
     if len(found) > 1:
         raise CheckpointError(f"{folder} must hold one vocabulary, it holds {', '.join(file.name for file in found)}")
     if not found:
         return None
-    logger.info(f"vocabulary: {found[0]}, lower-cased (google's files do not say, all published models are)")
+    case = "lower-cased text (do_lower_case), as all published ones" if do_lower_case else "text with capitals"
+    logger.info(f"vocabulary: {found[0]}, for {case}")
     files = ("", found[0]) if found[0].suffix == ".model" else (found[0], "")
-    return build_tokenizer(*files, True, vocab_size)
+    return build_tokenizer(*files, do_lower_case, vocab_size)
 
 
 def _tensorflow() -> ModuleType:

@@ -31,8 +31,9 @@ SENTENCEPIECE, WORDPIECE = "spiece.model", "vocab.txt"
 OURS = "albert_mindspore"  # key of what task.json says beside task and labels; transformers keeps it unused
 BACKBONE = "albert."  # before the backbone's names, but in AlbertModel's own files
 POSITION_IDS = "albert.embeddings.position_ids"  # 0, 1, 2, ...: a constant that older files hold
-# Classes of transformers that make the tokenizer from its settings; others take tokenizer.json as it is.
+# Classes of transformers that make the tokenizer from its settings, and those that take tokenizer.json as it is.
 REBUILT = (None, "AlbertTokenizer", "AlbertTokenizerFast", "BertTokenizer", "BertTokenizerFast")
+GENERAL = ("PreTrainedTokenizerFast", "TokenizersBackend")
 ALWAYS = ("keep_accents", "remove_space", "tokenize_chinese_chars")  # the tokenization here has them in one way
 WITHOUT_POOLER = ("AlbertForMaskedLM", "AlbertForQuestionAnswering", "AlbertForTokenClassification")
 # The class of transformers for each task of a fine-tuned model; SQuAD v2's beam search has none.
@@ -133,8 +134,13 @@ def _read_vocabulary(folder: Path, vocab_size: int) -> FullTokenizer | None:
     file = folder / TOKENIZER_CONFIG
     settings = read_json(file, TokenizerSettingsSchema) if file.is_file() else TokenizerSettingsSchema()
     lower = settings.do_lower_case
-    if settings.tokenizer_class not in REBUILT and "do_lower_case" not in settings.model_fields_set:
+    if settings.tokenizer_class in GENERAL:
         lower = lower_cases(folder / TOKENIZER)
+        if "do_lower_case" in settings.model_fields_set and settings.do_lower_case != lower:
+            raise DataError(f"{file}: do_lower_case is {settings.do_lower_case}, but {TOKENIZER} has {lower}")
+    elif settings.tokenizer_class not in REBUILT:
+        known = ", ".join(filter(None, (*REBUILT, *GENERAL)))
+        raise DataError(f"{file}: tokenizer_class is {settings.tokenizer_class}, allowed are {known}")
     does = {key: TokenizerSettingsSchema.model_fields[key].default for key in ALWAYS} | {"strip_accents": lower}
     for key, value in does.items():
         if getattr(settings, key) not in (None, value):

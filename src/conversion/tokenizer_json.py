@@ -47,19 +47,41 @@ def lower_cases(file: Path) -> bool:
     """Whether the tokenizer in a tokenizer.json lower-cases text.
 
     Raises:
-        DataError: it is damaged, or keeps the accents of text that it lower-cases, or takes them from other text.
+        DataError: it is damaged, or treats accents or Chinese characters otherwise than src.tokenization: WordPiece
+            loses accents where it lower-cases, and nowhere else, SentencePiece always does.
     """
-    steps, lower = [read_object(file).get("normalizer")], False
+    content = read_object(file)
+    steps, lower, without_accents = [content.get("normalizer")], False, False
     while steps:
         step = steps.pop()
         if not isinstance(step, dict | None):
             raise DataError(f"{file} is damaged or no tokenizer: its normalizer is {shorten(step)}")
         step = step or {}
         steps += step.get("normalizers", [])
-        if step.get("type") == "BertNormalizer" and step.get("strip_accents") not in (None, step.get("lowercase")):
-            raise DataError(f"{file}: strip_accents is {step['strip_accents']}, but lowercase {step.get('lowercase')}")
         lower |= step.get("type") == "Lowercase" or bool(step.get("lowercase"))
+        without_accents |= _takes_accents(step)
+        if not step.get("handle_chinese_chars", True):
+            raise DataError(f"{file}: handle_chinese_chars is False, the tokenization here has True")
+    model = content.get("model")
+    is_unigram = isinstance(model, dict) and model.get("type") == "Unigram"
+    if without_accents != (lower or is_unigram):
+        raise DataError(
+            f"{file}: its normalizer {'takes' if without_accents else 'keeps'} accents and "
+            f"{'lower-cases' if lower else 'keeps capitals'}; the tokenization here takes accents from "
+            f"{'all text' if is_unigram else 'lower-cased text and keeps others'}"
+        )
     return lower
+
+
+def _takes_accents(step: dict[str, Any]) -> bool:
+    """Whether a step of a normalizer takes accents off: also one of build_tokenizer_json's."""
+    if step.get("type") == "BertNormalizer":
+        stated = step.get("strip_accents")
+        return bool(step.get("lowercase") if stated is None else stated)
+    pattern = step.get("pattern")
+    replaced = str(pattern.get("Regex")) if isinstance(pattern, dict) else ""  # marks of whichever version of Unicode
+    ours = step.get("content") == "" and replaced.startswith(_combining_marks().partition("-")[0])
+    return step.get("type") == "StripAccents" or ours
 
 
 def _sentencepiece(content: dict[str, Any]) -> bytes:
