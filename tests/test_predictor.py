@@ -193,6 +193,9 @@ def test_entities_have_their_surface_text(tmp_path: Path) -> None:
     assert answers[2] == {"error": "tokens is an empty list, needed is one of texts"}
     assert answers[3:] == [answers[1]] * 3  # a key that is passed through
     assert predictor.predict([{"tokens": tokens, "text": text} for text in ("", None, 5)]) == answers[:1] * 3
+    named = ModelFolder.load(tmp_path / "run").predictor(text_columns=("review", ""))
+    (without,) = named.predict([{"tokens": tokens}])
+    assert "review" in without["error"]  # which is needed where it is named
 
 
 def test_text_is_split_into_characters_where_training_text_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

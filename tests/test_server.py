@@ -472,6 +472,11 @@ def test_an_address_in_use_or_of_another_host_is_a_sentence() -> None:
             serve(ScriptedPredictor("fill_mask"), host, 0)
 
 
+def test_hosts_with_a_port_are_refused_from_python_too() -> None:
+    with pytest.raises(ConfigError, match="allowed_hosts holds 'box:80', allowed are names and addresses without"):
+        serve(ScriptedPredictor("fill_mask"), "127.0.0.1", 0, allowed_hosts=["box:80"])
+
+
 @pytest.mark.parametrize(
     ("names", "host", "allowed"),
     [
@@ -480,6 +485,9 @@ def test_an_address_in_use_or_of_another_host_is_a_sentence() -> None:
         (hosts_of("127.0.0.1", "127.0.0.1"), "evil.example:8000", False),
         (hosts_of("127.0.0.1", "127.0.0.1"), "192.168.0.7", False),
         (hosts_of("Box.Example", "192.168.0.7"), "box.example.:8000", True),
+        (hosts_of("bücher.example.", "192.168.0.7"), "xn--bcher-kva.example", True),
+        ({"Models.Example", "2001:DB8:0::1"}, "models.example", True),
+        ({"Models.Example", "2001:DB8:0::1"}, "[2001:db8::1]:80", True),
         (hosts_of("0.0.0.0", "0.0.0.0"), "192.168.0.7:8000", True),
         (hosts_of("::", "::"), "[fe80::1]", True),
         (hosts_of("0.0.0.0", "0.0.0.0"), "evil.example", False),

@@ -233,7 +233,7 @@ class EntityAnswerer(Answerer):
         try:
             text = self.text(record, "text")
         except DataError:
-            if not isinstance(tokens, list):
+            if self._given["text"] or not isinstance(tokens, list):  # a column that is named is needed
                 raise
         else:
             return text, split_words(text, self.task_info.words_are_characters)

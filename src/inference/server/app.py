@@ -27,7 +27,15 @@ from src.inference.predictor import Predictor
 from src.inference.server.batching import MicroBatcher, PredictionError, QueueFullError
 from src.inference.server.connection import TimedConnection
 from src.inference.server.limits import Limits
-from src.inference.server.middleware import ANY_HOST, AllowedHosts, BodyLimit, GracefulClose, failure, hosts_of
+from src.inference.server.middleware import (
+    ANY_HOST,
+    AllowedHosts,
+    BodyLimit,
+    GracefulClose,
+    failure,
+    hosts_of,
+    parse_hosts,
+)
 from src.inference.server.schemas import Failure, reply_model, request_model, sentence
 
 Result = TypeVar("Result")
@@ -174,14 +182,14 @@ def serve(
 
     Args:
         host: name or address to bind to. port: 0 takes a free one, which is printed.
-        allowed_hosts: that requests may name besides the served address, from parse_hosts.
+        allowed_hosts: that requests may name besides the served address, as for parse_hosts.
 
     Raises:
-        ConfigError: the address cannot be bound to.
+        ConfigError: the address cannot be bound to, or a host has a scheme or port.
     """
     with _listen(host, port) as listener:
         address, port = listener.getsockname()[:2]
-        app = create_app(predictor, limits, hosts_of(host, address).union(allowed_hosts))
+        app = create_app(predictor, limits, hosts_of(host, address) | parse_hosts(allowed_hosts))
         print(f"serving {predictor.task_info.task} on http://{_in_url(address)}:{port}/ (Ctrl-C ends)", flush=True)
         if not ipaddress.ip_address(address).is_loopback:
             print("note: whoever reaches this address may use the model: there is no password", flush=True)

@@ -50,12 +50,12 @@ class AllowedHosts:
     the browser of somebody who may reach it.
 
     Args:
-        names: in lower case, as in hosts_of; with "*" among them any host is allowed, with 0.0.0.0 or :: any address.
+        names: however written; with "*" among them any host is allowed, with 0.0.0.0 or :: any address.
     """
 
     def __init__(self, app: ASGIApp, names: Collection[str]) -> None:
         self.app = app
-        self.names = frozenset(names)
+        self.names = frozenset(map(_as_requested, names))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and not self._allows(Headers(scope=scope).get("host", "")):
