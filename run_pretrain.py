@@ -73,7 +73,7 @@ def build_trainer(config: PretrainConfig, device: Device, ranks: Ranks, folder: 
         evaluation=evaluation,
         baselines=lines,
         utilisation=Utilisation(architecture),
-        learning=learning_check(config, architecture, lines, data.token_counts),
+        learning=learning_check(config, architecture, lines, data),
     )
 
 

@@ -98,6 +98,7 @@ def add_results(
     Args:
         join: what stands under a name of which there is an earlier result.
     """
+    file.parent.mkdir(parents=True, exist_ok=True)
     folder = os.open(file.parent, os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)

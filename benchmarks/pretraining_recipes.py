@@ -82,14 +82,18 @@ class RecipesConfig(Config):
         minimum=1,
         needs=("measure", True),
     )
-    repeat: int = option(1, "runs of each rung, with other seeds, to see how much chance there is", minimum=1)
+    repeat: int = option(
+        1, "runs of each rung, with other seeds, to see how much chance there is", minimum=1, needs=("measure", False)
+    )
     compute_type: str = option(
         "",
         "of the runs' matrix products; empty: as the rungs have it, float32 where they do not say",
         choices=("", *COMPUTE_TYPES),
         needs=("measure", False),
     )
-    dry_run: bool = option(False, "read all rungs, say how long they take together, and run none")
+    dry_run: bool = option(
+        False, "read all rungs, say how long they take together, and run none", needs=("measure", False)
+    )
 
 
 class Ladder:
@@ -269,6 +273,8 @@ def main(config: RecipesConfig) -> None:
     rungs = find_rungs(config.rungs)
     check_texts(config)
     check_output_folder(Path(config.output), "output")
+    written = "updates" if config.measure else "results"
+    check_output_folder(Path(getattr(config, written)).parent, written)
     for name, rung in rungs.items():
         logger.info(f"{name}: {rung.question}")
     if config.measure:

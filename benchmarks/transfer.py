@@ -108,9 +108,9 @@ def find_starts(warm: tuple[str, ...], with_cold: bool = True) -> list[Start]:
         architecture, tokenizer = model.architecture, model.tokenizer
         if tokenizer is None:
             raise ConfigError(f"warm names {place}, where no vocabulary lies beside the weights")
-        if with_cold and not any(
-            (start.architecture, start.tokenizer.sha256) == (architecture, tokenizer.sha256) for start in starts
-        ):
+        reads = architecture, tokenizer.sha256, tokenizer.do_lower_case
+        known = [(start.architecture, start.tokenizer.sha256, start.tokenizer.do_lower_case) for start in starts]
+        if with_cold and reads not in known:
             sizes = architecture.to_dict()
             vocabulary = "spm_model_file" if tokenizer.is_sentencepiece else "vocab_file_path"
             cold = {

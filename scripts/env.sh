@@ -40,8 +40,8 @@ run_single() { # NAME ARGUMENTS...: replaces this shell by run_NAME.py, whose ou
     log="$PROJECT/output/logs/$1_$(date +%Y%m%d_%H%M%S)_$$.log"
     mkdir -p "${log%/*}"
     echo "log: $log"
-    # The writer of the log must outlive the script, which still writes after Ctrl-C or SIGTERM, and who reads along.
-    exec python "$PROJECT/run_$1.py" "${@:2}" > >(trap '' INT TERM PIPE; exec tee "$log") 2>&1
+    # The writer of the log must outlive the script, which still writes after Ctrl-C, SIGTERM or the end of the terminal, and who reads along.
+    exec python "$PROJECT/run_$1.py" "${@:2}" > >(trap '' INT TERM HUP PIPE; exec tee "$log") 2>&1
 }
 
 run_distribute() { # NAME [--nproc N] ARGUMENTS...: run_NAME.py in one process a device

@@ -27,7 +27,7 @@ STOPPING = b"asked to stop"  # what it says then (src/training/stop_signals.py)
 START = 600  # s that they have to find each other, as msrun gives them
 SCHEDULER = [sys.executable, "-P", "-c", "from mindspore import communication; communication.init()"]
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-STOPPED = (128 + signal.SIGTERM, 128 + signal.SIGINT)  # exit codes of a rank that saved because it was asked to stop
+STOPPED = tuple(128 + number for number in SIGNALS)  # exit codes of a rank that saved because it was asked to stop
 
 
 @dataclass(frozen=True)

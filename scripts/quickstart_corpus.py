@@ -79,7 +79,7 @@ def split_documents() -> dict[str, list[list[str]]]:
 
 
 def main(config: QuickstartCorpusConfig) -> None:
-    """Write both files, unless they are there."""
+    """Write both files."""
     folder = Path(config.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
     for name, chosen in split_documents().items():

@@ -20,6 +20,8 @@ def test_every_rank_is_asked_to_stop_once(signals: int, tmp_path: Path, monkeypa
         return SimpleNamespace(process=process, stops=lambda: False)
 
     job = Job(2, tmp_path, [], tmp_path)
+    assert not any(job.is_failure(128 + number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
+    assert job.is_failure(1) and job.is_failure(128 + signal.SIGSEGV)
     job.parts = [part(0), part(1)]
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setattr(time, "sleep", lambda _: job.ask_to_stop(signal.SIGINT) if signals == 2 else None)

@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -63,9 +64,13 @@ def test_a_run_says_whether_it_learns(
     assert "learning_rate 1e-07 is low for AdamWeightDecay with hidden_size 32 (usual: about 0.0094)" in remark
 
 
+def data_of(token_counts: np.ndarray | None, **settings: bool) -> SimpleNamespace:
+    return SimpleNamespace(token_counts=token_counts, facts={"settings": settings} if settings else {})
+
+
 def check(**changes: Any) -> LearningCheck:
     lines = {"mlm_loss": {"chance": 10.0, "unigram": 7.0}, "hidden_mlm_loss": {"unigram": 7.1}}
-    found = learning_check(PretrainConfig(**changes), PRESETS["albert_tiny"], lines, np.ones(1000))
+    found = learning_check(PretrainConfig(**changes), PRESETS["albert_tiny"], lines, data_of(np.ones(1000)))
     assert found is not None
     return found
 
@@ -108,9 +113,17 @@ def test_frequent_tokens_are_copied_more_surely_than_rare_ones() -> None:
     assert floor < 0.9 * unigram + 0.2 * math.log(2) - 0.03
 
 
+@pytest.mark.parametrize("permuted", [False, True])
+def test_of_permuted_tokens_none_is_copied(permuted: bool) -> None:
+    lines, data = {"mlm_loss": {"unigram": 7.0}}, data_of(np.ones(1000), do_permutation=permuted)
+    found = learning_check(PretrainConfig(), PRESETS["albert_tiny"], lines, data)
+    assert (found.height == 7.0) == permuted and (found.height < 6.5) != permuted
+
+
 def test_examples_that_do_not_say_how_frequent_tokens_are_are_not_watched(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    assert learning_check(PretrainConfig(), PRESETS["albert_tiny"], {"mlm_loss": {"chance": 10.0}}, None) is None
+    lines = {"mlm_loss": {"chance": 10.0}}
+    assert learning_check(PretrainConfig(), PRESETS["albert_tiny"], lines, data_of(None)) is None
     assert "whether the run learns is not watched" in caplog.text
 
 

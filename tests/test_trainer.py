@@ -70,6 +70,10 @@ def test_a_full_disk_says_what_remains(tmp_path: Path, monkeypatch: pytest.Monke
         fail[:] = [first]
         with pytest.raises(UserError, match=rf"training stopped after {first} updates: .*No space.*; .*{remains}"):
             fit(make_config(tmp_path / str(first)))
+    (tmp_path / "8/albert-10.ckpt").write_bytes(b"damaged")
+    fail[:] = [8]
+    with pytest.raises(UserError, match=r"the checkpoint after step 5 in .* is whole"):  # not 10
+        fit(make_config(tmp_path / "8"))
     fail.clear()
     fit(make_config(tmp_path / "8"))
     assert log(tmp_path / "8")[-1]["step"] == 20

@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import tarfile
 from pathlib import Path
 from threading import Barrier
@@ -169,6 +170,13 @@ def test_a_cold_start_has_the_architecture_and_the_vocabulary_of_the_warm_one(tm
     starts = find_starts((f"one={folder}", f"two={folder}"))
     assert [start.name for start in starts] == ["cold-one", "one", "two"]
     assert [start.name for start in find_starts((f"one={folder}",), with_cold=False)] == ["one"]
+    cased = shutil.copytree(folder, tmp_path / "cased")
+    settings = json.loads((cased / "tokenizer_config.json").read_text())
+    (cased / "tokenizer_config.json").write_text(
+        json.dumps({key: value for key, value in settings.items() if key != "checksum"} | {"do_lower_case": False})
+    )
+    names = [start.name for start in find_starts((f"one={folder}", f"cased={cased}"))]
+    assert names == ["cold-one", "one", "cold-cased", "cased"]
     cold, warm = (at_rate(ClassifierConfig(**start.keys), "1e-3") for start in starts[:2])
     size = starts[0].tokenizer.vocab_size
     architectures = [config.albert_config(size, "float32", config.load_checkpoint_path) for config in (cold, warm)]

@@ -9,6 +9,7 @@ import numpy as np
 
 from src.albert_config import AlbertConfig, fitted_initializer_range
 from src.data.masking import KEEP_SHARE, MASK_SHARE
+from src.data.pretraining_data import PretrainingData
 from src.training.run_log import EVAL_PREFIX, UNIGRAM, Baselines
 from src.training.training_config import PretrainConfig
 
@@ -71,19 +72,21 @@ class LearningCheck:
 
 
 def learning_check(
-    config: PretrainConfig, architecture: AlbertConfig, baselines: Baselines, token_counts: np.ndarray | None
+    config: PretrainConfig, architecture: AlbertConfig, baselines: Baselines, data: PretrainingData
 ) -> LearningCheck | None:
-    """The check of a run with these reference lines; None, which is logged, where the examples do not say how often
-    each token is an answer, (V,) token_counts.
+    """The check of a run on this data with these reference lines; None, which is logged, where the examples do not say
+    how often each token is an answer.
     """
-    if token_counts is None:
+    if data.token_counts is None:
         logger.info("whether the run learns is not watched: its examples do not say how frequent each token is")
         return None
     for metric in METRICS if config.eval_steps else METRICS[-1:]:
         lines = baselines.get(metric.removeprefix(EVAL_PREFIX), {})
         if UNIGRAM in lines:
             unigram = lines[UNIGRAM]
-            height = unigram if metric == HIDDEN else loss_without_context(unigram, token_counts)
+            permuted = data.facts.get("settings", {}).get("do_permutation")  # what is shown is rarely the answer then
+            alone = metric == HIDDEN or permuted
+            height = unigram if alone else loss_without_context(unigram, data.token_counts)
             return LearningCheck(config, architecture, metric, unigram, height)
     raise ValueError(f"of {', '.join(METRICS)} none has the line {UNIGRAM}")
 

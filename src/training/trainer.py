@@ -195,10 +195,11 @@ class Trainer:
 
     def what_remains(self) -> str:
         """After a failure, for its sentence."""
-        there, folder = list_checkpoints(self.folder.path), self.folder.path
-        if not there:
+        folder = self.folder.path
+        whole = [step for step, _ in list_checkpoints(folder) if step in self.written]  # not one that was passed over
+        if not whole:
             return f"{folder} holds no checkpoint yet, so that the same command begins anew"
-        return f"the checkpoint after step {there[0][0]} in {folder} is whole and the same command resumes from it"
+        return f"the checkpoint after step {whole[0]} in {folder} is whole and the same command resumes from it"
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds beside the Parameters."""
