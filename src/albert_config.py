@@ -66,7 +66,7 @@ class AlbertConfig(Config):
     hidden_dropout_prob: float = option(0.0, "dropout of embeddings and of each block's output", minimum=0, below=1)
     attention_probs_dropout_prob: float = option(0.0, "dropout of attention weights", minimum=0, below=1)
     classifier_dropout_prob: float = option(0.1, "dropout before the output layer of a task", minimum=0, below=1)
-    max_position_embeddings: int = option(512, "longest sequence", minimum=1, maximum=LENGTH)
+    max_position_embeddings: int = option(512, "longest sequence with absolute positions", minimum=1, maximum=LENGTH)
     type_vocab_size: int = option(2, "segments told apart", minimum=1, maximum=1024)
     initializer_range: float = option(
         0.02, "standard deviation of new weights; auto: what fits hidden_size, sqrt(2 / (5 x it))", above=0, maximum=10
@@ -150,7 +150,8 @@ class AlbertConfig(Config):
 def _presets() -> dict[str, AlbertConfig]:
     """Published sizes: hidden, layers, heads, intermediate. v2 trains without dropout in the encoder, v1 with 0.1.
 
-    albert_xlarge has the paper's 32 heads; the config.json of its weights on Hugging Face says 16.
+    albert_xlarge has the paper's 32 heads; the config.json of its weights on Hugging Face says 16. Of the published
+    v1 weights the xxlarge ones alone were trained without dropout, as their config.json says.
     albert_mini is this project's, for small budgets (docs/pretraining.md).
     """
     sizes = {
@@ -211,10 +212,13 @@ def check_memory(config: AlbertConfig, tokens: int = 0) -> None:
     Args:
         tokens: of a training batch; each layer keeps a state of theirs for the gradient.
     """
-    blocks = config.num_hidden_layers if config.share_parameters == "none" else config.num_hidden_groups
-    blocks *= config.inner_group_num
-    weights = config.vocab_size * config.embedding_size
-    weights += blocks * config.hidden_size * (4 * config.hidden_size + 2 * config.intermediate_size)
+    shared, hidden = config.share_parameters, config.hidden_size
+    attentions, feed_forwards = (
+        config.num_hidden_groups if shared in ("all", kind) else config.num_hidden_layers
+        for kind in ("attention", "ffn")
+    )
+    blocks = attentions * 4 * hidden * hidden + feed_forwards * 2 * hidden * config.intermediate_size
+    weights = config.vocab_size * config.embedding_size + config.inner_group_num * blocks
     states = tokens * config.num_hidden_layers * config.hidden_size
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for what, entries in ((f"the model's {weights:,} weights", weights), (f"a batch of {tokens:,} tokens", states)):

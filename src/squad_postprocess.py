@@ -36,9 +36,9 @@ def write_predictions(
     """Write the official files, each an object with an entry for every question id.
 
     predictions.json            the answer's text; empty: no answer
-    nbest_predictions.json      the best spans: text, start, end, probability, and the scores of both ends by google's
-                                names, start_logit and end_logit of version 1.1, start_log_prob and end_log_prob of 2.0;
-                                one without text where no span is allowed
+    nbest_predictions.json      the best spans: text, start, end, probability, and the scores of both ends by what they
+                                are, start_logit and end_logit of version 1.1 (google's code calls them log_prob, too),
+                                start_log_prob and end_log_prob of 2.0; one without text where no span is allowed
     null_odds.json              the probability of no answer, where the network tells. Not log-odds as at google's: the
                                 official script takes the file (--na-prob-file), and what is above 1 there as no answer.
 

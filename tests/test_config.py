@@ -411,6 +411,14 @@ def test_what_no_run_can_need_is_refused(tmp_path: Path, words: list[str], sente
     assert re.search(sentence, refusal(tmp_path, "", *words))
 
 
+@pytest.mark.parametrize("shared", ["attention", "ffn"])
+def test_what_each_layer_has_of_its_own_counts_as_memory(shared: str) -> None:
+    sizes = {"hidden_size": 16384, "num_attention_heads": 64, "intermediate_size": 32768, "num_hidden_layers": 1000}
+    check_memory(AlbertConfig(**sizes))
+    with pytest.raises(ConfigError, match=r"weights would take .* GB or more, but this machine's memory has"):
+        check_memory(AlbertConfig(**sizes, share_parameters=shared))
+
+
 def test_a_batch_larger_than_the_memory_is_refused() -> None:
     check_memory(PRESETS["albert_base"], 32 * 512)
     with pytest.raises(ConfigError, match=r"a batch of 33,554,432 tokens would take 1,237 GB or more"):

@@ -101,7 +101,7 @@ def test_training_begins_where_the_weights_are(
     trained = own_weights(tmp_path / "run")
     for name in ("mlm.bias", "mlm.dense.weight", "sop.weight", "albert.pooler.weight"):
         change = np.abs(trained[name] - VALUES[name]).max()
-        assert 0 < change < 3e-3, name  # two updates at a rate of 7e-4
+        assert 0 < change < 5e-4, name  # an update at a rate of 5e-4, and one at 0
 
 
 def test_data_of_another_vocabulary_is_refused_with_the_command_that_makes_it(

@@ -14,7 +14,10 @@ from tests.conftest import ROOT
 DOCUMENTS = [ROOT / "README.md", ROOT / "README_CN.md", *sorted((ROOT / "docs").glob("*.md"))]
 QUICKSTART = ROOT / "scripts/quickstart.sh"
 BLOCK = re.compile(r"(?<=\n\n)(?: {4,}.*\n)+")
-INLINE = re.compile(r"(?:`python |\| `)((?:-m |\w+\.py )(?:[^`]* )?(?!--)[^\s`]+)`")  # in a sentence, or a table
+# In a sentence, or a table.
+INLINE = re.compile(
+    r"(?:`python |\| `|; `|；`)((?:-m |\w+\.py )(?:[^`]* )?(?!--)[^\s`]+)`"
+)  # in a sentence, or a table
 LINE = re.compile(r"^ *(?:.*\| |if .*; then )?python (?:-m |\w+\S*\.py)", re.MULTILINE)
 # In place of python, which writes its words on descriptor 3, and of scripts/env.sh.
 STAND_IN = """

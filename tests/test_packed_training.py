@@ -97,7 +97,7 @@ def test_a_packed_batch_is_its_texts_one_by_one(case: str) -> None:
 @pytest.mark.parametrize("drop_remainder", [True, False])
 def test_rows_are_dealt_evenly(random: int | None, drop_remainder: bool, ranks: int) -> None:
     lengths = np.random.default_rng(5).integers(8, 385, 163)
-    order = np.random.default_rng(random).permutation(163) if random else np.arange(163)
+    order = np.arange(163) if random is None else np.random.default_rng(random).permutation(163)
     generator = None if random is None else np.random.default_rng(random)
     rows = deal_rows(lengths, 8, order, drop_remainder, generator, ranks)
     assert rows.shape == (20 if drop_remainder else 21, 8)
