@@ -3,11 +3,10 @@
 import contextlib
 import math
 import os
-from pathlib import Path
 
+from model_utils.control_groups import limits
 from model_utils.errors import DeviceError
 
-CONTROL_GROUPS, OWN_GROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _threads = [0]
 
 
@@ -43,12 +42,8 @@ def threads() -> int:
 def cpu_limit() -> float:
     """CPUs whose time the control group (version 2) and those above it allow; all of the machine where none does."""
     limit = float(os.cpu_count() or 1)
-    with contextlib.suppress(OSError):
-        lines = OWN_GROUP.read_text().splitlines()
-        group = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
-        folder = CONTROL_GROUPS / group
-        for each in (folder, *folder.parents):
-            with contextlib.suppress(OSError, ValueError):  # no such file above the groups; "max", no limit
-                quota, period = map(int, (each / "cpu.max").read_text().split())
-                limit = min(limit, quota / period)
+    for text in limits("cpu.max"):
+        with contextlib.suppress(ValueError):  # "max", no limit
+            quota, period = map(int, text.split())
+            limit = min(limit, quota / period)
     return limit

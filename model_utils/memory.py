@@ -1,7 +1,16 @@
-"""How much of the host's memory a process has held."""
+"""The host's memory: how much there is, and how much of it a process has held."""
 
+import os
 import re
 from pathlib import Path
+
+from model_utils.control_groups import limits
+
+
+def available_memory() -> int:
+    """Bytes that the machine has, or that the control group allows where that is less."""
+    of_groups = [int(text) for text in limits("memory.max") if text.isdecimal()]  # "max": no limit
+    return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *of_groups])
 
 
 def peak_memory(process: int | str = "self") -> int:

@@ -1,7 +1,6 @@
 """ALBERT's architecture: its sizes, the published presets, and the json files that lie beside weights."""
 
 import math
-import os
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,6 +10,7 @@ from pydantic.fields import FieldInfo
 from model_utils.errors import CheckpointError, ConfigError, shorten
 from model_utils.files import write_json
 from model_utils.json_files import read_object
+from model_utils.memory import available_memory
 from model_utils.option_values import extra_of
 from model_utils.schema import ANY, Config, option, unknown_key, with_default
 
@@ -207,7 +207,7 @@ AlbertOverrides = create_model(
 
 
 def check_memory(config: AlbertConfig, tokens: int = 0) -> None:
-    """Refuse, by a ConfigError, sizes that cannot fit into this machine's memory in float32.
+    """Refuse, by a ConfigError, sizes that cannot fit into this machine's memory, or its container's, in float32.
 
     Args:
         tokens: of a training batch; each layer keeps a state of theirs for the gradient.
@@ -220,7 +220,7 @@ def check_memory(config: AlbertConfig, tokens: int = 0) -> None:
     blocks = attentions * 4 * hidden * hidden + feed_forwards * 2 * hidden * config.intermediate_size
     weights = config.vocab_size * config.embedding_size + config.inner_group_num * blocks
     states = tokens * config.num_hidden_layers * config.hidden_size
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    memory = available_memory()
     for what, entries in ((f"the model's {weights:,} weights", weights), (f"a batch of {tokens:,} tokens", states)):
         if 4 * entries > memory:
             raise ConfigError(

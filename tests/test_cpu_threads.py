@@ -1,13 +1,15 @@
-"""How many threads compute: the cores at hand, shared among processes and cut by a container's limit."""
+"""How many threads compute: the cores at hand, shared among processes and cut by a container's limit; its memory."""
 
 import os
 from pathlib import Path
 
 import pytest
 
-from model_utils import cpu_threads
+from model_utils import control_groups, cpu_threads
 from model_utils.cpu_threads import choose_threads, cpu_limit
-from model_utils.errors import DeviceError
+from model_utils.errors import ConfigError, DeviceError
+from model_utils.memory import available_memory
+from src.albert_config import PRESETS, check_memory
 
 
 @pytest.fixture
@@ -18,8 +20,8 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     (tmp_path / "own").write_text("4:cpu:/old\n0::/user/container\n")
     (tmp_path / "groups/user/container").mkdir(parents=True)
-    monkeypatch.setattr(cpu_threads, "OWN_GROUP", tmp_path / "own")
-    monkeypatch.setattr(cpu_threads, "CONTROL_GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(control_groups, "OWN_GROUP", tmp_path / "own")
+    monkeypatch.setattr(control_groups, "CONTROL_GROUPS", tmp_path / "groups")
     monkeypatch.setattr(cpu_threads, "_threads", [0])
     return tmp_path / "groups"
 
@@ -35,6 +37,15 @@ def test_they_are_what_is_wanted_or_a_share_of_the_cores(
     assert choose_threads(wanted, processes) == chosen
     with pytest.raises(DeviceError, match=rf"computes with {chosen} thread\(s\) already and cannot change to 7"):
         choose_threads(7)
+
+
+def test_a_container_s_memory_is_the_machine_s(machine: Path) -> None:
+    whole = available_memory()
+    (machine / "user/memory.max").write_text("3000000000\n")
+    (machine / "user/container/memory.max").write_text("max\n")
+    assert available_memory() == 3_000_000_000 < whole
+    with pytest.raises(ConfigError, match="this machine's memory has 3 GB"):
+        check_memory(PRESETS["albert_xxlarge"].replace(share_parameters="none"))
 
 
 def test_a_containers_limit_is_kept(machine: Path) -> None:
