@@ -103,9 +103,11 @@ def test_a_vocabulary_that_does_not_fit_is_told_once(
 ) -> None:
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\ncat\n")
     tokenizer = FullTokenizer(tmp_path / "vocab.txt")
-    ids = tokenizer.encode(text)
-    features = SimpleNamespace(values={"input_ids": Ragged(np.array(ids), np.array([len(ids)]))})
+    ids = np.array(tokenizer.encode(text))
+    columns = {"input_ids": ids, "input_mask": np.ones_like(ids)}
+    features = SimpleNamespace(values={key: Ragged(each, np.array([len(ids)])) for key, each in columns.items()})
     split = SimpleNamespace(name=name, features=lambda: features)
-    assert TaskData.make(SimpleNamespace(task=SimpleNamespace(tokenizer=tokenizer)), split) is features
+    task = SimpleNamespace(tokenizer=tokenizer, spec=SimpleNamespace(texts_per_row=1))
+    assert TaskData.make(SimpleNamespace(task=task), split) is features
     told = "the vocabulary vocab.txt does not fit this text" in caplog.text
     assert told == (name == "train" and text == "der Hund")
