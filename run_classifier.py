@@ -1,7 +1,8 @@
 """Classify texts or pairs of texts: python run_classifier.py --help lists all keys."""
 
 from model_utils.config import run_main
-from src.tasks.classification import ClassifierConfig, ClassifierTask
+from src.tasks.classification import ClassifierTask
+from src.tasks.classification_examples import ClassifierConfig
 from src.tasks.finetuning import finetune
 
 

@@ -20,7 +20,7 @@ from model_utils.errors import ConfigError
 from model_utils.json_files import read_object
 from model_utils.schema import ANY, Config, option
 from src.albert_config import PRESETS
-from src.tasks.classification import ClassifierConfig
+from src.tasks.classification_examples import ClassifierConfig
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.question_answering import SquadConfig
 

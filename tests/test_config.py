@@ -18,7 +18,7 @@ from model_utils.errors import ConfigError
 from model_utils.schema import Config, leaves_of, load_config, option, section, write_config
 from src.albert_config import PRESETS, AlbertConfig, check_memory
 from src.create_pretraining_data import CreateDataConfig
-from src.tasks.classification import ClassifierConfig
+from src.tasks.classification_examples import ClassifierConfig
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.multiple_choice import RaceConfig
 from src.tasks.question_answering import SquadConfig, SquadV2Config

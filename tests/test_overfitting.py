@@ -13,7 +13,7 @@ import run_race
 import run_squad_v1
 import run_squad_v2
 from model_utils.schema import load_config
-from src.tasks.classification import ClassifierConfig
+from src.tasks.classification_examples import ClassifierConfig
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.multiple_choice import RaceConfig
 from src.tasks.question_answering import SquadConfig, SquadV2Config

@@ -21,7 +21,7 @@ import run_pretrain
 from model_utils.errors import UserError
 from model_utils.schema import load_config
 from src.checkpoint_files import find_checkpoint
-from src.tasks.classification import ClassifierConfig
+from src.tasks.classification_examples import ClassifierConfig
 from src.training.ranks import Ranks
 from tests.conftest import ROOT
 from tests.helpers.classifier_run import classifier_arguments, predicted_labels, write_classifier_data
@@ -207,7 +207,7 @@ from pathlib import Path
 sys.path.insert(0, {str(ROOT)!r})
 import run_classifier
 from model_utils.config import run_main
-from src.tasks.classification import ClassifierConfig
+from src.tasks.classification_examples import ClassifierConfig
 from src.tasks import task_data
 
 cached_features, makers = task_data.cached_features, Path(sys.argv.pop(1))

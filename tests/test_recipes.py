@@ -8,7 +8,7 @@ import yaml
 from model_utils.facts import flatten
 from model_utils.schema import Config, load_config
 from src.create_pretraining_data import CreateDataConfig
-from src.tasks.classification import ClassifierConfig
+from src.tasks.classification_examples import ClassifierConfig
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.multiple_choice import RaceConfig
 from src.tasks.question_answering import SquadConfig, SquadV2Config

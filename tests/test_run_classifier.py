@@ -22,7 +22,8 @@ from src.checkpoint_files import find_checkpoint, list_checkpoints
 from src.data.ready_features import ReadySplit
 from src.model_folder import ModelFolder, read_task_info
 from src.tasks import finetuning, parse_task_info
-from src.tasks.classification import ClassifierConfig, ClassifierTask, CustomExamples
+from src.tasks.classification import ClassifierTask
+from src.tasks.classification_examples import ClassifierConfig, CustomExamples
 from src.tasks.finetuning import Finetuning, find_tokenizer
 from src.tasks.spec import PreparedSplit
 from src.tasks.task_info import DevSplit

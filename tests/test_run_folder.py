@@ -16,7 +16,7 @@ import pytest
 from model_utils.errors import CheckpointError, ConfigError, UserError
 from model_utils.schema import Config, leaves_of, load_config
 from src.albert_config import AlbertConfig
-from src.tasks.classification import ClassifierConfig
+from src.tasks.classification_examples import ClassifierConfig
 from src.tasks.multiple_choice import RaceConfig
 from src.tasks.question_answering import SquadConfig, SquadV2Config
 from src.tasks.token_classification import NerConfig

@@ -16,7 +16,8 @@ from benchmarks.transfer_tasks import TransferTask, join_squad, split_by_questio
 from model_utils.errors import ConfigError, DataError
 from src.create_finetune_data import Example
 from src.data.race_data import RaceQuestion
-from src.tasks.classification import ClassifierConfig, ClassifierTask
+from src.tasks.classification import ClassifierTask
+from src.tasks.classification_examples import ClassifierConfig
 from tests.helpers.trained_folders import make_folder
 
 
