@@ -24,9 +24,9 @@ class MatrixProducts:
         return matmul_flops_per_second(self.config)
 
 
-def machine_facts() -> dict[str, object]:
+def machine_facts(compute_type: str = "float32") -> dict[str, object]:
     """The processor's name and widest vectors, the cores that may be used and their GFLOP/s in products; the GPUs."""
-    with Contender(MatrixProducts) as products:
+    with Contender(MatrixProducts, compute_type) as products:
         speed = products.call("flops_per_second")
     return {
         "cpu": cpu_info().get("model name", "unknown"),

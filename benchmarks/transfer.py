@@ -30,6 +30,7 @@ from benchmarks.commands import add_results, read_result, run_command, write_res
 from benchmarks.machine import machine_facts
 from benchmarks.transfer_tasks import ENGLISH, TRANSFER_TASKS
 from model_utils.config import EPOCHS, check_output_folder, run_main
+from model_utils.cpu_threads import threads
 from model_utils.errors import ConfigError
 from model_utils.json_files import read_object
 from model_utils.schema import Config, option
@@ -127,9 +128,13 @@ def find_starts(warm: tuple[str, ...], with_cold: bool = True) -> list[Start]:
 
 @dataclass
 class Estimate:
-    """How long the rest takes: by operations, corrected by what has been measured since."""
+    """How long the rest takes: by operations, corrected by what has been measured since.
+
+    flops_per_second: of one run. at_once: runs that do not slow each other down.
+    """
 
     flops_per_second: float
+    at_once: int = 1
     planned: dict[tuple[str, str], float] = field(default_factory=dict)  # seconds of one run, by task and start
     left: dict[tuple[str, str], int] = field(default_factory=dict)  # runs
     measured: float = 0.0
@@ -148,7 +153,7 @@ class Estimate:
 
     def rest(self, task: str = "") -> str:
         """What is left of a task, or of all."""
-        pace = self.measured / self.expected if self.expected else 1.0
+        pace = self.measured / self.expected if self.expected else 1.0 / self.at_once
         left = {key: runs for key, runs in self.left.items() if task in ("", key[0])}
         seconds = pace * sum(self.planned[key] * runs for key, runs in left.items())
         return f"{sum(left.values())} runs, about {timedelta(seconds=round(seconds))}"
@@ -166,8 +171,9 @@ class Transfer:
             name: TRANSFER_TASKS[name](Path(config.data), made).scaled(config.max_train_samples, config.epochs)
             for name in config.tasks
         }
-        self.machine = machine_facts()
-        self.estimate = Estimate(self.machine["matrix_product_gflops"] * 1e9)
+        self.machine = machine_facts(config.compute_type or "float32")
+        at_once = max(1, min(config.jobs, self.machine["cores"] // threads()))
+        self.estimate = Estimate(self.machine["matrix_product_gflops"] * 1e9, at_once)
         for name, task in self.tasks.items():
             for start in self.starts:
                 flops = task.flops(start.tokenizer, start.architecture)
@@ -213,13 +219,15 @@ class Transfer:
         return results
 
     def compare(self, name: str, start: Start) -> dict[str, Any]:
-        """Choose the rate, run all seeds: what one task comes to from one start."""
-        first = self.tasks[name].config.seed
-        rates = self.config.rates
-        trials = dict(zip(rates, self.run_all(name, start, [(rate, first) for rate in rates]), strict=True))
+        """Choose the rate, run all seeds: what one task comes to from one start. One rate waits for no choice."""
+        first, rates = self.tasks[name].config.seed, self.config.rates
+        others = range(first + 1, first + self.config.seeds)
+        early = [(rate, first) for rate in rates] + [(rates[0], seed) for seed in others if len(rates) == 1]
+        results = self.run_all(name, start, early)
+        trials = dict(zip(rates, results, strict=False))
         rate = max(trials, key=lambda rate: trials[rate]["dev"])
-        others = [(rate, first + number) for number in range(1, self.config.seeds)]
-        runs = [trials[rate], *self.run_all(name, start, others)]
+        runs = [trials[rate], *results[len(rates) :]]
+        runs += self.run_all(name, start, [(rate, seed) for seed in others if len(rates) > 1])
         figures = [run["figure"] for run in runs]
         return {
             "dev_by_rate": {rate: trial["dev"] for rate, trial in trials.items()},

@@ -142,11 +142,16 @@ def test_the_report_of_a_contest(
 
 
 def test_the_facts_of_a_machine_name_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = nullcontext(SimpleNamespace(call=lambda name: 1.234e11))
-    monkeypatch.setattr(machine, "Contender", lambda _: measured)
+    speeds = {"float32": 1.234e11, "bfloat16": 4e11}
+    monkeypatch.setattr(
+        machine,
+        "Contender",
+        lambda _, compute_type: nullcontext(SimpleNamespace(call=lambda name: speeds[compute_type])),
+    )
     monkeypatch.setattr(machine, "nvidia_gpus", lambda: (Gpu("A", "sm_80", 40.0), Gpu("B", "sm_90", 80.0)))
     facts = machine.machine_facts()
     assert facts["gpus"] == ["A", "B"] and facts["matrix_product_gflops"] == 123.4
+    assert machine.machine_facts("bfloat16")["matrix_product_gflops"] == 400.0
 
 
 def test_turns_of_fine_tuning_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import shutil
 import tarfile
 from pathlib import Path
 from threading import Barrier
+from typing import Any
 
 import pytest
 
@@ -157,6 +158,22 @@ def test_so_many_fine_tunings_run_at_a_time_as_jobs_says(monkeypatch: pytest.Mon
     assert most == [2] * 4 and work.estimate.measured == 20.0  # seconds that went by
 
 
+def test_one_rate_leaves_nothing_to_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = Barrier(2, timeout=60)
+
+    def run(self: Transfer, name: str, start: Start, rate: str, seed: int) -> dict[str, Any]:
+        both.wait()  # the first seed runs beside the second one
+        return {"dev": 0.5, "figure": float(seed), "baseline": 0.4, "collapsed": False, "seconds": 1.0, "machine": {}}
+
+    monkeypatch.setattr(Transfer, "run", run)
+    work = object.__new__(Transfer)
+    work.config, work.estimate = TransferConfig(rates="3e-4", seeds=4, jobs=2), Estimate(1e9)
+    work.estimate.plan("t", "warm", 1e9, 4)
+    work.tasks = {"t": TransferTask("run_classifier", ClassifierTask, ClassifierConfig(seed=11), "accuracy")}
+    result = work.compare("t", Start("warm", None, None, {}))
+    assert (result["dev_by_rate"], result["figures"]) == ({"3e-4": 0.5}, [11.0, 12.0, 13.0, 14.0])
+
+
 def test_an_estimate_follows_what_is_measured() -> None:
     estimate = Estimate(1e9)
     estimate.plan("a", "warm", 30e9, 3)  # 40 s and 60 s of operations at half of the speed
@@ -164,6 +181,9 @@ def test_an_estimate_follows_what_is_measured() -> None:
     assert estimate.rest() == "4 runs, about 0:06:40"
     estimate.done("a", "warm", 50.0)
     assert (estimate.rest("a"), estimate.rest()) == ("2 runs, about 0:01:40", "3 runs, about 0:02:30")
+    both = Estimate(1e9, at_once=2)
+    both.plan("a", "warm", 30e9, 3)
+    assert both.rest() == "3 runs, about 0:02:30"
 
 
 def test_a_cold_start_has_the_architecture_and_the_vocabulary_of_the_warm_one(tmp_path: Path) -> None:
