@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 EVAL_FILE = "eval_results.json"
 COLD_RATE, COLD_BETA2 = 3e-4, 0.98  # of AdamWeightDecay, without pre-trained weights or from those of a narrow model
 PUBLISHED_HIDDEN = 768  # of the narrowest weights that google published in English
-# initializer_range of cold starts: 312 wide, 0.03 does best (docs/results.md), 384 wide, 0.02 (docs/pretraining.md).
+# initializer_range of cold starts: 312 wide, 0.03 does best, 384 wide, 0.02 (docs/experiments).
 WIDE, NARROW_START, WIDE_START = 384, 0.03, 0.02
 MakeTask = Callable[[FinetuneConfig, FullTokenizer, TaskInfo | None], Task]
 
@@ -214,7 +214,7 @@ class Report:
 def describe_collapse(collapse: str, config: FinetuneConfig, architecture: AlbertConfig) -> str:
     """What to try where a fine-tuning ends with the same answer for every row (Mosbach et al. 2021, section 5).
 
-    Without pre-trained weights (docs/results.md), or from those of a narrow model (docs/pretraining.md), the usual
+    Without pre-trained weights (docs/fine-tuning.md), or from those of a narrow model (docs/pretraining.md), the usual
     settings, which suit published weights, are the likely cause.
     """
     found = f"collapsed: on the development set {collapse}, as without reading"
