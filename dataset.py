@@ -4,13 +4,13 @@ from pathlib import Path
 
 from model_utils.errors import DataError
 from src.data.batches import FeatureDataset, Loading
-from src.data.dynamic_masks import DynamicMaskDataset
 from src.data.feature_files import open_records
-from src.data.masking import MaskingOverrides
-from src.data.pretraining_data import PretrainingData
-from src.data.pretraining_examples import PRETRAIN_WEIGHTS, TASK, TOKENS
-from src.data.tfrecord_batches import TFRecordDataset
 from src.data.tfrecords import check_tfrecord, find_schema, find_tfrecords
+from src.pretraining_data.checked_data import PretrainingData
+from src.pretraining_data.dynamic_masks import DynamicMaskDataset
+from src.pretraining_data.examples import PRETRAIN_WEIGHTS, TASK, TOKENS
+from src.pretraining_data.masking import MaskingOverrides
+from src.pretraining_data.tfrecord_batches import TFRecordDataset
 
 _NO_OVERRIDES = MaskingOverrides()
 

@@ -9,8 +9,8 @@ from model_utils.errors import DeviceError
 from src.inference.deploy_config import AIR, ONNX, ExportConfig
 from src.inference.exported_model import read_key
 from src.inference.exporting import dry_run_export, export_model
-from src.layer_form import made_for
 from src.model_folder import ModelFolder
+from src.nn.layer_form import made_for
 
 logger = logging.getLogger(__name__)
 

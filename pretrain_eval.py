@@ -12,11 +12,11 @@ from model_utils.config import check_output_folder, run_main
 from model_utils.device import setup_device
 from model_utils.files import write_json
 from src.albert_for_pre_training import PreTrainingEvaluation
-from src.checkpoint_files import check_network, find_checkpoint, folder_of, load_backbone
+from src.checkpoints.checkpoint_files import check_network, find_checkpoint, folder_of, load_backbone
 from src.data.batches import Loading
 from src.model_folder import read_counts
-from src.training.pretraining import build_architecture, is_trained_on, tokenizer_beside, trained_on
-from src.training.pretraining_evaluation import baselines, check_finite, dry_run, evaluate, table
+from src.pretraining.pretraining import build_architecture, is_trained_on, tokenizer_beside, trained_on
+from src.pretraining.pretraining_evaluation import baselines, check_finite, dry_run, evaluate, table
 from src.training.training_config import PretrainEvalConfig
 
 logger = logging.getLogger(__name__)

@@ -15,8 +15,8 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
 from src.create_finetune_data import Example
-from src.data.ner_data import split_words
-from src.data.race_data import RaceQuestion
+from src.tasks.ner_data import split_words
+from src.tasks.race_data import RaceQuestion
 
 STRENGTHS = (0.1, 1.0, 10.0)  # inverse of the regularisation; the best one is chosen on the development set
 

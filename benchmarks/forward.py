@@ -61,7 +61,7 @@ class OurForward:
         from src.albert_model import initialise_weights
         from src.finetune_eval_model import AnsweringNetwork, EncoderOutputs, PackedNetwork, packed_where_possible
         from src.inference.exported_model import fused_network, load_mindir
-        from src.native_operations import used
+        from src.nn.native_operations import used
         from src.tasks.task_info import TaskInfo
 
         portable = source == "mindir"  # whose weights the layers of this machine then read, as predict.py has it

@@ -59,7 +59,7 @@ class FinalGraph:
         from mindspore import Tensor, ops
 
         from src.albert_for_pre_training import AlbertForPreTraining
-        from src.layer_form import made_for
+        from src.nn.layer_form import made_for
 
         architecture = PRESETS[config.albert_network].replace(
             num_hidden_layers=layers,

@@ -14,8 +14,8 @@ from model_utils.config import SEED, TOKENS, run_main
 from model_utils.errors import DataError
 from model_utils.schema import Config, option
 from src.create_pretraining_data import PACKINGS, CreateDataConfig, UnitMaker, group_documents, instance_settings
-from src.data.corpus import expand_glob, read_documents
-from src.data.pretraining_instances import Documents, Pair, join_documents
+from src.pretraining_data.instances import Documents, Pair, join_documents
+from src.text.corpus import expand_glob, read_documents
 from src.tokenization import build_tokenizer
 
 LENGTHS, ENDS = 4, 4  # columns of the features

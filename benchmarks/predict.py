@@ -21,8 +21,8 @@ from model_utils.config import run_main
 from model_utils.errors import ConfigError
 from model_utils.schema import Config, option
 from src.albert_config import PRESETS
-from src.data.text_tables import read_table
 from src.inference.deploy_config import ANSWERS_IN, ExportConfig, PredictConfig
+from src.text.text_tables import read_table
 from src.utils import read_json_text
 
 logger = logging.getLogger(__name__)

@@ -49,7 +49,7 @@ def random_batch(config: AlbertConfig, batch_size: int, length: int) -> dict[str
 
 
 def described_software(device: Device, fused: bool) -> dict[str, str]:
-    """The device that this project computes on, by its name, and the software; fused: with src/fused_layers.py."""
+    """The device that this project computes on, by its name, and the software; fused: with src/nn/fused_layers.py."""
     gpu = nvidia_gpus()[device.device_id].name if device.target == "GPU" else ""
     software = f"mindspore {version('mindspore')}, numpy {version('numpy')}, Python {sys.version.split()[0]}"
     software += ", layers fused" if fused else ""
@@ -71,7 +71,7 @@ class OurUpdates:
     ) -> None:
         self.device = setup_device(device_target, compute_type=config.compute_type, fused_layers=fused_layers)
         from src.albert_for_pre_training import AlbertForPreTraining
-        from src.native_operations import used
+        from src.nn.native_operations import used
         from src.training.optimizer import OptimizerSettings, build_optimizer
         from src.training.run_plan import LossScale
         from src.training.train_step import TrainStep

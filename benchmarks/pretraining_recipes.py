@@ -29,9 +29,9 @@ from model_utils.json_files import checksum_of, read_object
 from model_utils.schema import Config, option
 from src.albert_config import COMPUTE_TYPES
 from src.create_pretraining_data import CreateDataConfig
-from src.data.corpus import expand_glob
 from src.data.feature_files import open_records
-from src.data.pretraining_examples import SPECIAL_TOKENS, TASK
+from src.pretraining_data.examples import SPECIAL_TOKENS, TASK
+from src.text.corpus import expand_glob
 from src.train_vocabulary import TrainVocabularyConfig
 from src.training.run_log import OWN_UNIGRAM
 from src.training.training_config import PretrainConfig, PretrainEvalConfig

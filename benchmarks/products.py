@@ -44,7 +44,7 @@ class MindSporeProducts:
         """10^9 operations a second of each form."""
         from mindspore import Tensor, nn, ops
 
-        from src.fused_products import Product
+        from src.nn.fused_products import Product
 
         product = Product() if self.own else ops.MatMul(transpose_b=True)
 
@@ -77,7 +77,7 @@ class PrepackedProducts:
         """10^9 operations a second of the value; nothing where oneDNN cannot prepack."""
         from mindspore import Tensor, nn
 
-        from src.fused_products import Product
+        from src.nn.fused_products import Product
 
         product = Product(shared=True)
         if not product.prepacks:

@@ -19,7 +19,7 @@ class RandomModel:
     def __init__(self, architecture: AlbertConfig, task: str, spm_model_file: str, length: int, folder: Path) -> None:
         setup_device("CPU")
         from src.albert_model import initialise_weights
-        from src.checkpoint_files import ARCHITECTURE, save_checkpoint
+        from src.checkpoints.checkpoint_files import ARCHITECTURE, save_checkpoint
         from src.model_folder import ModelFolder
         from src.tasks import TASKS, parse_task_info
         from src.tokenization import build_tokenizer

@@ -31,8 +31,8 @@ from model_utils.config import run_main
 from model_utils.errors import UserError
 from model_utils.schema import Config, option
 from src.albert_config import PRESETS
-from src.data.text_tables import read_table
 from src.inference.deploy_config import ANSWERS_IN
+from src.text.text_tables import read_table
 
 logger = logging.getLogger(__name__)
 LENGTH = 128  # tokens of a sentence at most

@@ -15,12 +15,12 @@ from model_utils.errors import DataError
 from model_utils.files import new_folder, write_json, write_text
 from src.albert_config import AlbertConfig
 from src.data.feature_cache import TRAIN
-from src.data.race_data import LEVELS
 from src.tasks.classification import ClassifierTask
 from src.tasks.classification_examples import ClassifierConfig
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.multiple_choice import RaceConfig, RaceTask
 from src.tasks.question_answering import SquadConfig, SquadTask
+from src.tasks.race_data import LEVELS
 from src.tasks.spec import Task
 from src.tasks.token_classification import NerConfig, NerTask
 from src.tokenization import FullTokenizer

@@ -15,8 +15,8 @@ from benchmarks.transformers_answers import best_answers, encode_windows
 from model_utils.config import run_main
 from model_utils.schema import Config, option
 from src.create_squad_data import read_squad
-from src.data.text_tables import read_table
 from src.tasks.squad_metrics import score_answers
+from src.text.text_tables import read_table
 
 SEED, STRIDE = 1, 128
 TEXTS = {"sst-2": ("sentence",), "mrpc": ("#1 String", "#2 String")}  # columns of GLUE's tables

@@ -99,8 +99,8 @@ def setup_device(
         distribute: whether scripts/launch.py started this process as one of device_num.
         seed: None: MindSpore's and numpy's generators stay as they are.
         compute_type: of matrix products, float32, float16 or bfloat16; "": what suits the device.
-        fused_layers: whether networks made from now on have the layers in C++ (src/fused_layers.py): auto, where they
-            can; always; never.
+        fused_layers: whether networks made from now on have the layers in C++ (src/nn/fused_layers.py): auto, where
+            they can; always; never.
         threads: that compute on a CPU; 0: OMP_NUM_THREADS, or this process's share of the cores that it may use.
 
     Raises:

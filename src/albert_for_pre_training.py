@@ -12,7 +12,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from src.albert_config import AlbertConfig
 from src.albert_networks import ScoresNetwork, TrainingNetwork
 from src.data.packing import TEXT_COLUMNS
-from src.layers import (
+from src.nn.layers import (
     AddBias,
     Dense,
     LayerNorm,
@@ -21,7 +21,7 @@ from src.layers import (
     dense_product,
     operand_dtype,
 )
-from src.losses import cross_entropy
+from src.nn.losses import cross_entropy
 
 
 class MaskedTokenHead(nn.Cell):

@@ -16,10 +16,10 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from model_utils import native_code
 from src.albert_config import AlbertConfig
-from src.attention import FusedAttention, attention_for
 from src.data.packing import PACKED_COLUMNS
-from src.dropout import Dropout
-from src.layers import (
+from src.nn.attention import FusedAttention, attention_for
+from src.nn.dropout import Dropout
+from src.nn.layers import (
     Dense,
     DenseWeights,
     LayerNorm,

@@ -11,7 +11,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from src.albert_config import AlbertConfig
 from src.albert_model import AlbertModel, initialise_weights
 from src.data.packing import PACKED_COLUMNS, TEXT_COLUMNS
-from src.losses import cross_entropy
+from src.nn.losses import cross_entropy
 
 
 class ScoresNetwork(nn.Cell):

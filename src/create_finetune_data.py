@@ -21,7 +21,7 @@ from model_utils.errors import DataError, shorten
 from src.data.feature_cache import Features
 from src.data.feature_files import Column, Ragged
 from src.data.packing import TEXT_COLUMNS
-from src.data.text_tables import JSON_SUFFIXES, SUFFIXES, read_table
+from src.text.text_tables import JSON_SUFFIXES, SUFFIXES, read_table
 from src.tokenization import FullTokenizer
 from src.utils import read_lines
 
@@ -66,7 +66,7 @@ class TextColumns:
 def read_examples(
     path: Path, columns: TextColumns, labelled: bool = True, skipped: list[str] | None = None
 ) -> list[Example]:
-    """The examples of a table (src/data/text_tables.py); white space around texts and labels is taken off.
+    """The examples of a table (src/text/text_tables.py); white space around texts and labels is taken off.
 
     Args:
         labelled: every row must have its texts and a label. Otherwise labels are read where there are any, and a row

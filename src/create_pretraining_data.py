@@ -1,7 +1,7 @@
 """Make pre-training examples from raw text: python -m src.create_pretraining_data --help.
 
-Text files -> documents (src/data/corpus.py) -> units of a fixed size -> worker processes: sentences, token ids, pairs
-of segments (src/data/pretraining_instances.py), masked or not (src/data/pretraining_examples.py), rows -> feature files
+Text files -> documents (src/text/corpus.py) -> units of a fixed size -> worker processes: sentences, token ids, pairs
+of segments (src/pretraining_data/instances.py), masked or not (src/pretraining_data/examples.py), rows -> feature files
 (src/data/record_writer.py), in the order of the text. A unit's random numbers depend on random_seed and its number
 alone, so the number of processes changes nothing. Memory holds a few units, whatever the size of the corpus.
 """
@@ -24,12 +24,12 @@ from model_utils.config import SEED, check_output_folder, run_main
 from model_utils.config import TOKENS as MOST_TOKENS
 from model_utils.errors import ConfigError, DataError
 from model_utils.schema import Config, option
-from src.data.corpus import expand_glob, read_documents, split_sentences
-from src.data.coverage import Coverage
 from src.data.feature_files import Ragged, is_complete, open_records, sha256_of
-from src.data.masking import NGRAM, InstanceSettings, MaskVocabulary, RowRandom, predictions_needed
 from src.data.mindrecord_file import HEADER_BYTES, files_needed
-from src.data.pretraining_examples import (
+from src.data.record_writer import PackedRows, RecordWriter, check_record_path, pack_rows
+from src.data.worker_processes import results_of
+from src.pretraining_data.coverage import Coverage
+from src.pretraining_data.examples import (
     TASK,
     TOKENS,
     build_examples,
@@ -40,11 +40,11 @@ from src.data.pretraining_examples import (
     token_rows,
     without_padding,
 )
-from src.data.pretraining_instances import MIN_DOCUMENT_TOKENS, Documents, Pair, join_documents, sample_pairs
-from src.data.record_writer import PackedRows, RecordWriter, check_record_path, pack_rows
-from src.data.sentence_packing import pack_sentences
-from src.data.vocabulary_fit import LetterTable, VocabularyFit, case_warning
-from src.data.worker_processes import results_of
+from src.pretraining_data.instances import MIN_DOCUMENT_TOKENS, Documents, Pair, join_documents, sample_pairs
+from src.pretraining_data.masking import NGRAM, InstanceSettings, MaskVocabulary, RowRandom, predictions_needed
+from src.pretraining_data.sentence_packing import pack_sentences
+from src.pretraining_data.vocabulary_fit import LetterTable, VocabularyFit, case_warning
+from src.text.corpus import expand_glob, read_documents, split_sentences
 from src.tokenization import FullTokenizer, build_tokenizer
 
 logger = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import PreTrainingScores
 from src.albert_networks import ScoresNetwork
 from src.data.packing import PACKED_COLUMNS, TEXT_COLUMNS
-from src.dropout import Dropout
-from src.layers import AddBias, Dense, LayerNorm, Softmax, Spread, dense_product, sigmoid_tanh
+from src.nn.dropout import Dropout
+from src.nn.layers import AddBias, Dense, LayerNorm, Softmax, Spread, dense_product, sigmoid_tanh
 
 FORBIDDEN = 1e30  # subtracted from the scores of tokens that cannot be an answer (google's p_mask)
 DROPOUT_SITE = 1001  # beyond those of the encoder

@@ -1,6 +1,6 @@
 """A folder with a model: its weights and what lies beside them, loaded and checked together, used, and saved.
 
-albert-<step>.ckpt      the weights (src/checkpoint_files.py)
+albert-<step>.ckpt      the weights (src/checkpoints/checkpoint_files.py)
 albert_config.json      the architecture
 tokenizer_config.json   names the vocabulary, which lies beside it, and says whether text is lower-cased
 task.json               what a fine-tuned head is for; pre-trained weights have none
@@ -27,7 +27,7 @@ from model_utils.errors import CheckpointError, DataError, shorten
 from model_utils.files import new_folder, open_file, write_atomically
 from model_utils.json_files import FileName, Schema, Sha256, read_json, read_validated, write_checked
 from src.albert_config import AlbertConfig, check_memory, find_config_file
-from src.checkpoint_files import (
+from src.checkpoints.checkpoint_files import (
     ARCHITECTURE,
     Checkpoint,
     checkpoint_path,
@@ -38,8 +38,8 @@ from src.checkpoint_files import (
     no_checkpoint,
     write_checkpoint,
 )
+from src.checkpoints.foreign_weights import refuse_foreign
 from src.finetune_eval_model import AnsweringNetwork, packed_where_possible
-from src.foreign_weights import refuse_foreign
 from src.tokenization import FullTokenizer, build_tokenizer
 
 if TYPE_CHECKING:

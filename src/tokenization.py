@@ -16,8 +16,8 @@ import sentencepiece
 
 from model_utils.errors import DataError
 from model_utils.files import open_file
-from src.data.tracked_text import CharacterTable, Offset, TrackedText
-from src.data.wordpiece import WordPiece
+from src.text.tracked_text import CharacterTable, Offset, TrackedText
+from src.text.wordpiece import WordPiece
 
 WORD_START = "▁"
 SENTENCEPIECE_SPECIALS = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}

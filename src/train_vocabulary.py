@@ -23,8 +23,8 @@ from model_utils.errors import ConfigError, DataError
 from model_utils.files import write_atomically
 from model_utils.memory import peak_memory
 from model_utils.schema import Config, option
-from src.data.corpus import expand_glob, read_documents, split_sentences
-from src.data.wordpiece import LONGEST_WORD, split_words
+from src.text.corpus import expand_glob, read_documents, split_sentences
+from src.text.wordpiece import LONGEST_WORD, split_words
 from src.tokenization import SENTENCEPIECE_SPECIALS, WORDPIECE_SPECIALS, FullTokenizer, preprocess_text
 
 logger = logging.getLogger(__name__)

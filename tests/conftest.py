@@ -86,10 +86,10 @@ def graph_mode() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def layer_threads() -> Iterator[None]:
-    """The operations of src/native deal out shares to three threads, though a test file may have one core."""
+    """The operations of src/nn/native deal out shares to three threads, though a test file may have one core."""
     with pytest.MonkeyPatch.context() as patch:
-        if "src.native_operations" in sys.modules:
-            patch.setattr("src.native_operations.threads", lambda: 3)
+        if "src.nn.native_operations" in sys.modules:
+            patch.setattr("src.nn.native_operations.threads", lambda: 3)
         yield
 
 

@@ -20,7 +20,7 @@ from src.finetune_eval_model import (
     SpanSearchScores,
     TokenClassificationScores,
 )
-from src.layer_form import made_for
+from src.nn.layer_form import made_for
 from tests.helpers.tiny_model import KEY, TINY, assert_same_gradients, batch
 
 

@@ -14,11 +14,11 @@ from model_utils import device, native_code
 from model_utils.device import FPMATH_MODE, Device, bfloat16_obstacle, setup_device
 from model_utils.errors import DeviceError
 from model_utils.native_code import left_out
-from src import layers
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import AlbertForPreTraining
-from src.checkpoint_files import find_checkpoint
-from src.dropout import Dropout
+from src.checkpoints.checkpoint_files import find_checkpoint
+from src.nn import layers
+from src.nn.dropout import Dropout
 from src.training.run_plan import LossScale, Precision, plan_precision
 from src.training.training_config import PretrainConfig
 from tests.conftest import ROOT

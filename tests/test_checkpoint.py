@@ -12,8 +12,8 @@ import pytest
 from mindspore import Parameter, Tensor, nn
 
 from model_utils.errors import CheckpointError, UserError
-from src import checkpoint_files as ckpt
 from src.albert_config import AlbertConfig
+from src.checkpoints import checkpoint_files as ckpt
 from src.model_folder import load_tokenizer
 from src.training import checkpoint as run_checkpoint
 from tests.helpers.trained_folders import make_folder
@@ -200,7 +200,7 @@ sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from pathlib import Path
 import numpy as np
 from mindspore import Parameter, Tensor, nn
-from src.checkpoint_files import save_checkpoint
+from src.checkpoints.checkpoint_files import save_checkpoint
 cell = nn.Cell()
 cell.p = Parameter(Tensor(np.zeros(300000, np.float32)), name='p')
 resource.setrlimit(resource.RLIMIT_FSIZE, (200000, resource.RLIM_INFINITY))

@@ -42,7 +42,7 @@ def test_the_map_has_every_module() -> None:
     mapped = re.findall(
         r"^    ([\w/]+\.(?:py|h|cc)) ", (ROOT / "docs/architecture.md").read_text("utf-8"), re.MULTILINE
     )
-    files = [*MODULES, *ROOT.glob("*.py"), *ROOT.glob("src/native/*.*")]
+    files = [*MODULES, *ROOT.glob("*.py"), *ROOT.glob("src/nn/native/*.*")]
     modules = [file.name for file in files if file.name != "__init__.py"]
     assert sorted(name.rpartition("/")[2] for name in mapped) == sorted(modules)
 

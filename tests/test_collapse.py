@@ -11,12 +11,12 @@ import run_classifier
 from model_utils.schema import load_config
 from src.albert_config import AlbertConfig
 from src.data.feature_files import Ragged
-from src.data.ner_data import NerSplit, Sentence
 from src.data.ready_features import ReadySplit
 from src.tasks.classification import ClassifierTask
 from src.tasks.classification_examples import ClassifierConfig
 from src.tasks.finetuning import describe_collapse
 from src.tasks.multiple_choice import RaceConfig, RaceTask
+from src.tasks.ner_data import NerSplit, Sentence
 from src.tasks.spec import PreparedSplit
 from src.tasks.token_classification import NerConfig, NerTask
 from tests.helpers.classifier_run import classifier_arguments, write_classifier_data, write_table

@@ -17,7 +17,7 @@ from model_utils.errors import CheckpointError, ConfigError, UserError
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import PreTrainingScores
 from src.albert_model import POOLER, initial_pooler
-from src.checkpoint_files import find_checkpoint, load_backbone
+from src.checkpoints.checkpoint_files import find_checkpoint, load_backbone
 from src.conversion.checks import weight_shapes
 from src.conversion.convert import GROUP_OF
 from src.conversion.hugging_face_folder import HEAD_NAMES

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model_utils.errors import DataError
-from src.data import corpus
-from src.data.corpus import expand_glob, iter_documents, read_documents, split_sentences
+from src.text import corpus
+from src.text.corpus import expand_glob, iter_documents, read_documents, split_sentences
 
 WIKI = """<doc id="1" url="?curid=1" title="A &amp; B">
 A & B

@@ -5,8 +5,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from src.data.coverage import NEAR, Coverage
-from src.data.pretraining_instances import Pair, SegmentSpan, join_documents, sample_pairs
+from src.pretraining_data.coverage import NEAR, Coverage
+from src.pretraining_data.instances import Pair, SegmentSpan, join_documents, sample_pairs
 from tests.helpers.pretraining_rows import lopsided_documents, with_settings
 
 PASSES = 16

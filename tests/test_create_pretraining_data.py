@@ -15,8 +15,8 @@ from src import create_pretraining_data
 from src.create_pretraining_data import CreateDataConfig, UnitMaker, group_documents
 from src.data import mindrecord_file
 from src.data.feature_files import open_records
-from src.data.masking import InstanceSettings, MaskVocabulary
-from src.data.pretraining_instances import join_documents, sample_pairs
+from src.pretraining_data.instances import join_documents, sample_pairs
+from src.pretraining_data.masking import InstanceSettings, MaskVocabulary
 from src.tokenization import FullTokenizer
 from tests.helpers.pretraining_rows import CLS, MASK, SEP, SETTINGS, masked_runs, original_ids, rows_of, word_numbers
 from tests.helpers.small_text import make_records, train_model, write_text

@@ -355,7 +355,7 @@ def test_tfrecords_give_the_same_kind_of_batches(tfrecords):
 
 def test_an_epoch_of_tfrecords_has_an_order_of_files_of_its_own(tmp_path, monkeypatch):
     """Rows are shuffled in a window, which a file may be larger than."""
-    monkeypatch.setattr("src.data.tfrecord_batches.SHUFFLE_BUFFER", 2)
+    monkeypatch.setattr("src.pretraining_data.tfrecord_batches.SHUFFLE_BUFFER", 2)
     for file in range(6):
         rows = google_rows(5, first=5 * file)
         write_tfrecord(tmp_path / f"{file}.tfrecord", [tf_example(row) for row in rows])

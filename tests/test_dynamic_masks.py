@@ -11,10 +11,10 @@ import pytest
 from dataset import create_pretrain_dataset
 from model_utils.errors import ConfigError, DataError
 from src.create_pretraining_data import CreateDataConfig
-from src.data import dynamic_masks
 from src.data.batches import Loading
 from src.data.feature_files import open_records
-from src.data.masking import MaskingOverrides, RowRandom
+from src.pretraining_data import dynamic_masks
+from src.pretraining_data.masking import MaskingOverrides, RowRandom
 from src.tokenization import FullTokenizer
 from tests.helpers.pretraining_rows import SETTINGS
 from tests.helpers.small_text import make_records, train_model, write_text

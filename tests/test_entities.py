@@ -2,7 +2,7 @@
 
 import pytest
 
-from src.data.entities import EntitySpan, all_tags, entity_scores, find_entities, is_tag
+from src.tasks.entities import EntitySpan, all_tags, entity_scores, find_entities, is_tag
 
 
 @pytest.mark.parametrize(

@@ -20,13 +20,13 @@ from model_utils.device import bfloat16_obstacle
 from model_utils.errors import CheckpointError, ConfigError, DataError, DeviceError, UserError
 from model_utils.native_code import find_compiler, left_out
 from model_utils.schema import load_config
-from src.checkpoint_files import save_checkpoint
+from src.checkpoints.checkpoint_files import save_checkpoint
 from src.inference.deploy_config import AIR, MINDIR, ONNX, ExportConfig
 from src.inference.exported_model import fused_network, load_exported, load_mindir, read_description, read_key
 from src.inference.exporting import check, dry_run_export, export_model
 from src.inference.predictor import Predictor
-from src.layer_form import made_for
 from src.model_folder import ModelFolder, read_task_info
+from src.nn.layer_form import made_for
 from src.tasks import TASKS
 from tests.helpers.answers import assert_close
 from tests.helpers.folder_state import folder_state

@@ -23,12 +23,12 @@ from model_utils import device, native_code
 from model_utils.device import setup_device
 from model_utils.errors import DeviceError
 from model_utils.native_code import build_library, find_compiler, left_out, library_for
-from src import fused_layers, fused_products, layers, native_operations
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import AlbertForPreTraining
-from src.dropout import Dropout, random_features
-from src.layer_form import made_for
-from src.losses import cross_entropy
+from src.nn import fused_layers, fused_products, layers, native_operations
+from src.nn.dropout import Dropout, random_features
+from src.nn.layer_form import made_for
+from src.nn.losses import cross_entropy
 from tests.conftest import ROOT
 from tests.helpers.gradients import Gradients
 from tests.helpers.layer_inputs import RANDOM, Attend, attention_inputs, normal
@@ -540,7 +540,7 @@ def test_as_many_threads_as_the_user_says_or_one_a_core() -> None:
     script = (
         "import os, sys; os.sched_setaffinity(0, range(os.cpu_count()))  # whatever core the tests have\n"
         "from model_utils.device import setup_device; setup_device('CPU', threads=int(sys.argv[1]))\n"
-        "from mindspore import Tensor; from src import layers; import numpy as np\n"
+        "from mindspore import Tensor; from src.nn import layers; import numpy as np\n"
         "cell = layers.bias_activation('gelu_new')\n"
         "cell(Tensor(np.ones((999, 99), np.float32)), Tensor(np.ones(99, np.float32))).asnumpy()\n"
         "from tests.helpers.threads import helpers; print(helpers(), len(os.sched_getaffinity(0)))"
@@ -558,7 +558,7 @@ def test_the_number_of_threads_changes_the_last_digits_at_most(tmp_path: Path) -
         "import sys, numpy as np; from mindspore import Tensor, float32\n"
         "from model_utils.device import setup_device; setup_device('CPU')\n"
         "from model_utils import cpu_threads; cpu_threads._threads[0] = int(sys.argv[2])  # more than cores, too\n"
-        "from src import layers; from tests.helpers.gradients import Gradients\n"
+        "from src.nn import layers; from tests.helpers.gradients import Gradients\n"
         "from tests.helpers.layer_inputs import Attend, attention_inputs, normal\n"
         "dout, inputs = normal(900, 48), [Tensor(each) for each in attention_inputs(3, 300, 48)]\n"
         "total = layers.square_sum()((Tensor(dout), Tensor(normal(999, 300)))).asnumpy().reshape(1)\n"
@@ -587,8 +587,8 @@ def test_networks_for_other_devices_have_none_of_them() -> None:
     with made_for("GPU"):
         network = AlbertForPreTraining(TINY, seed=1)
     cells = {type(cell).__module__ for _, cell in network.cells_and_names()}
-    own = {"src.fused_layers", "src.fused_products"}
-    assert "src.layers" in cells and not own & cells
+    own = {"src.nn.fused_layers", "src.nn.fused_products"}
+    assert "src.nn.layers" in cells and not own & cells
     assert own <= {type(cell).__module__ for _, cell in AlbertForPreTraining(TINY, 1).cells_and_names()}
 
 

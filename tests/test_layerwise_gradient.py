@@ -14,7 +14,7 @@ from src.albert_for_finetune import AlbertForMultipleChoice, AlbertForSequenceCl
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.albert_networks import TrainingNetwork
 from src.finetune_eval_model import MultipleChoiceScores, SequenceClassificationScores, SpanSearchScores
-from src.layer_form import made_for
+from src.nn.layer_form import made_for
 from tests.helpers.tiny_model import TINY, assert_same_gradients, batch, metrics_and_gradients
 
 SMALL = TINY.replace(

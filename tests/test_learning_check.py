@@ -13,7 +13,7 @@ import run_pretrain
 from src import create_pretraining_data
 from src.albert_config import PRESETS, fitted_initializer_range
 from src.create_pretraining_data import CreateDataConfig
-from src.data.masking import KEEP_SHARE, MASK_SHARE
+from src.pretraining_data.masking import KEEP_SHARE, MASK_SHARE
 from src.training.learning_check import (
     RANDOM_SHARE,
     LearningCheck,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from src.data.length_buckets import MOST, choose_boundaries, graded_widths, paying_boundaries
-from src.layer_form import made_for
+from src.nn.layer_form import made_for
 from src.tasks.task_data import TaskData
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from src.data.masking import _GOLDEN, InstanceSettings, MaskVocabulary, RowRandom, _mix, mask_tokens
+from src.pretraining_data.masking import _GOLDEN, InstanceSettings, MaskVocabulary, RowRandom, _mix, mask_tokens
 from tests.helpers.pretraining_rows import (
     CLS,
     FIRST,

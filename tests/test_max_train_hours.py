@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from mindspore import Tensor
 
-from src.checkpoint_files import list_checkpoints
+from src.checkpoints.checkpoint_files import list_checkpoints
 from src.training.dry_run import dry_run
 from src.training.phases import Phase, Phases
 from src.training.progress import Progress

@@ -11,16 +11,16 @@ from mindspore import Tensor, ops
 from scipy.special import erf, log_softmax, softmax
 
 from model_utils.native_code import left_out
-from src import layers
 from src.albert_config import PRESETS, AlbertConfig
 from src.albert_for_pre_training import AlbertForPreTraining, PreTrainingScores, initialise_output_bias
 from src.albert_model import AlbertModel, initialise_weights, sharing_plan
-from src.attention import relative_position_table
-from src.dropout import Dropout, mix_bits
 from src.finetune_eval_model import SequenceClassificationScores
-from src.layer_form import made_for
-from src.layers import GeluErf, GeluTanh, LayerNorm, sigmoid_tanh
-from src.losses import cross_entropy
+from src.nn import layers
+from src.nn.attention import relative_position_table
+from src.nn.dropout import Dropout, mix_bits
+from src.nn.layer_form import made_for
+from src.nn.layers import GeluErf, GeluTanh, LayerNorm, sigmoid_tanh
+from src.nn.losses import cross_entropy
 from tests.helpers.layer_inputs import Attend, attention_inputs
 from tests.helpers.tiny_model import KEY, TINY, assert_same_gradients, batch
 

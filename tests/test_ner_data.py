@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model_utils.errors import DataError
-from src.data.entities import all_tags
 from src.data.feature_files import Ragged
-from src.data.ner_data import (
+from src.tasks.entities import all_tags
+from src.tasks.ner_data import (
     EntityColumns,
     NerSplit,
     Sentence,

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from src import fused_products
 from src.albert_config import PRESETS, AlbertConfig
 from src.data.feature_cache import Features
 from src.data.feature_files import Column, Ragged
@@ -15,6 +14,7 @@ from src.inference import network_batches
 from src.inference.network_batches import PackedBatches, PaddedBatches, even_parts
 from src.inference.predictor import Predictor
 from src.model_folder import ModelFolder
+from src.nn import fused_products
 from src.tasks import TASKS
 from src.training.flops import forward_flops
 from tests.helpers.answers import assert_close

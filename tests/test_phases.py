@@ -14,11 +14,11 @@ from mindspore import Tensor
 
 from model_utils.errors import ConfigError, DataError
 from src.albert_config import PRESETS
-from src.checkpoint_files import list_checkpoints
-from src.data.pretraining_data import PretrainingData
+from src.checkpoints.checkpoint_files import list_checkpoints
+from src.pretraining.pretraining_phases import describe, identity_of, plan_phases
+from src.pretraining_data.checked_data import PretrainingData
 from src.training.dry_run import dry_run
 from src.training.phases import Phase, Phases
-from src.training.pretraining_phases import describe, identity_of, plan_phases
 from src.training.progress import Progress
 from src.training.ranks import Ranks
 from src.training.run_folder import RunFolder

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from src.data.text_tables import read_table
 from src.tasks.prediction_table import write_prediction_table
+from src.text.text_tables import read_table
 
 ESCAPES = {r"\\": "\\", r"\t": "\t", r"\n": "\n", r"\r": "\r"}
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from src.data.pretraining_instances import Pair, join_documents, sample_pairs
+from src.pretraining_data.instances import Pair, join_documents, sample_pairs
 from tests.helpers.pretraining_rows import (
     FIRST,
     SETTINGS,

@@ -11,7 +11,7 @@ import pytest
 
 import run_pretrain
 from model_utils.errors import DataError
-from src.checkpoint_files import find_checkpoint
+from src.checkpoints.checkpoint_files import find_checkpoint
 from src.training.trainer import Trainer
 from tests.helpers.pretraining_run import config_of, log, start, write_examples, write_pretraining_data
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from model_utils.errors import DataError
-from src.data.race_data import RaceSplit, encode_questions, read_race
+from src.tasks.race_data import RaceSplit, encode_questions, read_race
 from src.tokenization import FullTokenizer
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -20,7 +20,7 @@ import run_classifier
 import run_pretrain
 from model_utils.errors import UserError
 from model_utils.schema import load_config
-from src.checkpoint_files import find_checkpoint
+from src.checkpoints.checkpoint_files import find_checkpoint
 from src.tasks.classification_examples import ClassifierConfig
 from src.training.ranks import Ranks
 from tests.conftest import ROOT
@@ -92,7 +92,9 @@ sys.path.insert(0, {str(ROOT)!r})
 import run_pretrain
 from src.training.training_config import PretrainConfig
 from model_utils.config import run_main
-from src.training import pretraining, trainer
+from src.pretraining import pretraining
+
+from src.training import trainer
 
 rank, start = int(os.environ["RANK_ID"]), trainer.Trainer.start
 disturbed = sys.argv.pop(1)

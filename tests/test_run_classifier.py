@@ -18,7 +18,7 @@ from model_utils.errors import CheckpointError, ConfigError, DataError, UserErro
 from model_utils.files import write_json
 from model_utils.schema import load_config
 from src.assessment_method import assess
-from src.checkpoint_files import find_checkpoint, list_checkpoints
+from src.checkpoints.checkpoint_files import find_checkpoint, list_checkpoints
 from src.data.ready_features import ReadySplit
 from src.model_folder import ModelFolder, read_task_info
 from src.tasks import finetuning, parse_task_info

@@ -9,10 +9,10 @@ import pytest
 import run_ner
 from model_utils.errors import CheckpointError, ConfigError, DataError
 from model_utils.schema import load_config
-from src.data.entities import entity_scores
-from src.data.text_tables import read_table
+from src.tasks.entities import entity_scores
 from src.tasks.task_info import TaskInfo
 from src.tasks.token_classification import NerConfig, NerTask
+from src.text.text_tables import read_table
 from tests.helpers.finetune_arguments import LEARNER, arguments
 from tests.helpers.folder_state import folder_state
 

@@ -21,10 +21,10 @@ from model_utils.errors import CheckpointError, ConfigError, DataError
 from model_utils.schema import load_config
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import PreTrainingEvaluation
-from src.checkpoint_files import find_checkpoint, list_checkpoints, load_backbone
-from src.data.pretraining_data import PretrainingData
+from src.checkpoints.checkpoint_files import find_checkpoint, list_checkpoints, load_backbone
 from src.model_folder import read_counts
-from src.training.pretraining_evaluation import evaluate, unigram_lines
+from src.pretraining.pretraining_evaluation import evaluate, unigram_lines
+from src.pretraining_data.checked_data import PretrainingData
 from src.training.progress import Progress
 from src.training.ranks import ALONE
 from src.training.run_folder import RunFolder

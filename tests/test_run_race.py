@@ -10,8 +10,8 @@ import pytest
 import run_race
 from model_utils.errors import CheckpointError, DataError
 from model_utils.schema import load_config
-from src.data.text_tables import read_table
 from src.tasks.multiple_choice import RaceConfig
+from src.text.text_tables import read_table
 from tests.helpers.finetune_arguments import LEARNER, arguments
 from tests.helpers.folder_state import folder_state
 from tests.helpers.race_files import take_short_passages, write_race

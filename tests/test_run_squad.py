@@ -14,10 +14,10 @@ import run_squad_v2
 from model_utils.errors import ConfigError
 from model_utils.schema import load_config
 from src.create_squad_data import SquadAnswer, SquadQuestion, SquadSplit, read_squad
-from src.data.text_tables import read_table
 from src.tasks.question_answering import SQUAD_V2, SquadConfig, SquadTask, SquadV2Config, SquadV2Task
 from src.tasks.spec import EvaluationResult, PreparedSplit
 from src.tasks.squad_metrics import score_answers, score_with_threshold
+from src.text.text_tables import read_table
 from tests.helpers.finetune_arguments import LEARNER, arguments
 from tests.helpers.folder_state import folder_state
 from tests.helpers.squad_files import short_questions

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from src.data.feature_files import open_records
-from src.data.pretraining_instances import join_documents
-from src.data.sentence_packing import pack_sentences
+from src.pretraining_data.instances import join_documents
+from src.pretraining_data.sentence_packing import pack_sentences
 from tests.helpers.pretraining_rows import SETTINGS, with_settings
 from tests.helpers.small_text import make_records, train_model, write_text
 

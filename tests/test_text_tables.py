@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model_utils.errors import DataError
-from src.data.text_tables import read_table
+from src.text.text_tables import read_table
 from src.utils import read_lines
 
 COLUMNS = ["text", "label"]

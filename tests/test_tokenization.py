@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model_utils.errors import DataError
-from src.data.wordpiece import split_words
+from src.text.wordpiece import split_words
 from src.tokenization import FullTokenizer, build_tokenizer, preprocess_text
 
 GOLDEN_TEXT = [json.loads(line) for line in (Path(__file__).parent / "golden/google_text.jsonl").open("rb")]
@@ -194,7 +194,7 @@ def test_wordpiece_ids_are_line_numbers(tmp_path):
 
 
 def test_wordpiece_survives_more_words_than_its_cache_holds(wordpiece_file, monkeypatch):
-    monkeypatch.setattr("src.data.wordpiece.CACHE_SIZE", 3)
+    monkeypatch.setattr("src.text.wordpiece.CACHE_SIZE", 3)
     tokenizer = FullTokenizer(wordpiece_file)
     texts = ["ab cd ef gh ij", "ij gh ef cd ab"] * 3
     fresh = [bert_tokens(text, tokenizer.vocab, lower=True) for text in texts]

@@ -5,7 +5,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from src.data.tracked_text import CharacterTable, TrackedText
+from src.text.tracked_text import CharacterTable, TrackedText
 
 # Marks of several combining classes, vowel signs and music that decompose, letters whose lower case is longer.
 texts = st.one_of(

@@ -11,7 +11,7 @@ from mindspore import Parameter, Tensor
 from model_utils.config import UPDATES
 from model_utils.device import setup_device
 from src.albert_for_pre_training import AlbertForPreTraining
-from src.layers import RowSquareSum
+from src.nn.layers import RowSquareSum
 from src.training.optimizer import Optimizer, build_optimizer
 from src.training.ranks import ALONE, Ranks
 from src.training.run_plan import LossScale

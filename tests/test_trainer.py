@@ -14,7 +14,7 @@ from mindspore import Tensor
 
 from model_utils.device import Device
 from model_utils.errors import CheckpointError, ConfigError, UserError
-from src.checkpoint_files import list_checkpoints
+from src.checkpoints.checkpoint_files import list_checkpoints
 from src.training import trainer
 from src.training.dry_run import dry_run
 from src.training.evaluation import Selection

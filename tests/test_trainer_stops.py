@@ -12,7 +12,7 @@ import pytest
 from mindspore import Tensor
 
 from model_utils.errors import UserError
-from src.checkpoint_files import list_checkpoints
+from src.checkpoints.checkpoint_files import list_checkpoints
 from src.training import trainer
 from src.training.evaluation import BestTracker, Selection
 from src.training.ranks import Ranks

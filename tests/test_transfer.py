@@ -16,9 +16,9 @@ from benchmarks.transfer import Estimate, Start, Transfer, TransferConfig, at_ra
 from benchmarks.transfer_tasks import TransferTask, join_squad, split_by_question, unpack_race
 from model_utils.errors import ConfigError, DataError
 from src.create_finetune_data import Example
-from src.data.race_data import RaceQuestion
 from src.tasks.classification import ClassifierTask
 from src.tasks.classification_examples import ClassifierConfig
+from src.tasks.race_data import RaceQuestion
 from tests.helpers.trained_folders import make_folder
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from model_utils.errors import CheckpointError, ConfigError
 from src.albert_config import AlbertConfig, check_memory, find_config_file
-from src.checkpoint_files import Checkpoint
+from src.checkpoints.checkpoint_files import Checkpoint
 from src.conversion.checks import account, check_weights, settle_task
 from src.conversion.weight_names import MAPPING, from_google, google_names, is_training_state
 from src.model_folder import ModelFolder

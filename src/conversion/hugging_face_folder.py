@@ -12,12 +12,12 @@ from model_utils.files import new_folder, write_json
 from model_utils.json_files import Schema, matching, read_json
 from src.albert_config import OWN_KEYS, AlbertConfig, check_memory
 from src.albert_model import has_initial_pooler
-from src.checkpoint_files import Checkpoint
+from src.checkpoints.checkpoint_files import Checkpoint
+from src.checkpoints.foreign_weights import SAFETENSORS
 from src.conversion.checks import account, check_weights, settle_task
 from src.conversion.tokenizer_json import build_tokenizer_json, extract_vocabulary, lower_cases
 from src.conversion.torch_weights import read_weights, refuse_pointer
 from src.conversion.weight_names import TIED_COPIES, hugging_face_names
-from src.foreign_weights import SAFETENSORS
 from src.model_folder import ModelFolder
 from src.tasks import FINE_TUNED, TASKS, SettingsSchema
 from src.tasks.multiple_choice import MULTIPLE_CHOICE

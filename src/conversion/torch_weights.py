@@ -9,7 +9,7 @@ import safetensors
 
 from model_utils.errors import CheckpointError, ConfigError
 from model_utils.json_files import FileName, Schema, read_json
-from src.foreign_weights import PYTORCH, SAFETENSORS
+from src.checkpoints.foreign_weights import PYTORCH, SAFETENSORS
 
 POINTER, POINTER_BYTES = b"version https://git-lfs", 1000
 

@@ -13,8 +13,8 @@ from src.data.batches import iterate
 from src.data.feature_cache import Features
 from src.data.feature_files import Column, Ragged, sha256_of
 from src.data.packing import TEXT_COLUMNS
-from src.data.tfrecord_batches import tfrecord_reader
 from src.data.tfrecords import check_tfrecord
+from src.pretraining_data.tfrecord_batches import tfrecord_reader
 
 _RECORDS_AT_ONCE = 4096
 

@@ -16,7 +16,7 @@ from src.albert_config import AlbertConfig
 from src.data.feature_files import sha256_of
 from src.finetune_eval_model import AnsweringNetwork, packed_where_possible
 from src.inference.predictor import Predictor
-from src.native_operations import used
+from src.nn.native_operations import used
 from src.tasks import TASKS, parse_task_info
 from src.tasks.task_info import TaskInfo
 from src.tokenization import build_tokenizer

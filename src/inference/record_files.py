@@ -24,7 +24,7 @@ from model_utils.errors import ConfigError, DataError
 from model_utils.files import check_writable, open_atomically, open_file
 from model_utils.json_files import UnwritableError, parse_json
 from model_utils.messages import silence
-from src.data.text_tables import Table, read_table
+from src.text.text_tables import Table, read_table
 from src.utils import check_unpacked, decode
 
 logger = logging.getLogger(__name__)

@@ -9,10 +9,10 @@ from src.albert_config import WIDTH
 from src.assessment_method import METHODS
 from src.create_finetune_data import Example, TextColumns, find_splits, read_examples, read_polarity_files, split_off
 from src.data.feature_cache import TRAIN
-from src.data.text_tables import JSON_SUFFIXES, read_table
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.glue import GLUE_TASKS, read_glue
 from src.tasks.task_info import NO_DEV_SPLIT, TaskInfo, choose_dev_split
+from src.text.text_tables import JSON_SUFFIXES, read_table
 
 CUSTOM = "custom"
 OWN_FILES = ("task_name", CUSTOM)  # for needs

@@ -19,7 +19,7 @@ from model_utils.errors import CheckpointError, ConfigError, UserError
 from model_utils.files import write_json
 from model_utils.json_files import read_object
 from src.albert_config import AlbertConfig, check_memory
-from src.checkpoint_files import (
+from src.checkpoints.checkpoint_files import (
     ARCHITECTURE,
     check_network,
     find_checkpoint,

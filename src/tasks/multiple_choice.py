@@ -17,11 +17,11 @@ from src.albert_for_finetune import AlbertForMultipleChoice
 from src.assessment_method import assess
 from src.create_finetune_data import sample, token_columns
 from src.data.feature_cache import Features, Split
-from src.data.race_data import ANSWERS, LEVELS, NUM_CHOICES, RaceSplit, encode_questions, read_race
 from src.finetune_eval_model import MultipleChoiceScores
 from src.tasks.answerer import Answer, Answerer, Outputs, Probability, Record, likeliest_name, text_of
 from src.tasks.finetune_config import FinetuneConfig, finetuning_optimizers
 from src.tasks.prediction_table import write_prediction_table
+from src.tasks.race_data import ANSWERS, LEVELS, NUM_CHOICES, RaceSplit, encode_questions, read_race
 from src.tasks.spec import (
     EvaluationResult,
     Head,

@@ -33,7 +33,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def dense_shapes(name: str, in_size: int, out_size: int) -> Shapes:
-    """Weight and bias of a src.layers.Dense of this name."""
+    """Weight and bias of a src.nn.layers.Dense of this name."""
     return {f"{name}.weight": (out_size, in_size), f"{name}.bias": (out_size,)}
 
 

@@ -22,8 +22,8 @@ from src.data.length_buckets import (
 )
 from src.data.packing import SIZE_STEP, Packing
 from src.data.ready_features import ReadySplit
-from src.data.vocabulary_fit import LetterTable, VocabularyFit
-from src.layer_form import on_cpu
+from src.nn.layer_form import on_cpu
+from src.pretraining_data.vocabulary_fit import LetterTable, VocabularyFit
 from src.tasks.finetune_config import FinetuneConfig, is_tfrecord
 from src.tasks.spec import PreparedSplit, Task
 from src.training.network_outputs import rows_in_memory

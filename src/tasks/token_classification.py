@@ -16,9 +16,12 @@ from model_utils.files import write_text
 from model_utils.schema import ANY, SAME_PLACE, option
 from src.albert_for_finetune import AlbertForTokenClassification
 from src.create_finetune_data import find_splits, sample, split_off
-from src.data.entities import OUTSIDE, all_tags, entity_scores, find_entities, is_tag
 from src.data.feature_cache import TRAIN, Features
-from src.data.ner_data import (
+from src.finetune_eval_model import TokenClassificationScores
+from src.tasks.answerer import Answer, Answerer, Offset, Outputs, Probability, Record, text_of
+from src.tasks.entities import OUTSIDE, all_tags, entity_scores, find_entities, is_tag
+from src.tasks.finetune_config import FinetuneConfig
+from src.tasks.ner_data import (
     FORMATS,
     EntityColumns,
     NerSplit,
@@ -29,13 +32,10 @@ from src.data.ner_data import (
     splits_characters,
     word_logits,
 )
-from src.data.text_tables import read_table
-from src.finetune_eval_model import TokenClassificationScores
-from src.tasks.answerer import Answer, Answerer, Offset, Outputs, Probability, Record, text_of
-from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.prediction_table import write_prediction_table
 from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, Task, TaskSpec, dense_shapes
 from src.tasks.task_info import NO_DEV_SPLIT, LabelledInfo, TaskInfo, choose_dev_split
+from src.text.text_tables import read_table
 from src.tokenization import FullTokenizer
 
 NAME_COLUMN, NAME_LABEL = "dish_name", "DISH"

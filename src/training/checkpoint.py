@@ -6,7 +6,7 @@ from mindspore import nn, ops
 
 from model_utils.errors import CheckpointError
 from model_utils.files import write_json
-from src.checkpoint_files import (
+from src.checkpoints.checkpoint_files import (
     BEST_FILE,
     Checkpoint,
     abbreviated,

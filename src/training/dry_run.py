@@ -9,7 +9,7 @@ from pathlib import Path
 import mindspore as ms
 
 from model_utils.memory import peak_memory
-from src.checkpoint_files import save_checkpoint
+from src.checkpoints.checkpoint_files import save_checkpoint
 from src.data.batches import describe_size
 from src.training.pending_updates import read_values
 from src.training.phases import Batch

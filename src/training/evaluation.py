@@ -8,7 +8,7 @@ from typing import Any
 
 from mindspore import nn
 
-from src.checkpoint_files import checkpoint_path
+from src.checkpoints.checkpoint_files import checkpoint_path
 from src.training.checkpoint import copy_parameters, mark_best
 
 

@@ -89,7 +89,7 @@ def matmul_flops_per_second(config: AlbertConfig) -> float:
     """Operations a second of large square matrix products in the compute type, the median of several."""
     from mindspore import Tensor, ops  # here, because counting needs no MindSpore: benchmarks count without it
 
-    from src.layers import compute_dtype, dense_product, operand_dtype
+    from src.nn.layers import compute_dtype, dense_product, operand_dtype
 
     compute_type = compute_dtype(config)
     product = dense_product(compute_type)

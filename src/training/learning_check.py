@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from src.albert_config import AlbertConfig, fitted_initializer_range
-from src.data.masking import KEEP_SHARE, MASK_SHARE
-from src.data.pretraining_data import PretrainingData
+from src.pretraining_data.checked_data import PretrainingData
+from src.pretraining_data.masking import KEEP_SHARE, MASK_SHARE
 from src.training.run_log import EVAL_PREFIX, UNIGRAM, Baselines
 from src.training.training_config import PretrainConfig
 

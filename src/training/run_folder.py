@@ -1,7 +1,7 @@
 """A run's folder: one configuration, one live process, resumed until finished.
 
 config.yaml        the merged configuration; written when work starts, compared when the command is given again
-albert-<step>.ckpt the whole state (src/checkpoint_files.py), with albert_config.json and the vocabulary beside it
+albert-<step>.ckpt the whole state (src/checkpoints/checkpoint_files.py); albert_config.json and vocabulary beside it
 train_log.jsonl, curves.png, tensorboard/   the log (src/training/run_log.py)
 train_results.json written last: its presence means that the run is finished
 .lock              held by the live process; the system releases it when the process ends, however it ends
@@ -19,7 +19,7 @@ from model_utils.errors import CheckpointError, ConfigError, UserError
 from model_utils.facts import first_difference
 from model_utils.files import write_json
 from model_utils.schema import Config, load_config, write_config
-from src.checkpoint_files import list_checkpoints
+from src.checkpoints.checkpoint_files import list_checkpoints
 from src.model_folder import ModelFolder
 from src.training.run_log import LOG_FILE
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from model_utils.device import Device
 from model_utils.errors import CheckpointError, ConfigError
-from src.checkpoint_files import ARCHITECTURE
+from src.checkpoints.checkpoint_files import ARCHITECTURE
 
 logger = logging.getLogger(__name__)
 OF_FLOAT16 = "loss_scale_mode loss_scale_value scale_factor scale_window min_loss_scale max_skipped_steps".split()

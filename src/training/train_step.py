@@ -14,8 +14,8 @@ import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from model_utils.config import UPDATES
-from src.dropout import mix_bits
-from src.layers import scale_all, square_sum
+from src.nn.dropout import mix_bits
+from src.nn.layers import scale_all, square_sum
 from src.training.layerwise_gradient import LayerwiseGradient, scaled_loss
 from src.training.optimizer import Optimizer, OptimizerSettings, build_optimizer, describe_decay_groups
 from src.training.ranks import ALONE, Ranks

@@ -14,10 +14,16 @@ from typing import Any, NoReturn
 
 from model_utils.errors import CheckpointError, UserError
 from model_utils.facts import flatten
-from src.checkpoint_files import ARCHITECTURE, list_checkpoints, newest_checkpoint, save_checkpoint, state_of
+from src.checkpoints.checkpoint_files import (
+    ARCHITECTURE,
+    list_checkpoints,
+    newest_checkpoint,
+    save_checkpoint,
+    state_of,
+)
 from src.data.batches import describe_size
 from src.data.read_ahead import read_ahead
-from src.layer_form import on_cpu
+from src.nn.layer_form import on_cpu
 from src.training.checkpoint import prune_checkpoints, restore
 from src.training.evaluation import BestTracker, Evaluation
 from src.training.flops import Utilisation

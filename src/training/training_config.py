@@ -7,7 +7,7 @@ from model_utils.config import DEVICES, EPOCHS, LOSS_SCALE, MICRO_BATCHES, MINUT
 from model_utils.errors import ConfigError
 from model_utils.schema import ANY, SAME_PLACE, Config, option, section, sections
 from src.albert_config import COMPUTE_TYPES, PRESETS, AlbertConfig, AlbertOverrides, resolve_albert_config
-from src.data.masking import NGRAM
+from src.pretraining_data.masking import NGRAM
 
 SCALED = ("enable_lossscale", True)  # for needs, as the two below
 DYNAMIC = ("loss_scale_mode", "dynamic")

@@ -25,17 +25,20 @@ from model_utils.convert_ckpt import ConvertConfig
 from model_utils.native_code import left_out
 from model_utils.schema import Config, leaves_of, load_config, write_config
 from src.albert_config import AlbertConfig
-from src.checkpoint_files import best_checkpoint, find_checkpoint, load_backbone, newest_checkpoint, read_checkpoint
+from src.checkpoints.checkpoint_files import (
+    best_checkpoint,
+    find_checkpoint,
+    load_backbone,
+    newest_checkpoint,
+    read_checkpoint,
+)
 from src.conversion.hugging_face_folder import read_hugging_face
 from src.conversion.tokenizer_json import extract_vocabulary
 from src.conversion.torch_weights import read_weights
 from src.create_finetune_data import ClassificationSplit, TextColumns, read_examples
 from src.create_squad_data import read_squad
-from src.data.corpus import iter_documents
 from src.data.feature_cache import cached_features
 from src.data.feature_files import open_records
-from src.data.ner_data import EntityColumns, read_sentences
-from src.data.race_data import read_race
 from src.data.tfrecords import check_tfrecord
 from src.finetune_eval_model import SpanSearchScores
 from src.inference.exported_model import load_exported, read_key
@@ -45,7 +48,10 @@ from src.inference.record_files import check_input, check_output, read_records
 from src.inference.server import Limits, create_app
 from src.model_folder import ModelFolder, load_tokenizer, read_task_info
 from src.tasks import TASKS
+from src.tasks.ner_data import EntityColumns, read_sentences
+from src.tasks.race_data import read_race
 from src.tasks.task_info import TaskInfo
+from src.text.corpus import iter_documents
 from src.tokenization import build_tokenizer
 from src.training.run_folder import check_run_folder
 from src.training.run_log import read_log

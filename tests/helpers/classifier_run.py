@@ -7,8 +7,8 @@ from typing import Any
 
 import run_classifier
 from model_utils.schema import load_config
-from src.data.text_tables import read_table
 from src.tasks.classification_examples import ClassifierConfig
+from src.text.text_tables import read_table
 from tests.helpers.finetune_arguments import arguments
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 from model_utils import convert_ckpt
 from model_utils.convert_ckpt import ConvertConfig
 from src.albert_config import AlbertConfig
-from src.checkpoint_files import Checkpoint, find_checkpoint
+from src.checkpoints.checkpoint_files import Checkpoint, find_checkpoint
 from src.conversion.checks import weight_shapes
 from src.conversion.own_folder import write_own
 from src.conversion.weight_names import google_names, hugging_face_names

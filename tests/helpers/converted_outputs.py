@@ -8,7 +8,7 @@ from mindspore import Tensor, nn
 
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import PreTrainingScores
-from src.checkpoint_files import find_checkpoint, load_backbone
+from src.checkpoints.checkpoint_files import find_checkpoint, load_backbone
 
 NO_KEY = Tensor(0, ms.int32)
 

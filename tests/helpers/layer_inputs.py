@@ -4,7 +4,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
 
-from src.attention import attention_for
+from src.nn.attention import attention_for
 from tests.helpers.tiny_model import TINY
 
 RANDOM = np.random.default_rng(0)

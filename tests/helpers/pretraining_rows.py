@@ -5,9 +5,9 @@ from random import Random
 
 import numpy as np
 
-from src.data.masking import InstanceSettings, MaskVocabulary, RowRandom
-from src.data.pretraining_examples import build_examples, exchange, without_padding
-from src.data.pretraining_instances import join_documents, sample_pairs
+from src.pretraining_data.examples import build_examples, exchange, without_padding
+from src.pretraining_data.instances import join_documents, sample_pairs
+from src.pretraining_data.masking import InstanceSettings, MaskVocabulary, RowRandom
 
 SETTINGS = InstanceSettings(
     max_seq_length=128,

@@ -3,7 +3,7 @@
 import mindspore as ms
 from mindspore import Tensor, nn, ops
 
-from src import fused_products, layers, native_operations
+from src.nn import fused_products, layers, native_operations
 
 
 class Multiply(nn.Cell):

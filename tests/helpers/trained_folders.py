@@ -5,8 +5,8 @@ from typing import Any
 
 from src.albert_config import AlbertConfig
 from src.albert_model import initialise_weights
-from src.checkpoint_files import ARCHITECTURE as TRAINED_AS
-from src.checkpoint_files import save_checkpoint
+from src.checkpoints.checkpoint_files import ARCHITECTURE as TRAINED_AS
+from src.checkpoints.checkpoint_files import save_checkpoint
 from src.model_folder import ModelFolder
 from src.tasks import FINE_TUNED, TASKS, parse_task_info
 from src.tasks.task_info import TaskInfo

@@ -1,8 +1,8 @@
 """Pairs of segments -> pre-training examples [CLS] A [SEP] B [SEP]: pure functions on numpy.
 
 Examples are stored in one of two forms: as they are trained on (columns), or as the tokens of both segments
-(token_columns), whose masks are drawn when they are read (src/data/dynamic_masks.py). Shape letters: B (examples), L
-(tokens), P (predictions).
+(token_columns), whose masks are drawn when they are read (src/pretraining_data/dynamic_masks.py). Shape letters:
+B (examples), L (tokens), P (predictions).
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from src.data.feature_files import Column, Ragged
-from src.data.masking import InstanceSettings, MaskVocabulary, RowRandom, mask_tokens
+from src.pretraining_data.masking import InstanceSettings, MaskVocabulary, RowRandom, mask_tokens
 
 TASK = "pretrain"  # in the facts of the files
 SPECIAL_TOKENS = 3

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from src.data.masking import InstanceSettings
-from src.data.pretraining_examples import SPECIAL_TOKENS
+from src.pretraining_data.examples import SPECIAL_TOKENS
+from src.pretraining_data.masking import InstanceSettings
 
 MIN_DOCUMENT_TOKENS = 16  # a shorter text makes no pair worth learning from
 NEARLY = 4  # tokens by which two lengths may differ and tell no order; with 8 the longer ones of some texts do

@@ -1,4 +1,4 @@
-"""Matrix products of dense layers for CPUs, by operations in C++ (src/native/projections.h), and their gradients.
+"""Matrix products of dense layers for CPUs, by operations in C++ (src/nn/native/projections.h), and their gradients.
 
 Operands and results are float32, of shapes that are known when compiled.
 Shape letters: N rows, K columns of x, M columns of a product.
@@ -14,7 +14,7 @@ import mindspore as ms
 from mindspore import Parameter, ParameterTuple, Tensor, nn
 
 from model_utils.errors import DeviceError
-from src.native_operations import library_function, operation
+from src.nn.native_operations import library_function, operation
 
 logger = logging.getLogger(__name__)
 

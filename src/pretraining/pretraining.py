@@ -13,12 +13,12 @@ from model_utils.facts import flatten
 from model_utils.option_values import show
 from src.albert_config import PRESETS, RUN_KEYS, AlbertConfig, find_config_file
 from src.albert_for_pre_training import AlbertForPreTraining, PreTrainingEvaluation, initialise_output_bias
-from src.checkpoint_files import Checkpoint, find_checkpoint, folder_of, load_backbone
-from src.data.pretraining_data import PretrainingData, vocabulary_facts
+from src.checkpoints.checkpoint_files import Checkpoint, find_checkpoint, folder_of, load_backbone
 from src.model_folder import TOKENIZER_FILE, load_tokenizer
+from src.pretraining.pretraining_evaluation import AnswerCounts, HeldOut, baselines, count_answers, evaluate
+from src.pretraining_data.checked_data import PretrainingData, vocabulary_facts
 from src.tokenization import FullTokenizer
 from src.training.evaluation import Evaluation
-from src.training.pretraining_evaluation import AnswerCounts, HeldOut, baselines, count_answers, evaluate
 from src.training.ranks import Ranks
 from src.training.run_log import OWN_UNIGRAM, Baselines
 from src.training.training_config import PretrainConfig, PretrainEvalConfig

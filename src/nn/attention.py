@@ -11,11 +11,11 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from src import fused_layers, fused_products, native_operations
 from src.albert_config import AlbertConfig
-from src.dropout import Dropout
-from src.layer_form import on_cpu
-from src.layers import (
+from src.nn import fused_layers, fused_products, native_operations
+from src.nn.dropout import Dropout
+from src.nn.layer_form import on_cpu
+from src.nn.layers import (
     AddBias,
     Softmax,
     SwapMiddleAxes,

@@ -6,9 +6,9 @@ a document becomes no pair. There a random segment makes it one, labelled as exc
 
 from random import Random
 
-from src.data.masking import InstanceSettings
-from src.data.pretraining_examples import SPECIAL_TOKENS
-from src.data.pretraining_instances import Documents, Pair, SegmentSpan
+from src.pretraining_data.examples import SPECIAL_TOKENS
+from src.pretraining_data.instances import Documents, Pair, SegmentSpan
+from src.pretraining_data.masking import InstanceSettings
 
 
 def pack_sentences(documents: Documents, settings: InstanceSettings, random: Random) -> list[Pair]:

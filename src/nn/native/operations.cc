@@ -1,4 +1,4 @@
-// The operations of src/fused_layers.py and src/fused_products.py: each reads its operands once and writes its results
+// The operations of src/nn/fused_layers.py and src/nn/fused_products.py: each reads its operands once and writes its results
 // once.
 //
 // MindSpore calls every function with the addresses and shapes of its inputs and, behind them, of its outputs. All are
@@ -41,7 +41,7 @@ EXPORTED const char *obstacle() {
 // Whether oneDNN multiplies bfloat16 by instructions of this CPU, which it elsewhere emulates.
 EXPORTED int64_t multiplies_bfloat16() { return gemm<bfloat16>() && has_bfloat16(); }
 
-// Called by src/native_operations.py before the first operation.
+// Called by src/nn/native_operations.py before the first operation.
 EXPORTED void set_threads(int threads) { Team::threads = threads; }
 
 // x (N, C), bias (C) -> y (N, C)

@@ -10,7 +10,7 @@
 
 namespace albert {
 
-// mix_bits of src/dropout.py.
+// mix_bits of src/nn/dropout.py.
 inline int32_t mixed(int32_t bits) {
   bits = static_cast<int32_t>(static_cast<uint32_t>(bits) * 2654435761u);
   bits ^= bits >> 15;
@@ -19,7 +19,7 @@ inline int32_t mixed(int32_t bits) {
 }
 
 // What dropout multiplies entries by: 1 / (1 - probability) where the fraction of an entry's hash is at least the
-// probability, else 0. The hashes are a product of two operands (Dropout.factors in src/dropout.py), factors by row
+// probability, else 0. The hashes are a product of two operands (Dropout.factors in src/nn/dropout.py), factors by row
 // (N, F) and by column (C or more, F); an operand of rank 1 in their place means that there are none. Those of a row
 // are F whole numbers in steps of 2^-11, those of a column F whole numbers, of whose products a hash is an eighth. So
 // the fractions are sums of F products of whole numbers modulo 2^14, for which 16 bits are enough.

@@ -1,4 +1,4 @@
-"""The library of operations for CPUs (src/native), compiled when it is first used, and how graphs call it."""
+"""The library of operations for CPUs (src/nn/native), compiled when it is first used, and how graphs call it."""
 
 import ctypes
 import functools
@@ -10,7 +10,7 @@ from mindspore import ops
 
 from model_utils.cpu_threads import threads
 from model_utils.native_code import library_for
-from src.layer_form import on_cpu
+from src.nn.layer_form import on_cpu
 
 SOURCE = Path(__file__).parent / "native" / "operations.cc"
 

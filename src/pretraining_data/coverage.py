@@ -5,7 +5,7 @@ from dataclasses import astuple, dataclass
 
 import numpy as np
 
-from src.data.pretraining_instances import MIN_DOCUMENT_TOKENS, Documents, Pair
+from src.pretraining_data.instances import MIN_DOCUMENT_TOKENS, Documents, Pair
 
 NEAR = (8, 32, 64)  # tokens from the beginning and from the end of a document
 

@@ -18,10 +18,10 @@ import numpy as np
 from model_utils.errors import DataError, first_few, shorten
 from src.create_finetune_data import text_facts, token_columns
 from src.create_squad_data import best_windows
-from src.data.entities import OUTSIDE, is_tag
 from src.data.feature_cache import Features
 from src.data.feature_files import Column, Ragged
-from src.data.text_tables import SUFFIXES, read_table
+from src.tasks.entities import OUTSIDE, is_tag
+from src.text.text_tables import SUFFIXES, read_table
 from src.tokenization import FullTokenizer
 from src.utils import read_lines
 

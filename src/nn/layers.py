@@ -13,9 +13,9 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from model_utils.errors import DeviceError
-from src import fused_layers, fused_products, native_operations
 from src.albert_config import AlbertConfig
-from src.layer_form import on_cpu
+from src.nn import fused_layers, fused_products, native_operations
+from src.nn.layer_form import on_cpu
 
 _mean_last = ops.ReduceMean(keep_dims=True)
 _sum_last = ops.ReduceSum(keep_dims=True)

@@ -1,8 +1,8 @@
-"""Layers for CPUs, each operation one pass over memory, in C++ (src/native).
+"""Layers for CPUs, each operation one pass over memory, in C++ (src/nn/native).
 
-They compute what the composed operations of src/layers.py and src/attention.py do, in value and gradient. MindSpore's
-CPU kernels are one a step of a formula, each of which reads its operands and writes its result. The cells here take
-float32 and shapes that are known when compiled; what is exported has none.
+They compute what the composed operations of src/nn/layers.py and src/nn/attention.py do, in value and gradient.
+MindSpore's CPU kernels are one a step of a formula, each of which reads its operands and writes its result. The cells
+here take float32 and shapes that are known when compiled; what is exported has none.
 Shape letters: B texts, L tokens, N rows (in an encoder B L), H hidden size, A attention heads, D = H / A, V vocabulary;
 C columns of anything.
 """
@@ -12,7 +12,7 @@ import functools
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from src.native_operations import operation
+from src.nn.native_operations import operation
 
 
 @functools.cache

@@ -27,8 +27,8 @@ from model_utils.errors import CheckpointError
 from model_utils.files import make_readable, open_file, write_atomically
 from model_utils.json_files import Schema, matching, parse_json, read_json
 from src.albert_config import TRAINING_KEYS, AlbertConfig, find_config_file
-from src.foreign_weights import refuse_foreign
-from src.layers import RowSquareSum
+from src.checkpoints.foreign_weights import refuse_foreign
+from src.nn.layers import RowSquareSum
 
 logger = logging.getLogger(__name__)
 BACKBONE = "albert."

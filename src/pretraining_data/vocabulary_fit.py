@@ -5,7 +5,7 @@ from typing import Self
 
 import numpy as np
 
-from src.data.corpus import IS_CJK
+from src.text.corpus import IS_CJK
 from src.tokenization import WORD_START, FullTokenizer
 
 # Shares of the tokens above which a vocabulary plainly does not fit. google's has 2.2 % unknown in WikiText, and <unk>.

@@ -8,8 +8,8 @@ from typing import Any
 from model_utils.errors import ConfigError
 from src.albert_config import AlbertConfig, check_memory
 from src.data.batches import Loading
-from src.data.masking import MaskingOverrides
-from src.data.pretraining_data import PretrainingData, vocabulary_facts
+from src.pretraining_data.checked_data import PretrainingData, vocabulary_facts
+from src.pretraining_data.masking import MaskingOverrides
 from src.tokenization import FullTokenizer
 from src.training.phases import Phase, Phases
 from src.training.training_config import PhaseConfig, PretrainConfig

@@ -15,8 +15,8 @@ from model_utils.config import SEED
 from model_utils.json_files import FileName, Schema, validated
 from src.data.batches import ROW_NUMBERS, SEQUENCE_WEIGHTS, Batch, FeatureDataset, Loading
 from src.data.feature_files import RecordSet
-from src.data.masking import InstanceSettings, MaskingOverrides, MaskVocabulary, RowRandom
-from src.data.pretraining_examples import LABELS, PRETRAIN_WEIGHTS, SEGMENT_SIZES, TOKENS, build_examples, exchange
+from src.pretraining_data.examples import LABELS, PRETRAIN_WEIGHTS, SEGMENT_SIZES, TOKENS, build_examples, exchange
+from src.pretraining_data.masking import InstanceSettings, MaskingOverrides, MaskVocabulary, RowRandom
 from src.tokenization import open_tokenizer
 
 ROWS_AT_ONCE = 256  # a smaller batch is masked together with the next ones: numpy is slow on few rows

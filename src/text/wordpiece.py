@@ -9,7 +9,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
-from src.data.tracked_text import CharacterTable, Offset, TrackedText
+from src.text.tracked_text import CharacterTable, Offset, TrackedText
 
 UNKNOWN = "[UNK]"
 LONGEST_WORD = 200  # characters; a longer word is unknown

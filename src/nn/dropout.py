@@ -7,8 +7,8 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore.ops import constexpr
 
-from src import fused_layers, native_operations
-from src.layers import apply_mask
+from src.nn import fused_layers, native_operations
+from src.nn.layers import apply_mask
 
 
 def mix_bits(x: Tensor) -> Tensor:

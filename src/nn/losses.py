@@ -3,9 +3,9 @@
 import mindspore as ms
 from mindspore import Tensor, nn, ops
 
-from src import fused_layers, native_operations
-from src.layer_form import on_cpu
-from src.layers import Spread
+from src.nn import fused_layers, native_operations
+from src.nn.layer_form import on_cpu
+from src.nn.layers import Spread
 
 
 class _CrossEntropy(nn.Cell):

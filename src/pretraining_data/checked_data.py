@@ -10,7 +10,7 @@ import numpy as np
 from model_utils.errors import DataError
 from src.albert_config import AlbertConfig
 from src.data.batches import FeatureDataset, check_ids
-from src.data.tfrecord_batches import TFRecordDataset
+from src.pretraining_data.tfrecord_batches import TFRecordDataset
 from src.tokenization import FullTokenizer, build_tokenizer, open_tokenizer
 
 logger = logging.getLogger(__name__)

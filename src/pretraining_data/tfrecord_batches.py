@@ -10,7 +10,7 @@ import numpy as np
 from model_utils.errors import DataError
 from src.data.batches import Batch, Loading, complete_batch, iterate
 from src.data.feature_files import sha256_of
-from src.data.pretraining_examples import PRETRAIN_WEIGHTS, TASK, columns
+from src.pretraining_data.examples import PRETRAIN_WEIGHTS, TASK, columns
 
 SHUFFLE_BUFFER = 20_000  # rows; TFRecords cannot be read in any order
 

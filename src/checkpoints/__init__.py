@@ -1,0 +1,1 @@
+"""One checkpoint file: written, verified, found, read."""

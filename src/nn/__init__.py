@@ -1,0 +1,1 @@
+"""Layers of networks, composed of MindSpore's operations or in C++."""

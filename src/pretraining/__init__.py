@@ -1,0 +1,1 @@
+"""Pre-training: phases and evaluation."""

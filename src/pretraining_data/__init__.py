@@ -1,0 +1,1 @@
+"""Documents -> pairs of segments -> masked examples -> batches."""

@@ -1,0 +1,1 @@
+"""Files of text and of tables, and what tokenizers do to text."""
