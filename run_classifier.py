@@ -1,9 +1,9 @@
 """Classify texts or pairs of texts: python run_classifier.py --help lists all keys."""
 
 from model_utils.config import run_main
+from src.finetuning.finetune import finetune
 from src.tasks.classification import ClassifierTask
 from src.tasks.classification_examples import ClassifierConfig
-from src.tasks.finetuning import finetune
 
 
 def main(config: ClassifierConfig) -> None:

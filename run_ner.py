@@ -1,7 +1,7 @@
 """Find entities in texts: python run_ner.py --help lists all keys."""
 
 from model_utils.config import run_main
-from src.tasks.finetuning import finetune
+from src.finetuning.finetune import finetune
 from src.tasks.token_classification import NerConfig, NerTask
 
 

@@ -13,7 +13,6 @@ from src.model_folder import ModelFolder
 from src.pretraining.pretraining import build_architecture, held_out_evaluation, initialise, reference_lines
 from src.pretraining.pretraining_phases import data_of_phases, identity_of, plan_phases
 from src.training.dry_run import dry_run
-from src.training.flops import Utilisation
 from src.training.learning_check import learning_check
 from src.training.ranks import Ranks, ranks_of
 from src.training.run_folder import RunFolder, check_run_folder
@@ -21,6 +20,7 @@ from src.training.run_plan import RunFacts, plan_precision, plan_run
 from src.training.train_step import build_step
 from src.training.trainer import Trainer
 from src.training.training_config import PretrainConfig
+from src.training.utilisation import Utilisation
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ def build_trainer(config: PretrainConfig, device: Device, ranks: Ranks, folder: 
     phases = plan_phases(config, datasets, architecture, tokenizer)
     network = AlbertForPreTraining(architecture, seed=config.seed)
     step = build_step(config, network, plan, precision, ranks, phases.accumulate)
-    folder.companions = ModelFolder(architecture, tokenizer, token_counts=data.token_counts)
+    folder.artifacts = ModelFolder(architecture, tokenizer, token_counts=data.token_counts)
     evaluation = held_out = None
     if config.eval_steps:
         share = replace(loading, shuffle=False, evaluation=True)

@@ -1,7 +1,7 @@
 """Answer RACE's questions: python run_race.py --help lists all keys."""
 
 from model_utils.config import run_main
-from src.tasks.finetuning import finetune
+from src.finetuning.finetune import finetune
 from src.tasks.multiple_choice import RaceConfig, RaceTask
 
 

@@ -1,7 +1,7 @@
 """Answer SQuAD v1.1's questions: python run_squad_v1.py --help lists all keys."""
 
 from model_utils.config import run_main
-from src.tasks.finetuning import finetune
+from src.finetuning.finetune import finetune
 from src.tasks.question_answering import SquadConfig, SquadTask
 
 

@@ -7,7 +7,7 @@ from model_utils.cpu import cpu_flags, cpu_info
 from model_utils.device import setup_device
 from model_utils.nvidia import nvidia_gpus
 from src.albert_config import AlbertConfig
-from src.training.flops import matmul_flops_per_second
+from src.training.utilisation import matmul_flops_per_second
 
 VECTORS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2", "avx")  # kernel's names of what products use, the widest first
 

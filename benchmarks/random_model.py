@@ -31,7 +31,7 @@ class RandomModel:
         folder.mkdir()
         save_checkpoint(scores, folder, 1, {ARCHITECTURE: architecture.facts()})
         tokenizer = build_tokenizer("", spm_model_file, True)
-        ModelFolder(architecture, tokenizer, None if task == "fill_mask" else task_info).save_companions(folder)
+        ModelFolder(architecture, tokenizer, None if task == "fill_mask" else task_info).save_artifacts(folder)
 
 
 def random_models(

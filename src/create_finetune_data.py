@@ -4,22 +4,21 @@ Anyone's own data is read here (`--task_name custom`), GLUE's in src/tasks/glue.
 0, or [CLS] a [SEP] b [SEP] with segment 1 from b on, as google-research/albert's classifier_utils makes them.
 """
 
-import hashlib
 import itertools
-import json
 import logging
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from model_utils.errors import DataError, shorten
 from src.data.feature_cache import Features
-from src.data.feature_files import Column, Ragged
+from src.data.feature_files import Ragged
+from src.data.features import labelled_features, text_facts, token_columns
 from src.data.packing import TEXT_COLUMNS
 from src.text.text_tables import JSON_SUFFIXES, SUFFIXES, read_table
 from src.tokenization import FullTokenizer
@@ -31,8 +30,6 @@ NEGATIVE, POSITIVE = "negative", "positive"
 _SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "valid", "validation", "val"), "test": ("test",)}
 _MOST_NUMBERS = 20  # labels that are numbers, before they are likely scores
 _SHOWN = 5  # names of other files in a message
-
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,26 +196,6 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def sample(items: Sequence[Item], most: int, seed: int) -> list[Item]:
-    """At most so many items: the first ones of a permutation by the seed, in their order; 0: all.
-
-    A smaller number gives a subset of what a larger one gives.
-    """
-    if not 0 < most < len(items):
-        return list(items)
-    return [items[index] for index in sorted(np.random.default_rng(seed).permutation(len(items))[:most])]
-
-
-def split_off(items: Sequence[Item], ratio: float, seed: int) -> tuple[list[Item], list[Item]]:
-    """(the rest, a share of the items), chosen by the seed whatever their labels, both in their order."""
-    count = round(ratio * len(items))
-    if not 0 < count < len(items):
-        raise DataError(f"{len(items)} examples cannot be split into two parts with {ratio:g} of them in the second")
-    chosen = set(np.random.default_rng(seed).permutation(len(items))[:count].tolist())
-    rest = [item for index, item in enumerate(items) if index not in chosen]
-    return rest, [items[index] for index in sorted(chosen)]
-
-
 def encode_pairs(
     texts_a: Sequence[str], texts_b: Sequence[str], tokenizer: FullTokenizer, max_seq_length: int
 ) -> tuple[dict[str, Ragged], np.ndarray]:
@@ -246,12 +223,6 @@ def encode_pairs(
     segment_ids = np.repeat(np.tile(np.array([0, 1], np.int32), len(rows)), halves)
     columns = zip(TEXT_COLUMNS, (input_ids, np.ones_like(input_ids), segment_ids), strict=True)
     return {name: Ragged(values, counts) for name, values in columns}, np.array(truncated)
-
-
-def token_columns(tokenizer: FullTokenizer, width: int) -> dict[str, Column]:
-    """The columns of encode_pairs."""
-    padding = {"input_ids": tokenizer.pad_id}
-    return {name: Column("int32", width, padding.get(name, 0), True) for name in TEXT_COLUMNS}
 
 
 @dataclass(frozen=True)
@@ -298,15 +269,6 @@ class ClassificationSplit:
         return labelled_features(columns, values, targets)
 
 
-def labelled_features(
-    columns: dict[str, Column], values: dict[str, Ragged], targets: np.ndarray, **arrays: np.ndarray
-) -> Features:
-    """Features with a column label_ids and an array `labels`, both of (rows,) targets, int32 or float32."""
-    ragged = Ragged(targets, np.ones(len(targets), np.int64))
-    column = {"label_ids": Column(targets.dtype.name, 0)}
-    return Features(columns | column, values | {"label_ids": ragged}, {"labels": targets, **arrays})
-
-
 def score_of(example: Example) -> float:
     """The label of an example of a regression task; a DataError if it is no number, or too large a one."""
     try:
@@ -335,29 +297,3 @@ def _targets(examples: Sequence[Example], labels: Sequence[str] | None) -> np.nd
         if example.label not in ids:
             raise DataError(f"{example.place} has the label {shorten(example.label)}, allowed are {', '.join(labels)}")
     return np.array([ids[example.label] for example in examples], np.int32)
-
-
-def hash_texts(texts: Iterable[Any]) -> str:
-    """The sha256 of texts, JSON values, in their order."""
-    digest = hashlib.sha256()
-    for text in texts:
-        digest.update(json.dumps(text).encode())
-    return digest.hexdigest()
-
-
-def text_facts(
-    source: Iterable[str], texts: Iterable[Any], tokenizer: FullTokenizer, **settings: Any
-) -> dict[str, Any]:
-    """Facts (src/data/feature_cache.py) of features that are made from texts.
-
-    Args:
-        source: names of the files, for the reader. texts: all that is made use of, as JSON values.
-    """
-    return {
-        "source": sorted(source),
-        "texts_sha256": hash_texts(texts),
-        "vocab_sha256": tokenizer.sha256,
-        "vocab_size": tokenizer.vocab_size,
-        "do_lower_case": tokenizer.do_lower_case,
-        **settings,
-    }

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from model_utils.errors import DataError, first_few, shorten
-from src.create_finetune_data import text_facts, token_columns
 from src.data.feature_cache import TRAIN, Features
 from src.data.feature_files import Column, Ragged
+from src.data.features import best_windows, text_facts, token_columns
 from src.tokenization import FullTokenizer
 from src.utils import read_json_text
 
@@ -195,22 +195,6 @@ class SquadWindows:
                 for row, start in enumerate((starts - starts[0]).tolist()):
                     has_most[first + row, : counts[row]] = best[start : start + counts[row]] == row
         return has_most
-
-
-def best_windows(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """For every token of a context, the number of the window with the most context, of equal ones the first.
-
-    starts, counts: (windows,) first token, ascending, and number of tokens of each; together they show all tokens.
-    """
-    best = np.zeros(starts[-1] + counts[-1], np.int64)
-    most = np.full(len(best), -np.inf)
-    for number, (start, count) in enumerate(zip(starts.tolist(), counts.tolist(), strict=True)):
-        place = np.arange(count)
-        context = np.minimum(place, place[::-1]) + 0.01 * count
-        seen = slice(start, start + count)
-        better = context > most[seen]
-        most[seen][better], best[seen][better] = context[better], number
-    return best
 
 
 @dataclass(frozen=True)

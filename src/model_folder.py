@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tokenize import TokenError
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from mindspore import Tensor
@@ -27,6 +27,7 @@ from model_utils.errors import CheckpointError, DataError, shorten
 from model_utils.files import new_folder, open_file, write_atomically
 from model_utils.json_files import FileName, Schema, Sha256, read_json, read_validated, write_checked
 from src.albert_config import AlbertConfig, check_memory, find_config_file
+from src.albert_model import has_initial_pooler
 from src.checkpoints.checkpoint_files import (
     ARCHITECTURE,
     Checkpoint,
@@ -40,11 +41,10 @@ from src.checkpoints.checkpoint_files import (
 )
 from src.checkpoints.foreign_weights import refuse_foreign
 from src.finetune_eval_model import AnsweringNetwork, packed_where_possible
+from src.inference.predictor import Predictor
+from src.tasks import FINE_TUNED, TASKS, parse_task_info
+from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer, build_tokenizer
-
-if TYPE_CHECKING:
-    from src.inference.predictor import Predictor
-    from src.tasks.task_info import TaskInfo
 
 logger = logging.getLogger(__name__)
 ARCHITECTURE_FILE, TOKENIZER_FILE, TASK_FILE = "albert_config.json", "tokenizer_config.json", "task.json"
@@ -80,7 +80,7 @@ class ModelFolder:
 
     architecture: AlbertConfig
     tokenizer: FullTokenizer | None = None
-    task_info: "TaskInfo | None" = None
+    task_info: TaskInfo | None = None
     token_counts: np.ndarray | None = None
     checkpoint: Checkpoint | None = None
 
@@ -145,11 +145,11 @@ class ModelFolder:
         if Path(path).is_dir() and any(Path(path).iterdir()):
             raise CheckpointError(f"{path} is not an empty folder; name a new one")
         with new_folder(Path(path)) as folder:
-            self.save_companions(folder)
+            self.save_artifacts(folder)
             file = checkpoint_path(folder, known.get("step", 0))
             write_checkpoint(file, weights, known | {ARCHITECTURE: self.architecture.facts()})
 
-    def save_companions(self, folder: Path) -> None:
+    def save_artifacts(self, folder: Path) -> None:
         """Write what lies beside the weights."""
         self.architecture.to_json(folder / ARCHITECTURE_FILE)
         if self.tokenizer is not None:
@@ -159,13 +159,11 @@ class ModelFolder:
         if self.token_counts is not None:
             write_atomically(folder / UNIGRAM_FILE, lambda file: np.save(file, self.token_counts))
 
-    def usage(self, embeddings: bool = False) -> "TaskInfo":
+    def usage(self, embeddings: bool = False) -> TaskInfo:
         """What the network is used for, with lengths that it takes; pre-trained weights fill in masks.
 
         With `embeddings` the backbone is used alone, whatever the weights were trained for.
         """
-        from src.tasks.task_info import TaskInfo
-
         task_info = None if embeddings else self.task_info
         task_info = task_info or TaskInfo(task="embeddings" if embeddings else "fill_mask")
         return task_info.fitted(self.architecture)
@@ -178,9 +176,6 @@ class ModelFolder:
         Raises:
             CheckpointError: these weights are not its own. DeviceError: the device cannot be set up.
         """
-        from src.albert_model import has_initial_pooler
-        from src.tasks import FINE_TUNED, TASKS
-
         ensure_device()
         task_info = self.usage(embeddings)
         spec = TASKS[task_info.task]
@@ -197,15 +192,13 @@ class ModelFolder:
         load_backbone(scores, self.checkpoint, spec.needed)
         return AnsweringNetwork(scores, portable)
 
-    def predictor(self, embeddings: bool = False, portable: bool = False, **settings: Any) -> "Predictor":
+    def predictor(self, embeddings: bool = False, portable: bool = False, **settings: Any) -> Predictor:
         """What answers records, by `network`; settings: batch_tokens, top_k, text_columns, null_threshold of Predictor.
 
         Raises:
             CheckpointError: as network. DataError: there is no vocabulary.
             ConfigError: the settings mean nothing for the task.
         """
-        from src.inference.predictor import Predictor
-
         if self.tokenizer is None:
             raise _no_vocabulary(self.checkpoint.path.parent)
         network = self.network(embeddings, portable)
@@ -267,10 +260,8 @@ def load_tokenizer(
     return tokenizer
 
 
-def read_task_info(weights: Path) -> "TaskInfo | None":
+def read_task_info(weights: Path) -> TaskInfo | None:
     """What task.json beside weights (a checkpoint or its folder) says, or None where there is none."""
-    from src.tasks import parse_task_info
-
     file = folder_of(weights) / TASK_FILE
     return read_validated(file, partial(parse_task_info, origin=str(file))) if os.path.lexists(file) else None
 

@@ -12,9 +12,9 @@ from model_utils.schema import load_config
 from src.albert_config import AlbertConfig
 from src.data.feature_files import Ragged
 from src.data.ready_features import ReadySplit
+from src.finetuning.finetune import describe_collapse
 from src.tasks.classification import ClassifierTask
 from src.tasks.classification_examples import ClassifierConfig
-from src.tasks.finetuning import describe_collapse
 from src.tasks.multiple_choice import RaceConfig, RaceTask
 from src.tasks.ner_data import NerSplit, Sentence
 from src.tasks.spec import PreparedSplit

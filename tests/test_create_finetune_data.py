@@ -19,9 +19,8 @@ from src.create_finetune_data import (
     read_examples,
     read_polarity_files,
     report_labels,
-    sample,
-    split_off,
 )
+from src.data.features import sample, split_off
 from src.tokenization import FullTokenizer
 from tests.helpers.feature_rows import split_rows
 

@@ -10,8 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from model_utils.errors import DataError
-from src.create_squad_data import SquadAnswer, SquadQuestion, SquadSplit, SquadWindows, best_windows, read_squad
+from src.create_squad_data import SquadAnswer, SquadQuestion, SquadSplit, SquadWindows, read_squad
 from src.data.feature_cache import cached_features
+from src.data.features import best_windows
 from src.tokenization import FullTokenizer
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

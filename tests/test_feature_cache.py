@@ -15,7 +15,7 @@ from src.data.batches import FeatureDataset, Loading
 from src.data.feature_cache import Features, cached_features
 from src.data.feature_files import Column, Ragged
 from src.data.record_writer import RecordWriter, pack_rows
-from src.tasks.task_data import TaskData
+from src.finetuning.task_data import TaskData
 from src.tokenization import FullTokenizer
 
 

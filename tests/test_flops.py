@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from src.albert_config import PRESETS
-from src.training import flops
-from src.training.flops import Utilisation, forward_flops, matmul_flops_per_second
+from src.training import utilisation as device_share
+from src.training.flops import forward_flops
+from src.training.utilisation import Utilisation, matmul_flops_per_second
 
 BASE = PRESETS["albert_base"]
 
@@ -47,17 +48,17 @@ def test_packed_texts_count_without_padding_and_first_tokens_alone_where_no_othe
 
 def test_the_speed_of_products_is_their_operations_by_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count(step=0.5)
-    monkeypatch.setattr(flops, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr(device_share, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     utilisation = Utilisation(BASE)
     utilisation.measure_device()
-    size = 2 * flops.BLOCK  # half a second is long enough
+    size = 2 * device_share.BLOCK  # half a second is long enough
     assert utilisation.peak == matmul_flops_per_second(BASE) == 2 * size**3 / 0.5
     assert utilisation.mfu(size**3) == 0.25
 
 
 def test_a_device_that_was_busy_when_it_was_measured_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
     speeds = iter([1e9, 5e9, 3e9])
-    monkeypatch.setattr(flops, "matmul_flops_per_second", lambda _: next(speeds))
+    monkeypatch.setattr(device_share, "matmul_flops_per_second", lambda _: next(speeds))
     utilisation = Utilisation(BASE)
     utilisation.measure_device()
     assert utilisation.mfu(0.8e9) == 0.8

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from src.data.length_buckets import MOST, choose_boundaries, graded_widths, paying_boundaries
+from src.finetuning.task_data import TaskData
 from src.nn.layer_form import made_for
-from src.tasks.task_data import TaskData
 
 
 def padded(lengths: np.ndarray, boundaries: tuple[int, ...]) -> int:

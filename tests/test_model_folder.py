@@ -166,9 +166,9 @@ def test_a_folder_without_weights_is_no_lack_of_a_vocabulary(tmp_path: Path) -> 
         load_tokenizer(tmp_path)
 
 
-def test_companions_come_without_weights(classifier: Path, tmp_path: Path) -> None:
+def test_artifacts_come_without_weights(classifier: Path, tmp_path: Path) -> None:
     model = ModelFolder.load(classifier)
-    ModelFolder(ARCHITECTURE, model.tokenizer, model.task_info).save_companions(tmp_path)
+    ModelFolder(ARCHITECTURE, model.tokenizer, model.task_info).save_artifacts(tmp_path)
     names = {path.name for path in classifier.iterdir()} - {"albert-1.ckpt"}
     assert {path.name for path in tmp_path.iterdir()} == names
     assert all((tmp_path / name).read_bytes() == (classifier / name).read_bytes() for name in names)

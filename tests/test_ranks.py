@@ -210,7 +210,7 @@ sys.path.insert(0, {str(ROOT)!r})
 import run_classifier
 from model_utils.config import run_main
 from src.tasks.classification_examples import ClassifierConfig
-from src.tasks import task_data
+from src.finetuning import task_data
 
 cached_features, makers = task_data.cached_features, Path(sys.argv.pop(1))
 

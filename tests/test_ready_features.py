@@ -12,9 +12,9 @@ import pytest
 import run_classifier
 from model_utils.errors import ConfigError, DataError
 from src.data.ready_features import read_tfrecord
+from src.finetuning.finetune import find_tokenizer
 from src.tasks.classification import ClassifierTask
 from src.tasks.classification_examples import CustomExamples
-from src.tasks.finetuning import find_tokenizer
 from tests.helpers.classifier_run import (
     config_of,
     read,

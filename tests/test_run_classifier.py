@@ -20,11 +20,12 @@ from model_utils.schema import load_config
 from src.assessment_method import assess
 from src.checkpoints.checkpoint_files import find_checkpoint, list_checkpoints
 from src.data.ready_features import ReadySplit
+from src.finetuning import finetune as finetuning
+from src.finetuning.finetune import Finetuning, find_tokenizer
 from src.model_folder import ModelFolder, read_task_info
-from src.tasks import finetuning, parse_task_info
+from src.tasks import parse_task_info
 from src.tasks.classification import ClassifierTask
 from src.tasks.classification_examples import ClassifierConfig, CustomExamples
-from src.tasks.finetuning import Finetuning, find_tokenizer
 from src.tasks.spec import PreparedSplit
 from src.tasks.task_info import DevSplit
 from src.training.network_outputs import OutputTable

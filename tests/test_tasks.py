@@ -7,8 +7,8 @@ import pytest
 
 from model_utils.errors import DataError
 from src.albert_config import PRESETS, AlbertConfig
+from src.finetuning.finetune import Report
 from src.tasks import FINE_TUNED, TASKS, parse_task_info, tasks_of_head
-from src.tasks.finetuning import Report
 from src.tasks.spec import EvaluationResult
 from src.tasks.task_info import TaskInfo
 from tests.helpers.scripted_predictor import SCRIPTS

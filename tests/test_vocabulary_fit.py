@@ -8,10 +8,10 @@ import pytest
 from src import create_pretraining_data
 from src.create_pretraining_data import CreateDataConfig
 from src.data.feature_files import open_records
+from src.finetuning.task_data import TaskData
 from src.pretraining_data.vocabulary_fit import LetterTable, VocabularyFit, case_warning
 from src.tasks.multiple_choice import MULTIPLE_CHOICE
 from src.tasks.race_data import RaceQuestion, RaceSplit
-from src.tasks.task_data import TaskData
 from src.tokenization import FullTokenizer
 from tests.helpers.small_text import make_records, train_model, write_text
 

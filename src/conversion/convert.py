@@ -5,10 +5,12 @@ from pathlib import Path
 
 from model_utils.config import check_not_home
 from model_utils.errors import CheckpointError, ConfigError
+from model_utils.schema import Config, option
 from src.albert_config import AlbertConfig
 from src.conversion.google_checkpoint import read_google
 from src.conversion.hugging_face_folder import read_hugging_face, write_hugging_face
 from src.conversion.own_folder import read_own, write_own
+from src.tasks import FINE_TUNED
 
 logger = logging.getLogger(__name__)
 READERS = {"tf": read_google, "hf": read_hugging_face, "mindspore": read_own}
@@ -65,3 +67,35 @@ def check_groups(config: AlbertConfig, source: str, target: str) -> None:
                 f"{layers} layers in {groups} groups: layer {layer} is in group {theirs} for {source} and in {ours} "
                 f"for {target}; such a division cannot be converted"
             )
+
+
+class ConvertConfig(Config):
+    """Convert weights: python -m model_utils.convert_ckpt."""
+
+    source: str = option(
+        "",
+        "format of the input: google's TensorFlow checkpoint, a Hugging Face folder, or this project's",
+        choices=("", *READERS),
+        required=True,
+    )
+    target: str = option("", "format of the output", choices=("", *WRITERS), required=True)
+    input: str = option("", "folder of the model, or a checkpoint in it (tf: its prefix)", required=True)
+    output: str = option("", "folder that is made, new or empty", required=True)
+    task: str = option("", "what a fine-tuned head is for, where the input does not say", choices=("", *FINE_TUNED))
+    do_lower_case: bool = option(
+        True,
+        "tf: use its vocabulary for lower-cased text, as all published ones are",
+        needs=("source", "tf"),
+    )
+    labels: tuple[str, ...] = option((), "names of a classifier's outputs in order, where the input gives none")
+
+    def validate(self) -> None:
+        if self.source and self.source == self.target:
+            raise ConfigError(f"source and target are both {self.source}: there is nothing to convert")
+
+
+def main(config: ConvertConfig) -> None:
+    """Read the input, check it, write the output."""
+    of_source = {"do_lower_case": config.do_lower_case} if config.source == "tf" else {}
+    places = config.source, Path(config.input), config.target, Path(config.output)
+    convert(*places, config.task, config.labels, **of_source)

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 
 from model_utils.errors import DataError
-from src.create_finetune_data import labelled_features
 from src.data.batches import iterate
 from src.data.feature_cache import Features
 from src.data.feature_files import Column, Ragged, sha256_of
+from src.data.features import labelled_features
 from src.data.packing import TEXT_COLUMNS
-from src.data.tfrecords import check_tfrecord
-from src.pretraining_data.tfrecord_batches import tfrecord_reader
+from src.data.tfrecords import check_tfrecord, tfrecord_reader
 
 _RECORDS_AT_ONCE = 4096
 

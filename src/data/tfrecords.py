@@ -6,9 +6,11 @@ does not look at the checksums.
 
 import os
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 import google_crc32c
+import mindspore.dataset as ds
 
 from model_utils.errors import DataError
 from src.utils import opened
@@ -36,6 +38,14 @@ def check_tfrecord(path: Path) -> int:
     if not count:
         raise DataError(f"{path} holds no records")
     return count
+
+
+def tfrecord_reader(
+    files: Sequence[Path], schema: Path | None, names: list[str], shuffle: ds.Shuffle | bool = False
+) -> ds.Dataset:
+    """Return the rows of TFRecords with these columns, as a schema.json or the files themselves describe them."""
+    paths = [str(file) for file in files]
+    return ds.TFRecordDataset(paths, str(schema) if schema else None, names, shuffle=shuffle, num_parallel_workers=1)
 
 
 def find_tfrecords(location: Path) -> list[Path]:

@@ -1,6 +1,6 @@
 """google's TFRecords -> batches of numpy arrays, the same as from feature files (src/data/batches.py)."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +10,10 @@ import numpy as np
 from model_utils.errors import DataError
 from src.data.batches import Batch, Loading, complete_batch, iterate
 from src.data.feature_files import sha256_of
+from src.data.tfrecords import tfrecord_reader
 from src.pretraining_data.examples import PRETRAIN_WEIGHTS, TASK, columns
 
 SHUFFLE_BUFFER = 20_000  # rows; TFRecords cannot be read in any order
-
-
-def tfrecord_reader(
-    files: Sequence[Path], schema: Path | None, names: list[str], shuffle: ds.Shuffle | bool = False
-) -> ds.Dataset:
-    """Rows of TFRecords with these columns, as a schema.json or the files themselves describe them."""
-    paths = [str(file) for file in files]
-    return ds.TFRecordDataset(paths, str(schema) if schema else None, names, shuffle=shuffle, num_parallel_workers=1)
 
 
 class TFRecordDataset:

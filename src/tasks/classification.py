@@ -15,16 +15,10 @@ from model_utils.errors import ConfigError, DataError
 from src.albert_config import WIDTH, AlbertConfig
 from src.albert_for_finetune import AlbertForRegression, AlbertForSequenceClassification
 from src.assessment_method import METHODS, assess
-from src.create_finetune_data import (
-    ClassificationSplit,
-    encode_pairs,
-    find_labels,
-    report_labels,
-    sample,
-    token_columns,
-)
+from src.create_finetune_data import ClassificationSplit, encode_pairs, find_labels, report_labels
 from src.data.feature_cache import TRAIN, Features, Split
 from src.data.feature_files import RecordSet, facts_of, read_facts
+from src.data.features import sample, token_columns
 from src.data.ready_features import ReadySplit
 from src.finetune_eval_model import SequenceClassificationScores
 from src.tasks.answerer import Answer, Answerer, Outputs, Probability, Record, likeliest_name

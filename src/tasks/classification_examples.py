@@ -7,8 +7,9 @@ from model_utils.errors import ConfigError, DataError
 from model_utils.schema import ANY, SAME_PLACE, option
 from src.albert_config import WIDTH
 from src.assessment_method import METHODS
-from src.create_finetune_data import Example, TextColumns, find_splits, read_examples, read_polarity_files, split_off
+from src.create_finetune_data import Example, TextColumns, find_splits, read_examples, read_polarity_files
 from src.data.feature_cache import TRAIN
+from src.data.features import split_off
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.glue import GLUE_TASKS, read_glue
 from src.tasks.task_info import NO_DEV_SPLIT, TaskInfo, choose_dev_split

@@ -8,9 +8,9 @@ from pydantic import BaseModel, Field
 from scipy.special import softmax
 
 from model_utils.errors import DataError
-from src.create_finetune_data import token_columns
 from src.data.feature_cache import Features
 from src.data.feature_files import Column, Ragged
+from src.data.features import token_columns
 from src.data.length_buckets import power_of_two
 from src.finetune_eval_model import EncoderOutputs, FillMaskScores
 from src.tasks.answerer import Answer, Answerer, Outputs, Probability, Record

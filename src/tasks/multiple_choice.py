@@ -15,8 +15,8 @@ from model_utils.schema import option
 from src.albert_config import LENGTH, AlbertConfig
 from src.albert_for_finetune import AlbertForMultipleChoice
 from src.assessment_method import assess
-from src.create_finetune_data import sample, token_columns
 from src.data.feature_cache import Features, Split
+from src.data.features import sample, token_columns
 from src.finetune_eval_model import MultipleChoiceScores
 from src.tasks.answerer import Answer, Answerer, Outputs, Probability, Record, likeliest_name, text_of
 from src.tasks.finetune_config import FinetuneConfig, finetuning_optimizers

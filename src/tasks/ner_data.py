@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from model_utils.errors import DataError, first_few, shorten
-from src.create_finetune_data import text_facts, token_columns
-from src.create_squad_data import best_windows
 from src.data.feature_cache import Features
 from src.data.feature_files import Column, Ragged
+from src.data.features import best_windows, text_facts, token_columns
 from src.tasks.entities import OUTSIDE, is_tag
 from src.text.text_tables import SUFFIXES, read_table
 from src.tokenization import FullTokenizer

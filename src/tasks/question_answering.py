@@ -13,9 +13,9 @@ from model_utils.errors import ConfigError
 from model_utils.schema import ANY, SAME_PLACE, option
 from src.albert_config import LENGTH, AlbertConfig
 from src.albert_for_finetune import AlbertForQuestionAnswering, AlbertForSpanSearch
-from src.create_finetune_data import sample
 from src.create_squad_data import SquadQuestion, SquadSplit, SquadWindows, read_squad
 from src.data.feature_cache import TRAIN, Features
+from src.data.features import sample
 from src.finetune_eval_model import QuestionAnsweringScores, SpanSearchScores
 from src.squad_get_predictions import Prediction, ScoredSpan, beam_predictions, independent_predictions
 from src.squad_postprocess import (

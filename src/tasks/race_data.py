@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from model_utils.errors import DataError, shorten
-from src.create_finetune_data import labelled_features, text_facts, token_columns
 from src.data.feature_cache import Features
 from src.data.feature_files import Ragged
+from src.data.features import labelled_features, text_facts, token_columns
 from src.data.packing import TEXT_COLUMNS
 from src.tokenization import FullTokenizer
 from src.utils import read_json_text

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from model_utils.errors import DataError
 from model_utils.json_files import Schema, Sha256
 from src.albert_config import LENGTH, AlbertConfig
-from src.create_finetune_data import hash_texts
+from src.data.features import hash_texts
 
 logger = logging.getLogger(__name__)
 

@@ -15,8 +15,9 @@ from model_utils.errors import ConfigError, DataError
 from model_utils.files import write_text
 from model_utils.schema import ANY, SAME_PLACE, option
 from src.albert_for_finetune import AlbertForTokenClassification
-from src.create_finetune_data import find_splits, sample, split_off
+from src.create_finetune_data import find_splits
 from src.data.feature_cache import TRAIN, Features
+from src.data.features import sample, split_off
 from src.finetune_eval_model import TokenClassificationScores
 from src.tasks.answerer import Answer, Answerer, Offset, Outputs, Probability, Record, text_of
 from src.tasks.entities import OUTSIDE, all_tags, entity_scores, find_entities, is_tag

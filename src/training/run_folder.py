@@ -12,7 +12,7 @@ import fcntl
 import os
 import shutil
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from model_utils.config import check_output_folder
 from model_utils.errors import CheckpointError, ConfigError, UserError
@@ -20,11 +20,17 @@ from model_utils.facts import first_difference
 from model_utils.files import write_json
 from model_utils.schema import Config, load_config, write_config
 from src.checkpoints.checkpoint_files import list_checkpoints
-from src.model_folder import ModelFolder
 from src.training.run_log import LOG_FILE
 
 CONFIG_FILE = "config.yaml"
 RESULTS_FILE = "train_results.json"
+
+
+class Artifacts(Protocol):
+    """Files beside a run's checkpoints: architecture, tokenizer, task description."""
+
+    def save_artifacts(self, folder: Path) -> None:
+        """Write them into a folder."""
 
 
 class RunFolder:
@@ -35,7 +41,7 @@ class RunFolder:
         writer: whether this process writes (rank 0); the others neither lock nor write.
 
     Attributes:
-        companions: what is written beside the checkpoints when work starts; whoever builds the training sets it.
+        artifacts: what is written beside the checkpoints when work starts; whoever builds the training sets it.
         begun: a run of this configuration has worked here before.
         finished: it is complete.
 
@@ -50,7 +56,7 @@ class RunFolder:
         self.config = config
         self.writer = writer
         self._lock: int | None = None
-        self.companions: ModelFolder | None = None
+        self.artifacts: Artifacts | None = None
         self.begun = self.finished = False
 
     def __enter__(self) -> Self:
@@ -104,9 +110,9 @@ class RunFolder:
                 f"the disk of {self.path} has {free / 1e6:,.0f} MB free, the checkpoints of this run need "
                 f"{needed_bytes / 1e6:,.0f} MB: make room, or keep fewer (save_checkpoint_num)"
             )
-        if self.companions:
-            self.companions.save_companions(self.path)
-        write_config(self.config.from_anywhere(), self.path / CONFIG_FILE)  # last: where it is, the companions are
+        if self.artifacts:
+            self.artifacts.save_artifacts(self.path)
+        write_config(self.config.from_anywhere(), self.path / CONFIG_FILE)  # last: where it is, the artifacts are
 
     def finish(self, results: dict[str, Any]) -> None:
         """Write train_results.json: the run is complete."""

@@ -26,7 +26,6 @@ from src.data.read_ahead import read_ahead
 from src.nn.layer_form import on_cpu
 from src.training.checkpoint import prune_checkpoints, restore
 from src.training.evaluation import BestTracker, Evaluation
-from src.training.flops import Utilisation
 from src.training.learning_check import LearningCheck
 from src.training.meters import Speed, Stopwatch, Window
 from src.training.pending_updates import PendingUpdates, ReadUpdate, Update, read_values
@@ -38,6 +37,7 @@ from src.training.run_log import EVAL_PREFIX, Baselines, RunLog
 from src.training.run_plan import RunFacts, RunPlan, what_did_not_happen
 from src.training.stop_signals import StopSignals
 from src.training.train_step import TrainStep
+from src.training.utilisation import Utilisation
 
 logger = logging.getLogger(__name__)
 # What checkpoints did not say before it was needed; 0.1.0 knew nothing of them.

@@ -63,5 +63,5 @@ def make_folder(folder: Path, task: str, architecture: AlbertConfig = ARCHITECTU
     initialise_weights(scores, architecture.initializer_range, seed=0)
     save_checkpoint(scores, folder, 1, {TRAINED_AS: architecture.facts()})
     tokenizer = build_tokenizer(str(write_vocabulary(folder)), "", True)
-    ModelFolder(architecture, tokenizer, task_info if task in FINE_TUNED else None).save_companions(folder)
+    ModelFolder(architecture, tokenizer, task_info if task in FINE_TUNED else None).save_artifacts(folder)
     return folder

@@ -29,16 +29,15 @@ from src.checkpoints.checkpoint_files import (
 )
 from src.data.feature_cache import TRAIN
 from src.finetune_eval_model import AnsweringNetwork, PackedNetwork
+from src.finetuning.task_data import TaskData
 from src.model_folder import TASK_FILE, ModelFolder, calibrate, load_tokenizer, read_task_info
 from src.tasks import TASKS
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.spec import EvaluationResult, Task
-from src.tasks.task_data import TaskData
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer, build_tokenizer
 from src.training.dry_run import dry_run
 from src.training.evaluation import Evaluation, Selection
-from src.training.flops import Utilisation
 from src.training.network_outputs import are_finite, predict_rows
 from src.training.phases import Phase, Phases
 from src.training.ranks import ranks_of
@@ -47,6 +46,7 @@ from src.training.run_log import EVAL_PREFIX
 from src.training.run_plan import RunFacts, plan_precision, plan_run
 from src.training.train_step import TrainStep, build_step
 from src.training.trainer import Trainer
+from src.training.utilisation import Utilisation
 
 logger = logging.getLogger(__name__)
 EVAL_FILE = "eval_results.json"
@@ -287,7 +287,7 @@ class Finetuning:
             self.step.network.draw_weights(config.seed)
             self.step.restart(config.seed)
         step, network = self.step, self.step.network
-        folder.companions = ModelFolder(self.architecture, self.tokenizer, task.task_info)
+        folder.artifacts = ModelFolder(self.architecture, self.tokenizer, task.task_info)
         eval_steps = config.eval_steps or max(1, batches // config.accumulation_steps)
         return Trainer(
             step,

@@ -1,0 +1,97 @@
+"""What features of all tasks share: columns, labels, the manifest entries that identify texts, samples of examples."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from model_utils.errors import DataError
+from src.data.feature_cache import Features
+from src.data.feature_files import Column, Ragged
+from src.data.packing import TEXT_COLUMNS
+from src.tokenization import FullTokenizer
+
+Item = TypeVar("Item")
+
+
+def sample(items: Sequence[Item], most: int, seed: int) -> list[Item]:
+    """Return at most `most` items, chosen by the seed, in their order; all of them where `most` is 0.
+
+    A smaller number gives a subset of what a larger one gives.
+    """
+    if not 0 < most < len(items):
+        return list(items)
+    return [items[index] for index in sorted(np.random.default_rng(seed).permutation(len(items))[:most])]
+
+
+def split_off(items: Sequence[Item], ratio: float, seed: int) -> tuple[list[Item], list[Item]]:
+    """Split items into (the rest, a share `ratio` of them chosen by the seed), both in their order.
+
+    Raises:
+        DataError: one of the two would be empty.
+    """
+    count = round(ratio * len(items))
+    if not 0 < count < len(items):
+        raise DataError(f"{len(items)} examples cannot be split into two parts with {ratio:g} of them in the second")
+    chosen = set(np.random.default_rng(seed).permutation(len(items))[:count].tolist())
+    rest = [item for index, item in enumerate(items) if index not in chosen]
+    return rest, [items[index] for index in sorted(chosen)]
+
+
+def token_columns(tokenizer: FullTokenizer, width: int) -> dict[str, Column]:
+    """Return the columns of rows of texts: input_ids, input_mask and segment_ids."""
+    padding = {"input_ids": tokenizer.pad_id}
+    return {name: Column("int32", width, padding.get(name, 0), True) for name in TEXT_COLUMNS}
+
+
+def labelled_features(
+    columns: dict[str, Column], values: dict[str, Ragged], targets: np.ndarray, **arrays: np.ndarray
+) -> Features:
+    """Return features with a column label_ids and an array `labels`, both of (rows,) targets, int32 or float32."""
+    ragged = Ragged(targets, np.ones(len(targets), np.int64))
+    column = {"label_ids": Column(targets.dtype.name, 0)}
+    return Features(columns | column, values | {"label_ids": ragged}, {"labels": targets, **arrays})
+
+
+def hash_texts(texts: Iterable[Any]) -> str:
+    """Return the sha256 of texts, which are JSON values, in their order."""
+    digest = hashlib.sha256()
+    for text in texts:
+        digest.update(json.dumps(text).encode())
+    return digest.hexdigest()
+
+
+def text_facts(
+    source: Iterable[str], texts: Iterable[Any], tokenizer: FullTokenizer, **settings: Any
+) -> dict[str, Any]:
+    """Facts (src/data/feature_cache.py) of features that are made from texts.
+
+    Args:
+        source: names of the files, for the reader. texts: all that is made use of, as JSON values.
+    """
+    return {
+        "source": sorted(source),
+        "texts_sha256": hash_texts(texts),
+        "vocab_sha256": tokenizer.sha256,
+        "vocab_size": tokenizer.vocab_size,
+        "do_lower_case": tokenizer.do_lower_case,
+        **settings,
+    }
+
+
+def best_windows(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """For every token of a context, the number of the window with the most context, of equal ones the first.
+
+    starts, counts: (windows,) first token, ascending, and number of tokens of each; together they show all tokens.
+    """
+    best = np.zeros(starts[-1] + counts[-1], np.int64)
+    most = np.full(len(best), -np.inf)
+    for number, (start, count) in enumerate(zip(starts.tolist(), counts.tolist(), strict=True)):
+        place = np.arange(count)
+        context = np.minimum(place, place[::-1]) + 0.01 * count
+        seen = slice(start, start + count)
+        better = context > most[seen]
+        most[seen][better], best[seen][better] = context[better], number
+    return best

@@ -1,0 +1,1 @@
+"""Fine-tuning, whatever the task: train, choose the best checkpoint, evaluate, predict."""

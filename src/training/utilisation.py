@@ -1,0 +1,74 @@
+"""Model-FLOPs utilisation: the operations that training needs, against what the device's matrix products reach."""
+
+import time
+from statistics import median
+
+import numpy as np
+from mindspore import Tensor, ops
+
+from src.albert_config import AlbertConfig
+from src.nn.layers import compute_dtype, dense_product, operand_dtype
+from src.training.flops import forward_flops
+
+LONG_ENOUGH = 0.01  # s that a product must take, so that starting it does not matter
+BLOCK, LARGEST = 128, 16384  # rows
+REPEATS = 5
+
+
+class Utilisation:
+    """Model-FLOPs utilisation of the training of one architecture, texts_per_row sequences side by side in a row.
+
+    reads_tokens: as ScoresNetwork has it.
+    """
+
+    def __init__(self, config: AlbertConfig, texts_per_row: int = 1, reads_tokens: bool = True) -> None:
+        self.config, self.texts_per_row, self.reads_tokens = config, texts_per_row, reads_tokens
+        self.peak = 0.0
+
+    def measure_device(self) -> None:
+        """Find out what mfu is a share of, in about half a second: the most that was measured so far."""
+        self.peak = max(self.peak, matmul_flops_per_second(self.config))
+
+    def flops(self, batch: dict[str, np.ndarray]) -> float:
+        """Operations of a micro-batch: input_mask (B, L), and masked_lm_positions (B, P) where tokens are predicted.
+
+        Padding counts, but for texts that are packed (src/data/packing.py).
+        """
+        if "begins" in batch:
+            lengths, texts = np.unique(np.diff(batch["begins"]), return_counts=True)
+            sizes = zip(texts.tolist(), lengths.tolist(), strict=True)
+            return 3 * sum(forward_flops(self.config, *size, reads_tokens=self.reads_tokens) for size in sizes)
+        rows, width = batch["input_mask"].shape
+        size = rows * self.texts_per_row, width // self.texts_per_row
+        predictions = batch["masked_lm_positions"].shape[1] if "masked_lm_positions" in batch else 0
+        return 3 * forward_flops(self.config, *size, predictions, reads_tokens=self.reads_tokens)
+
+    def mfu(self, flops_per_second: float) -> float:
+        """Share of the device's speed that training reaches.
+
+        A device that seems slower than the training was busy when it was measured, and is measured again.
+        """
+        if flops_per_second > self.peak:
+            self.measure_device()
+        return flops_per_second / self.peak
+
+
+def matmul_flops_per_second(config: AlbertConfig) -> float:
+    """Operations a second of large square matrix products in the compute type, the median of several."""
+    compute_type = compute_dtype(config)
+    product = dense_product(compute_type)
+
+    def product_seconds(matrix: Tensor) -> float:
+        start = time.perf_counter()
+        product(matrix, matrix)[:1, :1].asnumpy()
+        return time.perf_counter() - start
+
+    block = Tensor(np.random.default_rng(0).standard_normal((BLOCK, BLOCK), np.float32))
+    block = ops.cast(block, operand_dtype(compute_type))
+    size, seconds = BLOCK, 0.0
+    while seconds < LONG_ENOUGH and size < LARGEST:
+        size *= 2
+        matrix = ops.tile(block, (size // BLOCK, size // BLOCK))
+        product_seconds(matrix)  # the first one is not the usual one
+        seconds = product_seconds(matrix)
+    return 2 * size**3 / median(product_seconds(matrix) for _ in range(REPEATS))
