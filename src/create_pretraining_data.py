@@ -52,10 +52,6 @@ PROCESSES_PER_CORE = 4
 UNIT_CHARACTERS = 200_000  # about 400 examples of 128 English tokens, times dupe_factor
 PASSES = 100  # over the text; a unit of it waits in memory with all of them
 STATIC_PASSES = 5  # as the TFRecords were made that google's code is compared with; its own default is 40
-UNTIL_KNOWN = {  # what facts did not say before it was needed
-    "settings.masking": "static",
-    "settings.segment_packing": "cut",
-}
 MOST_LEFT_OUT = 0.25  # share of a text's documents; of Wikipedia's and books' 0.16
 LEAST_USES = 0.5  # of a token in a pass over the text
 PACKINGS = {"cut": sample_pairs, "google": pack_sentences}
@@ -350,7 +346,7 @@ def main(config: CreateDataConfig) -> None:
     settings = instance_settings(config)
     warn_of_few_masks(settings)
     facts = gather_facts(config, settings, tokenizer, files)
-    if is_complete(path, facts, UNTIL_KNOWN):
+    if is_complete(path, facts):
         rows = open_records(path, TASK).num_rows
         logger.info(f"{path} is complete, {rows:,} examples of this text with these settings: nothing to do")
         return

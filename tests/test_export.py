@@ -447,7 +447,7 @@ def test_weights_that_do_not_fit_what_lies_beside_them(tmp_path: Path) -> None:
         ModelFolder.load(folder).predictor()
     task_info = read_task_info(folder).fitted(ARCHITECTURE)
     scores = TASKS[task_info.task].scores(ARCHITECTURE, task_info)
-    save_checkpoint(scores, folder, 1, {})  # without its architecture, as version 0.1.0 did
+    save_checkpoint(scores, folder, 1, {})
     with pytest.raises(CheckpointError, match="made for another architecture"):
         ModelFolder.load(folder).predictor()
     with_config(vocab_size=70)

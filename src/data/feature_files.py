@@ -125,16 +125,17 @@ def open_records(
     return RecordSet(path.parent, name, files, facts, np.load(path.with_name(f"{name}.lengths.npy")))
 
 
-def is_complete(path: Path, facts: Mapping[str, Any], until_known: Mapping[str, Any] | None = None) -> bool:
-    """Whether the set DIR/NAME.mindrecord is there already; a DataError names the first fact that differs.
+def is_complete(path: Path, facts: Mapping[str, Any]) -> bool:
+    """Return whether the set DIR/NAME.mindrecord is there already.
 
-    Args:
-        until_known: flat facts of sets that do not say them.
+    Raises:
+        DataError: a set of that name was made with other facts; names the first that differs.
     """
     there = facts_of(path)
     if not there.exists():
         return False
-    found, wanted = {**(until_known or {}), **flatten(read_facts(there))}, flatten(json.loads(json.dumps(facts)))
+    found = flatten(read_facts(there))
+    wanted = flatten(json.loads(json.dumps(facts)))
     # Of each fact all counts that the set says: a file that is no longer among the source's is a difference, too.
     if difference := first_difference(wanted, {key: found[key] for key in found if key.partition(".")[0] in facts}):
         key, asked, made = difference

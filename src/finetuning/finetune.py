@@ -308,7 +308,7 @@ class Finetuning:
 
     def facts(self) -> RunFacts:
         """What a run must match that goes on, or is evaluated without being trained again."""
-        return RunFacts(self.data.identity(), self.precision, self.architecture.facts(), self.data.earlier_identity())
+        return RunFacts(self.data.identity(), self.precision, self.architecture.facts())
 
     def check_finished(self, path: Path) -> None:
         """Raise CheckpointError where a finished run was trained on other data, whose figures these would not be."""

@@ -186,7 +186,3 @@ class TaskData:
                 f"{config.max_eval_samples}, and seed {config.seed} chooses them; in a training with several seeds the "
                 "first one does"
             )
-
-    def earlier_identity(self) -> dict[str, Any]:
-        """The same as version 0.1.0 kept it."""
-        return {key: self.prepared(TRAIN).records.facts[key] for key in ("task", "rows", "files")}

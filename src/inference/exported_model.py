@@ -24,7 +24,6 @@ from src.tokenization import build_tokenizer
 FORMAT_VERSION = 1
 MINDIR_SUFFIX = ".mindir"
 KEY_BYTES = (16, 24, 32)
-NEWER_KEYS = {"words_are_characters"}  # of a description, which one from before leaves out
 ENCRYPTION = "AES-GCM"
 
 
@@ -129,7 +128,7 @@ def read_description(file: Path) -> tuple[DescriptionSchema, TaskInfo]:
         return validated(content, DescriptionSchema, str(path)), parse_task_info(content, str(path), TASKS)
 
     described, task_info = read_validated(path, parse)
-    if missing := task_info.settings() - task_info.model_fields_set - NEWER_KEYS:
+    if missing := task_info.settings() - task_info.model_fields_set:
         raise DataError(f"{path}: {min(missing)} is missing")
     if not file.is_file():
         raise DataError(f"{file} is missing")

@@ -85,13 +85,11 @@ class RunFacts:
     identity: facts of the data; a run is not resumed on other data.
     precision: a resumed run changes it only where the configuration says so.
     architecture: AlbertConfig.facts() of the network.
-    earlier_identity: identity as version 0.1.0 kept it, where that was otherwise.
     """
 
     identity: Mapping[str, Any]
     precision: Precision
     architecture: Mapping[str, Any]
-    earlier_identity: Mapping[str, Any] | None = None
 
     def to_save(self) -> dict[str, Any]:
         """What a checkpoint keeps of them."""
@@ -103,10 +101,7 @@ class RunFacts:
 
     def check(self, saved: Mapping[str, Any], path: Path) -> None:
         """Raise CheckpointError where `saved`, of the checkpoint `path`, is of other data or another model."""
-        identity, earlier = self.identity, self.earlier_identity
-        if earlier and earlier.keys() == saved["identity"].keys():
-            identity = earlier
-        for key, value in identity.items():
+        for key, value in self.identity.items():
             if (trained := saved["identity"].get(key)) != value:
                 raise CheckpointError(
                     f"{path} was trained on other data: {key} was {trained!r} and is now {value!r}; choose another "

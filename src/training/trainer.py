@@ -15,7 +15,6 @@ from typing import Any, NoReturn
 from model_utils.errors import CheckpointError, UserError
 from model_utils.facts import flatten
 from src.checkpoints.checkpoint_files import (
-    ARCHITECTURE,
     list_checkpoints,
     newest_checkpoint,
     save_checkpoint,
@@ -40,8 +39,6 @@ from src.training.train_step import TrainStep
 from src.training.utilisation import Utilisation
 
 logger = logging.getLogger(__name__)
-# What checkpoints did not say before it was needed; 0.1.0 knew nothing of them.
-UNTIL_KNOWN = {"evaluating": False, "precision": {}, ARCHITECTURE: {}, "seconds": 0.0, "phase_starts": [0]}
 AHEAD = 4  # updates whose micro-batches are made while a GPU or Ascend computes; a CPU has no cores to spare
 EARLY_STEPS = (1, 2, 5, 10)  # logged as well where log_steps is larger, so that the first lines come soon
 
@@ -145,15 +142,15 @@ class Trainer:
                 self.initialise()
             self.progress.start()
             return
-        state = UNTIL_KNOWN | contents.loop_state
+        state = contents.loop_state
         if missing := sorted(self.state().keys() - state):
             raise CheckpointError(
                 f"{contents.path} holds weights but no whole state of a run: {', '.join(missing)} are missing; move it "
                 "out of this folder"
             )
         self.facts.check(state, contents.path)
-        before = state["precision"] or self.facts.precision.facts()
-        changes = self.facts.precision.changes_since(before, contents.path, named=bool(self.config.compute_type))
+        named = bool(self.config.compute_type)
+        changes = self.facts.precision.changes_since(state["precision"], contents.path, named)
         restore(self.step, contents)
         if "loss_scale_mode" in changes:
             self.step.restart_scaling()

@@ -113,13 +113,11 @@ def one_phase(data: Rows | None = None) -> Phases:
     return Phases([Phase(data or Rows(), accumulation_steps=2)])
 
 
-FACTS = ("identity", "precision", "architecture", "earlier_identity")
+FACTS = ("identity", "precision", "architecture")
 
 
-def make_facts(
-    identity: Any = None, precision: Precision = FLOAT32, architecture: Any = None, earlier_identity: Any = None
-) -> RunFacts:
-    return RunFacts(identity or {"rows": 20}, precision, architecture or {}, earlier_identity)
+def make_facts(identity: Any = None, precision: Precision = FLOAT32, architecture: Any = None) -> RunFacts:
+    return RunFacts(identity or {"rows": 20}, precision, architecture or {})
 
 
 def evaluation(evaluate: Callable[[Callable[[], object]], dict[str, float]], *when: Any) -> Evaluation:
