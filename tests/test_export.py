@@ -157,15 +157,6 @@ def test_the_description_says_what_the_file_needs(mindir: Path) -> None:
     assert described["architecture"]["hidden_size"] == 32
 
 
-def test_an_export_from_before_a_key_was_there_answers(tmp_path: Path) -> None:
-    file = exported(portable_model(make_folder(tmp_path / "run", "token_classification")), tmp_path / "model")
-    answers = load_exported(file).predict([{"text": "a 1b"}])
-    description = json.loads((tmp_path / "model.json").read_text())
-    del description["words_are_characters"], description["checksum"]
-    (tmp_path / "model.json").write_text(json.dumps(description))
-    assert_close(load_exported(file).predict([{"text": "a 1b"}]), answers)
-
-
 def test_a_file_that_computes_something_else_is_not_left_behind(
     portable: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
