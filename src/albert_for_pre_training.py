@@ -63,7 +63,11 @@ class PreTrainingScores(ScoresNetwork):
         return self.albert.rows_of(texts, further[0])
 
     def head(self, sequence: Tensor, pooled: Tensor, positions: Tensor, dropout_key: Tensor) -> tuple[Tensor, Tensor]:
-        """sequence (B, 1 + P, H): the first token and those at the positions."""
+        """Return mlm_logits (B, P, V) and sop_logits (B, 2).
+
+        Args:
+            sequence: (B, 1 + P, H), the first token and those at the positions.
+        """
         states = sequence[:, 1:].reshape((-1, sequence.shape[-1]))
         mlm_logits = self.mlm(states, self.albert.embeddings.word_embeddings)
         return mlm_logits.reshape((*positions.shape, -1)), self.sop(pooled)

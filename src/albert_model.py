@@ -59,7 +59,7 @@ def initialise_weights(network: nn.Cell, initializer_range: float, seed: int) ->
 
 
 def initial_pooler(architecture: AlbertConfig) -> dict[str, np.ndarray]:
-    """The pooler as a new model has it, always the same one: for sources without a pooler, which a checkpoint needs."""
+    """Return the pooler of a new model, always the same one, for sources of weights that have none."""
     with native_code.left_out():  # nothing computes with it
         pooler = Dense(architecture.hidden_size, architecture.hidden_size)
     initialise_weights(pooler, architecture.initializer_range, seed=0)
@@ -67,7 +67,7 @@ def initial_pooler(architecture: AlbertConfig) -> dict[str, np.ndarray]:
 
 
 def has_initial_pooler(architecture: AlbertConfig, weights: Mapping[str, np.ndarray]) -> bool:
-    """Whether the weights' pooler is that one, which nothing was learnt by."""
+    """Return whether the weights' pooler is the initial one, which has learnt nothing."""
     return all(np.array_equal(weights.get(name), value) for name, value in initial_pooler(architecture).items())
 
 
@@ -119,8 +119,8 @@ class Block(nn.Cell):
     Its weight matrices, `matrices`, come with each call, through _Boundary cells where all layers have the same ones.
     """
 
-    def close(self, x: Tensor, matrix: Tensor, residual: Tensor, dropout_key: Tensor) -> Tensor:
-        """What every block ends with, LayerNorm(residual + dropout(output(x))): x (N, *), residual (N, H) -> (N, H)."""
+    def residual_norm(self, x: Tensor, matrix: Tensor, residual: Tensor, dropout_key: Tensor) -> Tensor:
+        """Return LayerNorm(residual + dropout(output(x))): x (N, *), residual (N, H) -> (N, H)."""
         factors = self.dropout.factors(*residual.shape, dropout_key)
         return self.layer_norm.of_sum(self.output.product(x, matrix), self.output.bias, residual, factors)
 
@@ -140,7 +140,7 @@ class SelfAttention(Block):
         self.dropout = Dropout(config.hidden_dropout_prob, site + 1)
 
     def keep_prepacked(self) -> None:
-        """As AlbertModel has it."""
+        """Prepack the weights of this block; see AlbertModel.keep_prepacked."""
         self.attention.products.keep_prepacked(self.query.weight, self.key.weight, self.value.weight)
         self.output.matmul.keep_prepacked(self.output.weight)
 
@@ -156,12 +156,12 @@ class SelfAttention(Block):
         dropout_key: Tensor,
         rows_read: Tensor = None,
     ) -> Tensor:
-        """rows_read (R,) int32: the rows of the result that are computed, (R, H); None: all."""
+        """Return (N, H), or of the rows_read (R,) int32 alone (R, H)."""
         biases = self.query.bias, self.key.bias, self.value.bias
         context = self.attention(x, matrices[:-1], biases, score_mask, dropout_key)
         if rows_read is not None:
             context, x = ops.gather(context, rows_read, 0), ops.gather(x, rows_read, 0)
-        return self.close(context, matrices[-1], x, dropout_key)
+        return self.residual_norm(context, matrices[-1], x, dropout_key)
 
 
 class FeedForward(Block):
@@ -177,7 +177,7 @@ class FeedForward(Block):
         self.dropout = Dropout(config.hidden_dropout_prob, site)
 
     def keep_prepacked(self) -> None:
-        """As AlbertModel has it."""
+        """Prepack the weights of this block; see AlbertModel.keep_prepacked."""
         self.intermediate.matmul.keep_prepacked(self.intermediate.weight)
         self.output.matmul.keep_prepacked(self.output.weight)
 
@@ -186,7 +186,7 @@ class FeedForward(Block):
 
     def construct(self, x: Tensor, matrices: tuple[Tensor, ...], dropout_key: Tensor) -> Tensor:
         inner = self.activation(self.intermediate.product(x, matrices[0]), self.intermediate.bias)
-        return self.close(inner, matrices[1], x, dropout_key)
+        return self.residual_norm(inner, matrices[1], x, dropout_key)
 
 
 class _Boundary(nn.Cell):
@@ -211,7 +211,7 @@ class _Boundary(nn.Cell):
 
 
 def sharing_plan(config: AlbertConfig) -> list[tuple[int, int]]:
-    """Which parameters each layer uses: (attention set, feed-forward set).
+    """Return which parameters each layer uses: (attention set, feed-forward set).
 
     Layer i belongs to group i * groups // layers, as in google's code but for its rounding of a few uncommon sizes
     (GROUP_OF in src/conversion/convert.py). share_parameters says what a group shares:
@@ -261,7 +261,7 @@ class Encoder(nn.Cell):
         self.boundary = _Boundary()
 
     def matrices(self, attention: int, feed_forward: int) -> tuple[tuple[tuple[Tensor, ...], ...], ...]:
-        """Of a layer with these sets of parameters: those of each attention, and those of each feed-forward network."""
+        """Return the matrices of the attentions and of the feed-forward networks of a layer with these parameters."""
         of_attentions, of_feed_forwards = (), ()
         for inner in range(self.inner):
             of_attentions += (self.attentions[attention * self.inner + inner].matrices(),)
@@ -332,12 +332,12 @@ class AlbertModel(nn.Cell):
         return isinstance(self.encoder.attentions[0].attention, FusedAttention)
 
     def keep_prepacked(self) -> None:
-        """Prepack the weights that layers share now, not in every pass: they must not change any more. If `packs`."""
+        """Prepack shared weights once instead of in every pass, if `packs`; they must not change any more."""
         for block in (*self.encoder.attentions, *self.encoder.feed_forwards):
             block.keep_prepacked()
 
     def score_mask(self, texts: tuple[Tensor, ...]) -> Tensor:
-        """What attention adds to scores of padded texts, (B, 1, 1, L) float32; of packed ones begins."""
+        """Return what attention adds to scores, (B, 1, 1, L) float32; for packed texts their `begins`."""
         if len(texts) == len(PACKED_COLUMNS):
             _, _, begins, _, _ = texts
             return begins
@@ -346,7 +346,7 @@ class AlbertModel(nn.Cell):
         return ((1.0 - ops.cast(input_mask, ms.float32)) * MASKED_SCORE).reshape((batch, 1, 1, length))
 
     def first_states(self, texts: tuple[Tensor, ...], dropout_key: Tensor) -> Tensor:
-        """What the first layer reads, (N, H)."""
+        """Return the input of the first layer, (N, H)."""
         if len(texts) == len(PACKED_COLUMNS):
             packed_ids, packed_segments, _, positions, _ = texts
             states = self.embeddings(packed_ids, packed_segments, dropout_key, positions)
@@ -356,7 +356,7 @@ class AlbertModel(nn.Cell):
         return self.encoder.embedding_hidden_mapping(states)
 
     def rows_of(self, texts: tuple[Tensor, ...], positions: Tensor | None = None) -> Tensor:
-        """The rows of each text's first token and of those at its positions (B, P) int32: (B (1 + P),) int32."""
+        """Return the rows of each text's first token and of its positions (B, P) int32: (B (1 + P),) int32."""
         packed = len(texts) == len(PACKED_COLUMNS)
         if packed:
             first = texts[-1][:, :1]
@@ -369,18 +369,20 @@ class AlbertModel(nn.Cell):
         return ops.concat((first, others), 1).reshape((-1,))
 
     def outputs(self, states: Tensor, texts: tuple[Tensor, ...], all_rows: bool) -> tuple[Tensor, Tensor]:
-        """Of the last layer's states of all rows, or of the rows read."""
-        number = texts[-1].shape[0]  # of texts, in either form
+        """Return sequence and pooled output from the last layer's states of all rows, or of the rows read."""
+        text_count = texts[-1].shape[0]  # in either form
         if all_rows and len(texts) == len(PACKED_COLUMNS):
             _, _, _, _, places = texts
             states = ops.gather(states, places.reshape((-1,)), 0)
-        sequence = states.reshape((number, -1, self.hidden_size))
+        sequence = states.reshape((text_count, -1, self.hidden_size))
         return sequence, sigmoid_tanh(self.pooler(sequence[:, 0]))
 
     def encode(
         self, texts: tuple[Tensor, ...], dropout_key: Tensor, rows_read: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """rows_read (R,) int32: as many of each text, its first token first, which sequence_output (B, R / B, H) has.
+        """Return the sequence output and the pooled output.
+
+        rows_read: (R,) int32, as many of each text, its first token first; the sequence output is (B, R / B, H) then.
 
         What the last layer would compute of other rows behind attention is left out.
         """

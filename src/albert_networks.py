@@ -33,23 +33,25 @@ class ScoresNetwork(nn.Cell):
         self.albert = AlbertModel(config)
 
     def sequences(self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The backbone's inputs: the columns themselves, unless a row holds several sequences."""
+        """Return the backbone's inputs: the columns themselves, unless a row holds several sequences."""
         return input_ids, input_mask, segment_ids
 
     def rows_read(self, texts: tuple[Tensor, ...], further: tuple[Tensor, ...]) -> Tensor | None:
-        """Those of the last layer that the head reads, as AlbertModel.encode takes them; texts are the backbone's.
+        """Return the rows of the last layer that the head reads, as AlbertModel.encode takes them; None: all.
 
-        further: the scores' further inputs first, dropout_key last.
+        Args:
+            texts: as the backbone reads them.
+            further: further inputs of the scores, dropout_key last.
         """
         return None if self.reads_tokens else self.albert.rows_of(texts)
 
     def encode(self, texts: tuple[Tensor, ...], further: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-        """The backbone's outputs, of padded texts (TEXT_COLUMNS) or packed ones (PACKED_COLUMNS); see rows_read."""
+        """Return the backbone's outputs for padded texts (TEXT_COLUMNS) or packed ones (PACKED_COLUMNS)."""
         texts = self.backbone_texts(texts)
         return self.albert.encode(texts, further[-1], self.rows_read(texts, further))
 
     def backbone_texts(self, texts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Those that the backbone reads: `sequences` of padded ones."""
+        """Return the texts as the backbone reads them: `sequences` of padded ones."""
         return self.sequences(*texts) if len(texts) == len(TEXT_COLUMNS) else texts
 
     def construct(self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor, *further: Tensor) -> Any:
@@ -98,7 +100,7 @@ class TrainingNetwork(nn.Cell):
     def losses_of(
         self, outputs: tuple[Tensor, Tensor], texts: tuple[Tensor, ...], further: tuple[Tensor, ...]
     ) -> tuple[Tensor, ...]:
-        """The network's outputs, from the backbone's outputs for these texts."""
+        """Return losses and metrics from the backbone's outputs for these texts."""
         if self.packed and self.compares_tokens:
             absent = ops.cast(ops.equal(texts[-1], texts[0].shape[1] - 1), ms.float32)
             return self.losses(*outputs, *further, absent)

@@ -93,17 +93,16 @@ def test_a_rate_that_never_falls_and_phases_that_never_come_are_named(
     for warm_up, told in ((12, True), (9, False)):
         settings = {"max_train_hours": 1, "optimizer_cfg.AdamWeightDecay.warmup_steps": warm_up}
         timed(tmp_path / str(warm_up), 10.0, Step(), **settings)
-        sentence = f"the run ended within the warm-up of {warm_up} updates, so that the learning rate never fell"
-        assert (sentence in capsys.readouterr().out) == told
+        assert (f"warm-up of {warm_up} updates" in capsys.readouterr().out) == told
     config = make_config(tmp_path / "three")
     fit(config, phases=Phases([Phase(Rows(), 2, 0.98), Phase(Rows(), 2, 0.02)]))
-    assert "the run ended in phase 1 of 2: the others got no update" in capsys.readouterr().out
+    assert "ended in phase 1 of 2" in capsys.readouterr().out
     fit(
         make_config(tmp_path / "between", train_steps=10),
         phases=Phases([Phase(Rows(), 2, share) for share in (0.5, 0.04, 0.04, 0.42)]),
     )
     said = capsys.readouterr().out
-    assert "phase 3 got no update: its share of the run passed between two of them" in said
+    assert "phase 3 got no update" in said
     assert said.count("got no update") == 1
 
 

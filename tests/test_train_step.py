@@ -103,7 +103,7 @@ def test_a_model_of_many_tensors_compiles() -> None:
 def test_wrong_number_of_micro_batches() -> None:
     network = AlbertForPreTraining(TINY)
     step = TrainStep(network, build_optimizer(network.trainable_params(), OPTIMIZER_SETTINGS, 10), LossScale())
-    with pytest.raises(ValueError, match="2 micro-batches given, an update takes 1"):
+    with pytest.raises(ValueError, match="2 micro-batches"):
         step.train([batch(), batch()])
 
 

@@ -234,10 +234,10 @@ def test_options_of_the_loss_scale_that_count_for_nothing_are_said(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     given = make_config(tmp_path, loss_scale_mode="static", loss_scale_value=1024, max_skipped_steps=3)
-    said = "loss_scale_mode, loss_scale_value, max_skipped_steps: the loss is scaled in float16 alone"
     for compute_type in ("float32", "bfloat16"):
         assert plan_precision(given, Device("CPU", compute_type)).scaling == LossScale("off")
-        assert f"compute_type {compute_type} makes nothing of {said}" in capsys.readouterr().out
+        warning = capsys.readouterr().out
+        assert "loss_scale_mode, loss_scale_value, max_skipped_steps" in warning and compute_type in warning
     plan_precision(given, Device("GPU", "float16"))
     plan_precision(make_config(tmp_path, max_skipped_steps=None), Device("CPU", "float32"))
     assert capsys.readouterr().out == ""
@@ -249,7 +249,7 @@ def test_a_run_does_not_change_its_precision_in_silence(tmp_path: Path, capsys: 
     on_cpu, on_gpu = (plan_precision(unset, Device(*on)) for on in (("CPU", "float32"), ("GPU", "float16")))
     assert on_cpu == FLOAT32 and on_gpu == Precision("GPU", "float16", LossScale("dynamic"))
     fit(unset, precision=on_cpu)
-    with pytest.raises(ConfigError, match=r"trained in float32 on CPU; .* empty, which means float16 on GPU: give"):
+    with pytest.raises(ConfigError, match=r"float32 on CPU.* float16 on GPU"):
         fit(unset, precision=on_gpu)
     step, chosen = Step(), make_config(folder, compute_type="float16")
     fit(chosen, step, precision=plan_precision(chosen, Device("GPU", "float16")))

@@ -25,7 +25,7 @@ from src.nn.layers import (
 
 
 def relative_position_table(max_distance: int, head_size: int) -> np.ndarray:
-    """NEZHA's fixed relative embeddings (Wei et al. 2019, section 3.1), (2 * max_distance + 1, D) float32.
+    """Return NEZHA's fixed relative embeddings (Wei et al. 2019, section 3.1), (2 * max_distance + 1, D) float32.
 
     Row r stands for the distance r - max_distance, key's place - query's: sin(r / 10000^(2k/D)) in even columns, cos in
     odd ones. These are of r, as in NEZHA's own code, not of the distance, as in the paper.
@@ -37,7 +37,11 @@ def relative_position_table(max_distance: int, head_size: int) -> np.ndarray:
 
 
 def attention_for(config: AlbertConfig, site: int, shared: bool = False) -> nn.Cell:
-    """What computes the context (N, H); probabilities are dropped out at `site`; shared: in several layers.
+    """Return the attention cell that suits the device and the compute type; it computes the context (N, H).
+
+    Args:
+        site: of the dropout of probabilities.
+        shared: several layers have these weights.
 
     Inputs: x (N, H); what `matrices` makes of the weights (H, H) of queries, keys and values; their biases (H);
     score_mask (B, 1, 1, L), added to scores; dropout_key () int32.
@@ -47,7 +51,7 @@ def attention_for(config: AlbertConfig, site: int, shared: bool = False) -> nn.C
 
 
 class _Attention(nn.Cell):
-    """What both forms have."""
+    """What both forms of attention share."""
 
     def __init__(self, config: AlbertConfig, site: int) -> None:
         super().__init__()
@@ -61,7 +65,7 @@ class _Attention(nn.Cell):
         self.dropout = Dropout(config.attention_probs_dropout_prob, site)
 
     def matrices(self, *weights: Tensor) -> tuple[Tensor, ...]:
-        """Those that x is multiplied with, of the three weights."""
+        """Return the matrices that x is multiplied with, from the weights of query, key and value."""
         return weights
 
 
@@ -108,7 +112,7 @@ class ComposedAttention(_Attention):
         return weights if self.on_cpu else (weights[0] * self.scale, *weights[1:])
 
     def by_heads(self, x: Tensor, weight: Tensor, bias: Tensor, batch: int) -> Tensor:
-        """A dense layer of x (N, H), by heads: (B, A, L, D), on CPU in float32, elsewhere in the compute type."""
+        """Return a dense layer of x (N, H) by heads, (B, A, L, D): float32 on CPU, else the compute type."""
         rows = self.product(x, ops.cast(weight, self.compute_type))
         rows = self.add_bias(ops.cast(rows, self.softmax_type), ops.cast(bias, self.softmax_type))
         return self.swap(rows.reshape((batch, -1, self.heads, self.head_size)))
@@ -116,7 +120,7 @@ class ComposedAttention(_Attention):
     def project(
         self, x: Tensor, weights: tuple[Tensor, ...], biases: tuple[Tensor, ...], batch: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Scaled queries, keys and values of x (N, H), each (B, A, L, D) in the compute type."""
+        """Return scaled queries, keys and values of x (N, H), each (B, A, L, D) in the compute type."""
         x = ops.cast(x, self.compute_type)
         query_bias = biases[0] if self.on_cpu else biases[0] * self.scale
         query = self.by_heads(x, weights[0], query_bias, batch)
@@ -126,7 +130,7 @@ class ComposedAttention(_Attention):
         return ops.cast(query, self.compute_type), ops.cast(key, self.compute_type), ops.cast(value, self.compute_type)
 
     def relative_embeddings(self, length: int) -> Tensor:
-        """Embeddings of the clipped distances between all pairs of positions, (L, L, D)."""
+        """Return embeddings of the clipped distances between all pairs of positions, (L, L, D)."""
         position = ops.cast(ops.range(0, length, 1), ms.float32)  # ONNX clips nothing but floats
         distance = position.reshape((1, -1)) - position.reshape((-1, 1))
         distance = ops.clamp(distance, -self.max_distance, self.max_distance)

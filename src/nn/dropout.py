@@ -1,4 +1,4 @@
-"""Dropout whose masks are a function of a key, so that a run that goes on draws those it would have drawn."""
+"""Dropout whose masks are a function of a key, so that a resumed run draws the masks it would have drawn."""
 
 from functools import cache
 
@@ -27,7 +27,7 @@ FEATURES = 16  # of a row and of a column, for the masks of Dropout
 
 @cache
 def _features(places: int, axis: int) -> Tensor:
-    """Random whole numbers for each row (axis 0: below 128) or column (axis 1: below 256), always the same."""
+    """Return fixed random integers for each row (axis 0: below 128) or column (axis 1: below 256)."""
     random = np.random.default_rng([20200209, axis])
     return Tensor(random.integers(0, 128 << axis, (places, FEATURES)).astype(np.float32))
 
@@ -36,7 +36,7 @@ random_features = constexpr(_features)  # shapes are known when a graph is compi
 
 
 class _RowFactors(nn.Cell):
-    """What Dropout.factors gives for rows, of whole numbers (N, F) and a key () int32: (N, F)."""
+    """Row factors of Dropout from integers (N, F) and a key () int32: (N, F)."""
 
     def construct(self, numbers: Tensor, key: Tensor) -> Tensor:
         hashes = mix_bits(mix_bits(key) + ops.range(0, FEATURES, 1).astype(ms.int32))
@@ -68,11 +68,11 @@ class Dropout(nn.Cell):
         self.mask = apply_mask(probability)
 
     def drops(self) -> bool:
-        """Whether this is not the identity."""
+        """Return whether this cell drops anything now."""
         return self.training and self.probability > 0.0
 
     def factors(self, rows: int, columns: int, key: Tensor) -> tuple[Tensor, ...]:
-        """What a mask (rows, columns) is made of: (rows, 16) and (columns, 16); none: no dropout.
+        """Return the factors of a mask (rows, columns): (rows, 16) and (columns, 16), or () without dropout.
 
         The product of both, in steps of 2**-11, modulo 2**3, are eight times the fractions that the mask compares with
         its probability.

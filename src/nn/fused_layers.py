@@ -16,8 +16,8 @@ from src.nn.native_operations import operation
 
 
 @functools.cache
-def _nothing() -> Tensor:
-    """What stands for an operand that there is none of."""
+def _placeholder() -> Tensor:
+    """Return a dummy tensor for an absent optional operand."""
     return Tensor(np.zeros(1, np.float32))
 
 
@@ -170,8 +170,8 @@ class Attention(nn.Cell):
     def __init__(self, heads: int, table: Tensor | None, probability: float) -> None:
         super().__init__()
         self.both = _Attention(heads, probability)
-        self.nothing = _nothing()
-        self.table = self.nothing if table is None else table
+        self.placeholder = _placeholder()
+        self.table = self.placeholder if table is None else table
 
     def construct(
         self,
@@ -183,7 +183,7 @@ class Attention(nn.Cell):
         factors: tuple[Tensor, ...] = (),
     ) -> Tensor:
         if not factors:
-            factors = (self.nothing, self.nothing)
+            factors = (self.placeholder, self.placeholder)
         return self.both(query, key, value, *biases, score_mask, self.table, *factors)[0]
 
 
@@ -244,18 +244,18 @@ class SquareSum(nn.Cell):
 
 
 class ScaleAll(nn.Cell):
-    """Each of `number` tensors times a factor (); 0 everywhere if that is 0, whatever the tensor."""
+    """`count` tensors times a factor (); 0 everywhere if the factor is 0."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, count: int) -> None:
         super().__init__()
-        self.value = operation("scale_all", lambda _, *shapes: shapes, number)
+        self.value = operation("scale_all", lambda _, *shapes: shapes, count)
 
     def construct(self, tensors: tuple[Tensor, ...], factor: Tensor) -> tuple[Tensor, ...]:
         return self.value(factor, *tensors)
 
 
 class RowFactors(nn.Cell):
-    """What Dropout.factors gives for rows, of whole numbers (N, F) and a key () int32: (N, F)."""
+    """Row factors of Dropout from integers (N, F) and a key () int32: (N, F)."""
 
     def __init__(self) -> None:
         super().__init__()

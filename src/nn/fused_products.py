@@ -19,20 +19,20 @@ from src.nn.native_operations import library_function, operation
 logger = logging.getLogger(__name__)
 
 
-def prepacked_size(shape: Sequence[int], number: str = "float32") -> list[int]:
-    """The shape of a weight (M, K) when it is prepacked, of such numbers; [0]: it cannot be."""
-    return [library_function(f"prepacked_size_{number}")(*map(ctypes.c_int64, shape))]
+def prepacked_size(shape: Sequence[int], number_type: str = "float32") -> list[int]:
+    """Return the shape of a weight (M, K) when it is prepacked in a number type; [0] where it cannot be."""
+    return [library_function(f"prepacked_size_{number_type}")(*map(ctypes.c_int64, shape))]
 
 
 def prepackings() -> int:
-    """How many weights have been prepacked in this process."""
+    """Return how many weights have been prepacked in this process."""
     return library_function("prepackings")()
 
 
 @functools.cache
-def _prepacks(number: str) -> bool:
-    """Whether weights can be prepacked as such numbers; the log says so where they cannot."""
-    possible = prepacked_size((1, 1), number) != [0]
+def _prepacks(number_type: str) -> bool:
+    """Return whether weights can be prepacked in a number type; log it where they cannot."""
+    possible = prepacked_size((1, 1), number_type) != [0]
     if not possible:
         logger.info("this oneDNN prepacks no weights: products with few rows take longer where layers share weights")
     return possible
@@ -44,41 +44,41 @@ class _Products(nn.Cell):
     Args:
         compute_type: float32, or bfloat16, which operands are rounded to; sums and results are float32.
         shared: several products in a graph have this weight, which is prepacked once for all of them.
-        number: of weights.
+        count: of weights.
 
     Raises:
         DeviceError: the type is bfloat16, but oneDNN would emulate it.
     """
 
-    def __init__(self, compute_type: ms.dtype, shared: bool, number: int) -> None:
+    def __init__(self, compute_type: ms.dtype, shared: bool, count: int) -> None:
         super().__init__()
-        kind = "bfloat16" if compute_type == ms.bfloat16 else "float32"
-        if kind == "bfloat16" and not library_function("multiplies_bfloat16")():
+        number_type = "bfloat16" if compute_type == ms.bfloat16 else "float32"
+        if number_type == "bfloat16" and not library_function("multiplies_bfloat16")():
             raise DeviceError(
                 "compute_type is bfloat16, which oneDNN does not multiply here: the CPU cannot, or ONEDNN_MAX_CPU_ISA "
                 "in the environment keeps it from that; allowed is float32"
             )
 
         def shapes(x: Sequence[int], *weights: Sequence[int]) -> Any:
-            products = tuple([x[0], weight[0]] for weight in weights[:number])
-            return products if number > 1 else products[0]
+            products = tuple([x[0], weight[0]] for weight in weights[:count])
+            return products if count > 1 else products[0]
 
-        self.prepacks = shared and _prepacks(kind)
-        self.prepack = operation(f"prepack_{kind}", functools.partial(prepacked_size, number=kind))
-        self.value = operation(f"project_{kind}", shapes, number)
-        self.value_prepacked = operation(f"project_prepacked_{kind}", shapes, number)
-        self.gradient = operation(f"project_gradient_{kind}", lambda *shapes: shapes[number:], number + 1)
-        self.kept = ()  # weights, prepacked
+        self.prepacks = shared and _prepacks(number_type)
+        self.prepack = operation(f"prepack_{number_type}", functools.partial(prepacked_size, number_type=number_type))
+        self.value = operation(f"project_{number_type}", shapes, count)
+        self.value_prepacked = operation(f"project_prepacked_{number_type}", shapes, count)
+        self.gradient = operation(f"project_gradient_{number_type}", lambda *shapes: shapes[count:], count + 1)
+        self.packed_weights = ()
 
     def keep_prepacked(self, *weights: Parameter) -> None:
-        """Prepack its weights now, not in every pass, where it prepacks: they must not change any more."""
+        """Prepack weights once instead of in every pass; they must not change any more."""
         if self.prepacks:
             made = [Parameter(self.prepack(weight), f"{weight.name}.prepacked", False) for weight in weights]
-            self.kept = ParameterTuple(made)
+            self.packed_weights = ParameterTuple(made)
 
     def prepacked(self, *weights: Tensor) -> tuple[Tensor, ...]:
-        if self.kept:
-            return self.kept
+        if self.packed_weights:
+            return self.packed_weights
         made = ()
         for weight in weights:
             made += (self.prepack(weight),)

@@ -1,4 +1,4 @@
-"""The few operations worth writing by hand: the ones whose stock form on CPU is slow or inexact.
+"""Operations whose stock form on CPU is slow or inexact.
 
 Each cell carries its own gradient, which saves the passes over memory that automatic differentiation of the composed
 form would make. Reductions inside `bprop` use primitives because the functional forms do not compile there. GPUs and
@@ -24,17 +24,17 @@ _matmul = ops.MatMul()
 
 
 def compute_dtype(config: AlbertConfig) -> ms.dtype:
-    """What matrix products multiply."""
+    """Return the type that matrix products multiply in."""
     return {"float16": ms.float16, "bfloat16": ms.bfloat16}.get(config.compute_type, ms.float32)
 
 
 def operand_dtype(compute_type: ms.dtype) -> ms.dtype:
-    """What operands are cast to before a product: those that multiply bfloat16 take float32, and round it."""
+    """Return the type to cast operands to; products in bfloat16 take float32 and round it."""
     return ms.float32 if compute_type == ms.bfloat16 else compute_type
 
 
 def sigmoid_tanh(x: Tensor) -> Tensor:
-    """tanh(x) = 2 sigmoid(2x) - 1, exact to 2e-6; the stock float32 tanh on CPU is off by 1e-4 near |x| = 5."""
+    """Return tanh(x) as 2 sigmoid(2x) - 1, exact to 2e-6; the stock tanh on CPU is off by 1e-4 near |x| = 5."""
     return 2.0 * ops.sigmoid(2.0 * x) - 1.0
 
 
@@ -114,7 +114,7 @@ class AddBias(nn.Cell):
 
 
 def sum_rows(x: Tensor) -> Tensor:
-    """(N, C) float32 or float16 -> (C)."""
+    """Return the sum over rows: (N, C) float32 or float16 -> (C)."""
     return _matmul(ops.ones((1, x.shape[0]), x.dtype), x).reshape((-1,))
 
 
@@ -131,7 +131,11 @@ class _BiasActivation(nn.Cell):
 
 
 def bias_activation(name: str) -> nn.Cell:
-    """What computes the activation `name` of x (N, C) + bias (C)."""
+    """Return a cell that computes activation(x + bias): (N, C), (C) -> (N, C).
+
+    Args:
+        name: of ACTIVATIONS.
+    """
     return fused_layers.BiasGelu() if name == "gelu_new" and native_operations.used() else _BiasActivation(name)
 
 
@@ -185,7 +189,7 @@ class _ApplyMask(nn.Cell):
 
 
 def apply_mask(probability: float) -> nn.Cell:
-    """What makes of x (N, C) and Dropout.factors what dropout leaves of it."""
+    """Return a cell that applies the mask of Dropout.factors to x (N, C)."""
     return fused_layers.ApplyMask(probability) if native_operations.used() else _ApplyMask(probability)
 
 
@@ -235,7 +239,7 @@ class LayerNorm(nn.Cell):
         return self.normalise(x, self.gamma, self.beta)[0]
 
     def of_sum(self, x: Tensor, bias: Tensor, residual: Tensor, factors: tuple[Tensor, ...] = ()) -> Tensor:
-        """LayerNorm of x (N, C) + bias (C) + residual (N, C); with Dropout.factors x + bias is dropped out."""
+        """Return LayerNorm(dropout(x + bias) + residual): x, residual (N, C), bias (C); factors: Dropout.factors."""
         return self.add_normalise(x, bias, residual, self.gamma, self.beta, factors)
 
 
@@ -314,16 +318,16 @@ class _ScaleAll(nn.Cell):
 
 
 def square_sum() -> nn.Cell:
-    """What makes of a tuple of tensors the sum of the squares of all their entries, ()."""
+    """Return a cell from a tuple of tensors to the sum of the squares of all their entries, ()."""
     return fused_layers.SquareSum() if native_operations.used() else _SquareSum()
 
 
-def scale_all(number: int) -> nn.Cell:
-    """What makes of a tuple of so many tensors and a factor () the tuple of their products.
+def scale_all(count: int) -> nn.Cell:
+    """Return a cell from a tuple of `count` tensors and a factor () to the tuple of their products.
 
-    A factor of 0 makes 0 of everything, also of what is not finite.
+    A factor of 0 gives 0 everywhere, also for entries that are not finite.
     """
-    return fused_layers.ScaleAll(number) if native_operations.used() else _ScaleAll()
+    return fused_layers.ScaleAll(count) if native_operations.used() else _ScaleAll()
 
 
 class RowSquareSum(nn.Cell):
@@ -353,7 +357,10 @@ class _CountedIdentity(nn.Cell):
 
 
 def dense_product(compute_type: ms.dtype, shared: bool = False) -> nn.Cell | ops.Primitive:
-    """What makes x W^T (N, M) of x (N, K) and W (M, K), both of the operand_dtype; shared: with this W several times.
+    """Return a cell that computes x W^T: (N, K), (M, K) -> (N, M), both of the operand_dtype.
+
+    Args:
+        shared: the graph has several products with this W.
 
     Raises:
         DeviceError: the type is bfloat16, but there are no layers in C++, or oneDNN does not multiply it here.

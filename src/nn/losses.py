@@ -1,4 +1,4 @@
-"""Cross-entropy with its own gradient, and which rows are right."""
+"""Cross-entropy with its own gradient, and which rows are predicted correctly."""
 
 import mindspore as ms
 from mindspore import Tensor, nn, ops
@@ -30,7 +30,7 @@ class _CrossEntropy(nn.Cell):
 
 
 class _LossesAndHits(nn.Cell):
-    """(N, V) float32, (N,) int32 -> (N,) float32 each."""
+    """Losses and hits: (N, V) float32, (N,) int32 -> (N,) float32 each."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,8 +48,8 @@ class _LossesAndHits(nn.Cell):
 
 
 def cross_entropy() -> nn.Cell:
-    """What makes of logits (N, V) and labels (N,) int32 two tensors (N,) float32.
+    """Return a cell from logits (N, V) float32 and labels (N,) int32 to losses and hits, (N,) float32 each.
 
-    The losses, -log softmax(logits)[label], in nats; and 1.0 where the largest logit is the label's, else 0.0.
+    A loss is -log softmax(logits)[label] in nats; a hit is 1.0 where the label has the largest logit, else 0.0.
     """
     return fused_layers.CrossEntropy() if native_operations.used() else _LossesAndHits()

@@ -16,7 +16,11 @@ SOURCE = Path(__file__).parent / "native" / "operations.cc"
 
 
 def used() -> bool:
-    """Whether networks that are made now have its operations; DeviceError where they always should but cannot."""
+    """Return whether networks built now use the C++ operations.
+
+    Raises:
+        DeviceError: they always should, but cannot.
+    """
     return on_cpu() and _library() is not None
 
 
@@ -34,13 +38,17 @@ def _set_threads(library: Path) -> None:
 
 @functools.cache
 def library_function(name: str) -> Callable[..., int]:
-    """A function of the library that gives an int64."""
+    """Return a function of the library whose result is an int64."""
     function = ctypes.CDLL(str(_library()))[name]
     function.restype = ctypes.c_int64
     return function
 
 
 def operation(name: str, shapes: Callable, outputs: int = 1) -> ops.Custom:
-    """An operation of the library; `shapes` makes its outputs' shapes of its inputs', all are float32."""
+    """Return an operation of the library; all outputs are float32.
+
+    Args:
+        shapes: from the shapes of the inputs to those of the outputs.
+    """
     types = ms.float32 if outputs == 1 else (ms.float32,) * outputs
     return ops.Custom(f"{_library()}:{name}", shapes, lambda *_: types, func_type="aot")

@@ -19,7 +19,7 @@ from src.checkpoints.checkpoint_files import (
 
 
 def prune_checkpoints(folder: Path, written: list[int], keep: int) -> list[int]:
-    """Delete all but the newest `keep` and the best of this run's checkpoints `written`; the steps that are left."""
+    """Delete all but the newest `keep` and the best of this run's checkpoints `written`; return the steps left."""
     best = best_checkpoint(folder)
     ordered = sorted(set(written))
     for step in ordered[:-keep]:

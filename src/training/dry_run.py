@@ -17,9 +17,10 @@ from src.training.trainer import Trainer
 
 
 def dry_run(trainer: Trainer, kept: str = "") -> str:
-    """Train two updates of each phase and width; a sentence with the run's estimated time, memory and disk.
+    """Train two updates of each phase and width; return a text with the run's estimated time, memory and disk.
 
-    Nothing is kept but what `kept` says, which was made before.
+    Args:
+        kept: clause of the text that names what was made before and stays; nothing else does.
     """
     config, steps, phases = trainer.config, trainer.plan.train_steps, trainer.phases
     if trainer.initialise:
@@ -57,7 +58,7 @@ def dry_run(trainer: Trainer, kept: str = "") -> str:
 
 
 def timed_update(trainer: Trainer, micro_batches: Sequence[Batch]) -> float:
-    """Seconds that one update takes."""
+    """Return the seconds that one update takes."""
     start = time.monotonic()
     read_values(trainer.step.train(micro_batches))
     return time.monotonic() - start

@@ -44,7 +44,7 @@ class BestTracker:
         return bool(self.selection and 0 < self.selection.patience <= self.state["worse_since"])
 
     def update(self, step: int, metrics: dict[str, float]) -> bool:
-        """Compare an evaluation with the best one: whether it is better."""
+        """Return whether an evaluation is better than the best one so far, and remember it if so."""
         if not self.selection:
             return False
         name = self.selection.metric
@@ -88,7 +88,7 @@ class Evaluation:
         self.kept: dict[int, Any] = {}
 
     def __call__(self, before_batch: Callable[[], object]) -> dict[str, float]:
-        """Metrics by name of the training network as it is."""
+        """Return the metrics of the training network as it is now."""
         copy_parameters(self.training, self.network)
         self.latest = self.evaluate(self.network, before_batch)
         return self.latest.metrics

@@ -11,11 +11,12 @@ from src.albert_config import AlbertConfig
 def forward_flops(
     config: AlbertConfig, rows: int, length: int, predictions: int = 0, reads_tokens: bool = True
 ) -> float:
-    """Operations of a forward pass over `rows` sequences of `length` tokens.
+    """Return the operations of a forward pass over `rows` sequences of `length` tokens.
 
-    predictions: of masked tokens in a sequence, in pre-training, which predicts the order of its segments as well.
-    reads_tokens: as ScoresNetwork has it. Of tokens that no head reads, the last layer needs keys and values alone; its
-    queries are counted, too, because they are computed.
+    Args:
+        predictions: masked tokens of a sequence in pre-training, which predicts the order of its segments as well.
+        reads_tokens: as ScoresNetwork has it. Of tokens that no head reads, the last layer computes queries, keys and
+            values alone.
     """
     tokens, hidden = rows * length, config.hidden_size
     read = rows  # of the last layer behind its attention

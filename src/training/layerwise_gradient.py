@@ -13,7 +13,7 @@ from src.albert_networks import TrainingNetwork
 
 
 def scaled_loss(metrics: tuple[Tensor, ...], scale: Tensor) -> tuple[Tensor, Tensor]:
-    """The first metric times the scale, to differentiate, and all of them as one tensor."""
+    """Return the first metric times the scale, to differentiate, and all metrics as one tensor."""
     return metrics[0] * scale, ops.stack(metrics)
 
 
@@ -31,7 +31,7 @@ class _Layer(nn.Cell):
 
 
 def _places(names: list[list[str]]) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
-    """Of the weights of each layer: see LayerwiseGradient.shares and new."""
+    """Return LayerwiseGradient.shares and new from the names of the weights of each layer."""
     known: list[str] = []
     shares, new = [], []
     for of_layer in reversed(names):
@@ -42,7 +42,7 @@ def _places(names: list[list[str]]) -> tuple[tuple[tuple[int, ...], ...], tuple[
 
 
 class LayerwiseGradient(nn.Cell):
-    """What ops.value_and_grad gives for the scaled loss of `network` by `parameters`, in less memory and more time.
+    """ops.value_and_grad of the scaled loss of `network` by `parameters`, in less memory and more time.
 
     Dropout's masks are the same the second time, because they follow from the key.
 
@@ -72,7 +72,7 @@ class LayerwiseGradient(nn.Cell):
     def head_loss(
         self, states: Tensor, texts: tuple[Tensor, ...], further: tuple[Tensor, ...], scale: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """From the last layer's states to the scaled loss and the metrics."""
+        """Return the scaled loss and the metrics from the last layer's states."""
         outputs = self.albert.outputs(states, texts, self.network.scores.rows_read(texts, further) is None)
         return scaled_loss(self.network.losses_of(outputs, texts, further), scale)
 

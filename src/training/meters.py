@@ -1,4 +1,4 @@
-"""What the loop measures: seconds of training alone, speed, and means over a window of updates."""
+"""Meters of the loop: seconds of training alone, speed, and means over a window of updates."""
 
 import math
 import time
@@ -14,12 +14,12 @@ class Stopwatch:
         self._left_out = 0.0
 
     def seconds(self) -> float:
-        """A clock that stands still in pauses."""
+        """Return the reading of a clock that stands still in pauses."""
         return time.monotonic() - self._left_out
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Compilation, evaluation and saving go in here; pauses may nest."""
+        """Stop the clock inside: for compilation, evaluation and saving. Pauses may nest."""
         start = self.seconds()
         try:
             yield
@@ -29,7 +29,7 @@ class Stopwatch:
 
 @dataclass
 class Speed:
-    """What was trained in how many seconds."""
+    """Counts of updates, examples, tokens and operations, and the seconds they took."""
 
     updates: int = 0
     examples: int = 0
@@ -46,7 +46,7 @@ class Speed:
         self.seconds += seconds
 
     def per_second(self, count: float) -> float | None:
-        """None before anything was measured."""
+        """Return a count per second; None before anything was measured."""
         return count / self.seconds if self.seconds > 0 else None
 
 
@@ -69,5 +69,5 @@ class Window:
                 entry[1] += 1
 
     def means(self) -> dict[str, float | None]:
-        """Mean of each metric; None where no value was finite."""
+        """Return the mean of each metric; None where no value was finite."""
         return {name: total / count if count else None for name, (total, count) in self.sums.items()}

@@ -16,7 +16,7 @@ WORKING_MEMORY = 1_000_000_000  # bytes that a forward pass may take beside the 
 
 
 def rows_in_memory(architecture: AlbertConfig, width: int, starts: int = 0) -> int:
-    """Rows of `width` tokens that a network computes at once within WORKING_MEMORY; at least one.
+    """Return how many rows of `width` tokens a network computes at once within WORKING_MEMORY; at least one.
 
     What is alive at the same time was measured on CPU, without fused_layers.Attention, which has no scores: in the
     attention five tensors of scores and six states, in the feed-forward network four intermediate ones and four states;
@@ -43,7 +43,7 @@ class OutputTable:
         self.values: dict[str, Any] = {}
 
     def put(self, rows: np.ndarray, outputs: Any) -> None:
-        """Outputs of a batch, of which rows (B,) are the numbers; -1 marks one that only fills up."""
+        """Store the outputs of a batch of rows (B,); -1 marks a row that only fills the batch."""
         real = rows >= 0
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
         for name, output in zip(self.network.output_names, outputs, strict=True):
@@ -68,14 +68,14 @@ class OutputTable:
             self.values[name][rows] = value
 
     def share(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """What `place` takes for these rows, by name."""
+        """Return the values of these rows by name, as `place` takes them."""
         return {
             name: table.values[self.tokens(rows)] if isinstance(table, Ragged) else table[rows]
             for name, table in self.values.items()
         }
 
     def tokens(self, rows: np.ndarray) -> np.ndarray:
-        """Places of all tokens of these rows in a per-token output."""
+        """Return the places of all tokens of these rows in a per-token output."""
         counts = self.lengths[rows]
         first = (np.cumsum(self.lengths) - self.lengths)[rows]
         return np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
@@ -87,7 +87,7 @@ def predict_rows(
     ranks: Ranks = ALONE,
     before_batch: Callable[[], object] = lambda: None,
 ) -> dict[str, Any]:
-    """Outputs by name in the order of the rows, as OutputTable has them.
+    """Return outputs by name in the order of the rows, as OutputTable has them.
 
     Args:
         data: with Loading(evaluation=True), and packing for a PackedNetwork.
@@ -101,8 +101,8 @@ def predict_rows(
         rows = batch[ROW_NUMBERS]
         predicted.append(rows[rows >= 0])
         outputs.put(rows, network(*(Tensor(batch[name]) for name in network.input_columns)))
-    own = np.concatenate(predicted)
-    shares = ranks.gather((own, outputs.share(own)), "the outputs of an evaluation")
+    local_rows = np.concatenate(predicted)
+    shares = ranks.gather((local_rows, outputs.share(local_rows)), "the outputs of an evaluation")
     seen = np.bincount(np.concatenate([rows for rows, _ in shares]), minlength=data.num_rows)
     assert (seen == 1).all(), f"{int((seen != 1).sum())} rows were not predicted exactly once"
     for rows, values in shares:
@@ -112,5 +112,5 @@ def predict_rows(
 
 
 def are_finite(outputs: Mapping[str, Any]) -> bool:
-    """Whether all numbers are, of outputs as OutputTable has them."""
+    """Return whether all numbers are finite, of outputs as OutputTable has them."""
     return all(np.isfinite(getattr(output, "values", output)).all() for output in outputs.values())

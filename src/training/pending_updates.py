@@ -61,11 +61,11 @@ class PendingUpdates:
         seconds = (now - self.read_at) / max(1, measured)
         self.read_at = now
         return [
-            ReadUpdate(update, each, None if update.compiled else seconds)
-            for update, each in zip(updates, values, strict=True)
+            ReadUpdate(update, metrics, None if update.compiled else seconds)
+            for update, metrics in zip(updates, values, strict=True)
         ]
 
 
 def read_values(outputs: Mapping[str, Tensor]) -> dict[str, float]:
-    """Numbers of one update's metrics; waits for the device."""
+    """Return the metrics of one update as numbers; waits for the device."""
     return {name: float(tensor.asnumpy()) for name, tensor in outputs.items()}

@@ -98,7 +98,11 @@ class RunFolder:
             self._lock = None
 
     def begin(self, needed_bytes: int) -> None:
-        """Bind the folder to the configuration, as work starts; UserError where too few bytes of the disk are free."""
+        """Bind the folder to the configuration when work starts.
+
+        Raises:
+            UserError: fewer than needed_bytes of the disk are free.
+        """
         if not self.writer:
             return
         for leftover in self.path.glob("unfinished-*"):
@@ -121,7 +125,7 @@ class RunFolder:
 
 
 def check_run_folder(path: Path, config: Config) -> None:
-    """Raise as RunFolder where a run of this configuration may not start or go on in the folder; nothing is written."""
+    """Raise as RunFolder if a run of this configuration may not start or resume in the folder; write nothing."""
     check_output_folder(path, "the run's folder")
     if not path.exists():
         return

@@ -1,4 +1,4 @@
-"""What a run says: a progress bar or plain lines, train_log.jsonl, TensorBoard events and curves.png."""
+"""The log of a run: a progress bar or plain lines, train_log.jsonl, TensorBoard events and curves.png."""
 
 import json
 import logging
@@ -37,9 +37,9 @@ class RecordSchema(Schema):
 
 
 def read_log(folder: Path, last_step: int) -> list[dict[str, Any]]:
-    """Records of train_log.jsonl up to last_step; what a killed run logged after its last checkpoint is left out.
+    """Return the records of train_log.jsonl up to last_step, without those after the last checkpoint.
 
-    Damaged lines are logged and passed over; a kill may come in the middle of one.
+    Skip damaged lines with a warning; a kill may come in the middle of one.
     """
     records = []
     file = folder / LOG_FILE
@@ -101,7 +101,7 @@ class RunLog:
         logger.info(self.sentence(record))
 
     def sentence(self, record: dict[str, Any]) -> str:
-        """A record for the reader: metrics beside their baselines, speed, what is left; evaluation on its own line."""
+        """Return a record as text: metrics beside their baselines, speed, time left; evaluation on its own line."""
         total = f"/{self.train_steps}" if self.train_steps else ""
         parts = [f"step {record['step']}{total}", f"epoch {record['epoch']:.2f}"]
         parts += [f"phase {record['phase']}"] if "phase" in record else []

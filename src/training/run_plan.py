@@ -1,4 +1,4 @@
-"""The plan of a run: length, precision, and the facts that a resumed run must match."""
+"""The plan of a run: length, precision, and what a resumed run must match."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -55,7 +55,7 @@ class Precision:
     scaling: LossScale
 
     def facts(self) -> dict[str, str]:
-        """By which a run that is resumed notices a change."""
+        """Return what a resumed run compares to notice a change of precision."""
         return {
             "device_target": self.device_target,
             "compute_type": self.compute_type,
@@ -63,17 +63,18 @@ class Precision:
         }
 
     def changes_since(self, before: Mapping[str, str], path: Path, named: bool) -> dict[str, str]:
-        """What differs from `before`, the facts() of the checkpoint `path`, by key in words.
+        """Return what differs from `before`, the facts() of the checkpoint `path`, as {key: sentence}.
 
         Raises:
-            ConfigError: the compute_type would change although the configuration has not `named` one.
+            ConfigError: compute_type would change, although the configuration does not name one (`named`).
         """
         now = self.facts()
-        left, right = before["compute_type"], now["compute_type"]
-        if left != right and not named:
+        trained = before["compute_type"]
+        chosen = now["compute_type"]
+        if trained != chosen and not named:
             raise ConfigError(
-                f"{path} was trained in {left} on {before['device_target']}; here compute_type is empty, which means "
-                f"{right} on {now['device_target']}: give compute_type {left} to go on so, or {right} to change it"
+                f"{path} was trained in {trained} on {before['device_target']}, but compute_type is empty, which means "
+                f"{chosen} on {now['device_target']}; give compute_type {trained} to keep it, or {chosen} to change it"
             )
         return {key: f"{key} {now[key]} instead of {before[key]}" for key in now if now[key] != before[key]}
 
@@ -92,7 +93,7 @@ class RunFacts:
     architecture: Mapping[str, Any]
 
     def to_save(self) -> dict[str, Any]:
-        """What a checkpoint keeps of them."""
+        """Return the facts that a checkpoint keeps."""
         return {
             "identity": dict(self.identity),
             "precision": self.precision.facts(),
@@ -116,10 +117,13 @@ class RunFacts:
 
 
 def plan_run(config: Any, epochs: int, rows_at_once: int, batches_per_epoch: int) -> RunPlan:
-    """config.train_steps if above 0, else as many updates as the epochs hold; ConfigError where the data fills none.
+    """Return the plan of config.train_steps updates or, where that is not above 0, of as many as the epochs hold.
 
     Args:
-        rows_at_once: of a micro-batch of all ranks together.
+        rows_at_once: rows of a micro-batch of all ranks together.
+
+    Raises:
+        ConfigError: the data does not fill one update.
     """
     if batches_per_epoch < 1:
         key = "batch_size" if hasattr(config, "batch_size") else "train_batch_size"
@@ -135,34 +139,35 @@ def plan_run(config: Any, epochs: int, rows_at_once: int, batches_per_epoch: int
     return RunPlan(planned, 3600 * config.max_train_hours)
 
 
-def what_did_not_happen(settings: Mapping[str, Any], step: int, starts: Sequence[int], phases: int) -> list[str]:
-    """Sentences about a run that ended after so many updates without all that it was planned for.
+def incomplete_run_warnings(settings: Mapping[str, Any], step: int, starts: Sequence[int], phases: int) -> list[str]:
+    """Return warnings for a run that ended inside its warm-up or before a phase.
 
     Args:
         settings: a TrainingConfig's optimizer_settings().
-        starts: of the phases that have begun (Phases), of `phases` in all.
+        step: updates of the run.
+        starts: updates at which phases began, of `phases` in all.
     """
-    sentences = []
+    warnings = []
     if not settings["warmup_ratio"] and step < settings["warmup_steps"]:
-        sentences.append(
-            f"the run ended within the warm-up of {settings['warmup_steps']} updates, so that the learning rate never "
-            "fell: give fewer warmup_steps, or warmup_ratio"
+        warnings.append(
+            f"the run ended within its warm-up of {settings['warmup_steps']} updates, so the learning rate never fell; "
+            "lower warmup_steps, or give warmup_ratio"
         )
     for number, (start, end) in enumerate(pairwise(starts), 1):
         if start == end:
-            sentences.append(f"phase {number} got no update: its share of the run passed between two of them")
+            warnings.append(f"phase {number} got no update: its share of the run passed between two updates")
     if len(starts) < phases:
-        sentences.append(f"the run ended in phase {len(starts)} of {phases}: the others got no update")
-    return sentences
+        warnings.append(f"the run ended in phase {len(starts)} of {phases}: later phases got no update")
+    return warnings
 
 
 def plan_precision(config: Any, device: Device) -> Precision:
-    """The device's compute type; the loss scale, which is off but for float16: others have float32's range."""
-    given = [key for key in OF_FLOAT16 if getattr(config, key) != type(config).model_fields[key].default]
-    if given and device.compute_type != "float16":  # not refused: a file without compute_type is for CPUs and GPUs
+    """Return the device's compute type and the loss scale, which is off unless the type is float16."""
+    ignored = [key for key in OF_FLOAT16 if getattr(config, key) != type(config).model_fields[key].default]
+    if ignored and device.compute_type != "float16":  # not refused: a file without compute_type is for CPUs and GPUs
         logger.info(
-            f"compute_type {device.compute_type} makes nothing of {', '.join(given)}: the loss is scaled in float16 "
-            "alone"
+            f"loss scaling applies to float16 only (compute_type is {device.compute_type}), so these have no effect: "
+            f"{', '.join(ignored)}"
         )
     if not config.enable_lossscale or device.compute_type != "float16":
         return Precision(device.target, device.compute_type, LossScale("off"))

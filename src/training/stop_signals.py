@@ -1,4 +1,4 @@
-"""SIGTERM, Ctrl-C and the end of the terminal as a question that a run asks where it can save."""
+"""SIGTERM, Ctrl-C and the end of the terminal, remembered until the run can save."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ from model_utils.messages import forgive_lost_readers, silence
 
 
 class StopSignals(AbstractContextManager):
-    """Remembers the first SIGTERM, SIGINT or SIGHUP in `received` (0 before).
+    """Handlers that remember the first SIGTERM, SIGINT or SIGHUP in `received` (0 before).
 
     A second SIGTERM or SIGINT ends the process at once. The end of a terminal may be told twice, by the system and by
     the shell, also when the run has ended; under nohup it is not. While MindSpore runs a graph it handles SIGINT itself
@@ -27,16 +27,16 @@ class StopSignals(AbstractContextManager):
     def __enter__(self) -> Self:
         forgive_lost_readers()  # of `| tee`, which Ctrl-C ends, too, or of a terminal that is left without a signal
         self.terminals = [stream for stream in (sys.stdout, sys.stderr) if stream.isatty()]
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
-                self.before[number] = signal.signal(number, self._remember)
+        for signal_number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if signal_number != signal.SIGHUP or signal.getsignal(signal_number) != signal.SIG_IGN:
+                self.before[signal_number] = signal.signal(signal_number, self._remember)
         return self
 
-    def _remember(self, number: int, _: FrameType | None) -> None:
-        self.received = number
-        for each in self.before:
-            signal.signal(each, signal.SIG_IGN if each == signal.SIGHUP else signal.SIG_DFL)
-        if number == signal.SIGHUP:
+    def _remember(self, signal_number: int, _: FrameType | None) -> None:
+        self.received = signal_number
+        for handled in self.before:
+            signal.signal(handled, signal.SIG_IGN if handled == signal.SIGHUP else signal.SIG_DFL)
+        if signal_number == signal.SIGHUP:
             for stream in self.terminals:
                 silence(stream)
         with contextlib.suppress(OSError):
@@ -44,6 +44,7 @@ class StopSignals(AbstractContextManager):
             os.write(2, b"asked to stop: finishing this batch and saving; asking again ends the run at once\n")
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self.before.items():
-            if not number == self.received == signal.SIGHUP:
-                signal.signal(number, handler)
+        for signal_number, handler in self.before.items():
+            if signal_number == signal.SIGHUP and self.received == signal.SIGHUP:
+                continue  # the end of a terminal may be told once more, after the run has ended
+            signal.signal(signal_number, handler)

@@ -102,11 +102,11 @@ class TrainStep(nn.Cell):
             self.value_and_grad = ops.value_and_grad(self.loss, None, self.differentiated, has_aux=True)
 
     def seed_of_rank(self, seed: int) -> int:
-        """The seed of this rank's dropout masks."""
+        """Return the seed of this rank's dropout masks."""
         return (RUN_SEEDS * seed + RANK_SEEDS * self.ranks.rank) % 2**31
 
     def restart(self, seed: int) -> None:
-        """Be as at the beginning of a run with this seed, but for the network's weights; what is compiled stays."""
+        """Reset all state but the network's weights to that of a new run with this seed; compiled graphs stay."""
         self.seed = self.seed_of_rank(seed)
         of_network = set(self.network.parameters_dict())
         for name, parameter in self.parameters_dict().items():
@@ -120,15 +120,15 @@ class TrainStep(nn.Cell):
         ops.assign(self.good_steps, Tensor(0, ms.int32))
 
     def loss(self, inputs: tuple[Tensor, ...], dropout_key: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss times the scale, to differentiate, and the metrics as one tensor."""
+        """Return the scaled loss, to differentiate, and the metrics as one tensor."""
         return scaled_loss(self.network(*inputs, dropout_key), scale)
 
     def dropout_key(self, seed: Tensor, micro: Tensor) -> Tensor:
-        """A hash of seed, updates tried and micro-batch: () int32."""
+        """Return a hash of seed, attempted updates and micro-batch: () int32."""
         return mix_bits(mix_bits(self.updates_tried() + seed) + micro)
 
     def updates_tried(self) -> Tensor:
-        """Updates before this one, applied or skipped: () int32."""
+        """Return the updates before this one, applied or skipped: () int32."""
         return self.optimizer.global_step + self.skipped_steps
 
     def sum_over_ranks(self, tensor: Tensor) -> Tensor:
@@ -149,7 +149,7 @@ class TrainStep(nn.Cell):
         ops.assign(self.good_steps, good)
 
     def global_norm(self, gradients: tuple[Tensor, ...], row_squares: Tensor) -> Tensor:
-        """google's global norm: all squared entries, one table's counted per looked-up row (RowSquareSum).
+        """Return google's global norm: all squared entries, one table's counted per looked-up row (RowSquareSum).
 
         Not finite if any entry is not.
         """
@@ -157,7 +157,11 @@ class TrainStep(nn.Cell):
         return ops.sqrt(row_squares + self.square_sum(others))
 
     def update(self, gradients: tuple[Tensor, ...], elapsed: Tensor, rate_factor: Tensor) -> tuple[Tensor, ...]:
-        """Reduce, unscale, clip, apply: gradient norm, whether it was finite, learning rate, loss scale used."""
+        """Reduce, unscale, clip and apply gradients.
+
+        Returns:
+            Gradient norm, whether it was finite, learning rate, loss scale that was used.
+        """
         scale = self.loss_scale + 0.0
         reduced = ()
         for gradient in gradients[:-1]:
@@ -176,7 +180,7 @@ class TrainStep(nn.Cell):
     def construct(
         self, last: bool, seed: Tensor, micro: Tensor, elapsed: Tensor, rate_factor: Tensor, *inputs: Tensor
     ) -> tuple[Tensor, ...]:
-        """Run one micro-batch; with `last` also the update. `last` is a constant: two graphs, compiled once each."""
+        """Run one micro-batch and, with `last`, the update. `last` is a constant: two graphs, compiled once each."""
         key = self.dropout_key(seed, micro)
         (_, metrics), gradients = self.value_and_grad(inputs, key, self.loss_scale)
         if not self.accumulate:
@@ -199,22 +203,22 @@ class TrainStep(nn.Cell):
     def train(
         self, micro_batches: Sequence[dict[str, np.ndarray]], elapsed: float = 0.0, rate_factor: float = 1.0
     ) -> dict[str, Tensor]:
-        """One update from micro-batches of numpy columns; elapsed and rate_factor as in Optimizer.
+        """Run one update on micro-batches of numpy columns; elapsed and rate_factor as in Optimizer.
 
         Returns tensors that may still be computing: network.metric_names, grad_norm, finite, learning_rate
         (0 when skipped), loss_scale (as used).
         """
-        number = len(micro_batches)
-        if number > 1 and not self.accumulate:
-            raise ValueError(f"{number} micro-batches given, an update takes 1: accumulate is false")
+        count = len(micro_batches)
+        if count > 1 and not self.accumulate:
+            raise ValueError(f"got {count} micro-batches, but an update takes one: accumulate is false")
         if self.rank_size > 1:
             self.compile_for(micro_batches)
         outputs: tuple[Tensor, ...] = ()
         for i, batch in enumerate(normalise_weights(micro_batches, self.network.weight_columns, self.ranks)):
-            if outputs and self.rank_size > 1 and i + 1 == number:
+            if outputs and self.rank_size > 1 and i + 1 == count:
                 outputs[0].asnumpy()  # computed, so that the others wait for one micro-batch at most in the collective
                 self.ranks.wait("the end of an update")
-            outputs = self(*self.arguments(i, i + 1 == number, batch, elapsed, rate_factor))
+            outputs = self(*self.arguments(i, i + 1 == count, batch, elapsed, rate_factor))
         metrics, norm, finite, rate, scale = outputs
         self.ready_graphs.update(self.graphs(micro_batches))
         values = {name: metrics[i] for i, name in enumerate(self.network.metric_names)}
@@ -223,22 +227,23 @@ class TrainStep(nn.Cell):
     def arguments(
         self, i: int, last: bool, batch: dict[str, np.ndarray], elapsed: float = 0.0, rate_factor: float = 1.0
     ) -> tuple[Any, ...]:
-        """What construct takes for micro-batch number i."""
+        """Return the arguments of construct for micro-batch i."""
         columns = [Tensor(batch[name]) for name in self.network.input_columns]
-        whole, real = (self.seed, i), (elapsed, rate_factor)
-        return (last, *(Tensor(n, ms.int32) for n in whole), *(Tensor(x, ms.float32) for x in real), *columns)
+        int_args = [Tensor(value, ms.int32) for value in (self.seed, i)]
+        float_args = [Tensor(value, ms.float32) for value in (elapsed, rate_factor)]
+        return (last, *int_args, *float_args, *columns)
 
     def graphs(self, micro_batches: Sequence[dict[str, np.ndarray]]) -> list[tuple]:
-        """What each micro-batch of an update runs, as the members of ready_graphs are called."""
+        """Return the graph that each micro-batch of an update runs, as ready_graphs names it."""
         last, columns = len(micro_batches) - 1, self.network.input_columns
         return [(i == last, *(batch[name].shape for name in columns)) for i, batch in enumerate(micro_batches)]
 
     def compiles(self, micro_batches: Sequence[dict[str, np.ndarray]]) -> bool:
-        """Whether an update of these shapes compiles a graph first."""
+        """Return whether an update of these shapes compiles a graph first."""
         return not self.ready_graphs.issuperset(self.graphs(micro_batches))
 
     def compile_for(self, micro_batches: Sequence[dict[str, np.ndarray]]) -> None:
-        """Compile what these shapes need, before the ranks meet: they take unequal times for it."""
+        """Compile the graphs of these shapes before ranks synchronise: they take unequal times for it."""
         for i, (batch, graph) in enumerate(zip(micro_batches, self.graphs(micro_batches), strict=True)):
             if graph not in self.ready_graphs:
                 self.compile(*self.arguments(i, i + 1 == len(micro_batches), batch))
@@ -248,7 +253,7 @@ class TrainStep(nn.Cell):
 def build_step(
     config: Any, network: nn.Cell, plan: RunPlan, precision: Precision, ranks: Ranks, accumulate: bool
 ) -> TrainStep:
-    """The training step of a run, with the optimizer that its TrainingConfig names; raises as build_optimizer."""
+    """Return the training step of a run with its TrainingConfig's optimizer; raises as build_optimizer."""
     settings = OptimizerSettings(**config.optimizer_settings())
     optimizer = build_optimizer(network.trainable_params(), settings, plan.train_steps)
     logger.info(describe_decay_groups(optimizer))

@@ -1,7 +1,7 @@
 """The loop of every task: updates, log, checkpoints, evaluation, signals, and an end when training diverges.
 
-A step is an optimizer update tried; an update skipped for a non-finite gradient counts. Micro-batches come in an
-endless row of epochs (src/training/phases.py), in which the step restores the position.
+A step is an attempted optimizer update; one that is skipped for a non-finite gradient counts. Micro-batches come in an
+endless sequence of epochs (src/training/phases.py), in which the step determines the position.
 """
 
 import logging
@@ -33,7 +33,7 @@ from src.training.progress import Progress
 from src.training.ranks import ALONE, Ranks
 from src.training.run_folder import RunFolder
 from src.training.run_log import EVAL_PREFIX, Baselines, RunLog
-from src.training.run_plan import RunFacts, RunPlan, what_did_not_happen
+from src.training.run_plan import RunFacts, RunPlan, incomplete_run_warnings
 from src.training.stop_signals import StopSignals
 from src.training.train_step import TrainStep
 from src.training.utilisation import Utilisation
@@ -44,20 +44,20 @@ EARLY_STEPS = (1, 2, 5, 10)  # logged as well where log_steps is larger, so that
 
 
 class Trainer:
-    """Trains until the plan is fulfilled, from the newest good checkpoint in the run's folder.
+    """Training loop: from the newest good checkpoint in the run's folder until the plan is fulfilled.
 
     Args:
         step: all its Parameters are saved.
         phases: with the micro-batches of this rank.
         config: a TrainingConfig.
         folder: open.
-        facts: that a resumed run must match; kept in every checkpoint.
+        facts: what a resumed run must match; kept in every checkpoint.
         initialise: sets the weights that the run starts with; called where there is no checkpoint to resume from.
         evaluation: where there is one, its metrics join the log, and its selection marks the best checkpoint
             (src/training/checkpoint.py) and may end the run.
         baselines: reference lines of the metrics.
-        utilisation: what the log's mfu is computed by; None: there is none.
-        learning: warns where the run learns nothing; None: nobody looks.
+        utilisation: computes the log's mfu; None: the log has none.
+        learning: warns where the run learns nothing; None: no warning.
     """
 
     def __init__(
@@ -94,13 +94,16 @@ class Trainer:
         self.saved_time = time.monotonic()
 
     def fit(self) -> dict[str, Any]:
-        """Train to the end and finish the run's folder; the last record of the log (empty on ranks that do not write).
+        """Train to the end and finish the run's folder.
+
+        Returns:
+            The last record of the log; empty on ranks that do not write.
 
         Raises:
-            SystemExit: after SIGTERM or SIGINT, the state saved; code 143 or 130. One that comes with the last update
-                or its checkpoint is obeyed when the run is finished.
-            UserError: training diverged, the disk is full, or another rank ended; the last good checkpoint is what
-                remains. Or the ranks do not agree on data, configuration and checkpoint.
+            SystemExit: after SIGTERM or SIGINT, the state saved; code 143 or 130. A signal that comes with the last
+                update or its checkpoint takes effect when the run is finished.
+            UserError: training diverged, the disk is full, another rank ended, or the ranks do not agree on data,
+                configuration and checkpoint. The last good checkpoint remains.
             CheckpointError: the folder's checkpoint belongs to other data or another architecture.
             ConfigError: it was trained in another precision, and the configuration does not ask for this one.
         """
@@ -113,14 +116,14 @@ class Trainer:
             while self.evaluating or not self.over:
                 if not self.evaluating:
                     self.start(next(micro_batches))
-                self.meet()
+                self.sync_ranks()
                 step = self.progress.step
                 saving = self.save_due(step)  # asked once: what is saved must have been read
                 if self.evaluation_due(step) or saving or self.stop_signal or self.reading_due(step):
                     self.read()
                 if self.evaluation_due(step):
                     self.evaluate(step)
-                    self.meet()
+                    self.sync_ranks()
                 elif self.evaluating:
                     self.drop_evaluation(step)
                 if saving or self.over or self.stop_signal or self.best.step == step:
@@ -178,7 +181,7 @@ class Trainer:
 
     @contextmanager
     def work(self) -> Iterator[None]:
-        """The folder bound to the run and its log open while the updates are made; raises what fit does."""
+        """Bind the folder to the run and keep its log open while the updates are made; raises as fit."""
         self.folder.begin(self.bytes_needed())
         if self.ranks.writer:
             # An evaluation that was stopped is made again, and writes the record of its step.
@@ -197,7 +200,7 @@ class Trainer:
             raise
 
     def what_remains(self) -> str:
-        """After a failure, for its sentence."""
+        """Return the clause of an error message that says which checkpoint is left."""
         folder = self.folder.path
         whole = [step for step, _ in list_checkpoints(folder) if step in self.written]  # not one that was passed over
         if not whole:
@@ -205,7 +208,7 @@ class Trainer:
         return f"the checkpoint after step {whole[0]} in {folder} is whole and the same command resumes from it"
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint holds beside the Parameters."""
+        """Return what a checkpoint holds beside the Parameters."""
         step = self.progress.step
         epoch, batch = self.phases.position(step)
         return {
@@ -226,7 +229,7 @@ class Trainer:
         }
 
     def bytes_needed(self) -> int:
-        """Free disk space that the checkpoints still to be kept will take, one more while it is written."""
+        """Return the free disk space that further checkpoints take, one more while it is written."""
         if not self.config.enable_save_ckpt:
             return 0
         size = sum(parameter.nbytes for parameter in state_of(self.step).values())
@@ -238,7 +241,7 @@ class Trainer:
         return self.config.save_checkpoint_num + bool(self.best.selection) + 1
 
     def micro_batches(self) -> Generator[list[Batch]]:
-        """Those of each update that is left, phase after phase, without end."""
+        """Yield the micro-batches of each further update, phase after phase, without end."""
         while True:
             self.phases.begin(self.progress.step, self.progress.share)
             if self.phases.several:
@@ -249,26 +252,26 @@ class Trainer:
                     yield next(updates)
 
     def start(self, micro_batches: Sequence[Batch]) -> None:
-        """Start one update; one that compiles a graph is waited for, so that its time can be left out."""
-        new = self.step.compiles(micro_batches)
-        if new:
+        """Start one update. Wait for one that compiles a graph, so that its time can be left out."""
+        compiles = self.step.compiles(micro_batches)
+        if compiles:
             self.read()
             logger.info(f"compiling for batches of {', '.join(dict.fromkeys(map(describe_size, micro_batches)))}")
-        with self.clock.paused() if new else nullcontext():
+        with self.clock.paused() if compiles else nullcontext():
             outputs = self.step.train(micro_batches, self.progress.elapsed, self.phases.current.rate_factor)
-            if new:
+            if compiles:
                 read_values(outputs)
         self.progress.step += 1
         examples = sum(len(batch["input_mask"]) for batch in micro_batches)
         tokens = sum(int(batch["input_mask"].sum()) for batch in micro_batches)
         flops = sum(map(self.utilisation.flops, micro_batches)) if self.utilisation else 0.0
-        self.pending.add(Update(self.progress.step, outputs, examples, tokens, flops, compiled=new))
+        self.pending.add(Update(self.progress.step, outputs, examples, tokens, flops, compiled=compiles))
 
-    def meet(self) -> None:
-        """Have the ranks agree on whether to stop, and on the time; all of them must come to the same places."""
-        told = self.ranks.gather((self.signals.received, self.progress.measured()), "the question whether to stop")
-        self.stop_signal = max(signal for signal, _ in told)
-        self.progress.seconds = told[0][1]
+    def sync_ranks(self) -> None:
+        """Synchronise stop signal and elapsed time. Collective: every rank calls it at the same points."""
+        states = self.ranks.gather((self.signals.received, self.progress.measured()), "the question whether to stop")
+        self.stop_signal = max(signal for signal, _ in states)
+        _, self.progress.seconds = states[0]
 
     @property
     def over(self) -> bool:
@@ -276,39 +279,40 @@ class Trainer:
         return self.progress.share >= 1 or self.best.out_of_patience
 
     def is_last(self, step: int) -> bool:
-        """Whether the run ends with this update."""
+        """Return whether the run ends with this update."""
         return step == self.progress.step and self.over
 
     def ends_phase(self, step: int) -> bool:
-        """Whether a later phase begins after this update, so that no record is of two."""
+        """Return whether a phase ends with this update; a record never spans two phases."""
         return step == self.progress.step and self.phases.next_is_due(self.progress.share)
 
     def evaluation_due(self, step: int) -> bool:
-        """Whether development metrics belong to this step's record."""
+        """Return whether this step is evaluated."""
         return bool(self.evaluation) and (step % self.evaluation.steps == 0 or self.is_last(step))
 
     def save_due(self, step: int) -> bool:
-        """Whether a checkpoint belongs to this step, whatever its evaluation says."""
-        config, minutes = self.config, (time.monotonic() - self.saved_time) / 60
+        """Return whether a checkpoint is due at this step, whatever its evaluation says."""
+        config = self.config
+        minutes = (time.monotonic() - self.saved_time) / 60
         by_steps = config.save_checkpoint_steps > 0 and step % config.save_checkpoint_steps == 0
         return self.is_last(step) or by_steps or 0 < config.save_checkpoint_minutes <= minutes
 
     def reading_due(self, step: int) -> bool:
-        """Whether the updates under way are read at this step even if nothing else asks for them."""
+        """Return whether pending updates are read at this step even if nothing else needs them."""
         every = self.config.data_sink_steps if self.config.enable_data_sink else 1
         return step % every == 0 or self.pending.has_compiled or self.ends_phase(step)
 
     def record_due(self, step: int) -> bool:
-        """Whether this step has a line of the log, evaluated or not."""
+        """Return whether this step has a record in the log, evaluated or not."""
         every = self.config.log_steps
         early = step < every and step in EARLY_STEPS
         return step % every == 0 or early or self.is_last(step) or self.ends_phase(step)
 
     def read(self) -> None:
-        """Wait for the updates under way, account for each in turn, and log those that are due."""
-        for read in self.pending.read():
-            self.account(read)
-            step = read.update.step
+        """Wait for pending updates, account for each in turn, and log those that are due."""
+        for update in self.pending.read():
+            self.account(update)
+            step = update.update.step
             if self.record_due(step) and not self.evaluation_due(step):
                 self.record(step)
 
@@ -331,9 +335,10 @@ class Trainer:
         self.window.add({name: values[name] for name in (*self.metric_names, "grad_norm")})
 
     def stop_if_diverged(self, step: int, values: dict[str, float]) -> None:
-        """Raise UserError when skipping updates cannot help any more; nothing is saved over the last good checkpoint.
+        """Raise UserError when skipping updates cannot help any more; the last good checkpoint stays.
 
-        That is without loss scaling at once, else after max_skipped_steps in a row, a dynamic scale at its minimum.
+        Without loss scaling that is at once; with it, after max_skipped_steps in a row, a dynamic scale being at its
+        minimum.
         """
         scaling = self.step.scaling
         if scaling.mode != "off":
@@ -361,26 +366,30 @@ class Trainer:
         self.record(step, metrics)
 
     def drop_evaluation(self, step: int) -> None:
-        """Log the step whose evaluation was stopped and which the run, resumed with other eval_steps, owes no more."""
+        """Log a step whose evaluation was interrupted and is no longer due, because eval_steps has changed."""
         self.evaluating = False
         if self.record_due(step):
             self.record(step)
 
     def stop_if_asked(self) -> None:
-        """What an evaluation calls before each of its batches."""
-        self.meet()
+        """Save and exit if a stop was requested; an evaluation calls this before each batch."""
+        self.sync_ranks()
         if self.stop_signal:
             self.save()
             self.stop()
 
     def record(self, step: int, evaluation: Mapping[str, float] | None = None) -> None:
         """Close the window with a line of the log."""
-        means, self.window = self.window.means(), Window()
-        recent, self.recent = self.recent, Speed()
+        means = self.window.means()
+        recent = self.recent
+        self.window = Window()
+        self.recent = Speed()
         if not self.log:
             return
-        examples, tokens = recent.per_second(recent.examples), recent.per_second(recent.tokens)
-        flops, rate = recent.per_second(recent.flops), self.since_start.per_second(self.since_start.updates)
+        examples = recent.per_second(recent.examples)
+        tokens = recent.per_second(recent.tokens)
+        flops = recent.per_second(recent.flops)
+        rate = self.since_start.per_second(self.since_start.updates)
         with self.clock.paused():  # the device may be measured again
             mfu = self.utilisation.mfu(flops) if self.utilisation and flops else None
         record = {
@@ -426,25 +435,26 @@ class Trainer:
         """Exit for the signal that was received; the state is saved."""
         place = "in the evaluation after" if self.evaluating else "after"
         saved = self.config.enable_save_ckpt
-        kept = "saved; the same command resumes it" if saved else "not saved: enable_save_ckpt is false"
-        logger.info(f"stopped {place} step {self.progress.step}, {kept}")
+        outcome = "saved; the same command resumes it" if saved else "not saved: enable_save_ckpt is false"
+        logger.info(f"stopped {place} step {self.progress.step}, {outcome}")
         raise SystemExit(128 + self.stop_signal)
 
     def finish(self) -> dict[str, Any]:
-        """Mark the run as finished, say what it came to and obey a signal that came with its end; as fit."""
-        step, results = self.progress.step, self.log.records[-1] if self.log and self.log.records else {}
+        """Mark the run as finished, log warnings about it, and obey a signal that came with its end."""
+        step = self.progress.step
+        results = self.log.records[-1] if self.log and self.log.records else {}
         if self.progress.elapsed >= 1 and step < self.plan.train_steps and not self.best.out_of_patience:
             logger.info(f"max_train_hours {self.config.max_train_hours:g} are over after step {step}")
         elif 0 < self.progress.elapsed < 1 and step == self.plan.train_steps:
             hours = f"{self.progress.elapsed:.0%} of max_train_hours {self.config.max_train_hours:g}"
             logger.info(f"train_steps {step} took {hours}: more of them would use the rest")
         phases = 0 if self.best.out_of_patience else len(self.phases.all)
-        for sentence in what_did_not_happen(self.config.optimizer_settings(), step, self.phases.starts, phases):
-            logger.warning(sentence)
+        for warning in incomplete_run_warnings(self.config.optimizer_settings(), step, self.phases.starts, phases):
+            logger.warning(warning)
         if self.learning and results:
             results = results | {"remarks": self.learning.closing_remarks(results)}
         self.folder.finish(results)
-        self.meet()
+        self.sync_ranks()
         if self.stop_signal:
             logger.info(f"stopped after step {step}, the last one: the run is finished")
             raise SystemExit(128 + self.stop_signal)

@@ -26,13 +26,13 @@ class Utilisation:
         self.peak = 0.0
 
     def measure_device(self) -> None:
-        """Find out what mfu is a share of, in about half a second: the most that was measured so far."""
+        """Measure the device's speed, in about half a second; keep the largest measurement so far."""
         self.peak = max(self.peak, matmul_flops_per_second(self.config))
 
     def flops(self, batch: dict[str, np.ndarray]) -> float:
-        """Operations of a micro-batch: input_mask (B, L), and masked_lm_positions (B, P) where tokens are predicted.
+        """Return the operations of a micro-batch: input_mask (B, L), masked_lm_positions (B, P) in pre-training.
 
-        Padding counts, but for texts that are packed (src/data/packing.py).
+        Padding counts; packed texts (src/data/packing.py) have none.
         """
         if "begins" in batch:
             lengths, texts = np.unique(np.diff(batch["begins"]), return_counts=True)
@@ -44,9 +44,9 @@ class Utilisation:
         return 3 * forward_flops(self.config, *size, predictions, reads_tokens=self.reads_tokens)
 
     def mfu(self, flops_per_second: float) -> float:
-        """Share of the device's speed that training reaches.
+        """Return the share of the device's speed that training reaches.
 
-        A device that seems slower than the training was busy when it was measured, and is measured again.
+        A share above 1 means that the device was busy when it was measured: measure it again.
         """
         if flops_per_second > self.peak:
             self.measure_device()
@@ -54,7 +54,7 @@ class Utilisation:
 
 
 def matmul_flops_per_second(config: AlbertConfig) -> float:
-    """Operations a second of large square matrix products in the compute type, the median of several."""
+    """Return operations a second of large square matrix products in the compute type, the median of several."""
     compute_type = compute_dtype(config)
     product = dense_product(compute_type)
 
