@@ -38,11 +38,11 @@ def has_pip_again() -> bool:
 
 
 def digests(names: list[str]) -> dict[str, str]:
-    """sha256 of requirement files and of those that they include with `-r`."""
+    """Return the sha256 of requirement files and of those that they name with `-r` or `-c`."""
     found: dict[str, str] = {}
     for name in names:
         text = (ROOT / name).read_text(encoding="utf-8")
-        included = [line.split()[1] for line in text.splitlines() if line.startswith("-r ")]
+        included = [line.split()[1] for line in text.splitlines() if line.startswith(("-r ", "-c "))]
         found |= {name: hashlib.sha256(text.encode()).hexdigest(), **digests(included)}
     return found
 
