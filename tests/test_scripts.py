@@ -274,13 +274,27 @@ def test_distribute_ends_with_the_rank_that_failed_and_its_reason(
 
 def test_distribute_kills_ranks_that_do_not_end(ready_project: Path) -> None:
     launch = ready_project / "scripts/launch.py"
-    launch.write_text(launch.read_text().replace("GRACE = 60.0", "GRACE = 0.5"))
+    launch.write_text(launch.read_text().replace("GRACE = 12.0", "GRACE = 0.5"))
     (ready_project / "run_ner.py").write_text(
         "import os, time\nif os.environ['RANK_ID'] == '0':\n    time.sleep(30)\n    print('ended by itself')\n1 / 0\n"
     )
     done = bash("bash scripts/run_ner_distribute.sh --nproc 2", ready_project)
     assert done.returncode == 1 and "rank 1 failed: ZeroDivisionError: division by zero" in done.stderr
     assert "ended by itself" not in done.stdout
+
+
+@pytest.mark.parametrize(("seconds", "code"), [(0.3, 0), (20, 137)])
+def test_distribute_names_a_rank_that_is_paused_too_long(ready_project: Path, seconds: float, code: int) -> None:
+    """A shorter pause does no harm, nor does a rank that computes."""
+    launch = ready_project / "scripts/launch.py"
+    launch.write_text(launch.read_text().replace("PAUSED = 15.0", "PAUSED = 3.0"))
+    wake = f"subprocess.Popen(['sh', '-c', f'sleep {seconds}; kill -CONT {{os.getpid()}}'])"
+    act = f"import subprocess; {wake}; os.kill(os.getpid(), signal.SIGSTOP); sys.exit(0)"
+    (ready_project / "run_ner.py").write_text(RANK.format(act=act, code=0))
+    done = bash("bash scripts/run_ner_distribute.sh --nproc 2", ready_project)
+    assert done.returncode == code, done.stderr
+    if code:
+        assert "rank 1 failed" in done.stderr.splitlines()[-1] and "3 s" in done.stderr.splitlines()[-1]
 
 
 def test_distribute_tells_of_a_failed_rank_when_nobody_reads_its_output(ready_project: Path) -> None:
