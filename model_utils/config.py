@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from model_utils import native_code
-from model_utils.errors import ConfigError, UserError
+from model_utils.errors import ConfigError, UserError, bounded
 from model_utils.files import check_writable
 from model_utils.messages import forgive_lost_readers, show_messages, silence
 from model_utils.schema import ANY, Config, load_config, option
@@ -85,9 +85,9 @@ def run_main(main: Callable[[Settings], int | None], kind: type[Settings], messa
         code = 2
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            print(f"error: the disk is full: {error.filename or error}", file=sys.stderr)
+            print(bounded(f"error: the disk is full: {error.filename or error}"), file=sys.stderr)
         elif error.errno in FIXABLE and error.filename:
-            print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+            print(bounded(f"error: {error.filename}: {error.strerror}"), file=sys.stderr)
         else:
             raise
         code = 2

@@ -7,9 +7,21 @@ import reprlib
 from collections.abc import Sequence
 from typing import Any
 
+LONGEST = 2000  # characters of an error sentence
+
 
 class UserError(Exception):
     """The run cannot go on for a reason that the user can fix."""
+
+    def __str__(self) -> str:
+        return bounded(super().__str__())
+
+
+def bounded(sentence: str) -> str:
+    """Return a sentence without its middle where that quotes something very long, as a path of the user may be."""
+    if len(sentence) <= LONGEST:
+        return sentence
+    return f"{sentence[: LONGEST // 2]} ... {sentence[-LONGEST // 2 :]}"
 
 
 class ConfigError(UserError, ValueError):

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from pydantic.fields import FieldInfo
 
-from model_utils.errors import ConfigError
+from model_utils.errors import ConfigError, shorten
 from model_utils.yaml_files import parse_yaml
 
 BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
@@ -23,6 +23,27 @@ BOUND_NAMES = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 def extra_of(field: FieldInfo) -> Mapping[str, Any]:
     """What option() or section() say about a field beyond what pydantic checks."""
     return typing.cast(Mapping[str, Any], field.json_schema_extra)
+
+
+def canonical(
+    fields: Mapping[str, FieldInfo], values: Mapping[Any, Any], origin: str = "", mark: str = ""
+) -> dict[Any, Any]:
+    """Return keys and values with aliases replaced by the keys that they stand for.
+
+    Raises:
+        ConfigError: a key and its alias have different values.
+    """
+    renamed = dict(values)
+    for key, field in fields.items():
+        alias = extra_of(field).get("alias")
+        if not alias or alias not in renamed:
+            continue
+        value = renamed.pop(alias)
+        if renamed.setdefault(key, value) != value:
+            place = f"{origin}: " if origin else ""
+            both = f"{mark}{alias} is {shorten(value)} and {mark}{key} is {shorten(renamed[key])}"
+            raise ConfigError(f"{place}{both}, two names of one key: give one of them")
+    return renamed
 
 
 def words_of(field: FieldInfo) -> tuple[str, ...]:

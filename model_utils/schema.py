@@ -30,6 +30,7 @@ from pydantic.fields import FieldInfo
 from model_utils.errors import ConfigError, shorten
 from model_utils.files import write_text
 from model_utils.option_values import (
+    canonical,
     describe_allowed,
     extra_of,
     read_list,
@@ -60,6 +61,7 @@ def option(
     needs: tuple[str, Any] | None = None,
     required: bool = False,
     on_resume: str = SAME,
+    alias: str = "",
 ) -> Any:
     """A field with its meaning for --help and the values it may take.
 
@@ -70,8 +72,10 @@ def option(
         on_resume: what an unfinished run that goes on must find here: SAME, where an update or the choice of the best
             checkpoint depends on it; SAME_PLACE for a path, which may be spelt in another way; ANY where neither does,
             or where the run compares what the key comes to (src/training/run_plan.py).
+        alias: another name that the command line, a file and Python may give the key.
     """
     extra: Any = {"choices": tuple(choices), "needs": needs, "required": required, "on_resume": on_resume}
+    extra["alias"] = alias
     return Field(
         default, description=meaning, ge=minimum, gt=above, le=maximum, lt=below, strict=True, json_schema_extra=extra
     )
@@ -121,6 +125,11 @@ class Config(BaseModel):
 
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # pydantic makes sections without it
 
+    @model_validator(mode="before")
+    @classmethod
+    def _rename(cls, values: Any) -> Any:
+        return canonical(cls.model_fields, values) if isinstance(values, Mapping) else values
+
     @field_validator("*", mode="wrap")
     @classmethod
     def _convert(cls, value: Any, check: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
@@ -169,6 +178,20 @@ class Config(BaseModel):
 
     def validate(self) -> None:
         """Check what concerns several keys together; derived classes raise ConfigError."""
+
+    def derive(self, key: str, value: int) -> None:
+        """Set a key that is left at 0 to what follows from others; for validate()."""
+        if not getattr(self, key):
+            self.__dict__[key] = value
+
+    @classmethod
+    def complete_flags(cls, flags: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the flags with those that follow from them whatever the file says."""
+        return flags
+
+    def fit_to_flags(self, flags: Mapping[str, Any]) -> Self:
+        """Return the configuration with what the file says fitted to what the command line says."""
+        return self
 
     def check_flags(self, flags: Mapping[str, Any]) -> None:
         """Check that what the command line gives, a tree of keys, has an effect; derived classes raise ConfigError."""
@@ -362,11 +385,14 @@ def _read_file(kind: type[Config], path: str) -> dict[str, Any]:
     owners = (*kind.file_sharers, kind)
     own: dict[str, Any] = {}
     for owner in owners:
-        own = {key: value for key, value in tree.items() if key in owner.model_fields}
+        own = {
+            key: value for key, value in canonical(owner.model_fields, tree, path).items() if key in owner.model_fields
+        }
         _check_values(owner, own, path)
     known = [key for owner in owners for key in owner.model_fields]
+    aliases = {extra_of(field).get("alias") for owner in owners for field in owner.model_fields.values()}
     for key in tree:
-        if key not in known:
+        if key not in known and key not in aliases:
             raise ConfigError(unknown_key(str(key), [*known, *dict(leaves_of(kind))], path))
     shared = len(own) < len(tree)
     return {key: value for key, value in own.items() if not (shared and key in kind.not_shared)}
@@ -402,7 +428,7 @@ def load_config(kind: type[ConfigType], argv: Sequence[str] | None = None) -> Co
     words = list(sys.argv[1:] if argv is None else argv)
     given = _parse_arguments([word for word in words if word not in HELP])
     path = given.pop("config_path", None) or (str(ROOT / kind.config_file) if kind.config_file else os.devnull)
-    flags = _nest(kind, given)
+    flags = kind.complete_flags(_nest(kind, canonical(kind.model_fields, given, "command line", "--")))
     tree = _read_file(kind, path)
     if HELP & set(words):
         print(format_help(kind, tree, path))
@@ -415,7 +441,7 @@ def load_config(kind: type[ConfigType], argv: Sequence[str] | None = None) -> Co
         raise ConfigError(f"{origin}: {error}") from None
     _check_used(config, flags)
     config.check_flags(flags)
-    return config
+    return config.fit_to_flags(flags)
 
 
 def format_help(kind: type[Config], in_file: Mapping[str, Any], path: str) -> str:
@@ -428,6 +454,8 @@ def format_help(kind: type[Config], in_file: Mapping[str, Any], path: str) -> st
         limits = f"    {describe_allowed(field)}; default {show(value)}"
         if needs := extra_of(field)["needs"]:
             limits += f"; only with {needs[0]} {show(needs[1])}"
+        if alias := extra_of(field).get("alias"):
+            limits += f"; also --{alias}"
         lines += [f"--{key}", f"    {field.description}", limits]
         if "sections" in extra_of(field):
             for name, part in section_kind(field).model_fields.items():

@@ -1,6 +1,7 @@
 """Make .venv in the project's root and install requirement files into it, once: scripts/env.sh runs this.
 
-usage: python scripts/bootstrap.py REQUIREMENTS_FILE...
+usage: python scripts/bootstrap.py [--active] REQUIREMENTS_FILE...
+With --active nothing is installed: print the environment of this Python, or exit with 1 if it lacks what they name.
 
 Only the standard library is used. Two starts at the same time wait for each other; an interrupted installation is
 taken up again by the next start; a changed requirement file is installed again.
@@ -9,7 +10,9 @@ taken up again by the next start; a changed requirement file is installed again.
 import contextlib
 import fcntl
 import hashlib
+import importlib.metadata
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -38,11 +41,11 @@ def has_pip_again() -> bool:
 
 
 def digests(names: list[str]) -> dict[str, str]:
-    """sha256 of requirement files and of those that they include with `-r`."""
+    """Return the sha256 of requirement files and of those that they name with `-r` or `-c`."""
     found: dict[str, str] = {}
     for name in names:
         text = (ROOT / name).read_text(encoding="utf-8")
-        included = [line.split()[1] for line in text.splitlines() if line.startswith("-r ")]
+        included = [line.split()[1] for line in text.splitlines() if line.startswith(("-r ", "-c "))]
         found |= {name: hashlib.sha256(text.encode()).hexdigest(), **digests(included)}
     return found
 
@@ -66,8 +69,28 @@ def install(names: list[str]) -> None:
     temporary.replace(STAMP)
 
 
+def satisfies(names: list[str]) -> bool:
+    """Return whether this Python has the direct dependencies of requirement files.
+
+    MindSpore and what only checks and comparisons need must have the pinned versions, the rest may have others.
+    """
+    for name in digests(names):
+        direct, _, _ = (ROOT / name).read_text(encoding="utf-8").partition("# What those pull in")
+        for package, version in re.findall(r"^([\w.-]+)==(\S+)", direct, re.MULTILINE):
+            try:
+                installed, _, _ = importlib.metadata.version(package).partition("+")
+            except importlib.metadata.PackageNotFoundError:
+                return False
+            if installed != version and (name != "requirements.txt" or package == "mindspore"):
+                return False
+    return sys.version_info[:2] in VERSIONS
+
+
 def main() -> None:
     """Lock, make the environment if there is none that works, install."""
+    if sys.argv[1] == "--active":
+        is_other = Path(sys.prefix).resolve() != VENV.resolve()  # .venv itself follows the requirements
+        sys.exit(print(sys.prefix) if is_other and satisfies(sys.argv[2:]) else 1)
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):  # a folder that nobody may write, or a file system without locks
             # NFS locks no file that is open for reading alone.

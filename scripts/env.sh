@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# Sourced by the other scripts: `prepare_environment REQUIREMENTS_FILE...` makes and activates .venv.
+# Sourced by the other scripts: `prepare_environment REQUIREMENTS_FILE...` takes the active environment where it has what
+# the files name, and makes and activates .venv elsewhere.
 
 PROJECT=$(CDPATH="" cd -- "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
@@ -21,12 +22,30 @@ find_python() { # prints a Python 3.11 or 3.12 that can make virtual environment
     return 1
 }
 
+active_environment() { # REQUIREMENTS_FILE...: prints the folder of the environment of `python`, if it has what they name
+    python "$PROJECT/scripts/bootstrap.py" --active "$@" 2>/dev/null
+}
+
+show_help() { # NAME ARGUMENTS...: as show_usage; then what run_NAME.py says, if there is an environment for it
+    local environment
+    if (show_usage "${@:2}") | grep . ; then
+        environment=$(active_environment requirements.txt) || environment=$PROJECT/.venv
+        if [ -x "$environment/bin/python" ]; then "$environment/bin/python" "$PROJECT/run_$1.py" --help; fi
+        exit
+    fi
+}
+
 prepare_environment() {
-    local python
+    local python environment
     unset PYTHONHOME
-    python=$(find_python) || exit 2
-    "$python" "$PROJECT/scripts/bootstrap.py" "$@" || exit 2
-    export VIRTUAL_ENV="$PROJECT/.venv" PATH="$PROJECT/.venv/bin:$PATH" PYTHONUNBUFFERED=1
+    if environment=$(active_environment "$@"); then
+        echo "using the environment $environment, which has the packages of $*" >&2
+    else
+        environment=$PROJECT/.venv
+        python=$(find_python) || exit 2
+        "$python" "$PROJECT/scripts/bootstrap.py" "$@" || exit 2
+    fi
+    export VIRTUAL_ENV="$environment" PATH="$environment/bin:$PATH" PYTHONUNBUFFERED=1
     # The GPU plugin's libraries must be known before Python starts.
     if compgen -G "$VIRTUAL_ENV/lib/python3*/site-packages/nvidia/cudnn/lib/libcudnn.so.8" >/dev/null; then
         # shellcheck source=scripts/gpu_env.sh
@@ -36,6 +55,7 @@ prepare_environment() {
 
 run_single() { # NAME ARGUMENTS...: replaces this shell by run_NAME.py, whose output also goes to a log
     local log
+    show_help "$@"
     prepare_environment requirements.txt
     log="$PROJECT/output/logs/$1_$(date +%Y%m%d_%H%M%S)_$$.log"
     mkdir -p "${log%/*}"
@@ -47,7 +67,7 @@ run_single() { # NAME ARGUMENTS...: replaces this shell by run_NAME.py, whose ou
 run_distribute() { # NAME [--nproc N] ARGUMENTS...: run_NAME.py in one process a device
     local name=$1 nproc=${DEVICE_NUM:-} logs arguments=()
     shift
-    show_usage "$@"
+    show_help "$name" "$@"
     prepare_environment requirements.txt
     while [ $# -gt 0 ]; do
         case $1 in

@@ -3,7 +3,8 @@
 They find each other as MindSpore's dynamic clusters do: a scheduler process, and environment variables. Rank 0's
 output is shown, everybody's is kept in LOGS. SIGTERM, Ctrl-C and the end of the terminal (SIGHUP, unless nohup has it
 ignored) are handed to the ranks, which save and exit. When a rank fails, the others learn it (src/training/ranks.py)
-and are given GRACE seconds to end; the last line names the rank and its reason. When the scheduler fails, the ranks
+and are given GRACE seconds to end; the last line names the rank and its reason. A rank that is paused (SIGSTOP) for
+PAUSED seconds while another runs has failed. When the scheduler fails, the ranks
 are asked to stop. MindSpore's msrun kills the others at once, even the one that saves, and ends in a traceback.
 """
 
@@ -20,7 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-GRACE = 60.0  # s that ranks have to end after one that failed; longer than a CPU's collective waits for it
+GRACE = 12.0  # s that ranks have to end after one that failed; a checkpoint that is not whole by then is not kept
+PAUSED = 15.0  # s that a rank may be paused; with GRACE less than the 30 after which a CPU's collective ends the others
+LOOK = 0.1  # s between two looks at the ranks
 SHOWN = 5.0  # s that the output's reader may take before it is said what failed
 HEARD = 0.5  # s in which a rank that was sent a signal by others, too, says that it stops
 STOPPING = b"asked to stop"  # what it says then (src/training/stop_signals.py)
@@ -51,6 +54,14 @@ class Part:
         lines = self.log.read_text(errors="replace").splitlines()
         return [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
 
+    def is_paused(self) -> bool:
+        """Return whether a signal has stopped the process (not a debugger, which stops it under another letter)."""
+        try:
+            state = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2]
+        except OSError:
+            return False
+        return state.split()[:1] == ["T"]
+
     def reason(self) -> str:
         """Why it ended: its sentence, else the signal that killed it, else its exception."""
         code = self.process.returncode
@@ -78,6 +89,8 @@ class Job:
         self.stop = 0  # the signal that the ranks were sent
         self.requests = 0  # signals that asked for it
         self.ended = threading.Event()  # all ranks have
+        self.pauses: dict[Part, float] = {}  # s that ranks have been paused while others run
+        self.paused: list[Part] = []  # those that were ended for it
 
     def start(self) -> None:
         """Start all of them."""
@@ -147,7 +160,8 @@ class Job:
             code = 128 + self.stop if self.stop and any(codes) else max(codes)
         else:
             code = failed.process.returncode
-            last = f"error: {failed.name} failed: {failed.reason()} (its output: {failed.log})\n"
+            reason = f"did not answer for {PAUSED:g} s (paused)" if failed in self.paused else failed.reason()
+            last = f"error: {failed.name} failed: {reason} (its output: {failed.log})\n"
             write(sys.stderr.fileno(), last.encode(errors="replace"))
         while shown.is_alive() and not self.stop:
             shown.join(0.1)
@@ -158,6 +172,7 @@ class Job:
         ranks, scheduler = self.parts[: self.size], self.parts[self.size]
         failed, deadline, running = None, float("inf"), True
         while running:
+            self.end_paused()
             codes = [rank.process.poll() for rank in ranks]
             running = None in codes
             for number, code in enumerate(codes):
@@ -170,12 +185,29 @@ class Job:
                 self.ask_to_stop(signal.SIGTERM)
             if bad and failed is None:
                 # Of several at once, one that has a sentence: the others may have ended because of it.
-                failed = max(bad, key=lambda part: bool(part.sentences()))
+                failed = max(bad, key=lambda part: (part in self.paused, bool(part.sentences())))
                 deadline = time.monotonic() + GRACE
             if time.monotonic() > deadline:
                 self.kill()
-            time.sleep(0.1 * running)
+            if running:
+                time.sleep(LOOK)
         return failed
+
+    def end_paused(self) -> None:
+        """Kill the ranks that have been paused too long while another runs.
+
+        Looks are counted in place of time: a machine or batch system may pause this process with its ranks.
+        """
+        running = [rank for rank in self.parts[: self.size] if rank.process.poll() is None]
+        paused = [rank for rank in running if rank.is_paused()]
+        if len(paused) == len(running):
+            paused = []
+        self.pauses = {rank: self.pauses.get(rank, 0.0) + LOOK for rank in paused}
+        for rank, seconds in self.pauses.items():
+            if seconds > PAUSED:
+                rank.process.kill()
+                rank.process.wait()
+                self.paused.append(rank)
 
     def show_first_rank(self) -> None:
         """Copy what rank 0 says to this process's output until all have ended."""

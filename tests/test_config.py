@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model_utils.errors import ConfigError
-from model_utils.schema import Config, leaves_of, load_config, option, section, write_config
+from model_utils.schema import Config, format_help, leaves_of, load_config, option, section, write_config
 from src.albert_config import PRESETS, AlbertConfig, check_memory
 from src.create_pretraining_data import CreateDataConfig
 from src.tasks.classification_examples import ClassifierConfig
@@ -549,22 +549,57 @@ def test_settings_of_the_chosen_optimizer() -> None:
     assert settings["learning_rate"] == 0.00176 and settings["decay_filter"] == ("gamma", "beta", "bias")
 
 
-def test_epochs_beside_a_number_of_updates_are_refused() -> None:
-    words = ["--data_dir", "d", "--save_checkpoint_path", "r", "--epoch_size", "40"]
-    with pytest.raises(ConfigError, match="epoch_size is 40, which means nothing while train_steps is 10000"):
-        load_config(PretrainConfig, words)
-    assert load_config(PretrainConfig, [*words, "--train_steps", "0"]).epoch_size == 40
+def test_epochs_on_the_command_line_replace_a_number_of_updates_in_the_file() -> None:
     words = ["--config_path", "recipes/race.yaml", "--data_dir", "d", "--save_finetune_checkpoint_path", "r"]
     assert load_config(RaceConfig, words).train_steps == 12000
-    with pytest.raises(ConfigError, match="epoch_num is 1, which means nothing while train_steps is 12000"):
-        load_config(RaceConfig, [*words, "--epoch_num", "1"])
-    assert load_config(RaceConfig, [*words, "--epoch_num", "1", "--train_steps", "0"]).epoch_num == 1
+    assert load_config(RaceConfig, [*words, "--epoch_num", "1"]).train_steps == 0
+    with pytest.raises(ConfigError, match="epoch_num is 1, which means nothing while train_steps is 7"):
+        load_config(RaceConfig, [*words, "--epoch_num", "1", "--train_steps", "7"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "alias"),
+    [
+        (PretrainConfig, "batch_size", "train_batch_size"),
+        (PretrainConfig, "epoch_size", "epoch_num"),
+        (RaceConfig, "train_batch_size", "batch_size"),
+        (RaceConfig, "epoch_num", "epoch_size"),
+    ],
+)
+def test_a_key_has_its_other_name_everywhere(kind: type[Config], key: str, alias: str, tmp_path: Path) -> None:
+    path = tmp_path / "other.yaml"
+    path.write_text(f"train_steps: 0\n{alias}: 7\n")
+    words = ["--config_path", str(path)]
+    config = load_config(kind, words)
+    assert getattr(config, key) == 7 and alias not in config.to_dict()
+    assert getattr(load_config(kind, [*words, f"--{key}", "9"]), key) == 9
+    assert getattr(load_config(kind, [*words, f"--{alias}", "9"]), key) == 9
+    assert getattr(load_config(kind, [*words, f"--{alias}", "9", f"--{key}", "9"]), key) == 9
+    with pytest.raises(ConfigError, match=f"command line: --{alias} is '8' and --{key} is '9'"):
+        load_config(kind, [*words, f"--{alias}", "8", f"--{key}", "9"])
+    path.write_text(f"{key}: 6\n{alias}: 7\n")
+    with pytest.raises(ConfigError, match=f"{path}: {alias} is 7 and {key} is 6"):
+        load_config(kind, words)
+    assert f"also --{alias}" in format_help(kind, {}, os.devnull)
+
+
+def test_a_phase_has_the_other_name_too() -> None:
+    phases = load_config(PretrainConfig, ["--phases", "[{train_batch_size: 3}]"]).phases
+    assert [phase.batch_size for phase in phases] == [3]
+
+
+@pytest.mark.parametrize("key", ["data_dir", "device_target", "phases", "predict_json_path", "no_such_key"])
+def test_a_sentence_does_not_grow_with_what_it_quotes(key: str) -> None:
+    for kind in (PretrainConfig, SquadConfig):
+        for flags in ([f"--{key}", "x" * 100_000], [f"--{key}" + "x" * 100_000, "1"], ["x" * 100_000]):
+            with pytest.raises(ConfigError) as error:
+                load_config(kind, flags).check_required()
+            assert len(str(error.value)) < 5000
 
 
 def test_the_default_number_of_epochs_counts_as_well_where_it_is_given(tmp_path: Path) -> None:
     words = ["--data_dir", "d", "--save_checkpoint_path", "r"]
-    with pytest.raises(ConfigError, match="epoch_size is 1, which means nothing while train_steps is 10000"):
-        load_config(PretrainConfig, [*words, "--epoch_size", "1"])
+    assert load_config(PretrainConfig, [*words, "--epoch_size", "1"]).train_steps == 0
     path = tmp_path / "own.yaml"
     path.write_text("epoch_size: 1\n")
     with pytest.raises(ConfigError, match="epoch_size is 1, which means nothing while train_steps is 10000"):
@@ -646,13 +681,21 @@ def test_a_level_of_ready_features_is_refused() -> None:
 @pytest.mark.parametrize(
     ("kind", "words", "sentence"),
     [
-        (SquadConfig, "--max_seq_length 64", "max_query_length is 64, allowed is at most max_seq_length - 4 .60"),
+        (
+            SquadConfig,
+            "--max_seq_length 64 --max_query_length 64",
+            "max_query_length is 64, allowed is at most max_seq_length - 4 .60",
+        ),
         (
             SquadV2Config,
             "--end_n_top 900",
             "the larger of start_n_top and end_n_top is 900, allowed is at most max_seq",
         ),
-        (RaceConfig, "--max_seq_length 130", "max_qa_length is 128, allowed is at most max_seq_length - 3 .127"),
+        (
+            RaceConfig,
+            "--max_seq_length 130 --max_qa_length 128",
+            "max_qa_length is 128, allowed is at most max_seq_length - 3 .127",
+        ),
         (ClassifierConfig, "--task_name ax", "task_name is ax, which can only be predicted: set do_train and do_eval"),
     ],
 )

@@ -12,7 +12,7 @@ from src.tasks.classification_examples import ClassifierConfig
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.multiple_choice import RaceConfig
 from src.tasks.question_answering import SquadConfig, SquadV2Config
-from src.training.training_config import PretrainConfig
+from src.training.training_config import PretrainConfig, TrainingConfig
 from tests.conftest import ROOT
 
 # Warm-up, learning rate, updates and global batch, length 512, as published by google-research/albert.
@@ -116,3 +116,32 @@ def test_squad(name: str, kind: type[FinetuneConfig]) -> None:
 def test_fine_tuning_takes_every_optimizer_as_it_is(optimizer: str) -> None:
     config = load_config(ClassifierConfig, ["--optimizer_cfg.optimizer", optimizer])
     assert config.warmup_ratio > 0 and config.optimizer_settings()["warmup_ratio"] == config.warmup_ratio
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("max_seq_length", 64), ("max_seq_length", 32), ("max_seq_length", 8), ("train_steps", 24), ("train_steps", 1)],
+)
+def test_a_shorter_row_or_run_takes_one_flag(name: str, key: str, value: int) -> None:
+    if key not in KINDS[name].model_fields:
+        pytest.skip(f"has no {key}")
+    config = load_config(KINDS[name], ["--config_path", str(ROOT / f"recipes/{name}.yaml"), f"--{key}", str(value)])
+    assert getattr(config, key) == value
+    if isinstance(config, TrainingConfig):
+        settings = config.optimizer_settings()
+        if key == "train_steps":
+            assert settings["warmup_steps"] == (0 if settings["warmup_ratio"] else value // 10)
+        assert 1 <= getattr(config, "max_qa_length", 1) <= value or key == "train_steps"
+
+
+def test_what_follows_from_another_key_is_kept_where_it_is_given() -> None:
+    words = ["--config_path", str(ROOT / "recipes/race.yaml"), "--train_steps", "1500"]
+    warmups = [
+        load_config(RaceConfig, [*words, *flags]).optimizer_cfg.AdamWeightDecay.warmup_steps
+        for flags in ([], ["--optimizer_cfg.AdamWeightDecay.warmup_steps", "1400"], ["--train_steps", "2000"])
+    ]
+    assert warmups == [150, 1400, 1000]
+    assert load_config(RaceConfig, ["--max_seq_length", "64"]).max_qa_length == 61
+    assert load_config(SquadConfig, ["--max_seq_length", "32"]).max_query_length == 28
+    assert load_config(SquadConfig, ["--max_query_length", "20"]).max_query_length == 20

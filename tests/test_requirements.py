@@ -1,12 +1,14 @@
 """Everything that the project imports is a direct dependency of the requirements file of the code that imports it."""
 
 import ast
+import importlib.metadata
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.conftest import ROOT
 
@@ -26,7 +28,51 @@ def pins(file: str, pulled_in: bool = False) -> dict[str, str]:
 
 
 def normalised(name: str) -> str:
-    return name.lower().replace("_", "-")
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def applied_pins(file: str) -> dict[str, str]:
+    """Version by package of a file and of those that it includes (-r) or is bound by (-c)."""
+    versions = pins(file) | pins(file, pulled_in=True)
+    for name in re.findall(r"^-[rc] (\S+)", (ROOT / file).read_text("utf-8"), re.MULTILINE):
+        versions |= applied_pins(name)
+    return versions
+
+
+def dependencies(package: str) -> list[Requirement]:
+    """Return what an installed package requires here, extras aside; nothing for one that is not installed."""
+    try:
+        lines = importlib.metadata.requires(package) or []
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    requirements = [Requirement(line) for line in lines]
+    return [each for each in requirements if each.marker is None or each.marker.evaluate({"extra": ""})]
+
+
+def unmet(package: str, versions: dict[str, str]) -> list[str]:
+    """Return the requirements of a package that a list of pins leaves open or contradicts."""
+    result = []
+    for requirement in dependencies(package):
+        version = versions.get(normalised(requirement.name))
+        fixed_by_package = str(requirement.specifier).startswith("==")  # as torch fixes its CUDA libraries
+        if not (requirement.specifier.contains(version, prereleases=True) if version else fixed_by_package):
+            result.append(f"{package}: {requirement}")
+    return result
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_requirement_of_a_pinned_package_is_pinned(file: str) -> None:
+    """Otherwise a fresh installation takes its newest release, which may need what another package does not bear."""
+    versions = applied_pins(file)
+    assert [line for package in pins(file) | pins(file, pulled_in=True) for line in unmet(package, versions)] == []
+
+
+@pytest.mark.parametrize("version", [None, "0.0.1"])
+def test_a_pin_that_is_missing_or_unfit_is_found(version: str | None) -> None:
+    versions = {name: pin for name, pin in applied_pins(TEST).items() if name != "pluggy"}
+    if version:
+        versions["pluggy"] = version
+    assert len(unmet("pytest", versions)) == 1
 
 
 @pytest.fixture(scope="module")

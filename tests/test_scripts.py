@@ -47,11 +47,35 @@ def test_every_script_is_valid_shell(script: str) -> None:
     assert subprocess.run(["bash", "-n", ROOT / "scripts" / script], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("script", ["quickstart", "test", "run_race_distribute"])
-def test_help_explains_and_does_nothing(project: Path, script: str) -> None:
-    done = bash(f"bash scripts/{script}.sh --help", project)
+LAUNCHERS = sorted(path.stem for path in (ROOT / "scripts").glob("run_*.sh"))
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+@pytest.mark.parametrize("script", ["quickstart", "test", *LAUNCHERS])
+def test_help_explains_and_does_nothing(project: Path, script: str, flag: str) -> None:
+    (project / "requirements.txt").write_text("no-such-package==1.0\n")
+    done = bash(f"bash scripts/{script}.sh {flag}", project)
     assert done.returncode == 0 and f"usage: bash scripts/{script}.sh [" in done.stdout
     assert sorted(path.name for path in project.glob("[!r]*")) == ["scripts"]  # neither .venv nor a folder of results
+
+
+@pytest.mark.parametrize("script", LAUNCHERS)
+def test_help_lists_the_options_where_there_is_an_environment(ready_project: Path, script: str) -> None:
+    name = script.removeprefix("run_").removesuffix("_single").removesuffix("_distribute")
+    (ready_project / f"run_{name}.py").write_text("import sys\nprint('options', sys.argv[1:])\n")
+    done = bash(f"bash scripts/{script}.sh --help", ready_project)
+    assert done.returncode == 0 and done.stdout.endswith("options ['--help']\n")
+    assert not (ready_project / "output").exists()
+
+
+@pytest.mark.parametrize(("version", "is_used"), [(pytest.__version__, True), ("0.1", False)])
+def test_an_active_environment_is_used_if_it_has_the_packages(project: Path, version: str, is_used: bool) -> None:
+    (project / "requirements-test.txt").write_text(f"--no-index\npytest=={version}\n# What those pull in\nnone==1\n")
+    command = ". scripts/env.sh && prepare_environment requirements-test.txt && echo $VIRTUAL_ENV"
+    done = bash(command, project, PATH=f"{VENV}/bin:{os.environ['PATH']}")
+    assert (done.stdout == f"{VENV}\n") == is_used, done.stderr
+    assert done.stderr.count(f"using the environment {VENV}") == is_used
+    assert (project / ".venv").exists() != is_used
 
 
 # --- set-up ---
@@ -274,13 +298,27 @@ def test_distribute_ends_with_the_rank_that_failed_and_its_reason(
 
 def test_distribute_kills_ranks_that_do_not_end(ready_project: Path) -> None:
     launch = ready_project / "scripts/launch.py"
-    launch.write_text(launch.read_text().replace("GRACE = 60.0", "GRACE = 0.5"))
+    launch.write_text(launch.read_text().replace("GRACE = 12.0", "GRACE = 0.5"))
     (ready_project / "run_ner.py").write_text(
         "import os, time\nif os.environ['RANK_ID'] == '0':\n    time.sleep(30)\n    print('ended by itself')\n1 / 0\n"
     )
     done = bash("bash scripts/run_ner_distribute.sh --nproc 2", ready_project)
     assert done.returncode == 1 and "rank 1 failed: ZeroDivisionError: division by zero" in done.stderr
     assert "ended by itself" not in done.stdout
+
+
+@pytest.mark.parametrize(("seconds", "code"), [(0.3, 0), (20, 137)])
+def test_distribute_names_a_rank_that_is_paused_too_long(ready_project: Path, seconds: float, code: int) -> None:
+    """A shorter pause does no harm, nor does a rank that computes."""
+    launch = ready_project / "scripts/launch.py"
+    launch.write_text(launch.read_text().replace("PAUSED = 15.0", "PAUSED = 3.0"))
+    wake = f"subprocess.Popen(['sh', '-c', f'sleep {seconds}; kill -CONT {{os.getpid()}}'])"
+    act = f"import subprocess; {wake}; os.kill(os.getpid(), signal.SIGSTOP); sys.exit(0)"
+    (ready_project / "run_ner.py").write_text(RANK.format(act=act, code=0))
+    done = bash("bash scripts/run_ner_distribute.sh --nproc 2", ready_project)
+    assert done.returncode == code, done.stderr
+    if code:
+        assert "rank 1 failed" in done.stderr.splitlines()[-1] and "3 s" in done.stderr.splitlines()[-1]
 
 
 def test_distribute_tells_of_a_failed_rank_when_nobody_reads_its_output(ready_project: Path) -> None:

@@ -99,9 +99,13 @@ class FinetuneConfig(TrainingConfig):
     )
 
     # Length and batch size.
-    epoch_num: int = option(3, "epochs, where train_steps does not say the length", minimum=1, maximum=EPOCHS)
+    epoch_num: int = option(
+        3, "epochs, where train_steps does not say the length", minimum=1, maximum=EPOCHS, alias="epoch_size"
+    )
     train_steps: int = option(0, "updates; 0 or -1: as many as epoch_num epochs have", minimum=-1, maximum=UPDATES)
-    train_batch_size: int = option(32, "examples of a device and micro-batch", minimum=1, maximum=ROWS)
+    train_batch_size: int = option(
+        32, "examples of a device and micro-batch", minimum=1, maximum=ROWS, alias="batch_size"
+    )
     eval_batch_size: int = option(
         32,
         "examples of a batch of an evaluation; fewer where they would take more than 1 GB beside the weights",

@@ -47,7 +47,12 @@ class RaceConfig(FinetuneConfig):
     optimizer_cfg: OptimizerConfig = finetuning_optimizers(1e-5)
 
     level: str = option("all", "examinations to train and evaluate on", choices=("middle", "high", "all"))
-    max_qa_length: int = option(128, "tokens of question and choice together", minimum=1, maximum=LENGTH)
+    max_qa_length: int = option(
+        0,
+        "tokens of question and choice together; 0: 128, or max_seq_length - 3 where that is less",
+        minimum=0,
+        maximum=LENGTH,
+    )
 
     def validate(self) -> None:
         super().validate()
@@ -55,6 +60,7 @@ class RaceConfig(FinetuneConfig):
             raise ConfigError(
                 f"level is {self.level}, which means nothing for features that are ready: leave it at all"
             )
+        self.derive("max_qa_length", min(128, self.max_seq_length - 3))
         if self.max_qa_length + 3 > self.max_seq_length:
             raise ConfigError(
                 f"max_qa_length is {self.max_qa_length}, allowed is at most max_seq_length - 3 "

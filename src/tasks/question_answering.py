@@ -63,7 +63,9 @@ class SquadConfig(FinetuneConfig):
     doc_stride: int = option(
         128, "tokens between the beginnings of two windows of a long text", minimum=1, maximum=LENGTH
     )
-    max_query_length: int = option(64, "tokens of a question", minimum=1, maximum=LENGTH)
+    max_query_length: int = option(
+        0, "tokens of a question; 0: 64, or max_seq_length - 4 where that is less", minimum=0, maximum=LENGTH
+    )
     max_answer_length: int = option(30, "tokens of an answer", minimum=1, maximum=LENGTH)
     n_best_size: int = option(20, "answers kept for each question", minimum=1, maximum=BEAM)
 
@@ -71,6 +73,7 @@ class SquadConfig(FinetuneConfig):
         super().validate()
         if self.data_dir:
             raise ConfigError("data_dir means nothing here: name train_json_path, eval_json_path, predict_json_path")
+        self.derive("max_query_length", min(64, self.max_seq_length - 4))
         if self.max_query_length + 4 > self.max_seq_length:
             raise ConfigError(
                 f"max_query_length is {self.max_query_length}, allowed is at most max_seq_length - 4 "

@@ -1,7 +1,7 @@
 """The configurations of every training, and of pre-training; model_utils/schema.py says how a configuration is made."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from model_utils.config import DEVICES, EPOCHS, LOSS_SCALE, MICRO_BATCHES, MINUTES, ROWS, SEED, UPDATES, LayersConfig
 from model_utils.errors import ConfigError
@@ -41,7 +41,11 @@ class AdamConfig(Config):
         needs=("schedule", "trapezoid"),
     )
     warmup_steps: int = option(
-        500, "updates over which the rate grows from 0; less than the run has", minimum=0, maximum=UPDATES
+        500,
+        "updates over which the rate grows from 0, less than the run has; a tenth of train_steps where the command "
+        "line gives that alone and less than twice these",
+        minimum=0,
+        maximum=UPDATES,
     )
     beta1: float = option(0.9, "decay of the first moment", minimum=0, below=1)
     beta2: float = option(0.999, "decay of the second moment", minimum=0, below=1)
@@ -220,6 +224,18 @@ class TrainingConfig(ArchitectureConfig):
         """The chosen optimizer's name and settings."""
         return self.optimizer_cfg.settings() | {"warmup_ratio": self.warmup_ratio}
 
+    @classmethod
+    def complete_flags(cls, flags: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"train_steps": "0", **flags} if cls.epochs_key in flags else flags
+
+    def fit_to_flags(self, flags: Mapping[str, Any]) -> Self:
+        name, warmup_steps = self.optimizer_cfg.optimizer, self.optimizer_settings()["warmup_steps"]
+        is_given = "warmup_steps" in flags.get("optimizer_cfg", {}).get(name, {})
+        if is_given or "train_steps" not in flags or not 0 < self.train_steps < 2 * warmup_steps:
+            return self
+        optimizer = getattr(self.optimizer_cfg, name).replace(warmup_steps=self.train_steps // 10)
+        return self.replace(optimizer_cfg=self.optimizer_cfg.replace(**{name: optimizer}))
+
     def check_flags(self, flags: Mapping[str, Any]) -> None:
         self._check_epochs(self.epochs_key in flags)
 
@@ -254,7 +270,9 @@ class PhaseConfig(Config):
     share: float = option(1.0, "share of the run", above=0, maximum=1)
     data_dir: str | None = option(None, "examples, for instance of another length", on_resume=SAME_PLACE)
     schema_dir: str | None = option(None, "of these, where they are google's *.tfrecord", on_resume=SAME_PLACE)
-    batch_size: int | None = option(None, "examples of a device and micro-batch", minimum=1, maximum=ROWS)
+    batch_size: int | None = option(
+        None, "examples of a device and micro-batch", minimum=1, maximum=ROWS, alias="train_batch_size"
+    )
     accumulation_steps: int | None = option(
         None, "micro-batches added up to one update", minimum=1, maximum=MICRO_BATCHES
     )
@@ -296,9 +314,15 @@ class PretrainConfig(TrainingConfig):
 
     # Length and batch size.
     train_steps: int = option(10000, "updates; 0 or -1: as many as epoch_size epochs have", minimum=-1, maximum=UPDATES)
-    epoch_size: int = option(1, "epochs, where train_steps does not say the length", minimum=1, maximum=EPOCHS)
+    epoch_size: int = option(
+        1, "epochs, where train_steps does not say the length", minimum=1, maximum=EPOCHS, alias="epoch_num"
+    )
     batch_size: int = option(
-        32, "examples of a device and micro-batch, and of an evaluation's batch", minimum=1, maximum=ROWS
+        32,
+        "examples of a device and micro-batch, and of an evaluation's batch",
+        minimum=1,
+        maximum=ROWS,
+        alias="train_batch_size",
     )
 
     phases: tuple[PhaseConfig, ...] = sections(
@@ -372,7 +396,7 @@ class PretrainEvalConfig(ArchitectureConfig):
     load_checkpoint_path: str = option("", "a checkpoint, or a run's folder", required=True)
     data_dir: str = option("", "folder with held-out MindRecord files, or google's *.tfrecord", required=True)
     schema_dir: str = option("", "schema.json of google's *.tfrecord files, or its folder")
-    batch_size: int = option(32, "examples of a batch", minimum=1, maximum=ROWS)
+    batch_size: int = option(32, "examples of a batch", minimum=1, maximum=ROWS, alias="train_batch_size")
     eval_batches: int = option(0, "batches to evaluate; 0: all", minimum=0, maximum=UPDATES)
     output_path: str = option("", "folder for eval_results.json; empty: beside the checkpoint")
     dry_run: bool = option(False, "evaluate one batch, estimate time and memory; keep nothing")
