@@ -11,20 +11,19 @@ import numpy as np
 from sklearn.ensemble import HistGradientBoostingClassifier
 
 from model_utils.config import SEED, TOKENS, run_main
-from model_utils.errors import DataError
-from model_utils.schema import Config, option
+from model_utils.errors import DataError, shorten
+from model_utils.schema import option
 from src.create_pretraining_data import PACKINGS, CreateDataConfig, UnitMaker, group_documents, instance_settings
 from src.pretraining_data.instances import Documents, Pair, join_documents
-from src.text.corpus import expand_glob, read_documents
+from src.text.corpus import CorpusConfig, expand_glob, read_documents
 from src.tokenization import build_tokenizer
 
 LENGTHS, ENDS = 4, 4  # columns of the features
 
 
-class OrderLeakConfig(Config):
+class OrderLeakConfig(CorpusConfig):
     """Tell the order of segments by lengths and ends alone: python -m benchmarks.order_leak."""
 
-    input_file: str = option("", "text files: names or glob patterns with commas between them", required=True)
     vocab_file: str = option("", "WordPiece vocabulary, one token a line")
     spm_model_file: str = option("", "SentencePiece model")
     max_seq_length: int = option(128, "tokens of an example", minimum=8, maximum=TOKENS)
@@ -49,7 +48,7 @@ def table(config: OrderLeakConfig, packing: str) -> list[tuple[np.ndarray, ...]]
     tokenizer = build_tokenizer(config.vocab_file, config.spm_model_file, True)
     maker, random = UnitMaker(tokenizer, settings, config.random_seed, 1), Random(config.random_seed)
     parts = []
-    units = list(group_documents(read_documents(expand_glob(config.input_file))))
+    units = list(group_documents(read_documents(expand_glob(config.input_file), config.text_key)))
     for part in (0, 1):
         found = []
         for unit in units:
@@ -58,7 +57,7 @@ def table(config: OrderLeakConfig, packing: str) -> list[tuple[np.ndarray, ...]]
             if pairs:
                 found.append((features(documents, pairs), np.array([pair.label for pair in pairs])))
         if not found:
-            raise DataError(f"{config.input_file} gives no pairs of segments for {packing}; give more text")
+            raise DataError(f"{shorten(config.input_file)} gives no pairs of segments for {packing}; give more text")
         parts.append(tuple(np.concatenate(column) for column in zip(*found, strict=True)))
     return parts
 

@@ -22,8 +22,8 @@ from tqdm import tqdm
 
 from model_utils.config import SEED, check_output_folder, run_main
 from model_utils.config import TOKENS as MOST_TOKENS
-from model_utils.errors import ConfigError, DataError
-from model_utils.schema import Config, option
+from model_utils.errors import ConfigError, DataError, shorten
+from model_utils.schema import option
 from src.data.feature_files import Ragged, is_complete, open_records, sha256_of
 from src.data.mindrecord_file import HEADER_BYTES, files_needed
 from src.data.record_writer import PackedRows, RecordWriter, check_record_path, pack_rows
@@ -44,8 +44,9 @@ from src.pretraining_data.instances import MIN_DOCUMENT_TOKENS, Documents, Pair,
 from src.pretraining_data.masking import NGRAM, InstanceSettings, MaskVocabulary, RowRandom, predictions_needed
 from src.pretraining_data.sentence_packing import pack_sentences
 from src.pretraining_data.vocabulary_fit import LetterTable, VocabularyFit, case_warning
-from src.text.corpus import expand_glob, read_documents, split_sentences
+from src.text.corpus import CorpusConfig, expand_glob, read_documents, split_sentences
 from src.tokenization import FullTokenizer, build_tokenizer
+from src.utils import estimate_text_bytes
 
 logger = logging.getLogger(__name__)
 PROCESSES_PER_CORE = 4
@@ -60,12 +61,11 @@ PROCESSES = 1024
 Document = list[str]
 
 
-class CreateDataConfig(Config):
+class CreateDataConfig(CorpusConfig):
     """Turn raw text into pre-training examples: python -m src.create_pretraining_data."""
 
     config_file = "create_data_config.yaml"
 
-    input_file: str = option("", "text files: names or glob patterns with commas between them", required=True)
     output_file: str = option("", "what is written: DIR/NAME.mindrecord", required=True)
     output_file_num: int = option(
         0, "files that the examples are dealt out to; 0: one, and another whenever it is full", minimum=0, maximum=1000
@@ -254,7 +254,12 @@ def gather_facts(
         "vocab_size": tokenizer.vocab_size,
         "do_lower_case": config.do_lower_case,
         "seed": config.random_seed,
-        "settings": {**asdict(settings), "dupe_factor": config.passes, "output_file_num": config.output_file_num},
+        "settings": {
+            **asdict(settings),
+            "dupe_factor": config.passes,
+            "output_file_num": config.output_file_num,
+            "text_key": config.text_key,
+        },
         "source": {
             str(file.absolute().relative_to(common)): {"bytes": file.stat().st_size, "sha256": sha256_of(file)}
             for file in files
@@ -352,8 +357,9 @@ def main(config: CreateDataConfig) -> None:
         return
     maker = UnitMaker(tokenizer, settings, config.random_seed, config.passes)
     # Segments of other documents come from the same unit.
-    units = group_documents(read_documents(files), UNIT_CHARACTERS // 2 if config.random_next_sentence else 0)
-    source_bytes = sum(file.stat().st_size for file in files)
+    documents = read_documents(files, config.text_key)
+    units = group_documents(documents, UNIT_CHARACTERS // 2 if config.random_next_sentence else 0)
+    source_bytes = estimate_text_bytes(files)
     if config.dry_run:
         logger.info(dry_run(maker, units, source_bytes, workers, path, config.output_file_num))
         return
@@ -377,8 +383,8 @@ def main(config: CreateDataConfig) -> None:
             bar.update(result.text_bytes)
         if not writer.rows:
             raise DataError(
-                f"{config.input_file} gives no example: no document has {MIN_DOCUMENT_TOKENS} tokens or more that can "
-                "be split in two" + (", with another one beside it" if config.random_next_sentence else "")
+                f"{shorten(config.input_file)} gives no example: no document has {MIN_DOCUMENT_TOKENS} tokens or more "
+                "that can be split in two" + (", with another one beside it" if config.random_next_sentence else "")
             )
         writer.add_array("unigram", token_counts)
         writer.facts["vocabulary_fit"] = fit.facts()

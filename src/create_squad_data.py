@@ -11,7 +11,7 @@ import itertools
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
@@ -20,14 +20,16 @@ from typing import Any
 import numpy as np
 
 from model_utils.errors import DataError, first_few, shorten
+from model_utils.json_files import parse_json
 from src.data.feature_cache import TRAIN, Features
 from src.data.feature_files import Column, Ragged
 from src.data.features import best_windows, text_facts, token_columns
 from src.tokenization import FullTokenizer
-from src.utils import read_json_text
+from src.utils import read_lines
 
 logger = logging.getLogger(__name__)
 _TARGETS = ("start_positions", "end_positions", "is_impossible")
+_RECORD_KEYS = {"paragraphs", "context_text", "context", "question"}
 _KINDS = {str: "a text", list: "a list", dict: "an object", int: "a whole number", bool: "true or false"}
 
 
@@ -78,20 +80,28 @@ class _Node:
             raise self.fault(key, "empty")
         return text
 
+    def elements(self, key: str, kind: type) -> list[Any]:
+        """Return a list whose elements are of this kind and no other."""
+        values = self.member(key, list)
+        for index, value in enumerate(values):
+            if type(value) is not kind:
+                raise self.fault(f"{key}[{index}]", f"{json.dumps(value)[:40]}, needed is {_KINDS[kind]}")
+        return values
+
     def objects(self, key: str) -> Iterator["_Node"]:
-        """The elements of a list of objects."""
-        for number, value in enumerate(self.member(key, list)):
-            node = _Node(self.file, f"{self.place}{key}[{number}].", value)
-            if type(value) is not dict:
-                raise self.fault(f"{key}[{number}]", f"{json.dumps(value)[:40]}, needed is an object")
-            yield node
+        """Yield the elements of a list of objects."""
+        for index, value in enumerate(self.elements(key, dict)):
+            yield _Node(self.file, f"{self.place}{key}[{index}].", value)
 
     def fault(self, key: str, found: str) -> DataError:
         return DataError(f"{self.file} is not in SQuAD's form: {self.place}{key} is {found}")
 
 
 def read_squad(path: Path, version_2: bool, labelled: bool = True) -> list[SquadQuestion]:
-    """The questions of a file in the form of SQuAD 1.1 or 2.0, or of CMRC 2018's trial data, in their order.
+    """Return the questions of a file, in their order.
+
+    The file is a JSON document, or JSON lines. It holds articles in the form of SQuAD 1.1 or 2.0 or of CMRC 2018's
+    trial data, or flat records as Hugging Face's datasets have them: a question with its context each.
 
     Args:
         version_2: whether questions without an answer are allowed; they have no answers, and may say is_impossible.
@@ -102,11 +112,12 @@ def read_squad(path: Path, version_2: bool, labelled: bool = True) -> list[Squad
         DataError: the file cannot be read, or is of another form; names the place and what is wrong there.
     """
     path = Path(path)
-    root = _Node(path, "", _load(path))
     questions: list[SquadQuestion] = []
-    for paragraph, keys in _paragraphs(root):
+    contexts: dict[str, str] = {}  # flat records repeat them
+    for paragraph, nodes, keys in _paragraphs(path):
         context = paragraph.text(keys["context"])
-        for node in paragraph.objects("qas"):
+        context = contexts.setdefault(context, context)
+        for node in nodes:
             name, question = node.text(keys["id"]), node.member(keys["question"], str)
             answers = _read_answers(node, context) if labelled or "answers" in node.value else ()
             told = labelled or bool(answers) or (version_2 and node.value.get("is_impossible") is True)
@@ -120,25 +131,62 @@ def read_squad(path: Path, version_2: bool, labelled: bool = True) -> list[Squad
     return questions
 
 
-def _load(path: Path) -> dict[str, Any]:
-    document = read_json_text(path)
-    document = {"data": document} if isinstance(document, list) else document
+def _records(path: Path) -> Iterator[_Node]:
+    """Yield the articles or flat records of a file."""
+    lines = list(read_lines(path))
+    try:
+        document = parse_json("".join(lines))
+    except ValueError as error:
+        first = next((line.strip() for line in lines if line.strip()), "")
+        if not (first.startswith("{") and first.endswith("}")):
+            raise DataError(f"{path} is not JSON: {error}") from None
+        yield from _line_records(path, lines)
+        return
+    if isinstance(document, dict) and "data" not in document and document.keys() & _RECORD_KEYS:
+        yield _Node(path, "line 1: ", document)  # the only one
+        return
+    if isinstance(document, list):
+        document = {"data": document}
     if not isinstance(document, dict):
         raise DataError(f"{path} is not in SQuAD's form: it holds {_KINDS.get(type(document), 'a single value')}")
-    return document
+    yield from _Node(path, "", document).objects("data")
 
 
-def _paragraphs(root: _Node) -> Iterator[tuple[_Node, dict[str, str]]]:
-    """Paragraphs with the names that their members have."""
-    for article in root.objects("data"):
-        if "context_text" in article.value:
-            yield article, {"context": "context_text", "id": "query_id", "question": "query_text"}
+def _line_records(path: Path, lines: Sequence[str]) -> Iterator[_Node]:
+    for line_number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            record = parse_json(line)
+        except ValueError as error:
+            raise DataError(f"{path}: line {line_number} is not JSON: {error}") from None
+        if not isinstance(record, dict):
+            raise DataError(f"{path}: line {line_number} is {shorten(record)}, needed is an object")
+        yield _Node(path, f"line {line_number}: ", record)
+
+
+def _paragraphs(path: Path) -> Iterator[tuple[_Node, Iterable[_Node], dict[str, str]]]:
+    """Yield paragraphs, their questions and the names that their members have."""
+    names = {"context": "context", "id": "id", "question": "question"}
+    for record in _records(path):
+        if "context_text" in record.value:
+            trial_names = {"context": "context_text", "id": "query_id", "question": "query_text"}
+            yield record, record.objects("qas"), trial_names
+        elif record.value.keys() & {"context", "question"}:
+            yield record, [record], names
         else:
-            for paragraph in article.objects("paragraphs"):
-                yield paragraph, {"context": "context", "id": "id", "question": "question"}
+            for paragraph in record.objects("paragraphs"):
+                yield paragraph, paragraph.objects("qas"), names
 
 
 def _read_answers(node: _Node, context: str) -> tuple[SquadAnswer, ...]:
+    if isinstance(node.value.get("answers"), dict):  # Hugging Face's
+        columns = _Node(node.file, f"{node.place}answers.", node.value["answers"])
+        starts = columns.elements("answer_start", int)
+        texts = columns.elements("text", str)
+        if len(starts) != len(texts):
+            raise columns.fault("answer_start", f"a list of {len(starts)}, needed are {len(texts)}, as texts")
+        return tuple(map(SquadAnswer, texts, starts))
     texts = node.member("answers", list)
     if texts and all(isinstance(text, str) for text in texts):  # CMRC 2018's trial data
         return tuple(SquadAnswer(text, context.find(text)) for text in texts)
@@ -326,7 +374,9 @@ def _describe(left_out: Sequence[SquadQuestion], total: int) -> str:
     for question in left_out:
         answer = question.answers[0]
         there = question.context[max(0, answer.start) : max(0, answer.start + len(answer.text))]
-        shown.append(f"{question.id} ({answer.text!r} at {answer.start}, where {there!r} stands)")
+        shown.append(
+            f"{question.id[:80]} ({shorten(answer.text)} at {shorten(answer.start)}, where {shorten(there)} stands)"
+        )
     return (
         f"{left_out[0].source}: {len(left_out):,} of {total:,} questions have an answer that does not lie where "
         f"answer_start says and are left out: {first_few(shown)}"

@@ -19,13 +19,14 @@ import sentencepiece
 import tokenizers
 
 from model_utils.config import check_output_folder, run_main
-from model_utils.errors import ConfigError, DataError
+from model_utils.errors import ConfigError, DataError, shorten
 from model_utils.files import write_atomically
 from model_utils.memory import peak_memory
-from model_utils.schema import Config, option
-from src.text.corpus import expand_glob, read_documents, split_sentences
+from model_utils.schema import option
+from src.text.corpus import CorpusConfig, expand_glob, read_documents, split_sentences
 from src.text.wordpiece import LONGEST_WORD, split_words
 from src.tokenization import SENTENCEPIECE_SPECIALS, WORDPIECE_SPECIALS, FullTokenizer, preprocess_text
+from src.utils import estimate_text_bytes
 
 logger = logging.getLogger(__name__)
 COVERAGE = {"sentencepiece": 0.99995, "wordpiece": 0.9995}  # ALBERT's; what leaves Chinese text room for words
@@ -43,10 +44,9 @@ Reader = Callable[[], Iterable[str]]
 Trainer = Callable[..., tuple[bytes, ...]]
 
 
-class TrainVocabularyConfig(Config):
+class TrainVocabularyConfig(CorpusConfig):
     """Train a vocabulary on one's own text: python -m src.train_vocabulary."""
 
-    input_file: str = option("", "text files: names or glob patterns with commas between them", required=True)
     output_prefix: str = option(
         "", "PREFIX.model and PREFIX.vocab (sentencepiece) or PREFIX.vocab.txt (wordpiece) are written", required=True
     )
@@ -86,7 +86,7 @@ def main(config: TrainVocabularyConfig) -> None:
     train: Trainer = {"sentencepiece": train_sentencepiece, "wordpiece": train_wordpiece}[config.kind]
     suffixes = {"sentencepiece": (".vocab", ".model"), "wordpiece": (".vocab.txt",)}[config.kind]
     if Path(config.output_prefix).name != config.output_prefix.rpartition("/")[2]:
-        raise ConfigError(f"output_prefix is {config.output_prefix}, needed is the beginning of a file's name")
+        raise ConfigError(f"output_prefix is {shorten(config.output_prefix)}, needed is the beginning of a file's name")
     targets = [Path(config.output_prefix + suffix) for suffix in suffixes]
     for target in targets:
         if target.exists():
@@ -99,7 +99,7 @@ def main(config: TrainVocabularyConfig) -> None:
     if config.dry_run:
         logger.info(dry_run(train, paths, config))
         return
-    contents = train(lambda: _read_sentences(paths), config)
+    contents = train(lambda: _read_sentences(paths, config.text_key), config)
     targets[-1].parent.mkdir(parents=True, exist_ok=True)
     for target, content in reversed([*zip(targets, contents, strict=True)]):  # the listing is of no use alone
         write_atomically(target, lambda temporary, content=content: temporary.write_bytes(content))
@@ -111,12 +111,14 @@ def main(config: TrainVocabularyConfig) -> None:
 def dry_run(train: Trainer, paths: Sequence[Path], config: TrainVocabularyConfig) -> str:
     """Train on the first SAMPLE sentences; estimate time, memory and disk for all. Nothing is kept."""
     start, before = time.monotonic(), peak_memory()
-    sample = list(itertools.islice(_read_sentences(paths), SAMPLE))
+    sample = list(itertools.islice(_read_sentences(paths, config.text_key), SAMPLE))
     read = time.monotonic() - start
     contents = train(lambda: sample, config, exact=len(sample) < SAMPLE)
     trained = time.monotonic() - start - read
-    text, sample_bytes = sum(path.stat().st_size for path in paths), sum(len(sentence.encode()) for sentence in sample)
-    total = len(sample) if len(sample) < SAMPLE else round(len(sample) * text / sample_bytes)
+    sample_bytes = sum(len(sentence.encode()) for sentence in sample)
+    total = len(sample)
+    if total == SAMPLE:
+        total = round(total * estimate_text_bytes(paths) / sample_bytes)
     used = min(total, config.max_sentences) if config.kind == "sentencepiece" else total
     seconds = read * total / len(sample) + trained * used / len(sample)
     memory = before + (peak_memory() - before) * used / len(sample)
@@ -221,8 +223,8 @@ def _words(sentence: str, config: TrainVocabularyConfig) -> list[str]:
     return [word for word in split_words(sentence, config.do_lower_case) if len(word) <= LONGEST_WORD]
 
 
-def _read_sentences(paths: Sequence[Path]) -> Iterator[str]:
-    for document in read_documents(paths):
+def _read_sentences(paths: Sequence[Path], text_key: str = "text") -> Iterator[str]:
+    for document in read_documents(paths, text_key):
         for unit in document:
             for sentence in split_sentences(unit):
                 yield from _cut(sentence)

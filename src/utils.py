@@ -1,69 +1,147 @@
-"""Reading text files."""
+"""Reading text files, also compressed ones."""
 
+import bz2
 import contextlib
+import gzip
+import io
+import lzma
+import os
 import re
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
+
+import zstandard
 
 from model_utils.errors import DataError
 from model_utils.files import open_file
 from model_utils.json_files import parse_json
 
-# What unpacks a file, by how it begins.
-_UNPACKERS = {
-    b"\x1f\x8b": "gunzip",
-    b"BZh[1-9]1AY&SY": "bunzip2",
-    b"\xfd7zXZ\x00": "unxz",
-    b"\\(\xb5/\xfd": "unzstd",
-    b"PK\x03\x04": "unzip",
+_DAMAGES = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error, zstandard.ZstdError)
+_SAMPLE_BYTES = 4 << 20  # unpacked to estimate how much text a compressed file holds
+_ZSTD_WINDOW_BYTES = 1 << 31  # of `zstd --long=31`, in which large corpora are published
+_ZSTD_READ_BYTES = 256  # which unpack to 8 MB at most, when all blocks are runs of one byte
+
+
+class _ZstdReader(io.RawIOBase):
+    """Unpacked bytes of the frames of a zstd file. zstandard's own reader takes a file that is cut short for whole."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._chunks = filter(None, _zstd_chunks(file))
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:
+        if not self._rest:
+            self._rest = memoryview(next(self._chunks, b""))
+        count = min(len(buffer), len(self._rest))
+        buffer[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
+
+
+def _zstd_chunks(file: BinaryIO) -> Iterator[bytes]:
+    decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
+    frame = decompressor.decompressobj()
+    while raw := file.read(_ZSTD_READ_BYTES):
+        while raw:
+            if frame.eof:
+                frame = decompressor.decompressobj()
+            yield frame.decompress(raw)
+            raw = frame.unused_data
+    if not frame.eof:
+        raise EOFError("Compressed file ended before the end of its last frame")
+
+
+def _open_zstd(file: BinaryIO) -> BinaryIO:
+    return io.BufferedReader(_ZstdReader(file), 128 << 10)
+
+
+# By how a file begins: the command that unpacks it, and the function that reads it where there is one.
+_PACKED = {
+    rb"\x1f\x8b": ("gunzip", gzip.open),
+    rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)": ("bunzip2", bz2.open),
+    rb"\xfd7zXZ\x00": ("unxz", lzma.open),
+    rb"\(\xb5/\xfd|[\x50-\x5f]\*M\x18": ("unzstd", _open_zstd),
+    rb"PK\x03\x04": ("unzip", None),
+    rb"(?s:.{257}ustar)": ("tar -xf", None),
 }
 
 
-def decode(raw: bytes, path: Path, position: int) -> str:
-    """UTF-8 text of a part of a file that begins at byte `position`; a DataError names the byte that is none."""
+def decode(raw: bytes, file: object, position: int) -> str:
+    """Decode the part of a UTF-8 file that begins at byte `position`; a DataError names the byte that is no text."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        if position == 0:
-            check_unpacked(raw, path)
         raise DataError(
-            f"{path}: byte {raw[error.start]:#04x} at offset {position + error.start} is not UTF-8 text; convert the "
+            f"{file}: byte {raw[error.start]:#04x} at offset {position + error.start} is not UTF-8 text; convert the "
             "file to UTF-8 (for instance with iconv)"
         ) from None
 
 
 def check_unpacked(raw: bytes, file: object) -> None:
-    """Raise a DataError where a file begins as compressed ones do."""
-    for beginning, unpacker in _UNPACKERS.items():
+    """Raise DataError if a file begins as compressed ones or archives do."""
+    for beginning, (command, reader) in _PACKED.items():
         if re.match(beginning, raw):
-            raise DataError(f"{file} is compressed; unpack it first ({unpacker})")
+            kind = "compressed" if reader else "an archive"
+            raise DataError(f"{file} is {kind}; unpack it first ({command})")
 
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
-    """A file opened for reading bytes; a DataError where it cannot be read."""
+    """Open a file for reading bytes; DataError if it, or what it unpacks to, cannot be read."""
     try:
         with open_file(path) as file:
             yield file
+    except _DAMAGES as error:
+        raise DataError(f"{path} is damaged or cut short ({error}); copy or make it again") from error
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _unpacked(file: BinaryIO) -> BinaryIO:
+    """Return a stream of what a file unpacks to, chosen by its first bytes; the file itself if it is not compressed."""
+    beginning = file.peek()
+    readers = (reader for pattern, (_, reader) in _PACKED.items() if reader and re.match(pattern, beginning))
+    return next(readers, lambda plain: plain)(file)
+
+
+def estimate_text_bytes(paths: Iterable[Path]) -> int:
+    """Return how many bytes of text files hold, for compressed ones judged by their beginning."""
+    total = 0
+    for path in paths:
+        with opened(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            stream = _unpacked(file)
+            total += size if stream is file else round(len(stream.read(_SAMPLE_BYTES)) * size / file.tell())
+    return total
 
 
 def read_lines(path: Path, most_bytes: int = -1) -> Iterator[str]:
-    """Decoded lines with their ends, without a byte order mark; one of more than most_bytes comes in pieces.
+    """Yield decoded lines with their ends, without a byte order mark; one of more than most_bytes comes in pieces.
+
+    Compressed files are unpacked as they are read.
 
     Raises:
-        DataError: the file cannot be read or is not UTF-8; names the byte.
+        DataError: the file cannot be read, is damaged, an archive, compressed twice or not UTF-8; names the byte.
     """
     position = 0
+    rest = b""
     with opened(path) as file:
-        while raw := file.readline(most_bytes):
-            piece = raw[: _piece_length(raw)] if len(raw) == most_bytes else raw
-            yield decode(piece, path, position).removeprefix("\ufeff" if position == 0 else "")
-            position += len(piece)
-            if len(piece) < len(raw):
-                file.seek(position)
+        stream = _unpacked(file)
+        name = path if stream is file else f"the content of {path}"
+        while raw := rest + stream.readline(most_bytes - len(rest)):
+            if position == 0:
+                check_unpacked(raw, name)
+            rest = b""
+            if len(raw) == most_bytes:
+                length = _piece_length(raw)
+                raw, rest = raw[:length], raw[length:]
+            yield decode(raw, name, position).removeprefix("\ufeff" if position == 0 else "")
+            position += len(raw)
 
 
 def read_json_text(path: Path) -> Any:

@@ -1,5 +1,6 @@
 """The command that makes pre-training data, and the statistics of its output beside google's own."""
 
+import gzip
 import json
 import os
 import pydoc_data.topics
@@ -9,6 +10,7 @@ from random import Random
 
 import numpy as np
 import pytest
+import zstandard
 
 from model_utils.errors import ConfigError, DataError
 from src import create_pretraining_data
@@ -92,6 +94,26 @@ def test_a_second_run_has_nothing_to_do_and_another_one_is_refused(made, text_an
     with pytest.raises(DataError, match=r"settings\.dupe_factor 2, asked for is 3; give another output_file"):
         make_records(made, *text_and_model, dupe_factor=3)
     assert before == {file: file.stat().st_mtime_ns for file in made.parent.iterdir()}
+
+
+def test_text_of_another_key_is_other_text(made, text_and_model):
+    with pytest.raises(DataError, match=r"settings\.text_key 'text', asked for is 'content'"):
+        make_records(made, *text_and_model, dupe_factor=2, text_key="content")
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress])
+def test_compressed_text_gives_the_same_examples_and_estimates(text_and_model, tmp_path, capsys, monkeypatch, pack):
+    text, model = text_and_model
+    monkeypatch.setattr(create_pretraining_data, "UNIT_CHARACTERS", 20_000)
+    (tmp_path / "packed").write_bytes(pack(text.read_bytes()))
+    estimates, lengths = [], []
+    for name, file in (("one", text), ("two", tmp_path / "packed")):
+        output = tmp_path / name / "pre.mindrecord"
+        make_records(output, file, model, dupe_factor=1, dry_run=True)
+        estimates.append(int(re.search(r"about ([\d,]+) examples", capsys.readouterr().out)[1].replace(",", "")))
+        lengths.append(open_records(make_records(output, file, model, dupe_factor=1), "pretrain").lengths.tolist())
+    assert estimates[0] == pytest.approx(estimates[1], rel=0.02)
+    assert lengths[0] == lengths[1]
 
 
 def test_other_text_of_the_same_name_and_size_is_refused(made, text_and_model, tmp_path):

@@ -142,7 +142,7 @@ def test_dry_run_estimates_and_keeps_nothing(text_file, tmp_path, monkeypatch, c
 
 
 def test_a_prefix_without_a_name_is_refused(text_file, tmp_path):
-    with pytest.raises(ConfigError, match=r"output_prefix is .*/vocab/, needed is the beginning of a file's name"):
+    with pytest.raises(ConfigError, match=r"output_prefix is '.*/vocab/', needed is the beginning of a file's name"):
         train(text_file, f"{tmp_path}/vocab/", vocab_size=900)
     assert list(tmp_path.iterdir()) == []
 

@@ -140,7 +140,7 @@ def is_complete(path: Path, facts: Mapping[str, Any]) -> bool:
     if difference := first_difference(wanted, {key: found[key] for key in found if key.partition(".")[0] in facts}):
         key, asked, made = difference
         raise DataError(
-            f"{there}: these files were made with {key} {shorten(made)}, asked for is {asked!r}; give another "
+            f"{there}: these files were made with {key} {shorten(made)}, asked for is {shorten(asked)}; give another "
             "output_file, or remove them"
         )
     return True

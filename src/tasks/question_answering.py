@@ -52,7 +52,9 @@ class SquadConfig(FinetuneConfig):
         "", "features of train_json_path that are ready: DIR/NAME.mindrecord", on_resume=SAME_PLACE
     )
     eval_data_file_path: str = option("", "features of eval_json_path, likewise", on_resume=SAME_PLACE)
-    train_json_path: str = option("", "training questions in SQuAD's format", on_resume=SAME_PLACE)
+    train_json_path: str = option(
+        "", "training questions in SQuAD's form, also flat records or JSON lines", on_resume=SAME_PLACE
+    )
     eval_json_path: str = option("", "development questions", on_resume=SAME_PLACE)
     predict_json_path: str = option(
         "", "questions to predict, answers not needed", needs=("do_predict", True), on_resume=ANY

@@ -2,16 +2,17 @@
 
 Four layouts are told apart by a file's first lines:
 
-- WikiExtractor: `<doc ...>`, the title, text lines with HTML's entities, `</doc>`. The first line is dropped if it is
-  the title, or no title is named; articles without text are skipped.
-- JSON lines, as WikiExtractor --json writes them: an object with a member "text" is a document. Other JSON is refused.
+- WikiExtractor: `<doc ...>`, the title, text lines with HTML's entities, `</doc>`. Articles without text are skipped.
+- JSON lines, as WikiExtractor --json writes them: an object with a member "text" is a document; text_key gives another
+  name. Other JSON is refused.
 - WikiText: paragraphs as lines, headings as ` = Title = `. A first-level heading begins a document, headings are
   dropped.
 - Plain text: each line is a unit and blank lines separate documents, as in google's BERT and ALBERT. Text with
   hard line breaks (books) is recognised by its even right margin: its lines are joined into paragraphs, a blank line
   ends a paragraph and two or more end a document; an indented line of Chinese begins a paragraph, too.
 
-Other kinds of files (HTML, XML, UTF-16) are refused.
+In the first two layouts the first line is left out if it is the title that the document names. Files may be compressed
+(src/utils.py). Other kinds of files (HTML, XML, UTF-16) are refused.
 
 Memory holds one document, which ends after the paragraph with which it has more than MAX_DOCUMENT_CHARACTERS. A
 paragraph of more than MAX_PARAGRAPH_CHARACTERS ends with a sentence.
@@ -28,8 +29,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
-from model_utils.errors import DataError, shorten
+from model_utils.errors import DataError, first_few, shorten
 from model_utils.json_files import UnwritableError, parse_json
+from model_utils.schema import Config, option
 from src.utils import read_lines
 
 MAX_DOCUMENT_CHARACTERS = 1_000_000
@@ -67,6 +69,17 @@ _LAST_WORD = re.compile(r"[^\s(\[\"'“‘]+$")
 _NEXT_WORD = re.compile(r"[\s\"'“‘(\[«]*(\S)")
 
 
+class CorpusConfig(Config):
+    """Text files, and how to read them."""
+
+    input_file: str = option(
+        "",
+        "text files, also compressed (gzip, zstd, bzip2, xz): names or glob patterns with commas between them",
+        required=True,
+    )
+    text_key: str = option("text", "key of the text in JSON lines")
+
+
 def expand_glob(pattern: str) -> list[Path]:
     """The files that a path, a glob pattern, a folder or a comma-separated list of these names, sorted.
 
@@ -83,7 +96,9 @@ def expand_glob(pattern: str) -> list[Path]:
     for name in names:
         found = _match(name)
         if not found:
-            raise DataError(f"no file matches {name!r}; give a path, a glob pattern in quotes, or several with commas")
+            raise DataError(
+                f"no file matches {shorten(name)}; give a path, a glob pattern in quotes, or several with commas"
+            )
         for path in found:
             try:
                 str(path).encode()
@@ -92,27 +107,32 @@ def expand_glob(pattern: str) -> list[Path]:
                 raise DataError(f"the name of the file {shown} is not UTF-8: rename it") from None
             files.setdefault(path.resolve(), path)
     if not any(path.stat().st_size for path in files):
-        raise DataError(f"{pattern!r} matches {len(files)} file(s), and all are empty")
+        raise DataError(f"{shorten(pattern)} matches {len(files)} file(s), and all are empty")
     return sorted(files.values())
 
 
-def read_documents(paths: Iterable[str | Path]) -> Iterator[list[str]]:
-    """The documents of several files, one after the other.
+def read_documents(paths: Iterable[str | Path], text_key: str = "text") -> Iterator[list[str]]:
+    """Yield the documents of several files, one after the other.
 
     Raises:
         DataError: a file cannot be read, or no file holds any text.
     """
-    paths, found = list(paths), False
+    paths = list(paths)
+    has_text = False
     for path in paths:
-        for document in iter_documents(path):
-            found = True
+        for document in iter_documents(path, text_key):
+            has_text = True
             yield document
-    if not found:
-        raise DataError(f"no text was found in {', '.join(map(str, paths[:3]))} ({len(paths)} file(s) in all)")
+    if not has_text:
+        raise DataError(f"no text was found in {first_few(list(map(str, paths)))} ({len(paths)} file(s) in all)")
 
 
-def iter_documents(path: str | Path) -> Iterator[list[str]]:
-    """Stream the documents of one text file; a document is its units of text, never empty, without line breaks."""
+def iter_documents(path: str | Path, text_key: str = "text") -> Iterator[list[str]]:
+    """Stream the documents of one text file; a document is its units of text, never empty, without line breaks.
+
+    Args:
+        text_key: key of the text in JSON lines.
+    """
     path = Path(path)
     indented = map(_stripped, read_lines(path, MAX_LINE_BYTES))
     head = _take(indented, SNIFFED_CHARACTERS)
@@ -124,7 +144,7 @@ def iter_documents(path: str | Path) -> Iterator[list[str]]:
     if _DOC_START.match(first):
         yield from _collect(_wikiextractor_units(lines))
     elif _is_json(first) or _JSON.match("\n".join(head)):
-        yield from _collect(_json_units(path))
+        yield from _collect(_json_units(path, text_key))
     elif (heading := _HEADING.match(first)) and heading[1] == "=":
         yield from _collect(_wikitext_units(lines))
     elif _has_hard_line_breaks(head):
@@ -150,8 +170,11 @@ def split_sentences(text: str) -> list[str]:
 
 
 def _match(pattern: str) -> list[Path]:
-    """All files of one path, folder or glob pattern."""
-    literal, is_there = Path(pattern), False
+    """Return all files of one path, folder or glob pattern."""
+    if "\0" in pattern:  # which glob takes for an error of the program
+        return []
+    literal = Path(pattern)
+    is_there = False
     try:
         is_there = literal.exists()
     except OSError as error:
@@ -230,31 +253,34 @@ def _collect(units: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _wikiextractor_units(lines: Iterable[str]) -> Iterator[str]:
-    title = None  # of the article that has begun and not yet shown its first line; "": it names none
+    title = ""  # until the article's first unit
     for line in lines:
         start = _DOC_START.match(line)
         if start or line == "</doc>":
             yield ""
-            title = _title_of(line) if start else None
+            attribute = _TITLE.search(line) if start else None
+            title = attribute["title"] if attribute else ""
         elif line:
-            text = decode_entities(line)
-            if title is None or title not in ("", _comparable(text)):
-                yield from filter(None, map(str.strip, text.splitlines()))
-            title = None
+            units = filter(None, map(str.strip, decode_entities(line).splitlines()))
+            if title and (first := next(units, "")):
+                if not _is_title(first, title):
+                    yield first
+                title = ""
+            yield from units
 
 
-def _title_of(tag: str) -> str:
-    named = _TITLE.search(tag)
-    return _comparable(decode_entities(named["title"])) if named else ""
+def _is_title(unit: str, title: str) -> bool:
+    """Return whether the first unit of a document repeats its title."""
+    return unit == title or (bool(_comparable(title)) and _comparable(title) == _comparable(unit))
 
 
 def _comparable(title: str) -> str:
-    return " ".join(title.replace("_", " ").split())
+    return " ".join(decode_entities(title).replace("_", " ").split())
 
 
 def decode_entities(text: str) -> str:
     """HTML's &amp; and the like, of which only those with a semicolon are meant."""
-    return _ENTITY.sub(lambda entity: html.unescape(entity[0]), text)
+    return _ENTITY.sub(lambda entity: html.unescape(entity[0]), text) if "&" in text else text
 
 
 def _is_json(line: str) -> bool:
@@ -268,21 +294,21 @@ def _is_json(line: str) -> bool:
         return False
 
 
-def _json_units(path: Path) -> Iterator[str]:
+def _json_units(path: Path, text_key: str) -> Iterator[str]:
     for number, line in enumerate(read_lines(path, MAX_JSON_BYTES), 1):
         try:
-            text = _text_member(line) if line.strip() else ""
+            units = _object_units(line, text_key) if line.strip() else []
         except ValueError as error:
             raise DataError(
-                f'{path}: line {number} {error}; of JSON allowed is one object a line with a document as its "text"; a '
-                "file that is something else can be left out of the pattern"
+                f"{path}: line {number} {error}; of JSON allowed is one object a line with a document as its "
+                f"{shorten(text_key)} (text_key); a file that is something else can be left out of the pattern"
             ) from None
-        yield from (unit.strip() for unit in text.split("\n") if unit.strip())
+        yield from units
         yield ""
 
 
-def _text_member(line: str) -> str:
-    """The text of a JSON object; ValueError says why there is none. Halves of surrogate pairs become U+FFFD."""
+def _object_units(line: str, text_key: str) -> list[str]:
+    """Return the units of a JSON object, with U+FFFD for halves of surrogate pairs; ValueError if it has no text."""
     try:
         value = parse_json(line)
     except UnwritableError as error:
@@ -291,12 +317,17 @@ def _text_member(line: str) -> str:
         raise ValueError(f"is not JSON, or has more than {MAX_JSON_BYTES:,} bytes: {error}") from None
     if not isinstance(value, dict):
         raise ValueError("is no JSON object")
-    if "text" not in value:
-        raise ValueError(f'has no "text", but {", ".join(map(shorten, list(value)[:10])) or "nothing"}')
-    if not isinstance(value["text"], str):
-        raise ValueError(f'has the "text" {shorten(value["text"])}, which is none')
-    text = value["text"].encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return decode_entities(text) if value.keys() >= WIKIEXTRACTOR_KEYS else text
+    if text_key not in value:
+        raise ValueError(f"has no {shorten(text_key)}, but {first_few(list(map(shorten, value)), 10) or 'nothing'}")
+    if not isinstance(value[text_key], str):
+        raise ValueError(f"has the {shorten(text_key)} {shorten(value[text_key])}, which is no text")
+    text = value[text_key].encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if text_key == "text" and value.keys() >= WIKIEXTRACTOR_KEYS:
+        text = decode_entities(text)
+    units = [unit.strip() for unit in text.split("\n") if unit.strip()]
+    title = value.get("title")
+    has_title = units and isinstance(title, str) and _is_title(units[0], title)
+    return units[1:] if has_title else units
 
 
 def _wikitext_units(lines: Iterable[str]) -> Iterator[str]:

@@ -4,8 +4,10 @@ a result or a sentence, soon, and memory does not grow.
 Nothing is compiled: a network that gives zeros stands in for the real one.
 """
 
+import gzip
 import hashlib
 import json
+import lzma
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+import zstandard
 from fastapi.testclient import TestClient
 from hypothesis import strategies as st
 from mindspore import Tensor
@@ -392,6 +395,7 @@ def whole_texts(folder: Path) -> dict[str, tuple[str, bytes]]:
         "names": (".csv", b"text_a,label\nwe had soup,soup\n"),
         "squad": (".json", encoded(json.dumps(SQUAD))),
         "race": (".txt", encoded(json.dumps(RACE))),
+        "documents": (".gz", gzip.compress(b"a b\n\nb\n" * 50)),
         "tfrecord": (".tfrecord", tfrecord),
     }
 
@@ -447,7 +451,8 @@ def test_training_texts(tmp_path: Path, count: int) -> None:
     whole = whole_texts(tmp_path)
     for name, case in whole.items():
         readers(case)[name]()
-    explore(count, text_files(list(whole.values())), check)
+    packed = [(".zst", zstandard.compress(b"a b\n\nb\n" * 50)), (".xz", lzma.compress(b"a b\n\nb\n" * 50))]
+    explore(count, text_files([*whole.values(), *packed]), check)
 
 
 # --- checkpoints ---
