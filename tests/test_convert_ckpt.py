@@ -24,6 +24,7 @@ from src.conversion.hugging_face_folder import HEAD_NAMES
 from src.conversion.weight_names import google_names, hugging_face_names, is_training_state
 from src.model_folder import ModelFolder, read_task_info
 from src.tasks import FINE_TUNED
+from src.tasks.entities import Scheme
 from src.tasks.task_info import TaskInfo
 from tests.helpers import google_figures
 from tests.helpers.conversions import (
@@ -113,6 +114,20 @@ CASES = {
         head_of("squad_v1"),
     ),
 }
+
+
+@pytest.mark.parametrize(
+    ("labels", "scheme"),
+    [("O,B-PER,I-PER", Scheme.ENTITIES), ("O,B,I", Scheme.SPANS), ("NN,VB,DT", Scheme.WORDS), ("O,a,b", Scheme.WORDS)],
+)
+def test_the_scheme_of_tags_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], labels: str, scheme: Scheme
+) -> None:
+    described = {"architectures": ["AlbertForTokenClassification"], "id2label": dict(enumerate(labels.split(",")))}
+    values = random_values(SMALL, ("albert.embeddings.", "albert.encoder.", "classifier."), 3)
+    theirs = write_hugging_face(tmp_path / "hf", SMALL, values, bare=False, **described)
+    convert("hf", "mindspore", theirs, tmp_path / "ours")
+    assert f"tags are {scheme.value}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("config", [SMALL, GROUPED], ids=["shared", "grouped"])

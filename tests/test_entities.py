@@ -2,7 +2,17 @@
 
 import pytest
 
-from src.tasks.entities import EntitySpan, all_tags, entity_scores, find_entities, is_tag
+from src.tasks.entities import (
+    EntitySpan,
+    Scheme,
+    all_tags,
+    entity_scores,
+    find_entities,
+    find_scheme,
+    is_tag,
+    misfits,
+    unbegun_words,
+)
 
 
 @pytest.mark.parametrize(
@@ -19,7 +29,13 @@ from src.tasks.entities import EntitySpan, all_tags, entity_scores, find_entitie
         ("B-NAME M-NAME E-NAME O S-NAME", [("NAME", 0, 3), ("NAME", 4, 5)]),  # BMES
         ("B-NAME I-NAME L-NAME U-NAME", [("NAME", 0, 3), ("NAME", 3, 4)]),  # BILOU
         ("B-A-B I-A-B", [("A-B", 0, 2)]),
-        ("PER PER ORG O LABEL_1", [("PER", 0, 2), ("ORG", 2, 3), ("LABEL_1", 4, 5)]),  # foreign labels without letters
+        ("B_PER I_PER B_PER", [("PER", 0, 2), ("PER", 2, 3)]),
+        ("PER PER ORG O LABEL_1", [("PER", 0, 1), ("PER", 1, 2), ("ORG", 2, 3), ("LABEL_1", 4, 5)]),  # no letters
+        ("NN NN VB", [("NN", 0, 1), ("NN", 1, 2), ("VB", 2, 3)]),
+        ("B B I", [("", 0, 1), ("", 1, 3)]),  # segments of words, without labels
+        ("B M E S B E", [("", 0, 3), ("", 3, 4), ("", 4, 6)]),
+        ("B I O I O", [("", 0, 2), ("", 3, 4)]),
+        ("B PER I", [("B", 0, 1), ("PER", 1, 2), ("I", 2, 3)]),  # a letter is a tag only where all are
         ("O O", []),
         ("", []),
     ],
@@ -66,6 +82,59 @@ def test_tag_names_hold_pairs_that_do_not_occur() -> None:
     assert all_tags(tags) == ["O", "B-ORG", "M-ORG", "E-ORG", "S-ORG", *per]
 
 
+@pytest.mark.parametrize(
+    ("tags", "expected", "scheme"),
+    [
+        ("S_ORG B_PER O", ["O", "B_ORG", "S_ORG", "B_PER", "S_PER"], Scheme.ENTITIES),
+        ("I-PER I-LOC O", ["O", "I-LOC", "I-PER"], Scheme.ENTITIES),
+        ("S E B M", ["B", "M", "E", "S"], Scheme.SPANS),
+        ("B I O", ["O", "B", "I"], Scheme.SPANS),
+        ("VB NN DT", ["DT", "NN", "VB"], Scheme.WORDS),
+        ("VB O DT", ["O", "DT", "VB"], Scheme.WORDS),
+        ("S M L", ["L", "M", "S"], Scheme.WORDS),  # sizes
+        ("I NN", ["I", "NN"], Scheme.WORDS),
+        ("O", ["O"], Scheme.WORDS),
+    ],
+)
+def test_schemes_and_the_tags_of_their_models(tags: str, expected: list[str], scheme: Scheme) -> None:
+    assert all_tags(tags.split()) == expected
+    assert find_scheme(tags.split()) is find_scheme(expected) is scheme
+    assert misfits(tags.split()) == (scheme, set())
+
+
+@pytest.mark.parametrize(
+    ("tags", "wrong"),
+    [("O B-PER VBZ", "VBZ"), ("O B-PER b-PER", "b-PER"), ("o b-per", "o b-per"), ("b i o", "b i o"), ("B-PER B", "B")],
+)
+def test_tags_that_break_their_scheme(tags: str, wrong: str) -> None:
+    assert misfits(tags.split())[1] == set(wrong.split())
+
+
+@pytest.mark.parametrize(
+    ("sentences", "expected"),
+    [
+        ("I-A O,B-A I-A", [(0, 0)]),
+        ("B-A I-B,O B-A I-A", [(0, 1)]),
+        ("M-A E-A,B-A E-A,O E-A", [(0, 0), (2, 1)]),
+        ("I O,B I", [(0, 0)]),
+        ("I-A I-A O I-B", []),  # IO
+        ("I-A B-A I-B,O I-A", []),  # IOB1
+        ("B-A I-A E-A S-A", []),
+    ],
+)
+def test_words_that_continue_nothing(sentences: str, expected: list[tuple[int, int]]) -> None:
+    tags = [sentence.split() for sentence in sentences.split(",")]
+    assert unbegun_words(tags, find_scheme(tag for one in tags for tag in one)) == expected
+
+
+def test_the_scheme_of_scores_is_that_of_all_tags() -> None:
+    """A sentence that only has letters may be one of a model of other labels."""
+    assert entity_scores([["I", "I"]], [["I", "I"]], ["I", "NN"])["f1_I"] == 1.0
+    scores = entity_scores([["NN", "NN", "VB"]], [["NN", "VB", "VB"]])
+    assert scores["f1"] == scores["precision"] == scores["recall"] == scores["tag_accuracy"] == pytest.approx(2 / 3)
+    assert entity_scores([["B", "B", "I"]], [["B", "I", "I"]], ["B", "I"])["f1"] == 0.0
+
+
 def test_is_tag() -> None:
-    assert all(map(is_tag, ("O", "B-PER", "M-x", "U-a-b")))
+    assert all(map(is_tag, ("O", "B-PER", "M-x", "U-a-b", "B_PER")))
     assert not any(map(is_tag, ("", "B", "B-", "X-PER", "PER", "o")))

@@ -2,14 +2,19 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import run_ner
 from model_utils.errors import CheckpointError, ConfigError, DataError
 from model_utils.schema import load_config
+from src.data.feature_files import Ragged
 from src.tasks.entities import entity_scores
+from src.tasks.ner_data import NerSplit
+from src.tasks.spec import EvaluationResult, PreparedSplit
 from src.tasks.task_info import TaskInfo
 from src.tasks.token_classification import NerConfig, NerTask
 from src.text.text_tables import read_table
@@ -111,9 +116,91 @@ def test_weights_of_other_labels_are_refused(run: Path, shared: Path, tmp_path: 
         run_ner.main(config_of(shared, tmp_path, **settings, **data))
 
 
-def test_label_list_needs_tags(shared: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("labels", ["O,B-PER,PER", "o,b-per"])
+def test_label_list_needs_tags_of_one_scheme(labels: str) -> None:
     with pytest.raises(ConfigError, match="label_list"):
-        config_of(shared, tmp_path, save_finetune_checkpoint_path=tmp_path / "run", label_list="O,PER")
+        load_config(NerConfig, arguments({}, {"label_list": labels}))
+
+
+@pytest.mark.parametrize("labels", ["NN,VB", "O,NN", "B,I", "B,M,E,S", "O,I-PER", "O,B_PER,I_PER"])
+def test_label_list_takes_any_scheme(labels: str) -> None:
+    assert load_config(NerConfig, arguments({}, {"label_list": labels})).label_list == tuple(labels.split(","))
+
+
+def ner_task(known: TaskInfo | None = None, **settings: Any) -> NerTask:
+    return NerTask(load_config(NerConfig, arguments({}, settings)), None, known)
+
+
+def evaluate(task: NerTask, split: str, predicted: list[str]) -> EvaluationResult:
+    """Evaluate sentences of one token a word, whose words get these tags."""
+    sentences = task.read(split)
+    counts = np.array([len(sentence.words) for sentence in sentences])
+    words = np.array([(row, position) for row, count in enumerate(counts) for position in range(count)])
+    arrays = {"words": words, "sentence_words": counts}
+    logits = np.eye(len(task.labels))[[task.labels.index(tag) for tag in predicted]]
+    prepared = PreparedSplit(NerSplit(split, sentences, task.labels, None, 16), SimpleNamespace(array=arrays.get))
+    return task.evaluate(prepared, {"logits": Ragged(logits, counts)}, task.task_info)
+
+
+def test_columns_of_words_and_tags_are_those_of_all_files(tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_text("B-LOC Bonn x\nO is x\n\nO In y\nB-LOC Rome y\n")
+    (tmp_path / "dev.txt").write_text("B-LOC Paris x\n")
+    settings = {"data_dir": tmp_path, "word_column": 2, "tag_column": 1, "do_predict": True}
+    for text, tags in (("B-LOC Oslo z\n", ("B-LOC",)), ("Oslo\n", None)):
+        (tmp_path / "test.txt").write_text(text)
+        task = ner_task(**settings)
+        assert [sentence.words for sentence in task.read("train")] == [("Bonn", "is"), ("In", "Rome")]
+        assert [(one.words, one.tags) for one in task.read("dev")] == [(("Paris",), ("B-LOC",))]
+        assert [(one.words, one.tags) for one in task.read("test")] == [(("Oslo",), tags)]
+    with pytest.raises(ConfigError, match="word_column and tag_column are both 2"):
+        ner_task(**settings | {"tag_column": 2})
+    (tmp_path / "train.txt").write_text("Bonn is\tB-LOC O\n")
+    (tmp_path / "dev.txt").write_text("Bonn is\tB-LOC O\n")
+    (tmp_path / "test.txt").write_text("Bonn is\tB-LOC O\n")
+    with pytest.raises(ConfigError, match="word_column is 2, which means nothing here"):
+        ner_task(**settings)
+
+
+def test_parts_of_speech(tmp_path: Path) -> None:
+    """One label a word, none of them O, from reading to metrics; a test file that has them is recognised by them."""
+    for split in ("train", "dev", "test"):
+        (tmp_path / f"{split}.txt").write_text("The DT\ndog NN\nbarks VB\n\nbig JJ\ndog NN\n")
+    task = ner_task(data_dir=tmp_path, do_predict=True)
+    assert task.labels == ["DT", "JJ", "NN", "VB"]
+    assert [one.tags for one in task.read("test")] == [("DT", "NN", "VB"), ("JJ", "NN")]
+    result = evaluate(task, "test", ["DT", "NN", "NN", "NN", "NN"])
+    assert result.metrics["f1"] == result.metrics["tag_accuracy"] == pytest.approx(3 / 5)
+    assert result.metrics["f1_NN"] == pytest.approx(2 * 2 / (4 + 2)) and not result.collapse
+    assert "'NN'" in evaluate(task, "dev", ["NN"] * 5).collapse
+    (tmp_path / "dev.txt").write_text("The DT\ncat NN\n")
+    changed = ner_task(data_dir=tmp_path)
+    train, dev = (PreparedSplit(NerSplit(s, changed.read(s), changed.labels, None, 16), None) for s in ("train", "dev"))
+    assert changed.baseline(train, dev)["tag_accuracy"] == 1.0  # an unseen word has the most frequent tag
+    (tmp_path / "test.txt").write_text("The\ndog\n")
+    weights = ner_task(task.task_info, data_dir=tmp_path, do_train=False, do_eval=False, do_predict=True)
+    assert [(one.words, one.tags) for one in weights.read("test")] == [(("The", "dog"), None)]
+
+
+def test_segments_of_words(tmp_path: Path) -> None:
+    for split in ("train", "dev", "test"):
+        (tmp_path / f"{split}.txt").write_text("我 B\n喜 B\n欢 I\n", encoding="utf-8")
+    task = ner_task(data_dir=tmp_path, do_predict=True)
+    assert task.labels == ["B", "I"] and task.read("test")[0].tags == ("B", "B", "I")
+    assert evaluate(task, "dev", ["B", "B", "I"]).metrics["f1"] == 1.0
+    assert evaluate(task, "dev", ["B", "I", "I"]).metrics["f1"] == 0.0
+
+
+@pytest.mark.parametrize(("text", "named"), [("a NN\nb NN\n", "'NN'"), ("a\tc\n", "'c'")])
+def test_one_tag_alone_is_no_choice(tmp_path: Path, text: str, named: str) -> None:
+    (tmp_path / "train.txt").write_text(text)
+    with pytest.raises(DataError, match=rf"train\.txt.*{named}.*tag_column"):
+        ner_task(train_file=tmp_path / "train.txt", do_eval=False)
+
+
+def test_a_column_of_other_words_is_no_column_of_tags(tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_text("".join(f"Word{index} lemma{index}\n" for index in range(40)))
+    with pytest.raises(DataError, match=r"train\.txt has 40 tags in 40 words.*tag_column"):
+        ner_task(train_file=tmp_path / "train.txt", do_eval=False)
 
 
 @pytest.mark.parametrize("label", ["", "BRAND NAME", " DISH"])

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from safetensors.numpy import save
 
-from model_utils.errors import CheckpointError, ConfigError, DataError
+from model_utils.errors import CheckpointError, ConfigError, DataError, first_few
 from model_utils.files import new_folder, write_json
 from model_utils.json_files import Schema, matching, read_json
 from src.albert_config import OWN_KEYS, AlbertConfig, check_memory
@@ -20,9 +20,11 @@ from src.conversion.torch_weights import read_weights, refuse_pointer
 from src.conversion.weight_names import TIED_COPIES, hugging_face_names
 from src.model_folder import ModelFolder
 from src.tasks import FINE_TUNED, TASKS, SettingsSchema
+from src.tasks.entities import find_scheme
 from src.tasks.multiple_choice import MULTIPLE_CHOICE
 from src.tasks.question_answering import SQUAD_V1
 from src.tasks.task_info import TaskInfo
+from src.tasks.token_classification import TOKEN_CLASSIFICATION
 from src.tokenization import SENTENCEPIECE_SPECIALS, FullTokenizer, build_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -97,6 +99,8 @@ def read_hugging_face(folder: Path, task: str = "", labels: tuple[str, ...] = ()
     task_info = settle_task(values, _stated_task(stated, values, folder), task, labels, folder, folder / CONFIG)
     if task_info is not None and task_info.task in UNSAID:
         logger.info(f"{ARCHITECTURES[task_info.task]} does not say {UNSAID[task_info.task]}")
+    if task_info is not None and task_info.task == TOKEN_CLASSIFICATION.name:
+        logger.info(f"{folder}: tags are {find_scheme(task_info.labels).value}: {first_few(task_info.labels, 10)}")
     tokenizer = _read_vocabulary(folder, config.vocab_size)
     return ModelFolder(config, tokenizer, task_info, checkpoint=Checkpoint(folder, values, {}))
 

@@ -19,7 +19,8 @@ from model_utils.errors import DataError, first_few, shorten
 from src.data.feature_cache import Features
 from src.data.feature_files import Column, Ragged
 from src.data.features import best_windows, text_facts, token_columns
-from src.tasks.entities import OUTSIDE, is_tag
+from src.tasks.entities import OUTSIDE, Scheme, find_scheme, is_tag, misfits, unbegun_words
+from src.tasks.tagged_columns import DOCUMENT, is_comment, read_columns
 from src.text.text_tables import SUFFIXES, read_table
 from src.tokenization import FullTokenizer
 from src.utils import read_lines
@@ -28,7 +29,6 @@ logger = logging.getLogger(__name__)
 FORMATS = ("columns", "lines", "names")
 LONG_WORDS, LONG_IDEOGRAPHS = 15, 2  # characters, ideographs; where half of the words have more, they are whole texts
 _TEXT_TABLES = tuple(suffix for suffix in SUFFIXES if suffix not in (".txt", ".tsv"))  # these may be columns
-_DOCUMENT = "-DOCSTART-"
 _IDEOGRAPH = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _LETTER = rf"(?:(?![{_IDEOGRAPH}])[\w\u0300-\u036f])"
 _CHARACTER = re.compile(r"\S")
@@ -40,25 +40,37 @@ _WORD = re.compile(rf"[{_IDEOGRAPH}]|{_LETTER}+(?:[-.,]{_LETTER}+)*|['’]{_LETT
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """Words, their tags if it is labelled, and its place; lines_a_word: 1 where each word has a line, else 0."""
+    """Words, their tags if it is labelled, and its place.
+
+    lines_a_word: 1 where each word has a line, else 0. lines: of the words where they do not follow each other.
+    """
 
     words: tuple[str, ...]
     tags: tuple[str, ...] | None = None
     file: Path = Path()
     line: int = 0
     lines_a_word: int = 0
+    lines: tuple[int, ...] = ()
+
+    def line_of(self, word: int) -> int:
+        return self.lines[word] if self.lines else self.line + word * self.lines_a_word
 
     def place(self, word: int) -> str:
-        return f"{self.file}: line {self.line + word * self.lines_a_word}"
+        return f"{self.file}: line {self.line_of(word)}"
 
 
 @dataclass(frozen=True)
 class EntityColumns:
-    """The columns of a table with a text and an entity mention in it, and the label of these entities."""
+    """The columns of a table with a text and an entity mention in it, and the label of these entities.
+
+    word, tag: the columns of a columns file, as src.tasks.tagged_columns has them.
+    """
 
     text: str
     name: str
     label: str
+    word: str = ""
+    tag: str = ""
 
 
 def split_words(text: str, into_characters: bool = False) -> list[tuple[int, int]]:
@@ -83,9 +95,14 @@ def are_texts(words: Sequence[str]) -> bool:
 
 
 def read_sentences(
-    path: Path, data_format: str, names: EntityColumns, labelled: bool = True, training: Path | None = None
+    path: Path,
+    data_format: str,
+    names: EntityColumns,
+    labelled: bool = True,
+    training: Path | None = None,
+    labels: Sequence[str] = (),
 ) -> list[Sentence]:
-    """The sentences of a file, in their order.
+    """Return the sentences of a file, in their order.
 
     Args:
         data_format: one of FORMATS, or "auto": names for csv, jsonl, xls and xlsx and where the first line has their
@@ -93,6 +110,7 @@ def read_sentences(
             line, else columns. A file that has no TAB because it is without tags is as the training file is; where that
             is not known, its lines are sentences if they have unlike numbers of words and most end in no tag.
         labelled: every word must have a tag. Otherwise tags are read where all sentences have some.
+        labels: the model's tags, which NerSplit holds the file's against; none: these must be of one scheme.
 
     Raises:
         DataError: the file cannot be read, is of another form (names the line), holds no sentences, some words have
@@ -103,38 +121,69 @@ def read_sentences(
     if data_format == "names":
         sentences = _read_names(path, names, labelled)
     else:
-        read = _read_columns if data_format == "columns" else _read_lines
-        guess = f"; the format was guessed to be {data_format}, --data_format names another" * (given == "auto")
-        sentences = list(read(path, labelled, guess))
+        guess = f"; the format was guessed to be {data_format}, --data_format names another" if given == "auto" else ""
+        if data_format == "columns":
+            sentences = _read_columns(path, names, labelled, guess)
+        else:
+            sentences = list(_read_lines(path, labelled, guess))
     if not sentences:
         raise DataError(f"{path} holds no sentences")
-    if not labelled:
-        untagged = sum(sentence.tags is None for sentence in sentences)
-        if 0 < untagged < len(sentences) and data_format == "lines":
-            logger.info(f"{path.name}: {untagged:,} sentences have no tags, so that the file counts as one without")
-        tags = [tag for sentence in sentences for tag in sentence.tags or ()]
-        if untagged or 2 * sum(map(is_tag, tags)) <= len(tags):
-            if tags and given == "auto" and data_format == "columns":
-                other = next(tag for tag in tags if not is_tag(tag))
-                raise DataError(
-                    f"{path} was guessed to be columns, but the last one holds {shorten(other)}, which is no tag: give "
-                    "--data_format lines if each line is a sentence, or --data_format columns if each is a word"
-                )
-            words = [word for sentence in sentences for word in sentence.words]
-            if given == "auto" and data_format == "columns" and are_texts(words):
-                raise DataError(
-                    f"{path} was guessed to be columns with a word in each line, but half of its words have more than "
-                    f"{LONG_WORDS} characters, or more than {LONG_IDEOGRAPHS} Chinese ones: answer raw text with "
-                    "predict.py, or give --data_format columns"
-                )
-            return [replace(sentence, tags=None) for sentence in sentences]
-    for sentence in sentences:
-        for word, tag in enumerate(sentence.tags):
-            if not is_tag(tag):
-                raise DataError(
-                    f"{sentence.place(word)} has the tag {shorten(tag)}, allowed are O, B-LABEL, I-LABEL, ..."
-                )
+    if not labelled and not _has_tags(sentences, data_format, labels):
+        if given == "auto" and data_format == "columns":
+            _check_guessed_words(path, sentences, labels)
+        return [replace(sentence, tags=None) for sentence in sentences]
+    if not labels:
+        _check_tags(sentences)
+    _warn_of_unbegun(path, sentences, labels)
     return sentences
+
+
+def _has_tags(sentences: Sequence[Sentence], data_format: str, labels: Sequence[str]) -> bool:
+    """Return whether all sentences have something that is a tag for most words."""
+    untagged = sum(sentence.tags is None for sentence in sentences)
+    if 0 < untagged < len(sentences) and data_format == "lines":
+        file = sentences[0].file.name
+        logger.info(f"{file}: {untagged:,} sentences have no tags, so that the file counts as one without")
+    tags = [tag for sentence in sentences for tag in sentence.tags or ()]
+    return not untagged and 2 * sum(tag in labels or is_tag(tag) for tag in tags) > len(tags)
+
+
+def _check_guessed_words(path: Path, sentences: Sequence[Sentence], labels: Sequence[str]) -> None:
+    """Raise DataError where the columns of a file without tags may be sentences instead."""
+    tags = (tag for sentence in sentences for tag in sentence.tags or ())
+    other = next((tag for tag in tags if tag not in labels and not is_tag(tag)), None)
+    if other is not None:
+        raise DataError(
+            f"{path} was guessed to be columns, but the last one holds {shorten(other)}, which is no tag: give "
+            "--data_format lines if each line is a sentence, or --data_format columns if each is a word"
+        )
+    if are_texts([word for sentence in sentences for word in sentence.words]):
+        raise DataError(
+            f"{path} was guessed to be columns with a word in each line, but half of its words have more than "
+            f"{LONG_WORDS} characters, or more than {LONG_IDEOGRAPHS} Chinese ones: answer raw text with "
+            "predict.py, or give --data_format columns"
+        )
+
+
+def _check_tags(sentences: Sequence[Sentence]) -> None:
+    """Raise DataError where a tag breaks the scheme of the others."""
+    scheme, wrong = misfits(tag for sentence in sentences for tag in sentence.tags)
+    for sentence in sentences if wrong else ():
+        for word, tag in enumerate(sentence.tags):
+            if tag in wrong:
+                raise DataError(f"{sentence.place(word)} has the tag {shorten(tag)}, allowed are {scheme.value}")
+
+
+def _warn_of_unbegun(path: Path, sentences: Sequence[Sentence], labels: Sequence[str]) -> None:
+    tags = [sentence.tags for sentence in sentences]
+    scheme = find_scheme(labels or itertools.chain.from_iterable(tags))
+    unbegun = [] if scheme is Scheme.WORDS else unbegun_words(tags, scheme)
+    if unbegun:
+        lines = [f"line {sentences[index].line_of(word)} ({tags[index][word]})" for index, word in unbegun]
+        logger.warning(
+            f"{path}: {len(unbegun):,} tags go on with an entity that nothing begins, and are read as its beginning: "
+            f"{first_few(lines)}"
+        )
 
 
 def find_format(
@@ -155,7 +204,8 @@ def find_format(
         return "columns"
     if training is not None:
         return "lines" if find_format(training, data_format, names) == "lines" else "columns"
-    rows = [row for text in read_lines(path) if (row := text.split()) and row[0] != _DOCUMENT]
+    texts = (text for text in read_lines(path) if not is_comment(text))
+    rows = [row for text in texts if (row := text.split()) and row[0] != DOCUMENT]
     ends = [is_tag(row[-1]) for row in rows if len(row) > 1]
     return "lines" if len(set(map(len, rows))) > 1 and 2 * sum(ends) < len(ends) else "columns"
 
@@ -164,8 +214,10 @@ def _are_lines(path: Path) -> bool:
     """Whether a file is of words, TAB, their tags; one stray TAB or one space in a word does not make columns that."""
     filled = several = 0
     for text in read_lines(path):
+        if is_comment(text):
+            continue
         words, tab, tags = text.partition("\t")
-        count = len(words.split()) if tab else 0
+        count = len(words.split()) if tab and "\t" not in tags.strip() else 0
         if count > 1 and count == len(tags.split()):
             return True
         filled += bool(text.strip())
@@ -173,22 +225,12 @@ def _are_lines(path: Path) -> bool:
     return 0 < several == filled
 
 
-def _read_columns(path: Path, labelled: bool, guess: str) -> Iterator[Sentence]:
-    width, rows, start = 0, [], 0
-    for line, text in enumerate(itertools.chain(read_lines(path), [""]), 1):
-        row = re.split(r"[ \t]+", text.strip(" \t\r\n"))
-        if row == [""] or row[0] == _DOCUMENT:
-            if rows:
-                columns = list(zip(*rows, strict=True))
-                yield Sentence(columns[0], columns[-1] if width > 1 else None, path, start, 1)
-            rows = []
-            continue
-        width = width or len(row)
-        if len(row) != width or (labelled and width < 2):
-            expected = f"{width}, as above" if width > 1 else "a word and its tag"
-            raise DataError(f"{path}: line {line} has {len(row)} column(s), expected are {expected}{guess}")
-        start = start if rows else line
-        rows.append(row)
+def _read_columns(path: Path, names: EntityColumns, labelled: bool, guess: str) -> list[Sentence]:
+    sentences = []
+    for words, tags, lines in read_columns(path, names.word, names.tag, labelled, guess):
+        has_gaps = lines[-1] - lines[0] >= len(lines)
+        sentences.append(Sentence(words, tags, path, lines[0], 1, lines if has_gaps else ()))
+    return sentences
 
 
 def _read_lines(path: Path, labelled: bool, guess: str) -> Iterator[Sentence]:

@@ -1,6 +1,7 @@
-"""Named-entity recognition, by a label for each word."""
+"""Named-entity recognition, or parts of speech, by a tag for each word."""
 
 import itertools
+import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cache, partial
@@ -11,7 +12,7 @@ import numpy as np
 from pydantic import BaseModel
 from scipy.special import softmax
 
-from model_utils.errors import ConfigError, DataError
+from model_utils.errors import ConfigError, DataError, first_few, shorten
 from model_utils.files import write_text
 from model_utils.schema import ANY, SAME_PLACE, option
 from src.albert_for_finetune import AlbertForTokenClassification
@@ -20,7 +21,7 @@ from src.data.feature_cache import TRAIN, Features
 from src.data.features import sample, split_off
 from src.finetune_eval_model import TokenClassificationScores
 from src.tasks.answerer import Answer, Answerer, Offset, Outputs, Probability, Record, text_of
-from src.tasks.entities import OUTSIDE, all_tags, entity_scores, find_entities, is_tag
+from src.tasks.entities import OUTSIDE, Scheme, all_tags, entity_scores, find_entities, find_scheme, misfits
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.ner_data import (
     FORMATS,
@@ -34,12 +35,24 @@ from src.tasks.ner_data import (
     word_logits,
 )
 from src.tasks.prediction_table import write_prediction_table
-from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, Task, TaskSpec, dense_shapes
+from src.tasks.spec import (
+    EvaluationResult,
+    Head,
+    PreparedSplit,
+    RecordField,
+    Task,
+    TaskSpec,
+    dense_shapes,
+    describe_one_answer,
+)
 from src.tasks.task_info import NO_DEV_SPLIT, LabelledInfo, TaskInfo, choose_dev_split
 from src.text.text_tables import read_table
 from src.tokenization import FullTokenizer
 
+logger = logging.getLogger(__name__)
 NAME_COLUMN, NAME_LABEL = "dish_name", "DISH"
+MOST_SPARSE = 30  # labels that are no entities' and may have few words each
+WORDS_A_LABEL = 5  # where there are more labels; with fewer words they are likely to be words or lemmas
 
 
 class NerConfig(FinetuneConfig):
@@ -63,13 +76,21 @@ class NerConfig(FinetuneConfig):
     text_column: str = option("review", "names: column of the text, its name or its number from 1")
     name_column: str = option(NAME_COLUMN, "names: column of an entity mention in the text, or empty")
     name_label: str = option(NAME_LABEL, "names: label of these entities")
+    word_column: str = option(
+        "",
+        "columns: column of the words, its name in the header or its number from 1; empty: the first one, or the next "
+        "where that counts words",
+    )
+    tag_column: str = option("", "columns: column of their tags, likewise; empty: the last one")
     label_list: tuple[str, ...] = option((), "tags in their order; empty: those of the training sentences")
 
     def validate(self) -> None:
         super().validate()
-        wrong = [label for label in self.label_list if not is_tag(label)]
+        scheme, wrong = misfits(self.label_list)
         if wrong:
-            raise ConfigError(f"label_list holds {wrong[0]!r}, allowed are O, B-LABEL, I-LABEL, ...")
+            raise ConfigError(f"label_list holds {min(wrong)!r}, allowed are {scheme.value}")
+        if self.word_column and self.word_column == self.tag_column:
+            raise ConfigError(f"word_column and tag_column are both {self.word_column}: name two columns")
         for key, labels in (("label_list", self.label_list), ("name_label", (self.name_label,))):
             for label in labels:
                 if len(label.split()) != 1 or label != label.strip():  # columns are separated by spaces
@@ -96,14 +117,19 @@ class NerTask(Task):
         training = self._training_file(config.do_train or shared)
         if config.do_train and not shared:
             config.refuse(["dev_ratio"], NO_DEV_SPLIT)
-        columns = EntityColumns(config.text_column, config.name_column, config.name_label)
+        columns = EntityColumns(
+            config.text_column, config.name_column, config.name_label, config.word_column, config.tag_column
+        )
+        self.labels = list(config.label_list or (self.known.labels if self.known else ()))
         self.from_names = training is not None and find_format(training, config.data_format, columns) == "names"
         self._read_file = cache(
-            lambda file, labelled: read_sentences(file, config.data_format, columns, labelled, training)
+            lambda file, labelled: read_sentences(file, config.data_format, columns, labelled, training, self.labels)
         )
         reads = {TRAIN: config.do_train or shared, "dev": config.do_eval, "test": config.do_predict}
         read = [(split, self.files[split]) for split, wanted in reads.items() if wanted and split in self.files]
         formats = [find_format(file, config.data_format, columns, split != "test", training) for split, file in read]
+        if "columns" not in formats:
+            config.refuse(["word_column", "tag_column"], "no file that is read has a word in each line")
         if "names" not in formats:
             of_names = ["text_column", "name_column", "name_label"]
             config.refuse(of_names, "no file that is read is a table of texts and names")
@@ -116,7 +142,7 @@ class NerTask(Task):
         if shared:
             texts = (sentence.words for sentence in self.read(TRAIN))
             self.dev_split = choose_dev_split(config.dev_ratio, config.seed, known, training, texts)
-        self.labels = self._find_labels()
+        self.labels = self.labels or self._find_labels()
         self.spec = TOKEN_CLASSIFICATION
         if config.do_train:
             words = (word for sentence in self.read(TRAIN) for word in sentence.words)
@@ -139,16 +165,22 @@ class NerTask(Task):
         return {"text": read_table(self.files[TRAIN]).name_of(self.config.text_column)}
 
     def _find_labels(self) -> list[str]:
-        config = self.config
-        if config.label_list:
-            return list(config.label_list)
-        if self.known:
-            return list(self.known.labels)
-        # Of the whole file: a rare one may stand in the share for development alone.
+        """Return the tags of the whole training file: a rare one may stand in the share for development alone."""
         sentences = [*self.read(TRAIN), *(self.read("dev") if self.dev_split else ())]
-        labels = all_tags(tag for sentence in sentences for tag in sentence.tags or ())
+        file = self.files[TRAIN]
+        tags = [tag for sentence in sentences for tag in sentence.tags or ()]
+        labels = all_tags(tags)
+        scheme = find_scheme(labels)
+        if labels == [OUTSIDE]:
+            raise DataError(f"{file} has no entities: all its words have the tag {OUTSIDE}")
         if len(labels) < 2:
-            raise DataError(f"{self.files[TRAIN]} has no entities: all its words have the tag {OUTSIDE}")
+            raise DataError(f"{file}: all words have the tag {shorten(labels[0])}; tag_column names another column")
+        if scheme is Scheme.WORDS and len(labels) > MOST_SPARSE and len(labels) * WORDS_A_LABEL > len(tags):
+            raise DataError(
+                f"{file} has {len(labels):,} tags in {len(tags):,} words, as {first_few(labels)}: give the tag_column, "
+                "or a label_list"
+            )
+        logger.info(f"{file.name}: {len(labels):,} tags ({scheme.value}): {first_few(labels, 10)}")
         return labels
 
     def read(self, split: str) -> list[Sentence]:
@@ -181,19 +213,26 @@ class NerTask(Task):
         gold = [sentence.tags for sentence in sentences]
         metrics = entity_scores(gold, tags, self.labels) if all(one is not None for one in gold) else {}
         sure = [words.max(1) for words in probabilities]
-        collapsed = metrics and not _has_entities(tags) and _has_entities(gold)
-        collapse = "no word of any sentence is an entity" if collapsed else ""
+        collapse = ""
+        if metrics and OUTSIDE not in self.labels:
+            ids = [[self.labels.index(tag) for words in each for tag in words] for each in (tags, gold)]
+            collapse = describe_one_answer("tag", *map(np.array, ids), self.labels)
+        elif metrics and not _has_entities(tags) and _has_entities(gold):
+            collapse = "no word of any sentence is an entity"
         return EvaluationResult(metrics, partial(_write, prepared.split, tags, sure), collapse=collapse)
 
     def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:
-        """For every word the tag that it has most often in training; O for unseen words."""
+        """For every word the tag that it has most often in training; for unseen ones O, or the most frequent tag."""
         seen: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for sentence in train.split.examples:
             for word, tag in zip(sentence.words, sentence.tags or (), strict=True):
                 seen[word][tag] += 1
         usual = {word: tags.most_common(1)[0][0] for word, tags in seen.items()}
+        unseen = OUTSIDE
+        if OUTSIDE not in self.labels:
+            unseen = sum(seen.values(), Counter()).most_common(1)[0][0]
         sentences = dev.split.examples
-        guessed = [[usual.get(word, OUTSIDE) for word in sentence.words] for sentence in sentences]
+        guessed = [[usual.get(word, unseen) for word in sentence.words] for sentence in sentences]
         return entity_scores([sentence.tags for sentence in sentences], guessed, self.labels)
 
 
@@ -214,7 +253,7 @@ def _write(split: NerSplit, tags: list[list[str]], sure: list[np.ndarray], folde
     table = {
         "index": [number for number, _, _ in words],
         "file": [each.file.name for _, each, _ in words],
-        "line": [each.line + word * each.lines_a_word for _, each, word in words],
+        "line": [each.line_of(word) for _, each, word in words],
         "word": [each.words[word] for _, each, word in words],
     }
     if all(sentence.tags for sentence in sentences):
@@ -225,7 +264,10 @@ def _write(split: NerSplit, tags: list[list[str]], sure: list[np.ndarray], folde
 
 
 class EntityAnswerer(Answerer):
-    """text -> entities, or tokens where there is none: offsets count characters of them with single spaces between."""
+    """text -> entities, of tags of another kind one for each word; or tokens where there is no text.
+
+    Offsets count characters of the text, or of the tokens with single spaces between.
+    """
 
     texts = ("text",)
 
@@ -257,7 +299,8 @@ class EntityAnswerer(Answerer):
     def _answer(self, text: str, spans: list[tuple[int, int]], probabilities: np.ndarray) -> Record:
         best, scores = probabilities.argmax(1), probabilities.max(1)
         entities = []
-        for label, first, end in find_entities([self.task_info.labels[index] for index in best]):
+        labels = self.task_info.labels
+        for label, first, end in find_entities([labels[index] for index in best], find_scheme(labels)):
             place = {"start": spans[first][0], "end": spans[end - 1][1]}
             score = float(scores[first:end].mean())
             entities.append({"text": text[place["start"] : place["end"]], "label": label, **place, "score": score})

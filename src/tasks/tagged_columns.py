@@ -1,0 +1,250 @@
+"""Columns files (a word a line, a blank line after a sentence) -> words, tags and lines of each sentence.
+
+Lines are split at TABs where the first one is, else at spaces and TABs. Left out are -DOCSTART-,
+lines before a sentence that begin with "# " and are no word with a tag, a header, and, where the first column counts
+words, the rows of CoNLL-U for several words (1-2) or for none (8.1).
+"""
+
+import itertools
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from model_utils.errors import DataError, first_few, shorten
+from src.tasks.entities import OUTSIDE, is_tag
+from src.utils import read_lines
+
+logger = logging.getLogger(__name__)
+DOCUMENT = "-DOCSTART-"
+_BLANKS = re.compile(r"[ \t]+")
+_COUNT = re.compile(r"[0-9]{1,9}")
+_UNCOUNTED = re.compile(r"[0-9]+[-.][0-9]+")
+_HEADER_OF_WORDS = {"word", "words", "token", "tokens", "form"}
+_HEADER_OF_TAGS = re.compile(r"(ner|[ux]?pos|chunk|entity|tags?|labels?)([_-](tags?|labels?))?", re.IGNORECASE)
+
+
+class TaggedWords(NamedTuple):
+    """A sentence; tags: None where the file has none; lines: of the words in the file."""
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...] | None
+    lines: tuple[int, ...]
+
+
+class _Layout(NamedTuple):
+    """The indices of the columns (tag: None for a file without tags); is_counted: another one counts the words."""
+
+    word: int
+    tag: int | None
+    is_counted: bool
+
+
+Row = tuple[int, list[str]]  # line, cells
+
+
+def is_comment(text: str) -> bool:
+    """Return whether a line before a sentence may be a comment."""
+    return text.startswith(("# ", "#\t"))
+
+
+def read_columns(
+    path: Path, word_column: str = "", tag_column: str = "", labelled: bool = True, guess: str = ""
+) -> Iterator[TaggedWords]:
+    """Yield the sentences of a file.
+
+    Args:
+        word_column: name in the header or number from 1; "": the first column, or the next one where that counts words.
+        tag_column: likewise; "": the last column.
+        labelled: every word must have a tag.
+        guess: the end of error sentences about rows of other widths.
+
+    Raises:
+        DataError: a row has another width or an empty word or tag, or a column is not there; names the line.
+    """
+    texts = list(_sentence_lines(path))
+    first = next((numbered for numbered in itertools.chain.from_iterable(texts) if not is_comment(numbered[1])), None)
+    if first is None:
+        return
+    by_tabs = _is_split_by_tabs(first[1])
+    top = first[0], _split(first[1], 0, by_tabs)
+    width = len(top[1])
+    has_header = _is_header(top[1], (word_column, tag_column))
+    if has_header:
+        lines = next(lines for lines in texts if first in lines)
+        del lines[: lines.index(first) + 1]
+    comments = [list(itertools.takewhile(lambda line: is_comment(line[1]), lines)) for lines in texts]
+    bodies = [lines[len(above) :] for lines, above in zip(texts, comments, strict=True)]
+    rows = [[(line, _split(text, width, by_tabs)) for line, text in body] for body in bodies]
+    _check_widths(path, rows, width, labelled, guess)
+    layout = _find_layout(path, top, has_header, rows, (word_column, tag_column), labelled)
+    tags = {cells[layout.tag] for body in rows for _, cells in body} if layout.tag is not None else set()
+
+    def is_no_word(row: Row) -> bool:
+        return layout.is_counted or len(row[1]) != width or layout.tag is None or row[1][layout.tag] not in tags
+
+    for above, body in zip(comments, rows, strict=True):
+        split = [(line, _split(text, width, by_tabs)) for line, text in above]
+        words = list(itertools.dropwhile(is_no_word, split))
+        _check_widths(path, [words], width, labelled, guess)
+        sentence = words + [row for row in body if not (layout.is_counted and _UNCOUNTED.fullmatch(row[1][0]))]
+        if sentence:
+            yield _tagged_words(path, sentence, layout, width, guess)
+
+
+def _sentence_lines(path: Path) -> Iterator[list[tuple[int, str]]]:
+    """Yield the numbered lines between blank ones and document marks."""
+    lines: list[tuple[int, str]] = []
+    for line, text in enumerate(itertools.chain(read_lines(path), [""]), 1):
+        text = text.rstrip("\r\n")
+        if text.strip(" \t") and DOCUMENT not in _BLANKS.split(text):
+            lines.append((line, text))
+        elif lines:
+            yield lines
+            lines = []
+
+
+def _is_split_by_tabs(first: str) -> bool:
+    """Return whether the lines of a file are split at TABs, by its first one: cells of two or three hold no spaces."""
+    cells = [cell.strip(" ") for cell in first.strip(" \t").split("\t")]
+    return len(cells) > 3 or (len(cells) > 1 and not any(" " in cell for cell in cells))
+
+
+def _split(text: str, width: int, by_tabs: bool) -> list[str]:
+    """Return the cells of a line; empty ones at its end count as far as the width goes."""
+    if by_tabs:
+        cells = [cell.strip(" ") for cell in text.split("\t")]
+        while len(cells) > max(1, width) and not cells[-1]:
+            cells.pop()
+        if len(cells) == width or not width or "" in cells:
+            return cells
+    return _BLANKS.split(text.strip(" \t"))
+
+
+def _check_widths(path: Path, rows: Sequence[Sequence[Row]], width: int, labelled: bool, guess: str) -> None:
+    for line, cells in itertools.chain.from_iterable(rows):
+        if len(cells) != width or (labelled and width < 2):
+            raise _width_error(path, line, len(cells), width, guess)
+
+
+def _width_error(path: Path, line: int, count: int, width: int, guess: str) -> DataError:
+    expected = f"{width}, as above" if width > 1 else "a word and its tag"
+    return DataError(f"{path}: line {line} has {count} column(s), expected are {expected}{guess}")
+
+
+def _tagged_words(path: Path, rows: Sequence[Row], layout: _Layout, width: int, guess: str) -> TaggedWords:
+    used = [layout.word] if layout.tag is None else [layout.word, layout.tag]
+    for line, cells in rows:
+        if any(not cells[index] or _BLANKS.search(cells[index]) for index in used):
+            count = len(_BLANKS.split(" ".join(cells).strip()))
+            raise _width_error(path, line, count, width, guess)
+    words = tuple(cells[layout.word] for _, cells in rows)
+    tags = None if layout.tag is None else tuple(cells[layout.tag] for _, cells in rows)
+    return TaggedWords(words, tags, tuple(line for line, _ in rows))
+
+
+def _is_header(cells: Sequence[str], keys: tuple[str, str]) -> bool:
+    """Return whether the first row has a name that word_column or tag_column is, or those of words and of tags."""
+    return any(key in cells for key in keys if key and not key.isdecimal()) or (
+        any(cell.lower() in _HEADER_OF_WORDS for cell in cells) and any(map(_HEADER_OF_TAGS.fullmatch, cells))
+    )
+
+
+def _find_layout(
+    path: Path,
+    top: Row,
+    has_header: bool,
+    rows: Sequence[Sequence[Row]],
+    keys: tuple[str, str],
+    labelled: bool,
+) -> _Layout:
+    """Return which column is what, and say so where it is not the first and the last.
+
+    Args:
+        top: the header, or the first row of `rows`.
+        keys: word_column and tag_column.
+    """
+    line, first = top
+    width = len(first)
+    if width == 1:
+        return _Layout(0, None, False)
+    names = first if has_header else []
+    word_column, tag_column = keys
+    word = _index(path, line, word_column, names, width)
+    tag = _index(path, line, tag_column, names, width) if tag_column else width - 1
+    if word_column and word is None:
+        raise _no_column(path, line, "word_column", word_column, first)
+    if labelled and tag is None:
+        raise _no_column(path, line, "tag_column", tag_column, first)
+    is_counted = word != 0 and tag != 0 and _counts_words(path, rows, is_told=word is None)
+    if word is None and is_counted:
+        if labelled and width < 3:
+            raise DataError(
+                f"{path}: line {line} has {width} columns, of which the first one counts words: needed are a word and "
+                "its tag"
+            )
+        word = next((index for index in range(1, width) if index != tag), 1)
+        logger.info(f"{path.name}: column 1 counts the words of each sentence, words are those of column {word + 1}")
+    word = word or 0
+    if word == tag:
+        if labelled or tag_column:
+            raise DataError(
+                f"{path}: line {line} has word and tag in the same column, {word + 1} of {width}: give word_column and "
+                "tag_column"
+            )
+        tag = None
+    if labelled and not tag_column:
+        _tell_other_tags(path, rows, {word, tag}, width)
+    return _Layout(word, tag, is_counted and word != 0)
+
+
+def _index(path: Path, line: int, column: str, names: Sequence[str], width: int) -> int | None:
+    """Return the index of a column, None if it is not given or not there."""
+    if column and names.count(column) > 1:
+        raise DataError(f"{path}: line {line} has {names.count(column)} columns {column!r}: give the number of one")
+    if column and column in names:
+        return names.index(column)
+    return int(column) - 1 if _COUNT.fullmatch(column) and 1 <= int(column) <= width else None
+
+
+def _no_column(path: Path, line: int, key: str, column: str, first: Sequence[str]) -> DataError:
+    return DataError(
+        f"{path}: line {line} has no column {shorten(column)} ({key}), it has {len(first)}: "
+        f"{first_few([shorten(cell) for cell in first], 20)}"
+    )
+
+
+def _counts_words(path: Path, rows: Sequence[Sequence[Row]], is_told: bool) -> bool:
+    """Return whether the first column counts the words of every sentence, from 0 or 1 or on from the one before."""
+    counted = 0
+    words = 0
+    others = []
+    last = -1
+    for body in filter(None, rows):
+        cells = [row[0] for _, row in body if not _UNCOUNTED.fullmatch(row[0])]
+        counts = [int(cell) for cell in cells if _COUNT.fullmatch(cell)]
+        words += len(cells)
+        is_counted = len(counts) == len(cells) > 0 and counts[0] in (0, 1, last + 1)
+        if is_counted and counts == list(range(counts[0], counts[0] + len(counts))):
+            last = counts[-1]
+            counted += 1
+        else:
+            others.append(body[0][0])
+    if is_told and others and counted > len(others):
+        logger.warning(
+            f"{path}: column 1 counts the words of {counted:,} sentences, but not of {len(others):,} (line "
+            f"{others[0]}), so that it is read as words; word_column names another"
+        )
+    return not others and words > 1
+
+
+def _tell_other_tags(path: Path, rows: Sequence[Sequence[Row]], used: set[int | None], width: int) -> None:
+    """Say which columns beside the last one hold tags, as outer ones do where nested ones stand last."""
+    others = []
+    for index in sorted({*range(width)} - used):
+        tags = {cells[index] for body in rows for _, cells in body}
+        if tags - {OUTSIDE} and all(map(is_tag, tags)):
+            others.append(str(index + 1))
+    if others:
+        logger.info(f"{path.name}: tags are those of column {width}; tag_column names another: {', '.join(others)}")
