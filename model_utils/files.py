@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-_LOCK = ".lock"
+_SCRATCH = "unfinished-albert-"  # how names of scratch folders begin
 NAME_BYTES = 255  # of a file's name, on every file system in use
 PATH_BYTES = 4096  # of a path with its end mark, on Linux
 _MOST_LINKS = 40  # that Linux follows in a path
@@ -63,27 +64,22 @@ def sync_to_disk(path: Path) -> None:
             raise
 
 
-def temporary_name(path: Path) -> Path:
-    """A name beside `path` that a killed process may leave behind; it ends as `path`'s, cut in front if need be."""
-    start, end = f"unfinished-{os.getpid()}-", path.name
-    while len(os.fsencode(start + end)) > NAME_BYTES:
-        end = end[1:]
-    return path.with_name(start + end)
-
-
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file in the same folder, then give it its name.
 
-    An older file of that name stays whole until the new one is on the disk. The temporary name ends as `path` does,
-    for writers that choose the format by it; after an error it is gone. The new file may be read and written by whom
+    An older file of that name stays whole until the new one is on the disk. The temporary file has the name of `path`,
+    for writers that choose the format by it, and lies in a scratch_folder. The new file may be read and written by whom
     the older one could. A link keeps pointing where it did: its target is replaced. What is no file but a device, a
     pipe or an open stream of this process (/dev/stdout), gets the bytes and stays what it is.
+
+    Raises:
+        OSError: the file cannot be written; it names the file.
     """
     if not _takes_bytes(path):
         with _replacing(path) as temporary:
             write(temporary)
         return
-    with tempfile.TemporaryDirectory() as folder:
+    with naming(path), tempfile.TemporaryDirectory() as folder:
         filled = Path(folder, path.name)
         write(filled)
         with filled.open("rb") as source, os.fdopen(_open_to_write(path), "wb") as target:
@@ -92,21 +88,22 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
 @contextlib.contextmanager
 def open_atomically(path: Path) -> Iterator[TextIO]:
-    """A stream of UTF-8 text that becomes `path` when the context ends without an error, as in write_atomically."""
+    """Yield a stream of UTF-8 text that becomes `path` when the context ends without an error, as write_atomically."""
     if _takes_bytes(path):
-        with _closed_quietly_after_errors(os.fdopen(_open_to_write(path), "w", encoding="utf-8")) as stream:
+        stream = os.fdopen(_open_to_write(path), "w", encoding="utf-8")
+        with naming(path), _closed_quietly_after_errors(stream):
             yield stream
     else:
-        with _replacing(path) as file, _closed_quietly_after_errors(file.open("w", encoding="utf-8")) as stream:
+        with _replacing(path) as file, _closed_quietly_after_errors(file.open("x", encoding="utf-8")) as stream:
             yield stream
 
 
 @contextlib.contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder that becomes `path`, new or empty, once all is on the disk; after an error it is gone."""
+    """Yield a temporary folder that becomes `path`, new or empty, once all is on the disk; an error removes it."""
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with scratch_folder(path.parent, "folder") as scratch:
+    with scratch_folder(path) as scratch:
         temporary = scratch / path.name
         temporary.mkdir()
         yield temporary
@@ -117,33 +114,64 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def scratch_folder(parent: Path, purpose: str) -> Iterator[Path]:
-    """A folder in `parent` to write into, gone at the end; those that killed processes of this purpose left go, too."""
-    for leftover in parent.glob(f"unfinished-{purpose}-*/{_LOCK}"):
-        with contextlib.suppress(OSError), leftover.open("r+") as lock:  # an error: its process lives
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(leftover.parent)
-    folder, lock = _locked_folder(parent, f"unfinished-{purpose}-")
+def scratch_folder(target: Path) -> Iterator[Path]:
+    """Yield a folder beside `target` to write it in; it is gone at the end, and what killed processes left there, too.
+
+    Its name cannot be foreseen, and nobody else can enter it, so that no link can be planted where files are written.
+    It is locked while this process lives. OSErrors of writing into it name `target`.
+    """
+    with naming(target), contextlib.ExitStack() as at_end:
+        remove_leftovers(target.parent)
+        is_locked = False
+        while not is_locked:
+            folder = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=target.parent))
+            at_end.callback(shutil.rmtree, folder, ignore_errors=True)
+            with contextlib.suppress(OSError):  # a file system without locks, where leftovers stay
+                at_end.enter_context(_locked(folder, fcntl.LOCK_EX))
+            is_locked = folder.exists()  # before the lock another process may have taken it for a leftover
+        yield folder
+
+
+def remove_leftovers(parent: Path) -> None:
+    """Remove the scratch folders that killed processes of this user left in `parent`."""
+    for folder in parent.glob(f"{_SCRATCH}*"):
+        with contextlib.suppress(OSError):  # it cannot be locked: its process lives
+            if folder.lstat().st_uid == os.geteuid():
+                with _locked(folder, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                    shutil.rmtree(folder)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path, operation: int) -> Iterator[None]:
+    """Hold a lock on a folder, which ends with the process, however that ends; OSError for a link."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        with lock:
-            yield folder
+        fcntl.flock(descriptor, operation)
+        yield
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
 
 
-def _locked_folder(parent: Path, prefix: str) -> tuple[Path, TextIO]:
-    """A new folder and its lock, which holds until the process ends, however it ends."""
-    while True:
-        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
-        try:
-            lock = (folder / _LOCK).open("w")
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-        if (folder / _LOCK).exists():
-            return folder, lock
-        lock.close()  # between open and flock another process took the folder for a leftover
+@contextlib.contextmanager
+def naming(target: Path) -> Iterator[None]:
+    """Let OSErrors name `target` that name no file, as those of write() on a full disk, or one in a scratch folder."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno and (error.filename is None or _SCRATCH in str(error.filename)):
+            error.filename = str(target)
+            del error.filename2  # of a rename
+        raise
+
+
+def sealed(content: bytes) -> bytes:
+    """Return the content of a file with its sha256 at the end, where readers of arrays and libraries do not look."""
+    return content + hashlib.sha256(content).digest()
+
+
+def is_sealed(content: bytes) -> bool:
+    """Return whether what was read is as `sealed` gave it."""
+    return content == sealed(content[: -hashlib.sha256().digest_size])
 
 
 def write_text(path: Path, text: str) -> None:
@@ -190,7 +218,7 @@ def _open_to_write(path: Path) -> int:
 
 
 def make_readable(path: Path) -> None:
-    """Give a file that another program kept for its owner the permissions that the umask gives new files."""
+    """Give a file the permissions that the umask gives new files: other programs may have kept it for its owner."""
     mask = os.umask(0o077)
     os.umask(mask)
     path.chmod(0o666 & ~mask)
@@ -198,22 +226,18 @@ def make_readable(path: Path) -> None:
 
 @contextlib.contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
-    """A temporary name for the context to fill, renamed to `path` at its end and removed after an error."""
+    """Yield a temporary name for the context to fill, which replaces the file that `path` leads to at its end."""
     target = Path(os.path.realpath(path))
-    temporary = temporary_name(target.with_name(path.name))
-    try:
-        with contextlib.suppress(FileNotFoundError):
-            mode = stat.S_IMODE(target.stat().st_mode)
-            temporary.touch(0o600)
-            temporary.chmod(mode | stat.S_IWUSR)
+    with scratch_folder(target) as folder:
+        temporary = folder / path.name
         yield temporary
+        try:
+            temporary.chmod(stat.S_IMODE(target.stat().st_mode) | stat.S_IWUSR)
+        except FileNotFoundError:
+            make_readable(temporary)
         sync_to_disk(temporary)
         temporary.replace(target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-    sync_to_disk(target.parent)
+        sync_to_disk(target.parent)
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import ctypes
+import errno
 import functools
 import hashlib
 import logging
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from model_utils.cpu import cpu_info
 from model_utils.errors import DeviceError, shorten
-from model_utils.files import scratch_folder, sync_to_disk
+from model_utils.files import is_sealed, scratch_folder, sealed, sync_to_disk
 
 logger = logging.getLogger(__name__)
 COMPILERS = ("c++", "g++", "clang++")  # the first that is found; CXX in the environment names another one
@@ -80,10 +81,27 @@ def _load(source: Path) -> tuple[Path, ctypes.CDLL]:
     """The library of a C++ file; from the temporary folder where that of the cache can be neither made nor loaded."""
     try:
         library = build_library(source)
-        return library, ctypes.CDLL(str(library))
+        return library, _load_checked(library)
     except OSError as error:  # also of a cache that another system's library lies in
         library = build_library(source, folder=_temporary_folder(str(error)))
-        return library, ctypes.CDLL(str(library))
+        return library, _load_checked(library)
+
+
+def _load_checked(library: Path) -> ctypes.CDLL:
+    """Load a library that _open_whole takes; OSError for any other.
+
+    What was checked is loaded, whatever lies under the name by then. The descriptor stays open: the loader knows
+    libraries by their names, and would give this one for another file of the same number. MindSpore, which loads the
+    library by its path, gets this one as long as it is the same file.
+    """
+    descriptor = _open_whole(library)
+    if descriptor is None:
+        raise OSError(errno.EPERM, "others can write to it, or it is not as it was made", str(library))
+    try:
+        return ctypes.CDLL(f"/proc/self/fd/{descriptor}")
+    except OSError as error:
+        os.close(descriptor)
+        raise OSError(errno.ELIBBAD, str(error), str(library)) from error
 
 
 def _forbidden(library: Path) -> str:
@@ -137,14 +155,17 @@ def build_library(source: Path, folder: Path | None = None) -> Path:
     made_of = "\0".join((*sources, compiler, version, *FLAGS, cpu_description()))
     folder = (folder or _cache_folder()).resolve()
     library = folder / f"{source.parent.name}-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.so"
-    if _is_whole(library):
+    descriptor = _open_whole(library)
+    if descriptor is not None:
+        os.close(descriptor)
         return library
     logger.info(f"compiling {source.name} with {compiler}, once: {library}")
     try:
-        with scratch_folder(folder, "library") as scratch:
+        with scratch_folder(library) as scratch:
             made = scratch / library.name
             _run_to_the_end([*command, *FLAGS, str(source), "-o", str(made)])
-            made.write_bytes(_sealed(made.read_bytes()))
+            made.write_bytes(sealed(made.read_bytes()))
+            made.chmod(0o700)  # the umask may let the group write
             sync_to_disk(made)
             made.replace(library)
     except subprocess.CalledProcessError as error:
@@ -165,18 +186,40 @@ def _version_of(command: list[str]) -> str:
         raise DeviceError(f"`{' '.join(asked)}` has not ended in {SECONDS} s") from error
 
 
-def _sealed(content: bytes) -> bytes:
-    """A library and, behind it, where nobody who loads it looks, its checksum."""
-    return content + hashlib.sha256(content).digest()
+def _open_whole(library: Path) -> int | None:
+    """Return a descriptor of a library that is there as this user made it, else None.
 
-
-def _is_whole(library: Path) -> bool:
-    """Whether a library is there as it was made: loading one that was cut short can kill the process."""
+    Loading one that was cut short can kill the process, and one that others wrote runs what they want.
+    """
     try:
-        content = library.read_bytes()
+        descriptor = os.open(library, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        return False
-    return content == _sealed(content[: -hashlib.sha256().digest_size])
+        return None
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and not _others_can_change(status):
+        with open(descriptor, "rb", closefd=False) as file:
+            content = file.read()
+        if is_sealed(content):
+            return descriptor
+    os.close(descriptor)
+    return None
+
+
+def _others_can_change(status: os.stat_result) -> bool:
+    is_foreign = status.st_uid not in (0, os.geteuid())
+    return is_foreign or bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+
+
+def _unsafe_folder(folder: Path) -> Path | None:
+    """Return the first of a folder and those above it that others can change, in a way that matters below it."""
+    if _others_can_change(folder.stat()):
+        return folder
+    for parent in folder.parents:
+        status = parent.stat()
+        is_sticky = status.st_uid in (0, os.geteuid()) and status.st_mode & stat.S_ISVTX  # as /tmp
+        if _others_can_change(status) and not is_sticky:
+            return parent
+    return None
 
 
 def _run_to_the_end(command: list[str]) -> None:
@@ -203,13 +246,14 @@ def _cache_folder() -> Path:
     """A folder that this user alone can write to; a new one in the temporary folder where there is no home."""
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "albert-mindspore"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.stat()
-        others_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        for missing in reversed([path for path in (folder, *folder.parents) if not path.exists()]):
+            missing.mkdir(mode=0o700, exist_ok=True)
         if os.statvfs(folder).f_flag & os.ST_NOEXEC:
             lacks = "whose file system lets programs run"
-        elif others_write or not os.access(folder, os.W_OK) or found.st_uid != os.getuid():
-            lacks = "that this user alone can write to"
+        elif not os.access(folder, os.W_OK):
+            lacks = "that this user can write to"
+        elif unsafe := _unsafe_folder(folder.resolve()):
+            lacks = f"that this user alone can write to (look at the owner and the mode of {unsafe})"
         elif ":" in str(folder.resolve()):
             lacks = "without a colon in its path"
         else:

@@ -182,7 +182,7 @@ class UnitMaker:
         fit = VocabularyFit.of(documents.ids, self.letters)
         text_bytes = sum(len(text.encode()) for document in unit for text in document)
         if not parts:
-            nothing = PackedRows([], np.zeros(0, np.int32))
+            nothing = PackedRows([], np.zeros(0, np.int32), np.zeros(0, np.uint32))
             return UnitResult(nothing, np.zeros(self.tokenizer.vocab_size, np.int64), coverage, fit, text_bytes)
         rows = concatenate(parts)
         packed = pack_rows(self.columns, rows)

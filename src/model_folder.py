@@ -8,6 +8,7 @@ unigram.npy             how often each token is the answer in the pre-training d
 """
 
 import contextlib
+import io
 import logging
 import os
 from collections.abc import Mapping
@@ -24,8 +25,16 @@ from pydantic import model_validator
 from model_utils import native_code
 from model_utils.device import ensure_device
 from model_utils.errors import CheckpointError, DataError, shorten
-from model_utils.files import new_folder, open_file, write_atomically
-from model_utils.json_files import FileName, Schema, Sha256, read_json, read_validated, write_checked
+from model_utils.files import is_sealed, new_folder, sealed, write_atomically
+from model_utils.json_files import (
+    FileName,
+    Schema,
+    Sha256,
+    read_file,
+    read_json,
+    read_validated,
+    write_checked,
+)
 from src.albert_config import AlbertConfig, check_memory, find_config_file
 from src.albert_model import has_initial_pooler
 from src.checkpoints.checkpoint_files import (
@@ -157,7 +166,9 @@ class ModelFolder:
         if self.task_info is not None:
             write_checked(folder / TASK_FILE, self.task_info.stated())
         if self.token_counts is not None:
-            write_atomically(folder / UNIGRAM_FILE, lambda file: np.save(file, self.token_counts))
+            stream = io.BytesIO()
+            np.save(stream, self.token_counts)
+            write_atomically(folder / UNIGRAM_FILE, lambda file: file.write_bytes(sealed(stream.getvalue())))
 
     def usage(self, embeddings: bool = False) -> TaskInfo:
         """What the network is used for, with lengths that it takes; pre-trained weights fill in masks.
@@ -277,11 +288,14 @@ def read_counts(folder: Path, vocab_size: int) -> np.ndarray | None:
     file = folder / UNIGRAM_FILE
     if not os.path.lexists(file):
         return None
+    content = read_file(file)
+    stream = io.BytesIO(content)
     try:
-        with open_file(file) as stream:
-            counts = np.lib.format.read_array(stream, allow_pickle=False)
-    except (OSError, *UNREADABLE) as error:
-        raise DataError(f"{file} cannot be read, or is damaged: {shorten(str(error))}") from error
+        counts = np.lib.format.read_array(stream, allow_pickle=False)
+        if stream.read() and not is_sealed(content):
+            raise ValueError("its contents do not match its checksum")
+    except UNREADABLE as error:
+        raise DataError(f"{file} is damaged: {shorten(str(error))}") from error
     if counts.dtype.kind not in "iu" or (counts < 0).any():
         raise DataError(f"{file} holds {counts.dtype}, or a number below 0: allowed are counts of tokens")
     if counts.shape != (vocab_size,):

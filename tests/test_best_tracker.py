@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from model_utils.json_files import read_object
 from src.training.evaluation import BestTracker, Selection
 
 
@@ -46,5 +47,5 @@ def test_the_mark_is_that_of_the_best_step(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "albert-5.ckpt").touch()
     best.mark(tmp_path)
-    marked = json.loads((tmp_path / "best_checkpoint.json").read_text())
+    marked = read_object(tmp_path / "best_checkpoint.json")
     assert marked == {"checkpoint": "albert-5.ckpt", "step": 5, "f1": 0.5}

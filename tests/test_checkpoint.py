@@ -355,3 +355,12 @@ def test_float16_weights_of_others_are_read(tmp_path: Path) -> None:
     ckpt.load_backbone(network, ckpt.find_checkpoint(tmp_path / "half.ckpt"))
     np.testing.assert_array_equal(network.w.asnumpy(), np.float16([0.1, 2.5]).astype(np.float32))
     assert network.w.dtype == ms.float32
+
+
+def test_a_changed_mark_of_the_best_checkpoint_is_noticed(tmp_path: Path) -> None:
+    run_checkpoint.mark_best(tmp_path, 3, {"accuracy": 0.5})
+    assert ckpt.best_checkpoint(tmp_path) == tmp_path / "albert-3.ckpt"
+    file = tmp_path / "best_checkpoint.json"
+    file.write_text(file.read_text().replace("albert-3", "albert-2"))
+    with pytest.raises(CheckpointError, match=r"best_checkpoint\.json"):
+        ckpt.best_checkpoint(tmp_path)

@@ -68,7 +68,7 @@ def test_the_output_does_not_depend_on_the_number_of_processes(text_and_model, t
         for workers in (1, 3)
     ]
     contents = [{file.name: file.read_bytes() for file in path.parent.iterdir()} for path in paths]
-    assert len(contents[0]) == 6 and contents[0] == contents[1]
+    assert len(contents[0]) == 7 and contents[0] == contents[1]
 
 
 def test_seeds_and_duplicates_differ(text_and_model, tmp_path):

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +31,7 @@ from src.nn.layer_form import made_for
 from src.tasks import TASKS
 from tests.helpers.answers import assert_close
 from tests.helpers.folder_state import folder_state
+from tests.helpers.small_disk import no_file_beyond
 from tests.helpers.trained_folders import ARCHITECTURE, TASK_INFOS, make_folder
 
 TEXTS = ["a", "some words, and more.", "who is it? " * 9]
@@ -162,8 +164,8 @@ def test_a_file_that_computes_something_else_is_not_left_behind(
 ) -> None:
     """Nor what a killed export has left."""
     other = make_folder(tmp_path / "other", "regression")
-    (tmp_path / "out" / "unfinished-export-killed").mkdir(parents=True)
-    (tmp_path / "out" / "unfinished-export-killed" / ".lock").touch()
+    (tmp_path / "out" / "unfinished-albert-killed").mkdir(parents=True)
+    (tmp_path / "out" / "unfinished-albert-killed" / "model.mindir").touch()
     monkeypatch.setattr("src.inference.exporting.load_mindir", lambda *_: ModelFolder.load(other).network())
     with pytest.raises(CheckpointError, match="what was exported computes something else: outputs"):
         exported(portable, tmp_path / "out" / "model")
@@ -218,9 +220,26 @@ def test_a_threshold_that_is_given_is_exported(tmp_path: Path, monkeypatch: pyte
     assert [task_info["null_threshold"] for task_info in exported_with] == [0.5, 0.25]
 
 
+@pytest.mark.parametrize("size", [10, 20_000])
+def test_an_export_that_finds_no_room_is_named(portable: Predictor, tmp_path: Path, size: int) -> None:
+    with no_file_beyond(size), pytest.raises(DataError, match=re.escape(str(tmp_path / "out" / "model.mindir"))):
+        exported(portable, tmp_path / "out" / "model")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_an_export_that_mindspore_writes_nothing_of_is_named(
+    portable: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As its writer of ONNX does where a disk is full."""
+    monkeypatch.setattr(ms, "export", lambda *_, **__: None)
+    with pytest.raises(DataError, match=re.escape(str(tmp_path / "out" / "model.mindir"))):
+        exported(portable, tmp_path / "out" / "model")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
 def test_places_that_cannot_be_written_to(portable: Predictor, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(DataError, match=r"the folder .*file cannot be written to"):
+    with pytest.raises(DataError, match=r"/file cannot be written"):
         exported(portable, tmp_path / "file" / "model")
     (tmp_path / "model.json").mkdir()
     for write in (export_model, dry_run_export):

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -332,5 +333,23 @@ def test_a_file_beside_the_rows_is_not_exchanged(tmp_path):
 
 
 def test_no_rows_are_packed_into_nothing():
-    packed = PackedRows([], np.zeros(0, np.int32))
+    packed = PackedRows([], np.zeros(0, np.int32), np.zeros(0, np.uint32))
     assert packed.take(np.arange(0)).rows == []
+
+
+@pytest.mark.parametrize("plant", ["link", "folder of another user"])
+def test_what_somebody_planted_where_a_set_is_written_is_left_alone(tmp_path, plant):
+    (victim := tmp_path / "victim").mkdir()
+    (victim / "kept").write_text("kept")
+    place = tmp_path / "sets" / "unfinished-set"
+    place.parent.mkdir()
+    if plant == "link":
+        place.symlink_to(victim)
+    elif os.geteuid() == 0:
+        shutil.copytree(victim, place)
+        os.chown(place, 65534, 65534)
+    else:
+        pytest.skip("only root can give a folder away")
+    with pytest.raises(DataError, match="sets/unfinished-set"):
+        write(tmp_path / "sets", [3, 4])
+    assert (victim / "kept").exists() and (place / "kept").exists()

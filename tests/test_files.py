@@ -3,21 +3,26 @@
 import errno
 import os
 import shutil
+import signal
 import stat
+import subprocess
+import sys
 import threading
 from pathlib import Path
-from typing import TextIO
 
 import pytest
 
 from model_utils.files import (
     NAME_BYTES,
+    new_folder,
     open_atomically,
     scratch_folder,
-    temporary_name,
     write_atomically,
     write_json,
 )
+from tests.helpers.small_disk import no_file_beyond
+
+ROOT = Path(__file__).parents[1]
 
 
 def write_stream(path: Path, text: str) -> None:
@@ -137,7 +142,6 @@ def test_a_folder_that_cannot_be_synced_has_the_file_all_the_same(
 def test_the_longest_names_can_be_written(tmp_path: Path, write, name: str) -> None:
     write(tmp_path / name, "text")
     assert names(tmp_path) == {name}
-    assert temporary_name(tmp_path / name).name.endswith(name[-10:])
 
 
 @WRITERS
@@ -193,17 +197,83 @@ def test_an_error_keeps_the_old_file(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_text() == "old" and names(tmp_path) == {"a"}
 
 
-def test_a_scratch_folder_takes_those_of_killed_processes_with_it(tmp_path: Path) -> None:
-    killed, other = tmp_path / "unfinished-export-killed", tmp_path / "unfinished-else-killed"
-    for folder in (killed, other):
-        folder.mkdir()
-        (folder / ".lock").touch()
-    with scratch_folder(tmp_path, "export") as first:
-        assert not killed.exists() and other.is_dir()
-        (first / "file").touch()
-        with scratch_folder(tmp_path, "export") as second:
-            assert (first / "file").exists() and second != first
-    assert list(tmp_path.iterdir()) == [other]
+def killed_writer(folder: Path) -> Path:
+    """Kill a process while it writes FOLDER/a; its leftover."""
+    program = (
+        "import os, sys\nfrom pathlib import Path\nfrom model_utils.files import write_atomically\n"
+        "def write(temporary):\n    temporary.write_text('half')\n    os.kill(os.getpid(), 9)\n"
+        "write_atomically(Path(sys.argv[1]), write)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(folder / "a")], cwd=ROOT, check=False)
+    assert done.returncode == -signal.SIGKILL
+    (leftover,) = folder.iterdir()
+    return leftover
+
+
+@WRITERS
+def test_the_next_writer_removes_what_a_killed_one_left(tmp_path: Path, write) -> None:
+    killed_writer(tmp_path)
+    write(tmp_path / "a", "whole")
+    assert names(tmp_path) == {"a"}
+
+
+def test_the_next_writer_leaves_what_a_live_one_writes(tmp_path: Path) -> None:
+    def overtaken(temporary: Path) -> None:
+        temporary.write_text("first")
+        write_whole(tmp_path / "a", "second")
+        assert (tmp_path / "a").read_text() == "second" and temporary.read_text() == "first"
+
+    write_atomically(tmp_path / "a", overtaken)
+    assert (tmp_path / "a").read_text() == "first" and names(tmp_path) == {"a"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_writer_removes_nothing_of_other_users(tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text("kept")
+    (theirs := tmp_path / "unfinished-albert-theirs").mkdir()
+    os.chown(theirs, 65534, 65534)
+    (link := tmp_path / "unfinished-albert-link").symlink_to(tmp_path)
+    write_whole(tmp_path / "a", "text")
+    assert theirs.is_dir() and link.is_symlink() and (tmp_path / "kept").exists()
+
+
+def test_temporary_files_lie_in_new_private_folders_of_random_names(tmp_path: Path) -> None:
+    folders: list[Path] = []
+
+    def write(temporary: Path) -> None:
+        folders.append(temporary.parent)
+        status = temporary.parent.stat()
+        assert stat.S_IMODE(status.st_mode) == 0o700 and status.st_uid == os.geteuid()
+        assert not temporary.exists()
+        temporary.touch()
+
+    for name in ("a", "a", "b"):
+        write_atomically(tmp_path / name, write)
+    random_parts = [folder.name.removeprefix("unfinished-albert-") for folder in folders]
+    assert len(set(random_parts)) == 3 and all(len(part) >= 8 for part in random_parts)
+    assert {folder.parent for folder in folders} == {tmp_path}
+
+
+@WRITERS
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+def test_a_new_file_has_the_mode_that_the_umask_gives(tmp_path: Path, write, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        write(tmp_path / "a", "text")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o666 & ~mask
+
+
+@WRITERS
+def test_a_hard_link_keeps_the_old_file_and_a_linked_folder_gets_the_new_one(tmp_path: Path, write) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "linked").symlink_to("there")
+    (tmp_path / "there/a").write_text("old")
+    os.link(tmp_path / "there/a", tmp_path / "other")
+    write(tmp_path / "linked/a", "new")
+    assert (tmp_path / "there/a").read_text() == "new" and (tmp_path / "other").read_text() == "old"
+    assert names(tmp_path / "there") == {"a"} and names(tmp_path) == {"there", "linked", "other"}
 
 
 def test_a_scratch_folder_that_was_taken_for_a_leftover_is_made_anew(
@@ -211,12 +281,44 @@ def test_a_scratch_folder_that_was_taken_for_a_leftover_is_made_anew(
 ) -> None:
     taken: list[Path] = []
 
-    def flock(lock: TextIO, how: int) -> None:
+    def flock(descriptor: int, how: int) -> None:
         if not taken:  # another process was quicker, between open and flock
-            taken.append(Path(lock.name).parent)
+            taken.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
             shutil.rmtree(taken[0])
 
     monkeypatch.setattr("fcntl.flock", flock)
-    with scratch_folder(tmp_path, "export") as folder:
+    with scratch_folder(tmp_path / "a") as folder:
         assert folder.is_dir() and folder != taken[0]
     assert list(tmp_path.iterdir()) == []
+
+
+def write_bytes(path: Path) -> None:
+    write_atomically(path, lambda temporary: temporary.write_bytes(bytes(200_000)))
+
+
+def write_into_new_folder(path: Path) -> None:
+    with new_folder(path) as folder:
+        (folder / "inside").write_bytes(bytes(200_000))
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda path: write_stream(path, "x" * 200_000),
+        lambda path: write_json(path, "x" * 200_000),
+        write_bytes,
+        write_into_new_folder,
+    ],
+)
+def test_a_file_that_finds_no_room_is_named(tmp_path: Path, write) -> None:
+    with no_file_beyond(100_000), pytest.raises(OSError, match="too large") as caught:
+        write(tmp_path / "a")
+    assert str(caught.value).endswith(f": '{tmp_path / 'a'}'")
+    assert caught.value.filename == str(tmp_path / "a") and names(tmp_path) == set()
+
+
+def test_a_folder_that_cannot_be_written_names_the_file(tmp_path: Path) -> None:
+    for path in (tmp_path / "absent/a", tmp_path / "absent/b/a"):
+        with pytest.raises(FileNotFoundError) as caught:
+            write_whole(path, "text")
+        assert caught.value.filename == str(path)

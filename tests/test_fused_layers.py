@@ -7,12 +7,12 @@ import fcntl
 import logging
 import os
 import re
+import stat
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TextIO
 
 import mindspore as ms
 import numpy as np
@@ -22,6 +22,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from model_utils import device, native_code
 from model_utils.device import setup_device
 from model_utils.errors import DeviceError
+from model_utils.files import sealed
 from model_utils.native_code import build_library, find_compiler, left_out, library_for
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import AlbertForPreTraining
@@ -437,11 +438,11 @@ def test_a_library_of_another_system_is_left_where_it_is(
     source = tmp_path / "none.cc"
     source.write_text('extern "C" __attribute__((visibility("default"))) const char *obstacle() { return ""; }')
     foreign = build_library(source)
-    foreign.write_bytes(native_code._sealed(b"no library"))
+    foreign.write_bytes(sealed(b"no library"))
     with caplog.at_level(logging.WARNING):
         library = library_for(source)
     assert library is not None and library.parent.name.startswith("albert-mindspore-")
-    assert foreign.read_bytes() == native_code._sealed(b"no library") and "by every process" in caplog.text
+    assert foreign.read_bytes() == sealed(b"no library") and "by every process" in caplog.text
 
 
 def test_what_mindspore_would_not_call_is_not_used(
@@ -512,28 +513,21 @@ def test_a_part_that_fails_ends_its_operation_and_no_other(tmp_path: Path) -> No
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_a_cache_that_takes_no_locks_leaves_the_temporary_folder(
+def test_a_cache_that_takes_no_locks_keeps_the_library(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As some network drives do, where homes lie."""
-    cache, elsewhere, lock = tmp_path / "cache", tmp_path / "tmp", fcntl.flock
-    elsewhere.mkdir()
 
-    def refuse(file: TextIO, how: int) -> None:
-        if Path(file.name).is_relative_to(cache):
-            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-        lock(file, how)
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-    monkeypatch.setattr(tempfile, "tempdir", str(elsewhere))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(fcntl, "flock", refuse)
     source = tmp_path / "none.cc"
     source.write_text('extern "C" __attribute__((visibility("default"))) const char *obstacle() { return ""; }')
     with caplog.at_level(logging.WARNING):
         library = library_for(source)
-    assert library.parent.parent == elsewhere
-    assert "by every process" in caplog.messages[0] and "No locks available" in caplog.messages[0]
-    assert list((cache / "albert-mindspore").iterdir()) == []
+    assert list((tmp_path / "albert-mindspore").iterdir()) == [library] and not caplog.messages
 
 
 def test_as_many_threads_as_the_user_says_or_one_a_core() -> None:
@@ -623,6 +617,98 @@ def test_a_cache_that_others_can_write_to_is_not_used(
     script = "import sys; from model_utils.native_code import _cache_folder; print(_cache_folder().is_dir())"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "True\n" and sorted(tmp_path.glob("albert-mindspore-*")) == [folder]  # its own is gone
+
+
+SEVEN = """extern "C" __attribute__((visibility("default"))) int seven() { return 7; }
+extern "C" __attribute__((visibility("default"))) const char *obstacle() { return ""; }"""
+
+
+def give_away(path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    os.chown(path, 65534, 65534)
+
+
+@pytest.mark.parametrize(
+    ("changed", "change"),
+    [
+        ("shared", lambda folder: folder.chmod(0o777)),
+        ("shared", lambda folder: folder.chmod(0o770)),
+        ("shared", give_away),
+        ("shared/home", give_away),
+        ("shared/home/albert-mindspore", lambda folder: folder.chmod(0o1777)),
+        ("shared/home/albert-mindspore", give_away),
+    ],
+)
+def test_a_cache_that_others_can_exchange_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture, changed: str, change: Callable
+) -> None:
+    cache = tmp_path / "shared/home/albert-mindspore"
+    cache.mkdir(parents=True, mode=0o700)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache.parent))
+    (elsewhere := tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(elsewhere))
+    (source := tmp_path / "seven.cc").write_text(SEVEN)
+    planted = build_library(source)
+    change(tmp_path / changed)
+    with caplog.at_level(logging.WARNING):
+        library = library_for(source)
+    assert planted.parent == cache and library.parent.parent == elsewhere
+    assert [record.levelname for record in caplog.records].count("WARNING") == 1
+    assert str(tmp_path / changed) in caplog.text and stat.S_IMODE(library.parent.stat().st_mode) == 0o700
+
+
+def test_a_cache_below_a_sticky_folder_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a" / "b"))
+    (source := tmp_path / "seven.cc").write_text(SEVEN)
+    before = os.umask(0o002)
+    try:
+        library = build_library(source)
+    finally:
+        os.umask(before)
+    made = library.stat()
+    assert library.parent == tmp_path / "a/b/albert-mindspore" and build_library(source) == library
+    assert stat.S_IMODE(made.st_mode) == 0o700 and library.stat().st_mtime_ns == made.st_mtime_ns
+    assert native_code._load(source)[1].seven() == 7
+
+
+@pytest.mark.parametrize("planted", ["link", "mode", "owner", "pipe"])
+def test_a_library_that_others_can_change_is_made_anew(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, planted: str
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (source := tmp_path / "seven.cc").write_text(SEVEN)
+    library = build_library(source)
+    (elsewhere := tmp_path / "elsewhere").write_bytes(library.read_bytes())
+    if planted == "mode":
+        library.chmod(0o722)
+    elif planted == "owner":
+        give_away(library)
+    else:
+        library.unlink()
+        library.symlink_to(elsewhere) if planted == "link" else os.mkfifo(library)
+    assert native_code._open_whole(library) is None
+    assert build_library(source) == library and not library.is_symlink()
+    assert (library.stat().st_uid, stat.S_IMODE(library.stat().st_mode)) == (os.geteuid(), 0o700)
+
+
+def test_what_was_checked_is_loaded_although_its_name_leads_elsewhere_by_then(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (source := tmp_path / "seven.cc").write_text(SEVEN)
+    check = native_code._open_whole
+
+    def check_and_lose(library: Path) -> int | None:
+        descriptor = check(library)
+        library.unlink(missing_ok=True)
+        library.write_bytes(b"no library")
+        return descriptor
+
+    library = build_library(source)
+    monkeypatch.setattr(native_code, "_open_whole", check_and_lose)
+    assert native_code._load_checked(library).seven() == 7
 
 
 def test_masks_are_the_same_in_both_forms() -> None:

@@ -1,5 +1,6 @@
 """A folder with a model: loaded, checked, saved complete or not at all, and used."""
 
+import io
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ import pytest
 from mindspore import Tensor
 
 from model_utils.errors import CheckpointError, DataError, UserError
+from model_utils.files import sealed
 from src import model_folder
 from src.albert_model import initial_pooler
 from src.model_folder import ModelFolder, calibrate, load_tokenizer
@@ -24,7 +26,9 @@ TASK_INFO = "task.json"
 
 
 def write_counts(folder: Path, counts: np.ndarray) -> None:
-    np.save(folder / "unigram.npy", counts)
+    stream = io.BytesIO()
+    np.save(stream, counts)
+    (folder / "unigram.npy").write_bytes(sealed(stream.getvalue()))
 
 
 @pytest.mark.parametrize("task", TASK_INFOS)
@@ -115,7 +119,7 @@ DAMAGES = {
     ),
     "task": (change(TASK_INFO, task="guessing"), "task is 'guessing', allowed is"),
     "labels": (change(TASK_INFO, labels=[]), "a name in labels for each output of classification"),
-    "counts": (lambda folder: (folder / "unigram.npy").write_bytes(b"no array"), "unigram.npy cannot be read, or is"),
+    "counts": (lambda folder: (folder / "unigram.npy").write_bytes(b"no array"), "unigram.npy is damaged"),
     "other counts": (lambda folder: write_counts(folder, np.arange(9)), r"has shape \(9,\), the model's vocabulary 63"),
     "foreign": (lambda folder: (folder / "model.safetensors").touch(), "must be converted first"),
 }
@@ -249,3 +253,22 @@ def test_text_is_read_as_the_weights_were_trained(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "run", "classification")
     with pytest.raises(DataError, match=r"do_lower_case is false, but .*tokenizer_config\.json says that the weights"):
         ModelFolder.load(folder, vocab_file=folder / "vocab.txt", do_lower_case=False)
+
+
+def test_every_flipped_byte_of_the_counts_is_noticed(tmp_path: Path) -> None:
+    size = ARCHITECTURE.vocab_size
+    ModelFolder(ARCHITECTURE, token_counts=np.arange(size)).save_artifacts(tmp_path)
+    file = tmp_path / "unigram.npy"
+    content = file.read_bytes()
+    np.testing.assert_array_equal(model_folder.read_counts(tmp_path, size), np.arange(size))
+    np.testing.assert_array_equal(np.load(file), np.arange(size))  # any other program can read it
+    for position in range(len(content)):
+        damaged = bytearray(content)
+        damaged[position] ^= 1 << position % 8
+        file.write_bytes(damaged)
+        with pytest.raises(DataError, match=r"unigram\.npy"):
+            model_folder.read_counts(tmp_path, size)
+    for end in (0, 1, len(content) // 2, len(content) - 1):
+        file.write_bytes(content[:end])
+        with pytest.raises(DataError, match=r"unigram\.npy"):
+            model_folder.read_counts(tmp_path, size)

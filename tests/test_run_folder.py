@@ -46,10 +46,12 @@ def test_a_new_folder_is_made_and_bound_when_work_starts(tmp_path: Path) -> None
 
 def test_files_of_others_stay(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    (tmp_path / "unfinished-1-albert-3.ckpt").write_text("half")
+    killed = tmp_path / "unfinished-albert-killed"
+    killed.mkdir()
+    (killed / "albert-3.ckpt").write_text("half")
     begin(tmp_path)
     assert (tmp_path / "notes.txt").read_text() == "mine"
-    assert not (tmp_path / "unfinished-1-albert-3.ckpt").exists()
+    assert not killed.exists()
 
 
 def test_the_same_configuration_goes_on(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from model_utils.errors import DataError
 from src.training.event_file import EventFile
 from src.training.run_log import LOG_FILE, RunLog, read_log
+from tests.helpers.small_disk import no_file_beyond
 
 ROOT = Path(__file__).parents[1]
 
@@ -92,3 +93,21 @@ assert sys.modules["torch"] is sys
 """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
     assert list((tmp_path / "tensorboard").iterdir())
+
+
+def test_a_log_that_finds_no_room_is_named(tmp_path: Path) -> None:
+    numbers = {"epoch": 1.0, "learning_rate": 0.1, "skipped_steps": 0, "examples_per_s": 1.0, "tokens_per_s": 1.0}
+    log = RunLog(tmp_path, ("loss",), 9, 0, {})
+    with no_file_beyond(1), pytest.raises(OSError, match="too large") as caught:
+        log.write({"step": 1, "loss": 0.5, **numbers, "mfu": None, "eta_s": None})
+    assert caught.value.filename == str(tmp_path / "train_log.jsonl")
+    log.close()
+
+
+def test_an_event_file_that_finds_no_room_is_named(tmp_path: Path) -> None:
+    events = EventFile(tmp_path / "tensorboard", 1)
+    events.add_scalar("train/loss", 0.5, 1)
+    with no_file_beyond(1), pytest.raises(OSError, match="too large") as caught:
+        events.flush()
+    assert caught.value.filename == str(tmp_path / "tensorboard")
+    events.close()

@@ -12,6 +12,7 @@ import pytest
 from mindspore import Tensor
 
 from model_utils.errors import UserError
+from model_utils.json_files import read_object
 from src.checkpoints.checkpoint_files import list_checkpoints
 from src.training import trainer
 from src.training.evaluation import BestTracker, Selection
@@ -101,7 +102,7 @@ def test_the_best_evaluation_is_marked_kept_and_ends_the_run_when_patience_is_ov
         make_config(tmp_path, save_checkpoint_num=1, save_checkpoint_steps=0),
         evaluation=evaluation(lambda _: {"f1": next(scores)}, 3, Selection("f1", patience=2)),
     )
-    best = json.loads((tmp_path / "best_checkpoint.json").read_text())
+    best = read_object(tmp_path / "best_checkpoint.json")
     assert best == {"checkpoint": "albert-6.ckpt", "step": 6, "f1": 0.6}
     assert [step for step, _ in list_checkpoints(tmp_path)] == [12, 6]
     assert log(tmp_path)[-1]["step"] == 12

@@ -24,7 +24,7 @@ from mindspore.train.checkpoint_pb2 import Checkpoint as CheckpointProto
 from pydantic import Field
 
 from model_utils.errors import CheckpointError
-from model_utils.files import make_readable, open_file, write_atomically
+from model_utils.files import open_file, write_atomically
 from model_utils.json_files import Schema, matching, parse_json, read_json
 from src.albert_config import TRAINING_KEYS, AlbertConfig, find_config_file
 from src.checkpoints.foreign_weights import refuse_foreign
@@ -100,15 +100,12 @@ def write_checkpoint(path: Path, values: Mapping[str, Tensor], loop_state: dict[
 
     def write(temporary: Path) -> None:
         ms.save_checkpoint(entries, str(temporary), crc_check=True, append_dict=text)
-        make_readable(temporary)  # MindSpore leaves 0400
         if not verify(temporary):
             raise OSError(errno.EIO, "its end with the checksum is missing", str(temporary))
 
     try:
         write_atomically(path, write)
     except (OSError, RuntimeError) as error:
-        for leftover in folder.glob("unfinished-*.tmp"):  # MindSpore's own temporary name
-            leftover.unlink()
         raise CheckpointError(
             f"{path} could not be written: {error}; older checkpoints in {folder}, if there are any, are whole"
         ) from error

@@ -4,7 +4,6 @@
 (src/data/feature_files.py). Shape letters: B (batch_size), L (tokens, padding included), P (predictions).
 """
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 from model_utils.errors import DataError
 from src.data.feature_files import Column, RecordSet, mindspore_reason
 from src.data.packing import PACKED_COLUMNS, Packing, deal_rows
+from src.data.row_reader import RowReader
 
 SEQUENCE_WEIGHTS = "sequence_weights"
 ROW_NUMBERS = "row_numbers"
@@ -150,6 +150,7 @@ class FeatureDataset:
         self.vocab_size = vocab_size
         self.facts, self.columns = records.facts, records.columns
         self.num_rows = records.num_rows
+        self._reader: RowReader | None = None
         self.batches_per_epoch, self.rows_at_once = loading.batches(self.num_rows), loading.rows_at_once
         width = max(column.width for column in self.columns.values() if column.per_token)
         self.boundaries = list(loading.bucket_boundaries) or [width]
@@ -208,36 +209,19 @@ class FeatureDataset:
         rows, widths = plan.rows[start:], plan.widths[start:]
         if not len(rows):
             return
-        wanted = rows[rows >= 0].tolist()
-        if not (rows[-1] >= 0).any():
-            wanted.append(0)  # a rank with nothing left computes some row with weight 0
-        read = iterate(lambda: self._read(wanted), self.records.folder)
-        for batch, batch_rows, width in zip(read, rows, widths, strict=True):
-            real, row_width = batch_rows >= 0, packing.places * packing.texts_per_row if packing else int(width)
-            columns = complete_batch(batch, self.columns, row_width, real, self.weight_columns)
-            if self.vocab_size:
-                check_ids(columns, self.vocab_size, self.facts.get("source", self.records.folder))
-            packed = packing.pack(columns, real, int(width)) if packing else {}
-            yield columns | packed | {ROW_NUMBERS: batch_rows}
-
-    def _read(self, rows: list[int]) -> ds.Dataset:
-        """These rows in this order, some at a time, padded to the longest of them."""
-        reader = ds.MindDataset(
-            [str(file) for file in self.records.files],
-            columns_list=list(self.columns),
-            sampler=ds.SubsetSampler(rows),
-            num_parallel_workers=_workers(),
-        )
-        padding = {
-            name: ([None if column.per_token else max(column.width, 1)], column.padding)
-            for name, column in self.columns.items()
-        }
-        return reader.padded_batch(self.loading.batch_size, pad_info=padding, num_parallel_workers=_workers())
-
-
-def _workers() -> int:
-    """MindSpore refuses more workers than cores; more than two only take cores from training."""
-    return min(2, os.cpu_count() or 1)
+        if self._reader is None:
+            self._reader = RowReader(self.records)
+        with self._reader.opened() as streams:
+            for batch_rows, width in zip(rows, widths, strict=True):
+                real = batch_rows >= 0
+                # A rank with nothing left computes some row with weight 0.
+                batch = self._reader.read(streams, batch_rows[real] if real.any() else np.zeros(1, int))
+                row_width = packing.places * packing.texts_per_row if packing else int(width)
+                columns = complete_batch(batch, self.columns, row_width, real, self.weight_columns)
+                if self.vocab_size:
+                    check_ids(columns, self.vocab_size, self.facts.get("source", self.records.folder))
+                packed = packing.pack(columns, real, int(width)) if packing else {}
+                yield columns | packed | {ROW_NUMBERS: batch_rows}
 
 
 def iterate(pipeline: Callable[[], ds.Dataset], source: Path) -> Iterator[Batch]:

@@ -4,14 +4,15 @@ A set lies in one folder:
 
 NAME.mindrecord, NAME.mindrecord.db   the rows, without padding; of N > 1 files NAME.mindrecord0 ... N-1 and their .db
 NAME.lengths.npy                      (rows,) int32, tokens of every row, in the order of reading
+NAME.checksums.npy                    (rows,) uint32, CRC-32 of every row, in the order of reading
 NAME.SUFFIX.npy, other files          whatever else the maker of the set puts beside it
 NAME.facts.json                       what made the set, and the sha256 of every file; its presence means complete
 
-MindSpore does not notice damaged rows (it returns wrong ones, or takes all memory), so every file is hashed before
-MindSpore opens it.
+Every file is hashed before its rows are read, and every row is checked when it is (src/data/row_reader.py).
 """
 
 import hashlib
+import io
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,11 +24,12 @@ from pydantic import Field
 
 from model_utils.errors import DataError, shorten
 from model_utils.facts import first_difference, flatten
-from model_utils.json_files import FileName, Schema, Sha256, read_json
+from model_utils.json_files import FileName, Schema, Sha256, read_file, read_json
 from src.utils import opened
 
 FORMAT_VERSION = 1
 SUFFIX = ".mindrecord"
+CHECKSUMS = ".checksums.npy"  # which version 0.1.0 did not make
 
 
 @dataclass(frozen=True)
@@ -87,9 +89,14 @@ class RecordSet:
     def columns(self) -> dict[str, Column]:
         return {name: Column(**column) for name, column in self.facts["columns"].items()}
 
+    @property
+    def checksums(self) -> np.ndarray | None:
+        """CRC-32 of every row, (rows,) uint32, in the order of `files`; None: version 0.1.0 made the set."""
+        return self.array("checksums") if f"{self.name}{CHECKSUMS}" in self.facts["files"] else None
+
     def array(self, suffix: str) -> np.ndarray:
-        """What add_array put beside the rows."""
-        return np.load(self.folder / f"{self.name}.{suffix}.npy")
+        """Return what add_array put beside the rows; DataError: it has changed since the set was made."""
+        return read_array(self.folder / f"{self.name}.{suffix}.npy", self.facts)
 
 
 def open_records(
@@ -122,7 +129,15 @@ def open_records(
             )
     name = path.name.removesuffix(".facts.json")
     files = [path.with_name(file) for file in facts["record_files"]]
-    return RecordSet(path.parent, name, files, facts, np.load(path.with_name(f"{name}.lengths.npy")))
+    return RecordSet(path.parent, name, files, facts, read_array(path.with_name(f"{name}.lengths.npy"), facts))
+
+
+def read_array(file: Path, facts: Mapping[str, Any]) -> np.ndarray:
+    """Return the array in a file of a set; DataError: it is not the one that the facts name."""
+    content = read_file(file)
+    if hashlib.sha256(content).hexdigest() != facts["files"].get(file.name):
+        raise DataError(f"{file} has changed since it was made; make these files again")
+    return np.load(io.BytesIO(content))
 
 
 def is_complete(path: Path, facts: Mapping[str, Any]) -> bool:

@@ -19,6 +19,7 @@ from model_utils.files import make_readable, sync_to_disk
 from model_utils.json_files import write_checked
 from src.data.feature_files import FORMAT_VERSION, SUFFIX, Column, Ragged, facts_of, mindspore_reason, sha256_of
 from src.data.mindrecord_file import FORBIDDEN, MindRecordFile, too_many
+from src.data.row_reader import checksums_of
 
 logger = logging.getLogger(__name__)
 INDEX_PATH_BYTES = 512  # of the path to a .db, by SQLite
@@ -28,13 +29,14 @@ SPARE_BYTES = 16 << 20  # MindSpore crashes when a disk is full; it stops by its
 
 @dataclass(frozen=True)
 class PackedRows:
-    """Rows in MindRecord's own form, and (rows,) int32 tokens of each."""
+    """Rows in MindRecord's own form, and (rows,) int32 tokens and uint32 checksum of each."""
 
     rows: list[bytes]
     lengths: np.ndarray
+    checksums: np.ndarray
 
     def take(self, order: np.ndarray) -> "PackedRows":
-        return PackedRows([self.rows[index] for index in order], self.lengths[order])
+        return PackedRows([self.rows[index] for index in order], self.lengths[order], self.checksums[order])
 
 
 def pack_rows(columns: Mapping[str, Column], values: Mapping[str, Ragged]) -> PackedRows:
@@ -55,7 +57,10 @@ def pack_rows(columns: Mapping[str, Column], values: Mapping[str, Ragged]) -> Pa
         blob = ragged.values.tobytes()
         parts.append([sizes[start : start + 8] for start in range(0, len(sizes), 8)])
         parts.append([blob[start:end] for start, end in itertools.pairwise(ends.tolist())])
-    return PackedRows([b"".join(pieces) for pieces in zip(*parts, strict=True)], lengths.astype(np.int32))
+    checksums = checksums_of(
+        {name: values[name].values for name in columns}, {name: values[name].counts for name in columns}
+    )
+    return PackedRows([b"".join(pieces) for pieces in zip(*parts, strict=True)], lengths.astype(np.int32), checksums)
 
 
 class RecordWriter(contextlib.AbstractContextManager):
@@ -86,6 +91,7 @@ class RecordWriter(contextlib.AbstractContextManager):
         self.columns, self.facts, self.file_num, self.wait = dict(columns), dict(facts), file_num, wait
         self.rows = 0
         self._lengths: list[np.ndarray] = []
+        self._checksums: list[np.ndarray] = []
         self._arrays: dict[str, np.ndarray] = {}
         self._files: list[MindRecordFile] = []
         self._folder = unfinished_folder(self.path)
@@ -108,11 +114,18 @@ class RecordWriter(contextlib.AbstractContextManager):
         self._files = [self._open(self._name(number, self.file_num)) for number in range(self.file_num or 1)]
 
     def _lock_folder(self) -> None:
-        """Lock the folder for this process, unless the one that had it has removed it meanwhile."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        """Lock the folder for this process, unless the one that had it has removed it meanwhile.
+
+        Its name can be foreseen, so that writers of one set meet: a link, or a folder of somebody else, is refused.
+        """
+        self._folder.parent.mkdir(parents=True, exist_ok=True)
+        self._folder.mkdir(mode=0o700, exist_ok=True)
         with contextlib.ExitStack() as stack, contextlib.suppress(FileNotFoundError):
-            lock = os.open(self._folder, os.O_RDONLY)
+            lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             stack.callback(os.close, lock)
+            if os.fstat(lock).st_uid != os.geteuid():
+                raise PermissionError(errno.EPERM, "another user made this folder; remove it", str(self._folder))
+            os.chmod(lock, 0o700)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -139,6 +152,7 @@ class RecordWriter(contextlib.AbstractContextManager):
             else:
                 self._append(packed.rows)
         self._lengths.append(packed.lengths)
+        self._checksums.append(packed.checksums)
         self.rows += len(packed.rows)
 
     def add_array(self, suffix: str, array: np.ndarray) -> None:
@@ -196,10 +210,9 @@ class RecordWriter(contextlib.AbstractContextManager):
         if self._files[0].path.name != file_names[0]:  # begun as the only one
             self._files[0].rename(file_names[0])
         self._check_readable()
-        lengths = np.concatenate(self._lengths)
-        dealt = self.file_num or 1
-        in_reading_order = np.concatenate([lengths[number::dealt] for number in range(dealt)])
-        for suffix, array in {"lengths": in_reading_order, **self._arrays}.items():
+        lengths = self._in_reading_order(self._lengths)
+        checksums = self._in_reading_order(self._checksums)
+        for suffix, array in {"lengths": lengths, "checksums": checksums, **self._arrays}.items():
             np.save(self._folder / f"{self.path.stem}.{suffix}.npy", array)
         files = sorted(self._folder.iterdir())
         facts = {
@@ -216,6 +229,11 @@ class RecordWriter(contextlib.AbstractContextManager):
             sync_to_disk(file)
             file.replace(self.path.parent / file.name)
         write_checked(facts_of(self.path), facts)
+
+    def _in_reading_order(self, pieces: list[np.ndarray]) -> np.ndarray:
+        values = np.concatenate(pieces)
+        dealt = self.file_num or 1
+        return np.concatenate([values[number::dealt] for number in range(dealt)])
 
     def _check_readable(self) -> None:
         """MindSpore reports success for some files that it cannot read."""

@@ -6,6 +6,7 @@ NAME.json                   inputs, outputs, task, labels, lengths, thresholds, 
 """
 
 import contextlib
+import errno
 import importlib
 import logging
 import os
@@ -57,12 +58,8 @@ def export_model(
     if not model.network.portable:
         raise ValueError("the network is not portable: make it with ModelFolder.predictor(portable=True)")
     fixed = _settle(model, name, file_format, batch_size, length)
-    with contextlib.ExitStack() as at_end:
-        try:
-            name.parent.mkdir(parents=True, exist_ok=True)
-            temporary = at_end.enter_context(scratch_folder(name.parent, "export"))
-        except OSError as error:
-            raise DataError(f"the folder {name.parent} cannot be written to: {error.strerror}") from error
+    target = name.with_name(f"{name.name}.{file_format.lower()}")
+    with _refusals(target), scratch_folder(target) as temporary:
         file = temporary / f"{name.name}.{file_format.lower()}"
         _write(model, file, file_format, key, fixed)
         if file_format != AIR:  # which only its runtime can load
@@ -79,7 +76,17 @@ def export_model(
         for path in written:  # only now, so that a full disk leaves an older export whole
             path.replace(name.parent / path.name)
         sync_to_disk(name.parent)
-    logger.info(f"written: {name}.{file_format.lower()}, {name}.json and the vocabulary")
+    logger.info(f"written: {target}, {name}.json and the vocabulary")
+
+
+@contextlib.contextmanager
+def _refusals(target: Path) -> Iterator[None]:
+    """Raise OSErrors of writing the files of an export, whose folder is made, as DataErrors."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise DataError(f"{error.filename or target} cannot be written: {error.strerror or error}") from error
 
 
 def dry_run_export(model: Predictor, name: Path, file_format: str, batch_size: int = 1, length: int = 0) -> str:
@@ -147,14 +154,14 @@ def _write(model: Predictor, file: Path, file_format: str, key: bytes | None, fi
             else:
                 encryption = {"enc_key": key, "enc_mode": ENCRYPTION} if key else {}
                 ms.export(network, *inputs, file_name=SCRATCH, file_format=file_format, **encryption)
-    except OSError as error:
-        raise DataError(f"{file.name} cannot be written: {error.strerror or error}") from error
     except (RuntimeError, TypeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise DataError(
             f"MindSpore cannot write the network of {model.task_info.task} as {file_format}: {reason}"
         ) from error
     made = file.with_name(f"{SCRATCH}.{file_format.lower()}")
+    if not made.exists():
+        raise OSError(errno.EIO, "MindSpore has written nothing (is the disk full?)", str(file))
     make_readable(made)  # MindSpore lets its owner alone read it
     made.replace(file)
 

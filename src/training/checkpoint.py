@@ -5,7 +5,7 @@ from pathlib import Path
 from mindspore import nn, ops
 
 from model_utils.errors import CheckpointError
-from model_utils.files import write_json
+from model_utils.json_files import write_checked
 from src.checkpoints.checkpoint_files import (
     BEST_FILE,
     Checkpoint,
@@ -30,7 +30,7 @@ def prune_checkpoints(folder: Path, written: list[int], keep: int) -> list[int]:
 
 def mark_best(folder: Path, step: int, metrics: dict[str, float]) -> None:
     """Record that the checkpoint of `step` had the best development metrics."""
-    write_json(folder / BEST_FILE, {"checkpoint": checkpoint_path(folder, step).name, "step": step, **metrics})
+    write_checked(folder / BEST_FILE, {"checkpoint": checkpoint_path(folder, step).name, "step": step, **metrics})
 
 
 def restore(cell: nn.Cell, contents: Checkpoint) -> None:

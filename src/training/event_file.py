@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from model_utils.files import naming
+
 
 class EventFile:
     """A new file in a folder, which is made if it is not there.
@@ -31,6 +33,7 @@ class EventFile:
                 del sys.modules["torch"]
         self._event, self._summary = event_pb2.Event, summary_pb2.Summary
         folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
         self._writer = EventsWriter(str(folder / "events"))
         start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         self._write(step=first_step, session_log=start)
@@ -40,12 +43,15 @@ class EventFile:
         self._write(step=step, summary=self._summary(value=[self._summary.Value(tag=name, simple_value=value)]))
 
     def _write(self, **content: Any) -> None:
-        self._writer.write_event(self._event(wall_time=time.time(), **content))
+        with naming(self._folder):
+            self._writer.write_event(self._event(wall_time=time.time(), **content))
 
     def flush(self) -> None:
         """Put what was added on the disk."""
-        self._writer.flush()
+        with naming(self._folder):
+            self._writer.flush()
 
     def close(self) -> None:
-        """The same, and close the file."""
-        self._writer.close()
+        """Flush and close the file."""
+        with naming(self._folder):
+            self._writer.close()

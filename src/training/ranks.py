@@ -16,6 +16,7 @@ import numpy as np
 from model_utils.device import RANKS_FOLDER, Device
 from model_utils.errors import UserError
 from model_utils.facts import first_difference
+from model_utils.files import naming
 
 WAIT_MINUTES = 120.0  # for what one rank does alone; a rank that has ended is noticed at once
 LAUNCHER = "ALBERT_LAUNCHER"  # in the environment: the process id of scripts/launch.py
@@ -65,7 +66,8 @@ class Ranks:
         self.meetings += 1
         path = self._path(self.rank, self.meetings)
         unfinished = path.with_suffix(".unfinished")
-        unfinished.write_bytes(pickle.dumps((what, value)))
+        with naming(unfinished):
+            unfinished.write_bytes(pickle.dumps((what, value)))
         unfinished.rename(path)
         values = [value if rank == self.rank else self._value_of(rank, what) for rank in range(self.size)]
         # All have come to this meeting, so all have read what was said at the one before it.

@@ -17,7 +17,7 @@ from typing import Any, Protocol, Self
 from model_utils.config import check_output_folder
 from model_utils.errors import CheckpointError, ConfigError, UserError
 from model_utils.facts import first_difference
-from model_utils.files import write_json
+from model_utils.files import remove_leftovers, write_json
 from model_utils.schema import Config, load_config, write_config
 from src.checkpoints.checkpoint_files import list_checkpoints
 from src.training.run_log import LOG_FILE
@@ -105,9 +105,7 @@ class RunFolder:
         """
         if not self.writer:
             return
-        for leftover in self.path.glob("unfinished-*"):
-            if leftover.is_file():
-                leftover.unlink()
+        remove_leftovers(self.path)  # they may take the bytes that are needed
         free = shutil.disk_usage(self.path).free
         if free < needed_bytes:
             raise UserError(

@@ -13,7 +13,7 @@ from pydantic import Field
 from tqdm import tqdm
 
 from model_utils.errors import DataError
-from model_utils.files import write_atomically, write_text
+from model_utils.files import naming, write_atomically, write_text
 from model_utils.json_files import Schema, parse_json, read_file, validated
 from src.training.event_file import EventFile
 
@@ -92,8 +92,9 @@ class RunLog:
     def write(self, record: dict[str, Any]) -> None:
         """Add the record of one step everywhere; values are numbers, or None where there is nothing to report."""
         self.records.append(record)
-        self.file.write(json.dumps(record, allow_nan=False) + "\n")
-        self.file.flush()
+        with naming(self.folder / LOG_FILE):
+            self.file.write(json.dumps(record, allow_nan=False) + "\n")
+            self.file.flush()
         for name, value in record.items():
             if name != "step" and value is not None:
                 group = "eval" if name.startswith(EVAL_PREFIX) else "train"
