@@ -1,6 +1,7 @@
 """What all commands share: bounds of their keys, and how a command starts and ends."""
 
 import errno
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -31,6 +32,8 @@ TOKENS = 16_384  # of an example: MindRecord's pages are to hold several of them
 SEED = 2**32 - 1  # the largest that MindSpore and numpy take
 LOSS_SCALE = 2.0**32
 MINUTES = 60 * 24 * 366
+_OUT_OF_MEMORY = re.compile(r"bad_alloc|allocate.{0,40}memory|out of memory|memory (?:is )?not enough", re.IGNORECASE)
+_SIZES = ("batch_size", "batch_tokens", "seq_length")  # ends of the keys that memory depends on most
 Settings = TypeVar("Settings", bound=Config)
 
 
@@ -69,12 +72,18 @@ def run_main(main: Callable[[Settings], int | None], kind: type[Settings], messa
     show_messages(messages)
     if messages == "stderr":
         forgive_lost_readers()  # answers do not depend on messages
+    config = None
     try:
         config = load_config(kind)
         config.check_required()
         code = main(config)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
+        code = 2
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        print(f"error: the memory is not enough. {_memory_advice(config)}", file=sys.stderr)
         code = 2
     except KeyboardInterrupt:
         print("stopped by Ctrl-C", file=sys.stderr)
@@ -92,6 +101,22 @@ def run_main(main: Callable[[Settings], int | None], kind: type[Settings], messa
             raise
         code = 2
     sys.exit(code or 0)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return True for a MemoryError, and for the errors that MindSpore raises where memory cannot be allocated."""
+    return isinstance(error, MemoryError) or bool(_OUT_OF_MEMORY.search(str(error)))
+
+
+def _memory_advice(config: Config | None) -> str:
+    """Return a sentence that names the keys to lower, with their values."""
+    sizes = {}
+    if config:
+        sizes = {key: getattr(config, key) for key in type(config).model_fields if key.endswith(_SIZES)}
+    values = ", ".join(f"{key} ({value})" for key, value in sizes.items() if value)
+    if not values:
+        return "Use a machine with more, or end other programs."
+    return f"It is needed for a batch of rows times their length: lower {values}."
 
 
 def check_not_home(path: Path, key: str) -> None:

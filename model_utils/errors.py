@@ -49,6 +49,11 @@ def first_few(items: Sequence[str], most: int = 3) -> str:
     return ", ".join(items[:most]) + (", ..." if len(items) > most else "")
 
 
+def shorten_text(text: str, length: int = 80) -> str:
+    """Return the text, of a long one the beginning and "..."."""
+    return text if len(text) <= length else f"{text[: length - 3]}..."
+
+
 def shorten(value: Any) -> str:
     """A value as an error sentence shows it: a wrong one can be of any size and depth."""
     return _SHORT.repr(value)

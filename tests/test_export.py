@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -34,6 +35,7 @@ from tests.helpers.folder_state import folder_state
 from tests.helpers.small_disk import no_file_beyond
 from tests.helpers.trained_folders import ARCHITECTURE, TASK_INFOS, make_folder
 
+ROOT = Path(__file__).resolve().parents[1]
 TEXTS = ["a", "some words, and more.", "who is it? " * 9]
 RECORDS: dict[str, Callable[[str], dict[str, Any]]] = {
     "classification": lambda text: {"text_a": text, "text_b": "another one"},
@@ -353,6 +355,28 @@ def test_air_needs_ascend(classifier: Path, tmp_path: Path) -> None:
     with pytest.raises(DeviceError, match="AIR files are written on Ascend only, this is CPU"):
         export.main(config)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_computes_a_few_rows_of_a_large_batch(
+    classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = portable_model(classifier)
+    sizes = []
+    compute = type(model.network).__call__
+    monkeypatch.setattr(
+        type(model.network), "__call__", lambda self, *inputs: (sizes.append(inputs[0].size), compute(self, *inputs))[1]
+    )
+    assert "65536 rows" in dry_run_export(model, tmp_path / "m", AIR, 65_536, 40)
+    assert sizes and max(sizes) <= 1024
+
+
+def test_two_processes_write_the_same_bytes(classifier: Path, tmp_path: Path) -> None:
+    words = ["--export_ckpt_file", str(classifier), "--device_target", "CPU", "--export_file_name"]
+    for name in ("first", "second"):
+        command = [sys.executable, "export.py", *words, str(tmp_path / name / "m")]
+        subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    for file in (tmp_path / "first").iterdir():
+        assert file.read_bytes() == (tmp_path / "second" / file.name).read_bytes(), file.name
 
 
 def test_a_dry_run_writes_nothing(classifier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

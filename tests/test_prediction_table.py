@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from src.tasks.answerer import shortest
 from src.tasks.prediction_table import write_prediction_table
 from src.text.text_tables import read_table
 
@@ -34,5 +35,15 @@ def test_numbers_come_back_exactly(tmp_path):
     scores = np.nextafter(np.float32([0.1, 2.5, 1e-7, -3e5]), np.float32(9))
     write_prediction_table(tmp_path, "test", {"score": scores, "label": np.array([0, 1, 2, 3], np.int32)})
     rows = [row for _, row in read_table(tmp_path / "predictions_test.tsv").rows]
-    assert [float(score) for score, _ in rows] == scores.astype(np.float64).tolist()
+    assert [np.float32(score) for score, _ in rows] == scores.tolist()
+    assert max(len(score) for score, _ in rows) < 16  # no digits of float64
     assert [label for _, label in rows] == list("0123")
+
+
+def test_a_float32_has_as_few_digits_as_tell_it(tmp_path):
+    hundredths = [f"{number / 100}" for number in range(0, 500)]
+    scores = np.array(hundredths, np.float32)
+    write_prediction_table(tmp_path, "dev", {"score": scores})
+    assert [row[0] for _, row in read_table(tmp_path / "predictions_dev.tsv").rows] == hundredths
+    assert shortest(scores) == [float(text) for text in hundredths]
+    assert [str(value) for value in shortest(scores.reshape(100, 5))[1]] == hundredths[5:10]

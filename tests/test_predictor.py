@@ -11,6 +11,7 @@ from fastapi.testclient import TestClient
 
 from model_utils.errors import ConfigError
 from src.data.feature_cache import Features
+from src.data.feature_files import Ragged
 from src.inference.predictor import Predictor
 from src.inference.server import create_app
 from src.model_folder import ModelFolder, calibrate, load_tokenizer
@@ -41,22 +42,44 @@ def test_what_is_null_is_missing(tmp_path: Path) -> None:
     assert predictor.predict([{"review": None, "text_a": "good"}]) == predictor.predict([{"review": "good"}])
 
 
+RECORDS_WITH = {  # a record whose text holds a word
+    "classification": lambda word: {"text_a": f"a {word} c"},
+    "regression": lambda word: {"text_a": "b", "text_b": word},
+    "multiple_choice": lambda word: {"article": "a b", "question": "c", "options": ["a", "b", word, "d"]},
+    "squad_v1": lambda word: {"context": "a b c d " * 15 + word, "question": "what"},  # several windows
+    "squad_v2": lambda word: {"context": "a b c d " * 15 + word, "question": "what"},
+    "token_classification": lambda word: {"text": "a b c d " * 15 + word},
+    "fill_mask": lambda word: {"text": f"a [MASK] {word}"},
+}
+
+
+@pytest.mark.parametrize("task", RECORDS_WITH)
 def test_outputs_that_are_no_numbers_cost_their_own_records_only(
-    classifier: Path, monkeypatch: pytest.MonkeyPatch
+    task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    predictor = ModelFolder.load(classifier).predictor()
-    records = [{"text_a": "a"}, {"text_a": "bcd"}, {"text_a": "c"}]
-    first, _, third = predictor.predict(records)
+    predictor = ModelFolder.load(make_folder(tmp_path / "run", task)).predictor()
+    records = [RECORDS_WITH[task](word) for word in ("x", "z", "y", "z", "x")]
+    expected = predictor.predict(records)
     run = predictor._run
 
     def damaged(features: Features) -> dict[str, Any]:
         outputs = run(features)
-        outputs["logits"][features.values["input_ids"].counts == 5] = np.inf
+        ids = features.values["input_ids"]
+        rows = np.repeat(np.arange(len(ids.counts)), ids.counts)[ids.values == predictor.tokenizer.vocab["z"]]
+        for output in outputs.values():
+            if isinstance(output, Ragged):
+                output.values[np.isin(np.repeat(np.arange(len(ids.counts)), ids.counts), rows)] = np.nan
+            else:
+                output[rows] = np.inf
+        runs.append(len(ids.counts))
         return outputs
 
+    runs: list[int] = []
     monkeypatch.setattr(predictor, "_run", damaged)
+    answers = predictor.predict(records)
     error = {"error": "the network's outputs are not finite: its weights may be damaged"}
-    assert_close(predictor.predict(records), [first, error, third])
+    assert_close(answers, [expected[0], error, expected[2], error, expected[4]])
+    assert len(runs) == 1
 
 
 def test_another_thread_may_ask(classify: Predictor) -> None:
@@ -142,7 +165,7 @@ def test_a_second_text_is_no_part_of_records_of_a_model_of_single_texts(
 def test_a_blank_record_is_an_error_for_itself_over_http(classify: Predictor) -> None:
     reply = TestClient(create_app(classify)).post("/predict", json={"records": [{"text_a": " "}, {"text_a": "fine"}]})
     blank, fine = reply.json()["answers"]
-    assert blank == {"error": "text_a is blank, needed is a text"} and "label" in fine
+    assert blank == {"id": None, "line": 1, "error": "text_a is blank, needed is a text"} and "label" in fine
 
 
 def test_probabilities_are_of_all_labels(classify: Predictor) -> None:

@@ -204,6 +204,19 @@ def test_an_output_that_cannot_be_is_refused_before_work(tmp_path: Path, monkeyp
     assert asked == [tmp_path / "new/folder"]  # where writing happens
 
 
+@pytest.mark.parametrize("ending", ["csv", "tsv", "XLSX", "xls", "parquet", "jsonl.gz", "html"])
+def test_an_output_whose_ending_promises_something_else_is_refused(tmp_path: Path, ending: str) -> None:
+    with pytest.raises(ConfigError, match=rf"\.{ending.rpartition('.')[2]}.*\.jsonl"):
+        check_output(str(tmp_path / f"out.{ending}"), "-")
+    os.mkfifo(tmp_path / f"out.{ending}")
+    check_output(str(tmp_path / f"out.{ending}"), "-")
+
+
+@pytest.mark.parametrize("name", ["out", "out.jsonl", "out.NDJSON", "out.json", "out.txt"])
+def test_an_output_of_json_lines_is_allowed(tmp_path: Path, name: str) -> None:
+    check_output(str(tmp_path / name), "-")
+
+
 def test_an_output_that_is_standard_input_is_refused(tmp_path: Path) -> None:
     """It may be written to while it is read: in.jsonl would be lost."""
     script = "import sys; from src.inference.record_files import check_output; check_output(sys.argv[1], '-')"

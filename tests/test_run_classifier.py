@@ -19,6 +19,7 @@ from model_utils.files import write_json
 from model_utils.schema import load_config
 from src.assessment_method import assess
 from src.checkpoints.checkpoint_files import find_checkpoint, list_checkpoints
+from src.create_finetune_data import Example
 from src.data.ready_features import ReadySplit
 from src.finetuning import finetune as finetuning
 from src.finetuning.finetune import Finetuning, find_tokenizer
@@ -297,6 +298,17 @@ def test_figures_of_a_regression_can_be_computed_from_its_predictions(data: Path
     again = [np.array(list(map(float, columns[name]))) for name in ("prediction", "label")]
     assert assess("spearman_correlation", *again) == pytest.approx(result.metrics)
     assert result.metrics["spearman_correlation"] == pytest.approx(-0.5)
+
+
+def test_gold_scores_are_written_as_the_file_has_them(data: Path, tmp_path: Path) -> None:
+    task = ClassifierTask(config_of(data, tmp_path / "run", num_class=1), tokenizer=None)
+    labels = ["2.400", "0.1", "3"]
+    examples = [Example("a", "", label, Path("dev.tsv"), line) for line, label in enumerate(labels, 2)]
+    split = SimpleNamespace(name="dev", examples=examples, complete=True)
+    logits = np.float32([[0.1], [2.4], [1e-7]])
+    task._write(split, logits, np.float32([2.4, 0.1, 3]), tmp_path)
+    columns = read_columns(tmp_path / "predictions_dev.tsv")
+    assert list(columns["label"]) == labels and list(columns["prediction"]) == ["0.1", "2.4", "1e-07"]
 
 
 @pytest.mark.parametrize("cap", [0, 1, 2, 3])

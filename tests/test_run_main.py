@@ -54,6 +54,7 @@ NEEDED = ("--data_dir=x", "--save_checkpoint_path=y")
         ("open('n' * 300)", NEEDED, 2, "error: nnn"),
         ("open('/proc/version/x')", NEEDED, 2, "error: /proc/version/x: Not a directory"),
         ("open('.', 'w')", NEEDED, 2, "error: .: Is a directory"),
+        ("raise MemoryError", NEEDED, 2, "error: the memory is not enough"),
         ("raise KeyboardInterrupt", NEEDED, 130, "stopped by Ctrl-C"),
     ],
 )
@@ -63,6 +64,20 @@ def test_errors_of_the_user_are_one_sentence_and_code_2(
     done = run_main(tmp_path, body, *words)
     assert done.returncode == code
     assert done.stderr.startswith(message) and done.stderr.count("\n") == bool(message)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "raise RuntimeError('std::bad_alloc')",
+        "raise RuntimeError('Allocate memory failed, size 7')",
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (2**35, 2**35)); bytearray(2**36)",
+    ],
+)
+def test_too_little_memory_names_the_key_to_lower(tmp_path: Path, body: str) -> None:
+    done = run_main(tmp_path, body, *NEEDED, "--batch_size=77")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "batch_size (77)" in done.stderr
 
 
 def test_errors_of_the_program_keep_their_traceback(tmp_path: Path) -> None:

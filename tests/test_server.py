@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -78,9 +79,90 @@ def test_ids_come_back_and_a_record_that_fails_leaves_the_others() -> None:
     first, second, third = reply.json()["answers"]
     assert reply.status_code == 200
     assert first["id"] == "first" and "predictions" in first
-    assert second == {"id": 2, "error": "the text has no [MASK] to fill in"}
+    assert second == {"id": 2, "line": 2, "error": "the text has no [MASK] to fill in"}
     assert "id" not in third and "predictions" in third
     assert all("id" not in record for record in predictor.calls[0])
+
+
+@pytest.mark.parametrize(
+    ("record", "identity", "words"),
+    [
+        ({"question": "q", "id": 7}, 7, "records[1].context"),
+        ({"context": "c", "question": 5, "id": "x"}, "x", "records[1].question"),
+        ({"context": "c", "question": "q" * 21}, None, "21"),
+        ({"context": "c", "question": "q", "other": 1}, None, "other"),
+        ({"context": "c", "question": "q", "id": [1]}, None, "records[1].id"),
+        (7, None, "records[1]"),
+        (None, None, "records[1]"),
+    ],
+)
+def test_a_record_that_does_not_fit_leaves_the_others(record: Any, identity: Any, words: str) -> None:
+    predictor = ScriptedPredictor("squad_v2")
+    good = {"context": "To be or", "question": "be?", "id": "good"}
+    reply = ask(client(predictor, characters=20), good, record, good)
+    assert reply.status_code == 200
+    first, error, last = reply.json()["answers"]
+    assert first == last and first["id"] == "good" and first["answer"] == "be"
+    assert (error["id"], error["line"]) == (identity, 2) and words in error["error"]
+    assert len(predictor.calls) == 1 and len(predictor.calls[0]) == 2
+
+
+@pytest.mark.parametrize("columns", [{"text_a": "review"}, {"text_a": "review", "text_b": "title"}, {"text_a": "a b"}])
+def test_the_columns_of_the_training_data_are_keys(columns: dict[str, str]) -> None:
+    predictor = ScriptedPredictor("regression", lambda record: {"score": float(len(record[columns["text_a"]]))})
+    predictor.task_info = predictor.task_info.model_copy(update={"text_columns": columns})
+    api = client(predictor)
+    key = columns["text_a"]
+    reply = ask(api, {key: "four", "id": 1}, {"text_a": "six"}, {"other": "x"})
+    first, second, error = reply.json()["answers"]
+    assert first == {"id": 1, "score": 4} and second == {"score": 3}
+    assert key in error["error"] and "text_a" not in error["error"]
+    properties = api.get("/openapi.json").json()["components"]["schemas"]["Record"]["properties"]
+    assert set(columns.values()) <= set(properties) and "text_a" not in properties
+
+
+def test_the_description_has_the_version_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    description = client(ScriptedPredictor("fill_mask")).get("/openapi.json").json()
+    assert description["info"]["version"] == project["version"]
+
+
+def test_errors_repeat_no_long_input() -> None:
+    api = client(ScriptedPredictor("fill_mask"), body=10_000)
+    long = "x" * 5000
+    for reply in (
+        api.get(f"/{long}"),
+        api.get(f"/page/{long}"),
+        api.request(long, "/predict"),
+        api.post(f"/health?{long}"),
+        api.post("/predict", content=long),
+        ask(api, {long: 1}),
+        ask(api, {"text": "[MASK]", "id": [long]}),
+    ):
+        assert 400 <= reply.status_code < 500 and len(reply.json()["error"]) < 300
+
+
+@pytest.mark.parametrize(
+    ("target", "host", "code"),
+    [
+        ("http://localhost/health", "localhost", 200),
+        ("HTTP://localhost:80/health?a=b", "evil.example", 200),  # the target's host counts
+        ("https://localhost/health", "localhost", 200),
+        ("http://localhost", "localhost", 200),
+        ("http://localhost?a", "localhost", 200),
+        ("http://localhost/elsewhere", "localhost", 404),
+        ("http://evil.example/health", "localhost", 421),
+        ("http://localhost@evil.example/health", "localhost", 421),
+        ("http://user@localhost/health", "localhost", 421),
+        ("http:///health", "localhost", 421),
+        ("ftp://localhost/health", "localhost", 404),
+        ("*", "localhost", 404),
+    ],
+)
+def test_targets_may_be_absolute(server: Any, target: str, host: str, code: int) -> None:
+    _, address = server
+    request = f"GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+    assert read_all(connect(address, request.encode())).startswith(f"HTTP/1.1 {code} ".encode())
 
 
 def test_offsets_and_texts_beyond_the_basic_plane_survive() -> None:
@@ -114,10 +196,12 @@ def test_many_unknown_keys_are_one_error() -> None:
     """Thousands, all described, would keep the server from everybody else for seconds."""
     many = {f"key {number}": 0 for number in range(1000)}
     requests = request_model(ScriptedPredictor("squad_v2").task_info, 10, 1000)
-    for body in ({"records": [{"context": "c", "question": "q"} | many]}, {"records": []} | many):
-        with pytest.raises(ValidationError) as refused:
-            requests.model_validate(body)
-        assert sum(error["type"] == "extra_forbidden" for error in refused.value.errors()) == 1
+    with pytest.raises(ValidationError) as refused:
+        requests.model_validate({"records": []} | many)
+    assert sum(error["type"] == "extra_forbidden" for error in refused.value.errors()) == 1
+    record = {"context": "c", "question": "q"} | many
+    reply = ask(client(ScriptedPredictor("squad_v2")), record)
+    assert reply.status_code == 422 and "key " in reply.json()["error"]
 
 
 @pytest.mark.parametrize(
@@ -186,7 +270,7 @@ def test_a_blank_text_reaches_the_model_which_says_so_for_that_record_alone() ->
     )
     reply = ask(client(predictor), {"text_a": " ", "id": 1}, {"text_a": "a"})
     assert reply.status_code == 200
-    assert reply.json() == {"answers": [{"id": 1, "error": "blank"}, {"score": 1.0}]}
+    assert reply.json() == {"answers": [{"id": 1, "line": 1, "error": "blank"}, {"score": 1.0}]}
 
 
 def test_limits() -> None:
@@ -682,4 +766,30 @@ def test_what_runs_too_long_at_sigterm_is_503(server: Any) -> None:
     assert reply.startswith(b"HTTP/1.1 503") and reply.endswith(b'{"error":"the server is stopping"}')
     for connection in half:
         read_all(connection)
+    assert ends_well(process)
+
+
+def test_what_clients_sent_before_sigterm_is_answered_or_closed(server: Any) -> None:
+    """Connections that wait to be accepted, that are kept alive, and requests that are half there."""
+    process, address = server
+    request = HEAD + str(len(WHOLE)).encode() + b"\r\n\r\n" + WHOLE
+    kept_alive = [connect(address, request) for _ in range(30)]
+    for connection in kept_alive:
+        while not connection.recv(1 << 16).endswith(b"}"):
+            pass
+    half = connect(address, HEAD)
+    os.kill(process.pid, signal.SIGSTOP)  # so that all this waits when SIGTERM comes
+    fresh = [connect(address, request) for _ in range(30)]
+    for connection in kept_alive:
+        connection.sendall(request)
+    os.kill(process.pid, signal.SIGTERM)
+    os.kill(process.pid, signal.SIGTERM)
+    os.kill(process.pid, signal.SIGCONT)
+    for connection in (*kept_alive, *fresh):
+        reply = b""
+        while part := connection.recv(1 << 16):  # raises ConnectionResetError where the connection is reset
+            reply += part
+        assert reply.startswith(b"HTTP/1.1 200")
+        connection.close()
+    assert read_all(half).startswith(b"HTTP/1.1 503")
     assert ends_well(process)

@@ -62,7 +62,7 @@ class PredictConfig(LayersConfig):
 
     model: str = option("", "NAME.mindir, a checkpoint, or the folder of a run or a conversion", required=True)
     input: str = option("", "records: .jsonl, .ndjson, .json, .tsv, .csv, .xls, .xlsx, plain lines; -: standard input")
-    output: str = option("", "JSON lines, one for each record; -: standard output")
+    output: str = option("", "JSON lines (.jsonl, .ndjson, .json, .txt), one for each record; -: standard output")
     input_format: str = option(
         "auto", "auto: by the file's ending, for - JSON lines", choices=("auto", "json_lines", "table", "text")
     )

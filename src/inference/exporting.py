@@ -23,6 +23,7 @@ import numpy as np
 from mindspore import Tensor
 from mindspore.train import serialization
 
+from model_utils.config import is_out_of_memory
 from model_utils.errors import CheckpointError, ConfigError, DataError
 from model_utils.files import NAME_BYTES, make_readable, scratch_folder, sync_to_disk
 from model_utils.json_files import write_checked
@@ -30,14 +31,17 @@ from model_utils.memory import peak_memory
 from src.data.feature_files import sha256_of
 from src.inference.deploy_config import AIR, MINDIR, ONNX
 from src.inference.exported_model import ENCRYPTION, FORMAT_VERSION, load_mindir
+from src.inference.exported_protobuf import make_reproducible, name_onnx_outputs
 from src.inference.predictor import Predictor
 from src.tasks import TASKS
+from src.training.network_outputs import WORKING_MEMORY, rows_in_memory
 
 logger = logging.getLogger(__name__)
 TOLERANCE = 1e-5  # of an output's largest entry, or of 1 where that is smaller
 FORBIDDEN = 1e20  # what is larger is no score but forbids a token, and is measured by itself alone
 SCRATCH = "network"  # file's name while it is written
 LARGEST = 2**31 - 2**24  # bytes of weights in a file: MindSpore and ONNX write protocol buffers of less than 2 GiB
+DRY_RUN_TOKENS = 1024  # of the batch that a dry run computes; the time of a larger one is in proportion
 SHAPES = (1, 9), (3, 24)  # batches and lengths that a MINDIR is tried on, besides the longest
 
 
@@ -90,17 +94,23 @@ def _refusals(target: Path) -> Iterator[None]:
 
 
 def dry_run_export(model: Predictor, name: Path, file_format: str, batch_size: int = 1, length: int = 0) -> str:
-    """Compute one batch and estimate time, memory and disk of export_model, which has the same arguments and errors."""
+    """Estimate time, memory and disk of export_model, which has the same arguments and errors, from a small batch."""
     fixed = _settle(model, name, file_format, batch_size, length)
-    inputs = sample_inputs(model, *(fixed or (2, model.task_info.max_seq_length)))
+    rows, tokens = fixed or (2, model.task_info.max_seq_length)
+    texts = TASKS[model.task_info.task].texts_per_row
+    few_rows = min(rows, max(1, DRY_RUN_TOKENS // (tokens * texts)))
+    share = rows / few_rows
+    inputs = sample_inputs(model, few_rows, tokens)
     before = peak_memory()
     first, usual = timeit.repeat(lambda: _arrays(model.network(*inputs)), repeat=2, number=1)
     size = _weights_size(model) + len(model.tokenizer.content)
     # Compiled to be written, to be compared with and as it was written; both then compute this batch and smaller ones.
-    duration = 3 * (first - usual) + 4 * usual
-    memory = 2 * peak_memory() - before
+    duration = 3 * max(0.0, first - usual) + 4 * usual * share
+    text_memory = WORKING_MEMORY / rows_in_memory(model.architecture, tokens, model.task_info.searched_starts)
+    memory = 2 * peak_memory() - before + 2 * (rows - few_rows) * texts * text_memory
     return (
-        f"dry run: a batch takes {usual:.2f} s (the first {first:.1f} s, with compilation); writing and checking "
+        f"dry run: a batch takes {usual * share:.2f} s ({few_rows} of its {rows} rows took {first:.1f} s with "
+        f"compilation and {usual:.2f} s without); writing and checking "
         f"{name}.{file_format.lower()} takes about {timedelta(seconds=round(duration))}. Memory at its peak: about "
         f"{memory / 1e9:.2f} GB. The files take about {size / 1e6:.1f} MB. Nothing was written."
     )
@@ -155,6 +165,8 @@ def _write(model: Predictor, file: Path, file_format: str, key: bytes | None, fi
                 encryption = {"enc_key": key, "enc_mode": ENCRYPTION} if key else {}
                 ms.export(network, *inputs, file_name=SCRATCH, file_format=file_format, **encryption)
     except (RuntimeError, TypeError, ValueError) as error:
+        if is_out_of_memory(error):
+            raise
         reason = str(error).strip().splitlines()[0]
         raise DataError(
             f"MindSpore cannot write the network of {model.task_info.task} as {file_format}: {reason}"
@@ -162,6 +174,10 @@ def _write(model: Predictor, file: Path, file_format: str, key: bytes | None, fi
     made = file.with_name(f"{SCRATCH}.{file_format.lower()}")
     if not made.exists():
         raise OSError(errno.EIO, "MindSpore has written nothing (is the disk full?)", str(file))
+    if file_format == ONNX:
+        name_onnx_outputs(made, network.output_names)
+    elif file_format == MINDIR and key is None:
+        make_reproducible(made)
     make_readable(made)  # MindSpore lets its owner alone read it
     made.replace(file)
 

@@ -18,7 +18,7 @@ from src.tasks.fill_mask import MaskAnswerer
 from src.tasks.question_answering import with_threshold
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
-from src.training.network_outputs import WORKING_MEMORY, OutputTable, are_finite
+from src.training.network_outputs import WORKING_MEMORY, OutputTable, rows_not_finite, rows_where
 
 _RECORDS_AT_ONCE = 1024  # whose rows and outputs are kept at the same time
 _OUTPUTS_AT_ONCE = WORKING_MEMORY // 16  # float32 numbers, each of them about four times while they are computed
@@ -98,19 +98,34 @@ class Predictor:
             yield group
 
     def _answer(self, items: list[Any]) -> list[Record]:
+        """Return one answer for each item; one that the network cannot answer costs no other item its answer."""
         features = self._answerer.features(items)
-        if features.values["segment_ids"].values.max() >= self.architecture.type_vocab_size:
-            return self._refuse(items, "the model has type_vocab_size 1: it takes no second text")
+        segments = features.values["segment_ids"]
+        unknown = rows_where(segments, segments.values >= self.architecture.type_vocab_size)
+        if len(unknown):
+            refused = self._answerer.items_of_rows(features)[unknown]
+            return self._answer_others(items, refused, "the model has type_vocab_size 1: it takes no second text")
         outputs = self._run(features)
-        if not are_finite(outputs):
-            return self._refuse(items, "the network's outputs are not finite: its weights may be damaged")
+        not_finite = rows_not_finite(outputs)
+        if len(not_finite):
+            for output in outputs.values():  # postprocessing of all rows needs numbers
+                np.nan_to_num(getattr(output, "values", output), copy=False, nan=0, posinf=0, neginf=0)
         answers = self._answerer.answers(items, features, outputs)
         truncated = features.arrays.get("truncated", np.zeros(len(items), bool))
-        return [answer | ({"truncated": True} if cut else {}) for answer, cut in zip(answers, truncated, strict=True)]
+        for index in np.flatnonzero(truncated):
+            answers[index] = answers[index] | {"truncated": True}
+        for index in self._answerer.items_of_rows(features)[not_finite]:
+            answers[index] = {"error": "the network's outputs are not finite: its weights may be damaged"}
+        return answers
 
-    def _refuse(self, items: list[Any], error: str) -> list[Record]:
-        """The error of a single item; several are answered one by one, because one's fault is not to be the others'."""
-        return [answer for item in items for answer in self._answer([item])] if len(items) > 1 else [{"error": error}]
+    def _answer_others(self, items: list[Any], refused: np.ndarray, error: str) -> list[Record]:
+        """Return the answers of all items but the refused ones (indices), which get the error."""
+        answers: list[Record] = [{"error": error} for _ in items]
+        others = np.setdiff1d(np.arange(len(items)), refused)
+        if len(others):
+            for index, answer in zip(others, self._answer([items[index] for index in others]), strict=True):
+                answers[index] = answer
+        return answers
 
     def _run(self, features: Features) -> dict[str, Any]:
         """The network's outputs for all rows, batched by length."""

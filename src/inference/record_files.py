@@ -34,6 +34,7 @@ _OBJECT = re.compile(rb'\s*\{\s*"[^"\n]*"\s*:')
 PIPE_PATIENCE = 2  # seconds until a pipe that is waited for is named
 JSON_LINES, TABLE, TEXT = "json_lines", "table", "text"
 _FORMATS = dict.fromkeys((".jsonl", ".ndjson", ".json"), JSON_LINES)
+_JSON_LINES_ENDINGS = (".jsonl", ".ndjson", ".json", ".txt", "")  # that an output may have
 _FORMATS |= dict.fromkeys((".tsv", ".csv", ".xls", ".xlsx"), TABLE)
 
 
@@ -185,7 +186,7 @@ def _read_table(file: str) -> Iterator[NumberedRecord]:
 
 
 def check_output(file: str, source: str) -> None:
-    """Raise DataError if `file` cannot be written, ConfigError if it is `source`, whose records are answered."""
+    """Raise DataError if `file` cannot be written, ConfigError if it is `source` or its ending promises no JSON."""
     if file == STANDARD:
         if sys.stdout is None:
             raise DataError("standard output is closed")
@@ -193,6 +194,12 @@ def check_output(file: str, source: str) -> None:
     path, target = Path(file), Path(os.path.realpath(file))  # of a link, which may be new
     check_not_home(path, "output")
     try:
+        is_file = path.is_file() or not path.exists()  # not a pipe or a device, whose name promises nothing
+        if is_file and path.suffix.lower() not in _JSON_LINES_ENDINGS:
+            raise ConfigError(
+                f"the output {file} ends in {path.suffix}, but answers are written as JSON lines: give a name that "
+                f"ends in {', '.join(filter(None, _JSON_LINES_ENDINGS))}, or has no ending"
+            )
         if path.is_file() and _is_input(path, source):
             raise ConfigError(f"the output {file} is the input: answers would take the place of the records")
         if path.is_dir():

@@ -24,8 +24,13 @@ Record = dict[str, Any]
 Outputs = Mapping[str, Any]  # as src.training.network_outputs.OutputTable has them
 
 
+def is_identity(value: Any) -> bool:
+    """Return True for what a record's id may be."""
+    return value is None or type(value) is int or (type(value) is str and value.isprintable())
+
+
 def _identity(value: Any) -> Any:
-    if value is None or type(value) is int or (type(value) is str and value.isprintable()):
+    if is_identity(value):
         return value
     raise PydanticCustomError("identity", "an id is a printable text or an integer")
 
@@ -60,9 +65,17 @@ def text_of(record: Record, *keys: str, needed: bool = True) -> str:
     return text
 
 
+def shortest(values: np.ndarray) -> list[Any]:
+    """Return float32 values as (nested) lists of floats with as few digits as tell them from other float32 numbers.
+
+    0.1 in float32 is 0.10000000149011612 as a float, of which JSON and tables would show all digits.
+    """
+    return values.astype(np.str_).astype(np.float64).tolist()
+
+
 def likeliest_name(key: str, names: Sequence[str], probabilities: np.ndarray) -> Record:
     """An answer: the name with the largest of the probabilities (names,) under this key, and all of them."""
-    shares = {name: float(share) for name, share in zip(names, probabilities, strict=True)}
+    shares = dict(zip(names, shortest(probabilities), strict=True))
     return {key: names[int(probabilities.argmax())], "probabilities": shares}
 
 
@@ -119,6 +132,10 @@ class Answerer(ABC):
     @abstractmethod
     def features(self, items: Sequence[Any]) -> Features:
         """Rows of records; array `truncated` (records,) says whose text was cut, where texts are cut."""
+
+    def items_of_rows(self, features: Features) -> np.ndarray:
+        """Return the (rows,) index of the item that a row belongs to; tasks that cut texts into windows override it."""
+        return np.arange(len(features.values["input_ids"].counts))
 
     @abstractmethod
     def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:

@@ -21,7 +21,7 @@ from src.data.feature_files import RecordSet, facts_of, read_facts
 from src.data.features import sample, token_columns
 from src.data.ready_features import ReadySplit
 from src.finetune_eval_model import SequenceClassificationScores
-from src.tasks.answerer import Answer, Answerer, Outputs, Probability, Record, likeliest_name
+from src.tasks.answerer import Answer, Answerer, Outputs, Probability, Record, likeliest_name, shortest
 from src.tasks.classification_examples import ClassifierConfig, CustomExamples, GlueExamples
 from src.tasks.finetune_config import is_tfrecord
 from src.tasks.glue import GLUE_TASKS, write_submission
@@ -182,7 +182,8 @@ class ClassifierTask(Task):
         if examples:
             columns |= {"file": [each.file.name for each in examples], "line": [each.line for each in examples]}
         if right is not None:
-            columns["label"] = right if self.regression else names[right]
+            scores = [each.label for each in examples] if examples else right
+            columns["label"] = scores if self.regression else names[right]
         columns["prediction"] = predictions if self.regression else names[predictions]
         if not self.regression:
             columns["probability"] = softmax(logits, 1).max(1)
@@ -252,7 +253,7 @@ class RegressionAnswerer(ClassificationAnswerer):
     """text_a, text_b -> score."""
 
     def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
-        return [{"score": float(row[0])} for row in outputs["logits"]]
+        return [{"score": score} for score in shortest(outputs["logits"][:, 0])]
 
 
 class ClassificationAnswer(Answer):

@@ -13,7 +13,7 @@ from src.data.feature_files import Column, Ragged
 from src.data.features import token_columns
 from src.data.length_buckets import power_of_two
 from src.finetune_eval_model import EncoderOutputs, FillMaskScores
-from src.tasks.answerer import Answer, Answerer, Outputs, Probability, Record
+from src.tasks.answerer import Answer, Answerer, Outputs, Probability, Record, shortest
 from src.tasks.classification import ClassificationAnswerer
 from src.tasks.spec import RecordField, TaskSpec
 from src.tokenization import WORD_START, FullTokenizer
@@ -90,7 +90,7 @@ class EmbeddingsAnswerer(ClassificationAnswerer):
         return self.text(record, "text_a"), ""
 
     def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
-        return [{"pooled": row.tolist()} for row in outputs["pooled_output"]]
+        return [{"pooled": row} for row in shortest(outputs["pooled_output"])]
 
 
 class TokenProbability(BaseModel):

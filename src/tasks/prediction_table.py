@@ -4,8 +4,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from model_utils.files import write_text
 
 _ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
@@ -14,8 +12,8 @@ _ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
 def write_prediction_table(folder: Path, split: str, columns: Mapping[str, Iterable[Any]]) -> None:
     r"""Write the columns, all of the same length, under their names, tabs between them.
 
-    Tabs, line ends and backslashes in a field become \t, \n, \r and \\. Numbers are written as Python's own, whose text
-    gives exactly the same number again, so that figures can be computed from the file.
+    Tabs, line ends and backslashes in a field become \t, \n, \r and \\. A number is the shortest text that gives
+    the same number of its type (float32 or float64) again, so that figures can be computed from the file.
     """
     rows = zip(*columns.values(), strict=True)
     text = "".join("\t".join(map(_field, row)) + "\n" for row in (tuple(columns), *rows))
@@ -24,4 +22,4 @@ def write_prediction_table(folder: Path, split: str, columns: Mapping[str, Itera
 
 
 def _field(value: Any) -> str:
-    return str(value.item() if isinstance(value, np.generic) else value).translate(_ESCAPES)
+    return str(value).translate(_ESCAPES)

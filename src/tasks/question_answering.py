@@ -287,6 +287,9 @@ class SpanAnswerer(Answerer):
         lengths = self.length, self.task_info.doc_stride, self.task_info.max_query_length
         return SquadSplit("", self._questions(items), self.tokenizer, *lengths).features()
 
+    def items_of_rows(self, features: Features) -> np.ndarray:
+        return SquadWindows.of(features.arrays.__getitem__).questions
+
     def answers(self, items: Sequence[tuple[str, str]], features: Features, outputs: Outputs) -> list[Record]:
         windows = SquadWindows.of(features.arrays.__getitem__)
         limits = self.task_info.n_best_size, self.task_info.max_answer_length

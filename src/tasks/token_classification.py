@@ -20,7 +20,7 @@ from src.create_finetune_data import find_splits
 from src.data.feature_cache import TRAIN, Features
 from src.data.features import sample, split_off
 from src.finetune_eval_model import TokenClassificationScores
-from src.tasks.answerer import Answer, Answerer, Offset, Outputs, Probability, Record, text_of
+from src.tasks.answerer import Answer, Answerer, Offset, Outputs, Probability, Record, shortest, text_of
 from src.tasks.entities import OUTSIDE, Scheme, all_tags, entity_scores, find_entities, find_scheme, misfits
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.ner_data import (
@@ -292,6 +292,12 @@ class EntityAnswerer(Answerer):
         sentences = [Sentence(tuple(text[start:end] for start, end in spans)) for text, spans in items]
         return NerSplit("", sentences, self.task_info.labels, self.tokenizer, self.length).features()
 
+    def items_of_rows(self, features: Features) -> np.ndarray:
+        items = super().items_of_rows(features)
+        words_per_item = features.arrays["sentence_words"]
+        items[features.arrays["words"][:, 0]] = np.repeat(np.arange(len(words_per_item)), words_per_item)
+        return items
+
     def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
         words = word_logits(features.arrays.__getitem__, outputs["logits"])
         return [self._answer(*item, softmax(logits, 1)) for item, logits in zip(items, words, strict=True)]
@@ -302,7 +308,7 @@ class EntityAnswerer(Answerer):
         labels = self.task_info.labels
         for label, first, end in find_entities([labels[index] for index in best], find_scheme(labels)):
             place = {"start": spans[first][0], "end": spans[end - 1][1]}
-            score = float(scores[first:end].mean())
+            score = shortest(scores[first:end].mean())
             entities.append({"text": text[place["start"] : place["end"]], "label": label, **place, "score": score})
         return {"entities": entities}
 

@@ -111,6 +111,20 @@ def predict_rows(
     return outputs.values
 
 
+def rows_where(values: Ragged | np.ndarray, flags: np.ndarray) -> np.ndarray:
+    """Return the numbers of the rows of `values` with a true flag; flags has the shape of the array, or of values."""
+    first_entries = np.unique(np.nonzero(flags)[0])
+    if isinstance(values, Ragged):
+        return np.unique(np.searchsorted(np.cumsum(values.counts), first_entries, side="right"))
+    return first_entries
+
+
+def rows_not_finite(outputs: Mapping[str, Any]) -> np.ndarray:
+    """Return the sorted numbers of the rows with an infinity or NaN in any output of an OutputTable."""
+    numbers = [rows_where(output, ~np.isfinite(getattr(output, "values", output))) for output in outputs.values()]
+    return np.unique(np.concatenate(numbers)) if numbers else np.zeros(0, np.int64)
+
+
 def are_finite(outputs: Mapping[str, Any]) -> bool:
-    """Return whether all numbers are finite, of outputs as OutputTable has them."""
-    return all(np.isfinite(getattr(output, "values", output)).all() for output in outputs.values())
+    """Return True if no output of an OutputTable holds an infinity or NaN."""
+    return not len(rows_not_finite(outputs))

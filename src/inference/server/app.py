@@ -9,7 +9,8 @@ import ipaddress
 import re
 import signal
 import socket
-from collections.abc import AsyncIterator, Collection, Coroutine
+import tomllib
+from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,10 +23,10 @@ from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.requests import ClientDisconnect
 
-from model_utils.errors import ConfigError
+from model_utils.errors import ConfigError, shorten_text
 from src.inference.predictor import Predictor
 from src.inference.server.batching import MicroBatcher, PredictionError, QueueFullError
-from src.inference.server.connection import TimedConnection
+from src.inference.server.connection import DrainingServer, TimedConnection
 from src.inference.server.limits import Limits
 from src.inference.server.middleware import (
     ANY_HOST,
@@ -36,10 +37,12 @@ from src.inference.server.middleware import (
     hosts_of,
     parse_hosts,
 )
-from src.inference.server.schemas import Failure, reply_model, request_model, sentence
+from src.inference.server.schemas import Failure, InvalidRecord, reply_model, request_model, sentence
+from src.tasks.answerer import Record
 
 Result = TypeVar("Result")
 DEFAULT_LIMITS = Limits()
+PROJECT = Path(__file__).resolve().parents[3] / "pyproject.toml"
 PAGE = Path(__file__).parent / "page"
 LOOPBACK = "127.0.0.1"
 FAILURES = {
@@ -68,7 +71,12 @@ def create_app(predictor: Predictor, limits: Limits = DEFAULT_LIMITS, hosts: Col
 
     # FastAPI's own pages of documentation load scripts from other sites; the description itself is /openapi.json.
     app = FastAPI(
-        title=f"ALBERT: {task_info.task}", docs_url=None, redoc_url=None, lifespan=lifespan, redirect_slashes=False
+        title=f"ALBERT: {task_info.task}",
+        version=tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["version"],
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        redirect_slashes=False,
     )
     app.add_middleware(BodyLimit, limit=limits.body)
     app.add_middleware(AllowedHosts, names=hosts)
@@ -82,8 +90,10 @@ def create_app(predictor: Predictor, limits: Limits = DEFAULT_LIMITS, hosts: Col
     )
     async def predict(request: requests, connection: Request) -> JSONResponse:
         """Answer every record, in order; one that cannot be answered gets an `error`."""
-        records = [record.model_dump(exclude_none=True) for record in request.records]
-        names = [{"id": record.pop("id")} if "id" in record else {} for record in records]
+        valid = [record for record in request.records if not isinstance(record, InvalidRecord)]
+        if not valid:
+            return failure(422, request.records[0].sentence(0))
+        records = [record.model_dump(exclude_none=True, exclude={"id"}, by_alias=True) for record in valid]
         try:
             async with asyncio.timeout(limits.answer_time):
                 answers = await _unless_gone(connection, batcher.answer(records))
@@ -92,7 +102,7 @@ def create_app(predictor: Predictor, limits: Limits = DEFAULT_LIMITS, hosts: Col
         except TimeoutError:
             late = f"the model did not answer within {limits.answer_time:g} seconds: try again later, or send less"
             return failure(503, late, **{"Retry-After": "10"})
-        return JSONResponse({"answers": [name | answer for name, answer in zip(names, answers, strict=True)]})
+        return JSONResponse({"answers": _merged(request.records, answers)})
 
     @app.get("/model")
     @app.head("/model", include_in_schema=False)
@@ -113,6 +123,19 @@ def create_app(predictor: Predictor, limits: Limits = DEFAULT_LIMITS, hosts: Col
 
     app.mount("/page", StaticFiles(directory=PAGE))
     return app
+
+
+def _merged(records: Sequence[Any], answers: Sequence[Record]) -> list[Record]:
+    """Return the replies to all records, of the answers to those that are valid; errors as in predict.py's files."""
+    remaining = iter(answers)
+    replies = []
+    for index, record in enumerate(records):
+        answer = {"error": record.sentence(index)} if isinstance(record, InvalidRecord) else next(remaining)
+        if "error" in answer:
+            replies.append({"id": record.id, "line": index + 1, **answer})
+        else:
+            replies.append(answer if record.id is None else {"id": record.id, **answer})
+    return replies
 
 
 async def _unless_gone(connection: Request, work: Coroutine[Any, Any, Result]) -> Result:
@@ -139,10 +162,11 @@ def _answer_failures(app: FastAPI) -> None:
 
     @app.exception_handler(StarletteHTTPException)
     async def refused(request: Request, error: HTTPException) -> JSONResponse:
+        path = shorten_text(request.url.path)
         known = {
             400: "the body cannot be read as JSON",
-            404: f"there is no {request.url.path}; /openapi.json says what there is",
-            405: f"{request.method} is not allowed for {request.url.path}",
+            404: f"there is no {path}; /openapi.json says what there is",
+            405: f"{shorten_text(request.method)} is not allowed for {path}",
         }
         return failure(error.status_code, known.get(error.status_code, str(error.detail)), **(error.headers or {}))
 
@@ -203,7 +227,7 @@ def serve(
             access_log=False,
             server_header=False,
         )
-        server = uvicorn.Server(config)
+        server = DrainingServer(config)
         # Having ended in good order, uvicorn raises the signal again, for whoever handled it before.
         previous = {number: signal.signal(number, server.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
         try:

@@ -1,13 +1,20 @@
 """HTTP connections that end when their client takes too long; uvicorn limits only the time between two requests."""
 
+import asyncio
 import json
+import select
+import socket
+import time
 from asyncio import Transport
 from typing import Any
 
 import h11
-from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
+import uvicorn
+from uvicorn.protocols.http.h11_impl import CLOSE_HEADER, STATUS_PHRASES, H11Protocol
 
 from src.inference.server.limits import Limits
+
+DRAIN_TIME = 0.5  # seconds at most that a stopping server reads what clients sent before they knew
 
 
 class TimedConnection(H11Protocol):
@@ -23,6 +30,7 @@ class TimedConnection(H11Protocol):
         self._seconds = {h11.IDLE: limits.headers_time, h11.SEND_BODY: limits.body_time}
         self._part: tuple[Any, Any] | None = None  # which request, and what is expected of the client
         self._timer: Any = None
+        self._stopping = False
 
     def connection_made(self, transport: Transport) -> None:
         super().connection_made(transport)
@@ -30,11 +38,33 @@ class TimedConnection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        self._close_after_answer()
         self._watch()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        if self._stopping and not self.transport.is_closing():  # the answer began too early to say that it is the last
+            self.shutdown()
         self._watch()
+
+    def shutdown(self) -> None:
+        """Answer a request that was sent before the client could know that the server stops, then close."""
+        self._stopping = True
+        self._close_after_answer()
+        self.loop.call_later(min(DRAIN_TIME, self._limits.graceful_timeout / 2), self._end_drain)
+
+    def _close_after_answer(self) -> None:
+        """Tell the client that no request may follow this one; what it sent on would be reset."""
+        if self._stopping and self.cycle and not self.cycle.response_started:
+            self.cycle.keep_alive = False
+            self.cycle.scope["headers"].append(CLOSE_HEADER)  # so that the answer has it, too
+
+    def _end_drain(self) -> None:
+        if self.transport.is_closing() or (self.cycle and not self.cycle.response_complete):
+            return
+        if self.conn.trailing_data[0]:  # headers that are not complete
+            self._refuse(503, "the server is stopping")
+        self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()
@@ -79,3 +109,14 @@ class TimedConnection(H11Protocol):
         )
         for event in events:
             self.transport.write(self.conn.send(event))
+
+
+class DrainingServer(uvicorn.Server):
+    """A server that accepts what waits in its sockets' backlogs before it closes them; clients would be reset."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept waiting connections, for DRAIN_TIME at most, then stop as uvicorn does."""
+        end = time.monotonic() + DRAIN_TIME
+        while sockets and select.select(sockets, [], [], 0)[0] and time.monotonic() < end:
+            await asyncio.sleep(0)  # asyncio accepts
+        await super().shutdown(sockets)

@@ -15,6 +15,7 @@ from model_utils.errors import ConfigError
 
 ANY_HOST = "*"
 _UNSPECIFIED = {"0.0.0.0", "::"}  # served on every address of the machine
+_ABSOLUTE = re.compile(r"https?://(?P<authority>[^/]*)(?P<path>/.*)?", re.IGNORECASE | re.DOTALL)  # a request's target
 _HOST = re.compile(r"(?:\[([^\[\]]*)\]|([^\[\]:]*?)\.?)(?::\d*)?")
 
 
@@ -58,6 +59,7 @@ class AllowedHosts:
         self.names = frozenset(map(_as_requested, names))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope = _in_origin_form(scope)
         if scope["type"] == "http" and not self._allows(Headers(scope=scope).get("host", "")):
             refused = failure(421, "the request names another host than this server's (--allowed_hosts names more)")
             await refused(scope, receive, send)
@@ -70,6 +72,17 @@ class AllowedHosts:
         if ANY_HOST in self.names or host in self.names:
             return True
         return bool(self.names & _UNSPECIFIED) and _is_address(host)
+
+
+def _in_origin_form(scope: Scope) -> Scope:
+    """Return a request for http://host/path as one for /path whose Host is host (RFC 9112, 3.2.2)."""
+    match = _ABSOLUTE.fullmatch(scope["path"]) if scope["type"] == "http" else None
+    if match is None:
+        return scope
+    path = match["path"] or "/"
+    headers = [header for header in scope["headers"] if header[0] != b"host"]
+    headers.append((b"host", match["authority"].encode("latin-1", "replace")))
+    return scope | {"path": path, "raw_path": path.encode(), "headers": headers}
 
 
 def _as_requested(name: str) -> str:

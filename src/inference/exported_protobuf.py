@@ -1,0 +1,59 @@
+"""Changes to the protocol buffers that MindSpore writes: the same bytes in each process, and names of ONNX outputs."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from mindspore.train import mind_ir_pb2
+
+# The fields of onnx.proto that name tensors: message -> (field, number, message of the field or None for a text).
+# Serialising keeps all other fields as they are.
+_ONNX = {
+    "Value": [("name", 1, None)],
+    "Node": [("input", 1, None), ("output", 2, None)],
+    "Graph": [("node", 1, "Node"), ("output", 12, "Value")],
+    "Model": [("graph", 7, "Graph")],
+}
+
+
+def make_reproducible(mindir: Path) -> None:
+    """Replace what MindSpore writes otherwise in each process: a phase with time and address, and an order."""
+    model = mind_ir_pb2.ModelProto()
+    model.ParseFromString(mindir.read_bytes())
+    for attribute in model.graph.attribute:
+        if attribute.s.startswith(b"export.mindir."):
+            attribute.s = b"export.mindir"
+    model.primitives.sort(key=lambda primitive: primitive.name)  # nodes refer to them by name
+    mindir.write_bytes(model.SerializeToString(deterministic=True))
+
+
+def name_onnx_outputs(onnx: Path, names: Sequence[str]) -> None:
+    """Give the outputs of a graph these names in place of numbers."""
+    model = _onnx_model()
+    model.ParseFromString(onnx.read_bytes())
+    renamed = {output.name: name for output, name in zip(model.graph.output, names, strict=True)}
+    for output in model.graph.output:
+        output.name = renamed[output.name]
+    for node in model.graph.node:
+        node.input[:] = [renamed.get(name, name) for name in node.input]
+        node.output[:] = [renamed.get(name, name) for name in node.output]
+    onnx.write_bytes(model.SerializeToString(deterministic=True))
+
+
+def _onnx_model() -> Any:
+    """Return an empty onnx.proto ModelProto with the fields of _ONNX; the package onnx is not needed to export."""
+    file = descriptor_pb2.FileDescriptorProto(name="onnx_names.proto", package="onnx_names", syntax="proto2")
+    kinds = descriptor_pb2.FieldDescriptorProto
+    for message, fields in _ONNX.items():
+        described = file.message_type.add(name=message)
+        for name, number, kind in fields:
+            one = name in ("name", "graph")
+            field = described.field.add(name=name, number=number)
+            field.label = kinds.LABEL_OPTIONAL if one else kinds.LABEL_REPEATED
+            field.type = kinds.TYPE_MESSAGE if kind else kinds.TYPE_STRING
+            if kind:
+                field.type_name = f".onnx_names.{kind}"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("onnx_names.Model"))()
