@@ -1,6 +1,7 @@
 """Reading text files, also compressed ones."""
 
 import bz2
+import codecs
 import contextlib
 import gzip
 import io
@@ -76,10 +77,23 @@ def decode(raw: bytes, file: object, position: int) -> str:
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
+        likely = _likely_encoding(raw)
+        convert = f"it may be {likely} (iconv -f {likely} -t UTF-8)" if likely else "for instance with iconv"
         raise DataError(
             f"{file}: byte {raw[error.start]:#04x} at offset {position + error.start} is not UTF-8 text; convert the "
-            "file to UTF-8 (for instance with iconv)"
+            f"file to UTF-8: {convert}"
         ) from None
+
+
+def _likely_encoding(raw: bytes) -> str:
+    """Return the name of the encoding that a line seems to have, "" where several may be meant."""
+    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in raw:
+        return "UTF-16"
+    try:
+        raw.decode("gb2312")  # a part of GB18030 that western text with accents is none of
+    except UnicodeDecodeError:
+        return ""
+    return "GB18030"
 
 
 def check_unpacked(raw: bytes, file: object) -> None:

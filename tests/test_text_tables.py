@@ -65,11 +65,12 @@ def xls(path, cells):
         ("a.csv", 'text,label,\r\n"fine, ""really""",1,\r\n,,\r\n字,0,\r\n'),
         ("a.csv", '\ufefftext,label\r\n"fine, ""really""",1\r\n  \r\n字,0\r\n'),
         ("a.jsonl", '{"text": "fine, \\"really\\"", "label": 1}\n\n{"label": 0.0, "text": "字", "other": []}\n'),
+        ("a.ndjson", '{"text": "fine, \\"really\\"", "label": 1}\n\n{"label": 0.0, "text": "字"}\n'),
         ("a.json", '\ufeff{"label": "1", "more": {}, "text": "fine, \\"really\\""}\r\n\r\n{"text": "字", "label": 0}'),
     ],
 )
 def test_kinds_of_text_files(tmp_path, name, text):
-    first = 1 if name.startswith("a.json") else 2
+    first = 1 if name.endswith(("json", "jsonl")) else 2
     assert rows_of(write(tmp_path, name, text)) == [(first, ['fine, "really"', "1"]), (first + 2, ["字", "0"])]
 
 
@@ -255,3 +256,62 @@ def test_keys_that_the_first_line_of_json_lacks_are_named(tmp_path, caplog):
 def test_a_blank_after_a_comma_belongs_to_no_field(tmp_path):
     file = write(tmp_path, "a.csv", 'text, label\n"hello, you", "pos"\nbye, neg\n')
     assert [row for _, row in rows_of(file)] == [["hello, you", "pos"], ["bye", "neg"]]
+
+
+@pytest.mark.parametrize("cells", [('"{}"', "{}"), ("{}", '"{}"'), ('say "{}', "{}"), ('"', "{}")])
+def test_quoted_columns_of_tsv_are_named(tmp_path, caplog, cells):
+    rows = "".join("\t".join(cells).format(number, number) + "\n" for number in range(3))
+    rows_of(write(tmp_path, "a.tsv", f"text\tlabel\n{rows}"))
+    quoted = [name for name, cell in zip(COLUMNS, cells, strict=True) if cell == '"{}"']
+    assert [name for name in COLUMNS if repr(name) in caplog.text] == quoted
+
+
+def test_a_quoted_field_that_a_tab_tears_apart_is_preceded_by_the_warning(tmp_path, caplog):
+    rows = read_table(write(tmp_path, "a.tsv", 'text\tlabel\n"a"\t1\n"b\tc"\t1\n')).select(COLUMNS)
+    with pytest.raises(DataError, match="line 3"):
+        list(rows)
+    rows.close()
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.txt", "a.csv", "a.jsonl", "a.ndjson", "a.json"])
+def test_carriage_returns_alone_and_other_encodings_are_named(tmp_path, name):
+    rows = ["text\tlabel", "好\t1"] if name in ("a.tsv", "a.txt") else ["text,label", "好,1"]
+    rows = rows if "json" not in name else ['{"text": "好", "label": 1}'] * 2
+    content = "\n".join(rows) + "\n"
+    for raw, cause in [
+        (content.replace("\n", "\r").encode(), "carriage returns alone"),
+        (content.encode("utf-16"), "UTF-16"),
+        (content.encode("utf-16-le"), "UTF-16|not UTF-8"),
+        (content.encode("gb18030"), "GB18030"),
+    ]:
+        with pytest.raises(DataError, match=cause):
+            rows_of(write(tmp_path, name, raw))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "separator"),
+    [
+        ("a.csv", "text;label\na;1\n", "semicolons"),
+        ("a.csv", "text;label\na;0,5\n", "semicolons"),
+        ("a.csv", "text\tlabel\na\t1\n", "TABs"),
+        ("a.csv", "text|label\na|1\n", "bars"),
+        ("a.tsv", "text,label\na,1\n", "commas"),
+    ],
+)
+def test_other_separators_are_named(tmp_path, name, text, separator):
+    with pytest.raises(DataError, match=f"separated by .*{separator}"):
+        rows_of(write(tmp_path, name, text))
+
+
+def test_a_missing_column_of_a_workbook_says_nothing_of_commas(tmp_path):
+    with pytest.raises(DataError, match="'label'") as error:
+        rows_of(xlsx(tmp_path / "a.xlsx", [["text", "value;more"], ["a", 1]]))
+    assert "comma" not in str(error.value)
+
+
+def test_long_names_of_columns_are_shortened(tmp_path):
+    for header in ("\t".join("c" * 300 for _ in range(200)), "\t".join(["c" * 9000] * 2)):
+        for columns in (COLUMNS, ["c" * 9000]):
+            with pytest.raises(DataError) as error:
+                rows_of(write(tmp_path, "a.tsv", header + "\nx\n"), columns)
+            assert len(str(error.value)) < 3000

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from model_utils.config import check_not_home
-from model_utils.errors import ConfigError, DataError
+from model_utils.errors import ConfigError, DataError, first_few, shorten
 from model_utils.files import check_writable, open_atomically, open_file
 from model_utils.json_files import UnwritableError, parse_json
 from model_utils.messages import silence
-from src.text.text_tables import Table, read_table
+from src.text.text_tables import JSON_SUFFIXES, Table, read_table
 from src.utils import check_unpacked, decode
 
 logger = logging.getLogger(__name__)
@@ -33,8 +33,8 @@ BEGINNING = 4096  # bytes of a file that say what it is
 _OBJECT = re.compile(rb'\s*\{\s*"[^"\n]*"\s*:')
 PIPE_PATIENCE = 2  # seconds until a pipe that is waited for is named
 JSON_LINES, TABLE, TEXT = "json_lines", "table", "text"
-_FORMATS = dict.fromkeys((".jsonl", ".ndjson", ".json"), JSON_LINES)
-_JSON_LINES_ENDINGS = (".jsonl", ".ndjson", ".json", ".txt", "")  # that an output may have
+_FORMATS = dict.fromkeys(JSON_SUFFIXES, JSON_LINES)
+_JSON_LINES_ENDINGS = (*JSON_SUFFIXES, ".txt", "")  # that an output may have
 _FORMATS |= dict.fromkeys((".tsv", ".csv", ".xls", ".xlsx"), TABLE)
 
 
@@ -75,6 +75,8 @@ def _check_beginning(file: str, raw: bytes, input_format: str) -> None:
     if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in raw:
         raise DataError(f"{file} is not UTF-8 text but, maybe, UTF-16: convert it (for instance with iconv)")
     raw = raw.removeprefix(codecs.BOM_UTF8)
+    if b"\r" in raw.strip() and b"\n" not in raw:
+        raise DataError(f"{file} ends its lines in carriage returns alone; convert them: tr '\\r' '\\n'")
     if input_format == "auto" and Path(file).suffix.lower() == ".txt" and b"\t" in raw.partition(b"\n")[0]:
         raise DataError(
             f"{file} may be a table, as .txt is in training, or plain lines: its first one holds a TAB; give "
@@ -168,9 +170,11 @@ def _open_table(file: str) -> Table:
     if file == STANDARD:
         raise DataError("a table is read from a file, not from standard input; allowed there are json_lines and text")
     table = read_table(file)
+    if table.hint:
+        raise DataError(f"{file} has the column(s) {first_few(list(map(shorten, table.names)))}{table.hint}")
     name, number = max(Counter(filter(None, table.names)).items(), key=itemgetter(1), default=("", 0))
     if number > 1:
-        raise DataError(f"{file} has {number} columns {name!r}: a record has each key once")
+        raise DataError(f"{file} has {number} columns {shorten(name)}: a record has each key once")
     return table
 
 

@@ -41,7 +41,7 @@ class ClassifierConfig(FinetuneConfig):
 
     # custom: the files, and where in them the texts are.
     train_file: str = option(
-        "", "tsv, csv, jsonl, xls or xlsx; empty: train.* of data_dir", needs=OWN_FILES, on_resume=SAME_PLACE
+        "", "tsv, csv, jsonl, ndjson, xls or xlsx; empty: train.* of data_dir", needs=OWN_FILES, on_resume=SAME_PLACE
     )
     dev_file: str = option(
         "", "likewise; where there is none, dev_ratio of the training file", needs=OWN_FILES, on_resume=SAME_PLACE

@@ -2,34 +2,31 @@
 
 .tsv, .txt      fields between tabs; nothing is quoted, a double quote is text, as in GLUE's files
 .csv            RFC 4180: fields between commas, in double quotes where they hold commas, quotes or line breaks
-.jsonl, .json   one object a line; the keys of the first one are the columns
-.xls, .xlsx     the first sheet
+.jsonl, .ndjson, .json  one object a line; the keys of the first one are the columns
+.xls, .xlsx     the first sheet that is not hidden (src/text/workbooks.py)
 
 Text is UTF-8, with or without a byte order mark, with either line end. Lines count from 1; those that hold nothing, or
 nothing in any column, are left out, but counted.
 """
 
-import contextlib
 import csv
-import io
 import itertools
 import logging
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from model_utils.errors import DataError, shorten
-from model_utils.files import open_file
+from model_utils.errors import DataError, first_few, shorten
 from model_utils.json_files import parse_json
+from src.text.workbooks import NumberedCells, read_xls, read_xlsx
 from src.utils import read_lines
 
 logger = logging.getLogger(__name__)
-_ESCAPED = re.compile("_x(000[9AD])_")  # TAB, line feed and carriage return in .xlsx
 _LIST = re.compile(r"\s*\[\s*(\{|$)")
 MOST_NAMES = 20  # of columns in an error sentence
-ERROR: list[Any] = []  # the value of a cell whose formula has failed: no text
 LONGEST_FIELD = 2**31 - 1  # characters of CSV; Python allows 131,072 unless it is told otherwise
 Row = list[str | None]  # None: the value is no text, number or truth value
 NumberedRows = Iterator[tuple[int, Row]]
@@ -42,6 +39,7 @@ class Table:
     path: Path
     names: list[str]
     rows: NumberedRows
+    hint: str = ""  # what is likely wrong with the first line: the end of an error sentence
 
     def has(self, column: str) -> bool:
         """Whether the table has a column of this name or number."""
@@ -50,13 +48,15 @@ class Table:
     def place(self, column: str) -> int:
         """Index of a column, given by its name or else its number from 1; none, or several, are a DataError."""
         if not self.has(column):
-            there = ", ".join(map(shorten, self.names[:MOST_NAMES]))
+            there = first_few(list(map(shorten, self.names)), MOST_NAMES)
             raise DataError(
                 f"{self.path} has no column {shorten(column)}, it has {len(self.names)}: {there}; say which in the "
-                "keys that end in _column, and separate those of CSV by commas"
+                f"keys that end in _column{self.hint}"
             )
         if self.names.count(column) > 1:
-            raise DataError(f"{self.path} has {self.names.count(column)} columns {column!r}; name one by its number")
+            raise DataError(
+                f"{self.path} has {self.names.count(column)} columns {shorten(column)}; name one by its number"
+            )
         if column not in self.names:
             return int(column) - 1
         place = self.names.index(column)
@@ -77,7 +77,7 @@ class Table:
             row.pop()
         if len(row) != len(self.names):
             expected = f"{len(self.names)} ({', '.join(self.names)[:500]})"
-            raise DataError(f"{self.path}: line {line} has {len(row)} column(s), expected are {expected}")
+            raise DataError(f"{self.path}: line {line} has {len(row)} column(s), expected are {expected}{self.hint}")
         fields = [row[place] for place in places]
         for place, field in zip(places, fields, strict=True):
             if field is None:
@@ -109,28 +109,73 @@ def read_table(path: str | Path, names: Sequence[str] = (), header_holds: str = 
     line, first = next(rows, (0, []))
     if not first:
         raise DataError(f"{path} is empty")
+    hint = _delimiter_hint(suffix, first)
     is_header = not names or suffix in JSON_SUFFIXES or (header_holds in first and not header_holds.isdecimal())
     if not is_header:
         # The last columns may be missing altogether: labels, in what is to be predicted.
-        return Table(path, list(names[: len(first)]), itertools.chain([(line, first)], rows))
+        return Table(path, list(names[: len(first)]), itertools.chain([(line, first)], rows), hint)
     while first and not first[-1]:
         first.pop()
-    return Table(path, [(name or "").strip() for name in first], rows)
+    return Table(path, [(name or "").strip() for name in first], rows, hint)
+
+
+def _delimiter_hint(suffix: str, first: Row) -> str:
+    """Return the end of a sentence that names the separator a first line seems to have, if it is not its ending's."""
+    expected = _DELIMITERS.get(suffix)
+    if expected is None:
+        return ""
+    text = "".join(field or "" for field in first)
+    likely = max((delimiter for delimiter in _DELIMITER_NAMES if delimiter != expected), key=text.count)
+    if text.count(likely) < max(1, len(first) - 1):
+        return ""
+    return (
+        f"; its fields seem to be separated by {_DELIMITER_NAMES[likely]}: {suffix} needs {_DELIMITER_NAMES[expected]}"
+    )
 
 
 # --- kinds of files: their rows, the header among them ---
 
 
+def _table_lines(path: Path) -> Iterator[str]:
+    """Return the lines of a file; DataError if carriage returns alone end them, so that it is a single one."""
+    lines = read_lines(path)
+    first = list(itertools.islice(lines, 2))
+    if len(first) == 1 and "\r" in first[0].rstrip():
+        raise DataError(f"{path} ends its lines in carriage returns alone; convert them: tr '\\r' '\\n'")
+    if first and "\0" in first[0]:
+        raise DataError(f"{path} may be UTF-16: convert the file to UTF-8 (iconv -f UTF-16 -t UTF-8)")
+    return itertools.chain(first, lines)
+
+
 def _read_tsv(path: Path) -> NumberedRows:
-    for line, text in enumerate(read_lines(path), 1):
-        text = text.removesuffix("\n").removesuffix("\r")
-        if text.strip():
-            yield line, text.split("\t")
+    first: list[str] = []
+    quoted: Counter[int] = Counter()
+    row_count = 0
+    try:
+        for line, text in enumerate(_table_lines(path), 1):
+            text = text.removesuffix("\n").removesuffix("\r")
+            if not text.strip():
+                continue
+            fields = text.split("\t")
+            if not first:
+                first = list(fields)
+            else:
+                row_count += 1
+                if '"' in text:
+                    quoted.update(i for i, field in enumerate(fields) if field[:1] == '"' == field[-1:] != field)
+            yield line, fields
+    finally:  # also where a row that its quotes tore apart ends the reading
+        for index, count in quoted.items():
+            if 2 * count > row_count and index < len(first):
+                logger.warning(
+                    f"{path}: {count:,} of {row_count:,} fields of column {index + 1} ({shorten(first[index])}) are in "
+                    "double quotes, which stay part of a .tsv file's text; remove them, or write a .csv file"
+                )
 
 
 def _read_csv(path: Path) -> NumberedRows:
     csv.field_size_limit(LONGEST_FIELD)
-    reader = csv.reader(read_lines(path), strict=True, skipinitialspace=True)
+    reader = csv.reader(_table_lines(path), strict=True, skipinitialspace=True)
     line = 1
     try:
         for row in reader:
@@ -144,7 +189,7 @@ def _read_csv(path: Path) -> NumberedRows:
 def _read_json_lines(path: Path) -> NumberedRows:
     names: list[str] = []
     unread: set[str] = set()
-    for line, text in enumerate(read_lines(path), 1):
+    for line, text in enumerate(_table_lines(path), 1):
         if not text.strip():
             continue
         if not names and _LIST.match(text):
@@ -162,77 +207,24 @@ def _read_json_lines(path: Path) -> NumberedRows:
             yield line, list(names)
         if not unread and (unread := values.keys() - {*names}):
             logger.warning(
-                f"{path}: {min(unread)!r} stands in line {line} and not in the first one, whose keys are the columns: "
-                "it is not read; give the first line all keys"
+                f"{path}: {shorten(min(unread))} stands in line {line} and not in the first one, whose keys are the "
+                "columns: it is not read; give the first line all keys"
             )
         yield line, [_text_of(values.get(name, [])) for name in names]
 
 
-def _read_xlsx(path: Path) -> NumberedRows:
-    import openpyxl
+def _workbook_reader(read_cells: Callable[[Path], NumberedCells]) -> Callable[[Path], NumberedRows]:
+    """Return a reader of rows of text that hold something, all as wide as the first one or wider."""
 
-    with _workbook_errors(path):
-        open_file(path).close()
-        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
-        sheet = book.worksheets[0]
-        sheet.reset_dimensions()  # some writers note fewer cells than there are
-        rows = sheet.iter_rows()
+    def read(path: Path) -> NumberedRows:
+        width = 0
+        for line, cells in read_cells(path):
+            row = [_text_of(cell) for cell in cells]
+            if any(cell != "" for cell in row):  # of a formula that has failed there is None
+                width = width or len(row)
+                yield line, row + [""] * (width - len(row))
 
-    def value_of(cell: Any) -> Any:
-        if cell.data_type == "e":
-            return ERROR
-        return _ESCAPED.sub(_unescaped, cell.value) if isinstance(cell.value, str) else cell.value
-
-    with contextlib.closing(book):
-        yield from _filled_rows(path, ([value_of(cell) for cell in row] for row in rows))
-
-
-def _unescaped(found: re.Match[str]) -> str:
-    return chr(int(found[1], 16))
-
-
-def _read_xls(path: Path) -> NumberedRows:
-    import xlrd
-
-    with _workbook_errors(path):
-        open_file(path).close()
-        book = xlrd.open_workbook(path, logfile=io.StringIO())
-        rows = book.sheet_by_index(0).get_rows()
-
-    def value_of(cell: xlrd.sheet.Cell) -> Any:
-        """As openpyxl gives it."""
-        if cell.ctype == xlrd.XL_CELL_BOOLEAN:
-            return bool(cell.value)
-        if cell.ctype == xlrd.XL_CELL_ERROR:
-            return ERROR
-        return xlrd.xldate_as_datetime(cell.value, book.datemode) if cell.ctype == xlrd.XL_CELL_DATE else cell.value
-
-    yield from _filled_rows(path, ([value_of(cell) for cell in row] for row in rows))
-
-
-def _filled_rows(path: Path, rows: Iterator[Sequence[Any]]) -> NumberedRows:
-    """Rows of a sheet that hold something, all as wide as the first one or wider."""
-    width = 0
-    for line in itertools.count(1):
-        with _workbook_errors(path):
-            cells = next(rows, None)
-        if cells is None:
-            return
-        row = [_text_of(cell) for cell in cells]
-        if any(cell != "" for cell in row):  # of a formula that has failed there is None
-            width = width or len(row)
-            yield line, row + [""] * (width - len(row))
-
-
-@contextlib.contextmanager
-def _workbook_errors(path: Path) -> Iterator[None]:
-    """The many kinds of errors that a damaged workbook gives, as sentences."""
-    try:
-        yield
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
-    except Exception as error:
-        raise DataError(f"{path} is not an Excel workbook, or is damaged or locked: {error}") from error
+    return read
 
 
 def _text_of(value: Any) -> str | None:
@@ -246,13 +238,15 @@ def _text_of(value: Any) -> str | None:
     return None if isinstance(value, list | dict) else str(value)
 
 
-JSON_SUFFIXES = (".jsonl", ".json")
+JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
+_DELIMITERS = {".tsv": "\t", ".txt": "\t", ".csv": ","}
+_DELIMITER_NAMES = {"\t": "TABs", ",": "commas", ";": "semicolons", "|": "vertical bars"}
 _READERS: dict[str, Callable[[Path], NumberedRows]] = {
     ".tsv": _read_tsv,
     ".txt": _read_tsv,
     ".csv": _read_csv,
     **dict.fromkeys(JSON_SUFFIXES, _read_json_lines),
-    ".xls": _read_xls,
-    ".xlsx": _read_xlsx,
+    ".xls": _workbook_reader(read_xls),
+    ".xlsx": _workbook_reader(read_xlsx),
 }
 SUFFIXES = tuple(_READERS)
