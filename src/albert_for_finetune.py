@@ -27,7 +27,34 @@ class AlbertForSequenceClassification(TrainingNetwork):
 
 
 class AlbertForMultipleChoice(AlbertForSequenceClassification):
-    """The right one of C choices (google's race_utils): label_ids (B,) int32."""
+    """The right one of C choices (google's race_utils): label_ids (B,) int32.
+
+    Choices without tokens, which questions with fewer options are padded with, cannot be right.
+    """
+
+    def losses_of(
+        self, outputs: tuple[Tensor, Tensor], texts: tuple[Tensor, ...], further: tuple[Tensor, ...]
+    ) -> tuple[Tensor, ...]:
+        if self.packed:
+            begins = texts[2]
+            has_tokens = begins[1:] > begins[:-1]
+        else:
+            has_tokens = texts[1][:, 0] > 0
+        absent = 1.0 - ops.cast(has_tokens, ms.float32).reshape((-1, self.scores.num_choices))
+        return self.losses(*outputs, *further, absent)
+
+    def losses(
+        self,
+        sequence: Tensor,
+        pooled: Tensor,
+        labels: Tensor,
+        weights: Tensor,
+        dropout_key: Tensor,
+        absent: Tensor = None,
+    ) -> tuple[Tensor, Tensor]:
+        logits = self.scores.head(sequence, pooled, dropout_key)
+        losses, hits = self.cross_entropy(logits - FORBIDDEN * absent, labels)
+        return ops.reduce_sum(weights * losses), ops.reduce_sum(weights * hits)
 
 
 class AlbertForTokenClassification(AlbertForSequenceClassification):

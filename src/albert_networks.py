@@ -108,4 +108,4 @@ class TrainingNetwork(nn.Cell):
 
     def construct(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         texts, further = inputs[: self.text_inputs], inputs[self.text_inputs :]
-        return self.losses_of(self.scores.encode(texts, further), texts, further)
+        return self.losses_of(self.scores.encode(texts, further), self.scores.backbone_texts(texts), further)

@@ -7,9 +7,10 @@ Anyone's own data is read here (`--task_name custom`), GLUE's in src/tasks/glue.
 import itertools
 import logging
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,11 @@ LARGEST_SCORE = 1e6  # of a regression: squares of errors are summed in float32
 NEGATIVE, POSITIVE = "negative", "positive"
 _SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "valid", "validation", "val"), "test": ("test",)}
 _MOST_NUMBERS = 20  # labels that are numbers, before they are likely scores
-_SHOWN = 5  # names of other files in a message
+_SHOWN = 5  # names of other files, or labels, in a message
+_RARE = 3  # training rows, below which a class cannot be learnt
+_WHOLE_NUMBER = re.compile(r"(-?(?:0|[1-9][0-9]*))\.0+")
+_SEPARATORS = re.compile(r"\s*[,|;/，；、]\s*")
+_MISSING = {"nan", "none", "null", "nil", "na", "n/a", "#n/a", "<na>", "nat"}  # what exports write for no value
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +101,7 @@ def read_examples(
                 raise
             skipped.append(str(error))
             continue
-        label = texts.pop() or None if has_label else None
+        label = plain_label(texts.pop()) or None if has_label else None
         examples.append(Example(texts[0], texts[1] if columns.text_b else "", label, table.path, line))
     if not examples:
         raise DataError(f"{path} holds no examples")
@@ -184,16 +189,90 @@ def report_labels(examples: Sequence[Example], held_out: int) -> None:
     more = f" and {len(counts) - 10:,} more" if len(counts) > 10 else ""
     share = f", {held_out:,} of them for development" if held_out else ""
     logger.info(f"{examples[0].file}: {len(examples):,} examples{share}; {len(counts):,} labels: {named}{more}")
-    if len(counts) > _MOST_NUMBERS and all(map(_is_number, counts)):
+    if len(counts) > _MOST_NUMBERS and all(_number_of(label) is not None for label in counts):
         logger.warning(f"all {len(counts):,} labels are numbers, each a class: for scores give --num_class 1")
 
 
-def _is_number(text: str) -> bool:
+def _number_of(text: str) -> float | None:
     try:
-        float(text)
+        return float(text)
     except ValueError:
-        return False
-    return True
+        return None
+
+
+def plain_label(label: str) -> str:
+    """Return a whole number without its decimals ("1" for "1.00", as pandas writes it); any other label as it is."""
+    return _WHOLE_NUMBER.sub(r"\1", label) if _WHOLE_NUMBER.fullmatch(label) else label
+
+
+def drop_labels(examples: Sequence[Example], skip_labels: Collection[str], labelled: bool) -> list[Example]:
+    """Return the examples without those whose label says that there is none, and log their count.
+
+    Args:
+        skip_labels: the labels of such rows.
+        labelled: False for a test file. Where all its labels are such ones or -1, it is unlabelled and keeps all rows.
+
+    Raises:
+        DataError: no other examples are left.
+    """
+    labels = {example.label for example in examples}
+    if not labelled and labels - {None} and labels <= {None, "-1", *skip_labels}:
+        logger.info(f"{examples[0].file}: all labels are {', '.join(sorted(labels - {None}))}: it is unlabelled")
+        return [replace(example, label=None) for example in examples]
+    kept = [example for example in examples if example.label not in skip_labels]
+    if not kept:
+        raise DataError(f"{examples[0].file} holds no examples but those with a label of skip_labels")
+    if len(kept) < len(examples):
+        skipped = ", ".join(sorted(labels & {*skip_labels}))
+        rows = len(examples) - len(kept)
+        logger.info(f"{examples[0].file}: {rows:,} of {len(examples):,} rows are left out, their label is {skipped}")
+    return kept
+
+
+def label_warnings(counts: Counter[str]) -> list[str]:
+    """Return warnings about labels that are probably no classes of their own.
+
+    Args:
+        counts: training rows by label.
+    """
+    spellings = defaultdict(list)
+    for label in counts:
+        number = _number_of(label)
+        spellings[" ".join(label.casefold().split()) if number is None else str(number)].append(label)
+    parts = {label: _SEPARATORS.split(label) for label in counts}
+    places = defaultdict(set)  # of a part: the places at which labels have it; 0 in a label without other parts
+    for split in parts.values():
+        for place, part in enumerate(split, 1):
+            places[part].add(place if len(split) > 1 else 0)
+    several = [
+        label
+        for label, split in parts.items()
+        if len(split) > 1 and any(part and len(places[part]) > 1 for part in split)
+    ]
+    numbers = {_number_of(label) for label in counts}
+    unlabelled = "-1" in counts and None not in numbers and min(numbers) == -1 and max(numbers) > 1
+    findings = {
+        "labels without letters or digits; where they mark rows without a label, name them with --skip_labels": [
+            label for label in counts if not any(map(str.isalnum, label))
+        ],
+        "labels that stand for missing values in exported tables; where they do, name them with --skip_labels": [
+            label for label in counts if label.casefold() in _MISSING
+        ],
+        "a label that often marks rows without one; where it does, give --skip_labels=-1": ["-1"] if unlabelled else [],
+        "multi-label data, where a text has several labels; each combination is a class here": several,
+        "labels that differ in case, white space or notation alone; each is a class here": [
+            label for alike in spellings.values() if len(alike) > 1 for label in alike
+        ],
+        f"labels with fewer than {_RARE} training rows, which can hardly be learnt": [
+            label for label, count in counts.items() if count < _RARE
+        ],
+    }
+    return [f"{what}: {_listed(labels)}" for what, labels in findings.items() if labels]
+
+
+def _listed(labels: Sequence[str]) -> str:
+    more = f" and {len(labels) - _SHOWN:,} more" if len(labels) > _SHOWN else ""
+    return ", ".join(map(shorten, labels[:_SHOWN])) + more
 
 
 def encode_pairs(
@@ -227,7 +306,10 @@ def encode_pairs(
 
 @dataclass(frozen=True)
 class ClassificationSplit:
-    """Examples of a split; labels: by id, None for regression; complete: whether none of its file is left out."""
+    """Examples of a split; labels: by id, None for regression; complete: whether none of its file is left out.
+
+    other_label: advice for a label that is none of `labels`.
+    """
 
     name: str
     examples: Sequence[Example]
@@ -235,6 +317,7 @@ class ClassificationSplit:
     tokenizer: FullTokenizer
     max_seq_length: int
     complete: bool = True
+    other_label: str = ""
 
     def facts(self) -> dict[str, Any]:
         texts = ((example.text_a, example.text_b, example.label) for example in self.examples)
@@ -255,7 +338,7 @@ class ClassificationSplit:
         examples, most = self.examples, self.max_seq_length
         if not examples:
             raise DataError("there are no examples to make features of")
-        targets = _targets(examples, self.labels)
+        targets = _targets(examples, self.labels, self.other_label)
         texts_a, texts_b = [example.text_a for example in examples], [example.text_b for example in examples]
         values, truncated = encode_pairs(texts_a, texts_b, self.tokenizer, most)
         if truncated.any():
@@ -283,7 +366,7 @@ def score_of(example: Example) -> float:
     return score
 
 
-def _targets(examples: Sequence[Example], labels: Sequence[str] | None) -> np.ndarray | None:
+def _targets(examples: Sequence[Example], labels: Sequence[str] | None, advice: str) -> np.ndarray | None:
     """(rows,) label ids or scores; None if all are unlabelled."""
     missing = [example for example in examples if example.label is None]
     if len(missing) == len(examples):
@@ -295,5 +378,6 @@ def _targets(examples: Sequence[Example], labels: Sequence[str] | None) -> np.nd
     ids = {label: index for index, label in enumerate(labels)}
     for example in examples:
         if example.label not in ids:
-            raise DataError(f"{example.place} has the label {shorten(example.label)}, allowed are {', '.join(labels)}")
+            allowed = ", ".join(labels)
+            raise DataError(f"{example.place} has the label {shorten(example.label)}, allowed are {allowed}{advice}")
     return np.array([ids[example.label] for example in examples], np.int32)

@@ -103,8 +103,10 @@ def test_folders_without_passages(tmp_path):
         ({"questions": "g ?"}, "not lists of the same length"),
         ({"questions": 2}, "not lists of the same length"),
         ({"questions": ["g ?", 3]}, r"question 1 \(from 0\) is no text"),
-        ({"options": [["a", "b", "c", "d"], ["e", "f", "g"]]}, r"question 1 \(from 0\) has the options .*four texts"),
-        ({"options": [["a", "b", "c", "d"], ["e", "f", "g", 1]]}, "allowed are four texts"),
+        ({"options": [["a", "b", "c", "d"], ["e"]]}, r"question 1 \(from 0\) has the options .*2 to 26 texts"),
+        ({"options": [["a", "b", "c", "d"], ["e"] * 27]}, r"question 1 \(from 0\) has the options .*2 to 26 texts"),
+        ({"options": [["a", "b"], ["e", "f"]]}, "question 0 .* has the answer 'C', allowed are A to B"),
+        ({"options": [["a", "b", "c", "d"], ["e", "f", "g", 1]]}, "allowed are 2 to 26 texts"),
         ({"answers": ["C", "E"]}, "question 1 .* has the answer 'E', allowed are A to D"),
         ({"answers": ["C", "AB"]}, "has the answer 'AB'"),
         ({"answers": ["C", ""]}, "has the answer ''"),
@@ -136,7 +138,7 @@ def test_files_that_are_no_passages(tmp_path, text, message):
 
 def test_the_option_fills_every_blank_or_follows(tokenizer):
     values, truncated = encode_questions(
-        ["a b", "a b"], ["c ?", "d _ e _"], [["f", "g", "h", ""], ["i", "j j", "a", "b"]], tokenizer, 32, 16
+        ["a b", "a b"], ["c ?", "d _ e _"], [["f", "g", "h", ""], ["i", "j j", "a", "b"]], tokenizer, 32, 16, 4
     )
     a, b, c, d, e, f, g, h, i, j = range(5, 15)
     start = [CLS, a, b, SEP]
@@ -146,7 +148,7 @@ def test_the_option_fills_every_blank_or_follows(tokenizer):
 
 
 def test_choices_are_interleaved_and_padded_to_the_longest(tokenizer):
-    values, _ = encode_questions(["a"], ["b"], [["c", "c c c", "", "c"]], tokenizer, 32, 16)
+    values, _ = encode_questions(["a"], ["b"], [["c", "c c c", "", "c"]], tokenizer, 32, 16, 4)
     assert values["input_ids"].counts.tolist() == [4 * 8]
     assert values["input_ids"].values[:8].tolist() == [CLS] * 4 + [5] * 4
     assert choices_of(values, 0)[0].tolist() == [CLS, 5, SEP, 6, 7, SEP, PAD, PAD]
@@ -161,7 +163,7 @@ def test_choices_are_interleaved_and_padded_to_the_longest(tokenizer):
 
 def test_the_end_of_the_question_and_the_beginning_of_the_article_stay(tokenizer):
     values, truncated = encode_questions(
-        ["a b c d e f"] * 2, ["g h"] * 2, [["i j", "i", "", "i i i"], ["i"] * 4], tokenizer, 10, 3
+        ["a b c d e f"] * 2, ["g h"] * 2, [["i j", "i", "", "i i i"], ["i"] * 4], tokenizer, 10, 3, 4
     )
     a, b, c, d, e, _, g, h, i, j = range(5, 15)
     assert real_tokens(values, 0) == [
@@ -171,7 +173,7 @@ def test_the_end_of_the_question_and_the_beginning_of_the_article_stay(tokenizer
         [CLS, a, b, c, d, SEP, i, i, i, SEP],
     ]
     assert truncated.tolist() == [True, True]
-    assert not encode_questions(["a b c d"], ["g h"], [["i"] * 4], tokenizer, 10, 3)[1].any()
+    assert not encode_questions(["a b c d"], ["g h"], [["i"] * 4], tokenizer, 10, 3, 4)[1].any()
 
 
 def test_rows_of_real_passages_are_googles(real, english):
@@ -227,3 +229,26 @@ def test_facts_tell_everything_that_decides(tokenizer, tmp_path):
     changes = [{"article": "a"}, {"questions": ["g ?", "h"]}, {"answers": ["C", "B"]}]
     assert all(facts(PASSAGE | change) != first for change in changes)
     assert facts(max_seq_length=33) != first != facts(max_qa_length=15)
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 26])
+def test_questions_of_one_file_may_have_different_numbers_of_options(tokenizer, tmp_path, count):
+    options = [["a", "b", "c", "d"], ["e"] * (count - 1) + ["f"]]
+    last = chr(ord("A") + count - 1)
+    write(tmp_path, PASSAGE | {"options": options, "answers": ["C", last]})
+    questions = read_race(tmp_path, "dev", "middle")
+    assert [(len(question.options), question.answer) for question in questions] == [(4, 2), (count, count - 1)]
+    width = max(4, count)
+    features = RaceSplit("dev", questions, tokenizer, 32, 16, width).features()
+    assert features.arrays["option_counts"].tolist() == [4, count]
+    masks = np.split(features.values["input_mask"].values, np.cumsum(features.values["input_mask"].counts)[:-1])
+    for mask, options_of_row in zip(masks, (4, count), strict=True):
+        tokens = mask.reshape(-1, width).sum(0)
+        assert (tokens[:options_of_row] > 0).all() and (tokens[options_of_row:] == 0).all()
+
+
+def test_features_of_four_options_are_those_of_before_and_others_are_told_apart(tokenizer, tmp_path):
+    write(tmp_path, PASSAGE)
+    questions = read_race(tmp_path, "dev", "middle")
+    facts = [RaceSplit("dev", questions, tokenizer, 32, 16, count).facts() for count in (4, 5)]
+    assert "num_choices" not in facts[0] and facts[1] == facts[0] | {"num_choices": 5}

@@ -101,3 +101,37 @@ def test_a_broken_passage_is_named_before_any_training(run: Path, shared: Path, 
     with pytest.raises(DataError, match=r"dev/high/0\.txt is not JSON"):
         run_race.main(config_of(shared, tmp_path, save_finetune_checkpoint_path=tmp_path / "run"))
     assert not (tmp_path / "run/train_log.jsonl").exists()
+
+
+def test_questions_may_have_different_numbers_of_options(tmp_path: Path) -> None:
+    """From training to evaluation: what pads a row is never chosen, and has no share of the probabilities."""
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]) + "\n")
+    counts = [2, 3, 5, 2] * 2
+    passage = {
+        "article": "a b c",
+        "questions": ["d _"] * len(counts),
+        "options": [list("abcde"[:count]) for count in counts],
+        "answers": ["ABCDE"[count - 1] for count in counts],
+    }
+    write_race(tmp_path / "RACE", {"middle": [passage]}, ("train", "dev"))
+    settings = {
+        "data_dir": tmp_path / "RACE",
+        "level": "middle",
+        "vocab_file_path": tmp_path / "vocab.txt",
+        "feature_dir": tmp_path / "features",
+        "max_seq_length": 16,
+        "max_qa_length": 8,
+        "train_batch_size": 4,
+        "epoch_num": 2,
+        "save_finetune_checkpoint_path": tmp_path / "run",
+    }
+    run_race.main(load_config(RaceConfig, arguments(LEARNER, settings)))
+    table = read_table(tmp_path / "run" / "predictions_dev.tsv")
+    rows = [dict(zip(table.names, row, strict=True)) for _, row in table.rows]
+    assert [row["label"] for row in rows] == passage["answers"]
+    assert [[row[letter] for letter in "ABCDE"] for row in rows] == [
+        [*options, *[""] * (5 - len(options))] for options in passage["options"]
+    ]
+    for row, count in zip(rows, counts, strict=True):
+        assert row["prediction"] in "ABCDE"[:count]
+        assert 1 / count - 1e-6 <= float(row["probability"]) <= 1

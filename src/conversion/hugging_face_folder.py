@@ -21,7 +21,6 @@ from src.conversion.weight_names import TIED_COPIES, hugging_face_names
 from src.model_folder import ModelFolder
 from src.tasks import FINE_TUNED, TASKS, SettingsSchema
 from src.tasks.entities import find_scheme
-from src.tasks.multiple_choice import MULTIPLE_CHOICE
 from src.tasks.question_answering import SQUAD_V1
 from src.tasks.task_info import TaskInfo
 from src.tasks.token_classification import TOKEN_CLASSIFICATION
@@ -45,7 +44,6 @@ HEAD_NAMES = dict.fromkeys(
 )
 UNSAID = {  # by their class of transformers, and what it is here
     SQUAD_V1.name: "whether some training questions had no answer (SQuAD 2.0): here the model answers every question",
-    MULTIPLE_CHOICE.name: f"how many options a question has: here it has {MULTIPLE_CHOICE.texts_per_row}",
 }
 TASK_OF = {architecture: task for task, architecture in ARCHITECTURES.items() if task != "regression"}
 

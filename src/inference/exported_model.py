@@ -31,11 +31,13 @@ class InputSchema(Schema):
     """A column that the graph takes."""
 
     name: str
+    shape: tuple[int | str, ...] = ()
 
 
-class OutputSchema(InputSchema):
+class OutputSchema(Schema):
     """An output of the graph, and whether it has a value for each token."""
 
+    name: str
     per_token: bool
 
 
@@ -153,6 +155,8 @@ class ExportedNetwork:
     portable = True
 
     def __init__(self, graph: Callable[..., Any], described: DescriptionSchema) -> None:
+        if "4 * length" in described.inputs[0].shape:
+            raise DataError("the MINDIR takes four options only: export the model again with this version")
         self.graph = graph
         self.input_columns = tuple(each.name for each in described.inputs)
         self.output_names = tuple(each.name for each in described.outputs)

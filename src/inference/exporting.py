@@ -259,8 +259,6 @@ def sample_inputs(model: Predictor, batch: int, length: int) -> list[Tensor]:
     ids = random.integers(0, model.architecture.vocab_size, (batch, length)).astype(np.int32) * mask
     segments = (np.arange(length) > length // 3).astype(np.int32) * mask
     columns = {"input_ids": ids, "input_mask": mask, "segment_ids": segments, "p_mask": 1 - mask}
-    texts = TASKS[model.task_info.task].texts_per_row  # entry t * texts + c is token t of text c
-    columns = {name: column.repeat(texts, 1) for name, column in columns.items()}
     columns["masked_lm_positions"] = random.integers(0, length, (batch, 2)).astype(np.int32)
     return [Tensor(columns[name]) for name in model.network.input_columns]
 
@@ -270,8 +268,7 @@ def describe(
 ) -> dict[str, Any]:
     """The content of NAME.json."""
     network = model.network
-    texts = TASKS[model.task_info.task].texts_per_row
-    batch, length = (fixed[0], fixed[1] * texts) if fixed else ("batch", f"{texts} * length" if texts > 1 else "length")
+    batch, length = fixed or ("batch", "length")
     masks = 2 if fixed else "masks"
     return model.task_info.completed() | {
         "format_version": FORMAT_VERSION,

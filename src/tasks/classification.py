@@ -1,6 +1,7 @@
 """Classification and regression of texts and pairs of texts: GLUE's tasks, and anyone's own."""
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,14 @@ from model_utils.errors import ConfigError, DataError
 from src.albert_config import WIDTH, AlbertConfig
 from src.albert_for_finetune import AlbertForRegression, AlbertForSequenceClassification
 from src.assessment_method import METHODS, assess
-from src.create_finetune_data import ClassificationSplit, encode_pairs, find_labels, report_labels
+from src.create_finetune_data import (
+    ClassificationSplit,
+    encode_pairs,
+    find_labels,
+    label_warnings,
+    plain_label,
+    report_labels,
+)
 from src.data.feature_cache import TRAIN, Features, Split
 from src.data.feature_files import RecordSet, facts_of, read_facts
 from src.data.features import sample, token_columns
@@ -62,6 +70,7 @@ class ClassifierTask(Task):
         self.regression = not self.glue.labels if self.glue else config.num_class == 1 or of_scores
         if self.regression and (config.num_class > 1 or config.label_list):
             raise ConfigError("num_class above 1 and label_list mean nothing here: the task is a regression of scores")
+        self.labels_are_found = False
         self.labels = [] if self.regression else self._find_labels()
         usual = "spearman_correlation" if self.regression else "accuracy"
         self.method = config.assessment_method or (self.glue.metric if self.glue else usual)
@@ -108,9 +117,13 @@ class ClassifierTask(Task):
             in_share = self.examples.read("dev") if self.examples.dev_split else []
             examples = [*self.examples.read(TRAIN), *in_share]
             labels = find_labels(examples)
+            self.labels_are_found = True
             report_labels(examples, len(in_share))
         if labels is None:
             raise ConfigError(f"{config.train_data_file_path} holds scores, not labels: give --num_class 1")
+        labels = [plain_label(label) for label in labels]
+        if len(set(labels)) < len(labels):
+            raise ConfigError(f"the labels {', '.join(labels)} name a number twice; name it once in --label_list")
         if len(labels) < 2 or config.num_class not in (0, len(labels)):
             raise ConfigError(
                 f"num_class is {config.num_class}, but there are {len(labels)} labels ({', '.join(labels)}); it must "
@@ -123,9 +136,19 @@ class ClassifierTask(Task):
         if ready := self.ready_file(name):
             return ReadySplit(name, Path(ready), Path(config.schema_file_path) if config.schema_file_path else None)
         every = self.examples.read(name)
+        if name == TRAIN and not self.regression:
+            counts = Counter(dict.fromkeys(self.labels, 0))
+            counts.update(example.label for example in every)
+            for warning in label_warnings(counts):
+                logger.warning(f"{every[0].file}: {warning}")
         examples = sample(every, config.most_samples(name), config.seed)
-        labels, complete = None if self.regression else self.labels, len(examples) == len(every)
-        return ClassificationSplit(name, examples, labels, self.tokenizer, config.max_seq_length, complete)
+        labels, complete = (
+            None if self.regression else self.labels,
+            len(examples) == len(every) and name not in self.examples.incomplete,
+        )
+        advice = "; the training file lacks it: correct it, or name all labels with --label_list"
+        advice = advice if self.labels_are_found else ""
+        return ClassificationSplit(name, examples, labels, self.tokenizer, config.max_seq_length, complete, advice)
 
     def ready_facts(self) -> dict[str, Any]:
         return super().ready_facts() | {"labels": self.labels or None}
@@ -160,7 +183,9 @@ class ClassifierTask(Task):
         if "f1" in metrics:
             remarks.append(describe_f1(self.labels))
         if self._submission(name) and not prepared.split.complete:
-            remarks.append(f"{self._submission(name)} is not written: max_predict_samples leaves rows out")
+            remarks.append(
+                f"{self._submission(name)} is not written: max_predict_samples or skip_labels leaves rows out"
+            )
         write = partial(self._write, prepared.split, logits, right)
         collapse = "" if right is None else self._describe_collapse(predictions, right)
         return EvaluationResult(metrics, write, tuple(remarks), collapse=collapse)

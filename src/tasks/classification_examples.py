@@ -1,13 +1,21 @@
 """The examples of classification: the options that name them, GLUE's files and one's own."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from model_utils.errors import ConfigError, DataError
 from model_utils.schema import ANY, SAME_PLACE, option
 from src.albert_config import WIDTH
 from src.assessment_method import METHODS
-from src.create_finetune_data import Example, TextColumns, find_splits, read_examples, read_polarity_files
+from src.create_finetune_data import (
+    Example,
+    TextColumns,
+    drop_labels,
+    find_splits,
+    plain_label,
+    read_examples,
+    read_polarity_files,
+)
 from src.data.feature_cache import TRAIN
 from src.data.features import split_off
 from src.tasks.finetune_config import FinetuneConfig
@@ -18,6 +26,9 @@ from src.text.text_tables import JSON_SUFFIXES, read_table
 CUSTOM = "custom"
 OWN_FILES = ("task_name", CUSTOM)  # for needs
 MOST_LABELS = 100_000
+NLI_TASKS = ("mnli", "qnli", "rte", "wnli", "ax")
+NLI_LABELS = {"entailment", "neutral", "contradiction", "not_entailment"}
+NO_GOLD_LABEL = "-"  # of SNLI, OCNLI and CMNLI, where annotators disagreed
 
 
 class ClassifierConfig(FinetuneConfig):
@@ -37,6 +48,10 @@ class ClassifierConfig(FinetuneConfig):
     )
     classifier_hidden_size: int = option(
         0, "width of a layer between the encoder and the classifier; 0: none", minimum=0, maximum=WIDTH
+    )
+
+    skip_labels: tuple[str, ...] = option(
+        (), "labels of rows that are left out; empty: '-' where all others are entailment, neutral, contradiction, ..."
     )
 
     # custom: the files, and where in them the texts are.
@@ -68,6 +83,22 @@ class ClassifierConfig(FinetuneConfig):
                 "load_finetune_checkpoint_path to a model of mnli"
             )
 
+    def skipped(self, labels: Collection[str | None]) -> set[str]:
+        """Return the labels of a file's rows that are no examples.
+
+        Without skip_labels it is "-" in natural language inference: GLUE's tasks of that kind, and files whose other
+        labels all have its names.
+        """
+        if self.skip_labels:
+            return {plain_label(label) for label in self.skip_labels}
+        others = {label.casefold() for label in labels if label not in (None, NO_GOLD_LABEL)}
+        is_inference = self.task_name in NLI_TASKS or (bool(others) and others <= NLI_LABELS)
+        return {NO_GOLD_LABEL} if is_inference else set()
+
+    def without_skipped(self, examples: Sequence[Example], labelled: bool) -> list[Example]:
+        """Return the examples whose labels are not skipped; see drop_labels."""
+        return drop_labels(examples, self.skipped({example.label for example in examples}), labelled)
+
     def check_required(self) -> None:
         super().check_required()
         if self.task_name != CUSTOM and self.reads_examples and not self.data_dir:
@@ -75,7 +106,7 @@ class ClassifierConfig(FinetuneConfig):
 
 
 class GlueExamples:
-    """The examples of a GLUE task by split."""
+    """The examples of a GLUE task by split; incomplete: splits that were read without rows of their files."""
 
     dev_split = None
 
@@ -84,13 +115,18 @@ class GlueExamples:
         task = GLUE_TASKS[config.task_name]
         self.dev_splits, self.test_splits = task.dev_splits or ("dev",), task.test_splits
         self.columns = task.columns
+        self.incomplete: set[str] = set()
 
     def text_columns(self) -> dict[str, str]:
         """The names of the texts' columns, by their keys in records."""
         return {"text_a": self.columns.text_a} | ({"text_b": self.columns.text_b} if self.columns.text_b else {})
 
     def read(self, split: str) -> list[Example]:
-        return read_glue(self.config.task_name, Path(self.config.data_dir), split)
+        examples = read_glue(self.config.task_name, Path(self.config.data_dir), split)
+        rest = self.config.without_skipped(examples, split not in self.test_splits)
+        if len(rest) < len(examples):
+            self.incomplete.add(split)
+        return rest
 
 
 class CustomExamples:
@@ -98,6 +134,7 @@ class CustomExamples:
 
     dev_splits = ("dev",)
     test_splits = ("test",)
+    incomplete: frozenset[str] = frozenset()  # no split is submitted
 
     def __init__(self, config: ClassifierConfig, known: TaskInfo | None = None) -> None:
         self.config = config
@@ -134,6 +171,8 @@ class CustomExamples:
             config.refuse(keys, "the lines of positive_file and negative_file are texts, and no table is read")
         if read and all(file.suffix.lower() in JSON_SUFFIXES for file in read):
             config.refuse(["column_names"], "lines of JSON name their columns themselves")
+        if not read:
+            config.refuse(["skip_labels"], "no table is read")
         if config.eval_data_file_path:
             config.refuse(["dev_file"], "eval_data_file_path names ready features in place of examples")
         if config.train_data_file_path and not self.dev_split:
@@ -158,14 +197,15 @@ class CustomExamples:
         config = self.config
         of_its_own = split != TRAIN or ("dev" in self.files and not config.positive_file)
         if split in self.files and of_its_own:
-            return read_examples(self.files[split], self.columns, labelled=split != "test")
+            labelled = split not in self.test_splits
+            return config.without_skipped(read_examples(self.files[split], self.columns, labelled), labelled)
         if split == "test":
             raise DataError("there is nothing to predict: name a test_file, or put test.* into data_dir")
         if self._training is None:
             if config.positive_file:
                 self._training = read_polarity_files(Path(config.positive_file), Path(config.negative_file))
             elif TRAIN in self.files:
-                self._training = read_examples(self.files[TRAIN], self.columns)
+                self._training = config.without_skipped(read_examples(self.files[TRAIN], self.columns), labelled=True)
             else:
                 raise DataError(f"there are no {split} examples: name train_file and dev_file, or data_dir")
         if self.dev_split is None:

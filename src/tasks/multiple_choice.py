@@ -1,5 +1,6 @@
-"""RACE: which of four choices answers a question on an article."""
+"""RACE and data like it: which of 2 to 26 options answers a question on an article."""
 
+import dataclasses
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -15,13 +16,25 @@ from model_utils.schema import option
 from src.albert_config import LENGTH, AlbertConfig
 from src.albert_for_finetune import AlbertForMultipleChoice
 from src.assessment_method import assess
-from src.data.feature_cache import Features, Split
+from src.data.feature_cache import TRAIN, Features, Split
+from src.data.feature_files import RecordSet, facts_of, read_facts
 from src.data.features import sample, token_columns
 from src.finetune_eval_model import MultipleChoiceScores
 from src.tasks.answerer import Answer, Answerer, Outputs, Probability, Record, likeliest_name, text_of
 from src.tasks.finetune_config import FinetuneConfig, finetuning_optimizers
 from src.tasks.prediction_table import write_prediction_table
-from src.tasks.race_data import ANSWERS, LEVELS, NUM_CHOICES, RaceSplit, encode_questions, read_race
+from src.tasks.race_data import (
+    ANSWERS,
+    FEWEST_OPTIONS,
+    LEVELS,
+    MOST_OPTIONS,
+    RACE_OPTIONS,
+    RaceQuestion,
+    RaceSplit,
+    encode_questions,
+    is_option_list,
+    read_race,
+)
 from src.tasks.spec import (
     EvaluationResult,
     Head,
@@ -38,7 +51,7 @@ from src.training.training_config import OptimizerConfig
 
 
 class RaceConfig(FinetuneConfig):
-    """Answer reading comprehension questions with four choices: python run_race.py."""
+    """Answer reading comprehension questions with 2 to 26 options: python run_race.py."""
 
     config_file = "task_race_config.yaml"
     max_seq_length: int = 512
@@ -81,22 +94,52 @@ class RaceTask(Task):
 
     def __init__(self, config: RaceConfig, tokenizer: FullTokenizer, known: TaskInfo | None = None) -> None:
         super().__init__(config, tokenizer, known)
-        self.spec = MULTIPLE_CHOICE
+        self._questions: dict[str, list[RaceQuestion]] = {}
+        self.num_choices = max(map(self._most_options, self._splits()), default=RACE_OPTIONS)
+        self.spec = dataclasses.replace(
+            MULTIPLE_CHOICE,
+            scores=lambda architecture, _: MultipleChoiceScores(architecture, self.num_choices),
+            texts_per_row=self.num_choices,
+        )
         self.task_info = ChoiceInfo(
             task=self.spec.name, max_seq_length=config.max_seq_length, max_qa_length=config.max_qa_length
         )
 
+    def _splits(self) -> list[str]:
+        config = self.config
+        used = {TRAIN: config.do_train, "dev": config.do_eval, "test": config.do_predict}
+        return [name for name, is_used in used.items() if is_used]
+
+    def _most_options(self, name: str) -> int:
+        """Return the largest number of options in a split, or that of the rows of its ready features."""
+        if ready := self.ready_file(name):
+            return read_facts(facts_of(Path(ready))).get("num_choices", RACE_OPTIONS)
+        self._questions[name] = read_race(Path(self.config.data_dir), name, self.config.level)
+        return max(len(question.options) for question in self._questions[name])
+
     def split(self, name: str) -> RaceSplit:
         config = self.config
-        questions = read_race(Path(config.data_dir), name, config.level)
+        questions = self._questions.pop(name, None) or read_race(Path(config.data_dir), name, config.level)
         questions = sample(questions, config.most_samples(name), config.seed)
-        return RaceSplit(name, questions, self.tokenizer, config.max_seq_length, config.max_qa_length)
+        lengths = config.max_seq_length, config.max_qa_length
+        return RaceSplit(name, questions, self.tokenizer, *lengths, self.num_choices)
+
+    def check_ready(self, records: RecordSet, path: Path) -> None:
+        if (num_choices := records.facts.get("num_choices", RACE_OPTIONS)) != self.num_choices:
+            raise DataError(
+                f"{path} has rows of {num_choices} options, but other splits have questions with {self.num_choices}: "
+                "give examples in place of ready features"
+            )
 
     def ready_facts(self) -> dict[str, Any]:
         return super().ready_facts() | {"max_qa_length": self.config.max_qa_length}
 
     def evaluate(self, prepared: PreparedSplit, outputs: Outputs, task_info: TaskInfo) -> EvaluationResult:
-        records, choices = prepared.records, outputs["logits"].argmax(1)
+        records, logits = prepared.records, outputs["logits"]
+        if records.has_array("option_counts"):  # features from before have as many options in every row
+            absent = np.arange(logits.shape[1]) >= records.array("option_counts")[:, None]
+            logits = np.where(absent, -np.inf, logits)
+        choices = logits.argmax(1)
         right, levels = records.array("labels"), records.array("levels")
         metrics = assess("accuracy", choices, right)
         for number, level in enumerate(LEVELS):
@@ -108,7 +151,7 @@ class RaceTask(Task):
             "id": records.array("question_ids").tolist(),
             "label": names[right].tolist(),
             "prediction": names[choices].tolist(),
-            "probability": softmax(outputs["logits"], 1).max(1),
+            "probability": softmax(logits, 1).max(1),
         }
         collapse = describe_one_answer("answer", choices, right, ANSWERS)
         return EvaluationResult(metrics, partial(_write, prepared.split, columns), collapse=collapse)
@@ -124,7 +167,9 @@ def _write(split: Split, columns: dict[str, Sequence[Any]], folder: Path) -> Non
     answers = dict(zip(columns["id"], columns["prediction"], strict=True))
     write_json(folder / f"predictions_{split.name}.json", answers)
     if questions := split.examples:
-        options = {letter: [each.options[place] for each in questions] for place, letter in enumerate(ANSWERS)}
+        most = max(len(question.options) for question in questions)
+        rows = [[*question.options, *[""] * (most - len(question.options))] for question in questions]
+        options = dict(zip(ANSWERS, zip(*rows, strict=True), strict=False))
         columns = columns | {"question": [each.question for each in questions]} | options
     write_prediction_table(folder, split.name, columns)
 
@@ -144,18 +189,26 @@ class ChoiceAnswerer(Answerer):
 
     def read(self, record: Record) -> tuple[str, str, list[str]]:
         options = record.get("options")
-        if not isinstance(options, list) or len(options) != NUM_CHOICES:
-            raise DataError(f"options is no list of {NUM_CHOICES} texts")
+        if not is_option_list(options):
+            raise DataError(f"options is no list of {FEWEST_OPTIONS} to {MOST_OPTIONS} texts")
         options = [text_of({"an option": option}, "an option") for option in options]
         return text_of(record, "article"), text_of(record, "question"), options
 
     def features(self, items: Sequence[tuple[str, str, list[str]]]) -> Features:
+        """Return a row for each option; array `truncated` is of the records."""
+        rows = [(article, question, [option]) for article, question, options in items for option in options]
         lengths = self.length, self.task_info.max_qa_length
-        values, truncated = encode_questions(*zip(*items, strict=True), self.tokenizer, *lengths)
-        return Features(token_columns(self.tokenizer, self.length * NUM_CHOICES), values, {"truncated": truncated})
+        values, row_truncated = encode_questions(*zip(*rows, strict=True), self.tokenizer, *lengths, 1)
+        truncated = np.array([cut.any() for cut in self._by_record(items, row_truncated)])
+        return Features(token_columns(self.tokenizer, self.length), values, {"truncated": truncated})
 
     def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
-        return [likeliest_name("answer", ANSWERS, row) for row in softmax(outputs["logits"], 1)]
+        records = self._by_record(items, outputs["logits"][:, 0])
+        return [likeliest_name("answer", ANSWERS[: len(logits)], softmax(logits)) for logits in records]
+
+    def _by_record(self, items: Sequence[tuple[str, str, list[str]]], values: np.ndarray) -> list[np.ndarray]:
+        counts = [len(options) for _, _, options in items]
+        return np.split(values, np.cumsum(counts)[:-1])
 
 
 class ChoiceAnswer(Answer):
@@ -165,9 +218,9 @@ class ChoiceAnswer(Answer):
 
 MULTIPLE_CHOICE = TaskSpec(
     "multiple_choice",
-    lambda architecture, _: MultipleChoiceScores(architecture, NUM_CHOICES),
+    lambda architecture, _: MultipleChoiceScores(architecture, num_choices=1),
     ChoiceAnswerer,
-    {"article": RecordField(), "question": RecordField(), "options": RecordField(texts=NUM_CHOICES)},
+    {"article": RecordField(), "question": RecordField(), "options": RecordField(texts=(FEWEST_OPTIONS, MOST_OPTIONS))},
     ChoiceAnswer,
     Head(
         "classifier",
@@ -177,7 +230,6 @@ MULTIPLE_CHOICE = TaskSpec(
         "AlbertForMultipleChoice",
     ),
     ChoiceInfo,
-    texts_per_row=NUM_CHOICES,
     losses=AlbertForMultipleChoice,
     config=RaceConfig,
 )

@@ -1,4 +1,4 @@
-"""RACE: folders of passages with four-choice questions -> rows of token ids.
+"""RACE: folders of passages with questions of 2 to 26 options -> rows of token ids.
 
 As google-research/albert's race_utils: choice c of a question is [CLS] article [SEP] question and option c [SEP], with
 segment 1 from the question on. The option takes the place of every "_" in the question; without one it follows after a
@@ -25,8 +25,9 @@ from src.utils import read_json_text
 
 logger = logging.getLogger(__name__)
 LEVELS = ("middle", "high")
-ANSWERS = "ABCD"
-NUM_CHOICES = len(ANSWERS)
+ANSWERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+FEWEST_OPTIONS, MOST_OPTIONS = 2, len(ANSWERS)
+RACE_OPTIONS = 4  # of each question of RACE, and of features that do not say how many
 BLANK = "_"
 _KEYS = ("article", "questions", "options", "answers")
 
@@ -84,26 +85,40 @@ def _read_passage(file: Path, level: int) -> list[RaceQuestion]:
     for number, (question, choices, answer) in enumerate(zip(questions, options, answers, strict=True)):
         if not isinstance(question, str):
             raise DataError(f"{file}: question {number} (from 0) is no text")
-        if not isinstance(choices, list) or len(choices) != NUM_CHOICES or not all(isinstance(c, str) for c in choices):
+        if not is_option_list(choices) or not all(isinstance(choice, str) for choice in choices):
             raise DataError(
-                f"{file}: question {number} (from 0) has the options {shorten(choices)}, allowed are four texts"
+                f"{file}: question {number} (from 0) has the options {shorten(choices)}, allowed are {FEWEST_OPTIONS} "
+                f"to {MOST_OPTIONS} texts"
             )
-        if answer not in tuple(ANSWERS):
-            raise DataError(f"{file}: question {number} (from 0) has the answer {shorten(answer)}, allowed are A to D")
+        letters = tuple(ANSWERS[: len(choices)])
+        if answer not in letters:
+            raise DataError(
+                f"{file}: question {number} (from 0) has the answer {shorten(answer)}, allowed are A to {letters[-1]}"
+            )
         name = f"{LEVELS[level]}/{file.name}/{number}"
         found.append(RaceQuestion(name, level, article, question, tuple(choices), ANSWERS.index(answer)))
     return found
 
 
+def is_option_list(options: Any) -> bool:
+    """Return whether this is a list of as many options as a question may have."""
+    return isinstance(options, list) and FEWEST_OPTIONS <= len(options) <= MOST_OPTIONS
+
+
 @dataclass(frozen=True)
 class RaceSplit:
-    """Questions of a split; max_seq_length: tokens of one choice, at least max_qa_length + 3."""
+    """Questions of a split.
+
+    max_seq_length: tokens of one choice, at least max_qa_length + 3. num_choices: of a row, at least the options of
+        each question.
+    """
 
     name: str
     examples: Sequence[RaceQuestion]
     tokenizer: FullTokenizer
     max_seq_length: int
     max_qa_length: int
+    num_choices: int = RACE_OPTIONS
 
     def facts(self) -> dict[str, Any]:
         levels = {LEVELS[question.level] for question in self.examples}
@@ -112,14 +127,15 @@ class RaceSplit:
             for article, group in itertools.groupby(self.examples, key=attrgetter("article"))
         )
         lengths = {"max_seq_length": self.max_seq_length, "max_qa_length": self.max_qa_length}
-        return text_facts(levels, texts, self.tokenizer, **lengths)
+        choices = {} if self.num_choices == RACE_OPTIONS else {"num_choices": self.num_choices}
+        return text_facts(levels, texts, self.tokenizer, **lengths, **choices)
 
     def features(self) -> Features:
         """One row a question, in their order.
 
         Returns:
             Columns of encode_questions; label_ids: int32, the right choice. Arrays labels (rows,) int32, the same;
-            levels (rows,) int32, indices into LEVELS; question_ids (rows,) text.
+            levels (rows,) int32, indices into LEVELS; option_counts (rows,) int32; question_ids (rows,) text.
         """
         questions = self.examples
         if not questions:
@@ -131,6 +147,7 @@ class RaceSplit:
             self.tokenizer,
             self.max_seq_length,
             self.max_qa_length,
+            self.num_choices,
         )
         if truncated.any():
             logger.info(
@@ -138,10 +155,11 @@ class RaceSplit:
                 "with their article, or their options not into max_qa_length; they are cut"
             )
         return labelled_features(
-            token_columns(self.tokenizer, NUM_CHOICES * self.max_seq_length),
+            token_columns(self.tokenizer, self.num_choices * self.max_seq_length),
             values,
             np.array([question.answer for question in questions], np.int32),
             levels=np.array([question.level for question in questions], np.int32),
+            option_counts=np.array([len(question.options) for question in questions], np.int32),
             question_ids=np.array([question.id for question in questions]),
         )
 
@@ -153,15 +171,16 @@ def encode_questions(
     tokenizer: FullTokenizer,
     max_seq_length: int,
     max_qa_length: int,
+    num_choices: int,
 ) -> tuple[dict[str, Ragged], np.ndarray]:
     """Rows of one question each; an article that stands several times in a row is tokenized once.
 
     Args:
-        articles, questions: (rows,). options: (rows,) of NUM_CHOICES each.
+        articles, questions: (rows,). options: (rows,) of at most num_choices each.
 
     Returns:
-        input_ids, input_mask, segment_ids: int32. Entry t * NUM_CHOICES + c of a row is token t of choice c; every
-            choice is padded to the longest one of its row.
+        input_ids, input_mask, segment_ids: int32. Entry t * num_choices + c of a row is token t of choice c; every
+            choice is padded to the longest one of its row, and missing ones are padding alone.
         truncated: (rows,) bool, whether tokens of the row's article or choices were cut off.
     """
     rows = [
@@ -172,7 +191,7 @@ def encode_questions(
     truncated = (needed > max_seq_length) | np.array([cut for _, _, cut in rows])
     lengths = np.minimum(needed, max_seq_length)
     starts = np.cumsum(lengths) - lengths
-    shape = (int(lengths.sum()), NUM_CHOICES)
+    shape = (int(lengths.sum()), num_choices)
     input_ids = np.full(shape, tokenizer.pad_id, np.int32)
     input_mask, segment_ids = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
     for (article, endings, _), start in zip(rows, starts, strict=True):
@@ -185,7 +204,7 @@ def encode_questions(
             input_mask[start:end, choice] = 1
             segment_ids[second:end, choice] = 1
     columns = (input_ids, input_mask, segment_ids)
-    counts = NUM_CHOICES * lengths
+    counts = num_choices * lengths
     return {name: Ragged(rows.ravel(), counts) for name, rows in zip(TEXT_COLUMNS, columns, strict=True)}, truncated
 
 
@@ -197,9 +216,10 @@ def _tokenize(
     for article, group in itertools.groupby(rows, key=itemgetter(0)):
         asked = [(tokenizer.preprocess(question), choices) for _, question, choices in group]
         endings = [_join(question, tokenizer.preprocess(option)) for question, choices in asked for option in choices]
-        ids = [np.array(row, np.int32) for row in tokenizer.encode_batch([article, *endings])]
-        for first in range(1, len(ids), NUM_CHOICES):
-            yield ids[0], ids[first : first + NUM_CHOICES]
+        ids = iter([np.array(row, np.int32) for row in tokenizer.encode_batch([article, *endings])])
+        article_ids = next(ids)
+        for _, choices in asked:
+            yield article_ids, list(itertools.islice(ids, len(choices)))
 
 
 def _join(question: str, option: str) -> str:

@@ -23,10 +23,10 @@ ONE_ANSWER = 0.99  # share of rows with the same prediction from which a model t
 
 @dataclass(frozen=True)
 class RecordField:
-    """A text of a record; or, with a number of texts, a list of so many."""
+    """A text of a record; or, with texts, a list of at least and at most so many."""
 
     optional: bool = False
-    texts: int = 0
+    texts: tuple[int, int] | None = None
 
 
 Shapes = dict[str, tuple[int, ...]]

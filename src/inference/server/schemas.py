@@ -55,7 +55,8 @@ def request_model(task_info: TaskInfo, max_records: int, max_characters: int) ->
 
     def definition(field: RecordField) -> tuple[Any, Any]:
         if field.texts:
-            return Annotated[list[text], Field(min_length=field.texts, max_length=field.texts)], ...
+            fewest, most = field.texts
+            return Annotated[list[text], Field(min_length=fewest, max_length=most)], ...
         return (text | None, None) if field.optional else (text, ...)
 
     fields = {}
@@ -110,8 +111,6 @@ def sentence(error: dict[str, Any]) -> str:
         case "too_long" | "too_short":
             bound = "max_length" if "max_length" in limits else "min_length"
             allowed = "allowed are at most" if bound == "max_length" else "allowed are at least"
-            if len(error["loc"]) > len(("body", "records")):  # a field of a record: it has so many, no more, no less
-                allowed = "needed are"
             return f"{place} has {limits['actual_length']} entries, {allowed} {limits[bound]}"
         case _ if len(error["loc"]) == 1:
             return 'the body is no JSON object {"records": [...]} sent with Content-Type: application/json'

@@ -59,7 +59,9 @@ function readRecord(fields, optionCount) {
   for (const { name, optional } of fields) {
     const title = texts.fields[name];
     if (name === "options") {
-      record.options = Array.from({ length: optionCount }, (_, i) => read(`options${i}`, `${title} ${String.fromCharCode(65 + i)}`));
+      let count = optionCount; // a question may have fewer, but two at least
+      while (count > 2 && !$(`options${count - 1}`).value.trim()) count--;
+      record.options = Array.from({ length: count }, (_, i) => read(`options${i}`, `${title} ${String.fromCharCode(65 + i)}`));
     } else if (!optional || $(name).value.trim()) {
       record[name] = read(name, title);
     }
@@ -119,7 +121,7 @@ function showResult(record, answer, taskInfo) {
 async function start() {
   const taskInfo = await fetchJson("model");
   const { fields, examples } = taskOf(taskInfo);
-  const optionCount = 4;
+  const optionCount = 6; // of the form; /predict takes up to 26
 
   document.documentElement.lang = language;
   document.title = $("title").textContent = texts.titles[taskInfo.task];
