@@ -20,6 +20,7 @@ from src.tasks.ner_data import NerSplit, Sentence
 from src.tasks.spec import PreparedSplit
 from src.tasks.token_classification import NerConfig, NerTask
 from tests.helpers.classifier_run import classifier_arguments, write_classifier_data, write_table
+from tests.helpers.race_files import write_race
 
 
 def test_seeds_that_answer_with_the_majority_class_are_named(
@@ -112,10 +113,12 @@ def test_classes_and_scores(tmp_path: Path, scores: list, right: list | None, co
 
 
 @pytest.mark.parametrize(("favourite", "collapse"), [(1, "the answer of every row is 'B'"), (None, "")])
-def test_choices(favourite: int | None, collapse: str) -> None:
+def test_choices(tmp_path: Path, favourite: int | None, collapse: str) -> None:
+    passage = {"article": "a b", "questions": ["c _"], "options": [["a", "b", "c", "d"]], "answers": ["A"]}
+    write_race(tmp_path, {"middle": [passage], "high": [passage]}, ("dev",))
     right = np.array([0, 1, 2])
     arrays = {"labels": right, "levels": np.zeros(3, int), "question_ids": np.array(["a", "b", "c"])}
-    task = RaceTask(RaceConfig(data_dir="RACE", vocab_file_path="vocab.txt", do_train=False), None)
+    task = RaceTask(RaceConfig(data_dir=str(tmp_path), vocab_file_path="vocab.txt", do_train=False), None)
     logits = np.eye(4)[right if favourite is None else np.full(3, favourite)]
     records = SimpleNamespace(array=arrays.__getitem__)
     result = task.evaluate(PreparedSplit(ReadySplit("dev", Path()), records), {"logits": logits}, task.task_info)
