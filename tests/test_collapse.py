@@ -118,6 +118,7 @@ def test_choices(tmp_path: Path, favourite: int | None, collapse: str) -> None:
     write_race(tmp_path, {"middle": [passage], "high": [passage]}, ("dev",))
     right = np.array([0, 1, 2])
     arrays = {"labels": right, "levels": np.zeros(3, int), "question_ids": np.array(["a", "b", "c"])}
+    arrays["option_counts"] = np.full(3, 4)
     task = RaceTask(RaceConfig(data_dir=str(tmp_path), vocab_file_path="vocab.txt", do_train=False), None)
     logits = np.eye(4)[right if favourite is None else np.full(3, favourite)]
     records = SimpleNamespace(array=arrays.__getitem__)

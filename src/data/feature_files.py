@@ -94,10 +94,6 @@ class RecordSet:
         """CRC-32 of every row, (rows,) uint32, in the order of `files`; None: version 0.1.0 made the set."""
         return self.array("checksums") if f"{self.name}{CHECKSUMS}" in self.facts["files"] else None
 
-    def has_array(self, suffix: str) -> bool:
-        """Return whether add_array has put it beside the rows."""
-        return (self.folder / f"{self.name}.{suffix}.npy").is_file()
-
     def array(self, suffix: str) -> np.ndarray:
         """Return what add_array put beside the rows; DataError: it has changed since the set was made."""
         return read_array(self.folder / f"{self.name}.{suffix}.npy", self.facts)

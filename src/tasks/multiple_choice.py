@@ -136,9 +136,8 @@ class RaceTask(Task):
 
     def evaluate(self, prepared: PreparedSplit, outputs: Outputs, task_info: TaskInfo) -> EvaluationResult:
         records, logits = prepared.records, outputs["logits"]
-        if records.has_array("option_counts"):  # features from before have as many options in every row
-            absent = np.arange(logits.shape[1]) >= records.array("option_counts")[:, None]
-            logits = np.where(absent, -np.inf, logits)
+        absent = np.arange(logits.shape[1]) >= records.array("option_counts")[:, None]
+        logits = np.where(absent, -np.inf, logits)
         choices = logits.argmax(1)
         right, levels = records.array("labels"), records.array("levels")
         metrics = assess("accuracy", choices, right)
