@@ -212,14 +212,12 @@ def test_checkpoint_without_pooler_loads_as_a_backbone(tmp_path: Path, capsys: p
 
 
 def test_what_a_class_of_transformers_does_not_say_is_told(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    """It has one class for SQuAD 1.1 and 2.0, and one for any number of options."""
-    told = {"questions": "here the model answers every question", "choices": "options a question has: here it has 4"}
-    for case, sentence in told.items():
+    """It has one class for SQuAD 1.1 and 2.0."""
+    for case, is_told in (("questions", True), ("choices", False)):
         parts, outputs, described, _ = CASES[case]
         theirs = write_hugging_face(tmp_path / case, SMALL, random_values(SMALL, parts, outputs), **described)
         convert("hf", "mindspore", theirs, tmp_path / f"{case} here")
-        said = capsys.readouterr().out
-        assert [each for each in told.values() if each in said] == [sentence]
+        assert ("answers every question" in capsys.readouterr().out) == is_told
 
 
 def test_layers_that_share_nothing_become_groups(tmp_path: Path) -> None:

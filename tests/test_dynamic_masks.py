@@ -1,7 +1,6 @@
 """Masks drawn as rows are read: a function of seed, epoch and row alone, with the statistics of static ones."""
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -262,17 +261,6 @@ def test_other_masking_is_another_set(dynamic, static, text_and_model):
     for folder, made, asked in ((dynamic, "dynamic", "static"), (static, "static", "dynamic")):
         with pytest.raises(DataError, match=rf"settings\.masking '?{made}'?, asked for is '{asked}'"):
             make_records(folder / "pre.mindrecord", *text_and_model, masking=asked, dupe_factor=1, **LENGTH)
-
-
-def test_files_that_do_not_say_their_masking_are_static(static, text_and_model, tmp_path, capsys):
-    for file in static.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    path = tmp_path / "pre.facts.json"
-    facts = json.loads(path.read_text())
-    del facts["checksum"], facts["settings"]["masking"]
-    path.write_text(json.dumps(facts))
-    make_records(tmp_path / "pre.mindrecord", *text_and_model, dupe_factor=1, **LENGTH)
-    assert re.search("is complete, .* nothing to do", capsys.readouterr().out)
 
 
 def test_random_numbers_are_uniform_and_those_of_a_row_do_not_depend_on_the_others():
