@@ -306,7 +306,7 @@ def test_an_older_export_outlives_a_disk_that_fails(
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
 
     monkeypatch.setattr("src.inference.exporting.sync_to_disk", fail)
-    with pytest.raises(OSError, match="Input/output error"):
+    with pytest.raises(DataError, match="Input/output error"):
         exported(portable_model(other), copy.with_suffix(""))
     assert {file.name: file.read_bytes() for file in copy.parent.glob("model.*")} == before
 
