@@ -58,7 +58,7 @@ class Loading:
 
     @property
     def rows_at_once(self) -> int:
-        """Rows in one batch of every rank together."""
+        """Rows of one batch over all ranks."""
         return self.batch_size * self.rank_size
 
     def batches(self, rows: int) -> int:
@@ -143,7 +143,7 @@ class FeatureDataset:
         facts: the manifest of the files.
         num_rows: rows in the files.
         batches_per_epoch: batches of this rank.
-        rows_at_once: rows in one batch of every rank together.
+        rows_at_once: rows of one batch over all ranks.
 
     Raises:
         DataError: the bucket boundaries do not fit the rows.

@@ -111,7 +111,7 @@ def open_records(
 
     Args:
         location: the folder that holds the set, or DIR/NAME.mindrecord where it holds several.
-        where_said: entries that the manifest must have or lack; None accepts any value.
+        where_said: entries that must match if the manifest has them; None accepts any value.
         expected: entries that the manifest must have; None accepts any value.
 
     Raises:

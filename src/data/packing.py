@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 TEXT_COLUMNS = ("input_ids", "input_mask", "segment_ids")  # of padded rows
-# All are int32. packed_ids, packed_segments (1, N); begins (T + 1,): the index where each text begins, and the end of
-# the last one; positions (N,): position of each token in its text; places (T, L): indices of each text's tokens among
-# the N, N - 1 for padding.
+# All are int32. packed_ids, packed_segments: (1, N). begins: (T + 1,), the index where each text begins, and the end of
+# the last one. positions: (N,), of each token in its text. places: (T, L), the index of each text's tokens, N - 1 for
+# padding.
 PACKED_COLUMNS = ("packed_ids", "packed_segments", "begins", "positions", "places")
 SIZE_STEP = 16  # sizes outside Packing.sizes are multiples of it
 
@@ -24,7 +24,7 @@ class Packing:
     Attributes:
         texts_per_row: C.
         places: L; 1 for a head that reads only first tokens.
-        sizes: the usual values of N, ascending; a larger batch gets a multiple of SIZE_STEP.
+        sizes: the usual values of N, ascending; N of a batch that exceeds them is a multiple of SIZE_STEP.
     """
 
     texts_per_row: int

@@ -32,7 +32,7 @@ class PretrainingData:
     Attributes:
         facts: the manifest of the files.
         batches_per_epoch: batches of this rank.
-        rows_at_once: rows in one batch of every rank together.
+        rows_at_once: rows of one batch over all ranks.
         token_counts: (V,) how often each token is a masked token or, with dynamic masks, a candidate for masking; None
             if the files do not have these counts.
     """
