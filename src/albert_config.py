@@ -180,10 +180,10 @@ PRESETS = _presets()
 
 
 def fitted_initializer_range(hidden_size: int) -> float:
-    """Return the standard deviation of new weights by Nguyen & Salazar 2019 ("SmallInit", as LTG-BERT uses it).
+    """Return the standard deviation of new weights by Nguyen & Salazar 2019 ("SmallInit").
 
-    It equals Glorot & Bengio's (2010) for the largest matrices, hidden_size x 4 hidden_size, and is near 0.02 from a
-    hidden_size of 768 on.
+    LTG-BERT (Samuel et al. 2023) uses it. It equals Glorot & Bengio's (2010) for the largest matrices, hidden_size x
+    4 hidden_size, and is near 0.02 from a hidden_size of 768 on.
     """
     return math.sqrt(2 / (5 * hidden_size))
 

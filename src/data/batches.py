@@ -244,7 +244,7 @@ class FeatureDataset:
 
 
 def iterate(pipeline: Callable[[], ds.Dataset], source: Path) -> Iterator[Batch]:
-    """Yield the rows of a pipeline; raise DataError if it cannot be built (a file is gone) or read."""
+    """Yield the items of a pipeline; raise DataError if it cannot be built (a file is gone) or read."""
     try:
         yield from pipeline().create_dict_iterator(output_numpy=True, num_epochs=1)
     except (RuntimeError, ValueError) as error:
