@@ -1,6 +1,6 @@
-"""The heads of the tasks on top of the backbone, without losses: for evaluation, prediction and export.
+"""Task heads on the backbone, without losses: for evaluation, prediction and export.
 
-Inputs and outputs are as ScoresNetwork has them. Heads compute in float32.
+For inputs and outputs see ScoresNetwork. Heads compute in float32.
 Shape letters: B batch, L length, H hidden size, C labels or choices, S starts, E ends of a start.
 """
 
@@ -16,22 +16,22 @@ from src.data.packing import PACKED_COLUMNS, TEXT_COLUMNS
 from src.nn.dropout import Dropout
 from src.nn.layers import AddBias, Dense, LayerNorm, Softmax, Spread, dense_product, sigmoid_tanh
 
-FORBIDDEN = 1e30  # subtracted from the scores of tokens that cannot be an answer (google's p_mask)
-DROPOUT_SITE = 1001  # beyond those of the encoder
+FORBIDDEN = 1e30  # subtracted from the logits of tokens that cannot be an answer (google's p_mask)
+DROPOUT_SITE = 1001  # above all sites of the encoder
 
 
 def gather_positions(sequence: Tensor, positions: Tensor) -> Tensor:
-    """States of sequence (B, L, H) at positions (B, P) of each example, one a row: (B * P, H)."""
+    """Return the states of sequence (B, L, H) at positions (B, P) of each example, as rows (B * P, H)."""
     batch, length, hidden = sequence.shape
     starts = ops.range(0, batch, 1).astype(ms.int32).reshape((-1, 1)) * length
     return ops.gather(sequence.reshape((-1, hidden)), (positions + starts).reshape((-1,)), 0)
 
 
 class SequenceClassificationScores(ScoresNetwork):
-    """Pooled output -> logits (B, C); with C = 1 the score of a regression.
+    """Pooled output -> logits (B, C); with C = 1 the output of a regression.
 
     Args:
-        hidden_size: of a dense layer with tanh before the classifier; 0: none.
+        hidden_size: size of a dense layer with tanh before the classifier; 0: none.
     """
 
     reads_tokens = False
@@ -53,7 +53,7 @@ class SequenceClassificationScores(ScoresNetwork):
 
 
 class FillMaskScores(PreTrainingScores):
-    """Scores over the vocabulary for the positions asked for: mlm_logits (B, P, V)."""
+    """Logits over the vocabulary at the requested positions: mlm_logits (B, P, V)."""
 
     output_names = ("mlm_logits",)
 
@@ -86,7 +86,7 @@ class MultipleChoiceScores(ScoresNetwork):
         self.classifier = Dense(config.hidden_size, 1)
 
     def apart(self, column: Tensor) -> Tensor:
-        """(B, L * C) interleaved -> (B * C, L), a row for each choice."""
+        """Reshape interleaved (B, L * C) to (B * C, L), one row for each choice."""
         batch, width = column.shape
         column = column.reshape((batch, width // self.num_choices, self.num_choices)).transpose((0, 2, 1))
         return column.reshape((batch * self.num_choices, width // self.num_choices))
@@ -105,7 +105,8 @@ class TokenClassificationScores(ScoresNetwork):
 
     def __init__(self, config: AlbertConfig, num_labels: int) -> None:
         super().__init__(config)
-        self.hidden_size, self.num_labels = config.hidden_size, num_labels
+        self.hidden_size = config.hidden_size
+        self.num_labels = num_labels
         self.dropout = Dropout(config.classifier_dropout_prob, DROPOUT_SITE)
         self.classifier = Dense(config.hidden_size, num_labels)
 
@@ -139,7 +140,7 @@ class SpanSearchScores(ScoresNetwork):
     at s * E + e; cls_logits (B,), the larger the likelier there is no answer. Indices are int32.
 
     Args:
-        start_n_top, end_n_top: S and E; rows must have as many tokens.
+        start_n_top, end_n_top: S and E; rows must have at least as many tokens.
     """
 
     input_columns = (*TEXT_COLUMNS, "p_mask")
@@ -148,7 +149,9 @@ class SpanSearchScores(ScoresNetwork):
     def __init__(self, config: AlbertConfig, start_n_top: int, end_n_top: int) -> None:
         super().__init__(config)
         hidden = config.hidden_size
-        self.hidden_size, self.start_n_top, self.end_n_top = hidden, start_n_top, end_n_top
+        self.hidden_size = hidden
+        self.start_n_top = start_n_top
+        self.end_n_top = end_n_top
         self.start_logits = Dense(hidden, 1)
         self.end_hidden = Dense(2 * hidden, hidden)
         self.end_layer_norm = LayerNorm(hidden)
@@ -164,34 +167,34 @@ class SpanSearchScores(ScoresNetwork):
         self.top = ops.TopK(sorted=True)
 
     def mask(self, logits: Tensor, p_mask: Tensor) -> Tensor:
-        """Put tokens that cannot be an answer out of reach; both of one shape."""
+        """Return logits with -FORBIDDEN at tokens that cannot be an answer; both arguments have the same shape."""
         return logits * (1.0 - p_mask) - FORBIDDEN * p_mask
 
     def starts(self, sequence: Tensor, p_mask: Tensor) -> Tensor:
-        """(B, L, H) -> masked start logits (B, L)."""
+        """Return masked start logits (B, L) for sequence (B, L, H)."""
         rows = sequence.reshape((-1, self.hidden_size))
         return self.mask(self.start_logits(rows).reshape(p_mask.shape), p_mask)
 
     def ends(self, sequence: Tensor, start_states: Tensor, p_mask: Tensor) -> Tensor:
-        """Masked end logits (B, K, L) for K starts of each example, whose states are the rows (B * K, H).
+        """Return masked end logits (B, K, L) for K starts of each example, whose states are the rows (B * K, H).
 
         The dense layer on [token, start] is the sum of its parts, so that no (B, K, L, 2H) tensor is made.
         """
         batch, length = p_mask.shape
         starts = start_states.shape[0] // batch
-        joined = (batch, starts, length, self.hidden_size)
+        pair_shape = (batch, starts, length, self.hidden_size)
         weight = self.end_hidden.weight
         rows = sequence.reshape((-1, self.hidden_size))
-        of_token = self.add_bias(self.dense_product(rows, weight[:, : self.hidden_size]), self.end_hidden.bias)
-        of_token = self.spread(of_token.reshape((batch, 1, length, self.hidden_size)), joined)
-        of_start = self.dense_product(start_states, weight[:, self.hidden_size :])
-        of_start = self.spread(of_start.reshape((batch, starts, 1, self.hidden_size)), joined)
-        rows = self.end_layer_norm(sigmoid_tanh((of_token + of_start).reshape((-1, self.hidden_size))))
+        token_part = self.add_bias(self.dense_product(rows, weight[:, : self.hidden_size]), self.end_hidden.bias)
+        token_part = self.spread(token_part.reshape((batch, 1, length, self.hidden_size)), pair_shape)
+        start_part = self.dense_product(start_states, weight[:, self.hidden_size :])
+        start_part = self.spread(start_part.reshape((batch, starts, 1, self.hidden_size)), pair_shape)
+        rows = self.end_layer_norm(sigmoid_tanh((token_part + start_part).reshape((-1, self.hidden_size))))
         logits = self.end_logits(rows).reshape((batch, starts, length))
         return self.mask(logits, self.spread(p_mask.expand_dims(1), logits.shape))
 
     def answerable(self, sequence: Tensor, start_logits: Tensor, dropout_key: Tensor) -> Tensor:
-        """cls_logits (B,) from the first token and the mean token under the start distribution."""
+        """Return cls_logits (B,) from the first token and the mean token under the start distribution."""
         expected = self.batch_product(self.softmax(start_logits).expand_dims(1), sequence).squeeze(1)
         rows = sigmoid_tanh(self.answer_hidden(ops.concat((expected, sequence[:, 0]), 1)))
         return self.answer_logits(self.answer_dropout(rows, dropout_key)).squeeze(1)
@@ -203,27 +206,29 @@ class SpanSearchScores(ScoresNetwork):
         start_states = gather_positions(sequence, start_top_index)
         end_log_probs = ops.log_softmax(self.ends(sequence, start_states, p_mask), -1)
         end_top_log_probs, end_top_index = self.top(end_log_probs, self.end_n_top)
-        ends = (-1, self.start_n_top * self.end_n_top)
+        ends_shape = (-1, self.start_n_top * self.end_n_top)
         cls_logits = self.answerable(sequence, start_logits, dropout_key)
-        end_top_log_probs, end_top_index = end_top_log_probs.reshape(ends), end_top_index.reshape(ends)
+        end_top_log_probs = end_top_log_probs.reshape(ends_shape)
+        end_top_index = end_top_index.reshape(ends_shape)
         return start_top_log_probs, start_top_index, end_top_log_probs, end_top_index, cls_logits
 
 
 class AnsweringNetwork(nn.Cell):
-    """A network of scores without dropout and its key, for any batch and length.
+    """Inference network: a ScoresNetwork without dropout and its key, for any batch and length.
 
     Inputs are the columns of `input_columns`, (B, *) int32; outputs the tensors of `output_names`.
 
     Args:
-        portable: compiled once for all shapes, which can be exported, if the scores have no native code either; else
-            once for each shape, and faster.
+        portable: compile once for all shapes, so that a network without native code can be exported; else compile once
+            for each shape, which computes faster.
     """
 
     def __init__(self, scores: nn.Cell, portable: bool = False) -> None:
         super().__init__(auto_prefix=False)
         self.scores = scores
         self.portable = portable
-        self.input_columns, self.output_names = scores.input_columns, scores.output_names
+        self.input_columns = scores.input_columns
+        self.output_names = scores.output_names
         self.per_token_outputs = scores.per_token_outputs
         self.no_dropout = Tensor(0, ms.int32)
         self.set_train(False)
@@ -231,7 +236,7 @@ class AnsweringNetwork(nn.Cell):
             self.set_inputs(*self.any_inputs())
 
     def any_inputs(self) -> list[Tensor]:
-        """Placeholders for batches of any size."""
+        """Return placeholders for batches of any size."""
         return [Tensor(shape=[None, None], dtype=ms.int32) for _ in self.input_columns]
 
     def construct(self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor, further: Tensor = None) -> Any:
@@ -241,14 +246,14 @@ class AnsweringNetwork(nn.Cell):
 
 
 class PackedNetwork(nn.Cell):
-    """A network of scores without dropout and its key, for texts that stand one after the other, without padding.
+    """Inference network for packed texts: a ScoresNetwork without dropout and its key.
 
-    Inputs, int32: the PACKED_COLUMNS and those of `further_columns`, (B, *). Outputs as of the scores, whose heads see
-    rows of L tokens, those at the places, or the rows that they read. Compiled once for each shape. Where a row has
-    several texts, as in multiple choice, T is a multiple of B.
+    Inputs, int32: the PACKED_COLUMNS and those of `further_columns`, (B, *). Outputs are those of the scores, whose
+    heads see the L tokens of each text in `places`, or the rows that they read. Compiled once for each shape. T is a
+    multiple of B if a row has several texts, as in multiple choice.
 
     Args:
-        scores: whose `albert.packs` is true.
+        scores: a network whose `albert.packs` is true.
     """
 
     portable = False
@@ -258,7 +263,8 @@ class PackedNetwork(nn.Cell):
         self.scores = scores
         self.further_columns = scores.input_columns[len(TEXT_COLUMNS) :]
         self.input_columns = (*PACKED_COLUMNS, *self.further_columns)
-        self.reads_tokens, self.output_names = scores.reads_tokens, scores.output_names
+        self.reads_tokens = scores.reads_tokens
+        self.output_names = scores.output_names
         self.per_token_outputs = scores.per_token_outputs
         self.no_dropout = Tensor(0, ms.int32)
         self.set_train(False)
@@ -272,15 +278,15 @@ class PackedNetwork(nn.Cell):
         places: Tensor,
         further: Tensor = None,
     ) -> Any:
-        others = (self.no_dropout,) if further is None else (further, self.no_dropout)
-        states = self.scores.encode((packed_ids, packed_segments, begins, positions, places), others)
-        return self.scores.head(*states, *others)
+        further_inputs = (self.no_dropout,) if further is None else (further, self.no_dropout)
+        states = self.scores.encode((packed_ids, packed_segments, begins, positions, places), further_inputs)
+        return self.scores.head(*states, *further_inputs)
 
 
 def packed_where_possible(network: AnsweringNetwork) -> nn.Cell:
-    """The same scores as a PackedNetwork, if attention takes texts of any lengths; else the network itself.
+    """Return a PackedNetwork of the same scores if the attention supports packed texts, else the network itself.
 
-    The weights must not change any more.
+    The weights must not change afterwards.
     """
     if not network.scores.albert.packs:
         return network

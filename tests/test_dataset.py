@@ -167,29 +167,14 @@ def test_arrays_beside_the_rows_are_checked_when_they_are_read(folder: Path, tmp
         records.array("lengths")
 
 
-def without_checksums(folder: Path, copy: Path) -> Path:
-    """A set as the first version made it."""
-    shutil.copytree(folder, copy)
+def test_a_set_without_row_checksums_is_refused(folder: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(folder, tmp_path / "copy")
     facts = json.loads((copy / "rows.facts.json").read_text())
     del facts["files"]["rows.checksums.npy"], facts["checksum"]
     (copy / "rows.checksums.npy").unlink()
     (copy / "rows.facts.json").write_text(json.dumps(facts))
-    return copy
-
-
-def test_a_set_without_checksums_is_read(folder: Path, tmp_path: Path) -> None:
-    copy = without_checksums(folder, tmp_path / "copy")
-    assert_same_batches(list(load(copy).batches(1)), list(load(folder).batches(1)))
-
-
-@pytest.mark.parametrize("change", [cut, overwrite, clear])
-def test_a_changed_set_without_checksums_is_named(folder: Path, tmp_path: Path, change) -> None:
-    copy = without_checksums(folder, tmp_path / "copy")
-    batches = load(copy).batches(0)
-    next(batches)
-    change(copy / "rows.mindrecord0")
-    with pytest.raises(DataError, match=r"rows\.mindrecord0 has changed"):
-        list(batches)
+    with pytest.raises(DataError, match=r"rows\.checksums\.npy.*make them again"):
+        open_records(copy, "test")
 
 
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=5), st.sampled_from(["int32", "float32"]))
@@ -542,7 +527,7 @@ def test_a_schema_names_the_columns(tfrecords, tmp_path):
     plain = list(create_pretrain_dataset(tfrecords, Loading(4)).batches(0))
     for place in (tmp_path, tmp_path / "schema.json"):
         assert_same_batches(list(create_pretrain_dataset(tfrecords, Loading(4), place).batches(0)), plain)
-    with pytest.raises(DataError, match=r"schema_dir: .* is not there"):
+    with pytest.raises(DataError, match="schema_dir: "):
         create_pretrain_dataset(tfrecords, Loading(4), tmp_path / "nowhere.json")
 
 

@@ -71,7 +71,8 @@ def test_what_another_process_is_writing_is_waited_for(
         tokens, label = Ragged(np.int32([0, 1]), np.array([2])), Ragged(np.int32([0]), np.array([1]))
         writer.write(pack_rows(writer.columns, {"input_ids": tokens, "label_ids": label}))
     assert second.result(60).num_rows == (1 if finished else 5)
-    assert caplog.messages == [f"another process is writing {first.path}: waiting for it"]
+    (message,) = caplog.messages
+    assert str(first.path) in message
 
 
 @pytest.mark.parametrize(("task", "facts"), [("toy", {"length": 4}), ("other", {"length": 3}), ("toy", {})])

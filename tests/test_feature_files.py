@@ -281,7 +281,7 @@ def test_what_cannot_be_a_file_is_refused_at_once(tmp_path):
 
 @pytest.mark.parametrize("character", mindrecord_file.FORBIDDEN.replace("/", ""))
 def test_characters_that_mindspore_refuses_are_named_at_once(tmp_path, character):
-    with pytest.raises(DataError, match=f"not allowed to have {re.escape(character)} in their name"):
+    with pytest.raises(DataError, match=f" has {re.escape(character)} in its name"):
         RecordWriter(tmp_path / f"a{character}b.mindrecord", COLUMNS, FACTS)
 
 
@@ -326,7 +326,7 @@ def test_a_file_beside_the_rows_is_not_exchanged(tmp_path):
     assert "vocab.txt" in open_records(path, "test").facts["files"]
     vocabulary.write_text("other\n")
     with (
-        pytest.raises(DataError, match="is another file than"),
+        pytest.raises(DataError, match="differs from"),
         RecordWriter(tmp_path / "data" / "second.mindrecord", COLUMNS, FACTS) as writer,
     ):
         writer.add_file(vocabulary)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from src.data.length_buckets import MOST, choose_boundaries, graded_widths, paying_boundaries
+from src.data.length_buckets import MAX_BUCKETS, choose_boundaries, graded_widths, paying_boundaries
 from src.finetuning.task_data import TaskData
 from src.nn.layer_form import made_for
 
@@ -35,7 +35,7 @@ def test_no_more_buckets_than_widths() -> None:
 def test_more_buckets_pay_in_longer_runs() -> None:
     lengths = np.random.default_rng(0).integers(1, 129, 1000)
     numbers = [len(paying_boundaries(lengths, batches)) for batches in (1, 100, 1000, 100_000)]
-    assert numbers == sorted(numbers) and numbers[0] == 1 < numbers[1] < numbers[3] == MOST
+    assert numbers == sorted(numbers) and numbers[0] == 1 < numbers[1] < numbers[3] == MAX_BUCKETS
     assert len(paying_boundaries(lengths, 1000, compilation=500)) < numbers[2]
     for step in (8, 32):
         chosen = paying_boundaries(lengths, 300, step)

@@ -1,7 +1,7 @@
-"""Features of one split of a fine-tuning task, and their feature files, made once and found again.
+"""Cache of the feature files of fine-tuning splits.
 
-A set of files lies under a name that is a hash of everything that made it, so that other examples, vocabularies
-or settings never meet old features.
+The name of a set contains a hash of everything it was made from, so other examples, vocabularies or settings never
+find old features.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ ROWS_AT_ONCE = 5000  # packed rows take several times the memory of arrays
 
 @dataclass(frozen=True)
 class Features:
-    """Rows of a split, without padding, by column; arrays: what prediction needs beside the rows."""
+    """Rows of a split, without padding, by column; `arrays` holds what prediction needs besides the rows."""
 
     columns: dict[str, Column]
     values: dict[str, Ragged]
@@ -32,31 +32,36 @@ class Features:
 
 
 class Split(Protocol):
-    """A split of a task; examples: in the order of the features' rows."""
+    """Interface of a task's split; `examples` has the order of the feature rows."""
 
     name: str
     examples: Sequence[Any]
 
     def facts(self) -> dict[str, Any]:
-        """Everything that decides about the features, as JSON values."""
+        """Return everything that determines the features, as JSON values."""
 
     def features(self) -> Features: ...
 
 
 class _MadeMeanwhileError(Exception):
-    """Another process has written the same set."""
+    """Signal that another process has completed the same set."""
 
 
 def cached_features(folder: Path, task: str, facts: Mapping[str, Any], make: Callable[[], Features]) -> RecordSet:
-    """The feature files in `folder` that have these facts (JSON values), made if they are not there yet.
+    """Open the feature files in `folder` with these manifest entries; make them first if they are missing.
 
-    Where several processes make the same ones, those of the first stay and the others wait for it.
+    If several processes make the same set, the first one writes it and the others wait.
+
+    Args:
+        facts: everything that determines the features, as JSON values.
+        make: returns the features; called only if the files are missing.
 
     Raises:
-        ConfigError: the folder cannot be written. DataError: the files are damaged, or the disk is full.
+        ConfigError: the folder cannot be written.
+        DataError: the files are damaged, or the disk is full.
     """
-    described = json.dumps({"task": task, **facts}, sort_keys=True)
-    path = folder / f"{task}-{hashlib.sha256(described.encode()).hexdigest()[:16]}.mindrecord"
+    key = json.dumps({"task": task, **facts}, sort_keys=True)
+    path = folder / f"{task}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.mindrecord"
     if not facts_of(path).exists():
         check_output_folder(folder, "feature_dir")
         features = make()
@@ -72,7 +77,7 @@ def cached_features(folder: Path, task: str, facts: Mapping[str, Any], make: Cal
 
 
 def _slices(values: Mapping[str, Ragged]) -> Iterator[dict[str, Ragged]]:
-    """The rows of all columns, some at a time."""
+    """Yield the rows of all columns, ROWS_AT_ONCE at a time."""
     ends = {name: np.concatenate([[0], np.cumsum(ragged.counts)]) for name, ragged in values.items()}
     rows = len(next(iter(values.values())).counts)
     for start in range(0, rows, ROWS_AT_ONCE):

@@ -1,14 +1,15 @@
-"""Feature files: MindRecords with the facts that made them, written completely or not at all, verified before reading.
+"""Feature files: MindRecords with a manifest, written completely or not at all, verified before reading.
 
 A set lies in one folder:
 
-NAME.mindrecord, NAME.mindrecord.db   the rows, without padding; of N > 1 files NAME.mindrecord0 ... N-1 and their .db
+NAME.mindrecord, NAME.mindrecord.db   the rows, without padding; NAME.mindrecord0 ... N-1 (and .db) if N > 1 files
 NAME.lengths.npy                      (rows,) int32, tokens of every row, in the order of reading
 NAME.checksums.npy                    (rows,) uint32, CRC-32 of every row, in the order of reading
-NAME.SUFFIX.npy, other files          whatever else the maker of the set puts beside it
-NAME.facts.json                       what made the set, and the sha256 of every file; its presence means complete
+NAME.SUFFIX.npy, other files          whatever else belongs to the set
+NAME.facts.json                       the manifest: what the set was made from, and the sha256 of every file
 
-Every file is hashed before its rows are read, and every row is checked when it is (src/data/row_reader.py).
+The manifest is written last: a set that has one is complete. Every file is hashed when a set is opened, and every row
+is verified when it is read (src/data/row_reader.py).
 """
 
 import hashlib
@@ -29,16 +30,16 @@ from src.utils import opened
 
 FORMAT_VERSION = 1
 SUFFIX = ".mindrecord"
-CHECKSUMS = ".checksums.npy"  # which version 0.1.0 did not make
 
 
 @dataclass(frozen=True)
 class Column:
     """A column of a feature file.
 
-    width: entries of a row after padding, the most a row can have; 0: a single value without an axis of its own.
-    padding: the value that fills a row up.
-    per_token: whether a row has one entry for each of its tokens; such columns may be padded to less than `width`.
+    Attributes:
+        width: entries of a padded row; 0: a single value without an axis of its own.
+        padding: the value that pads a row.
+        per_token: a row has one entry for each of its tokens; such columns may be padded to less than `width`.
     """
 
     dtype: Literal["int32", "float32"]
@@ -48,7 +49,7 @@ class Column:
 
 
 class FactsSchema(Schema):
-    """What facts.json says of every set of feature files; each task adds what else made its own."""
+    """Keys of every manifest; a task adds its own."""
 
     format_version: int
     task: str
@@ -90,12 +91,12 @@ class RecordSet:
         return {name: Column(**column) for name, column in self.facts["columns"].items()}
 
     @property
-    def checksums(self) -> np.ndarray | None:
-        """CRC-32 of every row, (rows,) uint32, in the order of `files`; None: version 0.1.0 made the set."""
-        return self.array("checksums") if f"{self.name}{CHECKSUMS}" in self.facts["files"] else None
+    def checksums(self) -> np.ndarray:
+        """CRC-32 of every row, (rows,) uint32, in the order of `files`."""
+        return self.array("checksums")
 
     def array(self, suffix: str) -> np.ndarray:
-        """Return what add_array put beside the rows; DataError: it has changed since the set was made."""
+        """Return an array of the set (RecordWriter.add_array); raise DataError if its file has changed."""
         return read_array(self.folder / f"{self.name}.{suffix}.npy", self.facts)
 
 
@@ -106,22 +107,22 @@ def open_records(
 
     Args:
         location: the folder that holds the set, or DIR/NAME.mindrecord where it holds several.
-        where_said: facts that must hold where the set says anything about them; None means any.
-        expected: facts that must hold beside the task; None means any.
+        where_said: entries that must match if the manifest has them; None accepts any value.
+        expected: entries that the manifest must have; None accepts any value.
 
     Raises:
-        DataError: there is no complete set, it was made for something else (both are named), or a file is damaged.
+        DataError: there is no complete set, an entry differs (both values are named), or a file is damaged.
     """
     path = _find_facts(Path(location))
     facts = read_facts(path)
-    said = {name: value for name, value in (where_said or {}).items() if name in facts}
-    for name, value in {"format_version": FORMAT_VERSION, "task": task, **said, **expected}.items():
+    optional = {name: value for name, value in (where_said or {}).items() if name in facts}
+    for name, value in {"format_version": FORMAT_VERSION, "task": task, **optional, **expected}.items():
         if value is not None and facts.get(name) != value:
             raise DataError(f"{path}: the files were made with {name} {shorten(facts.get(name))}, needed is {value!r}")
     for name, checksum in facts["files"].items():
         file = path.with_name(name)
         if not file.exists():
-            raise DataError(f"{file} is missing; {path.name} names it")
+            raise DataError(f"{file} is missing, but {path.name} lists it; make these files again")
         if (actual := sha256_of(file)) != checksum:
             raise DataError(
                 f"{file} is damaged or was replaced: its sha256 is {actual}, {path.name} says {checksum}; "
@@ -133,7 +134,7 @@ def open_records(
 
 
 def read_array(file: Path, facts: Mapping[str, Any]) -> np.ndarray:
-    """Return the array in a file of a set; DataError: it is not the one that the facts name."""
+    """Return the array in a file of a set; raise DataError if the file is not the one in the manifest."""
     content = read_file(file)
     if hashlib.sha256(content).hexdigest() != facts["files"].get(file.name):
         raise DataError(f"{file} has changed since it was made; make these files again")
@@ -141,72 +142,75 @@ def read_array(file: Path, facts: Mapping[str, Any]) -> np.ndarray:
 
 
 def is_complete(path: Path, facts: Mapping[str, Any]) -> bool:
-    """Return whether the set DIR/NAME.mindrecord is there already.
+    """Return whether the set DIR/NAME.mindrecord exists already.
 
     Raises:
-        DataError: a set of that name was made with other facts; names the first that differs.
+        DataError: a set of that name has a different manifest; names the first entry that differs.
     """
-    there = facts_of(path)
-    if not there.exists():
+    manifest = facts_of(path)
+    if not manifest.exists():
         return False
-    found = flatten(read_facts(there))
-    wanted = flatten(json.loads(json.dumps(facts)))
-    # Of each fact all counts that the set says: a file that is no longer among the source's is a difference, too.
-    if difference := first_difference(wanted, {key: found[key] for key in found if key.partition(".")[0] in facts}):
-        key, asked, made = difference
+    stored = flatten(read_facts(manifest))
+    requested = flatten(json.loads(json.dumps(facts)))
+    # All stored entries below a requested key count: a source file that was removed since is a difference, too.
+    comparable = {key: value for key, value in stored.items() if key.partition(".")[0] in facts}
+    if difference := first_difference(requested, comparable):
+        key, requested_value, stored_value = difference
         raise DataError(
-            f"{there}: these files were made with {key} {shorten(made)}, asked for is {shorten(asked)}; give another "
-            "output_file, or remove them"
+            f"{manifest}: these files were made with {key} {shorten(stored_value)}, asked for is "
+            f"{shorten(requested_value)}; give another output_file, or remove them"
         )
     return True
 
 
 def facts_of(path: Path) -> Path:
-    """NAME.facts.json of NAME.mindrecord."""
+    """Return the path of the manifest, NAME.facts.json, of NAME.mindrecord."""
     return path.with_name(f"{path.stem}.facts.json")
 
 
 def sha256_of(path: Path) -> str:
-    """Hexadecimal sha256 of a file; a DataError where it cannot be read."""
+    """Return the hexadecimal sha256 of a file; raise DataError if it cannot be read."""
     with opened(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def mindspore_reason(error: RuntimeError | ValueError) -> str:
-    """The line that says what is wrong among the many of MindSpore's data errors."""
+    """Return the first line of an error of MindSpore's data library that states the cause."""
     reasons = [line.removeprefix("[ERROR] ") for line in str(error).splitlines() if line.startswith("[ERROR] ")]
     return reasons[0] if reasons else str(error)
 
 
 def read_facts(path: Path) -> dict[str, Any]:
-    """What NAME.facts.json says; DataError: it is missing, damaged or incomplete."""
+    """Return the manifest NAME.facts.json; raise DataError if it is missing, damaged or incomplete."""
     facts = read_json(path, FactsSchema).model_dump(exclude_unset=True)
     name = path.name.removesuffix(".facts.json")
-    if lost := {*facts["record_files"], f"{name}.lengths.npy"} - set(facts["files"]):
-        raise DataError(f"{path}: files has no checksum of {min(lost)}")
+    required = {*facts["record_files"], f"{name}.lengths.npy", f"{name}.checksums.npy"}
+    if missing := required - set(facts["files"]):
+        raise DataError(f"{path} does not list {min(missing)} in files; remove these files and make them again")
     return facts
 
 
 def _find_facts(location: Path) -> Path:
+    """Return the path of the only manifest at a location; raise DataError if there is none or several."""
     if location.suffix == SUFFIX:
         path = facts_of(location)
         if not path.exists():
-            raise DataError(f"{location} is not there or was not finished: there is no {path}")
+            raise DataError(f"{location} is missing or incomplete (there is no {path}); make these files")
         return path
     if not location.is_dir():
-        raise DataError(f"{location} is not a folder of feature files" + ("" if location.exists() else ", nor there"))
-    found = sorted(location.glob("*.facts.json"))
-    if len(found) > 1:
-        names = ", ".join(path.name for path in found)
+        reason = "is not a folder" if location.exists() else "does not exist"
+        raise DataError(f"{location} {reason}; name a folder of feature files, or DIR/NAME{SUFFIX}")
+    manifests = sorted(location.glob("*.facts.json"))
+    if len(manifests) > 1:
+        names = ", ".join(path.name for path in manifests)
         raise DataError(f"{location} holds several sets of feature files ({names}); name one as DIR/NAME{SUFFIX}")
-    if not found and any(location.glob(f"*{SUFFIX}*")):
+    if not manifests and any(location.glob(f"*{SUFFIX}*")):
         raise DataError(
             f"{location} holds {SUFFIX} files without NAME.facts.json: they were not finished, or not made by this "
             "program; make them again"
         )
-    if not found:
+    if not manifests:
         raise DataError(
-            f"{location} holds no feature files; those of pre-training are made by python -m "
-            "src.create_pretraining_data"
+            f"{location} holds no feature files; make those of pre-training with python -m src.create_pretraining_data"
         )
-    return found[0]
+    return manifests[0]

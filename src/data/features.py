@@ -1,4 +1,4 @@
-"""What features of all tasks share: columns, labels, the manifest entries that identify texts, samples of examples."""
+"""Features common to all tasks: token columns, labels, manifest entries that identify texts, samples of examples."""
 
 import hashlib
 import json
@@ -17,9 +17,9 @@ Item = TypeVar("Item")
 
 
 def sample(items: Sequence[Item], most: int, seed: int) -> list[Item]:
-    """Return at most `most` items, chosen by the seed, in their order; all of them where `most` is 0.
+    """Return at most `most` items, chosen by the seed, in their order; all items if `most` is 0.
 
-    A smaller number gives a subset of what a larger one gives.
+    The sample of a smaller number is a subset of the sample of a larger one.
     """
     if not 0 < most < len(items):
         return list(items)
@@ -36,12 +36,12 @@ def split_off(items: Sequence[Item], ratio: float, seed: int) -> tuple[list[Item
     if not 0 < count < len(items):
         raise DataError(f"{len(items)} examples cannot be split into two parts with {ratio:g} of them in the second")
     chosen = set(np.random.default_rng(seed).permutation(len(items))[:count].tolist())
-    rest = [item for index, item in enumerate(items) if index not in chosen]
-    return rest, [items[index] for index in sorted(chosen)]
+    remaining = [item for index, item in enumerate(items) if index not in chosen]
+    return remaining, [items[index] for index in sorted(chosen)]
 
 
 def token_columns(tokenizer: FullTokenizer, width: int) -> dict[str, Column]:
-    """Return the columns of rows of texts: input_ids, input_mask and segment_ids."""
+    """Return the columns of tokenized texts: input_ids, input_mask and segment_ids."""
     padding = {"input_ids": tokenizer.pad_id}
     return {name: Column("int32", width, padding.get(name, 0), True) for name in TEXT_COLUMNS}
 
@@ -49,14 +49,14 @@ def token_columns(tokenizer: FullTokenizer, width: int) -> dict[str, Column]:
 def labelled_features(
     columns: dict[str, Column], values: dict[str, Ragged], targets: np.ndarray, **arrays: np.ndarray
 ) -> Features:
-    """Return features with a column label_ids and an array `labels`, both of (rows,) targets, int32 or float32."""
+    """Return features with a column `label_ids` and an array `labels` of (rows,) int32 or float32 targets."""
     ragged = Ragged(targets, np.ones(len(targets), np.int64))
-    column = {"label_ids": Column(targets.dtype.name, 0)}
-    return Features(columns | column, values | {"label_ids": ragged}, {"labels": targets, **arrays})
+    label_column = {"label_ids": Column(targets.dtype.name, 0)}
+    return Features(columns | label_column, values | {"label_ids": ragged}, {"labels": targets, **arrays})
 
 
 def hash_texts(texts: Iterable[Any]) -> str:
-    """Return the sha256 of texts, which are JSON values, in their order."""
+    """Return the sha256 of texts (JSON values) in their order."""
     digest = hashlib.sha256()
     for text in texts:
         digest.update(json.dumps(text).encode())
@@ -66,10 +66,12 @@ def hash_texts(texts: Iterable[Any]) -> str:
 def text_facts(
     source: Iterable[str], texts: Iterable[Any], tokenizer: FullTokenizer, **settings: Any
 ) -> dict[str, Any]:
-    """Facts (src/data/feature_cache.py) of features that are made from texts.
+    """Return the facts (see src/data/feature_cache.py) of features made from texts.
 
     Args:
-        source: names of the files, for the reader. texts: all that is made use of, as JSON values.
+        source: names of the files, for readers of the manifest.
+        texts: everything that enters the features, as JSON values.
+        settings: further facts.
     """
     return {
         "source": sorted(source),
@@ -82,16 +84,19 @@ def text_facts(
 
 
 def best_windows(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """For every token of a context, the number of the window with the most context, of equal ones the first.
+    """Return, for every token of a text, the first of the windows that show it with the most context.
 
-    starts, counts: (windows,) first token, ascending, and number of tokens of each; together they show all tokens.
+    Args:
+        starts: (windows,) ascending index of each window's first token.
+        counts: (windows,) tokens of each window; together the windows cover the text.
     """
-    best = np.zeros(starts[-1] + counts[-1], np.int64)
-    most = np.full(len(best), -np.inf)
-    for number, (start, count) in enumerate(zip(starts.tolist(), counts.tolist(), strict=True)):
-        place = np.arange(count)
-        context = np.minimum(place, place[::-1]) + 0.01 * count
-        seen = slice(start, start + count)
-        better = context > most[seen]
-        most[seen][better], best[seen][better] = context[better], number
-    return best
+    best_window = np.zeros(starts[-1] + counts[-1], np.int64)
+    best_context = np.full(len(best_window), -np.inf)
+    for window, (start, count) in enumerate(zip(starts.tolist(), counts.tolist(), strict=True)):
+        position = np.arange(count)
+        context = np.minimum(position, position[::-1]) + 0.01 * count
+        covered = slice(start, start + count)
+        better = context > best_context[covered]
+        best_context[covered][better] = context[better]
+        best_window[covered][better] = window
+    return best_window

@@ -1,32 +1,32 @@
-"""Widths for batches of rows of different lengths: few, because each is compiled, and with little padding."""
+"""Widths of batches of rows with different lengths: few, because each is compiled, and with little padding."""
 
 import numpy as np
 
-WIDTH_STEP = 8  # widths are multiples of this, which matrix products on a GPU like
-MOST = 8  # buckets
-# Batches of the longest rows that could be computed while a graph is compiled, by and large: with a GPU 8 to 12 s, and
-# the host takes some 20 ms for a small batch.
-COMPILATION, COMPILATION_ON_GPU = 10, 500
+WIDTH_STEP = 8  # matrix products on a GPU are faster with multiples of 8
+MAX_BUCKETS = 8
+# Cost of compiling a graph in batches of the longest rows. With a GPU, compiling takes 8 to 12 s, a small batch 20 ms.
+COMPILATION = 10
+COMPILATION_ON_GPU = 500
 
 
 def choose_boundaries(lengths: np.ndarray, count: int, step: int = WIDTH_STEP) -> tuple[int, ...]:
-    """Ascending widths of at most `count` buckets that pad the rows with the fewest tokens in all.
+    """Return ascending widths of at most `count` buckets that need the fewest padding tokens in all.
 
     Args:
         lengths: (rows,) tokens of each row, at least one row.
-        count: buckets.
-        step: widths are multiples of it, and at most `step` - 1 above the longest row.
+        count: largest number of buckets.
+        step: widths are multiples of it, and exceed the longest row by at most `step` - 1.
     """
-    widths, rows = np.unique(-(-lengths // step) * step, return_counts=True)
-    before = np.concatenate([[0], np.cumsum(rows)])  # rows that are shorter than widths[i]
-    size = np.arange(len(widths))
-    # cost[k][i]: tokens of the rows up to widths[i], padded, in k + 1 buckets of which the last is widths[i] wide.
-    cost = [before[1:] * widths]
+    widths, row_counts = np.unique(-(-lengths // step) * step, return_counts=True)
+    shorter_rows = np.concatenate([[0], np.cumsum(row_counts)])  # entry i: rows that are shorter than widths[i]
+    index = np.arange(len(widths))
+    # cost[k][i]: padded tokens of the rows up to widths[i] in k + 1 buckets, the last one widths[i] wide.
+    cost = [shorter_rows[1:] * widths]
     previous: list[np.ndarray] = []
     for _ in range(min(count, len(widths)) - 1):
         # Entry (i, j): the bucket below the last one is widths[j] wide.
-        split = cost[-1][None, :] + (before[1:, None] - before[None, 1:]) * widths[:, None]
-        split = np.where(size[None, :] < size[:, None], split, np.iinfo(np.int64).max)
+        split = cost[-1][None, :] + (shorter_rows[1:, None] - shorter_rows[None, 1:]) * widths[:, None]
+        split = np.where(index[None, :] < index[:, None], split, np.iinfo(np.int64).max)
         previous.append(split.argmin(1))
         cost.append(np.minimum(split.min(1), cost[-1]))
     chosen = [len(widths) - 1]
@@ -39,16 +39,16 @@ def choose_boundaries(lengths: np.ndarray, count: int, step: int = WIDTH_STEP) -
 def paying_boundaries(
     lengths: np.ndarray, batches: float, step: int = WIDTH_STEP, compilation: float = COMPILATION
 ) -> tuple[int, ...]:
-    """choose_boundaries with as many buckets, MOST at most, as save more padding than they cost to compile.
+    """Return the boundaries of at most MAX_BUCKETS buckets that cost the least padding and compilation together.
 
     Args:
-        batches: that the rows will make in all, in all passes through them.
-        compilation: of one width, in batches of the longest rows.
+        batches: number of batches in all epochs.
+        compilation: cost of compiling one width, in batches of the longest rows.
     """
-    choices = [choose_boundaries(lengths, count, step) for count in range(1, MOST + 1)]
+    choices = [choose_boundaries(lengths, count, step) for count in range(1, MAX_BUCKETS + 1)]
 
     def cost(boundaries: tuple[int, ...]) -> float:
-        """In tokens, a row a batch."""
+        """Return the cost in tokens, for batches of one row."""
         padded = np.array(boundaries)[np.searchsorted(boundaries, lengths)].mean()
         return batches * padded + compilation * len(boundaries) * choices[0][0]
 
@@ -56,15 +56,15 @@ def paying_boundaries(
 
 
 def power_of_two(number: int) -> int:
-    """The least that is not less."""
+    """Return the smallest power of two that is not below `number`."""
     return 1 << (number - 1).bit_length()
 
 
 def graded_widths(lengths: np.ndarray, shortest: int, longest: int) -> np.ndarray:
-    """Widths for rows (rows,) that fit each of them with less than a quarter of padding above 32 tokens.
+    """Return a width for each row, (rows,), from a fixed series: less than a quarter of it is padding above 32 tokens.
 
-    Between `shortest` and `longest` there are four of them from a power of two to the next, whatever the rows are: 8,
-    16, 24, 32, 40, 48, 56, 64, 80, ...
+    The series has four widths from each power of two to the next, between `shortest` and `longest`: 8, 16, 24, 32, 40,
+    48, 56, 64, 80, ...
     """
     lengths = np.maximum(lengths, shortest)
     steps = np.maximum(WIDTH_STEP, 2 ** np.ceil(np.log2(lengths)).astype(int) // 8)

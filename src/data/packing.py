@@ -1,7 +1,7 @@
-"""Texts one after the other, without padding between them, as the backbone reads them (src/albert_model.py).
+"""Packed batches: texts one after the other, without padding between them, for the backbone (src/albert_model.py).
 
-Shape letters: T texts, N tokens, those of no text behind the last one included, L tokens of a text that have places,
-B rows of a batch, C texts of a row.
+Shape letters: T texts, N tokens including the padding behind the last text, L output tokens of a text, B rows of a
+batch, C texts of a row.
 """
 
 from collections.abc import Mapping
@@ -9,19 +9,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-TEXT_COLUMNS = ("input_ids", "input_mask", "segment_ids")  # of texts that have a row each
-# packed_ids, packed_segments (1, N), positions (N,): of each token, in its text; begins (T + 1,): where texts begin and
-# the last one ends; places (T, L): of the tokens of each text, N - 1 behind them. All are int32.
+TEXT_COLUMNS = ("input_ids", "input_mask", "segment_ids")  # of padded rows
+# All are int32. packed_ids, packed_segments: (1, N). begins: (T + 1,), the index where each text begins, and the end of
+# the last one. positions: (N,), of each token in its text. places: (T, L), the index of each text's tokens, N - 1 for
+# padding.
 PACKED_COLUMNS = ("packed_ids", "packed_segments", "begins", "positions", "places")
-SIZE_STEP = 16  # sizes that nobody has chosen are multiples of it
+SIZE_STEP = 16  # sizes outside Packing.sizes are multiples of it
 
 
 @dataclass(frozen=True)
 class Packing:
-    """How batches of rows are packed.
+    """Settings for packing batches of rows.
 
-    texts_per_row: C. places: L; a head that needs first tokens alone has 1. sizes: the usual values of N, ascending; a
-    batch that fits none has one of its own.
+    Attributes:
+        texts_per_row: C.
+        places: L; 1 for a head that reads only first tokens.
+        sizes: the usual values of N, ascending; N of a batch that exceeds them is a multiple of SIZE_STEP.
     """
 
     texts_per_row: int
@@ -29,24 +32,29 @@ class Packing:
     sizes: tuple[int, ...] = ()
 
     def sizes_for(self, tokens: np.ndarray) -> np.ndarray:
-        """N for batches (batches,) of so many tokens; the last place is always one of no text."""
-        own = -(-(tokens + 1) // SIZE_STEP) * SIZE_STEP
+        """Return N for batches of so many tokens (batches,); the last of the N tokens is always padding."""
+        rounded = -(-(tokens + 1) // SIZE_STEP) * SIZE_STEP
         if not self.sizes:
-            return own
-        sizes, fitting = np.array(self.sizes), np.searchsorted(self.sizes, tokens + 1)
-        return np.where(fitting < len(sizes), sizes[np.minimum(fitting, len(sizes) - 1)], own)
+            return rounded
+        sizes = np.array(self.sizes)
+        size_index = np.searchsorted(sizes, tokens + 1)
+        return np.where(size_index < len(sizes), sizes[np.minimum(size_index, len(sizes) - 1)], rounded)
 
     def pack(self, batch: Mapping[str, np.ndarray], real: np.ndarray, size: int) -> dict[str, np.ndarray]:
-        """The PACKED_COLUMNS of a batch of rows that are padded, (B, *), of which those that are not real have no text.
+        """Return the PACKED_COLUMNS of a batch of padded rows.
 
-        Where a row has several texts, they are interleaved: entry t * C + c is token t of text c, or padding.
+        Args:
+            batch: columns (B, *). The texts of a row are interleaved: entry t * C + c is token t of text c, or padding.
+            real: (B,) bool; the texts of other rows are empty.
+            size: N.
         """
-        mask = self._apart(batch["input_mask"] * real[:, None]) == 1
-        ids, segments = (self._apart(batch[name])[mask] for name in ("input_ids", "segment_ids"))
+        mask = self._split_texts(batch["input_mask"] * real[:, None]) == 1
+        ids = self._split_texts(batch["input_ids"])[mask]
+        segments = self._split_texts(batch["segment_ids"])[mask]
         return pack_texts(ids, segments, mask.sum(1), len(mask), size, self.places)
 
-    def _apart(self, column: np.ndarray) -> np.ndarray:
-        """(B, L C) interleaved -> (B C, L), a row for each text."""
+    def _split_texts(self, column: np.ndarray) -> np.ndarray:
+        """Reshape interleaved texts (B, L * C) to (B * C, L), one row for each text."""
         rows, width = column.shape
         texts = column.reshape(rows, width // self.texts_per_row, self.texts_per_row).swapaxes(1, 2)
         return texts.reshape(rows * self.texts_per_row, -1)
@@ -55,27 +63,31 @@ class Packing:
 def pack_texts(
     ids: np.ndarray, segments: np.ndarray, lengths: np.ndarray, texts: int, size: int, places: int
 ) -> dict[str, np.ndarray]:
-    """PACKED_COLUMNS of texts whose ids and segments (tokens,) stand one after the other, `lengths` of them.
+    """Return the PACKED_COLUMNS of concatenated texts.
 
     Args:
-        texts: T, empty ones behind those given. size: N. places: L.
+        ids, segments: (tokens,) of all texts.
+        lengths: (texts,) tokens of each text.
+        texts: T; empty texts are appended.
+        size: N.
+        places: L.
     """
     begins = np.zeros(texts + 1, int)
     begins[1 : len(lengths) + 1] = np.cumsum(lengths)
     begins[len(lengths) + 1 :] = len(ids)
-    of_tokens = begins[:-1, None] + np.arange(places)
+    token_indices = begins[:-1, None] + np.arange(places)
     columns = (
-        _filled_up(ids, size)[None],
-        _filled_up(segments, size)[None],
+        _pad_tokens(ids, size)[None],
+        _pad_tokens(segments, size)[None],
         begins,
-        _filled_up(np.arange(len(ids)) - np.repeat(begins[: len(lengths)], lengths), size),
-        np.where(of_tokens < begins[1:, None], of_tokens, size - 1),
+        _pad_tokens(np.arange(len(ids)) - np.repeat(begins[: len(lengths)], lengths), size),
+        np.where(token_indices < begins[1:, None], token_indices, size - 1),
     )
     return {name: column.astype(np.int32) for name, column in zip(PACKED_COLUMNS, columns, strict=True)}
 
 
-def _filled_up(values: np.ndarray, size: int) -> np.ndarray:
-    """As many, 0 behind those given."""
+def _pad_tokens(values: np.ndarray, size: int) -> np.ndarray:
+    """Pad (tokens,) with zeros to (size,)."""
     return np.pad(values, (0, size - len(values)))
 
 
@@ -87,44 +99,49 @@ def deal_rows(
     random: np.random.Generator | None,
     ranks: int = 1,
 ) -> np.ndarray:
-    """Deal rows to batches that have about as many tokens each: every batch has one row of each B-th part by length.
+    """Deal rows to batches of about equally many tokens: sorted by length and cut into B strata, one row of each.
 
     Args:
-        lengths: (rows,) tokens. order: permutation of the rows, of which the last ones may be left out.
-        drop_remainder: leave out what does not fill a batch; else it is the last one, filled up with -1.
-        random: which row of its part a batch gets; None: longer ones beside shorter ones, always the same.
-        ranks: that each get as many rows of a batch, one rank's behind the other's, with about as many tokens.
+        lengths: (rows,) tokens of each row.
+        batch_size: B, rows of all ranks together.
+        order: permutation of the rows.
+        drop_remainder: leave out the last rows of the order that fill no batch; else they make a last batch, padded
+            with -1.
+        random: generator that draws the row of each stratum; None: longer rows join shorter ones, always the same.
+        ranks: each rank gets B / ranks adjacent rows of a batch, with about equally many tokens.
 
     Returns:
-        Row numbers, (batches, B) int64.
+        Row indices, (batches, B) int64.
     """
     full = len(order) // batch_size * batch_size
-    chosen, rest = order[:full], order[full:]
-    parts = chosen[np.argsort(lengths[chosen], kind="stable")].reshape(batch_size, -1)
+    full_rows = order[:full]
+    leftover = order[full:]
+    strata = full_rows[np.argsort(lengths[full_rows], kind="stable")].reshape(batch_size, -1)
     if random is None:
-        parts[1::2] = parts[1::2, ::-1]
+        strata[1::2] = strata[1::2, ::-1]
     else:
-        parts = random.permuted(parts, axis=1)
-    rows = _deal_to_ranks(parts.T.reshape(-1, batch_size // ranks, ranks), lengths).reshape(-1, batch_size)
-    if len(rest) and not drop_remainder:
-        rows = np.concatenate([rows, np.append(rest, np.full(batch_size - len(rest), -1))[None]])
+        strata = random.permuted(strata, axis=1)
+    rows = _deal_to_ranks(strata.T.reshape(-1, batch_size // ranks, ranks), lengths).reshape(-1, batch_size)
+    if len(leftover) and not drop_remainder:
+        rows = np.concatenate([rows, np.append(leftover, np.full(batch_size - len(leftover), -1))[None]])
     return rows
 
 
 def _deal_to_ranks(groups: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Give each rank one row of each group, from the longest on, the longer ones to ranks with fewer tokens so far.
+    """Give each rank one row of each group, longest group first; longer rows go to ranks with fewer tokens so far.
 
     Args:
-        groups: (batches, groups, ranks) row numbers, ascending in length within a batch.
+        groups: (batches, groups, ranks) row indices, ascending in length within a batch.
 
     Returns:
-        (batches, ranks, groups); which rank has the longest row changes from batch to batch.
+        (batches, ranks, groups) row indices; the rank with the longest row changes from batch to batch.
     """
     batches, count, ranks = groups.shape
-    dealt, tokens = np.empty((batches, ranks, count), groups.dtype), np.zeros((batches, ranks), int)
+    dealt = np.empty((batches, ranks, count), groups.dtype)
+    tokens = np.zeros((batches, ranks), int)
     for group in reversed(range(count)):
         fewest_first = np.argsort(tokens, axis=1, kind="stable")
         np.put_along_axis(dealt[:, :, group], fewest_first, groups[:, group, ::-1], axis=1)
         tokens += lengths[dealt[:, :, group]]
-    turned = (np.arange(ranks) + np.arange(batches)[:, None]) % ranks
-    return np.take_along_axis(dealt, turned[:, :, None], axis=1)
+    rotated = (np.arange(ranks) + np.arange(batches)[:, None]) % ranks
+    return np.take_along_axis(dealt, rotated[:, :, None], axis=1)

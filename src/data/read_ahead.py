@@ -1,4 +1,4 @@
-"""Items that a thread takes from an iterator before they are asked for."""
+"""Prefetching of an iterator in a thread."""
 
 import contextlib
 import queue
@@ -11,48 +11,51 @@ Item = TypeVar("Item")
 
 @contextlib.contextmanager
 def read_ahead(items: Generator[Item], places: int) -> Iterator[Iterator[Item]]:
-    """What `items` gives, in its order, up to `places` of it taken ahead; with 0 places it is `items` itself.
+    """Yield an iterator over `items` in their order that prefetches up to `places` of them.
 
-    What `items` raises is raised where its item would have come. Whatever happens inside, `items` is closed at the end.
+    An error of `items` is raised where its item would have come. The context always closes `items` at its end.
+
+    Args:
+        places: size of the buffer; 0 yields `items` itself, without a thread.
     """
     if not places:
         with contextlib.closing(items):
             yield items
         return
-    taken: queue.Queue[tuple[Item | None, BaseException | None]] = queue.Queue(places)
-    over = threading.Event()
+    buffer: queue.Queue[tuple[Item | None, BaseException | None]] = queue.Queue(places)
+    stopped = threading.Event()
 
     def put(item: Item | None, error: BaseException | None) -> None:
-        while not over.is_set():
+        while not stopped.is_set():
             with contextlib.suppress(queue.Full):
-                taken.put((item, error), timeout=0.1)
+                buffer.put((item, error), timeout=0.1)
                 return
 
-    def take() -> None:
+    def produce() -> None:
         with contextlib.closing(items):
             try:
                 for item in items:
                     put(item, None)
-                    if over.is_set():
+                    if stopped.is_set():
                         return
-            except BaseException as error:  # for the one who asks, whatever it is
+            except BaseException as error:  # raised again in the consumer, whatever it is
                 put(None, error)
             else:
                 put(None, StopIteration())
 
-    def given() -> Iterator[Item]:
+    def consume() -> Iterator[Item]:
         while True:
-            item, error = taken.get()
+            item, error = buffer.get()
             if isinstance(error, StopIteration):
                 return
             if error is not None:
                 raise error
             yield item
 
-    thread = threading.Thread(target=take, name="read_ahead", daemon=True)
+    thread = threading.Thread(target=produce, name="read_ahead", daemon=True)
     thread.start()
     try:
-        yield given()
+        yield consume()
     finally:
-        over.set()
+        stopped.set()
         thread.join()

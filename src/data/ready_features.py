@@ -1,4 +1,4 @@
-"""Features of fine-tuning that are ready in a file: google's TFRecords -> rows of token ids with labels."""
+"""Ready fine-tuning features: google's TFRecords -> rows of token ids with labels."""
 
 import struct
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _RECORDS_AT_ONCE = 4096
 
 @dataclass(frozen=True)
 class ReadySplit:
-    """A split whose features are ready in a TFRecord, so that its texts are not known."""
+    """A split whose features are ready in a TFRecord; its texts are unknown."""
 
     name: str
     path: Path
@@ -36,13 +36,13 @@ class ReadySplit:
 
 
 def read_tfrecord(path: Path, schema: Path | None = None) -> Features:
-    """Rows of a TFRecord that google's run_classifier wrote, without padding and those that only filled up a batch.
+    """Return the rows of a TFRecord that google's run_classifier wrote, without padding tokens and padding rows.
 
     Args:
         schema: a schema.json, or None to take the columns from the file.
 
     Raises:
-        DataError: the file is damaged, lacks a column or holds no example, or its rows are of another form.
+        DataError: the file is damaged, lacks a column, holds no example, or has several labels in a row.
     """
     check_tfrecord(path)
     first = _first_record(path)
@@ -50,7 +50,9 @@ def read_tfrecord(path: Path, schema: Path | None = None) -> Features:
     missing = [name for name in needed if name.encode() not in first]
     if missing:
         raise DataError(f"{path} has no column {', '.join(missing)}; needed are {', '.join(needed)}")
-    names = [*needed, *(["is_real_example"] if b"is_real_example" in first else [])]
+    names = list(needed)
+    if b"is_real_example" in first:
+        names.append("is_real_example")
     batches = list(iterate(lambda: tfrecord_reader([path], schema, names).batch(_RECORDS_AT_ONCE), path))
     columns = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
     columns = {name: values.reshape(len(values), -1) for name, values in columns.items()}
@@ -59,10 +61,10 @@ def read_tfrecord(path: Path, schema: Path | None = None) -> Features:
     real = columns.pop("is_real_example", np.ones_like(columns["label_ids"]))[:, 0] != 0
     if not real.any():
         raise DataError(f"{path} has no example: is_real_example is 0 in all its {len(real):,} records")
-    if (bare := np.flatnonzero(real & ~columns["input_mask"].any(1))).size:
+    if (without_tokens := np.flatnonzero(real & ~columns["input_mask"].any(1))).size:
         raise DataError(
-            f"{path}: record {bare[0] + 1} has no token, its input_mask is 0 throughout; allowed is that only where "
-            "is_real_example is 0"
+            f"{path}: record {without_tokens[0] + 1} has no token, its input_mask is 0 throughout; set its "
+            "is_real_example to 0"
         )
     columns = {name: values[real] for name, values in columns.items()}
     targets = columns.pop("label_ids")[:, 0]
@@ -73,7 +75,7 @@ def read_tfrecord(path: Path, schema: Path | None = None) -> Features:
 
 
 def _first_record(path: Path) -> bytes:
-    """A record's bytes hold the names of its columns."""
+    """Return the bytes of the first record, which hold the names of its columns."""
     with path.open("rb") as file:
         (size,) = struct.unpack("<Q4x", file.read(12))
         return file.read(size)

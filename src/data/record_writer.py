@@ -1,4 +1,4 @@
-"""Writing sets of feature files (src/data/feature_files.py): all of a set, or nothing."""
+"""Writer of sets of feature files (src/data/feature_files.py): a complete set, or nothing."""
 
 import contextlib
 import errno
@@ -22,14 +22,14 @@ from src.data.mindrecord_file import FORBIDDEN, MindRecordFile, too_many
 from src.data.row_reader import checksums_of
 
 logger = logging.getLogger(__name__)
-INDEX_PATH_BYTES = 512  # of the path to a .db, by SQLite
-INDEX_BYTES = 64  # of each row in the .db, which is written last
-SPARE_BYTES = 16 << 20  # MindSpore crashes when a disk is full; it stops by itself only at 10 MB before that
+INDEX_PATH_BYTES = 512  # SQLite's limit of the path to a .db
+INDEX_BYTES = 64  # bytes of each row in the .db, which is written last
+SPARE_BYTES = 16 << 20  # MindSpore crashes when a disk is full; its own check leaves only 10 MB
 
 
 @dataclass(frozen=True)
 class PackedRows:
-    """Rows in MindRecord's own form, and (rows,) int32 tokens and uint32 checksum of each."""
+    """Rows in MindRecord's format; lengths: (rows,) int32 tokens; checksums: (rows,) uint32."""
 
     rows: list[bytes]
     lengths: np.ndarray
@@ -42,7 +42,7 @@ class PackedRows:
 def pack_rows(columns: Mapping[str, Column], values: Mapping[str, Ragged]) -> PackedRows:
     """Encode rows as MindRecord stores them: for each column in alphabetical order its size in 8 bytes and its bytes.
 
-    FileWriter.write_raw_data does the same ten times slower, and only where MindSpore is loaded.
+    FileWriter.write_raw_data takes ten times as long for the same, and needs MindSpore in every worker process.
     """
     assert len(columns) > 1, "MindRecord stores a single column in another form"
     parts: list[list[bytes]] = []
@@ -51,7 +51,7 @@ def pack_rows(columns: Mapping[str, Column], values: Mapping[str, Ragged]) -> Pa
         ragged = values[name]
         assert ragged.values.dtype == columns[name].dtype, f"{name} has dtype {ragged.values.dtype}"
         assert len(ragged.counts) == len(lengths), f"{name} has {len(ragged.counts)} rows"
-        assert ragged.counts.min(initial=1) > 0, f"{name} has a row of no entries, which MindRecord reads as a scalar"
+        assert ragged.counts.min(initial=1) > 0, f"{name} has a row without entries, which MindRecord reads as a scalar"
         ends = np.concatenate([[0], np.cumsum(ragged.counts)]) * ragged.values.itemsize
         sizes = np.diff(ends).astype(">i8").tobytes()
         blob = ragged.values.tobytes()
@@ -64,19 +64,19 @@ def pack_rows(columns: Mapping[str, Column], values: Mapping[str, Ragged]) -> Pa
 
 
 class RecordWriter(contextlib.AbstractContextManager):
-    """Writes a set of feature files into a temporary folder and moves it to its place when it is complete.
+    """Context manager that writes a set of feature files to a temporary folder and moves it when it is complete.
 
-    An exception in the context leaves nothing behind; what a killed process left goes with the set's next writer.
+    An exception in the context leaves nothing behind; the set's next writer removes what a killed process left.
 
     Args:
         path: DIR/NAME.mindrecord.
-        facts: what made the set, as JSON values.
-        file_num: files that the rows are dealt out to, one after the other; 0: a file is begun when one is full.
-        wait: until no other process is writing the same set; it may then be complete.
+        facts: what the set is made from, as JSON values.
+        file_num: files that get the rows in turn; 0: begin another file when one is full.
+        wait: wait while another process is writing the same set, which may be complete afterwards.
 
     Raises:
         DataError: the folder cannot be written, the disk is full, another process is writing the same set and `wait` is
-            false, or there are fewer rows than files or more than they take.
+            false, or the rows are fewer than the files or do not fit into them.
     """
 
     def __init__(
@@ -88,7 +88,10 @@ class RecordWriter(contextlib.AbstractContextManager):
         wait: bool = False,
     ) -> None:
         self.path = check_record_path(path)
-        self.columns, self.facts, self.file_num, self.wait = dict(columns), dict(facts), file_num, wait
+        self.columns = dict(columns)
+        self.facts = dict(facts)
+        self.file_num = file_num
+        self.wait = wait
         self.rows = 0
         self._lengths: list[np.ndarray] = []
         self._checksums: list[np.ndarray] = []
@@ -111,12 +114,12 @@ class RecordWriter(contextlib.AbstractContextManager):
             self._lock_folder()
         for leftover in self._folder.iterdir():
             leftover.unlink()
-        self._files = [self._open(self._name(number, self.file_num)) for number in range(self.file_num or 1)]
+        self._files = [self._open(self._name(index, self.file_num)) for index in range(self.file_num or 1)]
 
     def _lock_folder(self) -> None:
-        """Lock the folder for this process, unless the one that had it has removed it meanwhile.
+        """Lock the temporary folder, unless its previous owner has just removed it.
 
-        Its name can be foreseen, so that writers of one set meet: a link, or a folder of somebody else, is refused.
+        All writers of a set use the same, predictable name: a link or a folder of another user is refused.
         """
         self._folder.parent.mkdir(parents=True, exist_ok=True)
         self._folder.mkdir(mode=0o700, exist_ok=True)
@@ -130,8 +133,8 @@ class RecordWriter(contextlib.AbstractContextManager):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if not self.wait:
-                    raise DataError(f"another process is writing {self.path}; wait for it") from None
-                logger.info(f"another process is writing {self.path}: waiting for it")
+                    raise DataError(f"another process is writing {self.path}; wait until it ends") from None
+                logger.info(f"waiting for another process that is writing {self.path}")
                 fcntl.flock(lock, fcntl.LOCK_EX)
             if os.path.samestat(os.fstat(lock), os.stat(self._folder)):
                 stack.pop_all()
@@ -143,6 +146,7 @@ class RecordWriter(contextlib.AbstractContextManager):
             os.close(self._lock)
 
     def write(self, packed: PackedRows) -> None:
+        """Append rows."""
         with self._errors():
             needed = sum(map(len, packed.rows)) + (self.rows + len(packed.rows)) * INDEX_BYTES + SPARE_BYTES
             if shutil.disk_usage(self._folder).free < needed:
@@ -160,37 +164,37 @@ class RecordWriter(contextlib.AbstractContextManager):
         self._arrays[suffix] = array
 
     def add_file(self, file: Path) -> None:
-        """Put a copy of a file beside the rows, under its own name; another one of that name is a DataError."""
-        there = self.path.with_name(file.name)
-        if there.exists() and sha256_of(there) != sha256_of(file):
-            raise DataError(f"{there} is another file than {file}; give another folder to write to")
+        """Copy a file beside the rows; raise DataError if a different file of that name is there."""
+        target = self.path.with_name(file.name)
+        if target.exists() and sha256_of(target) != sha256_of(file):
+            raise DataError(f"{target} differs from {file}; give another folder to write to")
         with self._errors():
             shutil.copyfile(file, self._folder / file.name)
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
         try:
-            if kind is None:
+            if error_type is None:
                 with self._errors():
                     self._finish()
         finally:
             self._clean()
 
-    def _name(self, number: int, files: int) -> str:
-        return self.path.name if files <= 1 else f"{self.path.name}{number}"
+    def _name(self, index: int, files: int) -> str:
+        return self.path.name if files <= 1 else f"{self.path.name}{index}"
 
     def _open(self, name: str) -> MindRecordFile:
         return MindRecordFile(self._folder / name, {name: column.dtype for name, column in self.columns.items()})
 
     def _deal(self, rows: list[bytes]) -> None:
-        """One row to each file in turn."""
-        for number, file in enumerate(self._files):
-            share = rows[(number - self.rows) % self.file_num :: self.file_num]
-            if file.fitting(share) < len(share):
+        """Write one row to each file in turn."""
+        for index, file in enumerate(self._files):
+            file_rows = rows[(index - self.rows) % self.file_num :: self.file_num]
+            if file.fitting(file_rows) < len(file_rows):
                 raise too_many(self.path, self.file_num, self.file_num + 1)
-            file.write(share)
+            file.write(file_rows)
 
     def _append(self, rows: list[bytes]) -> None:
-        """All rows to the last file while it takes them, then to the next one."""
+        """Write rows to the last file; begin another one when it is full."""
         while (fitting := self._files[-1].fitting(rows)) < len(rows):
             self._files[-1].write(rows[:fitting])
             self._files[-1].commit()
@@ -206,8 +210,8 @@ class RecordWriter(contextlib.AbstractContextManager):
             )
         for file in self._files if self.file_num else self._files[-1:]:
             file.commit()
-        file_names = [self._name(number, len(self._files)) for number in range(len(self._files))]
-        if self._files[0].path.name != file_names[0]:  # begun as the only one
+        file_names = [self._name(index, len(self._files)) for index in range(len(self._files))]
+        if self._files[0].path.name != file_names[0]:  # named as the only file before the others were begun
             self._files[0].rename(file_names[0])
         self._check_readable()
         lengths = self._in_reading_order(self._lengths)
@@ -231,27 +235,28 @@ class RecordWriter(contextlib.AbstractContextManager):
         write_checked(facts_of(self.path), facts)
 
     def _in_reading_order(self, pieces: list[np.ndarray]) -> np.ndarray:
+        """Concatenate values of rows and reorder them from the order of writing to that of the files."""
         values = np.concatenate(pieces)
-        dealt = self.file_num or 1
-        return np.concatenate([values[number::dealt] for number in range(dealt)])
+        files = self.file_num or 1
+        return np.concatenate([values[index::files] for index in range(files)])
 
     def _check_readable(self) -> None:
-        """MindSpore reports success for some files that it cannot read."""
+        """Raise RuntimeError if rows are lost: MindSpore reports success for some files that it cannot read."""
         from mindspore.dataset import MindDataset
 
         files = [str(file.path) for file in self._files]
-        found = MindDataset(files, shuffle=False).get_dataset_size()
-        if found != self.rows:
-            raise RuntimeError(f"{found} of {self.rows} rows can be read back")
+        readable = MindDataset(files, shuffle=False).get_dataset_size()
+        if readable != self.rows:
+            raise RuntimeError(f"{readable} of {self.rows} rows can be read back")
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
-        """Errors of the disk as sentences."""
+        """Turn errors of the disk and of MindSpore into DataErrors."""
         try:
             yield
         except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            reason = "the disk is full" if full else f"{error.filename or self._folder}: {error.strerror}"
+            is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            reason = "the disk is full" if is_full else f"{error.filename or self._folder}: {error.strerror}"
         except RuntimeError as error:
             reason = mindspore_reason(error)
         else:
@@ -260,24 +265,26 @@ class RecordWriter(contextlib.AbstractContextManager):
 
 
 def check_record_path(path: str | Path) -> Path:
-    """The path of a set to be written; a DataError where MindSpore or SQLite could not write there."""
+    """Return the path of a new set; raise DataError if MindSpore or SQLite cannot write there."""
     path = Path(path)
     if path.suffix != SUFFIX or (path.exists() and not path.is_file()):
-        raise DataError(f"the output file is {str(path)!r}, allowed is DIR/NAME{SUFFIX}, where no folder or device is")
+        raise DataError(
+            f"the output file is {str(path)!r}, allowed is DIR/NAME{SUFFIX} that is no existing folder or device"
+        )
     size = len(os.fsencode(unfinished_folder(path).absolute() / f"{path.name}999.db-journal"))
     if size > INDEX_PATH_BYTES:
         raise DataError(
-            f"the output file is {str(path)!r}; with the folder that it is made in, the path has {size} bytes, allowed "
-            f"are {INDEX_PATH_BYTES}"
+            f"the path of the output file {str(path)!r} is too long: its temporary files have {size} bytes in theirs; "
+            f"shorten it to at most {INDEX_PATH_BYTES}"
         )
     if forbidden := sorted(set(path.name) & set(FORBIDDEN)):
         raise DataError(
-            f"the output file is {str(path)!r}; MindRecord files are not allowed to have {' '.join(forbidden)} in "
-            "their name"
+            f"the output file {str(path)!r} has {' '.join(forbidden)} in its name, which MindRecord does not allow; "
+            "give another name"
         )
     return path
 
 
 def unfinished_folder(path: Path) -> Path:
-    """Where the files of a set lie until they are complete."""
+    """Return the temporary folder that holds the files of a set until all are complete."""
     return path.with_name(f"unfinished-{path.stem}")

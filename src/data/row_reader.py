@@ -1,12 +1,11 @@
-"""Rows of MindRecord files (src/data/feature_files.py), checked as they are read.
+"""Reader of MindRecord rows (src/data/feature_files.py) that verifies each row.
 
-MindSpore's own reader trusts what a file says of itself, and ends the process with a signal where the file has changed
-since it was verified.
+MindSpore's own reader trusts the files: it ends the process with a signal if a file has changed since it was verified.
 
-A row lies in a page of its file, where the index (.db) says: 8 bytes that repeat its size, then for each column in
-alphabetical order its size (8 bytes, big-endian) and its bytes. Integers are compressed: their number (4 bytes,
-big-endian), two bits for each that are the logarithm of its bytes (1, 2, 4), the first in the highest bits, then these
-bytes, little-endian and signed.
+The index (.db) says where in which page of its file a row lies. A row is 8 bytes that repeat its size, then for each
+column in alphabetical order its size (8 bytes, big-endian) and its bytes. Integers are compressed: their count (4
+bytes, big-endian), two bits for each with the logarithm of its size (1, 2 or 4 bytes), the first in the highest bits,
+then the integers themselves, little-endian and signed.
 """
 
 import contextlib
@@ -30,10 +29,10 @@ _BITS = np.array([6, 4, 2, 0], np.uint8)
 
 
 class RowReader:
-    """A reader of the rows of a set, whose numbers count through its files.
+    """Reader of the rows of a set, which are numbered across its files.
 
     Raises:
-        DataError: a file has changed since it was verified; also from `read`.
+        DataError: a file has changed since it was verified; also raised by `read`.
     """
 
     def __init__(self, records: RecordSet) -> None:
@@ -48,20 +47,25 @@ class RowReader:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[list[BinaryIO]]:
-        """Open the files for `read`: they are found by their names."""
+        """Open the files for `read`, by their names."""
         with contextlib.ExitStack() as stack:
             yield [stack.enter_context(opened(file)) for file in self.files]
 
     def read(self, streams: Sequence[BinaryIO], rows: Sequence[int]) -> dict[str, np.ndarray]:
-        """Return columns of some rows: (rows, width), per_token columns as wide as the longest of these rows."""
-        files = np.searchsorted(self.first_rows, rows, side="right") - 1
+        """Return the columns of some rows, (rows, width); per_token columns are as wide as the longest of these rows.
+
+        Args:
+            streams: the files, from `opened`.
+            rows: row indices.
+        """
+        file_indices = np.searchsorted(self.first_rows, rows, side="right") - 1
         blobs: list[list[bytes]] = []
-        for row, file in zip(rows, files, strict=True):
+        for row, file_index in zip(rows, file_indices, strict=True):
             start, end = self.spans[row].tolist()
             try:
-                blobs.append(_split(os.pread(streams[file].fileno(), end - start, start), len(self.columns)))
+                blobs.append(_split(os.pread(streams[file_index].fileno(), end - start, start), len(self.columns)))
             except (OSError, ValueError, OverflowError, MemoryError) as error:
-                raise _changed(self.files[file], f"row {row} cannot be read: {error}") from error
+                raise _changed(self.files[file_index], f"row {row} cannot be read: {error}") from error
         values: dict[str, np.ndarray] = {}
         counts: dict[str, np.ndarray] = {}
         padded: dict[str, np.ndarray] = {}
@@ -70,19 +74,19 @@ class RowReader:
                 values[name], counts[name] = _decode(column_blobs, column.dtype)
                 padded[name] = _padded(values[name], counts[name], column)
             except ValueError as error:
-                raise _changed(self.files[files[0]], f"{name} of the rows {rows[0]} ...: {error}") from error
-        if self.checksums is not None:
-            damaged = np.flatnonzero(checksums_of(values, counts) != self.checksums[rows])
-            if damaged.size:
-                raise _changed(self.files[files[damaged[0]]], f"row {rows[damaged[0]]} has another checksum")
+                raise _changed(self.files[file_indices[0]], f"{name} of the rows {rows[0]} ...: {error}") from error
+        damaged = np.flatnonzero(checksums_of(values, counts) != self.checksums[rows])
+        if damaged.size:
+            raise _changed(self.files[file_indices[damaged[0]]], f"row {rows[damaged[0]]} has another checksum")
         return padded
 
 
 def checksums_of(values: Mapping[str, np.ndarray], counts: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the CRC-32 of each row, (rows,) uint32, over its columns in alphabetical order: bytes and their number.
+    """Return the CRC-32 of each row, (rows,) uint32, over the bytes and sizes of its columns in alphabetical order.
 
     Args:
-        values: (sum of counts,) of each column. counts: (rows,) of each column.
+        values: (sum of counts,) for each column.
+        counts: (rows,) for each column.
     """
     names = sorted(values)
     buffers = [memoryview(np.ascontiguousarray(values[name])).cast("B") for name in names]
@@ -99,19 +103,19 @@ def checksums_of(values: Mapping[str, np.ndarray], counts: Mapping[str, np.ndarr
 
 
 def _spans(file: Path) -> np.ndarray:
-    """Return where the rows of a file begin and end, (rows, 2) int64."""
+    """Return the offsets where the rows of a file begin and end, (rows, 2) int64."""
     try:
         with opened(file) as stream:
             header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
         with contextlib.closing(sqlite3.connect(f"{file.absolute().as_uri()}.db?mode=ro", uri=True)) as index:
             dtype = [("page", np.int64), ("start", np.int64), ("end", np.int64)]
-            found = np.fromiter(index.execute(_INDEX), dtype)
-        pages = header["header_size"] + found["page"] * header["page_size"]
+            entries = np.fromiter(index.execute(_INDEX), dtype)
+        page_offsets = header["header_size"] + entries["page"] * header["page_size"]
     except (ValueError, KeyError, TypeError, OverflowError, MemoryError, sqlite3.Error) as error:
         if isinstance(error, DataError):
             raise
         raise _changed(file, f"its header or its index is damaged: {error}") from error
-    return np.stack([pages + found["start"] + _PREFIX, pages + found["end"]], axis=1)
+    return np.stack([page_offsets + entries["start"] + _PREFIX, page_offsets + entries["end"]], axis=1)
 
 
 def _split(raw: bytes, columns: int) -> list[bytes]:
@@ -128,17 +132,17 @@ def _split(raw: bytes, columns: int) -> list[bytes]:
 
 
 def _decode(blobs: Sequence[bytes], dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the values of a column of several rows one after the other, and their number in each row."""
+    """Return a column's values of several rows, (sum of counts,), and their counts, (rows,)."""
     sizes = np.array([len(blob) for blob in blobs])
     if dtype == "float32":
         if (sizes % 4).any():
-            raise ValueError("a row has parts of a value")
+            raise ValueError("a row has an incomplete value")
         return np.frombuffer(b"".join(blobs), "<f4"), sizes // 4
     counts = np.array([int.from_bytes(blob[:4], "big") for blob in blobs])
     bitmap_sizes = -(-counts // 4)
     data_starts = 4 + bitmap_sizes
     if (data_starts > sizes).any():
-        raise ValueError("a row has less bytes than values")
+        raise ValueError("a row has fewer bytes than values")
     bitmaps = b"".join(blob[4:start] for blob, start in zip(blobs, data_starts, strict=True))
     data = b"".join(blob[start:] for blob, start in zip(blobs, data_starts, strict=True))
     logarithms = (np.frombuffer(bitmaps, np.uint8)[:, None] >> _BITS & 3).ravel()
@@ -151,7 +155,7 @@ def _decode(blobs: Sequence[bytes], dtype: str) -> tuple[np.ndarray, np.ndarray]
     value_ends = np.cumsum(value_sizes)
     row_bytes = np.diff(np.concatenate([[0], value_ends])[np.concatenate([[0], np.cumsum(counts)])])
     if (row_bytes != sizes - data_starts).any() or value_sizes.max(initial=1) > 4:
-        raise ValueError("a row has other bytes than its values take")
+        raise ValueError("the bytes of a row do not match the sizes of its values")
     padded = np.frombuffer(data + bytes(3), np.uint8)
     words = padded[(value_ends - value_sizes)[:, None] + np.arange(4)].view("<i4")[:, 0]
     unused_bits = 32 - 8 * value_sizes
@@ -159,6 +163,7 @@ def _decode(blobs: Sequence[bytes], dtype: str) -> tuple[np.ndarray, np.ndarray]
 
 
 def _padded(values: np.ndarray, counts: np.ndarray, column: Column) -> np.ndarray:
+    """Return a column as (rows, width), padded."""
     width = counts.max() if column.per_token else max(column.width, 1)
     result = np.full((len(counts), width), column.padding, column.dtype)
     result[np.arange(width) < counts[:, None]] = values

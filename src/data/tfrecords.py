@@ -1,7 +1,6 @@
-"""google's TFRecord files, found; framing and checksums, checked before MindSpore reads them.
+"""google's TFRecord files: finding them, and verifying their framing and checksums, which MindSpore ignores.
 
-A record is its length (uint64), a checksum of that, its bytes and their checksum (uint32): masked CRC-32C. MindSpore
-does not look at the checksums.
+A record is its length (uint64), the checksum of the length, its bytes and their checksum (uint32, masked CRC-32C).
 """
 
 import os
@@ -15,11 +14,12 @@ import mindspore.dataset as ds
 from model_utils.errors import DataError
 from src.utils import opened
 
-_HEADER, _FOOTER = 12, 4
+_HEADER = 12
+_FOOTER = 4
 
 
 def check_tfrecord(path: Path) -> int:
-    """Verify every record of a file, and count them.
+    """Verify every record of a file and return their number.
 
     Raises:
         DataError: the file is not a TFRecord, cut off, damaged or empty.
@@ -28,10 +28,13 @@ def check_tfrecord(path: Path) -> int:
     with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
         while header := file.read(_HEADER):
-            length, length_checksum = struct.unpack("<QI", header) if len(header) == _HEADER else (size, 0)
+            if len(header) < _HEADER:
+                raise _damage(path, count)
+            length, length_checksum = struct.unpack("<QI", header)
             if length > size - file.tell() - _FOOTER or _checksum(header[:8]) != length_checksum:
                 raise _damage(path, count)
-            record, record_checksum = file.read(length), int.from_bytes(file.read(_FOOTER), "little")
+            record = file.read(length)
+            record_checksum = int.from_bytes(file.read(_FOOTER), "little")
             if _checksum(record) != record_checksum:
                 raise _damage(path, count)
             count += 1
@@ -43,40 +46,40 @@ def check_tfrecord(path: Path) -> int:
 def tfrecord_reader(
     files: Sequence[Path], schema: Path | None, names: list[str], shuffle: ds.Shuffle | bool = False
 ) -> ds.Dataset:
-    """Return the rows of TFRecords with these columns, as a schema.json or the files themselves describe them."""
+    """Return a dataset of the columns `names`, as the schema.json or, without one, the files describe them."""
     paths = [str(file) for file in files]
     return ds.TFRecordDataset(paths, str(schema) if schema else None, names, shuffle=shuffle, num_parallel_workers=1)
 
 
 def find_tfrecords(location: Path) -> list[Path]:
-    """google's files in a folder, or the one that is named; a DataError where MindRecords lie beside them."""
+    """Return the TFRecords in a folder, or the one named; raise DataError if the folder also holds MindRecords."""
     if location.suffix == ".tfrecord" and location.is_file():
         return [location]
-    found = sorted(location.glob("*.tfrecord"))
-    if found and any(location.glob("*.facts.json")):
-        raise DataError(f"{location} holds both {found[0].name} and MindRecords; name the file that is meant")
-    return found
+    files = sorted(location.glob("*.tfrecord"))
+    if files and any(location.glob("*.facts.json")):
+        raise DataError(f"{location} holds both {files[0].name} and MindRecords; name one file")
+    return files
 
 
 def find_schema(schema_dir: str | Path) -> Path | None:
-    """A schema.json by its own name or its folder's; None for none."""
+    """Return the path of a schema.json, given it or its folder; None if `schema_dir` is empty."""
     if not schema_dir:
         return None
     path = Path(schema_dir)
     path = path / "schema.json" if path.is_dir() else path
     if not path.is_file():
-        raise DataError(f"schema_dir: {path} is not there")
+        raise DataError(f"schema_dir: {path} does not exist")
     return path
 
 
 def _damage(path: Path, record: int) -> DataError:
     return DataError(
-        f"{path} is not a TFRecord file, or is damaged or cut off: record {record} (from 0) has another length or "
-        "checksum than it says; fetch the file again"
+        f"{path} is not a TFRecord file, or is damaged or cut off: the length or checksum of record {record} (from 0) "
+        "is wrong; fetch the file again"
     )
 
 
 def _checksum(content: bytes) -> int:
-    """TFRecord's masked CRC-32C."""
+    """Return the masked CRC-32C of TFRecord."""
     crc = google_crc32c.value(content)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF

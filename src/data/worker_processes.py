@@ -1,8 +1,8 @@
-"""A function over many arguments in processes of their own: results_of.
+"""Pool of worker processes that survives a killed worker: results_of.
 
-concurrent.futures.ProcessPoolExecutor may wait for ever when a process is killed in the middle of a long result: the
-main process itself holds the end of the pipe that results are written to, and so sees no end. Here each process has a
-pipe whose other end it alone holds, and threads of the main process that speak with it.
+concurrent.futures.ProcessPoolExecutor may wait forever when a worker is killed while it sends a long result: the main
+process itself holds the writing end of the result pipe, and so never sees its end. Here each worker alone holds the
+other end of its pipe, and threads of the main process talk to it.
 """
 
 import contextlib
@@ -21,28 +21,29 @@ from typing import Any
 from model_utils.errors import UserError
 
 SPAWN = get_context("spawn")  # a fork would copy locks of the libraries' threads
-CALLS = 2  # at a time: while a process works on one, the next is on its way
+CALLS = 2  # calls in flight for each process: while it works on one, the next is being sent
 
 
 class WorkerProcess:
-    """A process that calls `function`, which can be pickled; it ends with the main process, however that ends."""
+    """A process that calls `function`, which must be picklable; it ends with the main process, however that ends."""
 
     def __init__(self, function: Callable) -> None:
-        self.connection, theirs = SPAWN.Pipe()
-        self.process = SPAWN.Process(target=_serve, args=(theirs,), daemon=True)
+        self.connection, worker_connection = SPAWN.Pipe()
+        self.process = SPAWN.Process(target=_serve, args=(worker_connection,), daemon=True)
         self.process.start()
-        theirs.close()
-        self.to_send = [function]  # with the first call, which has a thread of its own: the process needs time to begin
-        self.sending, self.receiving = threading.Lock(), threading.Lock()
+        worker_connection.close()
+        self.to_send = [function]  # sent with the first call, in its thread, because the process takes time to start
+        self.sending = threading.Lock()
+        self.receiving = threading.Lock()
 
     def call(self, arguments: tuple) -> Any:
-        """The function's result or its exception; UserError if the process is gone. For CALLS threads at once."""
+        """Return the function's result or raise its error; UserError if the process is gone. Safe for CALLS threads."""
         try:
             with self.sending:
                 while self.to_send:
                     self.connection.send(self.to_send.pop())
                 self.connection.send(arguments)
-                self.receiving.acquire()  # before another thread sends: results come in the order of the arguments
+                self.receiving.acquire()  # before another thread sends: results come in the order of arguments
             try:
                 result, error = self.connection.recv()
             finally:
@@ -56,14 +57,15 @@ class WorkerProcess:
         return result
 
     def end(self) -> None:
-        """Whatever it is doing; nothing of a worker is to be kept."""
+        """Kill the process, whatever it is doing."""
         self.process.kill()
         self.process.join()
 
 
 def _serve(connection: Connection) -> None:
+    """Receive the function, then answer calls until the main process is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process
-    with contextlib.suppress(EOFError, OSError):  # the main process is gone
+    with contextlib.suppress(EOFError, OSError):
         function = connection.recv()
         while True:
             arguments = connection.recv()
@@ -77,27 +79,27 @@ def _serve(connection: Connection) -> None:
 
 @contextlib.contextmanager
 def results_of(function: Callable, arguments: Iterable[tuple], workers: int) -> Iterator[Iterator[Any]]:
-    """function(*a) for each a of `arguments`, in their order, by `workers` processes that begin at once.
+    """Yield an iterator over function(*a) for each a of `arguments`, in their order, computed by `workers` processes.
 
-    The iterator raises what the function raises, and UserError when a process ends. Of the arguments only a few are
-    taken ahead of the result that is asked for.
+    The processes start at once. The iterator raises the function's exceptions, and UserError if a process ends; it
+    takes only a few arguments ahead of its results.
     """
     processes = [WorkerProcess(function) for _ in range(workers)]
-    free: queue.SimpleQueue[WorkerProcess] = queue.SimpleQueue()
+    idle: queue.SimpleQueue[WorkerProcess] = queue.SimpleQueue()
     for process in CALLS * processes:
-        free.put(process)
+        idle.put(process)
 
-    def call(each: tuple) -> Any:
-        process = free.get()
+    def call(call_arguments: tuple) -> Any:
+        process = idle.get()
         try:
-            return process.call(each)
+            return process.call(call_arguments)
         finally:
-            free.put(process)
+            idle.put(process)
 
     threads = ThreadPoolExecutor(CALLS * workers)
-    submitted = (threads.submit(call, each) for each in arguments)
+    futures = (threads.submit(call, call_arguments) for call_arguments in arguments)
     try:
-        yield _in_order(deque(itertools.islice(submitted, CALLS * workers)), submitted)
+        yield _in_order(deque(itertools.islice(futures, CALLS * workers)), futures)
     finally:
         for process in processes:
             process.end()
@@ -106,8 +108,9 @@ def results_of(function: Callable, arguments: Iterable[tuple], workers: int) -> 
             process.connection.close()
 
 
-def _in_order(pending: deque[Future], submitted: Iterator[Future]) -> Iterator[Any]:
+def _in_order(pending: deque[Future], futures: Iterator[Future]) -> Iterator[Any]:
+    """Yield the results of pending calls in their order, submitting another call for each."""
     while pending:
         result = pending.popleft().result()
-        pending.extend(itertools.islice(submitted, 1))
+        pending.extend(itertools.islice(futures, 1))
         yield result

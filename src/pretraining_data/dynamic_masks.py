@@ -1,7 +1,6 @@
-"""Pre-training batches whose masks, and the order of whose segments, are drawn when they are read, anew in every epoch.
+"""Dynamic masking: masks and the order of segments are drawn when batches are read, anew in every epoch.
 
-What is drawn for a row is a function of seed, epoch and the row's number alone: not of batch size, ranks or the place
-where a run was resumed.
+The draws of a row depend only on the seed, the epoch and the row's index, not on batch size, ranks or resuming.
 """
 
 import itertools
@@ -19,11 +18,11 @@ from src.pretraining_data.examples import LABELS, PRETRAIN_WEIGHTS, SEGMENT_SIZE
 from src.pretraining_data.masking import InstanceSettings, MaskingOverrides, MaskVocabulary, RowRandom
 from src.tokenization import open_tokenizer
 
-ROWS_AT_ONCE = 256  # a smaller batch is masked together with the next ones: numpy is slow on few rows
+ROWS_AT_ONCE = 256  # smaller batches are masked together because numpy is slow on few rows
 
 
 class DynamicFacts(Schema):
-    """What the facts of data without masks say beside those of every set of feature files."""
+    """Manifest entries of data without masks, in addition to those of every set of feature files."""
 
     seed: Annotated[int, Field(ge=0, le=SEED)]
     settings: InstanceSettings
@@ -32,12 +31,12 @@ class DynamicFacts(Schema):
 
 
 class DynamicMaskDataset(FeatureDataset):
-    """FeatureDataset's batches of token rows (pretraining_examples.token_columns), masked: columns as static data has.
+    """FeatureDataset that masks rows of tokens (examples.token_columns) and yields the columns of static data.
 
-    Training draws with the loading's seed; evaluation with the data's own, for epoch 0, so that it is always the same.
+    Training draws with the loading's seed; evaluation with the data's own seed and epoch 0, so that it never changes.
 
     Raises:
-        DataError: the facts do not say how masks are drawn.
+        DataError: the manifest lacks the settings of masking.
     """
 
     def __init__(self, records: RecordSet, loading: Loading, overrides: MaskingOverrides) -> None:
@@ -48,19 +47,19 @@ class DynamicMaskDataset(FeatureDataset):
         self.vocabulary = MaskVocabulary.of(open_tokenizer(records.folder / facts.vocab_file, facts.do_lower_case))
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """As FeatureDataset.batches, with the columns of pretraining_examples.columns."""
+        """Yield batches like FeatureDataset.batches, with the columns of examples.columns."""
         seed = (self.own_seed, 0) if self.loading.evaluation else (self.loading.seed, epoch)
         unmasked = super().batches(epoch, start)
-        together = -(-ROWS_AT_ONCE // self.loading.batch_size)
-        while group := list(itertools.islice(unmasked, together)):
+        batches_at_once = -(-ROWS_AT_ONCE // self.loading.batch_size)
+        while group := list(itertools.islice(unmasked, batches_at_once)):
             rows = {name: np.concatenate([batch[name] for batch in group]) for name in group[0]}
             masked = self._mask(rows, seed)
-            for number in range(len(group)):
-                first = number * self.loading.batch_size
+            for index in range(len(group)):
+                first = index * self.loading.batch_size
                 yield {name: values[first : first + self.loading.batch_size] for name, values in masked.items()}
 
     def _mask(self, rows: Batch, seed: tuple[int, int]) -> Batch:
-        """Examples of token rows, and the weights and numbers of the rows."""
+        """Return the masked examples of token rows, with the weights and indices of the rows."""
         random = RowRandom(seed, rows[ROW_NUMBERS])
         sizes = rows[SEGMENT_SIZES]
         start = np.arange(len(sizes)) * rows[TOKENS].shape[1]

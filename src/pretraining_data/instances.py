@@ -12,16 +12,19 @@ from src.pretraining_data.examples import SPECIAL_TOKENS
 from src.pretraining_data.masking import InstanceSettings
 
 MIN_DOCUMENT_TOKENS = 16  # a shorter text makes no pair worth learning from
-NEARLY = 4  # tokens by which two lengths may differ and tell no order; with 8 the longer ones of some texts do
+NEARLY = 4  # tokens by which lengths that count as equal may differ; with 8 they reveal the order in some texts
 _ATTEMPTS = 20
-_SHIFTS = (0, 1, -1, 2, -2, 3, -3, 4, -4)  # of a place that must not be a border between sentences
+_SHIFTS = (0, 1, -1, 2, -2, 3, -3, 4, -4)  # attempts to move a position off a border between sentences
 
 
 @dataclass(frozen=True)
 class Documents:
-    """Tokenized documents of a unit of work, one after the other, without those that were too short (left_out).
+    """Concatenated tokenized documents of a unit of work.
 
-    ids: (tokens,) int32. borders: for each document, the ascending positions where a sentence begins, and its end.
+    Attributes:
+        ids: (tokens,) int32.
+        borders: for each document, the ascending positions where a sentence begins, and the document's end.
+        left_out: number of documents that were too short.
     """
 
     ids: np.ndarray
@@ -30,7 +33,7 @@ class Documents:
 
 
 def join_documents(documents: list[list[list[int]]]) -> Documents:
-    """From the token ids of every sentence, none empty, of every document; those below MIN_DOCUMENT_TOKENS go."""
+    """Join documents, given as token ids of non-empty sentences; leave out those below MIN_DOCUMENT_TOKENS."""
     ids: list[int] = []
     borders: list[list[int]] = []
     for document in documents:
@@ -43,7 +46,7 @@ def join_documents(documents: list[list[list[int]]]) -> Documents:
 
 
 class SegmentSpan(NamedTuple):
-    """Tokens [start, end)."""
+    """Token range [start, end)."""
 
     start: int
     end: int
@@ -52,8 +55,8 @@ class SegmentSpan(NamedTuple):
 class Pair(NamedTuple):
     """Two segments and their label.
 
-    SOP: `second` follows `first` in the text, and label 1 shows them exchanged. NSP: label 1 means that `second` is
-    from another document.
+    SOP: `second` follows `first` in the text; with label 1 the example shows them in reverse order. NSP: label 1 means
+    that `second` is from another document.
     """
 
     first: SegmentSpan
@@ -62,20 +65,21 @@ class Pair(NamedTuple):
 
 
 def sample_pairs(documents: Documents, settings: InstanceSettings, random: Random) -> list[Pair]:
-    """Pairs of segments from all documents; each token, wherever in its document it stands, is in about one pair.
+    """Return pairs of segments from all documents; each token, wherever in its document, is in about one pair.
 
-    A document is divided into stretches, each of which becomes a pair (_sample_sizes). The label is drawn after the
-    pair was cut, and how it was cut says nothing about the order (_cut_whole, _cut): lengths and the kinds of the
-    segments' ends have the same distribution in both classes.
+    A document is divided into stretches (_sample_sizes), and each becomes a pair. The label is drawn after the pair is
+    cut, and the cut does not reveal the order (_cut_whole, _cut): lengths and types of segment ends have the same
+    distribution in both classes.
     """
     max_tokens = settings.max_seq_length - SPECIAL_TOKENS
     pairs = []
-    for number, borders in enumerate(documents.borders):
+    for document_index, borders in enumerate(documents.borders):
         start = borders[0]
         sizes = _sample_sizes(borders[-1] - borders[0], max_tokens, settings.short_seq_prob, random)
         for size in sizes:
             segments = None
-            if len(sizes) == 1 and not settings.random_next_sentence:  # segments to exchange must have an open end
+            # NSP replaces a segment, which must have an end inside a sentence.
+            if len(sizes) == 1 and not settings.random_next_sentence:
                 segments = _cut_whole(borders, random)
             segments = segments or _cut(borders, start, size, random)
             start += size
@@ -83,45 +87,45 @@ def sample_pairs(documents: Documents, settings: InstanceSettings, random: Rando
                 continue
             label = int(random.random() < 0.5)
             if settings.random_next_sentence:
-                segments = _with_another(documents, number, segments, label, random)
+                segments = _replace_segment(documents, document_index, segments, label, random)
             if segments is not None:
                 pairs.append(Pair(*segments, label))
     return pairs
 
 
 def _sample_sizes(tokens: int, max_tokens: int, short_seq_prob: float, random: Random) -> list[int]:
-    """Sizes of the stretches that a document of this many tokens is divided into, in random order.
+    """Return the sizes of the stretches that a document of this many tokens is divided into, in random order.
 
-    They have max_tokens, but for a share of short_seq_prob, of any size below. The rest of the document is one of these
-    short ones; a document of up to max_tokens is a stretch by itself.
+    Stretches have max_tokens, except for a share of short_seq_prob, which have any smaller size. The remainder of the
+    document is one of these short ones; a document of up to max_tokens is a single stretch.
     """
-    least = min(MIN_DOCUMENT_TOKENS, max_tokens // 2)
+    min_tokens = min(MIN_DOCUMENT_TOKENS, max_tokens // 2)
     count = math.ceil(tokens / (max_tokens * (1 - short_seq_prob / 2)))
     short_share = (short_seq_prob * count - 1) / (count - 1) if count > 1 else 0.0
     sizes = []
     while tokens > max_tokens:
-        sizes.append(random.randint(least, max_tokens) if random.random() < short_share else max_tokens)
+        sizes.append(random.randint(min_tokens, max_tokens) if random.random() < short_share else max_tokens)
         tokens -= sizes[-1]
-    if sizes and tokens < least:
+    if sizes and tokens < min_tokens:
         tokens += sizes.pop()
         if tokens > max_tokens:
-            sizes.append(least)
-            tokens -= least
+            sizes.append(min_tokens)
+            tokens -= min_tokens
     sizes.append(tokens)
     random.shuffle(sizes)
     return sizes
 
 
 def _cut(borders: list[int], start: int, size: int, random: Random) -> tuple[SegmentSpan, SegmentSpan] | None:
-    """Two segments in the order of the text from about the tokens [start, start + size) of a document.
+    """Return two segments in text order from about the tokens [start, start + size) of a document.
 
-    One segment begins where a sentence does, the other ends where one does, and their other ends are inside sentences.
-    They meet at a border between sentences, or, with probability 0.5, are exchanged in length and kind and lie at
-    the outer ends of the sentences that the stretch touches. Without a border in the middle of the stretch, or where
-    these sentences have more than twice its tokens, all ends are inside sentences. So nothing but what the segments
-    say tells their order.
+    One segment begins at a border between sentences, the other one ends at one; their other ends are inside sentences.
+    Either they meet at a border or, with probability 0.5, lengths and types of ends are swapped and the segments lie at
+    the outer ends of the sentences that the stretch touches. All ends are inside sentences if no border lies in the
+    middle of the stretch, or if these sentences have more than twice its tokens. So only the content of the segments
+    reveals their order.
 
-    None where the sentences are too short for ends inside them.
+    Returns None if the sentences are too short to end inside them.
     """
     window = _window(borders, start, size)
     if window is None:
@@ -130,9 +134,11 @@ def _cut(borders: list[int], start: int, size: int, random: Random) -> tuple[Seg
     margin = max(1, (end - start) // 8)
     sentences = SegmentSpan(borders[bisect_left(borders, start) - 1], borders[bisect_left(borders, end)])
     inner = borders[bisect_left(borders, start + margin) : bisect_right(borders, end - margin)]
-    for _ in range(_ATTEMPTS if inner and sentences.end - sentences.start <= 2 * (end - start) else 0):
+    can_use_border = inner and sentences.end - sentences.start <= 2 * (end - start)
+    for _ in range(_ATTEMPTS if can_use_border else 0):
         split = random.choice(inner)
-        first_end, second_start = sentences.start + end - split, sentences.end - (split - start)
+        first_end = sentences.start + end - split
+        second_start = sentences.end - (split - start)
         if not _is_border(borders, first_end) and not _is_border(borders, second_start):
             if random.random() < 0.5:
                 return SegmentSpan(start, split), SegmentSpan(split, end)
@@ -145,75 +151,82 @@ def _cut(borders: list[int], start: int, size: int, random: Random) -> tuple[Seg
 
 
 def _cut_whole(borders: list[int], random: Random) -> tuple[SegmentSpan, SegmentSpan] | None:
-    """Two segments of whole sentences that make up a document; None where lengths would tell their order.
+    """Split a document into two segments of whole sentences; return None if lengths would reveal their order.
 
-    A border, perhaps the same, must split it into nearly these lengths in the other order; both are equally likely.
+    A split is allowed if a border, perhaps the same, splits the document into nearly the same lengths in reverse order;
+    both splits are equally likely.
     """
-    begin, end = borders[0], borders[-1]
+    begin = borders[0]
+    end = borders[-1]
     margin = max(1, (end - begin) // 8)
     inner = borders[bisect_left(borders, begin + margin) : bisect_right(borders, end - margin)]
-    chosen = []
+    candidates = []
     for split in inner:
         mirrored = begin + end - split
-        chosen += [split] * (bisect_right(inner, mirrored + NEARLY) - bisect_left(inner, mirrored - NEARLY))
-    if not chosen:
+        mirrored_borders = bisect_right(inner, mirrored + NEARLY) - bisect_left(inner, mirrored - NEARLY)
+        candidates += [split] * mirrored_borders
+    if not candidates:
         return None
-    split = random.choice(chosen)
+    split = random.choice(candidates)
     return SegmentSpan(begin, split), SegmentSpan(split, end)
 
 
 def _window(borders: list[int], start: int, size: int) -> SegmentSpan | None:
-    """About the tokens [start, start + size), moved and shortened so that both ends are inside sentences."""
-    begin, end = borders[0] + 1, borders[-1] - 1
+    """Return about the tokens [start, start + size), moved and shortened so that both ends are inside sentences."""
+    begin = borders[0] + 1
+    end = borders[-1] - 1
     for tokens in range(min(size, end - begin), max(size // 2, 1), -1):
         nearest = min(max(start, begin), end - tokens)
         for shift in _SHIFTS:
-            place = nearest + shift
-            inside = begin <= place <= end - tokens
-            if inside and not _is_border(borders, place) and not _is_border(borders, place + tokens):
-                return SegmentSpan(place, place + tokens)
+            position = nearest + shift
+            inside = begin <= position <= end - tokens
+            if inside and not _is_border(borders, position) and not _is_border(borders, position + tokens):
+                return SegmentSpan(position, position + tokens)
     return None
 
 
-def _with_another(
-    documents: Documents, own: int, segments: tuple[SegmentSpan, SegmentSpan], label: int, random: Random
+def _replace_segment(
+    documents: Documents, document_index: int, segments: tuple[SegmentSpan, SegmentSpan], label: int, random: Random
 ) -> tuple[SegmentSpan, SegmentSpan] | None:
-    """Segments with one of them, either, from another document, if the label asks for it; None if none was found.
+    """Replace one of the segments by one of another document if the label is 1.
 
-    Where no other document has such a segment there is no pair of either label.
+    Returns None, for either label, if no other document has a similar segment.
     """
     replaced = random.randrange(2)
-    other = _segment_of_another(documents, own, segments[replaced], random)
+    other = _similar_segment(documents, document_index, segments[replaced], random)
     if other is None or not label:
         return other and segments
     return (other, segments[1]) if replaced == 0 else (segments[0], other)
 
 
-def _segment_of_another(documents: Documents, own: int, model: SegmentSpan, random: Random) -> SegmentSpan | None:
-    """A segment as long as `model` and cut as it is, from another document of the unit; None if none was found.
+def _similar_segment(
+    documents: Documents, document_index: int, segment: SegmentSpan, random: Random
+) -> SegmentSpan | None:
+    """Return a segment of another document with the same length and types of ends; None if none was found.
 
-    Any token is about as likely to be in it as any other. Drawn within a document alone it would seldom hold the
-    document's beginning or end; drawn with as much room before and after as it is long, and moved inside, too often.
+    All tokens are about equally likely to be in it. Drawn strictly within a document, it would seldom hold the
+    document's beginning or end; drawn with its length as margin on both sides and moved inside, too often.
     """
-    length = model.end - model.start
-    borders = documents.borders[own]
-    begins, ends = _is_border(borders, model.start), _is_border(borders, model.end)
+    length = segment.end - segment.start
+    borders = documents.borders[document_index]
+    starts_at_border = _is_border(borders, segment.start)
+    ends_at_border = _is_border(borders, segment.end)
     for _ in range(_ATTEMPTS):
         token = random.randrange(len(documents.ids))
-        number = bisect_right(documents.borders, token, key=lambda borders: borders[0]) - 1
-        borders = documents.borders[number]
-        room = borders[-1] - length
-        if number == own or room <= borders[0]:
+        other_index = bisect_right(documents.borders, token, key=lambda borders: borders[0]) - 1
+        borders = documents.borders[other_index]
+        last_start = borders[-1] - length
+        if other_index == document_index or last_start <= borders[0]:
             continue
-        beyond = 3 * length // 4
-        start = min(max(random.randint(borders[0] - beyond, room + beyond), borders[0]), room)
-        if begins:
+        margin = 3 * length // 4
+        start = min(max(random.randint(borders[0] - margin, last_start + margin), borders[0]), last_start)
+        if starts_at_border:
             start = borders[bisect_right(borders, start) - 1]
-        elif ends:
+        elif ends_at_border:
             start = borders[bisect_left(borders, start + length)] - length
-        if not borders[0] <= start <= room:
+        if not borders[0] <= start <= last_start:
             continue
-        if (_is_border(borders, start), _is_border(borders, start + length)) == (begins, ends):
+        if (_is_border(borders, start), _is_border(borders, start + length)) == (starts_at_border, ends_at_border):
             return SegmentSpan(start, start + length)
     return None
 

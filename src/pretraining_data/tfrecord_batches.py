@@ -1,4 +1,4 @@
-"""google's TFRecords -> batches of numpy arrays, the same as from feature files (src/data/batches.py)."""
+"""google's TFRecords -> the batches of numpy arrays that feature files give (src/data/batches.py)."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,28 +13,32 @@ from src.data.feature_files import sha256_of
 from src.data.tfrecords import tfrecord_reader
 from src.pretraining_data.examples import PRETRAIN_WEIGHTS, TASK, columns
 
-SHUFFLE_BUFFER = 20_000  # rows; TFRecords cannot be read in any order
+SHUFFLE_BUFFER = 20_000  # rows
 
 
 class TFRecordDataset:
-    """Batches from google's pre-training TFRecords; attributes and batches as FeatureDataset's.
+    """Batches from google's pre-training TFRecords, with the attributes and batches of FeatureDataset.
 
-    They can be read only from the beginning, so rows are shuffled in a window of SHUFFLE_BUFFER, and starting inside
-    an epoch reads what lies before.
+    TFRecords have no random access, so rows are shuffled in a window of SHUFFLE_BUFFER, and starting inside an epoch
+    reads all rows before.
 
     Args:
-        files: verified by check_tfrecord, with the number of records of each.
+        files: number of records of each file, from check_tfrecord.
         schema: a schema.json, or None to take the columns from the files.
     """
 
     def __init__(self, files: Mapping[Path, int], loading: Loading, schema: Path | None = None) -> None:
-        self.files, self.loading, self.schema = list(files), loading, schema
+        self.files = list(files)
+        self.loading = loading
+        self.schema = schema
         self.num_rows = sum(files.values())
-        self.batches_per_epoch, self.rows_at_once = loading.batches(self.num_rows), loading.rows_at_once
+        self.batches_per_epoch = loading.batches(self.num_rows)
+        self.rows_at_once = loading.rows_at_once
         if loading.bucket_boundaries:
             raise DataError(f"{self.files[0]}: rows of a TFRecord are padded already; leave bucket_boundaries empty")
         first = next(iterate(self._read, self.files[0]))
-        length, predictions = len(first["input_ids"]), len(first["masked_lm_ids"])
+        length = len(first["input_ids"])
+        predictions = len(first["masked_lm_ids"])
         self.columns = columns(length, predictions)
         self.facts: dict[str, Any] = {
             "task": TASK,
@@ -48,20 +52,22 @@ class TFRecordDataset:
         return [(0, 1.0)]
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        size, rank = self.loading.batch_size, self.loading.rank
-        rows, drop = self.loading.rows_at_once, not self.loading.evaluation
+        size = self.loading.batch_size
+        rank = self.loading.rank
+        rows = self.loading.rows_at_once
 
         def pipeline() -> ds.Dataset:
-            return self._of_epoch(epoch).skip(start * rows).batch(rows, drop)
+            drop_remainder = not self.loading.evaluation
+            return self._epoch_rows(epoch).skip(start * rows).batch(rows, drop_remainder)
 
         for batch in iterate(pipeline, self.files[0].parent):
             real = np.arange(rank * size, (rank + 1) * size) < len(batch["input_ids"])
             first = rank * size if real.any() else 0
-            own = {name: values[first : first + size] for name, values in batch.items()}
-            yield complete_batch(own, self.columns, self.facts["max_seq_length"], real, PRETRAIN_WEIGHTS)
+            rank_batch = {name: values[first : first + size] for name, values in batch.items()}
+            yield complete_batch(rank_batch, self.columns, self.facts["max_seq_length"], real, PRETRAIN_WEIGHTS)
 
-    def _of_epoch(self, epoch: int) -> ds.Dataset:
-        """The rows in the order of an epoch."""
+    def _epoch_rows(self, epoch: int) -> ds.Dataset:
+        """Return the rows in the order of an epoch."""
         if self.loading.shuffle:
             ds.config.set_seed(int(self.loading.random(epoch).integers(2**31)))
             return self._read(ds.Shuffle.FILES).shuffle(SHUFFLE_BUFFER)
@@ -69,5 +75,5 @@ class TFRecordDataset:
         return self._read().skip(before) + self._read().take(before) if before else self._read()
 
     def _read(self, shuffle: ds.Shuffle | bool = False) -> ds.Dataset:
-        """Rows as they stand in the files, these in their order or in one that MindSpore's seed says."""
+        """Return the rows in the order of the files; with ds.Shuffle.FILES, MindSpore's seed orders the files."""
         return tfrecord_reader(self.files, self.schema, list(columns(1, 1)), shuffle)

@@ -1,4 +1,4 @@
-"""How well a vocabulary fits a text: how much of it is unknown, or broken into single letters."""
+"""Fit of a vocabulary to a text: the shares of unknown tokens and of words broken into single letters."""
 
 from dataclasses import astuple, dataclass
 from typing import Self
@@ -8,16 +8,19 @@ import numpy as np
 from src.text.corpus import IS_CJK
 from src.tokenization import WORD_START, FullTokenizer
 
-# Shares of the tokens above which a vocabulary plainly does not fit. google's has 2.2 % unknown in WikiText, and <unk>.
-MOST_UNKNOWN, MOST_BROKEN = 0.05, 0.3
-MOST_CAPITAL = 0.02  # of the entries, where the text is lower-cased
+# Shares of the tokens above which a vocabulary does not fit. google's has 2.2 % unknown in WikiText, <unk> included.
+MAX_UNKNOWN = 0.05
+MAX_BROKEN = 0.3
+MAX_CAPITAL = 0.02  # share of the entries, for lower-cased text
 
 
 class LetterTable:
-    """Which tokens of a vocabulary are single letters of words.
+    """Table of the tokens of a vocabulary that are single letters of words.
 
-    starts: (V,) bool, tokens that begin a word. letters: (V,) bool, one letter with or without the mark of a word's
-    begin, or the mark alone; not Chinese and Japanese characters, of which every vocabulary has single ones.
+    Attributes:
+        starts: (V,) bool, tokens that begin a word.
+        letters: (V,) bool, one letter with or without the mark of a word's begin, or the mark alone; no Chinese and
+            Japanese characters, which are single tokens in every vocabulary.
     """
 
     def __init__(self, tokenizer: FullTokenizer) -> None:
@@ -38,7 +41,7 @@ def _is_letter(text: str) -> bool:
 
 @dataclass(frozen=True)
 class VocabularyFit:
-    """Counts that add up over parts of a text: its tokens, unknown ones, and single letters beside single letters."""
+    """Counts of tokens, unknown tokens and single letters beside single letters; they add up over parts of a text."""
 
     tokens: int = 0
     unknown: int = 0
@@ -46,7 +49,7 @@ class VocabularyFit:
 
     @classmethod
     def of(cls, ids: np.ndarray, table: LetterTable) -> Self:
-        """Of (tokens,) ids; a letter is of a broken word if the piece before or after it in the word is one, too."""
+        """Count (tokens,) ids; a letter is of a broken word if a neighbouring piece of the word is a letter, too."""
         letters = table.letters[ids]
         joined = letters[1:] & letters[:-1] & ~table.starts[ids[1:]]
         broken = np.zeros(len(ids), bool)
@@ -58,7 +61,7 @@ class VocabularyFit:
         return VocabularyFit(*(one + another for one, another in zip(astuple(self), astuple(other), strict=True)))
 
     def facts(self) -> dict[str, float]:
-        """Tokens, and the shares of them that are unknown and that are letters of broken words."""
+        """Return the number of tokens, and the shares of unknown tokens and of letters of broken words."""
         return {
             "tokens": self.tokens,
             "unknown_share": self.unknown / max(1, self.tokens),
@@ -73,24 +76,23 @@ class VocabularyFit:
         )
 
     def warning(self, name: str) -> str:
-        """What is said of a vocabulary that plainly does not fit, by its name; empty where it does."""
+        """Return a warning if the vocabulary `name` does not fit the text, else an empty string."""
         shares = self.facts()
-        if shares["unknown_share"] <= MOST_UNKNOWN and shares["broken_share"] <= MOST_BROKEN:
+        if shares["unknown_share"] <= MAX_UNKNOWN and shares["broken_share"] <= MAX_BROKEN:
             return ""
         return (
-            f"the vocabulary {name} does not fit this text: more than {MOST_UNKNOWN:.0%} unknown tokens, or more than "
-            f"{MOST_BROKEN:.0%} single letters, leave little to learn; take another one, or train one of this text: "
+            f"the vocabulary {name} does not fit this text: more than {MAX_UNKNOWN:.0%} of the tokens are unknown, or "
+            f"more than {MAX_BROKEN:.0%} single letters; use another one, or train one on this text with "
             "python -m src.train_vocabulary"
         )
 
 
 def case_warning(tokenizer: FullTokenizer) -> str:
-    """What is said of a vocabulary of which many entries have capitals that the text loses; empty where few do."""
+    """Return a warning if many entries have capitals, which lower-cased text never has, else an empty string."""
     capitals = sum(entry != entry.lower() and not entry.startswith("[") for entry in tokenizer.vocab)
-    if not tokenizer.do_lower_case or capitals <= MOST_CAPITAL * tokenizer.vocab_size:
+    if not tokenizer.do_lower_case or capitals <= MAX_CAPITAL * tokenizer.vocab_size:
         return ""
     return (
-        f"{capitals:,} of the {tokenizer.vocab_size:,} entries of {tokenizer.file.name} have capitals, which "
-        "do_lower_case true takes off the text, so that they never occur: give do_lower_case false if the vocabulary "
-        "was made so"
+        f"{capitals:,} of the {tokenizer.vocab_size:,} entries of {tokenizer.file.name} have capitals and never occur "
+        "in lower-cased text (do_lower_case is true); give do_lower_case false if the vocabulary was made so"
     )
