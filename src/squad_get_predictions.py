@@ -88,16 +88,16 @@ def _best_of_all_spans(
     characters = np.pad(windows.token_spans, ((0, 1), (0, 0)))  # and what rows are filled up with
     for first in range(0, len(may_start), _WINDOWS_AT_ONCE):
         chunk = slice(first, first + _WINDOWS_AT_ONCE)
-        at = windows.places[chunk, None] + np.arange(width)
+        at = windows.context_starts[chunk, None] + np.arange(width)
         starts, ends = (
             outputs[name].values[first_token[chunk, None] + np.minimum(at, outputs[name].counts[chunk, None] - 1)]
             for name in ("start_logits", "end_logits")
         )
         starts = np.where(may_start[chunk], starts, -np.inf)
-        ends = np.where(np.arange(width) < windows.counts[chunk, None], ends, -np.inf)
+        ends = np.where(np.arange(width) < windows.token_counts[chunk, None], ends, -np.inf)
         ends = np.pad(ends, ((0, 0), (0, longest - 1)), constant_values=-np.inf)
         sums = starts[:, :, None] + sliding_window_view(ends, longest, axis=1)
-        own = characters[np.minimum(windows.firsts[chunk, None] + np.arange(width), len(characters) - 1)]
+        own = characters[np.minimum(windows.first_tokens[chunk, None] + np.arange(width), len(characters) - 1)]
         behind = sliding_window_view(np.pad(own[:, :, 1], ((0, 0), (0, longest - 1))), longest, axis=1)
         sums[behind <= own[:, :, :1]] = -np.inf  # of no character, as a word's lone first piece before an emoji
         sums = sums.reshape(len(sums), -1)
@@ -127,11 +127,13 @@ def beam_predictions(
         outputs: those of SpanSearchScores: start_top_log_probs, start_top_index (rows, S); end_top_log_probs,
             end_top_index (rows, S * E), end e of start s at s * E + e; cls_logits (rows,), log-odds of no answer.
     """
-    ends = outputs["end_top_index"].astype(np.int64) - windows.places[:, None]
+    ends = outputs["end_top_index"].astype(np.int64) - windows.context_starts[:, None]
     repeats = ends.shape[1] // outputs["start_top_index"].shape[1]
-    starts = outputs["start_top_index"].astype(np.int64).repeat(repeats, 1) - windows.places[:, None]
+    starts = outputs["start_top_index"].astype(np.int64).repeat(repeats, 1) - windows.context_starts[:, None]
     may_start = windows.max_context()
-    allowed = (starts >= 0) & (ends < windows.counts[:, None]) & (starts <= ends) & (ends < starts + max_answer_length)
+    allowed = (
+        (starts >= 0) & (ends < windows.token_counts[:, None]) & (starts <= ends) & (ends < starts + max_answer_length)
+    )
     allowed &= np.take_along_axis(may_start, starts.clip(0, may_start.shape[1] - 1), 1)
     rows, spans = np.nonzero(allowed)
     places = np.stack([rows, starts[rows, spans], ends[rows, spans]], 1)
@@ -150,8 +152,8 @@ def _best_of_questions(
     rows, first_tokens, last_tokens = places.T
     numbers, scores = windows.questions[rows], scores.astype(np.float64)
     order = np.lexsort((last_tokens, first_tokens, rows, -scores.sum(1), numbers))
-    starts = windows.token_spans[windows.firsts[rows] + first_tokens, 0]
-    ends = windows.token_spans[windows.firsts[rows] + last_tokens, 1]
+    starts = windows.token_spans[windows.first_tokens[rows] + first_tokens, 0]
+    ends = windows.token_spans[windows.first_tokens[rows] + last_tokens, 1]
     characters, scores = np.stack([starts, ends], 1)[order], scores[order]
     bounds = np.searchsorted(numbers[order], np.arange(len(questions) + 1))
     for question, (first, last) in zip(questions, itertools.pairwise(bounds.tolist()), strict=True):
