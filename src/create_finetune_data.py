@@ -189,11 +189,7 @@ def find_labels(examples: Iterable[Example]) -> list[str]:
 
 
 def report_labels(examples: Sequence[Example], held_out: int) -> None:
-    """Log the labels of a training file, and warn if they look like regression targets.
-
-    Args:
-        held_out: number of the examples that are used as dev split.
-    """
+    """Log the labels of a training file and the size of its dev split; warn if they look like regression targets."""
     counts = Counter(example.label for example in examples)
     common = ", ".join(f"{label} ({count:,})" for label, count in counts.most_common(10))
     more = f" and {len(counts) - 10:,} more" if len(counts) > 10 else ""
@@ -268,9 +264,7 @@ def label_warnings(counts: Counter[str]) -> list[str]:
         "labels that mean a missing value in exported tables; if they do here, name them with --skip_labels": [
             label for label in counts if label.casefold() in _MISSING_VALUES
         ],
-        "a label that often marks unlabelled rows; if it does here, set --skip_labels=-1": (
-            ["-1"] if is_placeholder else []
-        ),
+        "a label that often marks unlabelled rows; if so, set --skip_labels=-1": ["-1"] if is_placeholder else [],
         "labels that look like several labels of one text; each combination is a class of its own": multi_labels,
         "labels that differ only in case, white space or notation; each is a class of its own": [
             label for similar in spellings.values() if len(similar) > 1 for label in similar

@@ -3,7 +3,6 @@
 Text files -> documents (src/text/corpus.py) -> units of a fixed size -> worker processes: sentences, token ids, pairs
 of segments (src/pretraining_data/instances.py), masked or not (src/pretraining_data/examples.py), rows -> feature files
 (src/data/record_writer.py), in the order of the text.
-
 The random numbers of a unit depend only on random_seed and the unit's number, so the output does not depend on the
 number of processes. Memory holds a few units, whatever the size of the corpus.
 """
@@ -229,8 +228,7 @@ def group_documents(documents: Iterable[Document], beside: int = 0) -> Iterator[
     """
     complete_unit: list[Document] = []
     unit: list[Document] = []
-    size = 0
-    longest = 0
+    size = longest = 0
     for document in documents:
         unit.append(document)
         characters = sum(map(len, document))
@@ -241,8 +239,7 @@ def group_documents(documents: Iterable[Document], beside: int = 0) -> Iterator[
                 yield complete_unit
             complete_unit = unit
             unit = []
-            size = 0
-            longest = 0
+            size = longest = 0
     last_units = [complete_unit, unit] if size - longest >= beside else [complete_unit + unit]
     yield from filter(None, last_units)
 
@@ -281,11 +278,7 @@ def gather_facts(
 
 
 def number_of_workers(num_workers: int) -> int:
-    """Return the number of worker processes, one per core for 0.
-
-    Raises:
-        ConfigError: there are more than PROCESSES_PER_CORE workers per core (each needs 200 MB).
-    """
+    """Return the number of workers, one per core for 0; raise ConfigError for too many (each needs 200 MB)."""
     cores = len(os.sched_getaffinity(0))
     if num_workers > PROCESSES_PER_CORE * cores:
         raise ConfigError(
@@ -315,10 +308,8 @@ def report_coverage(coverage: Coverage, random_next_sentence: bool) -> None:
             "lines between the paragraphs of plain text, they separate documents"
         )
     if coverage.times < LEAST_USES:
-        reason = "few sentences fit into an example"
-        if random_next_sentence:
-            reason = "few documents are long enough to lend a segment to others"
-        logger.warning(f"most of the text is unused, a pass uses a token {coverage.times:.2f} times: {reason}")
+        few = "documents are long enough to lend a segment to others" if random_next_sentence else "sentences fit in"
+        logger.warning(f"most of the text is unused, a pass uses a token {coverage.times:.2f} times: few {few}")
 
 
 def warn_of_few_masks(settings: InstanceSettings) -> None:

@@ -236,13 +236,10 @@ class SquadWindows:
         return cls(*array("windows").T, array("token_spans"))
 
     def max_context(self) -> np.ndarray:
-        """Return whether a row has the maximum context of its tokens among the rows of the question.
+        """Return (rows, largest token count) bool: the row has the maximum context of the token in its question.
 
         The context of a token is the smaller number of tokens before or after it in the row. If rows are equal, the
-        longer one has the maximum, then the first one (google's _check_is_max_context).
-
-        Returns:
-            (rows, largest token count) bool, False after the last token of a row.
+        longer one has the maximum, then the first one (google's _check_is_max_context). False after a row's tokens.
         """
         is_max = np.arange(max(1, self.token_counts.max(initial=0))) < self.token_counts[:, None]
         bounds = np.flatnonzero(np.diff(self.questions, prepend=-1, append=-1))
@@ -289,9 +286,6 @@ class SquadSplit:
             For training also start_positions, end_positions, is_impossible, int32: first and last token of the answer
             and 0; or 0, 0, 1 if the row does not hold the answer.
             For evaluation the arrays that SquadWindows reads, and truncated (questions,) bool: the question was cut.
-
-        Raises:
-            DataError: no questions are left.
         """
         cut = _cut(self)
         if cut.left_out:

@@ -77,11 +77,9 @@ def independent_predictions(
 def _best_of_all_spans(
     windows: SquadWindows, outputs: Mapping[str, Ragged], n_best_size: int, max_answer_length: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the n_best_size best spans of each window, for _WINDOWS_AT_ONCE windows at a time.
+    """Yield the n_best_size best spans of each window (spans, 3) with their scores (spans, 2), for several windows.
 
-    Yields:
-        spans (spans, 3): window, first and last token, counted from the window's first context token; and
-        scores (spans, 2) of start and end.
+    A span is a window, first and last token, counted from the window's first context token.
     """
     may_start = windows.max_context()
     width = may_start.shape[1]
@@ -174,11 +172,7 @@ def _best_of_questions(
 def _distinct_spans(
     context: str, characters: np.ndarray, scores: np.ndarray, n_best_size: int
 ) -> tuple[ScoredSpan, ...]:
-    """Return the first n_best_size spans with distinct texts.
-
-    Args:
-        characters, scores: (spans, 2) first character and end (exclusive), and scores of both, the best span first.
-    """
+    """Return the first spans with distinct texts, of characters and scores (spans, 2), the best one first."""
     first_occurrences: dict[str, tuple[int, int]] = {}  # text -> start, span index
     for index, (start, end) in enumerate(characters.tolist()):
         text = context[start:end].strip()

@@ -52,11 +52,7 @@ class TrainVocabularyConfig(CorpusConfig):
         "", "prefix of the output: PREFIX.model and .vocab (sentencepiece) or PREFIX.vocab.txt", required=True
     )
     vocab_size: int = option(30000, "entries, including special tokens", minimum=LEAST_ENTRIES, maximum=ENTRIES)
-    kind: str = option(
-        "sentencepiece",
-        "sentencepiece as ALBERT's, wordpiece as Chinese BERT's",
-        choices=("sentencepiece", "wordpiece"),
-    )
+    kind: str = option("sentencepiece", "like ALBERT's or like Chinese BERT's", choices=("sentencepiece", "wordpiece"))
     do_lower_case: bool = option(True, "lower-case the text; use the vocabulary with the same setting")
     character_coverage: float = option(
         0.0,

@@ -46,11 +46,7 @@ class Table:
         return column in self.names or (column.isdecimal() and 1 <= int(column) <= len(self.names))
 
     def place(self, column: str) -> int:
-        """Return the index of a column, given by its name or its number from 1.
-
-        Raises:
-            DataError: there is no such column, or several have the name.
-        """
+        """Return the index of a column, given by name or number from 1; raise DataError if there is none or several."""
         if not self.has(column):
             column_names = first_few(list(map(shorten, self.names)), MOST_NAMES)
             raise DataError(
@@ -76,11 +72,7 @@ class Table:
         return self.names[self.place(column)]
 
     def pick(self, line: int, row: Row, column_indices: Sequence[int]) -> list[str]:
-        """Return the fields of a row at the given column indices.
-
-        Raises:
-            DataError: the row has more or fewer fields than the table has columns, or a picked field is not text.
-        """
+        """Return fields of a row; raise DataError if the row has more or fewer than the table or one is not text."""
         while len(row) > len(self.names) and not row[-1]:
             row.pop()
         if len(row) != len(self.names):
