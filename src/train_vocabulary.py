@@ -182,14 +182,14 @@ def train_wordpiece(read: Reader, config: TrainVocabularyConfig, exact: bool = T
         exact: False allows fewer entries than vocab_size.
     """
     specials = list(WORDPIECE_SPECIALS.values())
-    alphabet, inner = _choose_alphabet(read(), config, config.vocab_size - len(specials))
+    alphabet, inner_characters = _choose_alphabet(read(), config, config.vocab_size - len(specials))
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=WORDPIECE_SPECIALS["unk"]))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     trainer = tokenizers.trainers.WordPieceTrainer(
         vocab_size=config.vocab_size,
         # Without an explicit list, the library numbers the characters inside words in random order and breaks ties
         # between pieces by these numbers.
-        special_tokens=[*specials, *alphabet, *inner],
+        special_tokens=[*specials, *alphabet, *inner_characters],
         initial_alphabet=alphabet,
         limit_alphabet=len(alphabet),
         show_progress=False,

@@ -245,7 +245,7 @@ def _date_formats(archive: zipfile.ZipFile, part: str) -> dict[int, bool]:
     """Return the cell styles for dates and times -> whether the style is a duration."""
     from openpyxl.styles.numbers import BUILTIN_FORMATS, is_date_format, is_timedelta_format
 
-    formats = {str(number): code for number, code in (_CHINESE_DATE_FORMATS | BUILTIN_FORMATS).items()}
+    formats = {str(format_id): code for format_id, code in (_CHINESE_DATE_FORMATS | BUILTIN_FORMATS).items()}
     durations = {}
     style = 0
     is_cell_format = False
@@ -278,22 +278,22 @@ def _warn_of_merged_cells(path: Path, archive: zipfile.ZipFile, sheet: _Sheet) -
 
 def _sheet_rows(path: Path, archive: zipfile.ZipFile, sheet: _Sheet, decoder: _CellDecoder) -> NumberedCells:
     """Yield the rows of a sheet; raise DataError at a row that is damaged, repeated or out of order."""
-    number = 0
+    row_number = 0
     is_warned = False
     try:
         row: list[Any] = []
         for tag, attributes, text in _events(archive, sheet.part):
             if tag == "row":
                 if attributes is None:
-                    yield number, row
+                    yield row_number, row
                     continue
-                previous = number
-                number = int(attributes.get("r", number + 1))
-                if number <= previous or number > MOST_ROWS:
+                previous = row_number
+                row_number = int(attributes.get("r", row_number + 1))
+                if row_number <= previous or row_number > MOST_ROWS:
                     raise _Fault(f"comes after row {previous}: rows must be in order and at most {MOST_ROWS:,}")
                 row = []
             elif tag == "c" and attributes is not None:
-                _fill_up_to(row, number, attributes.get("r"))
+                _fill_up_to(row, row_number, attributes.get("r"))
                 cell = attributes
                 pieces: list[str] = []
                 has_formula = is_phonetic = False
@@ -317,23 +317,23 @@ def _sheet_rows(path: Path, archive: zipfile.ZipFile, sheet: _Sheet, decoder: _C
                 if row[-1] is ERROR and not is_warned:
                     is_warned = True
                     logger.warning(
-                        f"{path}: row {number} of sheet {shorten(sheet.title)} holds an error or a formula without a "
-                        f"stored value; {SAVE_ANEW}"
+                        f"{path}: row {row_number} of sheet {shorten(sheet.title)} holds an error or a formula without "
+                        f"a stored value; {SAVE_ANEW}"
                     )
     except _Fault as error:
-        raise DataError(f"{path}: row {number} of sheet {shorten(sheet.title)} {error}; {SAVE_ANEW}") from None
+        raise DataError(f"{path}: row {row_number} of sheet {shorten(sheet.title)} {error}; {SAVE_ANEW}") from None
     except Exception as error:
-        raise DataError(f"{path}: row {number} of sheet {shorten(sheet.title)} is damaged; {SAVE_ANEW}") from error
+        raise DataError(f"{path}: row {row_number} of sheet {shorten(sheet.title)} is damaged; {SAVE_ANEW}") from error
 
 
-def _fill_up_to(row: list[Any], number: int, reference: str | None) -> None:
+def _fill_up_to(row: list[Any], row_number: int, reference: str | None) -> None:
     """Append empty cells to a row up to the referenced cell, by default one cell."""
     from openpyxl.utils import column_index_from_string
 
     column = len(row) + 1
     if reference is not None:
         match = _REFERENCE.fullmatch(reference.upper())
-        if not match or int(match[2]) != number or column_index_from_string(match[1]) < column:
+        if not match or int(match[2]) != row_number or column_index_from_string(match[1]) < column:
             raise _Fault(f"has the cell {shorten(reference)} after {len(row)} column(s): cells must be in order")
         column = column_index_from_string(match[1])
     if column > MOST_COLUMNS:
@@ -358,8 +358,8 @@ def read_xls(path: Path) -> NumberedCells:
         sheet = next((sheet for sheet in sheets if not sheet.visibility), sheets[0])
         other_titles = [other.name for other in sheets if other is not sheet and other.nrows]
         check_sheets(path, sheet.name, bool(sheet.nrows), other_titles)
-        for number, cells in enumerate(sheet.get_rows(), 1):
-            yield number, [_xls_value(cell, epoch) for cell in cells]
+        for row_number, cells in enumerate(sheet.get_rows(), 1):
+            yield row_number, [_xls_value(cell, epoch) for cell in cells]
 
 
 def _xls_value(cell: Any, epoch: datetime) -> Any:
