@@ -1,31 +1,29 @@
-"""The metrics of classification and regression, by scikit-learn and scipy.
+"""Metrics of classification and regression, by scikit-learn and scipy.
 
-A method gives several figures; the first one is what the best checkpoint is chosen by, the larger the better. Both
-libraries are loaded where one of their figures is first asked for: that takes a second, which neither predictions nor
-accuracy, known before the first update as the majority class's, need wait for.
+A method returns several metrics. The best checkpoint is the one with the largest first metric. Both libraries are
+loaded at first use: that takes a second, which predictions and the majority-class accuracy do not need.
 """
 
 from collections.abc import Callable
 
 import numpy as np
-import scipy  # which loads its parts at their first use
+import scipy  # loads its submodules at first use
 
 Metric = Callable[[np.ndarray, np.ndarray, int], float]
 
 
 def assess(method: str, predictions: np.ndarray, labels: np.ndarray, num_labels: int = 2) -> dict[str, float]:
-    """Figures of a method by name, all as shares of 1.
+    """Return the metrics of a method by name, as fractions of 1.
 
-    accuracy: share of equal ids.
-    f1: of label 1 where there are two labels; else the plain mean over all labels that occur (macro). And accuracy.
-    mcc: Matthews correlation, also of more than two labels; 0 where all predictions or all labels are the same. And
-        accuracy.
-    spearman_correlation: of ranks, equal values sharing their mean rank; and pearson_correlation. Both are 0 where they
-        are not defined: all predictions or all labels are the same, or there are fewer than two rows.
+    accuracy: fraction of correct label ids.
+    f1: F1 of label 1 for two labels, otherwise macro-averaged over the labels that occur; and accuracy.
+    mcc: Matthews correlation coefficient, 0 if all predictions or all labels are equal; and accuracy.
+    spearman_correlation: Spearman's rank correlation, tied values get their mean rank; and pearson_correlation. Both
+        are 0 if all predictions or all labels are equal, or there are fewer than two rows.
 
     Args:
-        predictions, labels: (rows,) label ids; for spearman_correlation, scores.
-        num_labels: how many there are, whether they occur or not.
+        predictions, labels: (rows,) label ids; for spearman_correlation, float values.
+        num_labels: number of labels of the task, including those that do not occur.
     """
     return {name: _METRICS[name](predictions, labels, num_labels) for name in METHODS[method]}
 

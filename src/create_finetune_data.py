@@ -1,7 +1,7 @@
-"""Texts with labels -> rows of token ids, for classification and regression.
+"""Features of classification and regression: texts with labels -> rows of token ids.
 
-Anyone's own data is read here (`--task_name custom`), GLUE's in src/tasks/glue.py. Rows are [CLS] a [SEP] with segment
-0, or [CLS] a [SEP] b [SEP] with segment 1 from b on, as google-research/albert's classifier_utils makes them.
+This module reads the user's own data (`--task_name custom`), src/tasks/glue.py reads GLUE. Rows are [CLS] a [SEP] with
+segment 0, or [CLS] a [SEP] b [SEP] with segment 1 from b on, as in google-research/albert's classifier_utils.
 """
 
 import itertools
@@ -26,24 +26,24 @@ from src.tokenization import FullTokenizer
 from src.utils import read_lines
 
 logger = logging.getLogger(__name__)
-LARGEST_SCORE = 1e6  # of a regression: squares of errors are summed in float32
+LARGEST_SCORE = 1e6  # of a regression target: squared errors are summed in float32
 NEGATIVE, POSITIVE = "negative", "positive"
 _SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "valid", "validation", "val"), "test": ("test",)}
-_MOST_NUMBERS = 20  # labels that are numbers, before they are likely scores
-_SHOWN = 5  # names of other files, or labels, in a message
-_RARE = 3  # training rows, below which a class cannot be learnt
+_MAX_NUMERIC_LABELS = 20  # more distinct numbers are probably regression targets
+_SHOWN = 5  # file names or labels listed in a message
+_RARE = 3  # training rows; a class with fewer can hardly be learnt
 _WHOLE_NUMBER = re.compile(r"(-?(?:0|[1-9][0-9]*))\.0+")
 _SEPARATORS = re.compile(r"\s*[,|;/，；、]\s*")
-_MISSING = {"nan", "none", "null", "nil", "na", "n/a", "#n/a", "<na>", "nat"}  # what exports write for no value
+_MISSING_VALUES = {"nan", "none", "null", "nil", "na", "n/a", "#n/a", "<na>", "nat"}  # as exported tables write them
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One text, or two (else text_b is empty), with the label as the file has it; None: unlabelled."""
+    """One text or a pair of texts with the label of the file."""
 
     text_a: str
-    text_b: str
-    label: str | None
+    text_b: str  # empty: only one text
+    label: str | None  # None: unlabelled
     file: Path
     line: int
 
@@ -54,9 +54,10 @@ class Example:
 
 @dataclass(frozen=True)
 class TextColumns:
-    """Which columns of a table hold what, by their names or numbers from 1; text_b may be empty.
+    """Columns of a table with texts and labels, by name or by number from 1; text_b may be empty.
 
-    names: of the columns of files without a header. Where the first row holds text_a's name, it is one all the same.
+    Attributes:
+        names: column names of files without a header. A first row with the name text_a is still a header.
     """
 
     text_a: str = "text_a"
@@ -68,70 +69,75 @@ class TextColumns:
 def read_examples(
     path: Path, columns: TextColumns, labelled: bool = True, skipped: list[str] | None = None
 ) -> list[Example]:
-    """The examples of a table (src/text/text_tables.py); white space around texts and labels is taken off.
+    """Return the examples of a table (src/text/text_tables.py), without white space around texts and labels.
 
     Args:
-        labelled: every row must have its texts and a label. Otherwise labels are read where there are any, and a row
-            with an empty text stays: every row of a test set is to be predicted.
-        skipped: takes the error sentences of broken rows, which are left out, while one with an empty text stays; None:
-            the first sentence is raised.
+        labelled: True requires texts and a label in every row. False reads labels if there are any and keeps rows with
+            empty texts, because every row of a test set is predicted.
+        skipped: list that receives the error messages of invalid rows, which are skipped; rows with empty texts are
+            kept. None: raise the first error.
 
     Raises:
-        DataError: the file cannot be read, lacks a column or has no rows; a row is not as it must be.
+        DataError: the file cannot be read, lacks a column or has no rows; a row is invalid.
     """
     table = read_table(path, columns.names, columns.text_a)
     has_label = labelled or table.has(columns.label)
-    wanted = [columns.text_a, *([columns.text_b] * bool(columns.text_b)), *([columns.label] * has_label)]
-    places = [table.place(column) for column in wanted]
-    by_number = not {*wanted} <= {*table.names}
-    if by_number and not columns.names and path.suffix.lower() not in JSON_SUFFIXES:  # is there a header at all?
+    selected = [columns.text_a]
+    if columns.text_b:
+        selected.append(columns.text_b)
+    if has_label:
+        selected.append(columns.label)
+    column_indices = [table.place(column) for column in selected]
+    is_by_number = not {*selected} <= {*table.names}
+    if is_by_number and not columns.names and path.suffix.lower() not in JSON_SUFFIXES:
+        # Column numbers suggest a file without a header.
         logger.info(
-            f"{path}: its first line is taken for the header ({', '.join(table.names)[:200]}), see column_names"
+            f"{path}: the first line is the header ({', '.join(table.names)[:200]}); if it is not, set column_names"
         )
-    first_needed = 0 if skipped is None else len(wanted) - 1
+    first_required = 0 if skipped is None else len(selected) - 1
     examples = []
     for line, row in table.rows:
         try:
-            texts = [text.strip() for text in table.pick(line, row, places)]
-            if labelled and "" in texts[first_needed:]:
-                empty = wanted[texts.index("", first_needed)]
-                raise DataError(f"{path}: line {line} is empty in column {empty!r}; fill it or remove the row")
+            fields = [field.strip() for field in table.pick(line, row, column_indices)]
+            if labelled and "" in fields[first_required:]:
+                empty_column = selected[fields.index("", first_required)]
+                raise DataError(f"{path}: line {line} is empty in column {empty_column!r}; fill it or remove the row")
         except DataError as error:
             if skipped is None:
                 raise
             skipped.append(str(error))
             continue
-        label = plain_label(texts.pop()) or None if has_label else None
-        examples.append(Example(texts[0], texts[1] if columns.text_b else "", label, table.path, line))
+        label = plain_label(fields.pop()) or None if has_label else None
+        examples.append(Example(fields[0], fields[1] if columns.text_b else "", label, table.path, line))
     if not examples:
         raise DataError(f"{path} holds no examples")
     return examples
 
 
 def read_polarity_files(positive: Path, negative: Path) -> list[Example]:
-    """The examples of two files with one text a line, labelled "positive" and "negative"; empty lines are left out."""
+    """Return the examples of two files with one text per line, labelled "positive" and "negative"; skip empty lines."""
     examples = []
     for file, label in ((positive, POSITIVE), (negative, NEGATIVE)):
         texts = ((line, text.strip()) for line, text in enumerate(read_lines(file), 1))
-        found = [Example(text, "", label, file, line) for line, text in texts if text]
-        if not found:
+        file_examples = [Example(text, "", label, file, line) for line, text in texts if text]
+        if not file_examples:
             raise DataError(f"{file} holds no text")
-        examples += found
+        examples += file_examples
     return examples
 
 
 class SplitFiles(Mapping[str, Path]):
-    """The files of one's own texts by split; several of one split are a DataError only where it is read."""
+    """Mapping of splits to files; a split with several files raises DataError only when it is read."""
 
     def __init__(self, files: Mapping[str, Sequence[Path]]) -> None:
         self._files = files
 
     def __getitem__(self, split: str) -> Path:
-        first, *others = self._files[split]
+        file, *others = self._files[split]
         if others:
-            there = ", ".join(path.name for path in (first, *others))
-            raise DataError(f"{first.parent} holds several {split} files: {there}; name one with --{split}_file")
-        return first
+            names = ", ".join(path.name for path in (file, *others))
+            raise DataError(f"{file.parent} holds several {split} files: {names}; name one with --{split}_file")
+        return file
 
     def __contains__(self, split: object) -> bool:
         return split in self._files
@@ -144,12 +150,15 @@ class SplitFiles(Mapping[str, Path]):
 
 
 def find_splits(data_dir: str, named: Mapping[str, str], endings: Sequence[str] | None = SUFFIXES) -> SplitFiles:
-    """The files of one's own texts by split: those that are named, and of the others those that are there.
+    """Return the files of the user's data by split; a named file takes precedence over one in data_dir.
 
     Args:
-        data_dir: a folder with train.*, dev.* (or valid, validation, val) and test.*; "" for none.
-        named: by split, the name of a file or "".
-        endings: of the files' names in data_dir; None: any.
+        data_dir: folder with train.*, dev.* (or valid, validation, val) and test.*; "" for none.
+        named: split -> file name or "".
+        endings: allowed suffixes of files in data_dir; None: any.
+
+    Raises:
+        DataError: data_dir is not a folder, or there is no file at all.
     """
     splits = {split: [Path(name)] for split, name in named.items() if name}
     if not data_dir:
@@ -159,9 +168,9 @@ def find_splits(data_dir: str, named: Mapping[str, str], endings: Sequence[str] 
         raise DataError(f"{folder} is not a folder")
     files = [path for path in sorted(folder.iterdir()) if endings is None or path.suffix.lower() in endings]
     for split, names in _SPLIT_NAMES.items():
-        found = [path for path in files if path.is_file() and path.name.split(".")[0] in names]
-        if found:
-            splits.setdefault(split, found)
+        split_files = [path for path in files if path.is_file() and path.name.split(".")[0] in names]
+        if split_files:
+            splits.setdefault(split, split_files)
     if not splits:
         allowed = "" if endings is None else f", as {', '.join('train' + ending for ending in endings)}"
         others = ", ".join(path.name for path in files[:_SHOWN] if path.is_file())
@@ -171,7 +180,7 @@ def find_splits(data_dir: str, named: Mapping[str, str], endings: Sequence[str] 
 
 
 def find_labels(examples: Iterable[Example]) -> list[str]:
-    """The sorted labels of training data; fewer than two are a DataError."""
+    """Return the sorted labels of training data; raise DataError if there are fewer than two."""
     examples = list(examples)
     labels = sorted({example.label for example in examples if example.label is not None})
     if len(labels) < 2:
@@ -180,20 +189,17 @@ def find_labels(examples: Iterable[Example]) -> list[str]:
 
 
 def report_labels(examples: Sequence[Example], held_out: int) -> None:
-    """Say which labels the examples of a training file have, of which some are held out for development.
-
-    Many different numbers are scores rather than labels.
-    """
+    """Log the labels of a training file and the size of its dev split; warn if they look like regression targets."""
     counts = Counter(example.label for example in examples)
-    named = ", ".join(f"{label} ({count:,})" for label, count in counts.most_common(10))
+    common = ", ".join(f"{label} ({count:,})" for label, count in counts.most_common(10))
     more = f" and {len(counts) - 10:,} more" if len(counts) > 10 else ""
-    share = f", {held_out:,} of them for development" if held_out else ""
-    logger.info(f"{examples[0].file}: {len(examples):,} examples{share}; {len(counts):,} labels: {named}{more}")
-    if len(counts) > _MOST_NUMBERS and all(_number_of(label) is not None for label in counts):
-        logger.warning(f"all {len(counts):,} labels are numbers, each a class: for scores give --num_class 1")
+    dev_count = f", {held_out:,} of them for development" if held_out else ""
+    logger.info(f"{examples[0].file}: {len(examples):,} examples{dev_count}; {len(counts):,} labels: {common}{more}")
+    if len(counts) > _MAX_NUMERIC_LABELS and all(_parse_number(label) is not None for label in counts):
+        logger.warning(f"all {len(counts):,} labels are numbers, but used as classes; for regression set --num_class 1")
 
 
-def _number_of(text: str) -> float | None:
+def _parse_number(text: str) -> float | None:
     try:
         return float(text)
     except ValueError:
@@ -201,73 +207,73 @@ def _number_of(text: str) -> float | None:
 
 
 def plain_label(label: str) -> str:
-    """Return a whole number without its decimals ("1" for "1.00", as pandas writes it); any other label as it is."""
+    """Return a whole number without decimals ("1" for pandas' "1.00"), and any other label unchanged."""
     return _WHOLE_NUMBER.sub(r"\1", label) if _WHOLE_NUMBER.fullmatch(label) else label
 
 
 def drop_labels(examples: Sequence[Example], skip_labels: Collection[str], labelled: bool) -> list[Example]:
-    """Return the examples without those whose label says that there is none, and log their count.
+    """Return the examples without those that have a label of skip_labels, and log the number of dropped rows.
 
     Args:
-        skip_labels: the labels of such rows.
-        labelled: False for a test file. Where all its labels are such ones or -1, it is unlabelled and keeps all rows.
+        skip_labels: labels that mark rows without a gold label.
+        labelled: False for a test file. It is unlabelled and keeps all rows if its labels are all in skip_labels or -1.
 
     Raises:
-        DataError: no other examples are left.
+        DataError: no examples are left.
     """
     labels = {example.label for example in examples}
     if not labelled and labels - {None} and labels <= {None, "-1", *skip_labels}:
         logger.info(f"{examples[0].file}: all labels are {', '.join(sorted(labels - {None}))}: it is unlabelled")
         return [replace(example, label=None) for example in examples]
-    kept = [example for example in examples if example.label not in skip_labels]
-    if not kept:
+    remaining = [example for example in examples if example.label not in skip_labels]
+    if not remaining:
         raise DataError(f"{examples[0].file} holds no examples but those with a label of skip_labels")
-    if len(kept) < len(examples):
+    if len(remaining) < len(examples):
         skipped = ", ".join(sorted(labels & {*skip_labels}))
-        rows = len(examples) - len(kept)
+        rows = len(examples) - len(remaining)
         logger.info(f"{examples[0].file}: {rows:,} of {len(examples):,} rows are left out, their label is {skipped}")
-    return kept
+    return remaining
 
 
 def label_warnings(counts: Counter[str]) -> list[str]:
-    """Return warnings about labels that are probably no classes of their own.
+    """Return warnings about labels that are probably not classes of their own.
 
     Args:
         counts: training rows by label.
     """
     spellings = defaultdict(list)
     for label in counts:
-        number = _number_of(label)
+        number = _parse_number(label)
         spellings[" ".join(label.casefold().split()) if number is None else str(number)].append(label)
-    parts = {label: _SEPARATORS.split(label) for label in counts}
-    places = defaultdict(set)  # of a part: the places at which labels have it; 0 in a label without other parts
-    for split in parts.values():
-        for place, part in enumerate(split, 1):
-            places[part].add(place if len(split) > 1 else 0)
-    several = [
-        label
-        for label, split in parts.items()
-        if len(split) > 1 and any(part and len(places[part]) > 1 for part in split)
-    ]
-    numbers = {_number_of(label) for label in counts}
-    unlabelled = "-1" in counts and None not in numbers and min(numbers) == -1 and max(numbers) > 1
+    components = {label: _SEPARATORS.split(label) for label in counts}
+    positions = defaultdict(set)  # component -> its positions in labels; 0: it is a whole label
+    for label_components in components.values():
+        for position, component in enumerate(label_components, 1):
+            positions[component].add(position if len(label_components) > 1 else 0)
+    multi_labels = []
+    for label, label_components in components.items():
+        is_reused = any(component and len(positions[component]) > 1 for component in label_components)
+        if len(label_components) > 1 and is_reused:
+            multi_labels.append(label)
+    numbers = {_parse_number(label) for label in counts}
+    is_placeholder = "-1" in counts and None not in numbers and min(numbers) == -1 and max(numbers) > 1
     findings = {
-        "labels without letters or digits; where they mark rows without a label, name them with --skip_labels": [
+        "labels without letters or digits; if they mark unlabelled rows, name them with --skip_labels": [
             label for label in counts if not any(map(str.isalnum, label))
         ],
-        "labels that stand for missing values in exported tables; where they do, name them with --skip_labels": [
-            label for label in counts if label.casefold() in _MISSING
+        "labels that mean a missing value in exported tables; if they do here, name them with --skip_labels": [
+            label for label in counts if label.casefold() in _MISSING_VALUES
         ],
-        "a label that often marks rows without one; where it does, give --skip_labels=-1": ["-1"] if unlabelled else [],
-        "multi-label data, where a text has several labels; each combination is a class here": several,
-        "labels that differ in case, white space or notation alone; each is a class here": [
-            label for alike in spellings.values() if len(alike) > 1 for label in alike
+        "a label that often marks unlabelled rows; if so, set --skip_labels=-1": ["-1"] if is_placeholder else [],
+        "labels that look like several labels of one text; each combination is a class of its own": multi_labels,
+        "labels that differ only in case, white space or notation; each is a class of its own": [
+            label for similar in spellings.values() if len(similar) > 1 for label in similar
         ],
         f"labels with fewer than {_RARE} training rows, which can hardly be learnt": [
             label for label, count in counts.items() if count < _RARE
         ],
     }
-    return [f"{what}: {_listed(labels)}" for what, labels in findings.items() if labels]
+    return [f"{finding}: {_listed(labels)}" for finding, labels in findings.items() if labels]
 
 
 def _listed(labels: Sequence[str]) -> str:
@@ -278,37 +284,45 @@ def _listed(labels: Sequence[str]) -> str:
 def encode_pairs(
     texts_a: Sequence[str], texts_b: Sequence[str], tokenizer: FullTokenizer, max_seq_length: int
 ) -> tuple[dict[str, Ragged], np.ndarray]:
-    """Rows of one or two texts each, without padding, int32, and which of them were truncated, (rows,) bool.
+    """Encode one or two texts per row.
 
-    What is too long is cut at its end: of a pair, the longer text token by token, and the second where both are equally
-    long (google's _truncate_seq_pair).
+    A text that is too long loses tokens at its end; of a pair, the longer one, or the second if both are equally long
+    (google's _truncate_seq_pair).
 
     Args:
-        texts_b: an empty one, or one without tokens, stands for none.
-        max_seq_length: tokens of a row, at least 3.
+        texts_b: second texts; one without tokens means that the row has a single text.
+        max_seq_length: maximum tokens of a row, at least 3.
+
+    Returns:
+        Columns input_ids, input_mask and segment_ids, int32, without padding; truncated, (rows,) bool.
     """
-    rows, first_counts, truncated = [], [], []
-    for a, b in zip(tokenizer.encode_batch(texts_a), tokenizer.encode_batch(texts_b), strict=True):
-        room = max_seq_length - (3 if b else 2)
-        keep_a = min(len(a), max(room - len(b), (room + 1) // 2))
-        keep_b = min(len(b), room - keep_a)
-        row = [tokenizer.cls_id, *a[:keep_a], tokenizer.sep_id]
-        first_counts.append(len(row))
-        rows.append([*row, *b[:keep_b], tokenizer.sep_id] if b else row)
-        truncated.append(keep_a + keep_b < len(a) + len(b))
+    rows = []
+    first_segment_counts = []
+    truncated = []
+    for ids_a, ids_b in zip(tokenizer.encode_batch(texts_a), tokenizer.encode_batch(texts_b), strict=True):
+        room = max_seq_length - (3 if ids_b else 2)
+        length_a = min(len(ids_a), max(room - len(ids_b), (room + 1) // 2))
+        length_b = min(len(ids_b), room - length_a)
+        row = [tokenizer.cls_id, *ids_a[:length_a], tokenizer.sep_id]
+        first_segment_counts.append(len(row))
+        rows.append([*row, *ids_b[:length_b], tokenizer.sep_id] if ids_b else row)
+        truncated.append(length_a + length_b < len(ids_a) + len(ids_b))
     counts = np.array([len(row) for row in rows], np.int64)
     input_ids = np.fromiter(itertools.chain.from_iterable(rows), np.int32, counts.sum())
-    halves = np.stack([first_counts, counts - first_counts], 1).ravel()
-    segment_ids = np.repeat(np.tile(np.array([0, 1], np.int32), len(rows)), halves)
+    segment_counts = np.stack([first_segment_counts, counts - first_segment_counts], 1).ravel()
+    segment_ids = np.repeat(np.tile(np.array([0, 1], np.int32), len(rows)), segment_counts)
     columns = zip(TEXT_COLUMNS, (input_ids, np.ones_like(input_ids), segment_ids), strict=True)
     return {name: Ragged(values, counts) for name, values in columns}, np.array(truncated)
 
 
 @dataclass(frozen=True)
 class ClassificationSplit:
-    """Examples of a split; labels: by id, None for regression; complete: whether none of its file is left out.
+    """Examples of a split with the settings of their features.
 
-    other_label: advice for a label that is none of `labels`.
+    Attributes:
+        labels: label names by id; None for regression.
+        complete: whether the split has all examples of its file.
+        other_label: advice in the error message for an unknown label.
     """
 
     name: str
@@ -322,43 +336,45 @@ class ClassificationSplit:
     def facts(self) -> dict[str, Any]:
         texts = ((example.text_a, example.text_b, example.label) for example in self.examples)
         source = {example.file.name for example in self.examples}
-        named = None if self.labels is None else list(self.labels)
-        return text_facts(source, texts, self.tokenizer, max_seq_length=self.max_seq_length, labels=named)
+        labels = None if self.labels is None else list(self.labels)
+        return text_facts(source, texts, self.tokenizer, max_seq_length=self.max_seq_length, labels=labels)
 
     def features(self) -> Features:
-        """Rows of the examples, in their order.
+        """Return the rows of the examples in order.
 
         Returns:
             Columns input_ids, input_mask, segment_ids and, unless all examples are unlabelled, label_ids: the label's
-            id (int32), or the score (float32). The same as array `labels` (rows,).
+            id (int32) or the regression target (float32), also as array `labels` (rows,).
 
         Raises:
-            DataError: there are no examples; a label is unknown, missing while others are there, or no number.
+            DataError: there are no examples; a label is unknown, not a number or missing in some rows only.
         """
-        examples, most = self.examples, self.max_seq_length
+        examples = self.examples
+        max_tokens = self.max_seq_length
         if not examples:
             raise DataError("there are no examples to make features of")
         targets = _targets(examples, self.labels, self.other_label)
-        texts_a, texts_b = [example.text_a for example in examples], [example.text_b for example in examples]
-        values, truncated = encode_pairs(texts_a, texts_b, self.tokenizer, most)
+        texts_a = [example.text_a for example in examples]
+        texts_b = [example.text_b for example in examples]
+        values, truncated = encode_pairs(texts_a, texts_b, self.tokenizer, max_tokens)
         if truncated.any():
             logger.info(
-                f"{examples[0].file.name}: {truncated.sum():,} of {len(examples):,} examples have more than {most} "
-                "tokens and are cut"
+                f"{examples[0].file.name}: {truncated.sum():,} of {len(examples):,} examples have more than "
+                f"{max_tokens} tokens and are cut"
             )
-        columns = token_columns(self.tokenizer, most)
+        columns = token_columns(self.tokenizer, max_tokens)
         if targets is None:
             return Features(columns, values)
         return labelled_features(columns, values, targets)
 
 
 def score_of(example: Example) -> float:
-    """The label of an example of a regression task; a DataError if it is no number, or too large a one."""
+    """Return the label of a regression example as a number; raise DataError if it is not a number or too large."""
     try:
         score = float(example.label or "")
     except ValueError:
         score = math.nan
-    if not abs(score) <= LARGEST_SCORE:
+    if not abs(score) <= LARGEST_SCORE:  # NaN fails the comparison
         raise DataError(
             f"{example.place} has the label {shorten(example.label)}, allowed are numbers from {-LARGEST_SCORE:g} to "
             f"{LARGEST_SCORE:g}"
@@ -367,12 +383,12 @@ def score_of(example: Example) -> float:
 
 
 def _targets(examples: Sequence[Example], labels: Sequence[str] | None, advice: str) -> np.ndarray | None:
-    """(rows,) label ids or scores; None if all are unlabelled."""
-    missing = [example for example in examples if example.label is None]
-    if len(missing) == len(examples):
+    """Return the label ids or regression targets, (rows,); None if all examples are unlabelled."""
+    unlabelled = [example for example in examples if example.label is None]
+    if len(unlabelled) == len(examples):
         return None
-    if missing:
-        raise DataError(f"{missing[0].place} has no label, and other lines have one")
+    if unlabelled:
+        raise DataError(f"{unlabelled[0].place} has no label, but other lines have one")
     if labels is None:
         return np.array([score_of(example) for example in examples], np.float32)
     ids = {label: index for index, label in enumerate(labels)}

@@ -1,9 +1,10 @@
-"""Make pre-training examples from raw text: python -m src.create_pretraining_data --help.
+"""Script that makes pre-training examples from raw text: python -m src.create_pretraining_data --help.
 
 Text files -> documents (src/text/corpus.py) -> units of a fixed size -> worker processes: sentences, token ids, pairs
 of segments (src/pretraining_data/instances.py), masked or not (src/pretraining_data/examples.py), rows -> feature files
-(src/data/record_writer.py), in the order of the text. A unit's random numbers depend on random_seed and its number
-alone, so the number of processes changes nothing. Memory holds a few units, whatever the size of the corpus.
+(src/data/record_writer.py), in the order of the text.
+The random numbers of a unit depend only on random_seed and the unit's number, so the output does not depend on the
+number of processes. Memory holds a few units, whatever the size of the corpus.
 """
 
 import logging
@@ -51,12 +52,12 @@ from src.utils import estimate_text_bytes
 logger = logging.getLogger(__name__)
 PROCESSES_PER_CORE = 4
 UNIT_CHARACTERS = 200_000  # about 400 examples of 128 English tokens, times dupe_factor
-PASSES = 100  # over the text; a unit of it waits in memory with all of them
-STATIC_PASSES = 5  # as the TFRecords were made that google's code is compared with; its own default is 40
-MOST_LEFT_OUT = 0.25  # share of a text's documents; of Wikipedia's and books' 0.16
+PASSES = 100  # maximum dupe_factor: memory holds all passes of a unit
+STATIC_PASSES = 5  # as in the TFRecords used to compare with google's code, whose default is 40
+MOST_LEFT_OUT = 0.25  # fraction of documents without examples; 0.16 for Wikipedia and books
 LEAST_USES = 0.5  # of a token in a pass over the text
 PACKINGS = {"cut": sample_pairs, "google": pack_sentences}
-PROCESSES = 1024
+PROCESSES = 1024  # maximum num_workers
 
 Document = list[str]
 
@@ -66,68 +67,68 @@ class CreateDataConfig(CorpusConfig):
 
     config_file = "create_data_config.yaml"
 
-    output_file: str = option("", "what is written: DIR/NAME.mindrecord", required=True)
+    output_file: str = option("", "output file: DIR/NAME.mindrecord", required=True)
     output_file_num: int = option(
-        0, "files that the examples are dealt out to; 0: one, and another whenever it is full", minimum=0, maximum=1000
+        0, "number of output files; 0: one, and a new one whenever it is full", minimum=0, maximum=1000
     )
-    vocab_file: str = option("", "WordPiece vocabulary, one token a line")
+    vocab_file: str = option("", "WordPiece vocabulary, one token per line")
     spm_model_file: str = option("", "SentencePiece model")
     do_lower_case: bool = option(True, "lower-case the text; must agree with the vocabulary")
     masking: str = option(
         "static",
-        "static: masks are written into the examples; dynamic: the text is written without, and masks and, of SOP, the "
-        "order of the segments are drawn anew in every epoch",
+        "static: masks are written into the examples; dynamic: masks (and the segment order of SOP) are drawn in every "
+        "epoch",
         choices=("static", "dynamic"),
     )
     do_whole_word_mask: bool = option(True, "mask all pieces of a word together")
     segment_packing: str = option(
         "cut",
-        "cut: segments cut so that neither lengths nor ends tell their order; google: whole sentences, packed as "
-        "google's script does, whose lengths tell some of it",
+        "cut: segments are cut so that neither their lengths nor ends reveal the order; google: whole sentences, as "
+        "google's script packs them; segment lengths partly reveal the order",
         choices=tuple(PACKINGS),
     )
-    do_permutation: bool = option(False, "shuffle some n-grams instead of masking them, as google's option")
-    favor_shorter_ngram: bool = option(True, "p(n) of masked n-grams is proportional to 1/n; false turns it around")
-    random_next_sentence: bool = option(False, "NSP instead of SOP: second segments from other documents")
-    max_seq_length: int = option(128, "tokens of an example, [CLS] and [SEP] included", minimum=8, maximum=MOST_TOKENS)
-    ngram: int = option(3, "longest n-gram of words that is masked as one", minimum=1, maximum=NGRAM)
+    do_permutation: bool = option(False, "shuffle some n-grams instead of masking them, like google's option")
+    favor_shorter_ngram: bool = option(True, "p(n) of masked n-grams is proportional to 1/n; false reverses it")
+    random_next_sentence: bool = option(False, "NSP instead of SOP: second segments come from other documents")
+    max_seq_length: int = option(128, "tokens per example, including [CLS] and [SEP]", minimum=8, maximum=MOST_TOKENS)
+    ngram: int = option(3, "longest n-gram of words to mask together", minimum=1, maximum=NGRAM)
     max_predictions_per_seq: int = option(
-        0, "masked tokens of an example at most; 0: as many as masked_lm_prob asks for", minimum=0, maximum=MOST_TOKENS
+        0, "maximum masked tokens per example; 0: derived from masked_lm_prob", minimum=0, maximum=MOST_TOKENS
     )
-    random_seed: int = option(12345, "seed of everything random", minimum=0, maximum=SEED)
+    random_seed: int = option(12345, "random seed", minimum=0, maximum=SEED)
     dupe_factor: int = option(
         0,
-        "times that the text is written, with other masks each time; 0: 5, or 1 with dynamic masks",
+        "passes over the text, each with different masks; 0: 5, or 1 with dynamic masks",
         minimum=0,
         maximum=PASSES,
     )
-    masked_lm_prob: float = option(0.15, "share of tokens that is masked", above=0, below=1)
+    masked_lm_prob: float = option(0.15, "fraction of tokens to mask", above=0, below=1)
     short_seq_prob: float = option(
         0.1,
-        "share of examples (segment_packing google: of documents) that is made shorter than the maximum",
+        "fraction of examples (segment_packing google: of documents) to make shorter than max_seq_length",
         minimum=0,
         maximum=1,
     )
     num_workers: int = option(
-        0, "processes; 0 for as many as there are cores. The output does not depend on it", minimum=0, maximum=PROCESSES
+        0, "worker processes, without effect on the output; 0: one per core", minimum=0, maximum=PROCESSES
     )
-    dry_run: bool = option(False, "check everything, make a few examples, estimate time and disk; keep nothing")
+    dry_run: bool = option(False, "check everything, make a few examples, estimate time and disk space; keep nothing")
 
     @property
     def passes(self) -> int:
-        """How often the text is written."""
+        """Number of passes over the text."""
         return self.dupe_factor or (1 if self.masking == "dynamic" else STATIC_PASSES)
 
     @property
     def predictions(self) -> int:
-        """Masked tokens of an example at most."""
+        """Maximum number of masked tokens per example."""
         needed = predictions_needed(self.masked_lm_prob, self.max_seq_length)
         return self.max_predictions_per_seq or min(needed, self.max_seq_length - 1)
 
     def validate(self) -> None:
         if self.masking == "dynamic" and self.passes > 1:
             raise ConfigError(
-                f"dupe_factor is {self.dupe_factor}, allowed with masking dynamic is 1 (or 0): its masks differ in "
+                f"dupe_factor is {self.dupe_factor}, allowed is 1 or 0 with dynamic masking, whose masks differ in "
                 "every epoch anyway"
             )
         if self.predictions >= self.max_seq_length:
@@ -139,9 +140,10 @@ class CreateDataConfig(CorpusConfig):
 
 @dataclass(frozen=True)
 class UnitResult:
-    """The rows of one unit of documents.
+    """Rows and statistics of one unit of documents.
 
-    token_counts: (V,) int64, how often each token is to be predicted in them; with dynamic masks, how often it may be.
+    Attributes:
+        token_counts: (V,) int64, number of predictions of each token; with dynamic masks, number of its occurrences.
     """
 
     packed: PackedRows
@@ -156,37 +158,41 @@ class UnitResult:
 
 
 class UnitMaker:
-    """Turns units of documents into rows; every worker process has one."""
+    """Maker of the rows of units of documents; every worker process has one."""
 
     def __init__(self, tokenizer: FullTokenizer, settings: InstanceSettings, seed: int, passes: int) -> None:
-        self.tokenizer, self.settings, self.seed, self.passes = tokenizer, settings, seed, passes
-        self.vocabulary, self.letters = MaskVocabulary.of(tokenizer), LetterTable(tokenizer)
-        self.columns = (
-            columns(settings.max_seq_length, settings.predictions, tokenizer.pad_id)
-            if settings.masking == "static"
-            else token_columns(settings, tokenizer.pad_id)
-        )
+        self.tokenizer = tokenizer
+        self.settings = settings
+        self.seed = seed
+        self.passes = passes
+        self.vocabulary = MaskVocabulary.of(tokenizer)
+        self.letters = LetterTable(tokenizer)
+        if settings.masking == "static":
+            self.columns = columns(settings.max_seq_length, settings.predictions, tokenizer.pad_id)
+        else:
+            self.columns = token_columns(settings, tokenizer.pad_id)
 
-    def make(self, number: int, unit: list[Document]) -> UnitResult:
-        """All examples of a unit, its passes mixed; the same ones wherever and whenever it is called."""
+    def make(self, unit_number: int, unit: list[Document]) -> UnitResult:
+        """Return all examples of a unit, shuffled across passes; they depend only on the seed and the unit's number."""
         documents = join_documents(self.encode(unit))
-        parts, all_pairs = [], []
-        for duplicate in range(self.passes):
-            seed = (self.seed, number, duplicate)
+        rows_by_pass = []
+        all_pairs = []
+        for pass_number in range(self.passes):
+            seed = (self.seed, unit_number, pass_number)
             random = Random(int(np.random.default_rng(seed).integers(2**62)))
             pairs = PACKINGS[self.settings.segment_packing](documents, self.settings, random)
             all_pairs += pairs
             if pairs:
-                parts.append(self._rows(documents, pairs, seed))
+                rows_by_pass.append(self._rows(documents, pairs, seed))
         coverage = Coverage.of(documents, all_pairs, self.passes)
         fit = VocabularyFit.of(documents.ids, self.letters)
         text_bytes = sum(len(text.encode()) for document in unit for text in document)
-        if not parts:
-            nothing = PackedRows([], np.zeros(0, np.int32), np.zeros(0, np.uint32))
-            return UnitResult(nothing, np.zeros(self.tokenizer.vocab_size, np.int64), coverage, fit, text_bytes)
-        rows = concatenate(parts)
+        if not rows_by_pass:
+            no_rows = PackedRows([], np.zeros(0, np.int32), np.zeros(0, np.uint32))
+            return UnitResult(no_rows, np.zeros(self.tokenizer.vocab_size, np.int64), coverage, fit, text_bytes)
+        rows = concatenate(rows_by_pass)
         packed = pack_rows(self.columns, rows)
-        packed = packed.take(np.random.default_rng([self.seed, number]).permutation(len(packed.rows)))
+        packed = packed.take(np.random.default_rng([self.seed, unit_number]).permutation(len(packed.rows)))
         return UnitResult(packed, self._count(rows), coverage, fit, text_bytes)
 
     def _rows(self, documents: Documents, pairs: list[Pair], seed: tuple[int, ...]) -> dict[str, Ragged]:
@@ -200,7 +206,7 @@ class UnitMaker:
         return without_padding(build_examples(documents.ids, segments, labels, self.vocabulary, self.settings, random))
 
     def _count(self, rows: dict[str, Ragged]) -> np.ndarray:
-        """(V,) the token_counts of rows."""
+        """Return the number of predictions of each token in rows, (V,) int64."""
         if self.settings.masking == "dynamic":
             predicted = rows[TOKENS].values
         else:
@@ -208,43 +214,47 @@ class UnitMaker:
         return np.bincount(predicted, minlength=self.tokenizer.vocab_size)
 
     def encode(self, unit: list[Document]) -> list[list[list[int]]]:
-        """Token ids of the sentences of each document."""
-        sentences = [[part for text in document for part in split_sentences(text)] for document in unit]
-        encoded = iter(self.tokenizer.encode_batch(part for document in sentences for part in document))
-        return [[ids for _ in document if (ids := next(encoded))] for document in sentences]
+        """Return the token ids of the sentences of each document, without empty sentences."""
+        documents = [[sentence for text in document for sentence in split_sentences(text)] for document in unit]
+        encoded = iter(self.tokenizer.encode_batch(sentence for document in documents for sentence in document))
+        return [[ids for _ in document if (ids := next(encoded))] for document in documents]
 
 
 def group_documents(documents: Iterable[Document], beside: int = 0) -> Iterator[list[Document]]:
-    """Units of at least UNIT_CHARACTERS, `beside` of them in other documents than the longest.
+    """Yield units of documents with at least UNIT_CHARACTERS.
 
-    The last one has what is left, which joins the unit before it where that is less.
+    Args:
+        beside: minimum characters of a unit outside its longest document. A last unit with less joins the one before.
     """
-    whole: list[Document] = []
+    complete_unit: list[Document] = []
     unit: list[Document] = []
     size = longest = 0
     for document in documents:
         unit.append(document)
         characters = sum(map(len, document))
-        size, longest = size + characters, max(longest, characters)
+        size += characters
+        longest = max(longest, characters)
         if size >= UNIT_CHARACTERS and size - longest >= beside:
-            if whole:
-                yield whole
-            whole, unit, size, longest = unit, [], 0, 0
-    rest = [whole, unit] if size - longest >= beside else [whole + unit]
-    yield from filter(None, rest)
+            if complete_unit:
+                yield complete_unit
+            complete_unit = unit
+            unit = []
+            size = longest = 0
+    last_units = [complete_unit, unit] if size - longest >= beside else [complete_unit + unit]
+    yield from filter(None, last_units)
 
 
 def instance_settings(config: CreateDataConfig) -> InstanceSettings:
-    """What a configuration says of examples."""
-    given = {field.name: getattr(config, field.name) for field in fields(InstanceSettings)}
-    return InstanceSettings(**given | {"max_predictions_per_seq": config.predictions})
+    """Return the settings of examples from a configuration."""
+    options = {field.name: getattr(config, field.name) for field in fields(InstanceSettings)}
+    return InstanceSettings(**options | {"max_predictions_per_seq": config.predictions})
 
 
 def gather_facts(
     config: CreateDataConfig, settings: InstanceSettings, tokenizer: FullTokenizer, files: list[Path]
 ) -> dict[str, Any]:
-    """What determines the output, for NAME.facts.json."""
-    common = Path(os.path.commonpath([file.absolute().parent for file in files]))  # some may be relative names
+    """Return the manifest NAME.facts.json: everything that determines the output."""
+    common = Path(os.path.commonpath([file.absolute().parent for file in files]))  # some paths may be relative
     return {
         "task": TASK,
         "max_seq_length": settings.max_seq_length,
@@ -267,59 +277,60 @@ def gather_facts(
     }
 
 
-def number_of_workers(wanted: int) -> int:
-    """`wanted`, or for 0 one for each core; many more than the cores, of 200 MB each, are a ConfigError."""
+def number_of_workers(num_workers: int) -> int:
+    """Return the number of workers, one per core for 0; raise ConfigError for too many (each needs 200 MB)."""
     cores = len(os.sched_getaffinity(0))
-    if wanted > PROCESSES_PER_CORE * cores:
+    if num_workers > PROCESSES_PER_CORE * cores:
         raise ConfigError(
-            f"num_workers is {wanted}, allowed on the {cores} core(s) of this machine is at most "
+            f"num_workers is {num_workers}, allowed on this machine with {cores} core(s) is at most "
             f"{PROCESSES_PER_CORE * cores}"
         )
-    return wanted or cores
+    return num_workers or cores
 
 
 def warn_of_misfit(fit: VocabularyFit, tokenizer: FullTokenizer) -> bool:
-    """Warn where the vocabulary plainly does not fit the text so far; whether it does not."""
+    """Warn if the vocabulary clearly does not fit the text so far, and return whether it warned."""
     if warning := fit.warning(tokenizer.file.name):
         logger.warning(f"{warning} ({fit})")
     return bool(warning)
 
 
 def report_coverage(coverage: Coverage, random_next_sentence: bool) -> None:
-    """Say how much of the text the examples use, and warn where that is little or documents look like something else.
+    """Log how much of the text the examples use, and warn if documents are too short or most of the text is unused.
 
-    random_next_sentence: whether a pair needs another document that is long enough.
+    Args:
+        random_next_sentence: whether the second segment may come from another document.
     """
     logger.info(f"coverage: {coverage}")
     if coverage.left_out > MOST_LEFT_OUT * coverage.documents:
         logger.warning(
-            f"{coverage.left_out:,} of {coverage.documents:,} documents are too short for an example (in plain text a "
-            "blank line ends a document, and should not stand between paragraphs)"
+            f"{coverage.left_out:,} of {coverage.documents:,} documents are too short for an example; remove blank "
+            "lines between the paragraphs of plain text, they separate documents"
         )
     if coverage.times < LEAST_USES:
         few = "documents are long enough to lend a segment to others" if random_next_sentence else "sentences fit in"
-        logger.warning(f"most of the text is left out, a pass uses a token {coverage.times:.2f} times: few {few}")
+        logger.warning(f"most of the text is unused, a pass uses a token {coverage.times:.2f} times: few {few}")
 
 
 def warn_of_few_masks(settings: InstanceSettings) -> None:
-    """Warn where the longest examples get fewer masks than their share."""
-    wanted = settings.masked_lm_prob * settings.max_seq_length
-    if settings.max_predictions_per_seq < int(wanted):
+    """Warn if max_predictions_per_seq is less than masked_lm_prob of the longest example."""
+    expected_masks = settings.masked_lm_prob * settings.max_seq_length
+    if settings.max_predictions_per_seq < int(expected_masks):
         logger.warning(
-            f"max_predictions_per_seq {settings.max_predictions_per_seq} masks "
+            f"max_predictions_per_seq {settings.max_predictions_per_seq} masks only "
             f"{settings.max_predictions_per_seq / settings.max_seq_length:.1%} of an example of "
-            f"{settings.max_seq_length} tokens, where masked_lm_prob says {settings.masked_lm_prob:.1%}"
+            f"{settings.max_seq_length} tokens, less than masked_lm_prob ({settings.masked_lm_prob:.1%})"
         )
 
 
 def dry_run(
     maker: UnitMaker, units: Iterator[list[Document]], source_bytes: int, workers: int, path: Path, file_num: int
 ) -> str:
-    """Make the examples of one unit; estimate time and disk for all the text. Nothing is kept."""
+    """Make the examples of one unit and return an estimate of time and disk space for the whole text."""
     start = time.monotonic()
     result = maker.make(0, next(units))
     seconds = time.monotonic() - start
-    is_all = next(units, None) is None
+    is_whole_text = next(units, None) is None
     logger.info(f"vocabulary: {result.fit}")
     warn_of_misfit(result.fit, maker.tokenizer)
     if not result.packed.rows:
@@ -328,18 +339,18 @@ def dry_run(
         with RecordWriter(Path(folder) / "sample.mindrecord", maker.columns, {"task": TASK}) as writer:
             writer.write(result.packed)
         size = sum(file.stat().st_size for file in Path(folder).iterdir()) - HEADER_BYTES
-    share = 1 if is_all else source_bytes / result.text_bytes
-    files = files_needed(path, result.row_bytes * share, file_num)
+    scale = 1 if is_whole_text else source_bytes / result.text_bytes
+    files = files_needed(path, result.row_bytes * scale, file_num)
+    sample = "all" if is_whole_text else f"the first {result.text_bytes:,}"
     return (
-        f"dry run: about {len(result.packed.rows) * share:,.0f} examples, {size * share / 1e6 + files:,.0f} MB on disk "
-        f"in {files} file(s) and {timedelta(seconds=round(seconds * share / workers))} with {workers} process(es), "
-        f"estimated from {'all' if is_all else f'the first {result.text_bytes:,}'} of {source_bytes:,} bytes of text. "
-        "Nothing was kept."
+        f"dry run: about {len(result.packed.rows) * scale:,.0f} examples, {size * scale / 1e6 + files:,.0f} MB on disk "
+        f"in {files} file(s) and {timedelta(seconds=round(seconds * scale / workers))} with {workers} process(es), "
+        f"estimated from {sample} of {source_bytes:,} bytes of text. Nothing was kept."
     )
 
 
 def main(config: CreateDataConfig) -> None:
-    """Make the feature files that the configuration asks for."""
+    """Write the feature files of a configuration."""
     start = time.monotonic()
     path = check_record_path(config.output_file)
     check_output_folder(path.parent, "output_file's folder")
@@ -353,20 +364,22 @@ def main(config: CreateDataConfig) -> None:
     facts = gather_facts(config, settings, tokenizer, files)
     if is_complete(path, facts):
         rows = open_records(path, TASK).num_rows
-        logger.info(f"{path} is complete, {rows:,} examples of this text with these settings: nothing to do")
+        logger.info(f"{path} is complete, {rows:,} examples from this text with these settings: nothing to do")
         return
     maker = UnitMaker(tokenizer, settings, config.random_seed, config.passes)
-    # Segments of other documents come from the same unit.
+    # With NSP a unit needs other documents, because random segments come from the same unit.
     documents = read_documents(files, config.text_key)
     units = group_documents(documents, UNIT_CHARACTERS // 2 if config.random_next_sentence else 0)
     source_bytes = estimate_text_bytes(files)
     if config.dry_run:
         logger.info(dry_run(maker, units, source_bytes, workers, path, config.output_file_num))
         return
-    token_counts, coverage, fit = np.zeros(tokenizer.vocab_size, np.int64), Coverage.none(), VocabularyFit()
-    misfit = False
+    token_counts = np.zeros(tokenizer.vocab_size, np.int64)
+    coverage = Coverage.none()
+    fit = VocabularyFit()
+    has_warned = False
     with (
-        # The workers begin before the writer, which takes seconds to load MindSpore.
+        # The workers start before the writer, which takes seconds to load MindSpore.
         results_of(maker.make, enumerate(units), workers) as results,
         RecordWriter(path, maker.columns, facts, config.output_file_num) as writer,
         tqdm(total=source_bytes, unit="B", unit_scale=True, disable=None, desc="text") as bar,
@@ -374,22 +387,23 @@ def main(config: CreateDataConfig) -> None:
         writer.add_file(tokenizer.file)
         for result in results:
             fit += result.fit
-            misfit = misfit or warn_of_misfit(fit, tokenizer)
-            if not writer.rows:  # before hours of work
+            has_warned = has_warned or warn_of_misfit(fit, tokenizer)
+            if not writer.rows:  # fail before hours of work if the files would be too large
                 files_needed(path, result.row_bytes * source_bytes / max(1, result.text_bytes), config.output_file_num)
             writer.write(result.packed)
             token_counts += result.token_counts
             coverage += result.coverage
             bar.update(result.text_bytes)
         if not writer.rows:
+            condition = ", beside another document" if config.random_next_sentence else ""
             raise DataError(
                 f"{shorten(config.input_file)} gives no example: no document has {MIN_DOCUMENT_TOKENS} tokens or more "
-                "that can be split in two" + (", with another one beside it" if config.random_next_sentence else "")
+                f"that can be split in two{condition}"
             )
         writer.add_array("unigram", token_counts)
         writer.facts["vocabulary_fit"] = fit.facts()
     seconds = time.monotonic() - start
-    logger.info(f"{path}: {writer.rows:,} examples in {seconds:.1f} s, {writer.rows / seconds:,.0f} a second")
+    logger.info(f"{path}: {writer.rows:,} examples in {seconds:.1f} s, {writer.rows / seconds:,.0f} per second")
     report_coverage(coverage, config.random_next_sentence)
     logger.info(f"vocabulary: {fit}")
 

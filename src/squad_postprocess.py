@@ -1,4 +1,4 @@
-"""The best spans of SQuAD's questions -> answers, and their files in the official formats."""
+"""Postprocessing of SQuAD: best spans -> answers, and their files in the official formats."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -9,21 +9,24 @@ from model_utils.files import write_json
 from src.create_squad_data import SquadQuestion
 from src.squad_get_predictions import Prediction, ScoredSpan
 
-ANSWER_ALWAYS = 1.0  # as threshold
+ANSWER_ALWAYS = 1.0  # threshold of no_answer_probability that no question exceeds
 
 
 def answer_texts(
     questions: Sequence[SquadQuestion], predictions: Sequence[Prediction], threshold: float | None = None
 ) -> dict[str, str]:
-    """Answers by question id, empty where there is none (Prediction.choose)."""
+    """Return the answers by question id, "" for no answer (Prediction.choose)."""
     chosen = (prediction.choose(threshold) for prediction in predictions)
     return {question.id: span.text if span else "" for question, span in zip(questions, chosen, strict=True)}
 
 
 def no_answer_probabilities(questions: Sequence[SquadQuestion], predictions: Sequence[Prediction]) -> dict[str, float]:
-    """Probabilities of no answer by question id, of networks that tell."""
-    absent = [prediction.no_answer_probability for prediction in predictions]
-    return {one.id: odds for one, odds in zip(questions, absent, strict=True) if odds is not None}
+    """Return the probabilities of no answer by question id; empty for a network without this output."""
+    probabilities = {}
+    for question, prediction in zip(questions, predictions, strict=True):
+        if prediction.no_answer_probability is not None:
+            probabilities[question.id] = prediction.no_answer_probability
+    return probabilities
 
 
 def write_predictions(
@@ -35,21 +38,22 @@ def write_predictions(
 ) -> None:
     """Write the official files, each an object with an entry for every question id.
 
-    predictions.json            the answer's text; empty: no answer
-    nbest_predictions.json      the best spans: text, start, end, probability, and the scores of both ends by what they
-                                are, start_logit and end_logit of version 1.1 (google's code calls them log_prob, too),
-                                start_log_prob and end_log_prob of 2.0; one without text where no span is allowed
-    null_odds.json              the probability of no answer, where the network tells. Not log-odds as at google's: the
-                                official script takes the file (--na-prob-file), and what is above 1 there as no answer.
+    predictions.json            text of the answer; "" for no answer
+    nbest_predictions.json      best spans: text, start, end, probability and the scores of both ends, start_logit and
+                                end_logit for version 1.1 (google's code calls them log_prob), start_log_prob and
+                                end_log_prob for 2.0; a single span without text if no span is allowed
+    null_odds.json              probability of no answer, if the network has this output. It is not log-odds as in
+                                google's code, because the official script (--na-prob-file) needs probabilities.
 
     Args:
-        threshold: probability of no answer above which there is none. suffix: of the names before ".json".
+        threshold: probability of no answer above which the answer is empty.
+        suffix: inserted in the file names before ".json".
     """
-    nothing = ScoredSpan("", 0, 0, 1.0, 0.0, 0.0)
+    empty_span = ScoredSpan("", 0, 0, 1.0, 0.0, 0.0)
     probabilities = no_answer_probabilities(questions, predictions)
-    scores = "log_prob" if probabilities else "logit"
+    score_name = "log_prob" if probabilities else "logit"
     n_best = {
-        question.id: [_n_best_entry(span, scores) for span in prediction.best or (nothing,)]
+        question.id: [_n_best_entry(span, score_name) for span in prediction.best or (empty_span,)]
         for question, prediction in zip(questions, predictions, strict=True)
     }
     write_json(folder / f"predictions{suffix}.json", answer_texts(questions, predictions, threshold))
@@ -58,31 +62,38 @@ def write_predictions(
         write_json(folder / f"null_odds{suffix}.json", probabilities)
 
 
-def _n_best_entry(span: ScoredSpan, scores: str) -> dict[str, Any]:
+def _n_best_entry(span: ScoredSpan, score_name: str) -> dict[str, Any]:
     entry = asdict(span)
-    return entry | {f"{end}_{scores}": entry.pop(f"{end}_score") for end in ("start", "end")}
+    for end in ("start", "end"):
+        entry[f"{end}_{score_name}"] = entry.pop(f"{end}_score")
+    return entry
 
 
 def prediction_columns(
     questions: Sequence[SquadQuestion], predictions: Sequence[Prediction], threshold: float | None = None
 ) -> dict[str, list[Any]]:
-    """Columns of a table with a row for each question.
+    """Return the columns of a table with a row for each question.
 
     id, question
-    label                   the answers as people gave them; empty: none
+    label                   gold answers; "" for no answer
     prediction              as in predictions.json
     probability             of the prediction: among the spans of the question, or of no answer
-    no_answer_probability   where the network tells
+    no_answer_probability   if the network has this output
     """
-    chosen = [prediction.choose(threshold) for prediction in predictions]
-    absent = [prediction.no_answer_probability for prediction in predictions]
-    pairs = list(zip(chosen, absent, strict=True))
+    answers = [prediction.choose(threshold) for prediction in predictions]
+    no_answer = [prediction.no_answer_probability for prediction in predictions]
+    probabilities = []
+    for span, no_answer_probability in zip(answers, no_answer, strict=True):
+        if span:
+            probabilities.append(span.probability)
+        else:
+            probabilities.append(1.0 if no_answer_probability is None else no_answer_probability)
     columns = {
         "id": [question.id for question in questions],
-        "label": [" | ".join(dict.fromkeys(answer.text for answer in each.answers)) for each in questions],
-        "prediction": [span.text if span else "" for span in chosen],
-        "probability": [span.probability if span else 1.0 if odds is None else odds for span, odds in pairs],
+        "label": [" | ".join(dict.fromkeys(answer.text for answer in question.answers)) for question in questions],
+        "prediction": [span.text if span else "" for span in answers],
+        "probability": probabilities,
     }
-    if None not in absent:
-        columns["no_answer_probability"] = absent
+    if None not in no_answer:
+        columns["no_answer_probability"] = no_answer
     return columns | {"question": [question.question for question in questions]}

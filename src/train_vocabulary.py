@@ -1,7 +1,7 @@
-"""Train a vocabulary on one's own text: python -m src.train_vocabulary --input_file GLOB --output_prefix PATH.
+"""Script that trains a vocabulary: python -m src.train_vocabulary --input_file GLOB --output_prefix PATH.
 
 SentencePiece with the settings of ALBERT's 30k-clean.model, or WordPiece with BERT's layout, as for Chinese. The text
-goes through the same preprocessing as when it is tokenized.
+is preprocessed as in tokenization.
 """
 
 import io
@@ -29,15 +29,16 @@ from src.tokenization import SENTENCEPIECE_SPECIALS, WORDPIECE_SPECIALS, FullTok
 from src.utils import estimate_text_bytes
 
 logger = logging.getLogger(__name__)
-COVERAGE = {"sentencepiece": 0.99995, "wordpiece": 0.9995}  # ALBERT's; what leaves Chinese text room for words
-LEAST_COVERAGE = 0.98  # that the library takes
+COVERAGE = {"sentencepiece": 0.99995, "wordpiece": 0.9995}  # ALBERT's; leaves room for words in Chinese vocabularies
+LEAST_COVERAGE = 0.98  # minimum of SentencePiece
 OWN_PIECES = ("(", ")", '"', "-", ".", "–", "£", "€")  # characters that ALBERT never joins to others
 SAMPLE = 20_000  # sentences of a dry run
-LONGEST_SENTENCE = 4_000  # characters; SentencePiece's scores of several 100,000 without a space are not finite
-SEED = 12345  # of the choice among more than max_sentences sentences
-LEAST_ENTRIES, ENTRIES = 16, 1_000_000  # of a vocabulary
-SENTENCES = 10_000_000  # that a vocabulary is trained on, for about 20 GB
-# SentencePiece cuts names of its own symbols out of the text, as the characters of a token release's <unk>.
+LONGEST_SENTENCE = 4_000  # characters; SentencePiece's scores are not finite for several 100,000 without a space
+SEED = 12345  # for sampling max_sentences sentences
+LEAST_ENTRIES = 16  # minimum and maximum vocab_size
+ENTRIES = 1_000_000
+SENTENCES = 10_000_000  # maximum max_sentences: about 20 GB of memory
+# SentencePiece removes the names of its own symbols, such as <unk>, from the text.
 _SYMBOL = re.compile(rf"([<\[])(?={'|'.join(re.escape(name[1:]) for name in SENTENCEPIECE_SPECIALS.values())})")
 
 Reader = Callable[[], Iterable[str]]
@@ -45,33 +46,33 @@ Trainer = Callable[..., tuple[bytes, ...]]
 
 
 class TrainVocabularyConfig(CorpusConfig):
-    """Train a vocabulary on one's own text: python -m src.train_vocabulary."""
+    """Train a vocabulary on text files: python -m src.train_vocabulary."""
 
     output_prefix: str = option(
-        "", "PREFIX.model and PREFIX.vocab (sentencepiece) or PREFIX.vocab.txt (wordpiece) are written", required=True
+        "", "prefix of the output: PREFIX.model and .vocab (sentencepiece) or PREFIX.vocab.txt", required=True
     )
-    vocab_size: int = option(30000, "entries, special tokens included", minimum=LEAST_ENTRIES, maximum=ENTRIES)
-    kind: str = option("sentencepiece", "as ALBERT's, or as Chinese BERT's", choices=("sentencepiece", "wordpiece"))
+    vocab_size: int = option(30000, "entries, including special tokens", minimum=LEAST_ENTRIES, maximum=ENTRIES)
+    kind: str = option("sentencepiece", "like ALBERT's or like Chinese BERT's", choices=("sentencepiece", "wordpiece"))
     do_lower_case: bool = option(True, "lower-case the text; use the vocabulary with the same setting")
     character_coverage: float = option(
         0.0,
-        "share of the text's characters that get entries, the frequent ones, while the others are unknown; 0: 0.99995 "
-        "(sentencepiece) or 0.9995 (wordpiece); else at least 0.98",
+        "fraction of the text that the vocabulary's characters cover, at least 0.98; 0: 0.99995 (sentencepiece) or "
+        "0.9995 (wordpiece)",
         minimum=0,
         maximum=1,
     )
     max_sentences: int = option(
         1_000_000,
-        "sentences that are used, for about 2 GB of memory; of a larger text, as many at random",
+        "maximum sentences to train on, sampled from larger text; 1000000 need about 2 GB of memory",
         minimum=1,
         maximum=SENTENCES,
         needs=("kind", "sentencepiece"),
     )
-    dry_run: bool = option(False, "train on a few sentences, estimate time, memory and disk; keep nothing")
+    dry_run: bool = option(False, "train on a few sentences, estimate time, memory and disk space; keep nothing")
 
     @property
     def coverage(self) -> float:
-        """The share of characters that get entries."""
+        """Fraction of the text that is covered by the characters in the vocabulary."""
         return self.character_coverage or COVERAGE[self.kind]
 
     def validate(self) -> None:
@@ -82,7 +83,7 @@ class TrainVocabularyConfig(CorpusConfig):
 
 
 def main(config: TrainVocabularyConfig) -> None:
-    """Train the vocabulary that the configuration asks for and write it."""
+    """Train the vocabulary of a configuration and write it."""
     train: Trainer = {"sentencepiece": train_sentencepiece, "wordpiece": train_wordpiece}[config.kind]
     suffixes = {"sentencepiece": (".vocab", ".model"), "wordpiece": (".vocab.txt",)}[config.kind]
     if Path(config.output_prefix).name != config.output_prefix.rpartition("/")[2]:
@@ -101,27 +102,31 @@ def main(config: TrainVocabularyConfig) -> None:
         return
     contents = train(lambda: _read_sentences(paths, config.text_key), config)
     targets[-1].parent.mkdir(parents=True, exist_ok=True)
-    for target, content in reversed([*zip(targets, contents, strict=True)]):  # the listing is of no use alone
+    # The model comes first: its listing is of no use alone.
+    for target, content in reversed([*zip(targets, contents, strict=True)]):
         write_atomically(target, lambda temporary, content=content: temporary.write_bytes(content))
-    model, vocabulary = (targets[-1], None) if config.kind == "sentencepiece" else (None, targets[-1])
-    tokenizer = FullTokenizer(vocabulary, config.do_lower_case, model)
+    if config.kind == "sentencepiece":
+        tokenizer = FullTokenizer(None, config.do_lower_case, targets[-1])
+    else:
+        tokenizer = FullTokenizer(targets[-1], config.do_lower_case, None)
     logger.info(f"wrote {tokenizer.file}: {tokenizer.vocab_size} entries, sha256 {tokenizer.sha256}")
 
 
 def dry_run(train: Trainer, paths: Sequence[Path], config: TrainVocabularyConfig) -> str:
-    """Train on the first SAMPLE sentences; estimate time, memory and disk for all. Nothing is kept."""
-    start, before = time.monotonic(), peak_memory()
+    """Train on the first SAMPLE sentences and return an estimate of time, memory and disk space for the whole text."""
+    start = time.monotonic()
+    memory_before = peak_memory()
     sample = list(itertools.islice(_read_sentences(paths, config.text_key), SAMPLE))
-    read = time.monotonic() - start
+    read_seconds = time.monotonic() - start
     contents = train(lambda: sample, config, exact=len(sample) < SAMPLE)
-    trained = time.monotonic() - start - read
+    train_seconds = time.monotonic() - start - read_seconds
     sample_bytes = sum(len(sentence.encode()) for sentence in sample)
     total = len(sample)
     if total == SAMPLE:
         total = round(total * estimate_text_bytes(paths) / sample_bytes)
     used = min(total, config.max_sentences) if config.kind == "sentencepiece" else total
-    seconds = read * total / len(sample) + trained * used / len(sample)
-    memory = before + (peak_memory() - before) * used / len(sample)
+    seconds = read_seconds * total / len(sample) + train_seconds * used / len(sample)
+    memory = memory_before + (peak_memory() - memory_before) * used / len(sample)
     size = sum(map(len, contents)) / contents[0].count(b"\n") * config.vocab_size
     return (
         f"dry run: about {total:,} sentences, of which {used:,} are used: about {timedelta(seconds=round(seconds))}, "
@@ -131,13 +136,16 @@ def dry_run(train: Trainer, paths: Sequence[Path], config: TrainVocabularyConfig
 
 
 def train_sentencepiece(read: Reader, config: TrainVocabularyConfig, exact: bool = True) -> tuple[bytes, bytes]:
-    """Train as google trained 30k-clean.model; gives the listing (piece, tab and score a line) and the model.
+    """Train a SentencePiece model with the settings of google's 30k-clean.model.
 
     Args:
-        exact: False takes fewer entries where the text gives no more.
+        exact: False allows fewer entries than vocab_size.
+
+    Returns:
+        The listing (a line with piece, tab and score for each entry) and the model.
     """
-    # The library would choose itself, and with another seed in every process.
-    sentences = _choose(read(), config.max_sentences)
+    # SentencePiece's own sampling has another seed in every process.
+    sentences = _sample(read(), config.max_sentences)
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -155,11 +163,11 @@ def train_sentencepiece(read: Reader, config: TrainVocabularyConfig, exact: bool
             control_symbols=[SENTENCEPIECE_SPECIALS[name] for name in ("cls", "sep", "mask")],
             user_defined_symbols=list(OWN_PIECES),
             character_coverage=config.coverage,
-            max_sentence_length=64 * LONGEST_SENTENCE,  # bytes, beyond any: the library leaves longer ones out
+            max_sentence_length=64 * LONGEST_SENTENCE,  # bytes: more than any sentence has, longer ones are dropped
             minloglevel=2,
         )
     except RuntimeError as error:
-        raise _explain(error, config.vocab_size) from None
+        raise _translate_error(error, config.vocab_size) from None
     processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
     indices = range(processor.get_piece_size())
     listing = "".join(f"{processor.id_to_piece(index)}\t{processor.get_score(index):g}\n" for index in indices)
@@ -170,18 +178,18 @@ def train_wordpiece(read: Reader, config: TrainVocabularyConfig, exact: bool = T
     """Train a WordPiece vocabulary: special tokens, characters, characters inside words, longer pieces.
 
     Args:
-        read: gives the sentences of the text, each time anew.
-        exact: False takes fewer entries where the text gives no more.
+        read: returns a new iterable of the sentences at each call.
+        exact: False allows fewer entries than vocab_size.
     """
     specials = list(WORDPIECE_SPECIALS.values())
-    alphabet, inner = _choose_alphabet(read(), config, config.vocab_size - len(specials))
+    alphabet, inner_characters = _choose_alphabet(read(), config, config.vocab_size - len(specials))
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=WORDPIECE_SPECIALS["unk"]))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     trainer = tokenizers.trainers.WordPieceTrainer(
         vocab_size=config.vocab_size,
-        # Left to itself the library numbers the characters inside words in the order of a hash, another one each time,
-        # and breaks ties between pieces by these numbers.
-        special_tokens=[*specials, *alphabet, *inner],
+        # Without an explicit list, the library numbers the characters inside words in random order and breaks ties
+        # between pieces by these numbers.
+        special_tokens=[*specials, *alphabet, *inner_characters],
         initial_alphabet=alphabet,
         limit_alphabet=len(alphabet),
         show_progress=False,
@@ -190,36 +198,40 @@ def train_wordpiece(read: Reader, config: TrainVocabularyConfig, exact: bool = T
     tokenizer.train_from_iterator(words, trainer)
     entries = sorted(tokenizer.get_vocab().items(), key=lambda entry: entry[1])
     if exact and len(entries) != config.vocab_size:
-        advice = "set it to that" if len(entries) >= LEAST_ENTRIES else f"take more text, for at least {LEAST_ENTRIES}"
+        advice = f"set it to {len(entries)}"
+        if len(entries) < LEAST_ENTRIES:
+            advice = f"use more text, at least {LEAST_ENTRIES} are needed"
         raise ConfigError(f"vocab_size is {config.vocab_size}, but this text gives {len(entries)} entries; {advice}")
     return ("".join(f"{token}\n" for token, _ in entries).encode(),)
 
 
 def _choose_alphabet(sentences: Iterable[str], config: TrainVocabularyConfig, room: int) -> tuple[list[str], list[str]]:
-    """The most frequent characters, as many as are to be covered and fit into `room` entries, and those of them seen
-    inside words with "##" before them.
+    """Return the most frequent characters, and those of them seen inside words with the prefix "##".
+
+    Args:
+        room: maximum number of entries for both; config.coverage may need fewer.
     """
     counts: Counter[str] = Counter()
-    inside: set[str] = set()
+    inner_characters: set[str] = set()
     for sentence in sentences:
         for word in _words(sentence, config):
             counts.update(word)
-            inside.update(word[1:])
+            inner_characters.update(word[1:])
     alphabet: list[str] = []
     uncovered = counts.total()
-    allowed = uncovered * (1 - config.coverage)
+    max_uncovered = uncovered * (1 - config.coverage)
     for character in sorted(counts, key=lambda character: (-counts[character], character)):
-        room -= 1 + (character in inside)
-        if room < 0 or uncovered <= allowed:
+        room -= 2 if character in inner_characters else 1
+        if room < 0 or uncovered <= max_uncovered:
             break
         alphabet.append(character)
         uncovered -= counts[character]
     alphabet.sort()
-    return alphabet, [f"##{character}" for character in alphabet if character in inside]
+    return alphabet, [f"##{character}" for character in alphabet if character in inner_characters]
 
 
 def _words(sentence: str, config: TrainVocabularyConfig) -> list[str]:
-    """The words of a sentence that WordPiece can split."""
+    """Return the words of a sentence that WordPiece can split."""
     return [word for word in split_words(sentence, config.do_lower_case) if len(word) <= LONGEST_WORD]
 
 
@@ -231,7 +243,7 @@ def _read_sentences(paths: Sequence[Path], text_key: str = "text") -> Iterator[s
 
 
 def _cut(sentence: str) -> Iterator[str]:
-    """A sentence in parts of LONGEST_SENTENCE at most, which end at a space where they have one."""
+    """Yield pieces of a sentence of at most LONGEST_SENTENCE characters, cut at a space if there is one."""
     while len(sentence) > LONGEST_SENTENCE:
         end = sentence.rfind(" ", 1, LONGEST_SENTENCE) + 1 or LONGEST_SENTENCE
         yield sentence[:end].strip()
@@ -239,29 +251,29 @@ def _cut(sentence: str) -> Iterator[str]:
     yield sentence.strip()
 
 
-def _choose(sentences: Iterable[str], number: int) -> list[str]:
-    """All sentences, or that number of them at random (reservoir sampling: each has the same chance)."""
+def _sample(sentences: Iterable[str], max_sentences: int) -> list[str]:
+    """Return all sentences, or a uniform random sample of max_sentences (reservoir sampling)."""
     generator = random.Random(SEED)
-    chosen: list[str] = []
+    sample: list[str] = []
     for index, sentence in enumerate(sentences):
-        if index < number:
-            chosen.append(sentence)
-        elif (place := generator.randint(0, index)) < number:
-            chosen[place] = sentence
-    return chosen
+        if index < max_sentences:
+            sample.append(sentence)
+        elif (replaced_index := generator.randint(0, index)) < max_sentences:
+            sample[replaced_index] = sentence
+    return sample
 
 
-def _explain(error: RuntimeError, vocab_size: int) -> Exception:
-    """The library's complaint as a sentence."""
+def _translate_error(error: RuntimeError, vocab_size: int) -> Exception:
+    """Return an error of SentencePiece as an error for the user."""
     text = str(error)
-    if most := re.search(r"Please set it to a value <= (\d+)", text):
-        return ConfigError(f"vocab_size is {vocab_size}, allowed for this text is at most {most[1]}")
-    if least := re.search(r"smaller than required_chars. \d+ vs (\d+)", text):
+    if maximum := re.search(r"Please set it to a value <= (\d+)", text):
+        return ConfigError(f"vocab_size is {vocab_size}, allowed for this text is at most {maximum[1]}")
+    if minimum := re.search(r"smaller than required_chars. \d+ vs (\d+)", text):
         return ConfigError(
-            f"vocab_size is {vocab_size}, allowed for this text is at least {least[1]}, for its characters, or fewer "
-            "with a lower character_coverage"
+            f"vocab_size is {vocab_size}, allowed for the characters of this text is at least {minimum[1]}; raise it "
+            "or lower character_coverage"
         )
-    return DataError(f"SentencePiece makes no vocabulary of this text: {text.strip()}")
+    return DataError(f"SentencePiece cannot train a vocabulary on this text: {text.strip()}")
 
 
 if __name__ == "__main__":

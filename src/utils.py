@@ -1,4 +1,4 @@
-"""Reading text files, also compressed ones."""
+"""Readers of plain and compressed text files."""
 
 import bz2
 import codecs
@@ -19,28 +19,28 @@ from model_utils.errors import DataError
 from model_utils.files import open_file
 from model_utils.json_files import parse_json
 
-_DAMAGES = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error, zstandard.ZstdError)
-_SAMPLE_BYTES = 4 << 20  # unpacked to estimate how much text a compressed file holds
-_ZSTD_WINDOW_BYTES = 1 << 31  # of `zstd --long=31`, in which large corpora are published
-_ZSTD_READ_BYTES = 256  # which unpack to 8 MB at most, when all blocks are runs of one byte
+_DECOMPRESSION_ERRORS = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error, zstandard.ZstdError)
+_SAMPLE_BYTES = 4 << 20  # decompressed to estimate how much text a file holds
+_ZSTD_WINDOW_BYTES = 1 << 31  # large corpora are published with `zstd --long=31`
+_ZSTD_READ_BYTES = 256  # decompress to 8 MB at most, when all blocks are runs of one byte
 
 
 class _ZstdReader(io.RawIOBase):
-    """Unpacked bytes of the frames of a zstd file. zstandard's own reader takes a file that is cut short for whole."""
+    """Decompressed bytes of a zstd file; zstandard's reader does not notice a truncated file."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._chunks = filter(None, _zstd_chunks(file))
-        self._rest = memoryview(b"")
+        self._pending = memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: memoryview) -> int:
-        if not self._rest:
-            self._rest = memoryview(next(self._chunks, b""))
-        count = min(len(buffer), len(self._rest))
-        buffer[:count] = self._rest[:count]
-        self._rest = self._rest[count:]
+        if not self._pending:
+            self._pending = memoryview(next(self._chunks, b""))
+        count = min(len(buffer), len(self._pending))
+        buffer[:count] = self._pending[:count]
+        self._pending = self._pending[count:]
         return count
 
 
@@ -61,8 +61,8 @@ def _open_zstd(file: BinaryIO) -> BinaryIO:
     return io.BufferedReader(_ZstdReader(file), 128 << 10)
 
 
-# By how a file begins: the command that unpacks it, and the function that reads it where there is one.
-_PACKED = {
+# First bytes of a file: the command that unpacks it, and the function that opens it (None for archives).
+_COMPRESSED_FORMATS = {
     rb"\x1f\x8b": ("gunzip", gzip.open),
     rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)": ("bunzip2", bz2.open),
     rb"\xfd7zXZ\x00": ("unxz", lzma.open),
@@ -73,7 +73,7 @@ _PACKED = {
 
 
 def decode(raw: bytes, file: object, position: int) -> str:
-    """Decode the part of a UTF-8 file that begins at byte `position`; a DataError names the byte that is no text."""
+    """Decode the part of a UTF-8 file that begins at byte `position`; raise DataError with the first invalid byte."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -86,80 +86,86 @@ def decode(raw: bytes, file: object, position: int) -> str:
 
 
 def _likely_encoding(raw: bytes) -> str:
-    """Return the name of the encoding that a line seems to have, "" where several may be meant."""
+    """Return the likely encoding of a line that is not UTF-8, "" if unknown."""
     if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in raw:
         return "UTF-16"
     try:
-        raw.decode("gb2312")  # a part of GB18030 that western text with accents is none of
+        raw.decode("gb2312")  # the subset of GB18030 that Western text with accents does not decode as
     except UnicodeDecodeError:
         return ""
     return "GB18030"
 
 
 def check_unpacked(raw: bytes, file: object) -> None:
-    """Raise DataError if a file begins as compressed ones or archives do."""
-    for beginning, (command, reader) in _PACKED.items():
-        if re.match(beginning, raw):
-            kind = "compressed" if reader else "an archive"
-            raise DataError(f"{file} is {kind}; unpack it first ({command})")
+    """Raise DataError if a file begins like a compressed file or an archive."""
+    for first_bytes, (command, open_stream) in _COMPRESSED_FORMATS.items():
+        if re.match(first_bytes, raw):
+            format_name = "compressed" if open_stream else "an archive"
+            raise DataError(f"{file} is {format_name}; unpack it first ({command})")
 
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
-    """Open a file for reading bytes; DataError if it, or what it unpacks to, cannot be read."""
+    """Open a file for reading bytes; raise DataError if reading or decompressing it fails."""
     try:
         with open_file(path) as file:
             yield file
-    except _DAMAGES as error:
-        raise DataError(f"{path} is damaged or cut short ({error}); copy or make it again") from error
+    except _DECOMPRESSION_ERRORS as error:
+        raise DataError(f"{path} is damaged or cut short ({error}); copy or create it again") from error
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
-def _unpacked(file: BinaryIO) -> BinaryIO:
-    """Return a stream of what a file unpacks to, chosen by its first bytes; the file itself if it is not compressed."""
+def _decompressed(file: BinaryIO) -> BinaryIO:
+    """Return the decompressed stream of a file, or the file itself if it is not compressed."""
     beginning = file.peek()
-    readers = (reader for pattern, (_, reader) in _PACKED.items() if reader and re.match(pattern, beginning))
-    return next(readers, lambda plain: plain)(file)
+    for first_bytes, (_, open_stream) in _COMPRESSED_FORMATS.items():
+        if open_stream and re.match(first_bytes, beginning):
+            return open_stream(file)
+    return file
 
 
 def estimate_text_bytes(paths: Iterable[Path]) -> int:
-    """Return how many bytes of text files hold, for compressed ones judged by their beginning."""
+    """Return the bytes of text in files; for compressed files, an estimate from their beginning."""
     total = 0
     for path in paths:
         with opened(path) as file:
             size = os.fstat(file.fileno()).st_size
-            stream = _unpacked(file)
-            total += size if stream is file else round(len(stream.read(_SAMPLE_BYTES)) * size / file.tell())
+            stream = _decompressed(file)
+            if stream is file:
+                total += size
+            else:
+                total += round(len(stream.read(_SAMPLE_BYTES)) * size / file.tell())
     return total
 
 
-def read_lines(path: Path, most_bytes: int = -1) -> Iterator[str]:
-    """Yield decoded lines with their ends, without a byte order mark; one of more than most_bytes comes in pieces.
+def read_lines(path: Path, max_bytes: int = -1) -> Iterator[str]:
+    """Yield the decoded lines of a file with their line ends, without a byte order mark.
 
-    Compressed files are unpacked as they are read.
+    Compressed files are decompressed as they are read. A line of more than max_bytes comes in pieces.
 
     Raises:
-        DataError: the file cannot be read, is damaged, an archive, compressed twice or not UTF-8; names the byte.
+        DataError: the file cannot be read, is damaged, an archive, compressed twice or not UTF-8.
     """
     position = 0
-    rest = b""
+    remainder = b""
     with opened(path) as file:
-        stream = _unpacked(file)
+        stream = _decompressed(file)
         name = path if stream is file else f"the content of {path}"
-        while raw := rest + stream.readline(most_bytes - len(rest)):
+        while raw := remainder + stream.readline(max_bytes - len(remainder)):
             if position == 0:
                 check_unpacked(raw, name)
-            rest = b""
-            if len(raw) == most_bytes:
+            remainder = b""
+            if len(raw) == max_bytes:
                 length = _piece_length(raw)
-                raw, rest = raw[:length], raw[length:]
+                remainder = raw[length:]
+                raw = raw[:length]
             yield decode(raw, name, position).removeprefix("\ufeff" if position == 0 else "")
             position += len(raw)
 
 
 def read_json_text(path: Path) -> Any:
-    """The JSON value in a file; a DataError where there is none."""
+    """Return the JSON value in a file; raise DataError if it is not JSON."""
     text = "".join(read_lines(path))
     try:
         return parse_json(text)
@@ -168,7 +174,7 @@ def read_json_text(path: Path) -> Any:
 
 
 def _piece_length(raw: bytes) -> int:
-    """How many bytes to take of a line that goes on: up to a space, or at least a whole character."""
+    """Return the bytes to take of an unfinished line: up to its last space, or up to a whole character."""
     if raw.endswith(b"\n"):
         return len(raw)
     space = raw.rfind(b" ")

@@ -72,7 +72,7 @@ def test_json_lines_are_documents(tmp_path):
     path.write_text("\n".join(json.dumps(line) for line in lines) + "\n")
     assert list(iter_documents(path)) == [["One.", "Two words.", "Three."], ["好。"]]
     path.write_text(path.read_text() + '{"title": "no text"}\n')
-    with pytest.raises(DataError, match=r"line 4 has no 'text', but 'title'; of JSON allowed is one object a line"):
+    with pytest.raises(DataError, match=r"line 4 has no 'text', but 'title'"):
         list(iter_documents(path))
 
 
@@ -88,10 +88,10 @@ def test_json_of_wikiextractor_loses_entities(tmp_path):
     [
         ('{"title": "A", "content": "One. Two."}\n', "line 1 has no 'text', but 'title', 'content'"),
         ('{"text": null}\n{"text": "One."}\n', "line 1 has the 'text' None"),
-        ('[{"text": "One."}]\n', "line 1 is no JSON object"),
+        ('[{"text": "One."}]\n', "line 1 is not a JSON object"),
         ('\n{\n  "text": "One."\n}\n', "line 2 is not JSON"),
         ('[\n  {"text": "One."}\n]\n', "line 1 is not JSON"),
-        ('["One.", "Two."]\n', "line 1 is no JSON object"),
+        ('["One.", "Two."]\n', "line 1 is not a JSON object"),
         ("{}\n", "line 1 has no 'text', but nothing"),
     ],
 )
@@ -356,7 +356,7 @@ def test_missing_and_empty_input(tmp_path, monkeypatch, pattern, message):
 def test_pipes_and_devices_are_no_text(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for pattern in (tmp_path / "pipe", f"{tmp_path}/p*", "/dev/null"):
-        with pytest.raises(DataError, match=r"is a device or a pipe; the text is read several times"):
+        with pytest.raises(DataError, match="is a device or a pipe"):
             expand_glob(str(pattern))
     with pytest.raises(DataError, match="no file matches"):
         expand_glob(str(tmp_path))
@@ -366,14 +366,14 @@ def test_pipes_and_devices_are_no_text(tmp_path):
 
 def test_files_without_text(tmp_path):
     path = write(tmp_path, '<doc id="2" title="Only a title">\nOnly a title\n\n</doc>\n')
-    with pytest.raises(DataError, match=r"no text was found in .*text\.txt \(1 file"):
+    with pytest.raises(DataError, match=r"no text .*text\.txt \(1 file"):
         list(read_documents([path]))
 
 
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        ('<mediawiki xmlns="u">\n<page>', "is XML or HTML: .* with WikiExtractor; a file that is something else can"),
+        ('<mediawiki xmlns="u">\n<page>', "is XML or HTML: .* WikiExtractor.* the pattern"),
         ("\n<!DOCTYPE html>\n<p>A text.", "is XML or HTML"),
         ("A text.\nTwo.\n".encode("utf-16-le"), "has NUL characters, as UTF-16 has"),
         ("A text.\rTwo.\r", "has lines that end with a carriage return alone"),

@@ -175,7 +175,7 @@ def test_short_documents_between_long_ones_leave_these_in_next_sentence_pairs(
         make_records(tmp_path / f"{number}/pre.mindrecord", mixed, model, random_next_sentence=True, dupe_factor=1)
         said = capsys.readouterr().out
         assert (float(re.search(r"uses each token ([\d.]+) times", said)[1]) > 0.9) == enough, said
-        assert ("few documents are long enough to lend a segment to others" in said) == (not enough)
+        assert ("few documents are long enough" in said) == (not enough)
 
 
 def test_as_many_tokens_are_masked_as_are_asked_for(text_and_model, tmp_path, capsys):
@@ -185,8 +185,8 @@ def test_as_many_tokens_are_masked_as_are_asked_for(text_and_model, tmp_path, ca
         path = make_records(tmp_path / f"{name}/pre.mindrecord", *text_and_model, **given, **most)
         rows = [row for row in read_rows(path) if row["input_mask"].sum() == 256]
         shares[name] = np.mean([row["masked_lm_weights"].sum() for row in rows]) / 256
-        warned = "max_predictions_per_seq 10 masks 3.9% of an example of 256 tokens, where masked_lm_prob says 15.0%"
-        assert (warned in capsys.readouterr().out) == bool(most)
+        warned = re.search(r"max_predictions_per_seq 10 .*3\.9%.*256 .*15\.0%", capsys.readouterr().out)
+        assert bool(warned) == bool(most)
     assert shares == pytest.approx({"all": 0.15, "few": 0.039}, abs=0.004)
 
 
@@ -202,7 +202,7 @@ def test_paragraphs_that_are_taken_for_documents_are_noticed(text_and_model, tmp
         "\n\n".join(["A short one.", "The statement is executed, and then the expression is evaluated. " * 4] * 9)
     )
     make_records(tmp_path / "web/pre.mindrecord", text, text_and_model[1])
-    assert "9 of 18 documents are too short for an example (in plain text a blank line" in capsys.readouterr().out
+    assert "9 of 18 documents" in capsys.readouterr().out
 
 
 def test_dry_run_estimates_and_keeps_nothing(text_and_model, tmp_path, capsys):
@@ -300,7 +300,7 @@ def test_numbers_have_upper_bounds(key, most):
 def test_processes_are_not_many_more_than_cores(text_and_model, tmp_path, monkeypatch):
     monkeypatch.setattr(create_pretraining_data.os, "sched_getaffinity", lambda _: {0, 1})
     assert create_pretraining_data.number_of_workers(0) == 2
-    with pytest.raises(ConfigError, match=r"num_workers is 9, allowed on the 2 core\(s\) of this machine is at most 8"):
+    with pytest.raises(ConfigError, match=r"num_workers is 9, .* 2 core\(s\) is at most 8"):
         make_records(tmp_path / "pre.mindrecord", *text_and_model, num_workers=9)
 
 

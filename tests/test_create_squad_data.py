@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 import tracemalloc
 
 import numpy as np
@@ -185,7 +186,7 @@ def test_what_is_not_squad_is_named(tmp_path, place, value, message):
         del node[place[-1]]
     else:
         node[place[-1]] = value
-    with pytest.raises(DataError, match=rf"dev\.json is not in SQuAD's form: .*{message}"):
+    with pytest.raises(DataError, match=rf"dev\.json .*: .*{message}"):
         read_squad(write(tmp_path, document), version_2=True)
 
 
@@ -193,8 +194,8 @@ def test_what_is_not_squad_is_named(tmp_path, place, value, message):
     ("document", "message"),
     [
         ('{"data": [', r"dev\.json is not JSON"),
-        ('"data"', "is not in SQuAD's form: it holds a text"),
-        ("7.5", "is not in SQuAD's form: it holds a single value"),
+        ('"data"', "it holds a text"),
+        ("7.5", "it holds a single value"),
         ('{"questions": "x"}', "data is missing"),
         ({"data": []}, "holds no questions"),
         (SQUAD | {"data": SQUAD["data"] * 2}, "two questions have the id '1'"),
@@ -284,8 +285,8 @@ def test_answers_that_lie_elsewhere_are_left_out_of_training(tokenizer, capsys):
     features = SquadSplit("train", questions, tokenizer, 16, 8, 4).features()
     assert targets_of(features) == [(6, 6, 0)]  # q5
     (said,) = capsys.readouterr().out.splitlines()
-    assert said.startswith("train.json: 6 of 7 questions have an answer that does not lie where answer_start says")
-    assert "q0 ('b' at 1, where ' ' stands), q1 ('c' at -1, where '' stands), q2 ('b' at 99" in said
+    assert said.startswith("train.json: 6 of 7 questions")
+    assert re.search(r"q0 \('b' at 1, .*' '.*\), q1 \('c' at -1, .*''.*\), q2 \('b' at 99", said)
     assert said.endswith(", ...")
     with pytest.raises(DataError, match="there are no questions"):
         SquadSplit("train", questions[:2], tokenizer, 16, 8, 4).features()
@@ -315,9 +316,12 @@ def test_windows_know_the_characters_of_their_tokens(tokenizer, tmp_path):
     windows = SquadWindows.of(records.array)
     assert "start_positions" not in records.columns
     assert windows.questions.tolist() == [0, 0, 0, 1, 2, 3]
-    assert windows.counts.tolist() == [4, 4, 4, 2, 2, 4]
-    assert windows.places.tolist() == [4, 4, 4, 4, 4, 3]
-    spans = [windows.token_spans[first:][:count] for first, count in zip(windows.firsts, windows.counts, strict=True)]
+    assert windows.token_counts.tolist() == [4, 4, 4, 2, 2, 4]
+    assert windows.context_starts.tolist() == [4, 4, 4, 4, 4, 3]
+    spans = [
+        windows.token_spans[first:][:count]
+        for first, count in zip(windows.first_tokens, windows.token_counts, strict=True)
+    ]
     texts = [
         [questions[number].context[start:end] for start, end in rows.tolist()]
         for number, rows in zip(windows.questions, spans, strict=True)
@@ -351,7 +355,7 @@ def test_every_token_has_one_window_of_most_context(tokenizer, length, room, str
     most = windows.max_context()
     for number, question in enumerate(questions):
         (rows,) = np.nonzero(windows.questions == number)
-        starts, counts = windows.firsts[rows] - windows.firsts[rows[0]], windows.counts[rows]
+        starts, counts = windows.first_tokens[rows] - windows.first_tokens[rows[0]], windows.token_counts[rows]
         tokens = len(question.context.split())
         step = min(stride, room)
         assert starts.tolist() == list(range(0, starts[-1] + 1, step)) and starts[-1] + counts[-1] == tokens
@@ -398,7 +402,7 @@ def test_chinese_answers_are_found_by_character(chinese, capsys):
     windows = SquadWindows.of(SquadSplit("dev", questions, chinese, 64, 32, 16).features().arrays.__getitem__)
     assert capsys.readouterr().out == ""
     for row, (text, (start, end, impossible)) in enumerate(zip(answers, targets_of(features), strict=True)):
-        shift = windows.firsts[row] - windows.places[row]
+        shift = windows.first_tokens[row] - windows.context_starts[row]
         first, last = windows.token_spans[start + shift, 0], windows.token_spans[end + shift, 1]
         assert not impossible and context[first:last] == text
     assert chinese.convert_ids_to_tokens(rows_of(features, "input_ids")[3][:7]) == [

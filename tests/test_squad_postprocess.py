@@ -46,10 +46,12 @@ def windows(tokenizer) -> SquadWindows:
 
 def logits(windows, width=WIDTH, **scores):
     """start_logits and end_logits: 0, and where a row and a token of it are named, another score."""
-    outputs = {name: np.zeros((len(windows.counts), width), np.float32) for name in ("start_logits", "end_logits")}
+    outputs = {
+        name: np.zeros((len(windows.token_counts), width), np.float32) for name in ("start_logits", "end_logits")
+    }
     for name, places in scores.items():
         for (row, token), score in places.items():
-            outputs[f"{name}_logits"][row, windows.places[row] + token] = score
+            outputs[f"{name}_logits"][row, windows.context_starts[row] + token] = score
     return flat(outputs)
 
 
@@ -66,16 +68,16 @@ def best_plainly(questions, windows, candidates, n_best_size):
     most = windows.max_context()
     found = [[] for _ in questions]
     for row, start, end, start_score, end_score in candidates:
-        first, last = start - windows.places[row], end - windows.places[row]
-        if 0 <= first <= last < windows.counts[row] and most[row, first]:
+        first, last = start - windows.context_starts[row], end - windows.context_starts[row]
+        if 0 <= first <= last < windows.token_counts[row] and most[row, first]:
             found[windows.questions[row]].append((row, first, last, float(start_score), float(end_score)))
     answers = []
     for question, spans in zip(questions, found, strict=True):
         texts = {}
         for row, first, last, *scores in sorted(spans, key=lambda span: (-(span[3] + span[4]), *span[:3])):
             characters = (
-                windows.token_spans[windows.firsts[row] + first, 0],
-                windows.token_spans[windows.firsts[row] + last, 1],
+                windows.token_spans[windows.first_tokens[row] + first, 0],
+                windows.token_spans[windows.first_tokens[row] + last, 1],
             )
             texts.setdefault(question.context[slice(*characters)].strip(), scores)
         texts.pop("", None)
@@ -108,7 +110,7 @@ def test_spans_without_a_character_take_no_place(windows, n_best_size):
     """A lone first piece of a word, as before an emoji, comes from no character."""
     spans = windows.token_spans.copy()
     (row,) = np.flatnonzero(windows.questions == 1)  # of "short", which has two tokens
-    spans[windows.firsts[row]] = 0
+    spans[windows.first_tokens[row]] = 0
     bare = replace(windows, token_spans=spans)
     outputs = logits(bare, start={(row, 0): 9.0}, end={(row, 0): 9.0, (row, 1): 1.0})
     short = independent_predictions(QUESTIONS, bare, outputs, n_best_size, 4)[1]
@@ -118,7 +120,7 @@ def test_spans_without_a_character_take_no_place(windows, n_best_size):
 def test_answers_are_the_original_text(tokenizer):
     questions = [SquadQuestion("1", "a", "  Ab,  Á\u0301B  c ")]
     windows = windows_of(questions, tokenizer, 16)
-    tokens = windows.counts[0]
+    tokens = windows.token_counts[0]
     outputs = logits(windows, 16, start={(0, 2): 9.0}, end={(0, tokens - 2): 9.0})
     (prediction,) = independent_predictions(questions, windows, outputs, 1, 9)
     assert prediction.best[0].text == "Á\u0301B" and prediction.best[0].start == 7
@@ -135,7 +137,7 @@ def test_answers_end_after_they_start_and_are_not_too_long(windows):
 
 def test_scores_outside_the_context_do_not_count(windows):
     outputs = logits(windows)
-    for row, (place, count) in enumerate(zip(windows.places, windows.counts, strict=True)):
+    for row, (place, count) in enumerate(zip(windows.context_starts, windows.token_counts, strict=True)):
         for scores in outputs.values():
             of_row = scores.values[row * WIDTH : (row + 1) * WIDTH]
             of_row[:place] = of_row[place + count :] = 100.0
@@ -170,7 +172,7 @@ def test_a_context_without_tokens_has_no_answer(tokenizer):
 @given(st.integers(0, 2**32 - 1), st.integers(1, 12), st.integers(1, 6), st.booleans())
 def test_all_spans_are_compared(windows, seed, n_best_size, max_answer_length, many_equal):
     random = np.random.default_rng(seed)
-    shape = (len(windows.counts), WIDTH)
+    shape = (len(windows.token_counts), WIDTH)
     outputs = {
         name: random.integers(0, 3 if many_equal else 1000, shape).astype(np.float32) / 64
         for name in ("start_logits", "end_logits")
@@ -194,7 +196,7 @@ def test_all_spans_are_compared(windows, seed, n_best_size, max_answer_length, m
 
 def beam(random, windows, starts, ends):
     """Outputs of the network with S starts and E ends of each."""
-    rows = len(windows.counts)
+    rows = len(windows.token_counts)
     places = np.stack([random.permutation(WIDTH)[:starts] for _ in range(rows)])
     following = np.stack([random.permutation(WIDTH)[:ends] for _ in range(rows * starts)])
     return {
@@ -210,7 +212,7 @@ def beam(random, windows, starts, ends):
 def test_the_spans_of_the_search_are_compared(windows, seed, starts, ends, max_answer_length, n_best_size):
     outputs = beam(np.random.default_rng(seed), windows, starts, ends)
     spans = []
-    for row, s, e in itertools.product(range(len(windows.counts)), range(starts), range(ends)):
+    for row, s, e in itertools.product(range(len(windows.token_counts)), range(starts), range(ends)):
         first, last = int(outputs["start_top_index"][row, s]), int(outputs["end_top_index"][row, s * ends + e])
         scores = outputs["start_top_log_probs"][row, s], outputs["end_top_log_probs"][row, s * ends + e]
         if last - first < max_answer_length:
@@ -285,7 +287,7 @@ def test_a_network_that_knows_the_answers_gets_full_marks(shared, english, versi
     training = SquadSplit("train", questions, english, *lengths).features().values
     features = SquadSplit("dev", questions, english, *lengths).features()
     windows = SquadWindows.of(features.arrays.__getitem__)
-    assert len(windows.counts) > len(questions)
+    assert len(windows.token_counts) > len(questions)
     starts, ends = (training[name].values[:, None] for name in ("start_positions", "end_positions"))
     if version == 1:
         outputs = {

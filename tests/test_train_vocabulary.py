@@ -67,13 +67,13 @@ def test_rare_characters_leave_room_for_words(tmp_path):
     sizes = {"kind": "wordpiece", "vocab_size": 41}
     assert train(tmp_path / "text.txt", tmp_path / "frequent", **sizes).tokenize("the garden") == ["the", "garden"]
     (tmp_path / "tiny.txt").write_text("ab ab\n")
-    with pytest.raises(ConfigError, match=r"this text gives \d entries; take more text, for at least 16"):
+    with pytest.raises(ConfigError, match=r"this text gives \d entries; .* 16"):
         train(tmp_path / "tiny.txt", tmp_path / "tiny", kind="wordpiece", vocab_size=30)
     every = train(tmp_path / "text.txt", tmp_path / "all", character_coverage=1, **sizes)
     assert every.tokenize("the")[0] == "t" and "\u4e00" in every.vocab
     text = "".join(chr(0x4E00 + number) for number in range(100)) + " a b" * 5_000
     (tmp_path / "less.txt").write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"or fewer with a lower character_coverage"):
+    with pytest.raises(ConfigError, match=r"vocab_size is 100, .* at least \d+; .*character_coverage"):
         train(tmp_path / "less.txt", tmp_path / "many", vocab_size=100)
     assert train(tmp_path / "less.txt", tmp_path / "few", vocab_size=17, character_coverage=0.99).vocab_size == 17
     with pytest.raises(ConfigError, match=r"character_coverage is 0\.9, allowed is 0 or from 0\.98 to 1"):
@@ -104,7 +104,7 @@ def test_size_that_the_text_cannot_fill(text_file, tmp_path, kind):
 
 
 def test_size_below_the_characters_of_the_text(text_file, tmp_path):
-    with pytest.raises(ConfigError, match=r"vocab_size is 30, allowed for this text is at least \d+"):
+    with pytest.raises(ConfigError, match=r"vocab_size is 30, .* at least \d+"):
         train(text_file, tmp_path / "little", vocab_size=30)
 
 

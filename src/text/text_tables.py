@@ -1,12 +1,12 @@
-"""Tables of text -> rows of strings with their line numbers.
+"""Readers of text tables: rows of strings with their line numbers.
 
-.tsv, .txt      fields between tabs; nothing is quoted, a double quote is text, as in GLUE's files
-.csv            RFC 4180: fields between commas, in double quotes where they hold commas, quotes or line breaks
-.jsonl, .ndjson, .json  one object a line; the keys of the first one are the columns
-.xls, .xlsx     the first sheet that is not hidden (src/text/workbooks.py)
+.tsv, .txt      fields separated by tabs; no quoting, a double quote is text as in GLUE's files
+.csv            RFC 4180: comma-separated; fields with commas, quotes or line breaks are in double quotes
+.jsonl, .ndjson, .json  one object per line; the keys of the first object are the columns
+.xls, .xlsx     the first visible sheet (src/text/workbooks.py)
 
-Text is UTF-8, with or without a byte order mark, with either line end. Lines count from 1; those that hold nothing, or
-nothing in any column, are left out, but counted.
+Text is UTF-8, with or without a byte order mark; line ends are LF or CRLF. Lines count from 1. Empty rows are skipped
+but counted.
 """
 
 import csv
@@ -26,32 +26,32 @@ from src.utils import read_lines
 
 logger = logging.getLogger(__name__)
 _LIST = re.compile(r"\s*\[\s*(\{|$)")
-MOST_NAMES = 20  # of columns in an error sentence
-LONGEST_FIELD = 2**31 - 1  # characters of CSV; Python allows 131,072 unless it is told otherwise
-Row = list[str | None]  # None: the value is no text, number or truth value
+MOST_NAMES = 20  # columns listed in an error message
+LONGEST_FIELD = 2**31 - 1  # characters of a CSV field; Python's default is 131,072
+Row = list[str | None]  # None: the value is not text, a number or a boolean
 NumberedRows = Iterator[tuple[int, Row]]
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table's column names, and its line numbers with fields, which are read while they are taken, once."""
+    """Column names of a table, and its rows, which can be iterated once while the file is read."""
 
     path: Path
     names: list[str]
     rows: NumberedRows
-    hint: str = ""  # what is likely wrong with the first line: the end of an error sentence
+    hint: str = ""  # end of an error message: what is probably wrong with the first line
 
     def has(self, column: str) -> bool:
-        """Whether the table has a column of this name or number."""
+        """Return whether the table has a column of this name or number."""
         return column in self.names or (column.isdecimal() and 1 <= int(column) <= len(self.names))
 
     def place(self, column: str) -> int:
-        """Index of a column, given by its name or else its number from 1; none, or several, are a DataError."""
+        """Return the index of a column, given by name or number from 1; raise DataError if there is none or several."""
         if not self.has(column):
-            there = first_few(list(map(shorten, self.names)), MOST_NAMES)
+            column_names = first_few(list(map(shorten, self.names)), MOST_NAMES)
             raise DataError(
-                f"{self.path} has no column {shorten(column)}, it has {len(self.names)}: {there}; say which in the "
-                f"keys that end in _column{self.hint}"
+                f"{self.path} has no column {shorten(column)}, it has {len(self.names)}: {column_names}; name another "
+                f"with the key that ends in _column{self.hint}"
             )
         if self.names.count(column) > 1:
             raise DataError(
@@ -59,52 +59,53 @@ class Table:
             )
         if column not in self.names:
             return int(column) - 1
-        place = self.names.index(column)
-        if column.isdecimal() and place != int(column) - 1 and int(column) <= len(self.names):
+        column_index = self.names.index(column)
+        if column.isdecimal() and column_index != int(column) - 1 and int(column) <= len(self.names):
             logger.warning(
-                f"{self.path}: {column} is taken for the name of column {place + 1}, not for a number; where that "
-                "is not meant, name the columns (column_names)"
+                f"{self.path}: column {column_index + 1} is used, because {column} is its name and not only a column "
+                "number; to prevent that, name the columns with column_names"
             )
-        return place
+        return column_index
 
     def name_of(self, column: str) -> str:
-        """The name of a column, given as for `place`."""
+        """Return the name of a column, given by its name or its number from 1."""
         return self.names[self.place(column)]
 
-    def pick(self, line: int, row: Row, places: Sequence[int]) -> list[str]:
-        """Some fields of a row; a DataError if it has more or fewer than the table, or one of them is no text."""
+    def pick(self, line: int, row: Row, column_indices: Sequence[int]) -> list[str]:
+        """Return fields of a row; raise DataError if the row has more or fewer than the table or one is not text."""
         while len(row) > len(self.names) and not row[-1]:
             row.pop()
         if len(row) != len(self.names):
             expected = f"{len(self.names)} ({', '.join(self.names)[:500]})"
             raise DataError(f"{self.path}: line {line} has {len(row)} column(s), expected are {expected}{self.hint}")
-        fields = [row[place] for place in places]
-        for place, field in zip(places, fields, strict=True):
+        fields = [row[column_index] for column_index in column_indices]
+        for column_index, field in zip(column_indices, fields, strict=True):
             if field is None:
-                raise DataError(f"{self.path}: line {line} has no text or number as {shorten(self.names[place])}")
+                column_name = shorten(self.names[column_index])
+                raise DataError(f"{self.path}: line {line} has no text or number as {column_name}")
         return fields
 
     def select(self, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
-        """Line number and the fields of these columns, for every row."""
-        places = [self.place(column) for column in columns]
+        """Yield the line number and the fields of these columns, for every row."""
+        column_indices = [self.place(column) for column in columns]
         for line, row in self.rows:
-            yield line, self.pick(line, row, places)
+            yield line, self.pick(line, row, column_indices)
 
 
 def read_table(path: str | Path, names: Sequence[str] = (), header_holds: str = "") -> Table:
-    """Open a table, whose kind its ending says.
+    """Open a table in the format given by the file's suffix.
 
     Args:
-        names: of the columns, for a file without a header; empty: the first row is the header.
-        header_holds: a column's name; a first row that holds it is a header whatever `names` says.
+        names: column names of a file without a header; empty: the first row is the header.
+        header_holds: a column name; a first row with it is a header even if `names` is given.
 
     Raises:
-        DataError: the file cannot be read, is empty, damaged or of another kind; also while rows are taken.
+        DataError: the file cannot be read, is empty, damaged or in another format; also raised while iterating rows.
     """
     path = Path(path)
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
-        raise DataError(f"{path} is no table that can be read; allowed are {', '.join(SUFFIXES)}")
+        raise DataError(f"{path} is not a supported table; allowed are {', '.join(SUFFIXES)}")
     rows = _READERS[suffix](path)
     line, first = next(rows, (0, []))
     if not first:
@@ -112,7 +113,7 @@ def read_table(path: str | Path, names: Sequence[str] = (), header_holds: str = 
     hint = _delimiter_hint(suffix, first)
     is_header = not names or suffix in JSON_SUFFIXES or (header_holds in first and not header_holds.isdecimal())
     if not is_header:
-        # The last columns may be missing altogether: labels, in what is to be predicted.
+        # The last columns may be missing: rows to predict have no labels.
         return Table(path, list(names[: len(first)]), itertools.chain([(line, first)], rows), hint)
     while first and not first[-1]:
         first.pop()
@@ -120,7 +121,7 @@ def read_table(path: str | Path, names: Sequence[str] = (), header_holds: str = 
 
 
 def _delimiter_hint(suffix: str, first: Row) -> str:
-    """Return the end of a sentence that names the separator a first line seems to have, if it is not its ending's."""
+    """Return the end of an error message if the first line seems to have another separator than its suffix needs."""
     expected = _DELIMITERS.get(suffix)
     if expected is None:
         return ""
@@ -133,23 +134,27 @@ def _delimiter_hint(suffix: str, first: Row) -> str:
     )
 
 
-# --- kinds of files: their rows, the header among them ---
+# --- readers by format: all rows, with the header ---
 
 
 def _table_lines(path: Path) -> Iterator[str]:
-    """Return the lines of a file; DataError if carriage returns alone end them, so that it is a single one."""
+    """Return the lines of a file; raise DataError if it is UTF-16 or its lines end with carriage returns alone."""
     lines = read_lines(path)
-    first = list(itertools.islice(lines, 2))
-    if len(first) == 1 and "\r" in first[0].rstrip():
-        raise DataError(f"{path} ends its lines in carriage returns alone; convert them: tr '\\r' '\\n'")
-    if first and "\0" in first[0]:
+    first_lines = list(itertools.islice(lines, 2))
+    if len(first_lines) == 1 and "\r" in first_lines[0].rstrip():
+        raise DataError(f"{path} ends its lines with carriage returns alone; convert them: tr '\\r' '\\n'")
+    if first_lines and "\0" in first_lines[0]:
         raise DataError(f"{path} may be UTF-16: convert the file to UTF-8 (iconv -f UTF-16 -t UTF-8)")
-    return itertools.chain(first, lines)
+    return itertools.chain(first_lines, lines)
+
+
+def _is_quoted(field: str) -> bool:
+    return len(field) > 1 and field[0] == field[-1] == '"'
 
 
 def _read_tsv(path: Path) -> NumberedRows:
-    first: list[str] = []
-    quoted: Counter[int] = Counter()
+    header: list[str] = []
+    quoted_counts: Counter[int] = Counter()
     row_count = 0
     try:
         for line, text in enumerate(_table_lines(path), 1):
@@ -157,19 +162,19 @@ def _read_tsv(path: Path) -> NumberedRows:
             if not text.strip():
                 continue
             fields = text.split("\t")
-            if not first:
-                first = list(fields)
+            if not header:
+                header = list(fields)
             else:
                 row_count += 1
                 if '"' in text:
-                    quoted.update(i for i, field in enumerate(fields) if field[:1] == '"' == field[-1:] != field)
+                    quoted_counts.update(index for index, field in enumerate(fields) if _is_quoted(field))
             yield line, fields
-    finally:  # also where a row that its quotes tore apart ends the reading
-        for index, count in quoted.items():
-            if 2 * count > row_count and index < len(first):
+    finally:  # also if a quoted field with a tab ends the reading with an error
+        for index, count in quoted_counts.items():
+            if 2 * count > row_count and index < len(header):
                 logger.warning(
-                    f"{path}: {count:,} of {row_count:,} fields of column {index + 1} ({shorten(first[index])}) are in "
-                    "double quotes, which stay part of a .tsv file's text; remove them, or write a .csv file"
+                    f"{path}: {count:,} of {row_count:,} fields of column {index + 1} ({shorten(header[index])}) are "
+                    "in double quotes, which a .tsv file keeps as text; remove them, or write a .csv file"
                 )
 
 
@@ -188,39 +193,39 @@ def _read_csv(path: Path) -> NumberedRows:
 
 def _read_json_lines(path: Path) -> NumberedRows:
     names: list[str] = []
-    unread: set[str] = set()
+    ignored_keys: set[str] = set()
     for line, text in enumerate(_table_lines(path), 1):
         if not text.strip():
             continue
         if not names and _LIST.match(text):
-            raise DataError(f"{path} holds a list, needed is an object in each line: jq -c '.[]' makes them")
+            raise DataError(f"{path} holds a list, needed is an object in each line; convert it with jq -c '.[]'")
         try:
             values = parse_json(text)
         except ValueError as error:
             raise DataError(f"{path}: line {line} is not JSON: {error}") from None
         if not isinstance(values, dict):
-            raise DataError(f"{path}: line {line} is not a JSON object, allowed is one object a line")
+            raise DataError(f"{path}: line {line} is not a JSON object, needed is one object in each line")
         if not names:
             if not values:
                 raise DataError(f"{path}: line {line} has no keys, which are the columns")
             names = list(values)
             yield line, list(names)
-        if not unread and (unread := values.keys() - {*names}):
+        if not ignored_keys and (ignored_keys := values.keys() - {*names}):
             logger.warning(
-                f"{path}: {shorten(min(unread))} stands in line {line} and not in the first one, whose keys are the "
-                "columns: it is not read; give the first line all keys"
+                f"{path}: key {shorten(min(ignored_keys))} of line {line} is ignored, because the first line lacks it; "
+                "give the first line all keys"
             )
         yield line, [_text_of(values.get(name, [])) for name in names]
 
 
 def _workbook_reader(read_cells: Callable[[Path], NumberedCells]) -> Callable[[Path], NumberedRows]:
-    """Return a reader of rows of text that hold something, all as wide as the first one or wider."""
+    """Return a reader of the non-empty rows of a workbook; rows shorter than the first one are padded."""
 
     def read(path: Path) -> NumberedRows:
         width = 0
         for line, cells in read_cells(path):
             row = [_text_of(cell) for cell in cells]
-            if any(cell != "" for cell in row):  # of a formula that has failed there is None
+            if any(cell != "" for cell in row):  # a failed formula is None: its row is not empty
                 width = width or len(row)
                 yield line, row + [""] * (width - len(row))
 
@@ -228,7 +233,7 @@ def _workbook_reader(read_cells: Callable[[Path], NumberedCells]) -> Callable[[P
 
 
 def _text_of(value: Any) -> str | None:
-    """A cell or JSON value as text: whole numbers without a point, nothing as ""; None for what is no text."""
+    """Return a cell or JSON value as text: whole numbers without a decimal point, null as "", a container as None."""
     if value is None or isinstance(value, str):
         return value or ""
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Text operations that remember which original character each character comes from, for token offsets."""
+"""Text operations that track the original position of each character, for token offsets."""
 
 import itertools
 import re
@@ -6,11 +6,11 @@ import unicodedata
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-Offset = tuple[int, int]  # first character and the one after the last
+Offset = tuple[int, int]  # first character, end (exclusive)
 
 
 class CharacterTable(dict[int, str]):
-    """A table for str.translate that works out the entry of a character when it first meets it."""
+    """Table for str.translate that computes the entry of a character at its first use."""
 
     def __init__(self, rule: Callable[[str], str]) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class CharacterTable(dict[int, str]):
 
 @dataclass(frozen=True)
 class TrackedText:
-    """A text, and for each of its characters the position in the original; methods as str's of the same names."""
+    """Text with the original position of each character; its methods work like those of str."""
 
     text: str
     origins: list[int]
@@ -37,21 +37,23 @@ class TrackedText:
         return TrackedText(text, self._repeat(len(table[ord(character)]) for character in self.text))
 
     def lower(self) -> "TrackedText":
-        # Only the form of a final sigma depends on its neighbours, never the number of characters.
+        # Only the form of a final sigma depends on its neighbours, and never changes the number of characters.
         return TrackedText(self.text.lower(), self._repeat(len(character.lower()) for character in self.text))
 
     def decompose(self) -> "TrackedText":
-        """NFD: each character by itself, then runs of combining marks in the order of their classes."""
-        parts = [
-            (part, origin)
-            for character, origin in zip(self.text, self.origins, strict=True)
-            for part in unicodedata.normalize("NFD", character)
+        """Return the text in NFD: decompose each character, then sort runs of combining marks by class."""
+        decomposed = [
+            (character, origin)
+            for composed, origin in zip(self.text, self.origins, strict=True)
+            for character in unicodedata.normalize("NFD", composed)
         ]
         ordered: list[tuple[str, int]] = []
-        for is_mark, run in itertools.groupby(parts, key=lambda part: unicodedata.combining(part[0]) > 0):
-            marks = list(run)
-            ordered += sorted(marks, key=lambda part: unicodedata.combining(part[0])) if is_mark else marks
-        return TrackedText("".join(part for part, _ in ordered), [origin for _, origin in ordered])
+        for is_mark, run in itertools.groupby(decomposed, key=lambda pair: unicodedata.combining(pair[0]) > 0):
+            pairs = list(run)
+            if is_mark:
+                pairs.sort(key=lambda pair: unicodedata.combining(pair[0]))
+            ordered += pairs
+        return TrackedText("".join(character for character, _ in ordered), [origin for _, origin in ordered])
 
     def split(self) -> list["TrackedText"]:
         return [
@@ -60,22 +62,26 @@ class TrackedText:
         ]
 
     def collapse_spaces(self) -> "TrackedText":
-        """As " ".join(text.split()); the single spaces come from the characters before the words."""
+        """Return " ".join(text.split()); a space originates from the character before its word."""
         words = self.split()
         origins: list[int] = []
         for word in words:
-            origins += [word.origins[0] - 1] * bool(origins) + word.origins
+            if origins:
+                origins.append(word.origins[0] - 1)
+            origins += word.origins
         return TrackedText(" ".join(word.text for word in words), origins)
 
     def original_span(self, start: int, end: int) -> Offset:
-        """Where text[start:end] comes from, white space at its ends left out; empty if nothing else is there."""
+        """Return the original span of text[start:end] without outer white space; an empty span if nothing is left."""
         while start < end and self.text[start].isspace():
             start += 1
         while start < end and self.text[end - 1].isspace():
             end -= 1
         if start < end:
             return min(self.origins[start:end]), max(self.origins[start:end]) + 1
-        position = self.origins[start] if start < len(self.origins) else (self.origins[-1] + 1 if self.origins else 0)
+        if not self.origins:
+            return 0, 0
+        position = self.origins[start] if start < len(self.origins) else self.origins[-1] + 1
         return position, position
 
     def _repeat(self, counts: Iterable[int]) -> list[int]:

@@ -1,7 +1,7 @@
-"""Excel workbooks -> rows of cell values with their numbers.
+"""Readers of Excel workbooks: rows of cell values with their row numbers.
 
-An .xlsx file is read as a stream of its XML: openpyxl's streaming mode drops rows and cells that are out of order, its
-other mode holds all sheets in memory. Only what Excel itself could have written is read, all else is a DataError.
+The XML of an .xlsx file is parsed as a stream, because openpyxl's streaming mode drops rows and cells that are out of
+order and its other mode holds all sheets in memory. A file that Excel could not have written is a DataError.
 """
 
 import contextlib
@@ -22,31 +22,31 @@ from model_utils.errors import DataError, first_few, shorten
 from model_utils.files import open_file
 
 logger = logging.getLogger(__name__)
-ERROR: list[Any] = []  # the value of a cell whose formula has failed or was never computed: no text
-MOST_ROWS = 1_048_576  # of a sheet in Excel
+ERROR: list[Any] = []  # value of a cell whose formula failed or was never computed: not text
+MOST_ROWS = 1_048_576  # Excel's limits for a sheet
 MOST_COLUMNS = 16_384
-ALWAYS_UNPACKED = 32 << 20  # bytes that the parts of any workbook may have together
-MOST_UNPACKED = 1 << 30  # bytes that they may have at most, in large files
-MOST_SHRUNK = 50  # times that a large file may be packed; Excel's sheets shrink to a tenth
+ALWAYS_UNPACKED = 32 << 20  # decompressed bytes allowed for any workbook
+MOST_UNPACKED = 1 << 30  # decompressed bytes allowed for large files
+MOST_SHRUNK = 50  # compression ratio allowed for large files; Excel's sheets have about 10
 CHUNK = 1 << 16  # bytes parsed at once
 OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
-SAVE_ANEW = "open it in Excel or LibreOffice and save it anew"
-_ESCAPED = re.compile("_x(000[9AD]|005F)_")  # TAB, line feed, carriage return and _ in .xlsx
+SAVE_ANEW = "open it in Excel or LibreOffice and save it again"
+_ESCAPED = re.compile("_x(000[9AD]|005F)_")  # tab, line feed, carriage return and _ in .xlsx
 _REFERENCE = re.compile("([A-Z]{1,3})([1-9][0-9]*)")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-_TRUTH_VALUES = {"0": False, "false": False, "1": True, "true": True}
+_BOOLEANS = {"0": False, "false": False, "1": True, "true": True}
 _CHINESE_DATE_FORMATS = dict.fromkeys([*range(27, 37), *range(50, 59)], "yyyy-mm-dd")  # built into Excel, not openpyxl
-Event = tuple[str, dict[str, str] | None, str]  # local tag; attributes, None where the element ends; its text then
+Event = tuple[str, dict[str, str] | None, str]  # local tag; attributes, None at the element's end; text at its end
 NumberedCells = Iterator[tuple[int, list[Any]]]
 
 
 class _Fault(ValueError):
-    """A sentence's rest about a workbook that Excel would call damaged."""
+    """Fault of a workbook; the message lacks its subject (file or row)."""
 
 
 @dataclass
 class _Sheet:
-    """A worksheet of an .xlsx file."""
+    """Worksheet of an .xlsx file."""
 
     title: str
     part: str
@@ -54,36 +54,36 @@ class _Sheet:
 
 
 @dataclass
-class _Values:
-    """What the cells of a workbook refer to.
+class _CellDecoder:
+    """Decoder of cell values, with the workbook's shared strings and date formats.
 
     Attributes:
-        date_formats: by the style of a cell that holds a date or time, whether it is a duration.
+        date_formats: cell styles for dates and times -> whether the style is a duration.
     """
 
     epoch: datetime
     strings: list[str] = field(default_factory=list)
     date_formats: dict[int, bool] = field(default_factory=dict)
 
-    def value_of(self, kind: str, style: str, text: str) -> Any:
+    def value_of(self, cell_type: str, style: str, text: str) -> Any:
         """Return the value of a cell that is not empty."""
-        if kind == "e":
+        if cell_type == "e":
             return ERROR
-        if kind == "n":
+        if cell_type == "n":
             return self._number(style, text)
-        if kind == "s":
+        if cell_type == "s":
             if not text.strip().isdecimal() or int(text) >= len(self.strings):
-                raise _Fault(f"refers to text {shorten(text)} of a list of {len(self.strings)}")
+                raise _Fault(f"refers to shared string {shorten(text)} of {len(self.strings)}")
             return self.strings[int(text)]
-        if kind in ("str", "inlineStr"):
+        if cell_type in ("str", "inlineStr"):
             return _unescape(text)
-        if kind == "b" and text.strip() in _TRUTH_VALUES:
-            return _TRUTH_VALUES[text.strip()]
-        if kind == "d":
+        if cell_type == "b" and text.strip() in _BOOLEANS:
+            return _BOOLEANS[text.strip()]
+        if cell_type == "d":
             from openpyxl.utils.datetime import from_ISO8601
 
             return _without_midnight(from_ISO8601(text))
-        raise _Fault(f"holds {shorten(text)} in a cell of type {shorten(kind)}")
+        raise _Fault(f"holds {shorten(text)} in a cell of type {shorten(cell_type)}")
 
     def _number(self, style: str, text: str) -> Any:
         text = text.strip()
@@ -96,12 +96,12 @@ class _Values:
 
 
 def visible_number(value: float) -> Any:
-    """Return a number with the 15 digits that Excel shows: it stores 0.1 + 0.2 as 0.30000000000000004."""
+    """Return a number rounded to the 15 digits that Excel shows (it stores 0.1 + 0.2 as 0.30000000000000004)."""
     return float(f"{value:.15g}") if math.isfinite(value) else ERROR
 
 
 def date_value(days: float, epoch: datetime, is_duration: bool = False) -> Any:
-    """Return the date or time that a number of days stands for, ERROR where there is none."""
+    """Return the date or time of a serial number in days, ERROR if it is out of range."""
     from openpyxl.utils.datetime import from_excel
 
     try:
@@ -122,43 +122,43 @@ def _unescape(text: str) -> str:
 
 
 def read_xlsx(path: Path) -> NumberedCells:
-    """Yield the number and the values of the rows of the first visible sheet that are there.
+    """Yield number and cell values of the rows that the first visible sheet holds.
 
     Raises:
-        DataError: the file is no workbook or damaged; names sheet and row.
+        DataError: the file is not a workbook or is damaged; names sheet and row.
     """
     with workbook_errors(path), open_file(path) as file:
         if file.read(len(OLE)) == OLE:
             raise _Fault("is locked with a password, or is an .xls file: remove the password, or rename it")
         with zipfile.ZipFile(file) as archive:
             _check_archive(archive)
-            sheets, values = _open_book(archive)
+            sheets, decoder = _open_book(archive)
             sheet = next((sheet for sheet in sheets if sheet.is_visible), sheets[0])
             other_titles = [other.title for other in sheets if other is not sheet and _has_data(archive, other)]
             check_sheets(path, sheet.title, _has_data(archive, sheet), other_titles)
             _warn_of_merged_cells(path, archive, sheet)
-            yield from _sheet_rows(path, archive, sheet, values)
+            yield from _sheet_rows(path, archive, sheet, decoder)
 
 
 def _check_archive(archive: zipfile.ZipFile) -> None:
-    """Raise _Fault before anything is unpacked that would fill the memory, or that is there twice."""
-    parts = archive.infolist()
-    unpacked = sum(part.file_size for part in parts)
-    allowed = min(MOST_UNPACKED, ALWAYS_UNPACKED + MOST_SHRUNK * sum(part.compress_size for part in parts))
-    if unpacked > allowed:
-        raise _Fault(f"would unpack to {unpacked >> 20:,} MB, allowed are {allowed >> 20:,} MB; save its sheet as .csv")
+    """Raise _Fault if decompressing the archive could exhaust memory, or an entry is repeated or oddly compressed."""
+    entries = archive.infolist()
+    size = sum(entry.file_size for entry in entries)
+    allowed = min(MOST_UNPACKED, ALWAYS_UNPACKED + MOST_SHRUNK * sum(entry.compress_size for entry in entries))
+    if size > allowed:
+        raise _Fault(f"would unpack to {size >> 20:,} MB, allowed are {allowed >> 20:,} MB; save its sheet as .csv")
     names = set()
-    for part in parts:
-        if part.filename in names:
-            raise _Fault(f"is damaged: it holds {shorten(part.filename)} twice; {SAVE_ANEW}")
-        # zipfile unpacks these two piece by piece alone, and a workbook has no others.
-        if part.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise _Fault(f"is damaged: {shorten(part.filename)} is packed as no workbook is; {SAVE_ANEW}")
-        names.add(part.filename)
+    for entry in entries:
+        if entry.filename in names:
+            raise _Fault(f"is damaged: it holds {shorten(entry.filename)} twice; {SAVE_ANEW}")
+        # zipfile decompresses only these two in pieces, and a workbook has no others.
+        if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise _Fault(f"is damaged: {shorten(entry.filename)} has an unknown compression; {SAVE_ANEW}")
+        names.add(entry.filename)
 
 
 def _events(archive: zipfile.ZipFile, part: str) -> Iterator[Event]:
-    """Yield the starts and ends of a part's elements, of which it keeps none; _Fault if it is not there."""
+    """Yield the starts and ends of the XML elements of a part; raise _Fault if the part is missing."""
     events: list[Event] = []
     texts: list[str] = []
 
@@ -191,7 +191,7 @@ def _events(archive: zipfile.ZipFile, part: str) -> Iterator[Event]:
 
 
 def _relations(archive: zipfile.ZipFile, part: str) -> dict[str, tuple[str, str]]:
-    """Return the kinds and names of the parts that a part refers to, by their ids in it."""
+    """Return type and name of the parts that a part refers to, by relationship id."""
     folder, name = posixpath.split(part)
     relations = {}
     for tag, attributes, _ in _events(archive, posixpath.join(folder, "_rels", f"{name}.rels")):
@@ -201,29 +201,29 @@ def _relations(archive: zipfile.ZipFile, part: str) -> dict[str, tuple[str, str]
     return relations
 
 
-def _open_book(archive: zipfile.ZipFile) -> tuple[list[_Sheet], _Values]:
+def _open_book(archive: zipfile.ZipFile) -> tuple[list[_Sheet], _CellDecoder]:
     from openpyxl.utils.datetime import MAC_EPOCH, WINDOWS_EPOCH
 
     book = dict(_relations(archive, "").values())["officeDocument"]
     relations = _relations(archive, book)
     sheets = []
-    values = _Values(WINDOWS_EPOCH)
+    decoder = _CellDecoder(WINDOWS_EPOCH)
     for tag, attributes, _ in _events(archive, book):
-        if tag == "workbookPr" and attributes and _TRUTH_VALUES[attributes.get("date1904", "0")]:
-            values.epoch = MAC_EPOCH
+        if tag == "workbookPr" and attributes and _BOOLEANS[attributes.get("date1904", "0")]:
+            decoder.epoch = MAC_EPOCH
         elif tag == "sheet" and attributes:
             local_names = {name.rpartition(":")[2]: value for name, value in attributes.items()}
-            kind, part = relations[local_names["id"]]
-            if kind == "worksheet":  # not a chart, for one
+            relation_type, part = relations[local_names["id"]]
+            if relation_type == "worksheet":  # others are charts and macros
                 sheets.append(_Sheet(attributes["name"], part, attributes.get("state", "visible") == "visible"))
     if not sheets:
-        raise _Fault("has no sheet with cells")
+        raise _Fault("has no worksheet")
     parts = dict(relations.values())
     if parts.get("sharedStrings") in archive.namelist():
-        values.strings = _shared_strings(archive, parts["sharedStrings"])
+        decoder.strings = _shared_strings(archive, parts["sharedStrings"])
     if parts.get("styles") in archive.namelist():
-        values.date_formats = _date_formats(archive, parts["styles"])
-    return sheets, values
+        decoder.date_formats = _date_formats(archive, parts["styles"])
+    return sheets, decoder
 
 
 def _shared_strings(archive: zipfile.ZipFile, part: str) -> list[str]:
@@ -231,7 +231,7 @@ def _shared_strings(archive: zipfile.ZipFile, part: str) -> list[str]:
     pieces: list[str] = []
     is_phonetic = False
     for tag, attributes, text in _events(archive, part):
-        if tag == "rPh":  # how to pronounce the text
+        if tag == "rPh":  # pronunciation hints, not part of the text
             is_phonetic = attributes is not None
         elif attributes is None and tag == "t" and not is_phonetic:
             pieces.append(text)
@@ -242,17 +242,17 @@ def _shared_strings(archive: zipfile.ZipFile, part: str) -> list[str]:
 
 
 def _date_formats(archive: zipfile.ZipFile, part: str) -> dict[int, bool]:
-    """Return whether it is one of durations, for each cell style with a format of dates or times."""
+    """Return the cell styles for dates and times -> whether the style is a duration."""
     from openpyxl.styles.numbers import BUILTIN_FORMATS, is_date_format, is_timedelta_format
 
-    formats = {str(number): code for number, code in (_CHINESE_DATE_FORMATS | BUILTIN_FORMATS).items()}
+    formats = {str(format_id): code for format_id, code in (_CHINESE_DATE_FORMATS | BUILTIN_FORMATS).items()}
     durations = {}
     style = 0
     is_cell_format = False
     for tag, attributes, _ in _events(archive, part):
         if tag == "cellXfs":
             is_cell_format = attributes is not None
-        elif tag == "numFmt" and attributes and not style:  # later ones are those of conditions
+        elif tag == "numFmt" and attributes and not style:  # later ones belong to conditional formats
             formats[attributes["numFmtId"]] = attributes["formatCode"]
         elif tag == "xf" and attributes is not None and is_cell_format:
             code = formats.get(attributes.get("numFmtId", "0"))
@@ -267,33 +267,33 @@ def _has_data(archive: zipfile.ZipFile, sheet: _Sheet) -> bool:
 
 
 def _warn_of_merged_cells(path: Path, archive: zipfile.ZipFile, sheet: _Sheet) -> None:
-    # They stand behind the rows, where a row that is empty because of them may have ended the run.
-    ranges = [found["ref"] for tag, found, _ in _events(archive, sheet.part) if tag == "mergeCell" and found]
+    # A separate pass: they are listed after the rows, and a row emptied by them may end the run before.
+    ranges = [cells["ref"] for tag, cells, _ in _events(archive, sheet.part) if tag == "mergeCell" and cells]
     if ranges:
         logger.warning(
             f"{path}: sheet {shorten(sheet.title)} has merged cells ({first_few(ranges)}), of which only the first has "
-            "the text and the others are empty; undo the merging and fill them"
+            "text; unmerge and fill them"
         )
 
 
-def _sheet_rows(path: Path, archive: zipfile.ZipFile, sheet: _Sheet, values: _Values) -> NumberedCells:
-    """Yield the rows of a sheet; DataError names the row if it or a cell is damaged, repeated or out of order."""
-    number = 0
+def _sheet_rows(path: Path, archive: zipfile.ZipFile, sheet: _Sheet, decoder: _CellDecoder) -> NumberedCells:
+    """Yield the rows of a sheet; raise DataError at a row that is damaged, repeated or out of order."""
+    row_number = 0
     is_warned = False
     try:
         row: list[Any] = []
         for tag, attributes, text in _events(archive, sheet.part):
             if tag == "row":
                 if attributes is None:
-                    yield number, row
+                    yield row_number, row
                     continue
-                previous = number
-                number = int(attributes.get("r", number + 1))
-                if not previous < number <= MOST_ROWS:
-                    raise _Fault(f"comes after row {previous}: rows must be in order and have {MOST_ROWS:,} at most")
+                previous = row_number
+                row_number = int(attributes.get("r", row_number + 1))
+                if row_number <= previous or row_number > MOST_ROWS:
+                    raise _Fault(f"comes after row {previous}: rows must be in order and at most {MOST_ROWS:,}")
                 row = []
             elif tag == "c" and attributes is not None:
-                _fill_up_to(row, number, attributes.get("r"))
+                _fill_up_to(row, row_number, attributes.get("r"))
                 cell = attributes
                 pieces: list[str] = []
                 has_formula = is_phonetic = False
@@ -309,31 +309,31 @@ def _sheet_rows(path: Path, archive: zipfile.ZipFile, sheet: _Sheet, values: _Va
                 pieces.append(text)
             elif tag == "c":
                 value = "".join(pieces)
-                kind = cell.get("t", "n")
+                cell_type = cell.get("t", "n")
                 if value:
-                    row[-1] = values.value_of(kind, cell.get("s", "0"), value)
-                elif has_formula and kind != "str":  # the result of one that is "" has that type
+                    row[-1] = decoder.value_of(cell_type, cell.get("s", "0"), value)
+                elif has_formula and cell_type != "str":  # a formula with the result "" has this type
                     row[-1] = ERROR
                 if row[-1] is ERROR and not is_warned:
                     is_warned = True
                     logger.warning(
-                        f"{path}: row {number} of sheet {shorten(sheet.title)} holds an error or a formula without a "
-                        f"stored value, which is no text; {SAVE_ANEW}"
+                        f"{path}: row {row_number} of sheet {shorten(sheet.title)} holds an error or a formula without "
+                        f"a stored value; {SAVE_ANEW}"
                     )
     except _Fault as error:
-        raise DataError(f"{path}: row {number} of sheet {shorten(sheet.title)} {error}; {SAVE_ANEW}") from None
+        raise DataError(f"{path}: row {row_number} of sheet {shorten(sheet.title)} {error}; {SAVE_ANEW}") from None
     except Exception as error:
-        raise DataError(f"{path}: row {number} of sheet {shorten(sheet.title)} is damaged; {SAVE_ANEW}") from error
+        raise DataError(f"{path}: row {row_number} of sheet {shorten(sheet.title)} is damaged; {SAVE_ANEW}") from error
 
 
-def _fill_up_to(row: list[Any], number: int, reference: str | None) -> None:
-    """Append empty cells to a row up to one, by default the next one."""
+def _fill_up_to(row: list[Any], row_number: int, reference: str | None) -> None:
+    """Append empty cells to a row up to the referenced cell, by default one cell."""
     from openpyxl.utils import column_index_from_string
 
     column = len(row) + 1
     if reference is not None:
         match = _REFERENCE.fullmatch(reference.upper())
-        if not match or int(match[2]) != number or column_index_from_string(match[1]) < column:
+        if not match or int(match[2]) != row_number or column_index_from_string(match[1]) < column:
             raise _Fault(f"has the cell {shorten(reference)} after {len(row)} column(s): cells must be in order")
         column = column_index_from_string(match[1])
     if column > MOST_COLUMNS:
@@ -345,7 +345,7 @@ def _fill_up_to(row: list[Any], number: int, reference: str | None) -> None:
 
 
 def read_xls(path: Path) -> NumberedCells:
-    """Yield the number and the values of the rows of the first visible sheet, as read_xlsx does."""
+    """Yield number and cell values of the rows of the first visible sheet."""
     import xlrd
     from openpyxl.utils.datetime import MAC_EPOCH, WINDOWS_EPOCH
 
@@ -358,12 +358,12 @@ def read_xls(path: Path) -> NumberedCells:
         sheet = next((sheet for sheet in sheets if not sheet.visibility), sheets[0])
         other_titles = [other.name for other in sheets if other is not sheet and other.nrows]
         check_sheets(path, sheet.name, bool(sheet.nrows), other_titles)
-        for number, cells in enumerate(sheet.get_rows(), 1):
-            yield number, [_xls_value(cell, epoch) for cell in cells]
+        for row_number, cells in enumerate(sheet.get_rows(), 1):
+            yield row_number, [_xls_value(cell, epoch) for cell in cells]
 
 
 def _xls_value(cell: Any, epoch: datetime) -> Any:
-    """Return a cell's value as read_xlsx gives it."""
+    """Return a cell's value in the types of read_xlsx."""
     import xlrd
 
     if cell.ctype == xlrd.XL_CELL_ERROR:
@@ -379,19 +379,19 @@ def _xls_value(cell: Any, epoch: datetime) -> Any:
 
 
 def check_sheets(path: Path, title: str, has_data: bool, other_titles: list[str]) -> None:
-    """Raise DataError if a sheet is empty and others are not; warn of others that hold something, too."""
+    """Raise DataError if the sheet to read is empty and others are not; warn if others have data, too."""
     others = first_few([shorten(other) for other in other_titles])
     if other_titles and not has_data:
         raise DataError(
             f"{path}: its first sheet {shorten(title)} is empty, the data are in {others}; move that to the front"
         )
     if other_titles:
-        logger.warning(f"{path}: only its first sheet {shorten(title)} is read, {others} hold data, too")
+        logger.warning(f"{path}: only its first sheet {shorten(title)} is read; {others} also hold data")
 
 
 @contextlib.contextmanager
 def workbook_errors(path: Path) -> Iterator[None]:
-    """Turn the many kinds of errors that a damaged workbook gives into sentences."""
+    """Turn any error that a damaged workbook causes into a DataError."""
     import xlrd
 
     try:

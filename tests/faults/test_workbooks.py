@@ -209,7 +209,7 @@ def test_chart_sheets_are_no_tables(tmp_path):
     parts[relations] = parts[relations].replace("worksheet", "chartsheet", 1)
     assert read(write_workbook(tmp_path / "a.xlsx", parts)) == TWO_ROWS
     parts[relations] = parts[relations].replace("worksheet", "chartsheet")
-    with pytest.raises(DataError, match="no sheet with cells"):
+    with pytest.raises(DataError, match="worksheet"):
         read(write_workbook(tmp_path / "a.xlsx", parts))
 
 
@@ -312,5 +312,5 @@ def test_other_ways_of_packing_are_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.xlsx", "w", zipfile.ZIP_LZMA) as archive:
         for name, xml in plain_parts().items():
             archive.writestr(name, xml)
-    with pytest.raises(DataError, match="packed"):
+    with pytest.raises(DataError, match="compression"):
         read(tmp_path / "a.xlsx")
