@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fine-tune a classifier on several devices of this machine, one process each; logs are kept in output/logs.
+# Fine-tune a classifier on several devices of this machine, one process each; the logs are kept in output/logs.
 # usage: bash scripts/run_classifier_distribute.sh [--nproc N] [arguments of run_classifier.py]
 #   --nproc N  number of devices; default: DEVICE_NUM from the environment, else all GPUs of this machine
 set -euo pipefail

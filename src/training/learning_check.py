@@ -46,11 +46,7 @@ class LearningCheck:
     begun: bool = False
 
     def watch(self, record: Mapping[str, Any], share: float) -> None:
-        """Log a warning, once, if the first record after BEGUN of the run is no better than the baseline.
-
-        Args:
-            share: share of the run that is over.
-        """
+        """Log a warning if the first record after BEGUN of the run, of which `share` is over, is at the baseline."""
         if BEGUN <= share < 1 and not self.begun and record.get(self.metric) is not None:
             self.begun = True
             if warning := self.warning(record, share):
@@ -119,11 +115,7 @@ def loss_without_context(unigram: float, token_counts: np.ndarray) -> float:
 
 
 def likely_causes(config: PretrainConfig, architecture: AlbertConfig, updates: int) -> list[str]:
-    """Return the settings that may keep a run at the unigram baseline, as phrases, most likely first.
-
-    Args:
-        updates: length of the run.
-    """
+    """Return what may keep a run of `updates` updates at the unigram baseline, as phrases, most likely first."""
     settings = config.optimizer_settings()
     hidden = architecture.hidden_size
     optimizer = settings["name"]
