@@ -73,7 +73,7 @@ def read_result(file: Path, config: Config) -> dict[str, Any] | None:
         return None
     result = read_object(file)
     theirs = type(config)(**result[CONFIG])
-    if difference := first_difference(config.binding(), theirs.binding()):
+    if difference := first_difference(config.resume_fingerprint(), theirs.resume_fingerprint()):
         key, ours, there = difference
         raise ConfigError(
             f"{file} is the result of another configuration: {key} is {there!r} there and {ours!r} here; choose "

@@ -163,7 +163,7 @@ class Ladder:
 
 def digest(settings: Config) -> str:
     """A short name for what a command with these settings makes."""
-    return checksum_of(settings.binding())[:12]
+    return checksum_of(settings.resume_fingerprint())[:12]
 
 
 def tokens_of(data_dir: Path) -> int:

@@ -1,4 +1,4 @@
-"""What all commands share: bounds of their keys, and how a command starts and ends."""
+"""Code shared by all commands: bounds of configuration keys, device keys, and the wrapper that runs `main`."""
 
 import errno
 import re
@@ -15,38 +15,38 @@ from model_utils.messages import forgive_lost_readers, show_messages, silence
 from model_utils.schema import ANY, Config, load_config, option
 
 DEVICE_TARGETS = ("auto", "CPU", "GPU", "Ascend")
-# What can be wrong with a file that the user named; other system errors keep their traceback.
+# Errors of a file that the user named are reported in one sentence; other system errors keep their traceback.
 FIXABLE = {
     getattr(errno, name)
     for name in """EACCES EBUSY EEXIST EFBIG EIO EISDIR ELOOP EMFILE ENAMETOOLONG ENFILE ENODEV ENOENT
     ENOTDIR ENOTEMPTY ENXIO EPERM EROFS ESTALE ETXTBSY EXDEV""".split()
 }
-# Upper bounds: what no run needs, so that a typing error gives a message and not a machine out of memory.
+# Upper bounds beyond any real run, so that a typing error gives a message instead of exhausting the memory.
 UPDATES = 100_000_000
 EPOCHS = 1_000_000
-ROWS = 65_536  # of a batch of one device
-MICRO_BATCHES = 4096  # of an update; their rows wait in memory
+ROWS = 65_536  # in a batch of one device
+MICRO_BATCHES = 4096  # in an update; all their rows are held in memory
 DEVICES = 4096
 THREADS = 4096
-TOKENS = 16_384  # of an example: MindRecord's pages are to hold several of them
+TOKENS = 16_384  # in an example: a MindRecord page must hold several examples
 SEED = 2**32 - 1  # the largest that MindSpore and numpy take
 LOSS_SCALE = 2.0**32
 MINUTES = 60 * 24 * 366
 _OUT_OF_MEMORY = re.compile(r"bad_alloc|allocate.{0,40}memory|out of memory|memory (?:is )?not enough", re.IGNORECASE)
-_SIZES = ("batch_size", "batch_tokens", "seq_length")  # ends of the keys that memory depends on most
+_SIZE_SUFFIXES = ("batch_size", "batch_tokens", "seq_length")  # of the keys that memory depends on most
 Settings = TypeVar("Settings", bound=Config)
 
 
 class OneDeviceConfig(Config):
-    """The device of a command."""
+    """Device keys of a command."""
 
     device_target: str = option(
-        "auto", "the device; auto takes the best one that works", choices=DEVICE_TARGETS, on_resume=ANY
+        "auto", "the device; auto: the first that works of Ascend, GPU, CPU", choices=DEVICE_TARGETS, on_resume=ANY
     )
-    device_id: int = option(0, "number of the device, counted from 0", minimum=0, maximum=DEVICES - 1, on_resume=ANY)
+    device_id: int = option(0, "index of the device, from 0", minimum=0, maximum=DEVICES - 1, on_resume=ANY)
     threads: int = option(
         0,
-        "on CPU, threads that compute; 0: OMP_NUM_THREADS, or this process's share of the cores that it may use",
+        "compute threads on CPU; 0: OMP_NUM_THREADS, or this process's share of its available cores",
         minimum=0,
         maximum=THREADS,
         on_resume=ANY,
@@ -54,24 +54,28 @@ class OneDeviceConfig(Config):
 
 
 class LayersConfig(OneDeviceConfig):
-    """The device of a command that computes with networks."""
+    """Device keys of a command that runs a network."""
 
     fused_layers: str = option(
         "auto",
-        "on CPU, layers in C++, which this machine's compiler builds once: auto, where it has one; always; never",
+        "C++ layers on CPU, compiled once on this machine; auto: if there is a compiler",
         choices=native_code.USES,
         on_resume=ANY,
     )
 
 
 def run_main(main: Callable[[Settings], int | None], kind: type[Settings], messages: str = "stdout") -> NoReturn:
-    """Read the configuration, call main with it and exit; errors that the user can fix are one sentence, code 2.
+    """Read the configuration, call main with it and exit.
 
-    Messages go to the stream of that name: stderr where answers go to stdout.
+    Errors that the user can fix are printed as one sentence; the exit code is then 2.
+
+    Args:
+        kind: class of the configuration.
+        messages: name of the stream for log messages; "stderr" if the command's output goes to stdout.
     """
     show_messages(messages)
     if messages == "stderr":
-        forgive_lost_readers()  # answers do not depend on messages
+        forgive_lost_readers()  # the command's output goes to stdout and must not end with its messages
     config = None
     try:
         config = load_config(kind)
@@ -83,14 +87,14 @@ def run_main(main: Callable[[Settings], int | None], kind: type[Settings], messa
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        print(f"error: the memory is not enough. {_memory_advice(config)}", file=sys.stderr)
+        print(f"error: out of memory. {_memory_advice(config)}", file=sys.stderr)
         code = 2
     except KeyboardInterrupt:
         print("stopped by Ctrl-C", file=sys.stderr)
         code = 128 + signal.SIGINT
     except BrokenPipeError:  # `| head`
         silence(sys.stdout)
-        print("error: nobody reads the output any more", file=sys.stderr)
+        print("error: the reader of the output has closed it", file=sys.stderr)
         code = 2
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -104,7 +108,7 @@ def run_main(main: Callable[[Settings], int | None], kind: type[Settings], messa
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return True for a MemoryError, and for the errors that MindSpore raises where memory cannot be allocated."""
+    """Return True for a MemoryError, and for the errors that MindSpore raises if memory cannot be allocated."""
     return isinstance(error, MemoryError) or bool(_OUT_OF_MEMORY.search(str(error)))
 
 
@@ -112,21 +116,21 @@ def _memory_advice(config: Config | None) -> str:
     """Return a sentence that names the keys to lower, with their values."""
     sizes = {}
     if config:
-        sizes = {key: getattr(config, key) for key in type(config).model_fields if key.endswith(_SIZES)}
+        sizes = {key: getattr(config, key) for key in type(config).model_fields if key.endswith(_SIZE_SUFFIXES)}
     values = ", ".join(f"{key} ({value})" for key, value in sizes.items() if value)
     if not values:
-        return "Use a machine with more, or end other programs."
-    return f"It is needed for a batch of rows times their length: lower {values}."
+        return "Use a machine with more memory, or end other programs."
+    return f"Memory grows with batch size times sequence length: lower {values}."
 
 
 def check_not_home(path: Path, key: str) -> None:
-    """Raise ConfigError for ~/NAME, which bash hands on as it is in --key=~/NAME: it would make a folder ~ here."""
+    """Raise ConfigError for a path that begins with ~: bash does not expand it in --key=~/NAME."""
     if path.parts[:1] == ("~",):
-        raise ConfigError(f"{key} is {path}, but ~ means your home to the shell alone: give the whole path")
+        raise ConfigError(f"{key} is {path}, but only the shell expands ~: give the full path")
 
 
 def check_output_folder(folder: Path, key: str) -> None:
-    """Before work starts: raise ConfigError if results could not be written into a folder."""
+    """Raise ConfigError if files cannot be written into a folder; called before work starts."""
     check_not_home(folder, key)
     try:
         check_writable(folder)

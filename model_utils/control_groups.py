@@ -1,19 +1,20 @@
-"""The control group of this process (version 2), as a container has one, and what it may use of the machine."""
+"""Resource limits of this process's control group (cgroup version 2), such as a container's."""
 
 import contextlib
 from pathlib import Path
 
-CONTROL_GROUPS, OWN_GROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
+OWN_GROUP = Path("/proc/self/cgroup")
 
 
 def limits(name: str) -> list[str]:
-    """What the files of this name say in the group and in those above it; nothing where there are none."""
-    found = []
+    """Return the contents of the limit files called `name` in this process's group and its parents; [] if none."""
+    contents = []
     with contextlib.suppress(OSError):
         lines = OWN_GROUP.read_text().splitlines()
         group = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
-        folder = CONTROL_GROUPS / group
-        for each in (folder, *folder.parents):
-            with contextlib.suppress(OSError):  # above the groups
-                found.append((each / name).read_text().strip())
-    return found
+        group_folder = CONTROL_GROUPS / group
+        for folder in (group_folder, *group_folder.parents):
+            with contextlib.suppress(OSError):  # folders above the root group have no limit files
+                contents.append((folder / name).read_text().strip())
+    return contents

@@ -1,4 +1,4 @@
-"""The CPU, as the kernel describes it."""
+"""CPU model and instruction sets, from /proc/cpuinfo."""
 
 import functools
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 
 @functools.cache
 def cpu_info() -> dict[str, str]:
-    """What /proc/cpuinfo says of the first core, as `model name` and `flags`; nothing where it cannot be read."""
+    """Return /proc/cpuinfo of the first core, with keys like `model name` and `flags`; {} if it cannot be read."""
     try:
         lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
     except OSError:
@@ -15,5 +15,5 @@ def cpu_info() -> dict[str, str]:
 
 
 def cpu_flags() -> frozenset[str]:
-    """What the CPU has beyond its basic instructions, by the kernel's names; empty where /proc/cpuinfo has no flags."""
+    """Return the instruction-set flags of the CPU, by the kernel's names; empty if /proc/cpuinfo has none."""
     return frozenset(cpu_info().get("flags", "").split())

@@ -1,4 +1,4 @@
-"""How many threads compute in this process, in MindSpore's operations and the project's own alike."""
+"""Number of compute threads of this process, shared by MindSpore's operations and the project's C++ layers."""
 
 import contextlib
 import math
@@ -11,36 +11,36 @@ _threads = [0]
 
 
 def choose_threads(threads: int, processes: int = 1) -> int:
-    """How many compute from now on. Their number.
+    """Set the number of compute threads of this process and return it.
 
     Args:
-        threads: 0: OMP_NUM_THREADS, or as many as there are cores for each process, and as the control group (a
-            container's limit) lets compute at once.
-        processes: that share the machine.
+        threads: 0: OMP_NUM_THREADS, or the available cores (at most what the control group, a container's limit,
+            allows) divided by `processes`.
+        processes: number of processes that share the machine.
 
     Raises:
-        DeviceError: this process may not use as many cores, or computes with another number already.
+        DeviceError: this process may not use as many cores, or already computes with another number.
     """
     cores = len(os.sched_getaffinity(0))
     if threads > cores:
         raise DeviceError(f"threads is {threads}, but this process may use {cores} core(s): allowed is 0 to {cores}")
-    # As the user set it: MindSpore puts 1 there, unseen by Python.
-    named = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    # os.environ still has the user's value: MindSpore sets the variable to 1 below Python.
+    omp_threads = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     share = max(1, min(cores, math.ceil(cpu_limit())) // processes)
-    threads = threads or (min(cores, int(named)) if named.isdecimal() and int(named) else share)
+    threads = threads or (min(cores, int(omp_threads)) if omp_threads.isdecimal() and int(omp_threads) else share)
     if _threads[0] not in (0, threads):
-        raise DeviceError(f"this process computes with {_threads[0]} thread(s) already and cannot change to {threads}")
+        raise DeviceError(f"this process already computes with {_threads[0]} thread(s) and cannot change to {threads}")
     _threads[0] = threads
     return threads
 
 
 def threads() -> int:
-    """How many compute."""
+    """Return the number of compute threads, choosing it at the first call."""
     return _threads[0] or choose_threads(0)
 
 
 def cpu_limit() -> float:
-    """CPUs whose time the control group (version 2) and those above it allow; all of the machine where none does."""
+    """Return how many CPUs' time the control group and its parents allow; all CPUs if there is no limit."""
     limit = float(os.cpu_count() or 1)
     for text in limits("cpu.max"):
         with contextlib.suppress(ValueError):  # "max", no limit

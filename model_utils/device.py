@@ -1,6 +1,6 @@
-"""The device that a command computes on: chosen, checked, and set for MindSpore.
+"""Choice, check and set-up of the device that a command computes on.
 
-`python -m model_utils.device` prints what is there, or a sentence on what is missing.
+`python -m model_utils.device` prints the devices and libraries of this machine, or what is missing.
 """
 
 import contextlib
@@ -17,20 +17,17 @@ from model_utils.errors import DeviceError
 from model_utils.messages import set_level
 
 logger = logging.getLogger(__name__)
-RANKS_FOLDER = "ALBERT_RANKS_FOLDER"  # in the environment of a process that scripts/launch.py started as one of several
+RANKS_FOLDER = "ALBERT_RANKS_FOLDER"  # environment variable that scripts/launch.py sets for each rank
 COMPILER_CACHE = "MS_COMPILER_CACHE_ENABLE"  # read by MindSpore when it compiles
-FPMATH_MODE = "ONEDNN_DEFAULT_FPMATH_MODE"  # read by oneDNN, which has MindSpore's products on CPUs, at its first one
-BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16")  # the kernel's names of what multiplies it; elsewhere oneDNN emulates
-CALL_DEPTH = 10_000  # of graphs: a loop over all tensors nests several calls a tensor, beyond MindSpore's 1,000 at 200
-_set_up = [False]  # whether setup_device has been called
+FPMATH_MODE = "ONEDNN_DEFAULT_FPMATH_MODE"  # read by oneDNN, MindSpore's matrix library on CPUs, at its first product
+BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16")  # CPU flags of bfloat16 multiplication; without them oneDNN emulates it
+CALL_DEPTH = 10_000  # of graphs: a loop over 200 tensors nests more calls than MindSpore's default of 1,000
+_set_up = [False]  # True once setup_device has been called
 
 
 @dataclass(frozen=True)
 class Device:
-    """Where a command computes, and in which type its matrix products.
-
-    rank counts this process among the rank_size that train together.
-    """
+    """Device of a command, type of its matrix products, and rank of this process among `rank_size`."""
 
     target: str
     compute_type: str
@@ -40,14 +37,18 @@ class Device:
 
 
 def ascend_obstacle() -> str:
-    """What keeps MindSpore from using an Ascend device here, as a sentence; "" if nothing does."""
+    """Return why MindSpore cannot use an Ascend device here, as a sentence; "" if it can."""
     reason = nvidia.plugin_error("Ascend")
     advice = "install CANN for MindSpore 2.10 and source its set_env.sh before Python"
     return f"MindSpore's Ascend plugin does not load ({reason}): {advice}" if reason else ""
 
 
 def choose_target(device_target: str) -> str:
-    """CPU, GPU or Ascend; for auto the first of Ascend, GPU, CPU that works; DeviceError says what is missing."""
+    """Return "CPU", "GPU" or "Ascend"; for "auto" the first of Ascend, GPU, CPU that works.
+
+    Raises:
+        DeviceError: the requested device does not work; the message says what is missing.
+    """
     obstacles = {"Ascend": ascend_obstacle, "GPU": nvidia.gpu_obstacle}
     if device_target in obstacles:
         if obstacle := obstacles[device_target]():
@@ -64,18 +65,18 @@ def choose_target(device_target: str) -> str:
 
 
 def bfloat16_obstacle(target: str) -> str:
-    """What keeps matrix products from running in bfloat16, as a sentence; "" if nothing does."""
+    """Return why matrix products cannot run in bfloat16, as a sentence; "" if they can."""
     if target != "CPU":
         return f"that is for CPUs; on {target} allowed are float16 and float32"
     if not cpu_flags().intersection(BFLOAT16_FLAGS):
         return f"this CPU has neither {' nor '.join(BFLOAT16_FLAGS)} (flags in /proc/cpuinfo): allowed is float32"
     if native_code.find_compiler() is None:
-        return "only the layers in C++ multiply it, and there is no C++ compiler: allowed is float32"
+        return "it needs the C++ layers, and no C++ compiler is installed: install g++ or use float32"
     return ""
 
 
 def default_compute_type(target: str) -> str:
-    """The type of matrix products that suits a target."""
+    """Return the default type of matrix products on a target."""
     return "float32" if target == "CPU" else "float16"
 
 
@@ -89,23 +90,26 @@ def setup_device(
     fused_layers: str = "auto",
     threads: int = 0,
 ) -> Device:
-    """Choose the device and set MindSpore to it: graph mode, ranks, seed of its generators, type of products, layers.
+    """Choose the device and configure MindSpore for it: graph mode, ranks, seed, compute type, layers, threads.
 
-    No inherited setting of oneDNN rounds what float32 products multiply, and a product on the CPU is checked at once.
-    MindSpore's cache of compiled graphs is off, whatever the shell says: it takes one network's graph for another's.
+    Overrides two environment variables: oneDNN may not round the inputs of float32 products, and MindSpore's cache of
+    compiled graphs is off, because it can return the graph of another network. On CPU a matrix product is checked.
 
     Args:
-        device_id: number of the device, counted from 0; in distributed runs each process takes its own.
-        distribute: whether scripts/launch.py started this process as one of device_num.
-        seed: None: MindSpore's and numpy's generators stay as they are.
-        compute_type: of matrix products, float32, float16 or bfloat16; "": what suits the device.
-        fused_layers: whether networks made from now on have the layers in C++ (src/nn/fused_layers.py): auto, where
-            they can; always; never.
-        threads: that compute on a CPU; 0: OMP_NUM_THREADS, or this process's share of the cores that it may use.
+        device_id: index of the device, from 0; in distributed runs the launcher sets it.
+        distribute: True in a process that scripts/launch.py started as one of device_num.
+        seed: of MindSpore's and numpy's generators; None leaves them as they are.
+        compute_type: type of matrix products: float32, float16 or bfloat16; "": the device's default.
+        fused_layers: use of the C++ layers (src/nn/fused_layers.py) in networks built later: auto (if they can be
+            used), always or never.
+        threads: compute threads on CPU; 0: OMP_NUM_THREADS, or this process's share of the available cores.
+
+    Returns:
+        The chosen device.
 
     Raises:
-        DeviceError: the device is not there or does not compute in this type, the processes are not as many as
-            device_num, there is no compiler for layers that shall be in C++, or this process may not use as many cores.
+        DeviceError: the device is absent or does not support the compute type, the number of processes is not
+            device_num, fused_layers is always without a compiler, or threads is more than the available cores.
     """
     import mindspore as ms
 
@@ -136,9 +140,9 @@ def setup_device(
 
 
 def ensure_device() -> None:
-    """Set up the device that MindSpore is set to, for programs that use the project as a library.
+    """Set up the device that MindSpore's context names, for programs that use the project as a library.
 
-    Nothing is done where setup_device was called, or MindSpore was set to graph mode, before.
+    Does nothing if setup_device was called, or MindSpore was set to graph mode, before.
 
     Raises:
         DeviceError: as setup_device.
@@ -150,60 +154,62 @@ def ensure_device() -> None:
 
 
 def _check_compute_type(compute_type: str, fused_layers: str, target: str) -> None:
-    """Raise DeviceError where products of this type cannot be computed there, with the layers that shall be used."""
+    """Raise DeviceError if the target, with this use of the C++ layers, does not support the compute type."""
     if compute_type == "bfloat16" and (obstacle := bfloat16_obstacle(target)):
         raise DeviceError(f"compute_type is bfloat16, but {obstacle}")
     if compute_type == "bfloat16" and fused_layers == "never":
         raise DeviceError(
-            "compute_type is bfloat16, which only the layers in C++ multiply, but fused_layers is never: allowed is "
-            "auto or always, or compute_type float32"
+            "compute_type is bfloat16, which needs the C++ layers, but fused_layers is never: use auto or always, or "
+            "compute_type float32"
         )
     if compute_type == "float16" and fused_layers == "always" and target == "CPU":
         raise DeviceError(
-            "fused_layers is always, but compute_type is float16, whose products and attention the layers in C++ have "
-            "not: allowed are auto and never, or compute_type float32 or bfloat16"
+            "fused_layers is always, but the C++ layers do not support compute_type float16: use auto or never, or "
+            "compute_type float32 or bfloat16"
         )
 
 
 def _set_target(target: str, device_id: int, threads: int) -> None:
-    """Let MindSpore run whole graphs on this device, and a CPU's operations in so many threads."""
+    """Set MindSpore to graph mode on this device, and the thread count of a CPU."""
     import mindspore as ms
 
     if target == "CPU":
-        with contextlib.suppress(RuntimeError):  # set before, and to the same number
+        with contextlib.suppress(RuntimeError):  # already set, to the same number
             ms.device_context.cpu.op_tuning.threads_num(threads)
     ms.set_context(mode=ms.GRAPH_MODE)
     ms.set_recursion_limit(CALL_DEPTH)
-    in_use = ms.get_context("device_target"), ms.get_context("device_id")
+    current_device = ms.get_context("device_target"), ms.get_context("device_id")
     try:
         ms.set_device(target, device_id)
-    except RuntimeError as error:  # this process has computed already, so the choice is made
-        if in_use != (target, device_id):
+    except RuntimeError as error:  # MindSpore cannot change the device once this process has computed
+        if current_device != (target, device_id):
+            current = " ".join(map(str, current_device))
             raise DeviceError(
-                f"this process computes on {in_use[0]} {in_use[1]} already and cannot change to {target} {device_id}"
+                f"this process already computes on {current} and cannot change to {target} {device_id}"
             ) from error
 
 
-def _fused_layers(wanted: str, target: str) -> str:
-    """What is wanted, where it can be had."""
-    if target != "CPU" and wanted == "always":
-        raise DeviceError(f"fused_layers is always, but these are for CPUs: here is {target}")
-    if wanted == "always":
+def _fused_layers(use: str, target: str) -> str:
+    """Return "never" outside a CPU, else `use`; raise DeviceError if it is "always" and cannot be satisfied."""
+    if target != "CPU" and use == "always":
+        raise DeviceError(f"fused_layers is always, but the C++ layers need a CPU: the device is {target}")
+    if use == "always":
         try:
             native_code.check_compiler()
         except DeviceError as error:
             raise DeviceError(f"fused_layers is always, but {error}") from error
-    return wanted if target == "CPU" else "never"
+    return use if target == "CPU" else "never"
 
 
-def _threads(wanted: int, target: str, processes: int) -> int:
-    """How many compute in this process, one of several; outside a CPU their number cannot be chosen."""
-    if target != "CPU" and wanted:
-        raise DeviceError(f"threads is {wanted}, but these are for CPUs: here is {target}")
-    return cpu_threads.choose_threads(wanted, processes)
+def _threads(threads: int, target: str, processes: int) -> int:
+    """Return the compute threads of this process; raise DeviceError if a number is set outside a CPU."""
+    if target != "CPU" and threads:
+        raise DeviceError(f"threads is {threads}, but only a CPU has this setting: the device is {target}")
+    return cpu_threads.choose_threads(threads, processes)
 
 
 def _join_ranks(device_num: int) -> tuple[int, int]:
+    """Initialise MindSpore's communication and return (rank, rank_size)."""
     from mindspore import communication
 
     communication.init()
@@ -220,20 +226,21 @@ class DeviceConfig(OneDeviceConfig):
 
 
 def check_product(compute_type: str) -> float:
-    """Largest difference of a (512, 512) product on the device from numpy's in float64, relative to its largest entry.
+    """Return the error of a (512, 512) product on the device against numpy in float64, relative to the largest entry.
 
     Raises:
-        DeviceError: it is larger than the type's rounding explains.
+        DeviceError: the error exceeds the type's rounding.
     """
     import mindspore as ms
     import numpy as np
     from mindspore import ops
 
     generator = np.random.default_rng(0)
-    left, right = (generator.standard_normal((512, 512)).astype(compute_type) for _ in range(2))
+    left = generator.standard_normal((512, 512)).astype(compute_type)
+    right = generator.standard_normal((512, 512)).astype(compute_type)
     exact = left.astype(np.float64) @ right.astype(np.float64)
-    found = ops.matmul(ms.Tensor(left), ms.Tensor(right)).asnumpy()
-    difference = float(np.abs(found - exact).max() / np.abs(exact).max())
+    product = ops.matmul(ms.Tensor(left), ms.Tensor(right)).asnumpy()
+    difference = float(np.abs(product - exact).max() / np.abs(exact).max())
     allowed = {"float32": 1e-5, "float16": 2e-3}[compute_type]
     if not difference <= allowed:
         raise DeviceError(
@@ -246,7 +253,8 @@ def check_product(compute_type: str) -> float:
 def main(config: DeviceConfig) -> None:
     """Print target, GPUs, driver, plugin, libraries and a checked matrix product."""
     device = setup_device(config.device_target, config.device_id, threads=config.threads)
-    plugin, missing = nvidia.gpu_plugin(), nvidia.missing_libraries()
+    plugin = nvidia.gpu_plugin()
+    missing = nvidia.missing_libraries()
     gpus = [f"{gpu.name} ({gpu.capability}, {gpu.memory_gib:.0f} GiB)" for gpu in nvidia.nvidia_gpus()]
     rows = {
         "target": f"{device.target}, device {device.device_id}",

@@ -1,4 +1,4 @@
-"""Errors whose cause is the user's input or machine: one sentence that names what was found and what is allowed.
+"""Errors caused by the user's input or machine: one sentence that names the value found and the values allowed.
 
 The entry scripts print them without a traceback and exit with code 2 (model_utils.config.run_main).
 """
@@ -7,53 +7,55 @@ import reprlib
 from collections.abc import Sequence
 from typing import Any
 
-LONGEST = 2000  # characters of an error sentence
+LONGEST = 2000  # characters in an error sentence
 
 
 class UserError(Exception):
-    """The run cannot go on for a reason that the user can fix."""
+    """Base of errors that the user can fix."""
 
     def __str__(self) -> str:
         return bounded(super().__str__())
 
 
 def bounded(sentence: str) -> str:
-    """Return a sentence without its middle where that quotes something very long, as a path of the user may be."""
+    """Return the sentence, shortened in the middle if it is longer than LONGEST, as one that quotes a path may be."""
     if len(sentence) <= LONGEST:
         return sentence
     return f"{sentence[: LONGEST // 2]} ... {sentence[-LONGEST // 2 :]}"
 
 
 class ConfigError(UserError, ValueError):
-    """A key of the configuration is unknown, or has a value of a wrong type, out of range or at odds with another."""
+    """Configuration key that is unknown, or whose value has a wrong type, is out of range or contradicts another."""
 
 
 class DataError(UserError, ValueError):
-    """A text, vocabulary or feature file is missing, damaged or made for something else."""
+    """Text, vocabulary or feature file that is missing, damaged or incompatible."""
 
 
 class CheckpointError(UserError, ValueError):
-    """A checkpoint or a run's folder is missing, damaged or belongs to something else."""
+    """Checkpoint or run folder that is missing, damaged or incompatible."""
 
 
 class DeviceError(UserError, RuntimeError):
-    """The device that was asked for is not there or does not work."""
+    """Requested device that is absent or does not work."""
 
 
 _SHORT = reprlib.Repr()
-_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 2, 80, 80
+_SHORT.maxlevel = 2
+_SHORT.maxstring = 80
+_SHORT.maxother = 80
 
 
 def first_few(items: Sequence[str], most: int = 3) -> str:
-    """The first items, as a sentence shows them where there may be many."""
+    """Return at most `most` items joined with commas, followed by "..." if there are more."""
     return ", ".join(items[:most]) + (", ..." if len(items) > most else "")
 
 
 def shorten_text(text: str, length: int = 80) -> str:
-    """Return the text, of a long one the beginning and "..."."""
+    """Return the text, cut to `length` characters that end in "..." if it is longer."""
     return text if len(text) <= length else f"{text[: length - 3]}..."
 
 
 def shorten(value: Any) -> str:
-    """A value as an error sentence shows it: a wrong one can be of any size and depth."""
+    """Return the repr of a value, shortened for error messages: a wrong value can be of any size and depth."""
     return _SHORT.repr(value)

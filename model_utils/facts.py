@@ -1,4 +1,4 @@
-"""Facts by which runs and ranks know each other again: nested settings as flat ones, and where two sets differ."""
+"""Comparison of settings and manifests between runs or ranks: flatten nested dicts, find the first difference."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ ABSENT = "(absent)"
 
 
 def flatten(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested keys joined with dots, as on the command line; tuples become lists, as in yaml."""
+    """Return a flat dict whose nested keys are joined with dots, as on the command line; tuples become lists."""
     flat: dict[str, Any] = {}
     for key, value in facts.items():
         if isinstance(value, dict):
@@ -18,9 +18,13 @@ def flatten(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def first_difference(left: Mapping[str, Any], right: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
-    """The first key, in the order of `left`, under which two sets of facts differ, and both values (or ABSENT)."""
+    """Return (key, left value, right value) of the first key that differs, or None; a missing value is ABSENT.
+
+    Keys are compared in the order of `left`, then those of `right` alone.
+    """
     for key in [*left, *(key for key in right if key not in left)]:
-        values = left.get(key, ABSENT), right.get(key, ABSENT)
-        if values[0] != values[1]:
-            return key, *values
+        left_value = left.get(key, ABSENT)
+        right_value = right.get(key, ABSENT)
+        if left_value != right_value:
+            return key, left_value, right_value
     return None

@@ -1,4 +1,4 @@
-"""Writing files so that a reader, or the same run after a kill, never sees half of one."""
+"""Atomic file writing: a reader, or the same run after a kill, never sees a partial file."""
 
 import contextlib
 import errno
@@ -13,14 +13,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-_SCRATCH = "unfinished-albert-"  # how names of scratch folders begin
-NAME_BYTES = 255  # of a file's name, on every file system in use
-PATH_BYTES = 4096  # of a path with its end mark, on Linux
-_MOST_LINKS = 40  # that Linux follows in a path
+_SCRATCH = "unfinished-albert-"  # prefix of scratch folders' names
+NAME_BYTES = 255  # limit of a file's name, on every file system in use
+PATH_BYTES = 4096  # limit of a path with its terminating NUL, on Linux
+_MAX_LINKS = 40  # that Linux follows in a path
 
 
 def open_file(path: Path) -> BinaryIO:
-    """A file opened for reading bytes; OSError also for a folder, a device, or a pipe, which would be waited for."""
+    """Open a regular file for reading bytes.
+
+    Raises:
+        OSError: it cannot be opened, or is a folder, a device or a pipe (which would block).
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except ValueError as error:  # a NUL in the name
@@ -32,26 +36,26 @@ def open_file(path: Path) -> BinaryIO:
 
 
 def check_writable(folder: Path) -> None:
-    """Before work starts: raise the OSError that making files in a folder, or the folder, would end with."""
-    whole = folder.absolute()
-    long = [part for part in whole.parts if len(os.fsencode(part)) > NAME_BYTES]
-    if long or len(os.fsencode(whole)) + NAME_BYTES >= PATH_BYTES:
+    """Raise OSError if the folder, or files in it, cannot be created; called before work starts."""
+    absolute = folder.absolute()
+    is_long = any(len(os.fsencode(name)) > NAME_BYTES for name in absolute.parts)
+    if is_long or len(os.fsencode(absolute)) + NAME_BYTES >= PATH_BYTES:
         raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), str(folder))
-    there = whole
-    while not os.path.lexists(there):
-        there = there.parent
-    if not stat.S_ISDIR(there.stat().st_mode):
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(there))
-    if not os.access(there, os.W_OK | os.X_OK, effective_ids=True):
-        number = errno.EROFS if os.statvfs(there).f_flag & os.ST_RDONLY else errno.EACCES
-        raise OSError(number, os.strerror(number), str(there))
+    existing = absolute
+    while not os.path.lexists(existing):
+        existing = existing.parent
+    if not stat.S_ISDIR(existing.stat().st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(existing))
+    if not os.access(existing, os.W_OK | os.X_OK, effective_ids=True):
+        code = errno.EROFS if os.statvfs(existing).f_flag & os.ST_RDONLY else errno.EACCES
+        raise OSError(code, os.strerror(code), str(existing))
 
 
 def sync_to_disk(path: Path) -> None:
-    """Wait until a file or a folder's list of names is on the disk itself.
+    """Flush a file, or a folder's list of names, to the disk (fsync).
 
-    Folders that may be written to but not read, or whose file system cannot do it, are left to the system: what they
-    list is whole in any case.
+    Folders that cannot be opened for reading, or whose file system has no fsync, are skipped: renames in them are
+    atomic in any case.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY)
@@ -65,17 +69,19 @@ def sync_to_disk(path: Path) -> None:
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary file in the same folder, then give it its name.
+    """Call `write` on a temporary file, then rename that to `path`.
 
-    An older file of that name stays whole until the new one is on the disk. The temporary file has the name of `path`,
-    for writers that choose the format by it, and lies in a scratch_folder. The new file may be read and written by whom
-    the older one could. A link keeps pointing where it did: its target is replaced. What is no file but a device, a
-    pipe or an open stream of this process (/dev/stdout), gets the bytes and stays what it is.
+    An existing file stays complete until the new one is on the disk; its permissions are kept. A link is followed: its
+    target is replaced. A device, a pipe or an open stream of this process (/dev/stdout) receives the bytes instead.
+
+    Args:
+        write: receives the temporary path, in a scratch_folder, with the file name of `path`, because some writers
+            choose the format by the name.
 
     Raises:
-        OSError: the file cannot be written; it names the file.
+        OSError: the file cannot be written; the error names `path`.
     """
-    if not _takes_bytes(path):
+    if not _is_stream(path):
         with _replacing(path) as temporary:
             write(temporary)
         return
@@ -88,8 +94,8 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
 @contextlib.contextmanager
 def open_atomically(path: Path) -> Iterator[TextIO]:
-    """Yield a stream of UTF-8 text that becomes `path` when the context ends without an error, as write_atomically."""
-    if _takes_bytes(path):
+    """Yield a UTF-8 text stream that becomes `path` when the context ends without an error; see write_atomically."""
+    if _is_stream(path):
         stream = os.fdopen(_open_to_write(path), "w", encoding="utf-8")
         with naming(path), _closed_quietly_after_errors(stream):
             yield stream
@@ -100,7 +106,7 @@ def open_atomically(path: Path) -> Iterator[TextIO]:
 
 @contextlib.contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder that becomes `path`, new or empty, once all is on the disk; an error removes it."""
+    """Yield a temporary folder that replaces `path` (absent or empty) once it is on the disk; an error removes it."""
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     with scratch_folder(path) as scratch:
@@ -115,10 +121,10 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def scratch_folder(target: Path) -> Iterator[Path]:
-    """Yield a folder beside `target` to write it in; it is gone at the end, and what killed processes left there, too.
+    """Yield a private temporary folder beside `target`, which is removed at the end.
 
-    Its name cannot be foreseen, and nobody else can enter it, so that no link can be planted where files are written.
-    It is locked while this process lives. OSErrors of writing into it name `target`.
+    Its random name and its mode prevent other users from planting links in it. It is locked while this process lives,
+    so that remove_leftovers, also called here, can tell leftovers of killed processes. OSErrors inside name `target`.
     """
     with naming(target), contextlib.ExitStack() as at_end:
         remove_leftovers(target.parent)
@@ -126,16 +132,16 @@ def scratch_folder(target: Path) -> Iterator[Path]:
         while not is_locked:
             folder = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=target.parent))
             at_end.callback(shutil.rmtree, folder, ignore_errors=True)
-            with contextlib.suppress(OSError):  # a file system without locks, where leftovers stay
+            with contextlib.suppress(OSError):  # without locks on this file system, leftovers stay
                 at_end.enter_context(_locked(folder, fcntl.LOCK_EX))
-            is_locked = folder.exists()  # before the lock another process may have taken it for a leftover
+            is_locked = folder.exists()  # another process may have removed it as a leftover before it was locked
         yield folder
 
 
 def remove_leftovers(parent: Path) -> None:
     """Remove the scratch folders that killed processes of this user left in `parent`."""
     for folder in parent.glob(f"{_SCRATCH}*"):
-        with contextlib.suppress(OSError):  # it cannot be locked: its process lives
+        with contextlib.suppress(OSError):  # the lock fails while the folder's process lives
             if folder.lstat().st_uid == os.geteuid():
                 with _locked(folder, fcntl.LOCK_EX | fcntl.LOCK_NB):
                     shutil.rmtree(folder)
@@ -143,7 +149,7 @@ def remove_leftovers(parent: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(folder: Path, operation: int) -> Iterator[None]:
-    """Hold a lock on a folder, which ends with the process, however that ends; OSError for a link."""
+    """Hold a lock on a folder, which the kernel releases if the process dies; raise OSError for a link."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, operation)
@@ -154,23 +160,23 @@ def _locked(folder: Path, operation: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def naming(target: Path) -> Iterator[None]:
-    """Let OSErrors name `target` that name no file, as those of write() on a full disk, or one in a scratch folder."""
+    """Set the file name of OSErrors to `target` if they name none (write() on a full disk) or a scratch file."""
     try:
         yield
     except OSError as error:
         if error.errno and (error.filename is None or _SCRATCH in str(error.filename)):
             error.filename = str(target)
-            del error.filename2  # of a rename
+            del error.filename2  # the second path in errors of a rename
         raise
 
 
 def sealed(content: bytes) -> bytes:
-    """Return the content of a file with its sha256 at the end, where readers of arrays and libraries do not look."""
+    """Return the content with its sha256 appended; readers of arrays and shared libraries ignore trailing bytes."""
     return content + hashlib.sha256(content).digest()
 
 
 def is_sealed(content: bytes) -> bool:
-    """Return whether what was read is as `sealed` gave it."""
+    """Return True if the content ends with its own sha256, as `sealed` writes it."""
     return content == sealed(content[: -hashlib.sha256().digest_size])
 
 
@@ -180,12 +186,12 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write an indented JSON file atomically; not-a-number is refused, because JSON has no word for it."""
+    """Write an indented JSON file atomically; raise ValueError for NaN and infinities, which JSON does not have."""
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
-def _takes_bytes(path: Path) -> bool:
-    """Whether `path` is there and is, behind any links, neither a file nor a folder, or an open stream."""
+def _is_stream(path: Path) -> bool:
+    """Return True if `path`, links followed, is a device, a pipe or an open stream; raise OSError for a folder."""
     if _open_stream(path) is not None:
         return True
     try:
@@ -198,11 +204,11 @@ def _takes_bytes(path: Path) -> bool:
 
 
 def _open_stream(path: Path) -> int | None:
-    """The descriptor that `path` stands for in this process, as /dev/stdout and /dev/fd/1 do.
+    """Return the descriptor of this process that `path` names, such as /dev/stdout or /dev/fd/1, else None.
 
-    The shell may have appended its file (>>), or others write to it, too: it is not replaced.
+    Its file is written through the descriptor, not replaced: the shell may append to it (>>), or others write to it.
     """
-    for _ in range(_MOST_LINKS):
+    for _ in range(_MAX_LINKS):
         folder = Path(os.path.realpath(path.parent))
         if folder == Path(f"/proc/{os.getpid()}/fd"):
             return int(path.name) if path.name.isdecimal() else None
@@ -218,7 +224,7 @@ def _open_to_write(path: Path) -> int:
 
 
 def make_readable(path: Path) -> None:
-    """Give a file the permissions that the umask gives new files: other programs may have kept it for its owner."""
+    """Give a file the umask's permissions for new files; some writers make files that only the owner can read."""
     mask = os.umask(0o077)
     os.umask(mask)
     path.chmod(0o666 & ~mask)
@@ -226,7 +232,7 @@ def make_readable(path: Path) -> None:
 
 @contextlib.contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary name for the context to fill, which replaces the file that `path` leads to at its end."""
+    """Yield a temporary path for the context to write, then rename it to `path` or, for a link, its target."""
     target = Path(os.path.realpath(path))
     with scratch_folder(target) as folder:
         temporary = folder / path.name
@@ -242,7 +248,7 @@ def _replacing(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _closed_quietly_after_errors(stream: TextIO) -> Iterator[TextIO]:
-    """Closing writes what is buffered, and may fail itself: after an error of the context that one is raised."""
+    """Close the stream at the end; if the context fails, its error is raised and one of closing is suppressed."""
     try:
         yield stream
     except BaseException:

@@ -1,7 +1,7 @@
-"""Small JSON files beside weights and features, checked against a schema; every error is a sentence.
+"""Reading and writing of small JSON files beside weights and features, checked against a schema.
 
-A schema is a pydantic model derived from `Schema`. A file may carry a `checksum` of its own content (write_checked):
-then values that somebody changed afterwards are noticed. Files without one are read as they are.
+A schema is a pydantic model derived from `Schema`. A file may carry a `checksum` of its own content (write_checked),
+by which later changes are detected; files without one are accepted.
 """
 
 import hashlib
@@ -18,12 +18,12 @@ from model_utils.errors import DataError, UserError, shorten
 from model_utils.files import NAME_BYTES, open_file, write_json
 
 CHECKSUM = "checksum"
-NESTING = 100  # brackets inside each other; Python's own limit depends on who calls
-TOO_DEEP = f"its brackets are nested too deeply, allowed are {NESTING} inside each other"
+NESTING = 100  # levels of brackets; Python's own limit depends on the depth of the caller's stack
+TOO_DEEP = f"its brackets are nested too deeply, allowed are {NESTING} levels"
 
 
 def matching(pattern: str, allowed: str) -> AfterValidator:
-    """What a text of a schema must match as a whole; allowed: the same in words, for the sentence that refuses it."""
+    """Return a validator of texts that match the whole pattern; `allowed` describes them in the error."""
 
     def check(text: str) -> str:
         if not re.fullmatch(pattern, text):
@@ -42,7 +42,7 @@ Sha256 = Annotated[str, matching("[0-9a-f]{64}", "a sha256 of 64 hexadecimal dig
 
 
 class Schema(BaseModel):
-    """What a file must hold: types are taken strictly; keys that the schema does not name are kept as they are."""
+    """Base of file schemas: types are strict, and keys that the schema does not name are kept."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, frozen=True, protected_namespaces=())
 
@@ -52,7 +52,7 @@ Result = TypeVar("Result")
 
 
 class UnwritableError(ValueError):
-    """What is wrong with `value`, which was read from JSON and cannot be written as JSON."""
+    """JSON input whose `value` Python can read but not write as JSON again."""
 
     def __init__(self, reason: str, value: Any) -> None:
         super().__init__(reason)
@@ -60,8 +60,11 @@ class UnwritableError(ValueError):
 
 
 def parse_json(text: str | bytes) -> Any:
-    """A JSON value that can be written again: Python also reads NaN, 1e999 and halves of surrogate pairs, which cannot
-    (UnwritableError). ValueError says what else is wrong.
+    """Return the value of a JSON text.
+
+    Raises:
+        UnwritableError: it contains NaN, 1e999 or half a surrogate pair, which Python reads but JSON does not allow.
+        ValueError: it is not JSON or not UTF-8, or is nested too deeply.
     """
     try:
         value = json.loads(text.decode("utf-8") if isinstance(text, bytes) else text)
@@ -73,24 +76,27 @@ def parse_json(text: str | bytes) -> Any:
         _check_depth(value)
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError:
-        raise UnwritableError("a text in it holds half of a surrogate pair, which is no character", value) from None
+        raise UnwritableError("a text in it holds half of a surrogate pair, which is not a character", value) from None
     except ValueError as error:
         raise UnwritableError(str(error), value) from None
     return value
 
 
 def _check_depth(value: Any) -> None:
-    level = [value]
+    """Raise ValueError if lists and dicts are nested deeper than NESTING."""
+    level_values = [value]
     for _ in range(NESTING):
-        lists = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, list | dict)]
-        level = list(itertools.chain(*lists))
-        if not level:
+        containers = [item for item in level_values if isinstance(item, list | dict)]
+        level_values = list(
+            itertools.chain(*(item.values() if isinstance(item, dict) else item for item in containers))
+        )
+        if not level_values:
             return
     raise ValueError(TOO_DEEP)
 
 
 def read_file(path: Path, error: type[UserError] = DataError) -> bytes:
-    """The content of a small file; `error` where open_file cannot read it."""
+    """Return the content of a small file; raise `error` if open_file cannot read it."""
     try:
         with open_file(path) as file:
             return file.read()
@@ -99,17 +105,22 @@ def read_file(path: Path, error: type[UserError] = DataError) -> bytes:
 
 
 def read_object(path: Path, error: type[UserError] = DataError) -> dict[str, Any]:
-    """The object in a JSON file; `error` where it is missing or damaged, or changed after write_checked wrote it."""
+    """Return the object in a JSON file; raise `error` if it is missing, damaged or does not match its checksum."""
     return read_validated(path, dict, error)
 
 
 def read_json(path: Path, schema: type[SchemaType], error: type[UserError] = DataError) -> SchemaType:
-    """The object in a JSON file as its schema has it; `error` as read_object and validated."""
+    """Return the object in a JSON file as an instance of its schema; raise `error` as read_object and validated do."""
     return read_validated(path, lambda value: validated(value, schema, str(path), error), error)
 
 
 def read_validated(path: Path, validate: Callable[[Any], Result], error: type[UserError] = DataError) -> Result:
-    """The object in a JSON file as `validate` has it, which raises `error` where a key is missing or wrong."""
+    """Return `validate(object)` of the object in a JSON file.
+
+    Args:
+        validate: raises `error` if a key is missing or wrong.
+        error: class raised if the file is missing, damaged or does not match its checksum.
+    """
     content = read_file(path, error)
     try:
         value = parse_json(content)
@@ -117,27 +128,33 @@ def read_validated(path: Path, validate: Callable[[Any], Result], error: type[Us
         raise error(f"{path} is damaged or not JSON: {reason}") from None
     if not isinstance(value, dict):
         raise error(f"{path} holds {shorten(value)}, needed is an object with keys")
-    validate(value)  # which says more than that something was changed
+    validate(value)  # before the checksum, because its error names the wrong key
     if CHECKSUM in value and value.pop(CHECKSUM) != checksum_of(value):
         raise error(
-            f"{path} was changed after it was written: its {CHECKSUM} is not that of its values; put the old values "
-            f"back, or, to change one on purpose, remove the key {CHECKSUM} as well"
+            f"{path} was changed after it was written: its {CHECKSUM} does not match its values. Restore them, or "
+            f"remove the key {CHECKSUM} if the change is intended"
         )
     return validate(value)
 
 
 def validated(value: Any, schema: type[SchemaType], origin: str, error: type[UserError] = DataError) -> SchemaType:
-    """A value as its schema has it; else `error` names `origin` (a file or its line), the key and what is allowed."""
+    """Return a value as an instance of its schema.
+
+    Raises:
+        error: the value does not fit; the message names `origin` (a file or its line), the key and what is allowed.
+    """
     try:
-        # Through JSON's own rules: lists are tuples there, and a whole number is a number.
+        # pydantic's JSON mode accepts lists for tuples and whole numbers for floats.
         return schema.model_validate_json(json.dumps(value))
     except ValidationError as reason:
         raise error(f"{origin}: {_sentence(reason)}") from None
 
 
 def _sentence(reason: ValidationError) -> str:
+    """Return a sentence for the first error: the key, its value and what is allowed."""
     first = reason.errors(include_url=False)[0]
-    key, allowed = ".".join(map(str, first["loc"]))[:200], first["msg"].removeprefix("Value error, ")
+    key = ".".join(map(str, first["loc"]))[:200]
+    allowed = first["msg"].removeprefix("Value error, ")
     if not key:
         return f"needed is {allowed}"
     if first["type"] == "missing":
@@ -147,7 +164,7 @@ def _sentence(reason: ValidationError) -> str:
 
 
 def checksum_of(content: Mapping[str, Any]) -> str:
-    """Hexadecimal sha256 of an object's values, however the file is laid out."""
+    """Return the hexadecimal sha256 of an object's values, independent of key order and layout."""
     canonical = json.dumps(json.loads(json.dumps(content)), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 

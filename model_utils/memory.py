@@ -1,4 +1,4 @@
-"""The host's memory: how much there is, and how much of it a process has held."""
+"""Host memory: the amount available and the peak use of a process."""
 
 import os
 import re
@@ -8,17 +8,17 @@ from model_utils.control_groups import limits
 
 
 def available_memory() -> int:
-    """Bytes that the machine has, or that the control group allows where that is less."""
-    of_groups = [int(text) for text in limits("memory.max") if text.isdecimal()]  # "max": no limit
-    return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *of_groups])
+    """Return the bytes of memory of the machine, or the control group's limit if that is less."""
+    group_limits = [int(text) for text in limits("memory.max") if text.isdecimal()]  # "max": no limit
+    return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *group_limits])
 
 
 def peak_memory(process: int | str = "self") -> int:
-    """Bytes of the host's memory that a process, by default this one, has held at most.
+    """Return the peak host memory of a process, by default this one, in bytes.
 
-    Not ru_maxrss of getrusage, which begins with what the process that started this one had held. Where the system
-    does not say (gVisor), what it holds now.
+    getrusage's ru_maxrss is not used, because it includes the peak of the parent process. On systems without VmHWM
+    (gVisor) the result is the present use.
     """
     status = Path(f"/proc/{process}/status").read_text(encoding="ascii")
-    held = dict(re.findall(r"(VmHWM|VmRSS):\s+(\d+) kB", status))
-    return 1024 * int(held.get("VmHWM") or held["VmRSS"])
+    kilobytes = dict(re.findall(r"(VmHWM|VmRSS):\s+(\d+) kB", status))
+    return 1024 * int(kilobytes.get("VmHWM") or kilobytes["VmRSS"])

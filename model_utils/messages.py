@@ -1,4 +1,4 @@
-"""Console messages: sentences on a stream, past progress bars. Modules log with logging.getLogger(__name__)."""
+"""Console messages that do not break progress bars. Modules log with logging.getLogger(__name__)."""
 
 import io
 import logging
@@ -8,17 +8,17 @@ from typing import TextIO
 
 from tqdm import tqdm
 
-# Ours; what other libraries have to say below a warning is not for the reader of a command's output.
+# Loggers of this project; other libraries are shown from WARNING up.
 PROJECT = (
     *("src", "model_utils", "dataset", "scripts", "benchmarks"),
     *("run_pretrain", "pretrain_eval", "export", "predict", "__main__"),
 )
 
 
-class _Sentences(logging.Handler):
-    """Writes to the standard stream of that name, whatever it is at the time."""
+class _ConsoleHandler(logging.Handler):
+    """Log handler that writes to sys.stdout or sys.stderr, looked up by name at every message."""
 
-    forgiving = False  # whether a message that nobody can read, or its stream does not take, may be lost
+    forgiving = False  # True: a message that cannot be written is dropped
 
     def __init__(self, stream: str) -> None:
         super().__init__()
@@ -36,20 +36,20 @@ class _Sentences(logging.Handler):
 
 
 def forgive_lost_readers() -> None:
-    """From now on a message that nobody reads, or no disk holds, is lost, where it ended the command before."""
-    _Sentences.forgiving = True
+    """Drop messages that cannot be written (closed pipe, full disk) from now on, instead of ending the command."""
+    _ConsoleHandler.forgiving = True
 
 
 def silence(stream: TextIO) -> None:
-    """Let a stream lead nowhere: what it still holds, and what else is written, would fail again."""
+    """Redirect a stream to /dev/null, because flushing its buffer would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def show_messages(stream: str = "stdout") -> None:
-    """Show the messages of this project on stdout or stderr; a program that imports it decides by itself.
+    """Show this project's messages on "stdout" or "stderr"; for commands, not for programs that import the project.
 
-    That stream, and stderr, lead nowhere where the process was started without them (`2>&-`), and show characters that
-    their encoding lacks by number.
+    Streams that the process was started without (`2>&-`) are replaced by /dev/null; characters that a stream's
+    encoding lacks are written as backslash escapes.
     """
     for name in {stream, "stderr"}:
         if getattr(sys, name) is None:
@@ -57,12 +57,12 @@ def show_messages(stream: str = "stdout") -> None:
         if isinstance(getattr(sys, name), io.TextIOWrapper):
             getattr(sys, name).reconfigure(errors="backslashreplace")
     root = logging.getLogger()
-    root.handlers = [handler for handler in root.handlers if not isinstance(handler, _Sentences)]
-    root.addHandler(_Sentences(stream))
+    root.handlers = [handler for handler in root.handlers if not isinstance(handler, _ConsoleHandler)]
+    root.addHandler(_ConsoleHandler(stream))
     set_level(logging.INFO)
 
 
 def set_level(level: int) -> None:
-    """What is less important is not shown: INFO, or WARNING on the ranks of a distributed run that do not write."""
+    """Set the level of this project's loggers: INFO, or WARNING on ranks other than 0."""
     for name in PROJECT:
         logging.getLogger(name).setLevel(level)

@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs: what the driver offers, and what keeps MindSpore from using them."""
+"""NVIDIA GPUs: what the driver reports, and why MindSpore cannot use them."""
 
 import contextlib
 import ctypes
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-# What MindSpore's GPU plugin links, by the names that it asks the loader for; pip has them (requirements-gpu.txt).
+# Libraries that MindSpore's GPU plugin links, by their sonames; requirements-gpu.txt installs them.
 CUDA_LIBRARIES = (
     "libcudart.so.11.0",
     "libcublas.so.11",
@@ -27,7 +27,7 @@ GPU_SETUP = "install it with `pip install -r requirements-gpu.txt` and run `. sc
 
 @dataclass(frozen=True)
 class Gpu:
-    """An NVIDIA GPU as the driver describes it; capability as in `sm_90`."""
+    """NVIDIA GPU as reported by the driver; capability as in `sm_90`."""
 
     name: str
     capability: str
@@ -36,6 +36,7 @@ class Gpu:
 
 @functools.cache
 def _cuda_driver() -> ctypes.CDLL | None:
+    """Return NVIDIA's driver library if it can be initialised, else None."""
     with contextlib.suppress(OSError):
         driver = ctypes.CDLL("libcuda.so.1")
         if driver.cuInit(0) in (0, 100):  # 100, CUDA_ERROR_NO_DEVICE: CUDA_VISIBLE_DEVICES hides all, or none is there
@@ -45,7 +46,7 @@ def _cuda_driver() -> ctypes.CDLL | None:
 
 @functools.cache
 def nvidia_gpus() -> tuple[Gpu, ...]:
-    """The GPUs that NVIDIA's driver offers this process; none without a driver."""
+    """Return the GPUs that NVIDIA's driver offers this process; () without a driver."""
     driver = _cuda_driver()
     if driver is None:
         return ()
@@ -55,7 +56,10 @@ def nvidia_gpus() -> tuple[Gpu, ...]:
 
 
 def _describe_gpu(driver: ctypes.CDLL, index: int) -> Gpu:
-    device, name, memory = ctypes.c_int(), ctypes.create_string_buffer(128), ctypes.c_size_t()
+    """Return the properties of the GPU with this index."""
+    device = ctypes.c_int()
+    name = ctypes.create_string_buffer(128)
+    memory = ctypes.c_size_t()
     driver.cuDeviceGet(ctypes.byref(device), index)
     driver.cuDeviceGetName(name, len(name), device)
     driver.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
@@ -68,20 +72,21 @@ def _describe_gpu(driver: ctypes.CDLL, index: int) -> Gpu:
 
 
 def nvidia_driver_version() -> str:
-    """The kernel driver's version and the CUDA version that it serves, for instance `550.54 (CUDA 12.4)`."""
-    driver, cuda = _cuda_driver(), ctypes.c_int()
+    """Return the driver's version and the highest CUDA version it supports, as in `550.54 (CUDA 12.4)`, or "none"."""
+    driver = _cuda_driver()
     if driver is None:
         return "none"
+    cuda = ctypes.c_int()
     driver.cuDriverGetVersion(ctypes.byref(cuda))
     release = "unknown"
     with contextlib.suppress(OSError):
-        found = re.search(r"Kernel Module.*?(\d+\.[\d.]+)", Path("/proc/driver/nvidia/version").read_text())
-        release = found.group(1) if found else release
+        match = re.search(r"Kernel Module.*?(\d+\.[\d.]+)", Path("/proc/driver/nvidia/version").read_text())
+        release = match.group(1) if match else release
     return f"{release} (CUDA {cuda.value // 1000}.{cuda.value % 1000 // 10})"
 
 
 def gpu_plugin() -> Path | None:
-    """MindSpore's GPU plugin, or None if the installed wheel has none."""
+    """Return the path of MindSpore's GPU plugin, or None if the installed wheel has none."""
     package = find_spec("mindspore")
     locations = package.submodule_search_locations if package else None
     path = Path(next(iter(locations or [""]))) / "lib/plugin/libmindspore_gpu.so.11.6"
@@ -89,7 +94,7 @@ def gpu_plugin() -> Path | None:
 
 
 def missing_libraries() -> list[str]:
-    """Those of CUDA_LIBRARIES that the loader does not find."""
+    """Return the CUDA_LIBRARIES that the loader cannot load."""
     missing = []
     for name in CUDA_LIBRARIES:
         try:
@@ -100,18 +105,18 @@ def missing_libraries() -> list[str]:
 
 
 def _nvcc_release() -> str:
-    """What `$CUDA_HOME/bin/nvcc --version` says: MindSpore chooses its plugin by it."""
+    """Return the release in `$CUDA_HOME/bin/nvcc --version`, by which MindSpore chooses its plugin; "" if none."""
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         nvcc = Path(os.environ.get("CUDA_HOME", "/nowhere")) / "bin/nvcc"
-        answer = subprocess.run([nvcc, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout
-        found = re.search(r"release (\d+\.\d+)", answer)
-        return found.group(1) if found else ""
+        output = subprocess.run([nvcc, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout
+        match = re.search(r"release (\d+\.\d+)", output)
+        return match.group(1) if match else ""
     return ""
 
 
 def plugin_error(target: str) -> str:
-    """Why MindSpore did not load the plugin of a target when it was imported; "" if it did."""
-    # The public mindspore.hal.is_available says the same, but prints a page of warnings while it does.
+    """Return why MindSpore did not load the plugin of a target when it was imported; "" if it did."""
+    # The public mindspore.hal.is_available gives the same answer, but prints a page of warnings.
     from mindspore._c_expression import MSContext
 
     context = MSContext.get_instance()
@@ -122,11 +127,9 @@ def plugin_error(target: str) -> str:
 
 
 def gpu_obstacle() -> str:
-    """What keeps MindSpore from using a GPU here and how to fix it, as a sentence; "" if nothing does."""
+    """Return why MindSpore cannot use a GPU here and how to fix it, as a sentence; "" if it can."""
     if _cuda_driver() is None:
-        return (
-            "there is no working NVIDIA driver (libcuda.so.1): install the driver, 450.80 or newer, and see nvidia-smi"
-        )
+        return "there is no working NVIDIA driver (libcuda.so.1): install version 450.80 or newer and check nvidia-smi"
     if not nvidia_gpus():
         return "NVIDIA's driver works but offers no GPU: check nvidia-smi and CUDA_VISIBLE_DEVICES"
     if gpu_plugin() is None:
@@ -134,6 +137,6 @@ def gpu_obstacle() -> str:
     if missing := missing_libraries():
         return f"{', '.join(missing)} cannot be loaded: {GPU_SETUP}"
     if _nvcc_release() != "11.6":
-        return f"$CUDA_HOME/bin/nvcc does not say release 11.6, by which MindSpore finds its plugin: {GPU_SETUP}"
+        return f"$CUDA_HOME/bin/nvcc does not report release 11.6, which MindSpore's plugin needs: {GPU_SETUP}"
     reason = plugin_error("GPU")
     return f"MindSpore's GPU plugin does not load: {reason}" if reason else ""

@@ -1,4 +1,4 @@
-"""One value of a configuration: read, shown, and what is allowed in its place."""
+"""Parsing, display and description of single configuration values."""
 
 import os
 import re
@@ -15,20 +15,24 @@ from model_utils.yaml_files import parse_yaml
 
 BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
-# A word of a list in brackets, with quotation marks or without, and the comma behind it.
+# One item of a list in brackets, quoted or not, with the comma after it.
 _ITEM = re.compile(r"""\s*(?P<word>"[^"]*"|'[^']*'|[^,]*?)\s*(?:,|$)""")
 BOUND_NAMES = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
 
 def extra_of(field: FieldInfo) -> Mapping[str, Any]:
-    """What option() or section() say about a field beyond what pydantic checks."""
+    """Return the properties that option() or section() attach to a field and that pydantic does not check."""
     return typing.cast(Mapping[str, Any], field.json_schema_extra)
 
 
 def canonical(
     fields: Mapping[str, FieldInfo], values: Mapping[Any, Any], origin: str = "", mark: str = ""
 ) -> dict[Any, Any]:
-    """Return keys and values with aliases replaced by the keys that they stand for.
+    """Return keys and values with aliases replaced by their keys.
+
+    Args:
+        origin: the file or "command line", for the error.
+        mark: prefix of keys in the error, such as "--".
 
     Raises:
         ConfigError: a key and its alias have different values.
@@ -40,23 +44,23 @@ def canonical(
             continue
         value = renamed.pop(alias)
         if renamed.setdefault(key, value) != value:
-            place = f"{origin}: " if origin else ""
+            prefix = f"{origin}: " if origin else ""
             both = f"{mark}{alias} is {shorten(value)} and {mark}{key} is {shorten(renamed[key])}"
-            raise ConfigError(f"{place}{both}, two names of one key: give one of them")
+            raise ConfigError(f"{prefix}{both}, two names of one key: set only one of them")
     return renamed
 
 
 def words_of(field: FieldInfo) -> tuple[str, ...]:
-    """Words that may stand in place of a number which follows from other keys."""
+    """Return the words allowed in place of a number that is then derived from other keys."""
     return extra_of(field).get("words", ())
 
 
 def show(value: Any) -> str:
-    """A value as yaml and the command line write it."""
+    """Return a value as yaml and the command line write it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
-        if all(isinstance(each, str) for each in value):
+        if all(isinstance(item, str) for item in value):
             return ",".join(value) or "empty"
         return f"[{', '.join(map(str, value))}]"
     if value is None:
@@ -65,30 +69,41 @@ def show(value: Any) -> str:
 
 
 def describe_allowed(field: FieldInfo) -> str:
-    """The values a field may take, for error sentences and --help."""
+    """Return the values allowed for a field as text, for error messages and --help."""
     if extra_of(field)["choices"]:
         return "one of " + ", ".join(map(show, extra_of(field)["choices"]))
     if "sections" in extra_of(field):
         return "a list of mappings, [{KEY: VALUE, ...}, ...]"
-    inner = without_none(field.annotation)
-    text = "texts with commas between them, each once" if inner == tuple[str, ...] else TYPE_NAMES[inner]
-    limits = {name: getattr(each, name) for each in field.metadata for name in BOUND_NAMES if hasattr(each, name)}
-    bounds = [
-        f"{BOUND_NAMES[name]} {limit:g}" if isinstance(limit, float) else f"{BOUND_NAMES[name]} {limit}"
-        for name, limit in limits.items()
-    ]
-    return text + (" " + " and ".join(bounds) if bounds else "") + "".join(f", or {word}" for word in words_of(field))
+    value_type = without_none(field.annotation)
+    text = "texts with commas between them, each once" if value_type == tuple[str, ...] else TYPE_NAMES[value_type]
+    bounds = []
+    for constraint in field.metadata:
+        for name in BOUND_NAMES:
+            if hasattr(constraint, name):
+                limit = getattr(constraint, name)
+                number = f"{limit:g}" if isinstance(limit, float) else str(limit)
+                bounds.append(f"{BOUND_NAMES[name]} {number}")
+    if bounds:
+        text += " " + " and ".join(bounds)
+    return text + "".join(f", or {word}" for word in words_of(field))
 
 
 def without_none(kind: Any) -> Any:
-    """int for `int | None`, other types unchanged."""
+    """Return int for `int | None`; other types unchanged."""
     if isinstance(kind, types.UnionType):
-        (kind,) = (part for part in typing.get_args(kind) if part is not types.NoneType)
+        (kind,) = (member for member in typing.get_args(kind) if member is not types.NoneType)
     return kind
 
 
 def read_value(value: Any, kind: Any) -> Any:
-    """A value from yaml, the command line or Python as the type of its field; ValueError where it has no reading."""
+    """Return a value from yaml, the command line or Python converted to its field's type.
+
+    Args:
+        kind: bool, int, float, str or tuple[str, ...].
+
+    Raises:
+        ValueError: the value cannot be converted.
+    """
     if kind is str:
         value = os.fspath(value) if isinstance(value, os.PathLike) else value
         return _characters(value) if isinstance(value, str) else "" if value is None else value
@@ -106,7 +121,7 @@ def read_value(value: Any, kind: Any) -> Any:
 
 
 def _read_words(text: str) -> list[str]:
-    """Those of `a,b`, `[a, b]` and `["a", "b, with a comma"]`, from the command line."""
+    """Return the items of a list on the command line: `a,b`, `[a, b]` or `["a", "b, with a comma"]`."""
     if not text.startswith("["):
         return [word.strip() for word in text.split(",") if word.strip()]
     words = [match["word"] for match in _ITEM.finditer(text.removeprefix("[").removesuffix("]")) if match["word"]]
@@ -114,19 +129,19 @@ def _read_words(text: str) -> list[str]:
 
 
 def read_list(value: Any) -> list[Any] | tuple[Any, ...]:
-    """A list of mappings from yaml or Python, or from its text on the command line; ValueError where it is none."""
+    """Return a list of mappings from yaml, Python or its yaml text on the command line; raise ValueError for others."""
     try:
         value = parse_yaml(value) if isinstance(value, str) else value
     except (yaml.YAMLError, ConfigError):
-        raise ValueError from None  # a ConfigError would be taken for the whole sentence
+        raise ValueError from None  # a ConfigError would become the whole message, without the key
     if not isinstance(value, list | tuple | None):
         raise ValueError
     return value or ()
 
 
 def _characters(text: str) -> str:
-    """The text itself, if it can be a part of a name and be written as UTF-8."""
+    """Return the text; raise ValueError if it holds a NUL or cannot be encoded as UTF-8."""
     if "\0" in text:
         raise ValueError
-    text.encode()  # fails for bytes of the command line that are not UTF-8
+    text.encode()  # fails for command-line bytes that are not UTF-8
     return text

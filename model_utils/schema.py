@@ -1,7 +1,7 @@
-"""Typed configuration: frozen pydantic models filled from a yaml file and the command line, every value checked.
+"""Typed configuration: frozen pydantic models filled from a yaml file and the command line, with all values checked.
 
-A configuration derives from Config; its fields are made by option(), section() and sections(). Types of fields: bool,
-int, float, str, tuple[str, ...], any of these `| None`, other Config classes (sections), and tuples of one of these.
+A configuration derives from Config; its fields are made by option(), section() and sections(). Field types: bool, int,
+float, str, tuple[str, ...], any of these `| None`, other Config classes (sections), and tuples of one Config class.
 """
 
 import copy
@@ -44,9 +44,9 @@ from model_utils.yaml_files import read_yaml
 ROOT = Path(__file__).resolve().parents[1]
 HELP = {"--help", "-h"}
 SAME, SAME_PLACE, ANY = "same", "same place", "any"  # on_resume of an option
-ELSEWHERE = {"num_train_epochs": "epoch_num"}  # what other libraries call an option -> its name here
-MOST_MEANT = 3  # keys that are asked for in place of one that does not exist
-VALUES_ONLY = "values only"  # context of a validation of a part: what keys say together is not checked
+ELSEWHERE = {"num_train_epochs": "epoch_num"}  # name of an option in other libraries -> its name here
+MOST_MEANT = 3  # suggestions for a key that does not exist
+VALUES_ONLY = "values only"  # validation context: check single values, but not keys against each other
 
 
 def option(
@@ -63,16 +63,19 @@ def option(
     on_resume: str = SAME,
     alias: str = "",
 ) -> Any:
-    """A field with its meaning for --help and the values it may take.
+    """Return a field with its meaning for --help and its allowed values.
 
     Args:
-        above, below: bounds that are themselves not allowed.
-        needs: (another key of the same class, value): elsewhere this option means nothing and must keep its default.
-        required: the entry scripts refuse to start while it is empty (Config.check_required).
-        on_resume: what an unfinished run that goes on must find here: SAME, where an update or the choice of the best
-            checkpoint depends on it; SAME_PLACE for a path, which may be spelt in another way; ANY where neither does,
-            or where the run compares what the key comes to (src/training/run_plan.py).
-        alias: another name that the command line, a file and Python may give the key.
+        choices: the allowed values; (): any.
+        minimum, maximum: inclusive bounds.
+        above, below: exclusive bounds.
+        needs: (another key of the same class, value): with another value this option has no effect and must keep its
+            default.
+        required: the entry scripts do not start while it is empty (Config.check_required).
+        on_resume: rule for the value when an unfinished run resumes. SAME: unchanged, because updates or the choice of
+            the best checkpoint depend on it. SAME_PLACE: a path to the same file, spelt in any way. ANY: may change,
+            because neither depends on it or src/training/run_plan.py compares the derived values.
+        alias: second name of the key on the command line, in files and in Python.
     """
     extra: Any = {"choices": tuple(choices), "needs": needs, "required": required, "on_resume": on_resume}
     extra["alias"] = alias
@@ -82,36 +85,37 @@ def option(
 
 
 def section(default: "Config", meaning: str, used_if: tuple[str, Any] | None = None) -> Any:
-    """A nested configuration, of which a file may leave out what is as in `default`.
+    """Return a field for a nested configuration; keys that a file leaves out are those of `default`.
 
-    used_if: (another key of the same class, value): elsewhere flags of it mean nothing and are refused, but a file may
-    have it.
+    Args:
+        used_if: (another key of the same class, value): with another value the section has no effect; its flags are
+            rejected, but a file may contain it.
     """
     extra: Any = {"used_if": used_if}
     return Field(default, description=meaning, json_schema_extra=extra)
 
 
 def sections(kind: type["Config"], meaning: str) -> Any:
-    """Nested configurations, tuple[kind, ...]; none by default.
+    """Return a field for a list of nested configurations, tuple[kind, ...]; empty by default.
 
-    In yaml they are a list of mappings, on the command line that list as yaml writes it in one line.
+    In yaml it is a list of mappings, on the command line the same list as yaml on one line.
     """
     extra: Any = {"choices": (), "needs": None, "on_resume": SAME, "sections": kind}
     return Field((), description=meaning, json_schema_extra=extra)
 
 
 class Config(BaseModel):
-    """Base of all configurations: values are converted to the field's type and checked when an object is made."""
+    """Base of all configurations; values are converted to the field's type and checked on construction."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True, protected_namespaces=()
     )
-    config_file: ClassVar[str] = ""  # yaml in the project's root that is read without --config_path; "" for none
-    file_sharers: ClassVar[tuple[type["Config"], ...]] = ()  # classes whose keys may stand in the same yaml
-    not_shared: ClassVar[frozenset[str]] = frozenset()  # keys that mean something else there, and are not read from it
+    config_file: ClassVar[str] = ""  # default of --config_path, a yaml in the project's root; "": none
+    file_sharers: ClassVar[tuple[type["Config"], ...]] = ()  # classes whose keys may be in the same yaml
+    not_shared: ClassVar[frozenset[str]] = frozenset()  # keys with another meaning there, ignored
 
     def __init_subclass__(cls, **more: Any) -> None:
-        """Let a class give a parent's field another default alone: `key: type = value`."""
+        """Allow `key: type = value` in a derived class, which changes only the default of the parent's field."""
         super().__init_subclass__(**more)
         for key in vars(cls).keys() & cls.__pydantic_fields__.keys():
             if not isinstance(getattr(cls, key), FieldInfo):
@@ -123,7 +127,7 @@ class Config(BaseModel):
         except ValidationError as error:
             raise _sentence(error, type(self)) from None
 
-    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # pydantic makes sections without it
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # pydantic then skips __init__ for sections
 
     @model_validator(mode="before")
     @classmethod
@@ -146,7 +150,7 @@ class Config(BaseModel):
         try:
             value = check(read_value(value, without_none(field.annotation)))
         except ValidationError:
-            raise ValueError from None  # whose input is what was given
+            raise ValueError from None  # so that the error's input is the original value
         if extra_of(field)["choices"] and value not in extra_of(field)["choices"]:
             raise ValueError
         return value
@@ -159,11 +163,13 @@ class Config(BaseModel):
         return self
 
     def _check_needs(self) -> None:
+        """Raise ConfigError if an option is changed while the key that it needs, directly or indirectly, is not set."""
         for key, field in type(self).model_fields.items():
-            value, other = getattr(self, key), field
-            while value != field.default and extra_of(other).get("needs"):  # what is needed may need something itself
-                name, needed = extra_of(other)["needs"]
-                other = type(self).model_fields[name]
+            value = getattr(self, key)
+            needed_field = field
+            while value != field.default and extra_of(needed_field).get("needs"):
+                name, needed = extra_of(needed_field)["needs"]
+                needed_field = type(self).model_fields[name]
                 if getattr(self, name) != needed:
                     raise ConfigError(
                         f"{key} is {show(value)}, which means nothing while {name} is {show(getattr(self, name))}: "
@@ -171,68 +177,67 @@ class Config(BaseModel):
                     )
 
     def check_required(self) -> None:
-        """Raise ConfigError if a key is empty without which the run cannot start."""
+        """Raise ConfigError if a required key is empty."""
         for key, field in type(self).model_fields.items():
             if extra_of(field).get("required") and getattr(self, key) == "":
                 raise ConfigError(f"--{key} is needed: {field.description}")
 
     def validate(self) -> None:
-        """Check what concerns several keys together; derived classes raise ConfigError."""
+        """Check keys against each other; derived classes raise ConfigError."""
 
     def derive(self, key: str, value: int) -> None:
-        """Set a key that is left at 0 to what follows from others; for validate()."""
+        """Set a key that is 0 to a value derived from others; for validate()."""
         if not getattr(self, key):
             self.__dict__[key] = value
 
     @classmethod
     def complete_flags(cls, flags: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the flags with those that follow from them whatever the file says."""
+        """Return the flags together with flags that they imply, whatever the file says."""
         return flags
 
     def fit_to_flags(self, flags: Mapping[str, Any]) -> Self:
-        """Return the configuration with what the file says fitted to what the command line says."""
+        """Return the configuration with values of the file adapted to the flags."""
         return self
 
     def check_flags(self, flags: Mapping[str, Any]) -> None:
-        """Check that what the command line gives, a tree of keys, has an effect; derived classes raise ConfigError."""
+        """Check that the flags, a tree of keys, have an effect; derived classes raise ConfigError."""
 
     def replace(self, **changes: Any) -> Self:
-        """The same configuration with other values, checked again."""
+        """Return the configuration with other values, checked again."""
         return type(self)(**dict(self) | changes)
 
     def __str__(self) -> str:
-        """As yaml writes it in one line."""
+        """Return the configuration as yaml on one line."""
         return yaml.safe_dump(self.to_dict(), default_flow_style=True, sort_keys=False, width=math.inf).strip()
 
     def to_dict(self) -> dict[str, Any]:
-        """The configuration as yaml holds it: sections are dicts, tuples lists; keys that are None are left out."""
-        return self.model_dump(mode="json", exclude_none=True, warnings=False)  # of words in place of numbers
+        """Return the configuration for yaml: sections become dicts, tuples lists; keys that are None are left out."""
+        # No warnings: a word in place of a number is not the field's declared type.
+        return self.model_dump(mode="json", exclude_none=True, warnings=False)
 
     def from_anywhere(self) -> Self:
-        """The same configuration for a process that works in another folder: paths by which a run is known (SAME_PLACE)
-        are absolute.
-        """
+        """Return the configuration with SAME_PLACE paths made absolute, for a process in another working folder."""
         changes: dict[str, Any] = {}
         for key, value in self:
             if isinstance(value, Config):
                 changes[key] = value.from_anywhere()
             elif "sections" in extra_of(type(self).model_fields[key]):
-                changes[key] = tuple(each.from_anywhere() for each in value)
+                changes[key] = tuple(item.from_anywhere() for item in value)
             elif extra_of(type(self).model_fields[key])["on_resume"] == SAME_PLACE and value:
-                changes[key] = os.path.join(os.getcwd(), value)  # not abspath, which takes `link/..` for nothing
+                changes[key] = os.path.join(os.getcwd(), value)  # not abspath, which drops `link/..` without following
         return self.replace(**changes)
 
-    def binding(self, prefix: str = "") -> dict[str, Any]:
-        """What an unfinished run must be resumed with, by dotted key; as to_dict, but paths are real ones."""
+    def resume_fingerprint(self, prefix: str = "") -> dict[str, Any]:
+        """Return the keys that must match for a run to resume, as a flat dict by dotted key; paths are resolved."""
         result: dict[str, Any] = {}
         for key, value in self.to_dict().items():
             extra = extra_of(type(self).model_fields[key])
             if isinstance(value, dict):
                 if extra["used_if"] is None or getattr(self, extra["used_if"][0]) == extra["used_if"][1]:
-                    result |= getattr(self, key).binding(f"{prefix}{key}.")
+                    result |= getattr(self, key).resume_fingerprint(f"{prefix}{key}.")
             elif "sections" in extra:
-                for number, each in enumerate(getattr(self, key)):
-                    result |= each.binding(f"{prefix}{key}[{number}].")
+                for index, item in enumerate(getattr(self, key)):
+                    result |= item.resume_fingerprint(f"{prefix}{key}[{index}].")
             elif extra["on_resume"] != ANY:
                 result[prefix + key] = os.path.realpath(value) if extra["on_resume"] == SAME_PLACE and value else value
         return result
@@ -242,24 +247,24 @@ ConfigType = TypeVar("ConfigType", bound=Config)
 
 
 def with_default(field: FieldInfo, default: Any) -> FieldInfo:
-    """The same field with another default."""
+    """Return a copy of a field with another default."""
     changed = copy.copy(field)
     changed.default = default
     return changed
 
 
 def is_section(field: FieldInfo) -> bool:
-    """Whether a field holds a nested configuration."""
+    """Return True if a field holds a nested configuration."""
     return isinstance(field.default, Config)
 
 
 def section_kind(field: FieldInfo) -> type[Config]:
-    """The class of a nested configuration, or of those in a list."""
+    """Return the class of a nested configuration or of the items of a list of them."""
     return extra_of(field).get("sections") or type(field.default)
 
 
 def leaves_of(kind: type[Config], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """Every option of a configuration class; those of sections under dotted names."""
+    """Yield (name, field) of all options of a configuration class; names in sections are dotted."""
     for key, field in kind.model_fields.items():
         if is_section(field):
             yield from leaves_of(type(field.default), f"{prefix}{key}.")
@@ -268,43 +273,45 @@ def leaves_of(kind: type[Config], prefix: str = "") -> Iterator[tuple[str, Field
 
 
 def _sentence(error: ValidationError, kind: type[Config], origin: str = "", mark: str = "") -> ConfigError:
-    """The first error as a sentence; origin: the file or "command line"; mark: what stands before a key there."""
+    """Return the first error as a ConfigError; origin: the file or "command line"; mark: prefix of keys, as "--"."""
     first = error.errors(include_url=False)[0]
     reason = first.get("ctx", {}).get("error")
-    if isinstance(reason, ConfigError):  # of validate()
-        parts = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
-        return ConfigError(f"in {parts[1:]}: {reason}") if parts else reason
+    if isinstance(reason, ConfigError):  # raised by validate()
+        location = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"])
+        return ConfigError(f"in {location[1:]}: {reason}") if location else reason
     *parents, name = first["loc"]
-    prefix, item = mark, False  # item: whether what comes next is the number of a section in a list
+    prefix = mark
+    is_index = False  # True if the next step of the location is an index into a list of sections
     for parent in parents:
-        if item:
-            prefix, item = f"{prefix[:-1]}[{parent}].", False
+        if is_index:
+            prefix = f"{prefix[:-1]}[{parent}]."
+            is_index = False
         else:
             prefix += f"{parent}."
-            item = "sections" in extra_of(kind.model_fields[parent])
+            is_index = "sections" in extra_of(kind.model_fields[parent])
             kind = section_kind(kind.model_fields[parent])
-    path = f"{prefix[:-1]}[{name}]" if item else f"{prefix}{name}"
+    path = f"{prefix[:-1]}[{name}]" if is_index else f"{prefix}{name}"
     if first["type"] in ("extra_forbidden", "invalid_key"):
-        known = [*(prefix + field for field in kind.model_fields), *dict(leaves_of(kind, prefix))]
-        return ConfigError(unknown_key(path, known, origin or kind.__name__))
-    place = f"{origin}: " if origin else ""
-    allowed = "a mapping of keys" if item or is_section(kind.model_fields[name]) else None
+        valid_keys = [*(prefix + field for field in kind.model_fields), *dict(leaves_of(kind, prefix))]
+        return ConfigError(unknown_key(path, valid_keys, origin or kind.__name__))
+    origin_prefix = f"{origin}: " if origin else ""
+    allowed = "a mapping of keys" if is_index or is_section(kind.model_fields[name]) else None
     allowed = allowed or describe_allowed(kind.model_fields[name])
     if allowed.startswith("text") and not isinstance(first["input"], str):
-        allowed += "; a name that yaml reads as something else stands in quotes"
-    return ConfigError(f"{place}{path} is {shorten(first['input'])}, allowed is {allowed}")
+        allowed += "; put text that yaml reads as another type in quotes"
+    return ConfigError(f"{origin_prefix}{path} is {shorten(first['input'])}, allowed is {allowed}")
 
 
 def write_config(config: Config, path: str | Path) -> None:
-    """Write the configuration as yaml, complete or not at all; read back it is identical."""
+    """Write the configuration as yaml, atomically; reading it back gives an identical configuration."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Not allow_unicode: with it a next-line character (U+0085) would not come back.
+    # Not allow_unicode: with it a next-line character (U+0085) would be lost on reading.
     write_text(path, yaml.safe_dump(config.to_dict(), sort_keys=False))
 
 
 def merge(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """A tree of keys with others in it or in their place; neither argument is changed."""
+    """Return a tree of keys updated recursively with `changes`; the arguments are not modified."""
     merged = {**tree, **changes}
     for key in changes.keys() & tree.keys():
         if isinstance(tree[key], Mapping) and isinstance(changes[key], Mapping):
@@ -313,33 +320,35 @@ def merge(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
 
 
 def unknown_key(key: str, known: Sequence[str], origin: str) -> str:
-    """The sentence for a key that does not exist, with those that may be meant; `known` may name one twice."""
-    key, known = key[:200], list(dict.fromkeys(known))
+    """Return the message for a key that does not exist, with suggestions; `known` may contain duplicates."""
+    key = key[:200]
+    known = list(dict.fromkeys(known))
     more = f" and {len(known) - 20} more, which --help lists" if len(known) > 20 else ""
-    meant = _meant(key, known)
-    advice = f"did you mean {' or '.join(meant)}?" if meant else f"known are {', '.join(known[:20])}{more}"
+    suggestions = _suggestions(key, known)
+    advice = f"did you mean {' or '.join(suggestions)}?" if suggestions else f"known are {', '.join(known[:20])}{more}"
     return f"{origin}: {key} is not a key; {advice}"
 
 
-def _meant(key: str, known: Sequence[str]) -> list[str]:
-    """Keys that end alike: in a section or with another beginning (batch_size, per_device_train_batch_size); else the
-    nearest one."""
+def _suggestions(key: str, valid_keys: Sequence[str]) -> list[str]:
+    """Return keys with the same last name or a common ending (train_batch_size, batch_size), else the nearest one."""
 
     def last(name: str) -> str:
         return name.removeprefix("--").rpartition(".")[2]
 
     name = ELSEWHERE.get(last(key), last(key))
-    for alike in (
-        [each for each in known if last(each) == name],
-        [each for each in known if f"_{last(each)}".endswith(f"_{name}") or name.endswith(f"_{last(each)}")],
-    ):
-        if 0 < len(alike) <= MOST_MEANT:
-            return alike
-    return difflib.get_close_matches(key, known, 1, cutoff=0.5)
+    same_name = [valid for valid in valid_keys if last(valid) == name]
+    if 0 < len(same_name) <= MOST_MEANT:
+        return same_name
+    same_ending = [
+        valid for valid in valid_keys if f"_{last(valid)}".endswith(f"_{name}") or name.endswith(f"_{last(valid)}")
+    ]
+    if 0 < len(same_ending) <= MOST_MEANT:
+        return same_ending
+    return difflib.get_close_matches(key, valid_keys, 1, cutoff=0.5)
 
 
 def _parse_arguments(arguments: Sequence[str]) -> dict[str, str]:
-    """`--key value` and `--key=value` as a dict; a key given again replaces the first."""
+    """Return `--key value` and `--key=value` as a dict; the last value of a repeated key wins."""
     values: dict[str, str] = {}
     words = list(arguments)
     while words:
@@ -355,22 +364,26 @@ def _parse_arguments(arguments: Sequence[str]) -> dict[str, str]:
     return values
 
 
-def _nest(kind: type[Config], given: Mapping[str, str]) -> dict[str, Any]:
-    """Flags as a tree: dots lead into sections."""
-    known = [key for key, _ in leaves_of(kind)]
+def _nest(kind: type[Config], flags: Mapping[str, str]) -> dict[str, Any]:
+    """Return the flags as a tree: dots lead into sections."""
+    valid_keys = [key for key, _ in leaves_of(kind)]
     tree: dict[str, Any] = {}
-    for key, value in given.items():
-        if key not in known:
-            if any(name.startswith(f"{key}.") for name in known):
+    for key, value in flags.items():
+        if key not in valid_keys:
+            if any(name.startswith(f"{key}.") for name in valid_keys):
                 raise ConfigError(f"command line: --{key} is a section; set its keys with dots, as --{key}.KEY VALUE")
-            flags = ["--config_path", *(f"--{name}" for name in known)]
-            raise ConfigError(unknown_key(f"--{key}", flags, "command line"))
+            valid_flags = ["--config_path", *(f"--{name}" for name in valid_keys)]
+            raise ConfigError(unknown_key(f"--{key}", valid_flags, "command line"))
         *parents, name = key.split(".")
-        functools.reduce(lambda node, parent: node.setdefault(parent, {}), parents, tree)[name] = value
+        section_tree = tree
+        for parent in parents:
+            section_tree = section_tree.setdefault(parent, {})
+        section_tree[name] = value
     return tree
 
 
 def _check_values(kind: type[Config], tree: Mapping[str, Any], origin: str, mark: str = "") -> None:
+    """Raise ConfigError for an unknown key or a wrong value in a tree, without checking keys against each other."""
     try:
         kind.model_validate(tree, context=VALUES_ONLY)
     except ValidationError as error:
@@ -378,28 +391,29 @@ def _check_values(kind: type[Config], tree: Mapping[str, Any], origin: str, mark
 
 
 def _read_file(kind: type[Config], path: str) -> dict[str, Any]:
-    """The checked content of a yaml file; keys of classes that share the file are left out, and where there are some,
-    those that mean something else there.
+    """Return the checked keys of a yaml file that belong to `kind`.
+
+    Keys of classes that share the file are checked and left out; if there are any, `not_shared` keys are left out too.
     """
     tree = {} if path == os.devnull else read_yaml(path)
     owners = (*kind.file_sharers, kind)
-    own: dict[str, Any] = {}
+    owner_tree: dict[str, Any] = {}
     for owner in owners:
-        own = {
-            key: value for key, value in canonical(owner.model_fields, tree, path).items() if key in owner.model_fields
-        }
-        _check_values(owner, own, path)
-    known = [key for owner in owners for key in owner.model_fields]
+        renamed = canonical(owner.model_fields, tree, path)
+        owner_tree = {key: value for key, value in renamed.items() if key in owner.model_fields}
+        _check_values(owner, owner_tree, path)
+    kind_tree = owner_tree  # `kind` is the last owner
+    valid_keys = [key for owner in owners for key in owner.model_fields]
     aliases = {extra_of(field).get("alias") for owner in owners for field in owner.model_fields.values()}
     for key in tree:
-        if key not in known and key not in aliases:
-            raise ConfigError(unknown_key(str(key), [*known, *dict(leaves_of(kind))], path))
-    shared = len(own) < len(tree)
-    return {key: value for key, value in own.items() if not (shared and key in kind.not_shared)}
+        if key not in valid_keys and key not in aliases:
+            raise ConfigError(unknown_key(str(key), [*valid_keys, *dict(leaves_of(kind))], path))
+    is_shared = len(kind_tree) < len(tree)
+    return {key: value for key, value in kind_tree.items() if not (is_shared and key in kind.not_shared)}
 
 
 def _check_used(config: Config, flags: Mapping[str, Any], prefix: str = "") -> None:
-    """Raise ConfigError for a flag of a section that is not used; a file may describe all sections."""
+    """Raise ConfigError for a flag of an unused section; a file may contain unused sections."""
     for key, value in flags.items():
         field = type(config).model_fields[key]
         if not is_section(field):
@@ -419,16 +433,16 @@ def load_config(kind: type[ConfigType], argv: Sequence[str] | None = None) -> Co
 
     Args:
         argv: words of the command line, by default this process's own. `--config_path FILE` selects the yaml;
-            without it the class's own file in the project's root is read.
+            the default is the class's `config_file` in the project's root.
 
     Raises:
         ConfigError: a file, key or value is wrong; names the file or the command line, the key and what is allowed.
-        SystemExit: after printing what --help asks for.
+        SystemExit: after printing the help, if --help is among the words.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    given = _parse_arguments([word for word in words if word not in HELP])
-    path = given.pop("config_path", None) or (str(ROOT / kind.config_file) if kind.config_file else os.devnull)
-    flags = kind.complete_flags(_nest(kind, canonical(kind.model_fields, given, "command line", "--")))
+    arguments = _parse_arguments([word for word in words if word not in HELP])
+    path = arguments.pop("config_path", None) or (str(ROOT / kind.config_file) if kind.config_file else os.devnull)
+    flags = kind.complete_flags(_nest(kind, canonical(kind.model_fields, arguments, "command line", "--")))
     tree = _read_file(kind, path)
     if HELP & set(words):
         print(format_help(kind, tree, path))
@@ -445,7 +459,7 @@ def load_config(kind: type[ConfigType], argv: Sequence[str] | None = None) -> Co
 
 
 def format_help(kind: type[Config], in_file: Mapping[str, Any], path: str) -> str:
-    """Every key with its type, the value it has without a flag, and its meaning."""
+    """Return the text of --help: every key with its type, its value without a flag, and its meaning."""
     lines = [(kind.__doc__ or "").strip(), "", "--config_path FILE"]
     lines.append(f"    yaml file with any of the keys below; default {'none' if path == os.devnull else path}")
     defaults = kind(**in_file)
@@ -458,6 +472,6 @@ def format_help(kind: type[Config], in_file: Mapping[str, Any], path: str) -> st
             limits += f"; also --{alias}"
         lines += [f"--{key}", f"    {field.description}", limits]
         if "sections" in extra_of(field):
-            for name, part in section_kind(field).model_fields.items():
-                lines.append(f"        {name}: {part.description}; {describe_allowed(part)}")
+            for name, item_field in section_kind(field).model_fields.items():
+                lines.append(f"        {name}: {item_field.description}; {describe_allowed(item_field)}")
     return "\n".join(lines)

@@ -1,10 +1,10 @@
-"""Make .venv in the project's root and install requirement files into it, once: scripts/env.sh runs this.
+"""Creation of .venv in the project's root with the packages of requirement files; scripts/env.sh runs this.
 
 usage: python scripts/bootstrap.py [--active] REQUIREMENTS_FILE...
-With --active nothing is installed: print the environment of this Python, or exit with 1 if it lacks what they name.
+With --active nothing is installed: print the environment of this Python, or exit with 1 if it lacks packages.
 
-Only the standard library is used. Two starts at the same time wait for each other; an interrupted installation is
-taken up again by the next start; a changed requirement file is installed again.
+Only the standard library is used. Concurrent starts wait for each other, the next start continues an interrupted
+installation, and changed requirement files are installed again.
 """
 
 import contextlib
@@ -20,20 +20,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 VENV = ROOT / ".venv"
-STAMP = VENV / "installed.json"  # sha256 of every requirement file that is installed completely
+STAMP = VENV / "installed.json"  # sha256 of every requirement file whose installation is complete
 LOCK = ROOT / ".venv-lock"
 VERSIONS = ((3, 11), (3, 12))
 
 
 def usable() -> bool:
-    """Whether .venv holds a Python that still runs and is one of VERSIONS."""
+    """Return True if .venv has a working Python of one of VERSIONS, with pip."""
     probe = f"import sys, pip; sys.exit(sys.version_info[:2] not in {VERSIONS})"
     python = VENV / "bin/python"
     return python.exists() and subprocess.run([python, "-c", probe], capture_output=True, check=False).returncode == 0
 
 
 def has_pip_again() -> bool:
-    """Whether .venv only lacked pip, as an environment made without it, and has it now."""
+    """Install pip into a .venv that was made without it; return True if .venv is usable now."""
     python = VENV / "bin/python"
     if not python.exists():
         return False
@@ -41,38 +41,38 @@ def has_pip_again() -> bool:
 
 
 def digests(names: list[str]) -> dict[str, str]:
-    """Return the sha256 of requirement files and of those that they name with `-r` or `-c`."""
-    found: dict[str, str] = {}
+    """Return the sha256 of requirement files and of those that they include with `-r` or `-c`."""
+    digest_of: dict[str, str] = {}
     for name in names:
         text = (ROOT / name).read_text(encoding="utf-8")
         included = [line.split()[1] for line in text.splitlines() if line.startswith(("-r ", "-c "))]
-        found |= {name: hashlib.sha256(text.encode()).hexdigest(), **digests(included)}
-    return found
+        digest_of |= {name: hashlib.sha256(text.encode()).hexdigest(), **digests(included)}
+    return digest_of
 
 
 def install(names: list[str]) -> None:
-    """Install the requirement files that the stamp does not name."""
+    """Install the requirement files, unless STAMP lists all of them with their present content."""
     try:
         installed = json.loads(STAMP.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         installed = {}
-    wanted = digests(names)
-    if wanted.items() <= installed.items():
+    required = digests(names)
+    if required.items() <= installed.items():
         return
     print(f"installing {', '.join(names)} into {VENV} (only the first time; some minutes)", file=sys.stderr, flush=True)
     files = [word for name in names for word in ("-r", str(ROOT / name))]
     pip = [VENV / "bin/python", "-m", "pip", "install", "-qq", "--disable-pip-version-check", *files]
     if subprocess.run(pip, cwd=ROOT, check=False).returncode:
-        sys.exit(f"error: pip could not install {', '.join(names)}; the same command starts again where it stopped")
+        sys.exit(f"error: pip could not install {', '.join(names)}; run the same command again to continue")
     temporary = STAMP.with_suffix(".tmp")
-    temporary.write_text(json.dumps(installed | wanted, indent=2), encoding="utf-8")
+    temporary.write_text(json.dumps(installed | required, indent=2), encoding="utf-8")
     temporary.replace(STAMP)
 
 
 def satisfies(names: list[str]) -> bool:
-    """Return whether this Python has the direct dependencies of requirement files.
+    """Return True if this Python has the direct dependencies of requirement files.
 
-    MindSpore and what only checks and comparisons need must have the pinned versions, the rest may have others.
+    MindSpore and the packages for tests and comparisons must have the pinned versions; others may differ.
     """
     for name in digests(names):
         direct, _, _ = (ROOT / name).read_text(encoding="utf-8").partition("# What those pull in")
@@ -87,21 +87,24 @@ def satisfies(names: list[str]) -> bool:
 
 
 def main() -> None:
-    """Lock, make the environment if there is none that works, install."""
+    """Wait for other installations, create .venv if it is not usable, and install."""
     if sys.argv[1] == "--active":
-        is_other = Path(sys.prefix).resolve() != VENV.resolve()  # .venv itself follows the requirements
-        sys.exit(print(sys.prefix) if is_other and satisfies(sys.argv[2:]) else 1)
+        is_other = Path(sys.prefix).resolve() != VENV.resolve()  # .venv is always updated to the requirements
+        if not (is_other and satisfies(sys.argv[2:])):
+            sys.exit(1)
+        print(sys.prefix)
+        sys.exit()
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):  # a folder that nobody may write, or a file system without locks
-            # NFS locks no file that is open for reading alone.
+        with contextlib.suppress(OSError):  # a read-only folder, or a file system without locks
+            # Opened for appending, because NFS does not lock files that are open only for reading.
             fcntl.flock(stack.enter_context(LOCK.open("a")), fcntl.LOCK_EX)
         if not usable() and not has_pip_again():
             if VENV.exists():
-                print(f"replacing {VENV}, which holds no Python 3.11 or 3.12 that works", file=sys.stderr, flush=True)
+                print(f"replacing {VENV}, which has no working Python 3.11 or 3.12", file=sys.stderr, flush=True)
                 shutil.rmtree(VENV)
-            python = getattr(sys, "_base_executable", sys.executable)  # this process may be that environment's own
+            python = getattr(sys, "_base_executable", sys.executable)  # not .venv's own Python, which may run this
             if subprocess.run([python, "-m", "venv", VENV], check=False).returncode:
-                sys.exit(f"error: {python} could not make the environment {VENV}")
+                sys.exit(f"error: {python} could not create the environment {VENV}")
         install(sys.argv[1:])
 
 

@@ -1,10 +1,10 @@
 # shellcheck shell=bash
-# Sourced by the other scripts: `prepare_environment REQUIREMENTS_FILE...` takes the active environment where it has what
-# the files name, and makes and activates .venv elsewhere.
+# Functions for the other scripts, which source this file. `prepare_environment REQUIREMENTS_FILE...` uses the active
+# Python environment if it has the packages, else creates and activates .venv.
 
 PROJECT=$(CDPATH="" cd -- "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-show_usage() { # ARGUMENTS...: where --help or -h is among them, prints the comment that the script begins with, and exits
+show_usage() { # ARGUMENTS...: if --help or -h is among them, prints the comment at the top of the script and exits
     case " $* " in
     *" --help "* | *" -h "*) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;;
     esac
@@ -22,11 +22,11 @@ find_python() { # prints a Python 3.11 or 3.12 that can make virtual environment
     return 1
 }
 
-active_environment() { # REQUIREMENTS_FILE...: prints the folder of the environment of `python`, if it has what they name
+active_environment() { # REQUIREMENTS_FILE...: prints the environment folder of `python`, if it has their packages
     python "$PROJECT/scripts/bootstrap.py" --active "$@" 2>/dev/null
 }
 
-show_help() { # NAME ARGUMENTS...: as show_usage; then what run_NAME.py says, if there is an environment for it
+show_help() { # NAME ARGUMENTS...: as show_usage, followed by the help of run_NAME.py if there is an environment for it
     local environment
     if (show_usage "${@:2}") | grep . ; then
         environment=$(active_environment requirements.txt) || environment=$PROJECT/.venv
@@ -46,25 +46,25 @@ prepare_environment() {
         "$python" "$PROJECT/scripts/bootstrap.py" "$@" || exit 2
     fi
     export VIRTUAL_ENV="$environment" PATH="$environment/bin:$PATH" PYTHONUNBUFFERED=1
-    # The GPU plugin's libraries must be known before Python starts.
+    # The loader reads the GPU plugin's library path only when Python starts.
     if compgen -G "$VIRTUAL_ENV/lib/python3*/site-packages/nvidia/cudnn/lib/libcudnn.so.8" >/dev/null; then
         # shellcheck source=scripts/gpu_env.sh
         . "$PROJECT/scripts/gpu_env.sh"
     fi
 }
 
-run_single() { # NAME ARGUMENTS...: replaces this shell by run_NAME.py, whose output also goes to a log
+run_single() { # NAME ARGUMENTS...: replaces this shell with run_NAME.py; its output also goes to a log
     local log
     show_help "$@"
     prepare_environment requirements.txt
     log="$PROJECT/output/logs/$1_$(date +%Y%m%d_%H%M%S)_$$.log"
     mkdir -p "${log%/*}"
     echo "log: $log"
-    # The writer of the log must outlive the script, which still writes after Ctrl-C, SIGTERM or the end of the terminal, and who reads along.
+    # tee ignores signals and closed pipes, because the script still writes after Ctrl-C, SIGTERM or the end of the terminal.
     exec python "$PROJECT/run_$1.py" "${@:2}" > >(trap '' INT TERM HUP PIPE; exec tee "$log") 2>&1
 }
 
-run_distribute() { # NAME [--nproc N] ARGUMENTS...: run_NAME.py in one process a device
+run_distribute() { # NAME [--nproc N] ARGUMENTS...: runs run_NAME.py in one process per device
     local name=$1 nproc=${DEVICE_NUM:-} logs arguments=()
     shift
     show_help "$name" "$@"
@@ -85,6 +85,6 @@ run_distribute() { # NAME [--nproc N] ARGUMENTS...: run_NAME.py in one process a
     logs="$PROJECT/output/logs/${name}_$(date +%Y%m%d_%H%M%S)_$$"
     mkdir -p "$logs"
     echo "logs: $logs"
-    export GLOG_v="${GLOG_v:-3}" # errors only: its warnings at every start say nothing is wrong
+    export GLOG_v="${GLOG_v:-3}" # errors only: MindSpore's warnings at every start do not matter
     exec python "$PROJECT/scripts/launch.py" "$nproc" "$logs" "$PROJECT/run_$name.py" --distribute true --device_num "$nproc" "${arguments[@]+"${arguments[@]}"}"
 }

@@ -18,7 +18,7 @@ gpu_env() {
     done
     export LD_LIBRARY_PATH
     export CUDA_HOME=$project/scripts/cuda_home # its nvcc only tells MindSpore which plugin to load
-    export CUDA_CACHE_MAXSIZE=4000000000        # room for the kernels that the driver compiles for newer GPUs
+    export CUDA_CACHE_MAXSIZE=4000000000        # holds all kernels that the driver compiles for newer GPUs
 }
 
 gpu_env

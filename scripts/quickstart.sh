@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# From an empty folder to a small ALBERT that fills in masks and classifies, in a few minutes on two cores: the English
-# that every Python carries -> vocabulary -> examples -> pre-training -> evaluation -> fine-tuning, beside the same
-# training without pre-training -> export -> answers. The same command again takes up where it stopped.
+# Pre-train and fine-tune a small ALBERT from scratch, in a few minutes on two cores: English text from Python's own
+# documentation -> vocabulary -> examples -> pre-training -> evaluation -> fine-tuning with and without pre-training ->
+# export -> predictions. Running the command again continues where it stopped.
 # usage: bash scripts/quickstart.sh [FOLDER]     (default: output/quickstart in the project's root)
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/env.sh"
@@ -12,18 +12,18 @@ cd "$PROJECT"
 
 heading() { printf '\n== %s\n' "$*"; }
 
-examples() { # NAME REPETITIONS: examples of FOLDER/text/NAME.txt in FOLDER/NAME
+examples() { # NAME REPETITIONS: writes examples of FOLDER/text/NAME.txt to FOLDER/NAME
     python -m src.create_pretraining_data --input_file "$folder/text/$1.txt" --output_file "$folder/$1/$1.mindrecord" \
         --spm_model_file "$folder/train/vocabulary.model" --dupe_factor "$2" \
         --max_seq_length 64 --max_predictions_per_seq 10 --ngram 1
 }
 
-# Relative positions find the neighbouring words within a few hundred updates; absolute ones take thousands.
+# Relative positions learn to use neighbouring words within a few hundred updates; absolute ones take thousands.
 shape=(--albert_network albert_tiny --albert_cfg.hidden_size 128 --albert_cfg.num_hidden_layers 2
     --albert_cfg.num_attention_heads 4 --albert_cfg.intermediate_size 512 --albert_cfg.max_position_embeddings 64
     --albert_cfg.use_relative_positions true --albert_cfg.max_relative_position 16)
 
-finetune() { # FOLDER ARGUMENTS...: learn which part of the standard library a docstring belongs to
+finetune() { # FOLDER ARGUMENTS...: trains a classifier of docstrings by part of the standard library
     python run_classifier.py --save_finetune_checkpoint_path "$@" --data_dir "$folder/parts" --text_a_column docstring \
         --label_column part --feature_dir "$folder/features" --max_seq_length 64 --epoch_num 4
 }
@@ -46,7 +46,7 @@ python run_pretrain.py --data_dir "$folder/train" --save_checkpoint_path "$folde
     --optimizer_cfg.AdamWeightDecay.learning_rate 2e-3 --optimizer_cfg.AdamWeightDecay.warmup_steps 100 \
     --optimizer_cfg.AdamWeightDecay.beta2 0.98
 
-heading "5/9 evaluation on text that was held out"
+heading "5/9 evaluation on held-out text"
 python pretrain_eval.py --load_checkpoint_path "$folder/run" --data_dir "$folder/heldout"
 
 heading "6/9 three masked sentences"
@@ -60,12 +60,12 @@ heading "7/9 fine-tuning: which part of the standard library does a docstring be
 if ! [ -e "$folder/parts/dev.tsv" ]; then python -m scripts.quickstart_parts --output_dir "$folder/parts"; fi
 finetune "$folder/warm" --load_pretrain_checkpoint_path "$folder/run" --optimizer_cfg.AdamWeightDecay.learning_rate 5e-4
 
-heading "8/9 the same without pre-training, with the settings that this needs"
+heading "8/9 fine-tuning without pre-training, with settings for training from scratch"
 finetune "$folder/cold" --spm_model_file "$folder/train/vocabulary.model" "${shape[@]}" \
     --albert_cfg.initializer_range 0.03 --optimizer_cfg.AdamWeightDecay.beta2 0.98 \
     --optimizer_cfg.AdamWeightDecay.learning_rate 1e-3
 
-heading "accuracy on docstrings that were held out"
+heading "accuracy on held-out docstrings"
 python - "$folder" <<'END'
 import json, sys
 for name, start in ("warm", "pre-trained"), ("cold", "not pre-trained"):
@@ -74,7 +74,7 @@ for name, start in ("warm", "pre-trained"), ("cold", "not pre-trained"):
     print(f"{start}: {results['accuracy']:.3f} (always the most frequent part: {results['baselines']['accuracy']:.3f})")
 END
 
-heading "9/9 the classifier as a MINDIR, and two sentences answered by it"
+heading "9/9 export of the classifier as MINDIR, and its predictions for two sentences"
 python export.py --config_path task_classifier_config.yaml --export_ckpt_file "$folder/warm" --export_file_name "$folder/export/parts"
 python predict.py --model "$folder/export/parts.mindir" --input - --input_format text --output - <<'END'
 Wait until all the tasks of the event loop are done.

@@ -1,8 +1,8 @@
-"""Real English that every Python carries: the reference texts of pydoc and the docstrings of the standard library.
+"""English text that comes with every Python: the reference texts of pydoc and docstrings of the standard library.
 
 `python -m scripts.quickstart_corpus --output_dir DIR` writes DIR/train.txt and DIR/heldout.txt for
-scripts/quickstart.sh: one paragraph a line, a blank line between documents. A document is a topic of pydoc or a
-module; a module is either trained on or held out, and no paragraph stands twice.
+scripts/quickstart.sh: one paragraph per line, a blank line between documents. A document is a topic of pydoc or a
+module; it is either in the training or in the held-out text, and no paragraph occurs twice.
 """
 
 import ast
@@ -30,42 +30,44 @@ class QuickstartCorpusConfig(Config):
 
 
 def prose(text: str) -> Iterator[str]:
-    """The paragraphs of a docstring that are English sentences, each as one line, without code, tables and titles."""
+    """Yield the paragraphs of a docstring that are English sentences, on one line each; no code, tables or titles."""
     for block in re.split(r"\n\s*\n", text):
         paragraph = " ".join(block.split()).removeprefix("* ")
         words = paragraph.split()
-        plain = sum(word.strip("\"'`*().,;:!?").isalpha() for word in words)
-        sentences = len(words) >= 6 and plain >= 0.8 * len(words) and _SENTENCE_END.search(paragraph)
-        if sentences and not _CODE.search(paragraph):
+        alphabetic = sum(word.strip("\"'`*().,;:!?").isalpha() for word in words)
+        is_prose = len(words) >= 6 and alphabetic >= 0.8 * len(words) and _SENTENCE_END.search(paragraph)
+        if is_prose and not _CODE.search(paragraph):
             yield paragraph
 
 
 def documents() -> Iterator[tuple[str, Iterable[str]]]:
-    """(name, docstrings) of every topic and of every module of the standard library that is written in Python."""
+    """Yield (name, docstrings) of every pydoc topic and every Python module of the standard library."""
     for name in sorted(topics):
         yield f"topic {name}", [topics[name]]
     library = Path(sysconfig.get_path("stdlib"))
     for file in sorted(library.rglob("*.py")):
-        parts = file.relative_to(library).with_suffix("").parts
-        if not NOT_LIBRARY & set(parts):
-            yield ".".join(parts), docstrings(file.read_bytes())
+        module_path = file.relative_to(library).with_suffix("").parts
+        if not NOT_LIBRARY & set(module_path):
+            yield ".".join(module_path), docstrings(file.read_bytes())
 
 
 def docstrings(source: bytes) -> list[str]:
-    """The docstrings of a module, its classes and functions, in the order of the source; none if it does not parse."""
+    """Return the docstrings of a module, its classes and functions, in source order; [] if it cannot be parsed."""
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError):  # templates and examples of other versions
+    except (SyntaxError, ValueError):  # templates, and examples for other Python versions
         return []
-    owners = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    found = [
-        (getattr(node, "lineno", 0), ast.get_docstring(node)) for node in ast.walk(tree) if isinstance(node, owners)
-    ]
-    return [text for _, text in sorted((line, text) for line, text in found if text)]
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    nodes = [node for node in ast.walk(tree) if isinstance(node, documented)]
+    line_and_text = [(getattr(node, "lineno", 0), ast.get_docstring(node)) for node in nodes]
+    return [text for _, text in sorted((line, text) for line, text in line_and_text if text)]
 
 
 def split_documents() -> dict[str, list[list[str]]]:
-    """{"train": documents, "heldout": documents}; a document is a list of paragraphs. The same for the same Python."""
+    """Return {"train": documents, "heldout": documents}, a document being a list of paragraphs.
+
+    The split depends only on the Python version: a hash of a document's name decides.
+    """
     split: dict[str, list[list[str]]] = {"train": [], "heldout": []}
     seen: set[str] = set()
     for name, texts in documents():
@@ -79,13 +81,13 @@ def split_documents() -> dict[str, list[list[str]]]:
 
 
 def main(config: QuickstartCorpusConfig) -> None:
-    """Write both files."""
+    """Write train.txt and heldout.txt."""
     folder = Path(config.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    for name, chosen in split_documents().items():
-        text = "\n\n".join("\n".join(document) for document in chosen) + "\n"
+    for name, split in split_documents().items():
+        text = "\n\n".join("\n".join(document) for document in split) + "\n"
         write_text(folder / f"{name}.txt", text)
-        print(f"{folder / name}.txt: {len(chosen)} documents, {len(text.split()):,} words")
+        print(f"{folder / name}.txt: {len(split)} documents, {len(text.split()):,} words")
 
 
 if __name__ == "__main__":

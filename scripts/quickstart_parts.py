@@ -1,7 +1,7 @@
-"""Labelled text that every Python carries: docstrings, and which part of the standard library they belong to.
+"""Labelled text that comes with every Python: docstrings and the part of the standard library they belong to.
 
 `python -m scripts.quickstart_parts --output_dir DIR` writes DIR/train.tsv and DIR/dev.tsv (columns docstring, part) for
-scripts/quickstart.sh. No docstring stands twice; a hash of its text decides which file it goes to.
+scripts/quickstart.sh. No docstring occurs twice; a hash of its text decides which file it goes to.
 """
 
 import zlib
@@ -33,7 +33,7 @@ class QuickstartPartsConfig(Config):
 
 
 def split_docstrings() -> dict[str, list[tuple[str, str]]]:
-    """{"train": rows, "dev": rows} of (docstring's prose on one line, part). The same for the same Python."""
+    """Return {"train": rows, "dev": rows} of (docstring's prose on one line, part); fixed for a Python version."""
     part_of = {module: part for part, modules in PARTS.items() for module in modules.split()}
     split: dict[str, list[tuple[str, str]]] = {"train": [], "dev": []}
     seen: set[str] = set()
@@ -49,7 +49,7 @@ def split_docstrings() -> dict[str, list[tuple[str, str]]]:
 
 
 def main(config: QuickstartPartsConfig) -> None:
-    """Write both files."""
+    """Write train.tsv and dev.tsv."""
     folder = Path(config.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
     for name, rows in split_docstrings().items():

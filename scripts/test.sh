@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# All checks: ruff and import-linter, then every test file in a process of its own, because MindSpore keeps what it compiles in memory. One
-# process a core: MindSpore's threads wait for each other in busy loops, and two processes that share cores crawl.
+# Run all checks: ruff, import-linter, then every test file in its own process, because MindSpore keeps compiled graphs
+# in memory. One process per core: MindSpore's threads wait in busy loops, so processes that share cores are very slow.
 # usage: bash scripts/test.sh [--slow] [--oracles] [pytest arguments]
-#   --slow     also the tests that take minutes
-#   --oracles  also the comparisons with torch, transformers, onnxruntime and TensorFlow, which are installed then
-# With test files or folders among the pytest arguments only those run.
+#   --slow     also run the tests that take minutes
+#   --oracles  also install torch, transformers, onnxruntime and TensorFlow and run the comparisons with them
+# If the pytest arguments contain test files or folders, only those run.
 set -uo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/env.sh"
 show_usage "$@"
@@ -13,7 +13,8 @@ requirements=(requirements.txt requirements-test.txt)
 options=() chosen=() before=
 for word in "$@"; do
     case $before in
-    -[ckmopW] | --deselect | --ignore | --ignore-glob | --rootdir | --basetemp | --confcutdir | --junitxml) options+=("$word") before= && continue ;; # the option's value
+    # These options take a value, which must not be mistaken for a test file.
+    -[ckmopW] | --deselect | --ignore | --ignore-glob | --rootdir | --basetemp | --confcutdir | --junitxml) options+=("$word") before= && continue ;;
     esac
     before=$word
     case $word in
@@ -36,16 +37,16 @@ failed=0
 python -m ruff check . || failed=1
 python -m ruff format --check . || failed=1
 lint-imports --no-logo --no-cache || failed=1
-CORES=$(python -c 'import os; print(*sorted(os.sched_getaffinity(0))[:4])') # each of the processes takes up to 2 GB
-MOST_SECONDS=1800 # of a test file; pytest prints where the threads of a test are that takes 300
-run_group() { # GROUP OPTIONS...: pytest on a core that no other group has, its output when it is complete
+CORES=$(python -c 'import os; print(*sorted(os.sched_getaffinity(0))[:4])') # at most 4: a process takes up to 2 GB
+MOST_SECONDS=1800 # timeout of a test file; after 300 s in one test pytest prints the stacks of all threads
+run_group() { # GROUP OPTIONS...: runs pytest on a free core and prints its output when it is complete
     local group=$1 report core lock output code
     report=$reports/$(printf '%s' "$group" | tr -c 'A-Za-z0-9' _).xml
     for core in $CORES; do
         exec {lock}>"$reports/core-$core"
         flock -n "$lock" && break
     done
-    # `timeout` has a process group of its own, so that a Ctrl-C does not reach it by itself.
+    # `timeout` runs in its own process group, which a terminal's Ctrl-C does not reach.
     output=$(trap 'kill $!' INT TERM HUP
         timeout --kill-after=10 "$MOST_SECONDS" \
             taskset -c "$core" python -m pytest -o faulthandler_timeout=300 "${@:2}" "$group" --junitxml="$report" 2>&1 &
@@ -56,8 +57,8 @@ run_group() { # GROUP OPTIONS...: pytest on a core that no other group has, its 
     { flock 9 && printf '\n--- %s\n%s\n' "${group#"$PROJECT"/}" "$output"; } 9>"$reports/printing"
     case $code in
     0 | 5) ;; # 5: no test of this file was selected
-    2 | 4) [ -e "$report" ] || exit 255 # a wrong argument of pytest: xargs stops
-        # Interrupted, or without the test that was named: it counts as a group without a report.
+    2 | 4) [ -e "$report" ] || exit 255 # a wrong pytest argument: 255 makes xargs stop
+        # Interrupted, or the named test does not exist: remove the empty report, so that the group counts as failed.
         ! grep -q 'errors="0" failures="0"' "$report" || rm "$report"
         exit 1 ;;
     *) exit 1 ;;

@@ -149,12 +149,12 @@ def test_bfloat16_is_refused_where_it_would_not_be_used(monkeypatch: pytest.Monk
     for flag in ("avx512_bf16", "amx_bf16"):
         monkeypatch.setattr(device, "cpu_flags", lambda flag=flag: frozenset({"avx2", flag}))
         assert bfloat16_obstacle("CPU") == ""
-    with pytest.raises(DeviceError, match="which only the layers in C\\+\\+ multiply, but fused_layers is never"):
+    with pytest.raises(DeviceError, match=r"bfloat16.*fused_layers is never"):
         setup_device("CPU", compute_type="bfloat16", fused_layers="never")
     with left_out(), pytest.raises(DeviceError, match="and they cannot be made here: allowed is float32"):
         layers.dense_product(ms.bfloat16)
     monkeypatch.setattr(native_code, "find_compiler", lambda: None)
-    with pytest.raises(DeviceError, match="there is no C\\+\\+ compiler: allowed is float32"):
+    with pytest.raises(DeviceError, match=r"compute_type is bfloat16.*compiler"):
         setup_device("CPU", compute_type="bfloat16")
     monkeypatch.setattr(device, "choose_target", lambda device_target: device_target)
     with pytest.raises(DeviceError, match="but that is for CPUs; on GPU allowed are float16 and float32"):

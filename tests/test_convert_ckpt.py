@@ -458,7 +458,7 @@ def test_output_that_exists_is_refused(tmp_path: Path) -> None:
             convert("hf", "mindspore", theirs, path)
     (tmp_path / "empty").mkdir()
     convert("hf", "mindspore", theirs, tmp_path / "empty")
-    with pytest.raises(ConfigError, match="the output is ~/new, but ~ means your home to the shell alone"):
+    with pytest.raises(ConfigError, match="the output is ~/new, "):
         convert("hf", "mindspore", theirs, Path("~/new"))
 
 

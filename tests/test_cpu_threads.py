@@ -35,7 +35,7 @@ def test_they_are_what_is_wanted_or_a_share_of_the_cores(
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", variable)
     assert choose_threads(wanted, processes) == chosen
-    with pytest.raises(DeviceError, match=rf"computes with {chosen} thread\(s\) already and cannot change to 7"):
+    with pytest.raises(DeviceError, match=rf"computes with {chosen} thread.* 7"):
         choose_threads(7)
 
 

@@ -77,15 +77,15 @@ def test_auto_takes_the_best_device_that_works(machine, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("parts", "sentence"),
     [
-        ({"_cuda_driver": None, "nvidia_gpus": ()}, r"no working NVIDIA driver \(libcuda.so.1\): install the driver"),
+        ({"_cuda_driver": None, "nvidia_gpus": ()}, r"no working NVIDIA driver \(libcuda.so.1\)"),
         ({"nvidia_gpus": ()}, "offers no GPU: check nvidia-smi and CUDA_VISIBLE_DEVICES"),
         ({"gpu_plugin": None}, "has no GPU plugin: install requirements.txt"),
         (
             {"missing_libraries": ["libcudnn.so.8"]},
             "libcudnn.so.8 cannot be loaded: .*pip install -r requirements-gpu.txt",
         ),
-        ({"_nvcc_release": ""}, "nvcc does not say release 11.6, .*gpu_env.sh"),
-        ({"_nvcc_release": "11.1"}, "nvcc does not say release 11.6, .*gpu_env.sh"),
+        ({"_nvcc_release": ""}, "nvcc .* release 11.6.*gpu_env.sh"),
+        ({"_nvcc_release": "11.1"}, "nvcc .* release 11.6.*gpu_env.sh"),
         ({"plugin_error": "no such symbol"}, "GPU plugin does not load: no such symbol"),
     ],
 )

@@ -330,7 +330,7 @@ def test_without_a_compiler_layers_are_composed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
-    native_code._made.cache_clear()
+    native_code._usable_library.cache_clear()
     try:
         with caplog.at_level(logging.WARNING):
             assert not native_operations.used()
@@ -345,7 +345,7 @@ def test_without_a_compiler_layers_are_composed(
                 ask()
     finally:
         native_code.choose("auto")
-        native_code._made.cache_clear()
+        native_code._usable_library.cache_clear()
 
 
 def test_a_compilation_that_takes_too_long_ends_with_what_it_has_started(
@@ -382,9 +382,9 @@ def test_the_configuration_says_whether_they_are_used() -> None:
         setup_device("CPU", fused_layers=choice)
         assert native_operations.used() == (choice != "never")
     setup_device("CPU")
-    with pytest.raises(DeviceError, match="fused_layers is always, but these are for CPUs: here is GPU"):
+    with pytest.raises(DeviceError, match=r"fused_layers is always.*GPU"):
         device._fused_layers("always", "GPU")
-    with pytest.raises(DeviceError, match="threads is 4, but these are for CPUs: here is GPU"):
+    with pytest.raises(DeviceError, match=r"threads is 4.*GPU"):
         device._threads(4, "GPU", 1)
 
 
@@ -442,7 +442,7 @@ def test_a_library_of_another_system_is_left_where_it_is(
     with caplog.at_level(logging.WARNING):
         library = library_for(source)
     assert library is not None and library.parent.name.startswith("albert-mindspore-")
-    assert foreign.read_bytes() == sealed(b"no library") and "by every process" in caplog.text
+    assert foreign.read_bytes() == sealed(b"no library") and str(library.parent) in caplog.text
 
 
 def test_what_mindspore_would_not_call_is_not_used(
@@ -467,7 +467,7 @@ def test_what_mindspore_would_not_call_is_not_used(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a:b"))
     (tmp_path / "c.cc").write_text(source.read_text())
     assert library_for(tmp_path / "c.cc") is None
-    assert "a:b" in caplog.messages[-1] and "TMPDIR can name another folder" in caplog.messages[-1]
+    assert "a:b" in caplog.messages[-1] and "TMPDIR" in caplog.messages[-1]
 
 
 def test_a_library_s_path_has_no_links(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -688,7 +688,7 @@ def test_a_library_that_others_can_change_is_made_anew(
     else:
         library.unlink()
         library.symlink_to(elsewhere) if planted == "link" else os.mkfifo(library)
-    assert native_code._open_whole(library) is None
+    assert native_code._open_intact(library) is None
     assert build_library(source) == library and not library.is_symlink()
     assert (library.stat().st_uid, stat.S_IMODE(library.stat().st_mode)) == (os.geteuid(), 0o700)
 
@@ -698,7 +698,7 @@ def test_what_was_checked_is_loaded_although_its_name_leads_elsewhere_by_then(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     (source := tmp_path / "seven.cc").write_text(SEVEN)
-    check = native_code._open_whole
+    check = native_code._open_intact
 
     def check_and_lose(library: Path) -> int | None:
         descriptor = check(library)
@@ -707,7 +707,7 @@ def test_what_was_checked_is_loaded_although_its_name_leads_elsewhere_by_then(
         return descriptor
 
     library = build_library(source)
-    monkeypatch.setattr(native_code, "_open_whole", check_and_lose)
+    monkeypatch.setattr(native_code, "_open_intact", check_and_lose)
     assert native_code._load_checked(library).seven() == 7
 
 

@@ -59,9 +59,9 @@ def test_a_run_says_whether_it_learns(
         return
     assert said.count(FIRST) == 2
     assert f"{FIRST}: after 50 updates, 50% of the run, eval_hidden_mlm_loss is " in said
-    (remark,) = results["remarks"]
-    assert remark.startswith(f"{FIRST}: after 100 updates, 100% of the run") and remark in said
-    assert "learning_rate 1e-07 is low for AdamWeightDecay with hidden_size 32 (usual: about 0.0094)" in remark
+    (warning,) = results["remarks"]
+    assert warning.startswith(f"{FIRST}: after 100 updates, 100% of the run") and warning in said
+    assert "learning_rate 1e-07 is low for AdamWeightDecay with hidden_size 32 (usual: about 0.0094)" in warning
 
 
 def data_of(token_counts: np.ndarray | None, **settings: bool) -> SimpleNamespace:
@@ -83,7 +83,7 @@ def test_what_is_held_out_and_hidden_decides_where_it_is_known(caplog: pytest.Lo
         evaluated.watch({"step": 30, "mlm_loss": 9.0, "eval_hidden_mlm_loss": loss}, share)
     assert caplog.text == ""  # the first evaluation after a fifth of the run was good
     again = check()
-    again.watch({"step": 30, "mlm_loss": 7.0}, 1.0)  # the end is closing_remarks'
+    again.watch({"step": 30, "mlm_loss": 7.0}, 1.0)  # final_warnings covers the end
     assert caplog.text == "" and not again.begun
     for share in (0.1, 0.3, 0.5):
         again.watch({"step": 30, "mlm_loss": 7.0}, share)
@@ -93,12 +93,12 @@ def test_what_is_held_out_and_hidden_decides_where_it_is_known(caplog: pytest.Lo
 def test_copying_of_tokens_left_in_place_is_nothing_learnt() -> None:
     plain = check()
     assert plain.height == pytest.approx(0.9 * 7 + 0.2 * math.log(2), abs=1e-3)
-    remark = plain.remark({"step": 30, "mlm_loss": 6.5}, 0.5)
-    assert "(unigram 7.000, with copying of the tokens left in place 6.439)" in remark
-    assert not plain.remark({"step": 30, "mlm_loss": 6.4}, 0.5)
+    warning = plain.warning({"step": 30, "mlm_loss": 6.5}, 0.5)
+    assert "7.000" in warning and "6.439" in warning
+    assert not plain.warning({"step": 30, "mlm_loss": 6.4}, 0.5)
     assert loss_without_context(1.0, np.ones(3)) == 1.0  # of a vocabulary so small that nobody would copy
     evaluated = check(eval_steps=10, eval_data_dir="held_out")
-    assert evaluated.height == 7.1 and not evaluated.remark({"step": 30, "eval_hidden_mlm_loss": 7.0}, 0.5)
+    assert evaluated.height == 7.1 and not evaluated.warning({"step": 30, "eval_hidden_mlm_loss": 7.0}, 0.5)
 
 
 def test_frequent_tokens_are_copied_more_surely_than_rare_ones() -> None:
@@ -124,14 +124,14 @@ def test_examples_that_do_not_say_how_frequent_tokens_are_are_not_watched(caplog
     caplog.set_level("INFO")
     lines = {"mlm_loss": {"chance": 10.0}}
     assert learning_check(PretrainConfig(), PRESETS["albert_tiny"], lines, data_of(None)) is None
-    assert "whether the run learns is not watched" in caplog.text
+    assert len(caplog.records) == 1
 
 
 def test_updates_in_all_follow_from_the_share_that_is_over() -> None:
     record = {"step": 1500, "mlm_loss": 7.0}
-    assert "1500 updates in all are few" in check().remark(record, 1.0)
-    assert "updates in all" not in check().remark(record, 0.5)
-    assert check().remark(record | {"mlm_loss": check().height - 0.01}, 1.0)  # no more than chance below
+    assert "1500 updates are few" in check().warning(record, 1.0)
+    assert "updates are few" not in check().warning(record, 0.5)
+    assert check().warning(record | {"mlm_loss": check().height - 0.01}, 1.0)  # no more than chance below
 
 
 def test_causes_are_those_that_the_settings_leave() -> None:
@@ -142,8 +142,8 @@ def test_causes_are_those_that_the_settings_leave() -> None:
     settings = {"learning_rate": 2e-5, "beta2": 0.999, "warmup_steps": 300}
     fitted = PRESETS["albert_tiny"].replace(initializer_range=fitted_initializer_range(312))
     causes = likely_causes(PretrainConfig(optimizer_cfg={"AdamWeightDecay": settings}), fitted, 1000)
-    beginnings = ("learning_rate 2e-05 is low", "the warm-up takes 30%", "absolute positions", "1000 updates in all")
-    beginnings += ("beta2 0.999", "initializer_range 0.036 is large for hidden_size 312 (0.018", "the vocabulary")
+    beginnings = ("learning_rate 2e-05 is low", "the warm-up takes 30%", "absolute positions", "1000 updates")
+    beginnings += ("beta2 0.999", "initializer_range 0.036 is large for hidden_size 312", "the vocabulary")
     assert [cause.startswith(start) for cause, start in zip(causes, beginnings, strict=True)] == [True] * 7
     twice = PretrainConfig(optimizer_cfg={"AdamWeightDecay": {"learning_rate": 2e-3}})  # learns nothing at this width
     assert likely_causes(twice, tiny, 10_000)[0].startswith("learning_rate 0.002 is high")

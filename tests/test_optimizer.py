@@ -22,7 +22,7 @@ def test_learning_rate_schedule() -> None:
     np.testing.assert_allclose(values[:4], [0, 0.0025, 0.005, 0.0075], rtol=1e-6)
     np.testing.assert_allclose(values[4:11], [0.001 + 0.009 * (1 - s / 10) ** 2 for s in range(4, 11)], rtol=1e-5)
     np.testing.assert_allclose(values[11:], 0.001, rtol=1e-6)
-    with pytest.raises(ConfigError, match="warmup_steps is 10, the run has 10 updates"):
+    with pytest.raises(ConfigError, match=r"warmup_steps is 10,.* 10 updates"):
         LearningRate(dataclasses.replace(OPTIMIZER_SETTINGS, warmup_steps=10), 10)
 
 
@@ -59,10 +59,10 @@ def test_schedules_by_updates_and_by_time(schedule: str, warmup: dict[str, float
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"warmup_ratio": 0.96}, "warmup_ratio is 0.96, which makes 10 updates, the run has 10 updates in all"),
+        ({"warmup_ratio": 0.96}, "warmup_ratio is 0.96, which makes 10 updates,.* 10 updates"),
         (
             {"schedule": "trapezoid", "decay_share": 0.5, "warmup_steps": 6},
-            "warmup_steps is 6, the run has 10 updates in all, over the last 0.5 of which the rate falls",
+            "warmup_steps is 6,.* last 0.5 of the run.* 10 updates",
         ),
     ],
 )

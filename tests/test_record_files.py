@@ -182,7 +182,7 @@ def test_an_output_that_cannot_be_is_refused_before_work(tmp_path: Path, monkeyp
     for same in ("in.jsonl", "link"):
         with pytest.raises(ConfigError, match=f"the output .*{same} is the input"):
             check_output(str(tmp_path / same), source)
-    with pytest.raises(ConfigError, match="output is ~/out, but ~ means your home to the shell alone"):
+    with pytest.raises(ConfigError, match="output is ~/out, "):
         check_output("~/out", source)
     for name, sentence in (
         ("", "is a folder"),

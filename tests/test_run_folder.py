@@ -110,7 +110,7 @@ def test_every_key_that_an_update_or_a_choice_depends_on_binds_a_run(kind: type[
         other = (PhaseConfig(),) if key == "phases" else another(value)
         object.__setattr__(owner, name, other)  # past the checks of what belongs together
         unused = key.startswith(("optimizer_cfg.AdamWeightDecay.", "optimizer_cfg.Adam."))
-        assert (changed.binding() == config.binding()) == (key in free or unused), key
+        assert (changed.resume_fingerprint() == config.resume_fingerprint()) == (key in free or unused), key
 
 
 def another(value: Any) -> Any:

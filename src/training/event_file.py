@@ -1,7 +1,7 @@
-"""TensorBoard's event file of a run: scalars, written as they come.
+"""TensorBoard event file of a run, written synchronously.
 
-tensorboardX's SummaryWriter hands them to a thread. Where a disk is full that thread ends unseen, and the run then
-waits without end for room in its queue; EventsWriter writes them itself and raises.
+tensorboardX's SummaryWriter writes in a thread. On a full disk that thread dies silently, and the run then blocks on
+its full queue; EventsWriter, used here, writes in the calling thread and raises.
 """
 
 import sys
@@ -13,25 +13,26 @@ from model_utils.files import naming
 
 
 class EventFile:
-    """A new file in a folder, which is made if it is not there.
+    """New event file in a folder, which is created if necessary.
 
     Args:
-        first_step: what earlier files of the folder have from it on does not count any more.
+        first_step: TensorBoard discards the points of earlier files in the folder from this step on.
 
     Raises:
-        OSError: it cannot be written, also from every method.
+        OSError: it cannot be written; also raised by every method.
     """
 
     def __init__(self, folder: Path, first_step: int) -> None:
-        # Without torch, which tensorboardX loads where it is installed, for more than a second.
-        hidden = sys.modules.setdefault("torch", None) is None
+        # tensorboardX imports torch if it is installed, which takes more than a second; None blocks the import.
+        hides_torch = sys.modules.setdefault("torch", None) is None
         try:
             from tensorboardX.event_file_writer import EventsWriter
             from tensorboardX.proto import event_pb2, summary_pb2
         finally:
-            if hidden:
+            if hides_torch:
                 del sys.modules["torch"]
-        self._event, self._summary = event_pb2.Event, summary_pb2.Summary
+        self._event = event_pb2.Event
+        self._summary = summary_pb2.Summary
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._writer = EventsWriter(str(folder / "events"))
@@ -39,7 +40,7 @@ class EventFile:
         self._write(step=first_step, session_log=start)
 
     def add_scalar(self, name: str, value: float, step: int) -> None:
-        """One point of a curve."""
+        """Write one point of a curve."""
         self._write(step=step, summary=self._summary(value=[self._summary.Value(tag=name, simple_value=value)]))
 
     def _write(self, **content: Any) -> None:
@@ -47,7 +48,7 @@ class EventFile:
             self._writer.write_event(self._event(wall_time=time.time(), **content))
 
     def flush(self) -> None:
-        """Put what was added on the disk."""
+        """Flush buffered points to the disk."""
         with naming(self._folder):
             self._writer.flush()
 

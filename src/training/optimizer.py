@@ -1,8 +1,8 @@
-"""AdamWeightDecay, LAMB and Adam with warm-up, a schedule of the rate and decay groups chosen by parameter name.
+"""AdamWeightDecay, LAMB and Adam with warm-up, a learning rate schedule and decay groups chosen by parameter name.
 
-The update rules are those of google's ALBERT code: no bias correction in AdamWeightDecay and LAMB unless it is asked
-for, epsilon outside the square root, weight decay decoupled from the gradient (Loshchilov and Hutter 2019, algorithm 2;
-You et al. 2020, algorithm 2). Adam has no weight decay and always corrects. Bias correction divides the moments, which
+The update rules follow google's ALBERT code: epsilon is outside the square root, weight decay is decoupled from the
+gradient, and AdamWeightDecay and LAMB have no bias correction by default (Loshchilov and Hutter 2019, algorithm 2; You
+et al. 2020, algorithm 2). Adam has no weight decay and always corrects. Bias correction divides the moments, which
 start at 0, by 1 - beta^t, where t counts the updates applied (Kingma and Ba 2015, section 3).
 """
 
@@ -19,7 +19,7 @@ from model_utils.errors import ConfigError
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """One optimizer's settings; see training_config.DecayedAdamConfig for what each means.
+    """Settings of an optimizer; training_config.DecayedAdamConfig explains them.
 
     decay_filter: a parameter whose name contains one of these words gets neither weight decay nor layer adaptation.
     """
@@ -41,43 +41,46 @@ class OptimizerSettings:
 
 
 class LearningRate(nn.Cell):
-    """Warm-up, then a schedule, over the updates of a run, skipped ones included: the run ends at the last rate.
+    """Learning rate: warm-up, then a schedule, as a function of the update (skipped ones count) and the elapsed time.
 
-    1. step < warmup_steps: learning_rate * step / warmup_steps. With warmup_ratio these are that share of train_steps,
-       and of the time where more of that is over.
-    2. later: end + (learning_rate - end) * f(progress), where progress is step / train_steps, at most 1, or `elapsed`
-       where that is more, and f is by schedule
+    1. step < warmup_steps: learning_rate * step / warmup_steps. warmup_ratio sets warmup_steps as a share of
+       train_steps; in a run with a time limit, `elapsed` shortens that warm-up if it is ahead of step / train_steps.
+    2. later: end + (learning_rate - end) * f(progress), where progress = max(step / train_steps, elapsed), at most 1,
+       and f depends on the schedule:
        polynomial: (1 - progress) ** power; as in google's code it counts from step 0, so that the rate after warm-up
            starts slightly below learning_rate;
        cosine: half a cosine from 1 at warmup_steps / train_steps to 0 (Loshchilov and Hutter 2017, equation 5);
        trapezoid: 1, then a straight line to 0 over the last decay_share of the run (Zhai et al. 2022, section 3.5);
        constant: 1.
 
-    Inputs: step, counted from 1, (); elapsed () float32: share of the run's time that is over; 0: it is not limited.
+    Inputs: step, counted from 1, (); elapsed () float32: share of the run's time limit used, 0 without a limit.
 
     Raises:
-        ConfigError: the warm-up is as long as the run, or reaches into the trapezoid's decay.
+        ConfigError: the warm-up is as long as the run, or overlaps the trapezoid's decay.
     """
 
     def __init__(self, settings: OptimizerSettings, train_steps: int) -> None:
         super().__init__()
         self.by_ratio = settings.warmup_ratio > 0
         self.warmup_steps = round(settings.warmup_ratio * train_steps) if self.by_ratio else settings.warmup_steps
-        given = f"optimizer_cfg.{settings.name}.warmup_steps is {self.warmup_steps}"
+        warmup = f"optimizer_cfg.{settings.name}.warmup_steps is {self.warmup_steps}"
         if self.by_ratio:
-            given = f"warmup_ratio is {settings.warmup_ratio:g}, which makes {self.warmup_steps} updates"
+            warmup = f"warmup_ratio is {settings.warmup_ratio:g}, which makes {self.warmup_steps} updates"
         if not 0 <= self.warmup_steps < train_steps:
             raise ConfigError(
-                f"{given}, the run has {train_steps} updates in all: the warm-up must be shorter than the run"
+                f"{warmup}, but the run has {train_steps} updates: the warm-up must be shorter than the run"
             )
         self.warmup_share = self.warmup_steps / train_steps
         if settings.schedule == "trapezoid" and self.warmup_share + settings.decay_share > 1:
             raise ConfigError(
-                f"{given}, the run has {train_steps} updates in all, over the last {settings.decay_share:g} of which "
-                f"the rate falls (optimizer_cfg.{settings.name}.decay_share): the warm-up must end before"
+                f"{warmup}, but the rate decays over the last {settings.decay_share:g} of the run's {train_steps} "
+                f"updates (optimizer_cfg.{settings.name}.decay_share): the warm-up must end before the decay"
             )
-        self.peak, self.end, self.power = settings.learning_rate, settings.end_learning_rate, settings.power
-        self.schedule, self.decay_share = settings.schedule, settings.decay_share
+        self.peak = settings.learning_rate
+        self.end = settings.end_learning_rate
+        self.power = settings.power
+        self.schedule = settings.schedule
+        self.decay_share = settings.decay_share
         self.train_steps = train_steps
 
     def construct(self, step: Tensor, elapsed: Tensor) -> Tensor:
@@ -91,7 +94,7 @@ class LearningRate(nn.Cell):
         return rate
 
     def share_of_peak(self, progress: Tensor) -> Tensor:
-        """What the class calls f: () float32."""
+        """Return f(progress) of the class's docstring, () float32."""
         if self.schedule == "polynomial":
             return ops.pow(1.0 - progress, self.power)
         if self.schedule == "cosine":
@@ -106,12 +109,19 @@ _fused_adam = ops.Adam()
 
 
 class Optimizer(nn.Cell):
-    """Applies one update to all parameters; its own Parameters are the moments and `global_step` (updates applied).
+    """Base of optimizers, which update all parameters; its own Parameters are the moments and `global_step`.
 
-    Inputs: a tuple of float32 gradients in the order of `parameters`; () bool whether to update: if not, gradients are
-    0, and everything stays as it is, without a branch in the graph, at which the host would wait for the device; ()
-    int32 which update of the run this is, counted from 1, skipped ones included; () float32 elapsed as in LearningRate;
-    () float32 rate_factor that its rate is multiplied by. Output: the learning rate used, () float32, 0 if none was.
+    A skipped update (`apply_update` False, as after an overflow) changes nothing. It is computed with rate 0 and betas
+    1 instead of a branch in the graph, at which the host would wait for the device.
+
+    Inputs:
+        gradients: float32, in the order of `parameters`; all 0 in a skipped update.
+        apply_update: () bool; False skips the update.
+        step: () int32, update of the run, counted from 1, skipped ones included; `global_step` counts those applied.
+        elapsed: () float32, as in LearningRate.
+        rate_factor: () float32, multiplies the learning rate.
+
+    Output: the learning rate used, () float32, 0 in a skipped update.
     """
 
     def __init__(self, parameters: Sequence[Parameter], settings: OptimizerSettings, train_steps: int) -> None:
@@ -126,29 +136,31 @@ class Optimizer(nn.Cell):
         self.decayed = tuple(adapted and settings.weight_decay > 0.0 for adapted in self.adapted)
 
     def construct(
-        self, gradients: tuple[Tensor, ...], wanted: Tensor, step: Tensor, elapsed: Tensor, rate_factor: Tensor
+        self, gradients: tuple[Tensor, ...], apply_update: Tensor, step: Tensor, elapsed: Tensor, rate_factor: Tensor
     ) -> Tensor:
-        rate = self.learning_rate(step, elapsed) * rate_factor * ops.cast(wanted, ms.float32)
-        beta1, beta2 = self.betas(wanted)
+        rate = self.learning_rate(step, elapsed) * rate_factor * ops.cast(apply_update, ms.float32)
+        beta1, beta2 = self.betas(apply_update)
         for i in range(len(self.decayed)):
             self.update(i, rate, gradients[i], beta1, beta2)
-        ops.assign_add(self.global_step, ops.cast(wanted, ms.int32))
+        ops.assign_add(self.global_step, ops.cast(apply_update, ms.int32))
         return rate
 
-    def betas(self, wanted: Tensor) -> tuple[Tensor, Tensor]:
-        """The shares of the moments that stay, () float32 each: of an update that is not wanted, all."""
-        all_of_it = Tensor(1.0, ms.float32)
-        beta1, beta2 = Tensor(self.settings.beta1, ms.float32), Tensor(self.settings.beta2, ms.float32)
-        return ops.select(wanted, beta1, all_of_it), ops.select(wanted, beta2, all_of_it)
+    def betas(self, apply_update: Tensor) -> tuple[Tensor, Tensor]:
+        """Return beta1 and beta2, () float32 each; both 1 in a skipped update, which keeps the moments."""
+        one = Tensor(1.0, ms.float32)
+        beta1 = Tensor(self.settings.beta1, ms.float32)
+        beta2 = Tensor(self.settings.beta2, ms.float32)
+        return ops.select(apply_update, beta1, one), ops.select(apply_update, beta2, one)
 
     def decay_powers(self) -> tuple[Tensor, Tensor]:
-        """beta1 and beta2 to the power of the updates applied, this one included: () float32 each."""
+        """Return beta1 ** t and beta2 ** t, () float32 each, where t counts the updates applied, with this one."""
         applied = ops.cast(self.global_step + 1, ms.float32)
-        beta1, beta2 = Tensor(self.settings.beta1, ms.float32), Tensor(self.settings.beta2, ms.float32)
+        beta1 = Tensor(self.settings.beta1, ms.float32)
+        beta2 = Tensor(self.settings.beta2, ms.float32)
         return ops.pow(beta1, applied), ops.pow(beta2, applied)
 
     def update(self, i: int, rate: Tensor, gradient: Tensor, beta1: Tensor, beta2: Tensor) -> None:
-        """Update parameter number i in place; if that is not wanted, rate and gradient are 0 and the betas 1."""
+        """Update parameter i in place; in a skipped update rate and gradient are 0 and the betas 1."""
         raise TypeError(f"{type(self).__name__} has no update rule")
 
 
@@ -157,12 +169,15 @@ class AdamWeightDecay(Optimizer):
 
     def update(self, i: int, rate: Tensor, gradient: Tensor, beta1: Tensor, beta2: Tensor) -> None:
         s = self.settings
-        eps, decay = s.eps, s.weight_decay if self.decayed[i] else 0.0
-        if s.bias_correction:  # of m and v by the kernel's rate and eps, which leaves the decay's own rate as it is
+        eps = s.eps
+        decay = s.weight_decay if self.decayed[i] else 0.0
+        if s.bias_correction:  # through the kernel's rate and eps; decay / factor keeps rate * decay unchanged
             power1, power2 = self.decay_powers()
             root = ops.sqrt(1.0 - power2)
             factor = root / (1.0 - power1)
-            rate, eps, decay = rate * factor, eps * root, decay / factor
+            rate = rate * factor
+            eps = eps * root
+            decay = decay / factor
         _fused_adam_weight_decay(
             self.parameters[i], self.moments1[i], self.moments2[i], rate, beta1, beta2, eps, decay, gradient
         )
@@ -171,27 +186,31 @@ class AdamWeightDecay(Optimizer):
 class Lamb(Optimizer):
     """AdamWeightDecay's step, scaled per parameter by |p| / |step|; not scaled for names in decay_filter.
 
-    A scaled parameter all of whose gradient is 0 in an update stays as it is, as google's code skips what a loss does
-    not depend on: scaled, its weight decay alone would make it smaller by the whole rate.
+    A scaled parameter whose gradient is entirely 0 is not updated, as google's code skips parameters on which the loss
+    does not depend; otherwise weight decay alone, scaled, would shrink it by the full learning rate.
     """
 
     def update(self, i: int, rate: Tensor, gradient: Tensor, beta1: Tensor, beta2: Tensor) -> None:
-        s, parameter = self.settings, self.parameters[i]
+        s = self.settings
+        parameter = self.parameters[i]
         moment1 = beta1 * self.moments1[i] + (1.0 - s.beta1) * gradient
         moment2 = beta2 * self.moments2[i] + (1.0 - s.beta2) * (gradient * gradient)
-        first, second = moment1, moment2
+        corrected1 = moment1
+        corrected2 = moment2
         if s.bias_correction:
             power1, power2 = self.decay_powers()
-            first, second = moment1 * (1.0 / (1.0 - power1)), moment2 * (1.0 / (1.0 - power2))
-        step = first * (1.0 / (ops.sqrt(second) + s.eps))  # a quotient of tensors keeps lists of indices (Spread)
+            corrected1 = moment1 * (1.0 / (1.0 - power1))
+            corrected2 = moment2 * (1.0 / (1.0 - power2))
+        # Not a quotient: on CPU those keep index lists of 16 bytes an entry in memory (src/nn/layers.py, Spread).
+        step = corrected1 * (1.0 / (ops.sqrt(corrected2) + s.eps))
         if self.decayed[i]:
             step = step + s.weight_decay * parameter
         if self.adapted[i]:
             parameter_norm = ops.sqrt(ops.reduce_sum(parameter * parameter))
             step_norm = ops.sqrt(ops.reduce_sum(step * step))
-            both = ops.logical_and(parameter_norm > 0.0, step_norm > 0.0)
-            safe_norm = ops.select(both, step_norm, ops.ones_like(step_norm))
-            rate = rate * ops.select(both, parameter_norm / safe_norm, ops.ones_like(step_norm))
+            is_scalable = ops.logical_and(parameter_norm > 0.0, step_norm > 0.0)
+            safe_norm = ops.select(is_scalable, step_norm, ops.ones_like(step_norm))
+            rate = rate * ops.select(is_scalable, parameter_norm / safe_norm, ops.ones_like(step_norm))
             rate = rate * ops.cast(ops.reduce_max(ops.abs(gradient)) > 0.0, ms.float32)
         ops.assign(self.moments1[i], moment1)
         ops.assign(self.moments2[i], moment2)
@@ -204,7 +223,7 @@ class Adam(Optimizer):
     def update(self, i: int, rate: Tensor, gradient: Tensor, beta1: Tensor, beta2: Tensor) -> None:
         parameter, moment1, moment2 = self.parameters[i], self.moments1[i], self.moments2[i]
         power1, power2 = self.decay_powers()
-        eps = self.settings.eps * ops.sqrt(1.0 - power2)  # the kernel adds it to the root before that is corrected
+        eps = self.settings.eps * ops.sqrt(1.0 - power2)  # the kernel adds eps before it corrects the root
         _fused_adam(parameter, moment1, moment2, power1, power2, rate, beta1, beta2, eps, gradient)
 
 
@@ -212,14 +231,14 @@ OPTIMIZERS = {kind.__name__: kind for kind in (AdamWeightDecay, Lamb, Adam)}
 
 
 def build_optimizer(parameters: Sequence[Parameter], settings: OptimizerSettings, train_steps: int) -> Optimizer:
-    """The optimizer named in `settings`; ConfigError for an unknown one, or a warm-up longer than the run."""
+    """Return the optimizer named in `settings`; raise ConfigError for an unknown name or a warm-up that is too long."""
     if settings.name not in OPTIMIZERS:
         raise ConfigError(f"optimizer_cfg.optimizer is {settings.name!r}, allowed are {', '.join(OPTIMIZERS)}")
     return OPTIMIZERS[settings.name](parameters, settings, train_steps)
 
 
 def describe_decay_groups(optimizer: Optimizer) -> str:
-    """One sentence with the number of tensors and of values that get weight decay and that do not."""
+    """Return a sentence with the numbers of tensors and values with and without weight decay."""
     counts = {True: [0, 0], False: [0, 0]}
     for parameter, decayed in zip(optimizer.parameters, optimizer.decayed, strict=True):
         counts[decayed][0] += 1

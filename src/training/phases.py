@@ -1,8 +1,8 @@
-"""The phases of a run: parts of it, one after the other, with data, batches and a learning rate of their own.
+"""Phases of a run: consecutive parts with their own data, batch size and learning rate.
 
-A phase begins with the first update before which the share of the run that is over has reached the shares of the phases
-before it. At which updates phases began, which the state keeps, restores the place in the data. A run that names no
-phases is one.
+A phase begins with the first update at which the progress of the run has reached the sum of the shares of the previous
+phases. The checkpoint state keeps the updates at which phases began, from which the position in the data is restored.
+A run without phases has a single one.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -16,9 +16,9 @@ Batch = dict[str, np.ndarray]
 
 
 class PhaseData(Protocol):
-    """Micro-batches of this rank, in an order of rows that is a function of the epoch.
+    """Micro-batches of this rank; the order of rows depends only on the epoch.
 
-    batches_per_epoch: of this rank. rows_at_once: rows of a micro-batch of all ranks together.
+    batches_per_epoch: micro-batches of this rank. rows_at_once: rows of a micro-batch, all ranks together.
     """
 
     batches_per_epoch: int
@@ -31,13 +31,14 @@ class PhaseData(Protocol):
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of a run.
+    """Part of a run.
 
-    accumulation_steps: micro-batches of an update. share: of the run.
-    rate_factor: what the schedule's learning rate is multiplied by.
-    source: phases of one source go through its rows together: each begins where the one before it stopped.
-    description: for the log.
-    shuffled: whether an epoch has an order of its own; else the rows go round in a circle.
+    accumulation_steps: micro-batches per update.
+    share: share of the run.
+    rate_factor: multiplies the schedule's learning rate.
+    source: identifies the data; a phase continues in the rows where the previous phase of its source stopped.
+    description: text for the log.
+    shuffled: True if every epoch has its own order of rows; False: the rows are read cyclically.
     """
 
     data: PhaseData
@@ -49,25 +50,25 @@ class Phase:
     shuffled: bool = True
 
 
-_ROUNDING = 1e-9  # of shares, far less than an update of the longest run
+_ROUNDING = 1e-9  # tolerance of shares, far less than one update of the longest run
 
 
 class Phases:
-    """All phases of a run in their order, and how many of them have begun.
+    """Phases of a run in their order, with the updates at which they began.
 
     Attributes:
-        starts: updates before the first one of each phase that has begun.
+        starts: for each phase that has begun, the number of updates before it.
     """
 
     def __init__(self, phases: Sequence[Phase]) -> None:
         self.all = tuple(phases)
         self.starts = [0]
-        # A little less, because 0.1 + 0.2 is more than 0.3, the share that is over after 3 updates of 10.
+        # Minus a tolerance, because 0.1 + 0.2 > 0.3: after 3 of 10 updates a phase at 0.3 must begin.
         self.begins = [fsum(phase.share for phase in self.all[:i]) - _ROUNDING for i in range(len(self.all))]
 
     @property
     def number(self) -> int:
-        """Of the current phase, counted from 1."""
+        """Number of the current phase, counted from 1."""
         return len(self.starts)
 
     @property
@@ -76,52 +77,52 @@ class Phases:
 
     @property
     def several(self) -> bool:
-        """Whether the run has more than one."""
+        """True if the run has more than one phase."""
         return len(self.all) > 1
 
     @property
     def accumulate(self) -> bool:
-        """Whether some update has several micro-batches."""
+        """True if a phase accumulates gradients over several micro-batches."""
         return any(phase.accumulation_steps > 1 for phase in self.all)
 
     def next_is_due(self, share: float) -> bool:
-        """Whether the next update belongs to a later phase, where this share of the run is over."""
+        """Return True if the next update belongs to a later phase when this share of the run is over."""
         return self.number < len(self.all) and share >= self.begins[self.number]
 
     def begin(self, step: int, share: float) -> None:
-        """Begin what is due after `step` updates."""
+        """Begin the phases that are due after `step` updates."""
         while self.next_is_due(share):
             self.starts.append(step)
 
     def micro_batches_before(self, step: int) -> int:
-        """Number of the next micro-batch after `step` updates, counted from the first one of the source's epoch 0.
+        """Return the index of the next micro-batch after `step` updates, from the start of its source's epoch 0.
 
-        Where the size of batches changes, a batch begins at a multiple of its size: rows are left out rather than
-        repeated.
+        After a change of the batch size, a batch begins at a multiple of its size: rows are skipped, never repeated.
         """
-        rows: dict[str, tuple[int, int]] = {}  # epochs, and rows in the next one, that each source has given
-        number = 0
+        rows_read: dict[str, tuple[int, int]] = {}  # source -> (complete epochs, rows of the next one)
+        batch_index = 0
         for phase, start, end in zip(self.all, self.starts, [*self.starts[1:], step], strict=False):
-            size, batches = phase.data.rows_at_once, phase.data.batches_per_epoch
-            epoch, used = rows.get(phase.source, (0, 0))
-            first = -(-used // size)
-            if phase.shuffled:  # smaller batches may have used rows that are too few for one more of these
-                first = epoch * batches + min(first, batches)
-            number = first + (end - start) * phase.accumulation_steps
-            epoch, batch = divmod(number, batches) if phase.shuffled else (0, number)
-            rows[phase.source] = epoch, batch * size
-        return number
+            batch_rows = phase.data.rows_at_once
+            batches_per_epoch = phase.data.batches_per_epoch
+            epoch, epoch_rows = rows_read.get(phase.source, (0, 0))
+            first = -(-epoch_rows // batch_rows)
+            if phase.shuffled:  # smaller batches may have left fewer rows than one batch of this phase
+                first = epoch * batches_per_epoch + min(first, batches_per_epoch)
+            batch_index = first + (end - start) * phase.accumulation_steps
+            epoch, batch = divmod(batch_index, batches_per_epoch) if phase.shuffled else (0, batch_index)
+            rows_read[phase.source] = epoch, batch * batch_rows
+        return batch_index
 
     def position(self, step: int) -> tuple[int, int]:
-        """Epoch and number of the next micro-batch of the current phase."""
+        """Return (epoch, index in it) of the next micro-batch of the current phase."""
         return divmod(self.micro_batches_before(step), self.current.data.batches_per_epoch)
 
     def epochs(self, step: int) -> float:
-        """Passes through the current source."""
+        """Return the number of passes through the current source."""
         return self.micro_batches_before(step) / self.current.data.batches_per_epoch
 
     def micro_batches(self, step: int) -> Generator[list[Batch]]:
-        """Those of each update after `step`, in the current phase, without end."""
+        """Yield, without end, the micro-batches of each update after `step`, in the current phase."""
         phase = self.current
         epoch, start = self.position(step)
         micro_batches: list[Batch] = []
@@ -131,4 +132,5 @@ class Phases:
                 if len(micro_batches) == phase.accumulation_steps:
                     yield micro_batches
                     micro_batches = []
-            epoch, start = epoch + 1, 0
+            epoch += 1
+            start = 0

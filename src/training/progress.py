@@ -1,4 +1,4 @@
-"""How far a run is: over its updates, and over its time where that is limited."""
+"""Progress of a run, measured in updates and, if it has a time limit, in time."""
 
 import math
 import time
@@ -8,14 +8,14 @@ from src.training.run_plan import RunPlan
 
 
 class Progress:
-    """The share of a run that is over: of its updates, or of its time (max_train_hours) where that is more.
+    """Share of a run that is over: of its updates, or of its time limit (max_train_hours) if that is more.
 
-    Time is that of training in all starts of the run, with compilation, evaluation and saving, without the time between
-    them.
+    Training time is summed over all starts of the run, with compilation, evaluation and saving, but without the pauses
+    between starts.
 
     Attributes:
         step: updates started.
-        seconds: of training, the same on every rank, unlike `measured`.
+        seconds: training time, synchronised between ranks, unlike measured().
     """
 
     def __init__(self, plan: RunPlan, clock: Callable[[], float] = time.monotonic) -> None:
@@ -23,22 +23,24 @@ class Progress:
         self.start()
 
     def start(self, step: int = 0, seconds: float = 0.0) -> None:
-        """Start a run, or go on with one that earlier starts trained for this long."""
-        self.step, self.seconds = step, seconds
+        """Start the clock of a run, or resume it after `step` updates and `seconds` of training."""
+        self.step = step
+        self.seconds = seconds
         self.began = self.clock() - seconds
 
     def measured(self) -> float:
-        """Seconds of training by this rank's clock."""
+        """Return the seconds of training by this rank's clock."""
         return self.clock() - self.began
 
     def to_save(self) -> float:
-        """`measured`; of a run that is not over yet, less than its limit: its last record is still to come."""
-        limit, measured = self.plan.max_seconds, self.measured()
+        """Return measured(), but less than the limit for a run whose last update and record are still to come."""
+        limit = self.plan.max_seconds
+        measured = self.measured()
         return min(measured, math.nextafter(limit, 0)) if self.seconds < limit else measured
 
     @property
     def elapsed(self) -> float:
-        """Share of the run's time that is over; 0 where it is not limited."""
+        """Share of the run's time limit that is over; 0 without a limit."""
         return min(1.0, self.seconds / self.plan.max_seconds) if self.plan.max_seconds else 0.0
 
     @property
@@ -47,7 +49,7 @@ class Progress:
         return max(self.step / self.plan.train_steps, self.elapsed)
 
     def seconds_left(self, step: int, rate: float) -> float:
-        """What the run still takes after `step` with this many updates a second."""
+        """Return the seconds that remain after `step` at `rate` updates a second."""
         by_updates = (self.plan.train_steps - step) / rate
         if not self.plan.max_seconds:
             return by_updates

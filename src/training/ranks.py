@@ -1,8 +1,8 @@
-"""What the processes of a distributed run tell each other beside gradients: by files, and never inside a collective.
+"""Barriers and exchange of small values between the ranks of a distributed run, through files.
 
-A CPU's collective ends the job when one rank waits in it for another for more than 30 s, and ranks are further apart
-than that whenever one of them compiles, makes or checks files, or evaluates. So they meet by files first, which may
-take WAIT_MINUTES, and enter a collective together.
+MindSpore's collectives on CPUs abort the job if a rank waits longer than 30 s, and ranks differ by more than that
+whenever one compiles, writes or checks files, or evaluates. So ranks synchronise through files first, for up to
+WAIT_MINUTES, and then enter a collective together.
 """
 
 import os
@@ -18,20 +18,20 @@ from model_utils.errors import UserError
 from model_utils.facts import first_difference
 from model_utils.files import naming
 
-WAIT_MINUTES = 120.0  # for what one rank does alone; a rank that has ended is noticed at once
-LAUNCHER = "ALBERT_LAUNCHER"  # in the environment: the process id of scripts/launch.py
-LONGEST_PAUSE = 0.05  # s between two looks at a file
+WAIT_MINUTES = 120.0  # timeout of a barrier, for work that one rank does alone; a rank that ended is noticed at once
+LAUNCHER = "ALBERT_LAUNCHER"  # environment variable: the process id of scripts/launch.py
+LONGEST_PAUSE = 0.05  # s between two checks of a file
 
 
 class Ranks:
-    """This process among those that train together on one machine.
+    """Process group of the ranks that train together on one machine, as seen by this rank.
 
     Args:
-        rank, size: this process and how many there are; rank 0 writes.
-        folder: seen by all of them, made for this start of them alone; rank r's value of meeting m is r.m in it, and
-            ended-r says that rank r has ended (scripts/launch.py). None for a single process.
-        wait_minutes: how long the others are waited for.
-        launcher: process id of this one's parent, without which nobody would hand a signal on to it; None: nobody does.
+        rank, size: rank of this process and number of ranks; rank 0 writes the run's files.
+        folder: folder of this launch, shared by all ranks. The file r.b holds rank r's value at barrier b; ended-r
+            exists once rank r has ended (scripts/launch.py). None for a single process.
+        wait_minutes: timeout of a barrier.
+        launcher: process id of the parent, which forwards signals; this rank ends if the parent has. None: no parent.
     """
 
     def __init__(
@@ -42,93 +42,102 @@ class Ranks:
         wait_minutes: float = WAIT_MINUTES,
         launcher: int | None = None,
     ) -> None:
-        self.rank, self.size, self.folder, self.wait_minutes = rank, size, folder, wait_minutes
+        self.rank = rank
+        self.size = size
+        self.folder = folder
+        self.wait_minutes = wait_minutes
         self.launcher = launcher
-        self.meetings = 0
+        self.barriers = 0
 
     @property
     def writer(self) -> bool:
         return self.rank == 0
 
     def gather(self, value: Any, what: str) -> list[Any]:
-        """The values of all ranks, in their order; returns when all of them have come here.
+        """Return the values of all ranks, in their order. Collective: every rank calls it at the same points.
 
         Args:
             value: anything that pickles.
-            what: this meeting, for the error: "rank 1 has not come to WHAT". The same on every rank.
+            what: name of the barrier for errors, as in "rank 1 has not come to WHAT"; the same on every rank.
 
         Raises:
-            UserError: a rank ended, or did not come in time, or what started them all has ended.
+            UserError: a rank ended or timed out, or the launcher has ended.
         """
         if self.size == 1:
             return [value]
         self._check_launcher(what)
-        self.meetings += 1
-        path = self._path(self.rank, self.meetings)
+        self.barriers += 1
+        path = self._path(self.rank, self.barriers)
         unfinished = path.with_suffix(".unfinished")
         with naming(unfinished):
             unfinished.write_bytes(pickle.dumps((what, value)))
         unfinished.rename(path)
         values = [value if rank == self.rank else self._value_of(rank, what) for rank in range(self.size)]
-        # All have come to this meeting, so all have read what was said at the one before it.
-        self._path(self.rank, self.meetings - 1).unlink(missing_ok=True)
+        # All ranks have reached this barrier, so all have read the values of the previous one.
+        self._path(self.rank, self.barriers - 1).unlink(missing_ok=True)
         return values
 
     def wait(self, what: str) -> None:
-        """Return when all ranks have come here; arguments and errors as gather."""
+        """Wait until all ranks call it (a barrier). Collective; arguments and errors as gather."""
         self.gather(None, what)
 
     def sum(self, array: np.ndarray, what: str) -> np.ndarray:
-        """The sum of an array over all ranks, the same to the last bit on each; arguments and errors as gather."""
+        """Return the sum of an array over all ranks, bit-identical on each; collective, arguments as gather."""
         return np.sum(self.gather(array, what), axis=0)
 
     def must_agree(self, facts: dict[str, Any], what: str) -> None:
-        """Raise UserError where a rank has another value than rank 0; it names the rank, the key and both."""
+        """Raise UserError if a rank has another value than rank 0, naming rank, key and both values. Collective."""
         first, *others = self.gather(facts, what)
-        for rank, theirs in enumerate(others, 1):
-            if difference := first_difference(first, theirs):
+        for rank, rank_facts in enumerate(others, 1):
+            if difference := first_difference(first, rank_facts):
                 key, left, right = difference
                 raise UserError(
                     f"the ranks differ in {what}: {key} is {left!r} on rank 0 and {right!r} on rank {rank}; they "
                     "must read the same files with the same configuration"
                 )
 
-    def _path(self, rank: int, meeting: int) -> Path:
+    def _path(self, rank: int, barrier: int) -> Path:
+        """Return the file with a rank's value at a barrier."""
         assert self.folder is not None
-        return self.folder / f"{rank}.{meeting}"
+        return self.folder / f"{rank}.{barrier}"
 
     def _check_launcher(self, what: str) -> None:
+        """Raise UserError if the launcher has ended."""
         if self.launcher not in (None, os.getppid()):
             raise UserError(f"scripts/launch.py (process {self.launcher}) has ended, this rank ends at {what}")
 
     def _value_of(self, rank: int, what: str) -> Any:
+        """Wait for a rank's value at the current barrier and return it."""
         assert self.folder is not None
-        path, ended = self._path(rank, self.meetings), self.folder / f"ended-{rank}"
-        deadline, pause = time.monotonic() + 60 * self.wait_minutes, 1e-4
+        path = self._path(rank, self.barriers)
+        ended = self.folder / f"ended-{rank}"
+        deadline = time.monotonic() + 60 * self.wait_minutes
+        pause = 1e-4
         while not path.exists():
-            if ended.exists() and not path.exists():  # it may have come here last
+            if ended.exists() and not path.exists():  # it may have written its value just before it ended
                 raise UserError(f"rank {rank} has ended while this one waited for it at {what}")
             if not path.exists():
                 self._check_launcher(what)
             if time.monotonic() > deadline:
                 raise UserError(
                     f"rank {rank} has not come to {what} within {self.wait_minutes:g} minutes (WAIT_MINUTES in "
-                    f"{Path(__file__).name}): its log says what it does"
+                    f"{Path(__file__).name}): see its log"
                 )
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
-        theirs, value = pickle.loads(path.read_bytes())
-        if theirs != what:
-            raise RuntimeError(f"rank {rank} is at {theirs} while rank {self.rank} is at {what}")
+        rank_barrier, value = pickle.loads(path.read_bytes())
+        if rank_barrier != what:
+            raise RuntimeError(f"rank {rank} is at {rank_barrier} while rank {self.rank} is at {what}")
         return value
 
 
-ALONE = Ranks()  # a process by itself
+ALONE = Ranks()  # process group of a single process
 
 
 def ranks_of(device: Device) -> Ranks:
-    """The ranks that this device's process is one of, as scripts/launch.py started them."""
+    """Return the process group of this device's process, as scripts/launch.py started it."""
     if device.rank_size == 1:
         return ALONE
-    folder, launcher = Path(os.environ[RANKS_FOLDER]), int(os.environ[LAUNCHER])
+    folder = Path(os.environ[RANKS_FOLDER])
+    launcher = int(os.environ[LAUNCHER])
     return Ranks(device.rank, device.rank_size, folder, launcher=launcher)

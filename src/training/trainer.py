@@ -452,7 +452,7 @@ class Trainer:
         for warning in incomplete_run_warnings(self.config.optimizer_settings(), step, self.phases.starts, phases):
             logger.warning(warning)
         if self.learning and results:
-            results = results | {"remarks": self.learning.closing_remarks(results)}
+            results = results | {"remarks": self.learning.final_warnings(results)}
         self.folder.finish(results)
         self.sync_ranks()
         if self.stop_signal:

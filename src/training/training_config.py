@@ -1,4 +1,4 @@
-"""The configurations of every training, and of pre-training; model_utils/schema.py says how a configuration is made."""
+"""Configurations shared by all trainings, and those of pre-training; model_utils/schema.py explains the fields."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
@@ -9,41 +9,42 @@ from model_utils.schema import ANY, SAME_PLACE, Config, option, section, section
 from src.albert_config import COMPUTE_TYPES, PRESETS, AlbertConfig, AlbertOverrides, resolve_albert_config
 from src.pretraining_data.masking import NGRAM
 
-SCALED = ("enable_lossscale", True)  # for needs, as the two below
+# Values of `needs`.
+SCALED = ("enable_lossscale", True)
 DYNAMIC = ("loss_scale_mode", "dynamic")
 SAVED = ("enable_save_ckpt", True)
-SHARES_ROUNDED = 1e-4  # by which the shares of phases may miss 1: three times 0.3333
+SHARES_ROUNDED = 1e-4  # tolerance of the sum of the phases' shares, as three times 0.3333
 SCHEDULES = ("polynomial", "cosine", "trapezoid", "constant")
 
 
 class AdamConfig(Config):
-    """Adam; its settings are those of every optimizer here."""
+    """Settings of Adam, which all optimizers share."""
 
-    learning_rate: float = option(1e-3, "rate at the end of the warm-up", above=0, maximum=100)
+    learning_rate: float = option(1e-3, "peak learning rate, at the end of the warm-up", above=0, maximum=100)
     schedule: str = option(
         "polynomial",
-        "the rate after the warm-up: polynomial and cosine fall to the end of the run, trapezoid stays and then falls",
+        "learning rate schedule after the warm-up; trapezoid: constant, then linear decay over decay_share of the run",
         choices=SCHEDULES,
     )
-    end_learning_rate: float = option(0.0, "rate at the end of the run", minimum=0, maximum=100)
+    end_learning_rate: float = option(0.0, "learning rate at the end of the run", minimum=0, maximum=100)
     power: float = option(
         1.0,
-        "power of the polynomial decay; 1 is a straight line",
+        "power of the polynomial decay; 1 is linear",
         above=0,
         maximum=100,
         needs=("schedule", "polynomial"),
     )
     decay_share: float = option(
         0.2,
-        "share of the run, its last part, over which the trapezoid falls",
+        "share of the run, at its end, over which the trapezoid decays",
         above=0,
         maximum=1,
         needs=("schedule", "trapezoid"),
     )
     warmup_steps: int = option(
         500,
-        "updates over which the rate grows from 0, less than the run has; a tenth of train_steps where the command "
-        "line gives that alone and less than twice these",
+        "updates of the linear warm-up from 0; reduced to a tenth of train_steps if the command line sets only "
+        "train_steps, to less than twice this value",
         minimum=0,
         maximum=UPDATES,
     )
@@ -67,23 +68,23 @@ class DecayedAdamConfig(AdamConfig):
     """AdamWeightDecay or LAMB."""
 
     weight_decay: float = option(
-        0.01, "share of a weight subtracted at an update, times the rate", minimum=0, maximum=100
+        0.01, "decoupled weight decay, multiplied by the learning rate", minimum=0, maximum=100
     )
     decay_filter: tuple[str, ...] = option(
-        ("gamma", "beta", "bias"), "parameters without decay: words that their names contain"
+        ("gamma", "beta", "bias"), "words in the names of parameters without weight decay"
     )
     bias_correction: bool = option(
-        False, "divide the moments by 1 - beta^updates, as they start at 0: larger first steps; google's code does not"
+        False, "bias-correct the moments (divide by 1 - beta^updates); google's code does not"
     )
 
 
 class OptimizerConfig(Config):
-    """Which optimizer, and the settings of each; only the chosen one's are used."""
+    """Choice of the optimizer and settings of each; only those of the chosen one are used."""
 
     optimizer: str = option("AdamWeightDecay", "the optimizer", choices=("AdamWeightDecay", "Lamb", "Adam"))
     AdamWeightDecay: DecayedAdamConfig = section(
         DecayedAdamConfig(learning_rate=1e-3, warmup_steps=200, beta2=0.98),
-        "Adam with decoupled weight decay, as google's",
+        "Adam with decoupled weight decay, as in google's code",
         used_if=("optimizer", "AdamWeightDecay"),
     )
     Lamb: DecayedAdamConfig = section(
@@ -94,33 +95,33 @@ class OptimizerConfig(Config):
     Adam: AdamConfig = section(AdamConfig(), "Adam without weight decay", used_if=("optimizer", "Adam"))
 
     def settings(self) -> dict[str, Any]:
-        """The chosen optimizer's `name` and settings; Adam's weight_decay is 0."""
+        """Return the chosen optimizer's `name` and settings; Adam's weight_decay is 0."""
         chosen = getattr(self, self.optimizer)
         return {"name": self.optimizer, "weight_decay": 0.0, "decay_filter": ()} | dict(chosen)
 
 
 class ArchitectureConfig(LayersConfig):
-    """Model, device and precision."""
+    """Keys of architecture, device and precision."""
 
     albert_network: str = option(
         "albert_base",
-        "preset of sizes, where no albert_config.json lies beside the weights; _v1 has dropout 0.1",
+        "architecture preset, unless the weights come with an albert_config.json; _v1 has dropout 0.1",
         choices=tuple(PRESETS),
     )
-    albert_cfg: AlbertOverrides = section(AlbertOverrides(), "keys of the architecture that differ from the preset")
+    albert_cfg: AlbertOverrides = section(AlbertOverrides(), "architecture keys that differ from the preset")
     compute_type: str = option(
         "",
-        "type of the matrix products; empty: float32 on CPU, else float16; bfloat16: faster, on CPUs that multiply it",
+        "type of matrix products; empty: float32 on CPU, else float16; bfloat16: faster on CPUs that support it",
         choices=("", *COMPUTE_TYPES),
         on_resume=ANY,
     )
 
     def albert_config(self, vocab_size: int, compute_type: str, weights: str) -> AlbertConfig:
-        """The architecture for a vocabulary of this size; see resolve_albert_config."""
+        """Return the architecture for a vocabulary of this size; see resolve_albert_config."""
         return resolve_albert_config(self.albert_network, self.albert_cfg, vocab_size, compute_type, weights)
 
     def check_architecture(self, weights: str) -> None:
-        """Raise ConfigError if albert_cfg contradicts the preset; beside weights their own json decides later."""
+        """Raise ConfigError if albert_cfg contradicts the preset; with weights, their own json is checked later."""
         if not weights:
             default = AlbertConfig()
             size = self.albert_cfg.vocab_size or default.vocab_size
@@ -128,87 +129,95 @@ class ArchitectureConfig(LayersConfig):
 
 
 class TrainingConfig(ArchitectureConfig):
-    """The keys of every training: pre-training and the tasks derive from it."""
+    """Keys of all trainings, from which pre-training and the tasks derive."""
 
-    epochs_key: ClassVar[str]  # the key that has the epochs where train_steps does not say the length
+    epochs_key: ClassVar[str]  # name of the key with the number of epochs, used if train_steps is not set
 
     # Training.
-    accumulation_steps: int = option(1, "micro-batches added up to one update", minimum=1, maximum=MICRO_BATCHES)
-    optimizer_cfg: OptimizerConfig = section(OptimizerConfig(), "the optimizer")
+    accumulation_steps: int = option(1, "micro-batches per update", minimum=1, maximum=MICRO_BATCHES)
+    optimizer_cfg: OptimizerConfig = section(OptimizerConfig(), "optimizer and its settings")
     warmup_ratio: float = option(
         0.0,
-        "share of the run over which the rate grows, of its updates or of max_train_hours; 0: the optimizer's "
-        "warmup_steps",
+        "warm-up as a share of the run's updates or of max_train_hours; 0: the optimizer's warmup_steps",
         minimum=0,
         below=1,
     )
     max_train_hours: float = option(
         0.0,
-        "hours of training, with compilation, evaluation and saving, after which the run ends, the rate decaying over "
-        "them; 0: no limit",
+        "time limit in hours, including compilation, evaluation and saving; the learning rate decays towards it; 0: "
+        "no limit",
         minimum=0,
         maximum=MINUTES / 60,
     )
-    clip_norm: float = option(1.0, "global norm that gradients are cut to; 0 leaves them alone", minimum=0, maximum=1e6)
-    seed: int = option(12345, "seed of weights, order and dropout", minimum=0, maximum=SEED)
+    clip_norm: float = option(1.0, "global norm to which gradients are clipped; 0: no clipping", minimum=0, maximum=1e6)
+    seed: int = option(12345, "seed of initial weights, data order and dropout", minimum=0, maximum=SEED)
 
     # Device and precision.
     device_id: int = option(
         0,
-        "number of the device, counted from 0",
+        "index of the device, from 0",
         minimum=0,
         needs=("distribute", False),
         on_resume=ANY,
         maximum=DEVICES - 1,
     )
-    distribute: bool = option(False, "several devices, one process each: scripts/run_*_distribute.sh")
-    device_num: int = option(1, "number of devices in use", minimum=1, needs=("distribute", True), maximum=DEVICES)
-    enable_lossscale: bool = option(True, "scale the loss against float16 underflow; changes nothing in float32")
-    loss_scale_mode: str = option("dynamic", "dynamic adapts the scale", choices=("dynamic", "static"), needs=SCALED)
-    loss_scale_value: float = option(65536.0, "first or static scale", minimum=1, needs=SCALED, maximum=LOSS_SCALE)
-    scale_factor: float = option(2.0, "what the scale is changed by", above=1, needs=DYNAMIC, maximum=2**16)
-    scale_window: int = option(1000, "good updates before the scale grows", minimum=1, needs=DYNAMIC, maximum=UPDATES)
-    min_loss_scale: float = option(1.0, "floor of the scale", above=0, needs=DYNAMIC, maximum=LOSS_SCALE)
+    distribute: bool = option(False, "train on several devices, one process each; set by scripts/run_*_distribute.sh")
+    device_num: int = option(1, "number of devices", minimum=1, needs=("distribute", True), maximum=DEVICES)
+    enable_lossscale: bool = option(True, "scale the loss against float16 underflow; no effect in other types")
+    loss_scale_mode: str = option("dynamic", "mode of loss scaling", choices=("dynamic", "static"), needs=SCALED)
+    loss_scale_value: float = option(65536.0, "initial or static scale", minimum=1, needs=SCALED, maximum=LOSS_SCALE)
+    scale_factor: float = option(
+        2.0, "factor by which the scale grows or shrinks", above=1, needs=DYNAMIC, maximum=2**16
+    )
+    scale_window: int = option(
+        1000, "updates without overflow before the scale grows", minimum=1, needs=DYNAMIC, maximum=UPDATES
+    )
+    min_loss_scale: float = option(1.0, "minimum of the scale", above=0, needs=DYNAMIC, maximum=LOSS_SCALE)
     max_skipped_steps: int = option(
         20,
-        "skipped updates in a row that end the run, once the scale is at its floor",
+        "consecutive skipped updates that end the run, once the scale is at its minimum",
         minimum=1,
         needs=SCALED,
         on_resume=ANY,
         maximum=UPDATES,
     )
     enable_data_sink: bool = option(
-        False, "read losses from the device only every data_sink_steps updates", on_resume=ANY
+        False, "fetch losses from the device only every data_sink_steps updates", on_resume=ANY
     )
     data_sink_steps: int = option(
-        1, "updates queued on the device", minimum=1, needs=("enable_data_sink", True), on_resume=ANY, maximum=1000
+        1,
+        "updates between fetches of the losses",
+        minimum=1,
+        needs=("enable_data_sink", True),
+        on_resume=ANY,
+        maximum=1000,
     )
 
     # Output.
     enable_save_ckpt: bool = option(True, "write checkpoints", on_resume=ANY)
     save_checkpoint_steps: int = option(
         1000,
-        "updates between checkpoints; 0: only by time and at the end",
+        "updates between checkpoints; 0: by time and at the end only",
         minimum=0,
         needs=SAVED,
         on_resume=ANY,
         maximum=UPDATES,
     )
     save_checkpoint_minutes: float = option(
-        10.0, "minutes between checkpoints; 0: only by steps", minimum=0, needs=SAVED, on_resume=ANY, maximum=MINUTES
+        10.0, "minutes between checkpoints; 0: by steps only", minimum=0, needs=SAVED, on_resume=ANY, maximum=MINUTES
     )
     save_checkpoint_num: int = option(
-        2, "newest checkpoints that are kept", minimum=1, needs=SAVED, on_resume=ANY, maximum=1000
+        2, "number of newest checkpoints to keep", minimum=1, needs=SAVED, on_resume=ANY, maximum=1000
     )
     log_steps: int = option(
-        50, "updates between lines of the log; the first ones come sooner", minimum=1, on_resume=ANY, maximum=UPDATES
+        50, "updates between log lines; more often at the start", minimum=1, on_resume=ANY, maximum=UPDATES
     )
     dry_run: bool = option(
-        False, "everything up to one update, with estimates of time, memory and disk; keep nothing", on_resume=ANY
+        False, "run one update, estimate time, memory and disk space, and keep no files", on_resume=ANY
     )
 
     def device_settings(self) -> dict[str, Any]:
-        """The arguments of model_utils.device.setup_device."""
+        """Return the arguments of model_utils.device.setup_device."""
         return {
             "device_target": self.device_target,
             "device_id": self.device_id,
@@ -221,7 +230,7 @@ class TrainingConfig(ArchitectureConfig):
         }
 
     def optimizer_settings(self) -> dict[str, Any]:
-        """The chosen optimizer's name and settings."""
+        """Return the chosen optimizer's name and settings, with warmup_ratio."""
         return self.optimizer_cfg.settings() | {"warmup_ratio": self.warmup_ratio}
 
     @classmethod
@@ -229,9 +238,11 @@ class TrainingConfig(ArchitectureConfig):
         return {"train_steps": "0", **flags} if cls.epochs_key in flags else flags
 
     def fit_to_flags(self, flags: Mapping[str, Any]) -> Self:
-        name, warmup_steps = self.optimizer_cfg.optimizer, self.optimizer_settings()["warmup_steps"]
-        is_given = "warmup_steps" in flags.get("optimizer_cfg", {}).get(name, {})
-        if is_given or "train_steps" not in flags or not 0 < self.train_steps < 2 * warmup_steps:
+        name = self.optimizer_cfg.optimizer
+        warmup_steps = self.optimizer_settings()["warmup_steps"]
+        has_warmup_flag = "warmup_steps" in flags.get("optimizer_cfg", {}).get(name, {})
+        is_short_run = "train_steps" in flags and 0 < self.train_steps < 2 * warmup_steps
+        if has_warmup_flag or not is_short_run:
             return self
         optimizer = getattr(self.optimizer_cfg, name).replace(warmup_steps=self.train_steps // 10)
         return self.replace(optimizer_cfg=self.optimizer_cfg.replace(**{name: optimizer}))
@@ -239,23 +250,23 @@ class TrainingConfig(ArchitectureConfig):
     def check_flags(self, flags: Mapping[str, Any]) -> None:
         self._check_epochs(self.epochs_key in flags)
 
-    def _check_epochs(self, given: bool) -> None:
-        """ConfigError where epochs are given beside a number of updates, which wins."""
+    def _check_epochs(self, is_set: bool) -> None:
+        """Raise ConfigError if epochs are set, or not the default, although train_steps takes precedence."""
         epochs = getattr(self, self.epochs_key)
-        if self.train_steps > 0 and (given or epochs != type(self).model_fields[self.epochs_key].default):
+        if self.train_steps > 0 and (is_set or epochs != type(self).model_fields[self.epochs_key].default):
             raise ConfigError(
-                f"{self.epochs_key} is {epochs}, which means nothing while train_steps is {self.train_steps}: give "
-                "train_steps 0 as well"
+                f"{self.epochs_key} is {epochs}, which means nothing while train_steps is {self.train_steps}: also set "
+                "train_steps to 0"
             )
 
     def validate(self) -> None:
         self.check_architecture(self.load_checkpoint_path)
         self._check_epochs(self.epochs_key in self.model_fields_set and "train_steps" not in self.model_fields_set)
-        chosen = self.optimizer_settings()
-        if self.warmup_ratio and chosen["warmup_steps"]:
+        settings = self.optimizer_settings()
+        if self.warmup_ratio and settings["warmup_steps"]:
             raise ConfigError(
-                f"warmup_ratio is {self.warmup_ratio:g} and optimizer_cfg.{chosen['name']}.warmup_steps is "
-                f"{chosen['warmup_steps']}: one of them must be 0"
+                f"warmup_ratio is {self.warmup_ratio:g} and optimizer_cfg.{settings['name']}.warmup_steps is "
+                f"{settings['warmup_steps']}: one of them must be 0"
             )
         if self.enable_lossscale and self.loss_scale_value < self.min_loss_scale:
             raise ConfigError(
@@ -265,26 +276,24 @@ class TrainingConfig(ArchitectureConfig):
 
 
 class PhaseConfig(Config):
-    """A phase of a pre-training run; what it leaves out is as in the rest of the configuration."""
+    """Phase of a pre-training run; keys left out are those of the whole run."""
 
     share: float = option(1.0, "share of the run", above=0, maximum=1)
-    data_dir: str | None = option(None, "examples, for instance of another length", on_resume=SAME_PLACE)
-    schema_dir: str | None = option(None, "of these, where they are google's *.tfrecord", on_resume=SAME_PLACE)
+    data_dir: str | None = option(None, "folder of examples, for instance of another length", on_resume=SAME_PLACE)
+    schema_dir: str | None = option(None, "schema.json of google's *.tfrecord in data_dir", on_resume=SAME_PLACE)
     batch_size: int | None = option(
-        None, "examples of a device and micro-batch", minimum=1, maximum=ROWS, alias="train_batch_size"
+        None, "examples per device and micro-batch", minimum=1, maximum=ROWS, alias="train_batch_size"
     )
-    accumulation_steps: int | None = option(
-        None, "micro-batches added up to one update", minimum=1, maximum=MICRO_BATCHES
-    )
+    accumulation_steps: int | None = option(None, "micro-batches per update", minimum=1, maximum=MICRO_BATCHES)
     learning_rate: float | None = option(
-        None, "in place of the optimizer's: the rate of its schedule times the ratio of both", above=0, maximum=100
+        None, "peak learning rate; scales the optimizer's schedule", above=0, maximum=100
     )
-    sop_loss_weight: float | None = option(None, "of the sentence-order loss", minimum=0, maximum=100)
+    sop_loss_weight: float | None = option(None, "weight of the sentence-order loss", minimum=0, maximum=100)
     masked_lm_prob: float | None = option(
-        None, "share of tokens that is masked, where the data was made with masking dynamic", above=0, below=1
+        None, "share of masked tokens, for data made with dynamic masking", above=0, below=1
     )
     ngram: int | None = option(
-        None, "longest n-gram of words that is masked as one, likewise", minimum=1, maximum=NGRAM
+        None, "longest n-gram of words masked together, for data made with dynamic masking", minimum=1, maximum=NGRAM
     )
 
 
@@ -296,52 +305,54 @@ class PretrainConfig(TrainingConfig):
 
     albert_network: str = "albert_mini"
     load_checkpoint_path: str = option(
-        "", "warm start: a checkpoint or a run's folder whose weights are loaded", on_resume=SAME_PLACE
+        "", "checkpoint or run folder whose weights are loaded for a warm start", on_resume=SAME_PLACE
     )
 
     # Data.
     data_dir: str = option(
         "",
-        "folder with one set of MindRecord files, or google's *.tfrecord; not where each of the phases has its own",
+        "folder with one set of MindRecord files, or google's *.tfrecord; unused if every phase has its own",
         on_resume=SAME_PLACE,
     )
     schema_dir: str = option("", "schema.json of google's *.tfrecord files, or its folder", on_resume=SAME_PLACE)
-    vocab_file: str = option("", "WordPiece vocabulary, if it is not where the data's facts say", on_resume=SAME_PLACE)
-    spm_model_file: str = option(
-        "", "SentencePiece model, if it is not where the data's facts say", on_resume=SAME_PLACE
-    )
-    do_shuffle: bool = option(True, "a new order of the examples in every epoch")
+    vocab_file: str = option("", "WordPiece vocabulary, if not where the data's manifest says", on_resume=SAME_PLACE)
+    spm_model_file: str = option("", "SentencePiece model, if not where the data's manifest says", on_resume=SAME_PLACE)
+    do_shuffle: bool = option(True, "shuffle the examples in every epoch")
 
     # Length and batch size.
-    train_steps: int = option(10000, "updates; 0 or -1: as many as epoch_size epochs have", minimum=-1, maximum=UPDATES)
+    train_steps: int = option(
+        10000, "number of updates; 0 or -1: as many as in epoch_size epochs", minimum=-1, maximum=UPDATES
+    )
     epoch_size: int = option(
-        1, "epochs, where train_steps does not say the length", minimum=1, maximum=EPOCHS, alias="epoch_num"
+        1, "number of epochs, if train_steps is 0 or -1", minimum=1, maximum=EPOCHS, alias="epoch_num"
     )
     batch_size: int = option(
         32,
-        "examples of a device and micro-batch, and of an evaluation's batch",
+        "examples per device and micro-batch; also of evaluation",
         minimum=1,
         maximum=ROWS,
         alias="train_batch_size",
     )
 
     phases: tuple[PhaseConfig, ...] = sections(
-        PhaseConfig, "parts of the run, one after the other, that differ; none: it is one from beginning to end"
+        PhaseConfig, "consecutive parts of the run with their own data, batch size or learning rate; none: a single one"
     )
 
     # Loss.
     sop_loss_weight: float = option(
         1.0,
-        "what the sentence-order loss counts beside the masked tokens' 1; 0: it is not trained",
+        "weight of the sentence-order loss, relative to the masked-token loss; 0: not trained",
         minimum=0,
         maximum=100,
     )
 
     # Output and evaluation.
-    save_checkpoint_path: str = option("", "the run's folder: checkpoints, log, curves", required=True, on_resume=ANY)
-    eval_steps: int = option(0, "updates between evaluations; 0: none", minimum=0, on_resume=ANY, maximum=UPDATES)
-    eval_data_dir: str = option("", "held-out examples, as data_dir", on_resume=ANY)
-    eval_batches: int = option(0, "batches of an evaluation; 0: all", minimum=0, on_resume=ANY, maximum=UPDATES)
+    save_checkpoint_path: str = option("", "folder of the run: checkpoints, log, curves", required=True, on_resume=ANY)
+    eval_steps: int = option(
+        0, "updates between evaluations; 0: no evaluation", minimum=0, on_resume=ANY, maximum=UPDATES
+    )
+    eval_data_dir: str = option("", "folder of held-out examples, as data_dir", on_resume=ANY)
+    eval_batches: int = option(0, "batches per evaluation; 0: all", minimum=0, on_resume=ANY, maximum=UPDATES)
 
     def check_flags(self, flags: Mapping[str, Any]) -> None:
         super().check_flags(flags)
@@ -349,7 +360,7 @@ class PretrainConfig(TrainingConfig):
         for key in (flags.keys() | settings.keys()) & PhaseConfig.model_fields.keys():
             if self.every_phase_has(key):
                 raise ConfigError(
-                    f"command line: {key} means nothing here, since each of the phases has its own: change phases"
+                    f"command line: {key} means nothing here, since each of the phases has its own: set it in phases"
                 )
 
     def check_required(self) -> None:
@@ -358,14 +369,14 @@ class PretrainConfig(TrainingConfig):
             raise ConfigError("--data_dir is needed: the folder with the examples")
 
     def every_phase_has(self, key: str) -> bool:
-        """Whether there are phases, and each of them gives the key a value of its own."""
+        """Return True if there are phases and all of them set this key."""
         return bool(self.phases) and all(getattr(phase, key) is not None for phase in self.phases)
 
     def all_phases(self) -> tuple[PhaseConfig, ...]:
-        """The phases, one where none is named, with all keys given."""
-        whole = {key: getattr(self, key) for key in PhaseConfig.model_fields if key in type(self).model_fields}
-        whole["learning_rate"] = self.optimizer_settings()["learning_rate"]
-        return tuple(PhaseConfig(**whole | phase.to_dict()) for phase in self.phases or (PhaseConfig(),))
+        """Return the phases, a single one if none is set, with keys left out taken from the run."""
+        run_values = {key: getattr(self, key) for key in PhaseConfig.model_fields if key in type(self).model_fields}
+        run_values["learning_rate"] = self.optimizer_settings()["learning_rate"]
+        return tuple(PhaseConfig(**run_values | phase.to_dict()) for phase in self.phases or (PhaseConfig(),))
 
     def validate(self) -> None:
         super().validate()
@@ -375,8 +386,8 @@ class PretrainConfig(TrainingConfig):
             raise ConfigError(f"phases have the shares {shares} = {total:g} of the run, allowed is a sum of 1")
         if self.phases and self.train_steps <= 0:
             raise ConfigError(
-                f"train_steps is {self.train_steps}, but the run has phases, which are shares of its updates: give "
-                "their number"
+                f"train_steps is {self.train_steps}, but phases are shares of the updates: set train_steps to their "
+                "number"
             )
         if self.eval_steps and not self.eval_data_dir:
             raise ConfigError(f"eval_steps is {self.eval_steps}, but eval_data_dir names no examples to evaluate on")
@@ -393,13 +404,13 @@ class PretrainEvalConfig(ArchitectureConfig):
     not_shared = frozenset({"load_checkpoint_path", "data_dir", "schema_dir"})
 
     albert_network: str = "albert_mini"
-    load_checkpoint_path: str = option("", "a checkpoint, or a run's folder", required=True)
+    load_checkpoint_path: str = option("", "checkpoint or run folder to evaluate", required=True)
     data_dir: str = option("", "folder with held-out MindRecord files, or google's *.tfrecord", required=True)
     schema_dir: str = option("", "schema.json of google's *.tfrecord files, or its folder")
-    batch_size: int = option(32, "examples of a batch", minimum=1, maximum=ROWS, alias="train_batch_size")
+    batch_size: int = option(32, "examples per batch", minimum=1, maximum=ROWS, alias="train_batch_size")
     eval_batches: int = option(0, "batches to evaluate; 0: all", minimum=0, maximum=UPDATES)
-    output_path: str = option("", "folder for eval_results.json; empty: beside the checkpoint")
-    dry_run: bool = option(False, "evaluate one batch, estimate time and memory; keep nothing")
+    output_path: str = option("", "folder for eval_results.json; empty: the checkpoint's folder")
+    dry_run: bool = option(False, "evaluate one batch, estimate time and memory, and keep no files")
 
     def validate(self) -> None:
         self.check_architecture(self.load_checkpoint_path)
