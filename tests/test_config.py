@@ -674,7 +674,7 @@ def test_the_folder_of_examples_is_needed_where_features_are_not_ready(kind: typ
 
 def test_a_level_of_ready_features_is_refused() -> None:
     words = ["--train_data_file_path", "a.mindrecord", "--do_eval", "false", "--level", "high"]
-    with pytest.raises(ConfigError, match="level is high, .* ready features"):
+    with pytest.raises(ConfigError, match=r"level is high, .* ready features"):
         load_config(RaceConfig, words)
 
 

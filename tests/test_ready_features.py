@@ -123,9 +123,7 @@ def test_ready_features_hold_nothing_of_the_share_that_is_evaluated(
     rest = ClassifierTask(config, find_tokenizer(config)).split("train").facts()
     check(texts_sha256=rest["texts_sha256"])
     assert "does not say" not in capsys.readouterr().out
-    with pytest.raises(
-        DataError, match=r"a\.mindrecord was made of other texts than .*train\.tsv without"
-    ):
+    with pytest.raises(DataError, match=r"a\.mindrecord was made of other texts than .*train\.tsv without"):
         check(texts_sha256=whole["texts_sha256"])
     check()
     assert "a.mindrecord does not say which texts it was made of" in capsys.readouterr().out
