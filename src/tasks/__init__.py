@@ -31,11 +31,7 @@ SettingsSchema = create_model(
 
 
 def parse_task_info(content: Any, origin: str, allowed: Collection[str] = FINE_TUNED) -> TaskInfo:
-    """Return the content of task.json as the TaskInfo of its task.
-
-    Args:
-        origin: path of task.json, for error messages.
-        allowed: names of allowed tasks.
+    """Return the content of task.json (path: origin) as the TaskInfo of its task, one of `allowed`.
 
     Raises:
         DataError: a value is not allowed; names key and value.

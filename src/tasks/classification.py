@@ -179,9 +179,7 @@ class ClassifierTask(Task):
             )
         if self.regression:
             if label_names := records.facts.get("labels"):
-                raise DataError(
-                    f"{path} holds the labels {', '.join(label_names)}, but num_class is 1: give features with scores"
-                )
+                raise DataError(f"{path} holds the labels {', '.join(label_names)}, but num_class is 1: give scores")
             return
         labels = records.array(LABELS)
         highest = len(self.labels) - 1

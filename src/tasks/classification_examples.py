@@ -56,26 +56,14 @@ class ClassifierConfig(FinetuneConfig):
 
     # Files of custom examples, and their columns.
     train_file: str = option(
-        "",
-        "training examples: tsv, csv, jsonl, ndjson, xls or xlsx; empty: train.* in data_dir",
-        needs=OWN_FILES,
-        on_resume=SAME_PLACE,
+        "", "tsv, csv, jsonl, ndjson, xls or xlsx; empty: train.* in data_dir", needs=OWN_FILES, on_resume=SAME_PLACE
     )
     dev_file: str = option(
-        "",
-        "development examples; empty: dev.* in data_dir, else dev_ratio of the training examples",
-        needs=OWN_FILES,
-        on_resume=SAME_PLACE,
+        "", "development file; empty: dev.* in data_dir, or split by dev_ratio", needs=OWN_FILES, on_resume=SAME_PLACE
     )
-    test_file: str = option(
-        "", "test examples, with or without labels; empty: test.* in data_dir", needs=OWN_FILES, on_resume=ANY
-    )
-    positive_file: str = option(
-        "", "positive texts, one per line, instead of train_file", needs=OWN_FILES, on_resume=SAME_PLACE
-    )
-    negative_file: str = option(
-        "", "negative texts, one per line, instead of train_file", needs=OWN_FILES, on_resume=SAME_PLACE
-    )
+    test_file: str = option("", "test file; empty: test.* in data_dir", needs=OWN_FILES, on_resume=ANY)
+    positive_file: str = option("", "positive texts, one per line", needs=OWN_FILES, on_resume=SAME_PLACE)
+    negative_file: str = option("", "negative texts, one per line", needs=OWN_FILES, on_resume=SAME_PLACE)
     dev_ratio: float = option(0.1, "share of examples to split off for development", above=0, below=1, needs=OWN_FILES)
     text_a_column: str = option("text_a", "column of the first text: name, or number from 1", needs=OWN_FILES)
     text_b_column: str = option("", "column of the second text; empty: single texts", needs=OWN_FILES)
@@ -118,11 +106,7 @@ class ClassifierConfig(FinetuneConfig):
 
 
 class GlueExamples:
-    """Examples of a GLUE task by split.
-
-    Attributes:
-        incomplete: splits of which rows were left out when reading.
-    """
+    """Examples of a GLUE task by split; `incomplete` holds the splits that were read without some of their rows."""
 
     dev_split = None
 
@@ -212,11 +196,7 @@ class CustomExamples:
         return {key: name if table.names.count(name) == 1 else key for key, name in names.items()}
 
     def read(self, split: str) -> list[Example]:
-        """Return the examples of a split.
-
-        Raises:
-            DataError: no file holds examples of the split, or its content is wrong.
-        """
+        """Return the examples of a split; raise DataError if there is no file for it, or its content is wrong."""
         config = self.config
         has_whole_file = split != TRAIN or ("dev" in self.files and not config.positive_file)
         if split in self.files and has_whole_file:

@@ -63,11 +63,7 @@ class Sentence:
 
 @dataclass(frozen=True)
 class EntityColumns:
-    """Columns of texts and entity mentions in a table, and the label of these entities.
-
-    Attributes:
-        word, tag: columns of a columns file (src.tasks.tagged_columns).
-    """
+    """Columns of a table (text, name: an entity mention; label: its label) and of a columns file (word, tag)."""
 
     text: str
     name: str
@@ -331,11 +327,7 @@ def tag_names_in(words: Sequence[str], names: Sequence[str], label: str) -> tupl
 
 @dataclass(frozen=True)
 class NerSplit:
-    """Sentences of a split.
-
-    Attributes:
-        labels: tags by id.
-    """
+    """Sentences of a split, with `labels`, the tags by id."""
 
     name: str
     examples: Sequence[Sentence]

@@ -34,12 +34,7 @@ _KEYS = ("article", "questions", "options", "answers")
 
 @dataclass(frozen=True, slots=True)
 class RaceQuestion:
-    """Question on an article.
-
-    Attributes:
-        id: LEVEL/FILE/INDEX, with index from 0.
-        level, answer: indices into LEVELS and options.
-    """
+    """Question on an article; its id is LEVEL/FILE/INDEX, level and answer are indices into LEVELS and options."""
 
     id: str
     level: int

@@ -126,10 +126,8 @@ def midway(threshold: float, probabilities: Iterable[float]) -> float:
 def _report_missing(questions: Sequence[SquadQuestion], predictions: Mapping[str, str]) -> None:
     missing = [question.id for question in questions if question.id not in predictions]
     if missing:
-        logger.info(
-            f"{len(missing):,} of {len(questions):,} questions have no prediction and count as wrong: "
-            f"{first_few(missing)}"
-        )
+        count = f"{len(missing):,} of {len(questions):,} questions"
+        logger.info(f"{count} have no prediction and count as wrong: {first_few(missing)}")
 
 
 def _best(predictions: Mapping[str, str], answers: Mapping[str, Sequence[str]], score: Score) -> dict[str, float]:

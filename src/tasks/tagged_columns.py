@@ -26,12 +26,7 @@ _HEADER_OF_TAGS = re.compile(r"(ner|[ux]?pos|chunk|entity|tags?|labels?)([_-](ta
 
 
 class TaggedWords(NamedTuple):
-    """Sentence of a columns file.
-
-    Attributes:
-        tags: tags of the words; None if the file has none.
-        lines: lines of the words in the file.
-    """
+    """Words of a sentence with their lines in the file and their tags, None if the file has none."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...] | None
@@ -39,12 +34,7 @@ class TaggedWords(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """Indices of the columns.
-
-    Attributes:
-        tag: None for a file without tags.
-        is_counted: True if the first column numbers the words.
-    """
+    """Indices of the columns (tag: None for a file without tags), and whether the first one numbers the words."""
 
     word: int
     tag: int | None

@@ -62,9 +62,7 @@ class NerConfig(FinetuneConfig):
 
     train_file: str = option("", "tagged training sentences; empty: train.* in data_dir", on_resume=SAME_PLACE)
     dev_file: str = option(
-        "",
-        "tagged development sentences; empty: dev.* in data_dir, else dev_ratio of the training sentences",
-        on_resume=SAME_PLACE,
+        "", "tagged development sentences; empty: dev.* in data_dir, or split by dev_ratio", on_resume=SAME_PLACE
     )
     test_file: str = option("", "test sentences, with or without tags", needs=("do_predict", True), on_resume=ANY)
     data_format: str = option(
@@ -127,14 +125,14 @@ class NerTask(Task):
             config.text_column, config.name_column, config.name_label, config.word_column, config.tag_column
         )
         self.labels = list(config.label_list or (trained_info.labels if trained_info else ()))
-        self.from_names = (
-            training_file is not None and find_format(training_file, config.data_format, columns) == "names"
-        )
-        self._read_file = cache(
-            lambda file, labelled: read_sentences(
-                file, config.data_format, columns, labelled, training_file, self.labels
-            )
-        )
+        training_format = find_format(training_file, config.data_format, columns) if training_file else ""
+        self.from_names = training_format == "names"
+
+        @cache
+        def read_file(file: Path, labelled: bool) -> list[Sentence]:
+            return read_sentences(file, config.data_format, columns, labelled, training_file, self.labels)
+
+        self._read_file = read_file
         is_read = {TRAIN: config.do_train or splits_train_file, "dev": config.do_eval, "test": config.do_predict}
         formats = [
             find_format(self.files[split], config.data_format, columns, split != "test", training_file)
