@@ -215,7 +215,7 @@ def test_articles_are_tokenized_once(tokenizer, tmp_path, monkeypatch):
 
 
 def test_no_questions_are_refused(tokenizer):
-    with pytest.raises(DataError, match="there are no questions"):
+    with pytest.raises(DataError, match="the split has no questions"):
         RaceSplit("dev", [], tokenizer, 32, 16).features()
 
 

@@ -1,4 +1,4 @@
-"""The splits of a task as feature files and batches, the same on every rank."""
+"""Splits of a task as feature files and batches, the same on every rank."""
 
 import logging
 from collections.abc import Collection, Mapping
