@@ -34,8 +34,8 @@ def test_seeds_that_answer_with_the_majority_class_are_named(
     changes = {"epoch_num": 1, "num_seeds": 2, "seed": 3}
     run_classifier.main(load_config(ClassifierConfig, classifier_arguments(tmp_path, tmp_path / "run", **changes)))
     sentence = (
-        "collapsed: on the development set the label of every row is 'good', as without reading; try a quarter of the "
-        "learning rate (0.005 -> 0.00125), a warm-up twice as long, or another seed"
+        "collapsed: on the development set the label of every row is 'good'; try a quarter of the learning rate "
+        "(0.005 -> 0.00125), a warm-up twice as long, or another seed"
     )
     for seed in (3, 4):
         results = json.loads((tmp_path / f"run/seed-{seed}/eval_results.json").read_text())
@@ -89,7 +89,7 @@ def test_a_start_that_is_too_large_is_named_where_it_was_taken() -> None:
         (
             [[1, 0]] * 199 + [[0, 1]],
             [1] * 110 + [0] * 90,
-            "the label of 99.5% of the rows is 'bad', and of the others none is right",
+            "the label of 99.5% of the rows is 'bad', and no other prediction is right",
         ),
         ([[1, 0]] * 990 + [[0, 1]] * 8, [0] * 986 + [1] * 8 + [0] * 4, ""),  # a rare class, of which half is found
         ([[1, 0]] * 199 + [[0, 1]], [0] * 199 + [1], ""),

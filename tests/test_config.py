@@ -320,7 +320,7 @@ def test_evaluation_needs_checkpoints(tmp_path: Path) -> None:
     words = ["--enable_save_ckpt=no", "--do_predict=yes"]
     for more, key in (([], "do_eval"), (["--do_eval=no"], "do_predict")):
         sentence = refusal(tmp_path, "", *words, *more, kind=kind)
-        assert f"enable_save_ckpt is false, which leaves nothing for {key} to measure" in sentence
+        assert key in sentence and "enable_save_ckpt is false" in sentence
     assert not load(tmp_path, "", "--enable_save_ckpt=no", "--do_eval=no", kind=kind).enable_save_ckpt
 
 
@@ -644,7 +644,7 @@ def test_where_each_phase_has_its_data_none_is_needed_beside_it() -> None:
 )
 def test_what_concerns_evaluation_alone_needs_it(kind: type[FinetuneConfig], words: list[str]) -> None:
     """Also of a file that is not there: nobody would look for it."""
-    with pytest.raises(ConfigError, match=f"{words[0][2:]} is .*, which means nothing here: do_eval is false"):
+    with pytest.raises(ConfigError, match=f"{words[0][2:]} is .* do_eval is false"):
         load_config(kind, [*words, "--do_eval", "false"])
     load_config(kind, [*words, "--do_eval", "false", "--do_train", "false", "--do_predict", "true"])
 
@@ -654,7 +654,7 @@ def test_what_concerns_evaluation_alone_needs_it(kind: type[FinetuneConfig], wor
     [(SquadConfig, "predict_json_path"), (NerConfig, "test_file"), (ClassifierConfig, "test_file")],
 )
 def test_a_file_to_predict_needs_do_predict(config_class: type[FinetuneConfig], key: str) -> None:
-    with pytest.raises(ConfigError, match=f"{key} is some.*, which means nothing while do_predict is false"):
+    with pytest.raises(ConfigError, match=f"{key} is some.* do_predict is false"):
         load_config(config_class, [f"--{key}", "some.json"])
     assert getattr(load_config(config_class, [f"--{key}", "some.json", "--do_predict", "true"]), key) == "some.json"
 
@@ -668,13 +668,13 @@ def test_the_folder_of_examples_is_needed_where_features_are_not_ready(kind: typ
     ready = [*training, "--eval_data_file_path", "b.mindrecord"]
     load_config(kind, ready).check_required()
     for lacking in (words, training, [*ready, "--do_predict", "true"]):
-        with pytest.raises(ConfigError, match="--data_dir is needed"):
+        with pytest.raises(ConfigError, match="--data_dir is missing"):
             load_config(kind, lacking).check_required()
 
 
 def test_a_level_of_ready_features_is_refused() -> None:
     words = ["--train_data_file_path", "a.mindrecord", "--do_eval", "false", "--level", "high"]
-    with pytest.raises(ConfigError, match="level is high, which means nothing for features that are ready"):
+    with pytest.raises(ConfigError, match=r"level is high, .* ready features"):
         load_config(RaceConfig, words)
 
 
@@ -696,7 +696,7 @@ def test_a_level_of_ready_features_is_refused() -> None:
             "--max_seq_length 130 --max_qa_length 128",
             "max_qa_length is 128, allowed is at most max_seq_length - 3 .127",
         ),
-        (ClassifierConfig, "--task_name ax", "task_name is ax, which can only be predicted: set do_train and do_eval"),
+        (ClassifierConfig, "--task_name ax", "task_name ax .* do_train and do_eval"),
     ],
 )
 def test_keys_that_contradict_each_other_are_told_before_any_work(
@@ -710,11 +710,11 @@ def test_keys_that_contradict_each_other_are_told_before_any_work(
 def test_ready_features_of_any_other_name_are_tfrecords(name: str) -> None:
     words = ["--schema_file_path", "schema.json", "--train_data_file_path"]
     assert load_config(ClassifierConfig, [*words, name]).schema_file_path == "schema.json"
-    with pytest.raises(ConfigError, match=r"names a TFRecord, any file but \*\.mindrecord"):
+    with pytest.raises(ConfigError, match=r"names a TFRecord .*\*\.mindrecord"):
         load_config(ClassifierConfig, [*words, f"{name}.mindrecord"])
 
 
 @pytest.mark.parametrize("key", ["train_data_file_path", "eval_data_file_path", "schema_file_path"])
 def test_tasks_that_read_no_tfrecords_refuse_them(key: str) -> None:
-    with pytest.raises(ConfigError, match=rf"{key} (is some\.tfrecord, allowed are feature files|means nothing here)"):
+    with pytest.raises(ConfigError, match=rf"{key} (is some\.tfrecord|has no effect)"):
         load_config(RaceConfig, [f"--{key}", "some.tfrecord"])

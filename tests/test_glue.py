@@ -235,7 +235,7 @@ def test_no_row_of_a_test_set_is_left_out(tmp_path):
         ("sts-b", "STS-B/train.tsv", "sentence1\tsentence2\tscore\na\tb\t5.2\n", "line 2 has the score 5.2"),
         ("sts-b", "STS-B/train.tsv", "sentence1\tsentence2\tscore\na\tb\tnan\n", "label 'nan', allowed are numbers"),
         ("rte", "RTE/other.tsv", "", r"train\.tsv cannot be read: No such file"),
-        ("ax", "diagnostic/train.tsv", "", "ax has no train split, it has test"),
+        ("ax", "diagnostic/train.tsv", "", "ax has no train split, but test"),
     ],
 )
 def test_faults(tmp_path, task, file, text, message):

@@ -98,7 +98,7 @@ def test_one_stray_tab_or_space_makes_no_lines_of_columns(tmp_path: Path) -> Non
 
 def test_sentences_of_single_words_do_not_hide_that_lines_are_sentences(tmp_path: Path) -> None:
     file = write(tmp_path / "train.bmes", "好\tO\n是\tO\n吴 重\tB-NAME E-NAME\n好 好\tO\n")
-    with pytest.raises(DataError, match=r"line 4 has 2 words and 1 tags; .* to be lines, --data_format names another"):
+    with pytest.raises(DataError, match=r"line 4 has 2 words and 1 tags; .* to be lines, --data_format"):
         read_sentences(file, "auto", NAMES)
     with pytest.raises(DataError, match=r"line 4 has 2 words and 1 tags$"):
         read_sentences(file, "lines", NAMES)
@@ -140,7 +140,7 @@ def test_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("I like Chicken Rice , and chicken rice balls !", "O O B-DISH I-DISH O O B-DISH I-DISH I-DISH O"),
         ("No dish here .", "O O O O"),
     ]
-    assert "1 names do not occur in their texts, which are left out: line 5 ('rice')" in capsys.readouterr().out
+    assert "line 5 ('rice')" in capsys.readouterr().out
 
 
 def test_names_that_only_occur_in_others_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,8 +158,7 @@ def test_names_that_only_occur_in_others_are_told(tmp_path: Path, capsys: pytest
         ("beef noodle soup", "B-DISH I-DISH O"),
         ("chicken rice and rice", "B-DISH I-DISH O B-DISH"),
     ]
-    told = "1 names occur only where a longer or an earlier one has the words' tags, and have none: line 2 ('noodle"
-    assert told in capsys.readouterr().out
+    assert "line 2 ('noodle" in capsys.readouterr().out
 
 
 def test_no_text_to_predict_is_left_out_because_of_its_names(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -206,7 +205,7 @@ def test_tags_are_not_passed_over_because_of_a_wrong_one(tmp_path: Path, capsys:
         read_sentences(file, "auto", NAMES, labelled=False)
     file = write(tmp_path / "test.bmes", "a b\tO O\nc d\n")
     assert [one.tags for one in read_sentences(file, "auto", NAMES, labelled=False)] == [None, None]
-    assert "test.bmes: 1 sentences have no tags, so that the file counts as one without" in capsys.readouterr().out
+    assert "test.bmes: 1 sentences have no tags" in capsys.readouterr().out
 
 
 def test_text_of_characters_is_known() -> None:

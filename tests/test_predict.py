@@ -94,7 +94,7 @@ def test_a_file_is_answered_line_by_line(classifier: Path, tmp_path: Path, capsy
     assert predict.main(PredictConfig(model=str(classifier), device_target="CPU", **where)) == 0
     answers = [json.loads(line) for line in (tmp_path / "out/answers.jsonl").read_text().splitlines()]
     assert answers[0].items() >= records[0].items() and answers[0]["label"] in ("bad", "good", "so so")
-    assert answers[1] == {"id": None, "line": 2, "error": "text_a is blank, needed is a text"}
+    assert answers[1].pop("error").startswith("text_a is blank") and answers[1] == {"id": None, "line": 2}
     assert answers[2]["truncated"] is True
     assert answers[3]["line"] == 4 and "is not JSON" in answers[3]["error"]
     said = capsys.readouterr().out

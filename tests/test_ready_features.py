@@ -123,9 +123,7 @@ def test_ready_features_hold_nothing_of_the_share_that_is_evaluated(
     rest = ClassifierTask(config, find_tokenizer(config)).split("train").facts()
     check(texts_sha256=rest["texts_sha256"])
     assert "does not say" not in capsys.readouterr().out
-    with pytest.raises(
-        DataError, match=r"a\.mindrecord was made of other texts than those of .*train\.tsv without the"
-    ):
+    with pytest.raises(DataError, match=r"a\.mindrecord was made of other texts than .*train\.tsv without"):
         check(texts_sha256=whole["texts_sha256"])
     check()
     assert "a.mindrecord does not say which texts it was made of" in capsys.readouterr().out
@@ -145,7 +143,7 @@ def test_ready_features_are_those_of_this_model(data: Path, run: Path, tmp_path:
 
     evaluate()
     assert read(tmp_path / "out/eval_results.json")["accuracy"] == read(run / "eval_results.json")["accuracy"]
-    with pytest.raises(ConfigError, match="max_eval_samples is 3, but eval_data_file_path names ready features"):
+    with pytest.raises(ConfigError, match=r"max_eval_samples is 3, .* ready features in eval_data_file_path"):
         evaluate(max_eval_samples=3)
     whole = {key: value for key, value in read(facts).items() if key != "checksum"}
     for key, value in (("vocab_sha256", "0" * 64), ("max_seq_length", 512), ("labels", ["good", "bad"])):
@@ -183,7 +181,7 @@ def test_ready_features_without_labels_and_labels_for_scores_are_refused(data: P
         classes.check_ready(long, Path("rows.tfrecord"))
     scores = ClassifierTask(config.replace(num_class=1), find_tokenizer(config))
     records = SimpleNamespace(columns=["label_ids"], lengths=np.array([9]), facts={"labels": ["bad", "good"]})
-    with pytest.raises(DataError, match="holds the labels bad, good, needed are scores: num_class is 1"):
+    with pytest.raises(DataError, match="holds the labels bad, good, but num_class is 1"):
         scores.check_ready(records, Path("rows.mindrecord"))
 
 

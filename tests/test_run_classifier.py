@@ -87,7 +87,7 @@ def test_that_other_examples_are_chosen_than_in_training_is_told(
         weights = {"do_train": False, "load_finetune_checkpoint_path": run, "output_path": tmp_path}
         run_classifier.main(config_of(data, None, max_eval_samples=most, seed=12346, **weights))
         said = capsys.readouterr().out
-        assert ("are others than those that the weights were chosen by: max_eval_samples is 44" in said) == (most < 45)
+        assert ("max_eval_samples 44 and seed 12346" in said) == (most < 45)
 
 
 def test_predictions_say_which_row_what_is_right_and_how_sure_they_are(data: Path, run: Path) -> None:
@@ -164,11 +164,11 @@ def test_a_finished_run_is_not_evaluated_as_that_of_other_data(data: Path, run: 
 
 
 def test_runs_of_one_seed_and_of_several_do_not_share_a_folder(data: Path, run: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="holds a single run, and figures of several seeds would replace theirs"):
+    with pytest.raises(ConfigError, match="holds a single run"):
         run_classifier.main(config_of(data, run, num_seeds=2, dry_run=True))
     several = {"num_seeds": 2, "seed": 12344}
     shutil.copytree(run, tmp_path / "seed-12345")
-    with pytest.raises(ConfigError, match="holds runs of several seeds, and figures of a single run would replace"):
+    with pytest.raises(ConfigError, match="holds runs of several seeds"):
         run_classifier.main(config_of(data, tmp_path, dry_run=True))
     with pytest.raises(ConfigError, match="seed-12345 holds a run of another configuration: epoch_num is"):
         run_classifier.main(config_of(data, tmp_path, epoch_num=77, **several))
@@ -279,7 +279,7 @@ def test_a_dry_run_keeps_features_alone(
     said = capsys.readouterr().out
     assert "dry run: one update with" in said and f"Nothing was kept but features in {features}." in said
     assert list(tmp_path.iterdir()) == [features]
-    with pytest.raises(ConfigError, match="dry_run is true, which means nothing while do_train is false"):
+    with pytest.raises(ConfigError, match=r"dry_run is true, .* do_train is false"):
         run_classifier.main(config_of(data, None, do_train=False, load_finetune_checkpoint_path=run, dry_run=True))
 
 
@@ -322,7 +322,7 @@ def test_a_capped_test_set_is_no_submission(data: Path, tmp_path: Path, cap: int
     result.write(tmp_path)
     assert predicted_labels(tmp_path / "predictions_test.tsv") == ["0", "1"][: cap or 2]
     assert (tmp_path / "SST-2.tsv").exists() == (cap != 1)
-    assert result.remarks == (("SST-2.tsv is not written: max_predict_samples leaves rows out",) if cap == 1 else ())
+    assert [warning.split()[0] for warning in result.warnings] == (["SST-2.tsv"] if cap == 1 else [])
 
 
 def test_weights_of_another_head_are_refused(data: Path, run: Path, tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ def test_weights_of_another_task_are_refused_by_their_task(data: Path, tmp_path:
         output_path=tmp_path,
         data_dir=tmp_path / "nowhere",
     )
-    with pytest.raises(CheckpointError, match="another head: task is squad_v1, needed is classification or regression"):
+    with pytest.raises(CheckpointError, match="another head: task is squad_v1, but classification or regression"):
         run_classifier.main(config)
 
 
@@ -357,23 +357,23 @@ def test_weights_say_that_the_task_is_a_regression(data: Path, tmp_path: Path) -
     task = ClassifierTask(config, find_tokenizer(config), head_of("regression"))
     assert task.regression and task.task_info.task == "regression" and task.method == "spearman_correlation"
     assert not ClassifierTask(config, find_tokenizer(config), head_of("classification", "bad", "good")).regression
-    with pytest.raises(ConfigError, match="num_class above 1 and label_list mean nothing here: the task is a regress"):
+    with pytest.raises(ConfigError, match="num_class above 1 and label_list have no effect"):
         ClassifierTask(config.replace(num_class=2), find_tokenizer(config), head_of("regression"))
 
 
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"max_seq_length": 64}, "max_seq_length is 64, allowed is at most the model's max_position_embeddings"),
+        ({"max_seq_length": 64}, "max_seq_length is 64, but the model has max_position_embeddings"),
         ({"num_class": 3}, "num_class is 3, but there are 2 labels"),
-        ({"num_class": 1, "label_list": "bad,good"}, "label_list mean nothing here: the task is a regression"),
-        ({"task_name": "sts-b", "num_class": 5}, "num_class above 1 and label_list mean nothing here"),
-        ({"seed": 2**32 - 1, "num_seeds": 2}, "seed is 4294967295 and num_seeds 2: the last one is above 4294967295"),
+        ({"num_class": 1, "label_list": "bad,good"}, "label_list have no effect: the task is a regression"),
+        ({"task_name": "sts-b", "num_class": 5}, "num_class above 1 and label_list have no effect"),
+        ({"seed": 2**32 - 1, "num_seeds": 2}, "seed is 4294967295 and num_seeds is 2"),
         (
             {"do_train": False, "load_finetune_checkpoint_path": "x", "num_seeds": 2},
-            "num_seeds means nothing while do_train is false",
+            "num_seeds .* do_train is false",
         ),
-        ({"assessment_method": "spearman_correlation"}, "belongs to regressions"),
+        ({"assessment_method": "spearman_correlation"}, "spearman_correlation is for regressions"),
         (
             {"albert_cfg.type_vocab_size": 1, "text_b_column": "label"},
             "type_vocab_size is 1, but the rows of this task",
@@ -503,7 +503,7 @@ def test_no_share_of_a_training_file_that_has_changed_is_evaluated(data: Path, t
     assert CustomExamples(again, known).dev_split == known.dev_split
     for changed in (rows[1:], [*rows, rows[0]], rows[::-1]):
         file.write_text("\n".join([header, *changed]) + "\n")
-        with pytest.raises(DataError, match=r"train\.tsv holds other texts than those that the weights' development"):
+        with pytest.raises(DataError, match=r"train\.tsv has other texts"):
             CustomExamples(again, known)
     write_table(tmp_path / "dev.tsv", 10, 5)
     assert len(CustomExamples(again, known).read("dev")) == 10
@@ -556,7 +556,7 @@ def test_weights_whose_outputs_are_no_numbers_are_not_scored(data: Path, run: Pa
     broken = model.with_weights(model.weights | {head: np.full_like(model.weights[head], np.inf)})
     broken.save(tmp_path / "run")
     config = config_of(data, None, do_train=False, load_finetune_checkpoint_path=tmp_path / "run")
-    with pytest.raises(UserError, match=r"ckpt gives outputs for the dev split that are not finite: the training"):
+    with pytest.raises(UserError, match=r"ckpt gives outputs for the dev split that are not finite"):
         run_classifier.main(config)
 
 
@@ -630,7 +630,7 @@ POLARITY = {"positive_file": "a", "negative_file": "b", "train_file": "", "dev_f
     ],
 )
 def test_options_that_do_nothing_are_refused(data: Path, tmp_path: Path, changes: dict, key: str) -> None:
-    with pytest.raises(ConfigError, match=rf"^{key} is .*, which means nothing here: .*; leave {key} at "):
+    with pytest.raises(ConfigError, match=rf"^{key} is .*, .*; leave {key} at "):
         CustomExamples(config_of(data, tmp_path, **changes))
 
 
@@ -644,5 +644,5 @@ def test_a_layer_before_the_classifier_is_that_of_the_weights(data: Path, run: P
     config = config_of(data, None, do_train=False, load_finetune_checkpoint_path=run)
     assert ClassifierTask(config, find_tokenizer(config), known).task_info.classifier_hidden_size == 5
     other = config.replace(classifier_hidden_size=6)
-    with pytest.raises(ConfigError, match="classifier_hidden_size is 6, but that of the weights is 5"):
+    with pytest.raises(ConfigError, match="classifier_hidden_size is 6, but the weights have 5"):
         ClassifierTask(other, find_tokenizer(config), known)

@@ -157,7 +157,7 @@ def test_columns_of_words_and_tags_are_those_of_all_files(tmp_path: Path) -> Non
     (tmp_path / "train.txt").write_text("Bonn is\tB-LOC O\n")
     (tmp_path / "dev.txt").write_text("Bonn is\tB-LOC O\n")
     (tmp_path / "test.txt").write_text("Bonn is\tB-LOC O\n")
-    with pytest.raises(ConfigError, match="word_column is 2, which means nothing here"):
+    with pytest.raises(ConfigError, match="word_column is 2, which has no effect"):
         ner_task(**settings)
 
 
@@ -233,10 +233,10 @@ def test_options_that_do_nothing_are_refused(tmp_path: Path) -> None:
     for option, value in (("name_label", "PER"), ("name_column", "place"), ("text_column", "story")):
         with pytest.raises(ConfigError, match=f"{option} is {value}, which .*: no file that is read is a table"):
             task(**{option: value})
-    with pytest.raises(ConfigError, match=r"dev_ratio is 0.3, which means nothing here: no share .*; leave .* at 0.1"):
+    with pytest.raises(ConfigError, match=r"dev_ratio is 0.3, .*: no share .*; leave .* at 0.1"):
         task(dev_ratio=0.3)
     (tmp_path / "dev.csv").write_text("review,dish_name\na fine soup,soup\n")
-    with pytest.raises(ConfigError, match="name_label is DISH, that of dish_name: give the label of what stands in 2"):
+    with pytest.raises(ConfigError, match=r"name_label is DISH, .* entities in 2"):
         task(name_column="2", dev_file=tmp_path / "dev.csv")
     assert task(name_label="A", dev_file=tmp_path / "dev.csv").read("dev")[0].tags == ("O", "O", "B-A")
     (tmp_path / "dev.txt").unlink()
@@ -255,7 +255,7 @@ def test_no_share_of_a_training_file_that_has_changed_is_evaluated(tmp_path: Pat
     evaluation = {"do_train": False, "seed": 3}
     assert task(training.task_info, **evaluation).read("dev") == training.read("dev")
     file.write_text("new B-A\n\n" + file.read_text())
-    with pytest.raises(DataError, match=r"train\.txt holds other texts than those that the weights' development"):
+    with pytest.raises(DataError, match=r"train\.txt has other texts"):
         task(training.task_info, **evaluation)
 
 

@@ -95,12 +95,12 @@ def test_every_task_is_whole() -> None:
 
 
 def test_results_of_later_splits_have_their_names(capsys: pytest.CaptureFixture[str]) -> None:
-    report, result = Report(), EvaluationResult({"f1": 0.5}, print, ("a remark",), {"threshold": 0.1})
+    report, result = Report(), EvaluationResult({"f1": 0.5}, print, ("a warning",), {"threshold": 0.1})
     report.add("dev", "", result, {"f1": 0.25})
-    report.add("test", "test_", replace(result, remarks=(), calibration={}), {})
+    report.add("test", "test_", replace(result, warnings=(), calibration={}), {})
     assert report.metrics == {"f1": 0.5, "test_f1": 0.5} and report.calibration == {"threshold": 0.1}
     report.log()
-    assert capsys.readouterr().out == "f1: 0.5000 (baseline 0.2500)\ntest_f1: 0.5000\ndev: a remark\n"
+    assert capsys.readouterr().out == "f1: 0.5000 (baseline 0.2500)\ntest_f1: 0.5000\ndev: a warning\n"
 
 
 def test_what_runs_with_every_task_leaves_none_out() -> None:

@@ -1,4 +1,4 @@
-"""The tasks by name: TaskSpecs, task.json read as its task's TaskInfo, and tasks by the shape of a head."""
+"""Registry of tasks: TaskSpecs by name, parsing of task.json, and tasks by the shape of a head."""
 
 from collections.abc import Collection
 from typing import Any, Literal
@@ -17,7 +17,7 @@ from src.tasks.token_classification import TOKEN_CLASSIFICATION
 _SPECS = (CLASSIFICATION, REGRESSION, MULTIPLE_CHOICE, SQUAD_V1, SQUAD_V2, TOKEN_CLASSIFICATION, FILL_MASK, EMBEDDINGS)
 TASKS: dict[str, TaskSpec] = {spec.name: spec for spec in _SPECS}
 FINE_TUNED = tuple(name for name, spec in TASKS.items() if spec.head)
-# What task.json may say of any task: a key that the task at hand does not use is kept, but not with a wrong value.
+# All settings of all tasks: task.json may contain those of other tasks, but only with valid values.
 SettingsSchema = create_model(
     "SettingsSchema",
     __base__=Schema,
@@ -31,15 +31,19 @@ SettingsSchema = create_model(
 
 
 def parse_task_info(content: Any, origin: str, allowed: Collection[str] = FINE_TUNED) -> TaskInfo:
-    """What task.json (origin) says of one of the allowed tasks; DataError names key, value and what is allowed."""
-    named = create_model("Named", __base__=Schema, task=(Literal[tuple(allowed)], ...))
-    info = TASKS[validated(content, named, origin).task].info
+    """Return the content of task.json (path: origin) as the TaskInfo of its task, one of `allowed`.
+
+    Raises:
+        DataError: a value is not allowed; names key and value.
+    """
+    task_schema = create_model("TaskSchema", __base__=Schema, task=(Literal[tuple(allowed)], ...))
+    info = TASKS[validated(content, task_schema, origin).task].info
     validated(content, SettingsSchema, origin)
     return validated(content, info, origin)
 
 
 def tasks_of_head(module: str, outputs: int) -> list[str]:
-    """The tasks that a head may be for, by Head.module and its outputs."""
+    """Return the names of the tasks whose head has this Head.module and number of outputs."""
     heads = {name: TASKS[name].head for name in FINE_TUNED if TASKS[name].head.module == module}
     exact = [name for name, head in heads.items() if head.outputs == outputs]
     return exact or [name for name, head in heads.items() if not head.outputs]

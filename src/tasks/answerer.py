@@ -1,7 +1,7 @@
-"""From records to rows for a network, and from its outputs to answers: what every task's Answerer has.
+"""Base class of the Answerers, which encode records and postprocess logits into answers.
 
-A record is a JSON object, an answer another one (docs/serving.md has the table). Offsets count characters (Unicode code
-points) of the text that was given, the end excluded.
+Records and answers are JSON objects (table in docs/serving.md). Offsets count characters (Unicode code points) of the
+record's text, the end excluded.
 """
 
 import logging
@@ -21,11 +21,11 @@ from src.tokenization import FullTokenizer
 logger = logging.getLogger(__name__)
 
 Record = dict[str, Any]
-Outputs = Mapping[str, Any]  # as src.training.network_outputs.OutputTable has them
+Outputs = Mapping[str, Any]  # src.training.network_outputs.OutputTable
 
 
 def is_identity(value: Any) -> bool:
-    """Return True for what a record's id may be."""
+    """Return True if the value is allowed as the id of a record."""
     return value is None or type(value) is int or (type(value) is str and value.isprintable())
 
 
@@ -41,102 +41,110 @@ Offset = Annotated[int, Field(ge=0)]
 
 
 class Answer(BaseModel):
-    """What every answer may carry: the record's own id, and that its text was too long and has been cut."""
+    """Fields that every answer may have: the id of the record, and whether its text was truncated."""
 
     id: Identity = None
     truncated: bool | None = None
 
 
 def text_of(record: Record, *keys: str, needed: bool = True) -> str:
-    """The text under the first of these keys, "" if missing and not needed; DataError for what is blank or no text.
+    """Return the text under the first of the keys that the record has; a key with the value null counts as missing.
 
-    What is null is missing.
+    Args:
+        needed: False: the text may be missing or blank; "" stands for a missing one.
+
+    Raises:
+        DataError: the value is no text, or a needed one is missing or blank.
     """
     key = next((key for key in keys if record.get(key) is not None), keys[0])
     text = record.get(key)
     if text is None and not needed:
         return ""
     if text is None:
-        raise DataError(f"{' or '.join(keys)} is missing; the record has {', '.join(record) or 'nothing'}")
+        raise DataError(f"{' or '.join(keys)} is missing; the record has {', '.join(record) or 'no keys'}")
     if not isinstance(text, str):
-        raise DataError(f"{key} is {type(text).__name__}, needed is a text")
+        raise DataError(f"{key} is {type(text).__name__}, but must be a text")
     if needed and not text.strip():
-        raise DataError(f"{key} is blank, needed is a text")
+        raise DataError(f"{key} is blank, but must be a text")
     return text
 
 
 def shortest(values: np.ndarray) -> list[Any]:
-    """Return float32 values as (nested) lists of floats with as few digits as tell them from other float32 numbers.
+    """Return float32 values as (nested) lists of floats with the fewest digits that round-trip in float32.
 
-    0.1 in float32 is 0.10000000149011612 as a float, of which JSON and tables would show all digits.
+    Converted directly, 0.1 in float32 becomes 0.10000000149011612, and JSON and tables would show all digits.
     """
     return values.astype(np.str_).astype(np.float64).tolist()
 
 
 def likeliest_name(key: str, names: Sequence[str], probabilities: np.ndarray) -> Record:
-    """An answer: the name with the largest of the probabilities (names,) under this key, and all of them."""
-    shares = dict(zip(names, shortest(probabilities), strict=True))
-    return {key: names[int(probabilities.argmax())], "probabilities": shares}
+    """Return an answer with the likeliest name under `key`, and the probabilities (names,) of all names."""
+    by_name = dict(zip(names, shortest(probabilities), strict=True))
+    return {key: names[int(probabilities.argmax())], "probabilities": by_name}
 
 
 class Answerer(ABC):
-    """What a task knows about records.
+    """Encoder of a task's records and postprocessor of its logits.
 
-    ignored_outputs: of the network, that answers do not depend on.
-    texts: keys of the texts in records whose columns have names of their own in training. A second one is no part of
-        a record where training had none.
+    Attributes:
+        ignored_outputs: names of network outputs that answers do not depend on.
+        texts: default keys of the texts that training files may have under other column names. The second text is
+            left out of records if the model was trained without one.
 
     Args:
-        text_columns: keys of the first and the second text in records, which every record must have then; empty: the
-            names of the columns that the model was trained with, and where a record has none of them, those of `texts`.
+        text_columns: keys of the first and second text, required in every record; empty: the column names that the
+            model was trained with or, where a record has none of them, the keys in `texts`.
 
     Raises:
-        ConfigError: the task's records have no such text.
+        ConfigError: text_columns names a text that the task's records do not have.
     """
 
     ignored_outputs: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()
 
     def __init__(self, task_info: TaskInfo, tokenizer: FullTokenizer, text_columns: tuple[str, str] = ("", "")) -> None:
-        self.task_info, self.tokenizer, self.length = task_info, tokenizer, task_info.max_seq_length
-        for key, column in list(zip(("text_a_column", "text_b_column"), text_columns, strict=True))[len(self.texts) :]:
+        self.task_info = task_info
+        self.tokenizer = tokenizer
+        self.length = task_info.max_seq_length
+        options = dict(zip(("text_a_column", "text_b_column"), text_columns, strict=True))
+        for option, column in list(options.items())[len(self.texts) :]:
             if column:
-                known = " and ".join(self.texts) or "texts with fixed names"
-                raise ConfigError(f"{key} is {column}, but records of the model's task, {task_info.task}, have {known}")
-        self._given = dict(zip(self.texts, text_columns, strict=False))
-        self._told_of_left_out = False  # of a text that training did not have
+                allowed = " and ".join(self.texts) or "texts with fixed names"
+                raise ConfigError(f"{option} is {column}, but records of the task {task_info.task} have {allowed}")
+        self._named_columns = dict(zip(self.texts, text_columns, strict=False))
+        self._warned_of_ignored_text = False
 
     def text(self, record: Record, key: str, needed: bool = True) -> str:
-        """One of `texts`, whatever its key in the record is; raises as text_of."""
-        if self._given[key]:
-            return text_of(record, self._given[key])
-        trained = self.task_info.text_columns
-        if not needed and trained and key not in trained:
-            if record.get(key) and not self._told_of_left_out and key not in trained.values():
-                self._told_of_left_out = True
+        """Return the text `key` of `texts`, under whichever key the record has it; raise DataError as text_of does."""
+        if self._named_columns[key]:
+            return text_of(record, self._named_columns[key])
+        trained_columns = self.task_info.text_columns
+        if not needed and trained_columns and key not in trained_columns:
+            if record.get(key) and not self._warned_of_ignored_text and key not in trained_columns.values():
+                self._warned_of_ignored_text = True
                 logger.warning(
-                    f"a record has {key}, which the texts that the model was trained on had not: it is left out unless "
-                    f"{key}_column names it"
+                    f"a record has {key}, which the training data did not have: it is ignored unless {key}_column "
+                    "names it"
                 )
             return ""
-        return text_of(record, *dict.fromkeys((trained.get(key, key), key)), needed=needed)
+        return text_of(record, *dict.fromkeys((trained_columns.get(key, key), key)), needed=needed)
 
     @abstractmethod
     def read(self, record: Record) -> Any:
-        """What is needed of a record; DataError where something is missing or no text."""
+        """Return the item to encode from a record; raise DataError if a text is missing or of another type."""
 
     def outputs_of(self, item: Any) -> int:
-        """Numbers that the network returns for an item, where they are so many that they have to be reckoned with."""
+        """Return the number of outputs for an item if they are large enough to limit the batch, else 0."""
         return 0
 
     @abstractmethod
     def features(self, items: Sequence[Any]) -> Features:
-        """Rows of records; array `truncated` (records,) says whose text was cut, where texts are cut."""
+        """Return the rows of items, with an array `truncated` (items,) where the task truncates texts."""
 
     def items_of_rows(self, features: Features) -> np.ndarray:
-        """Return the (rows,) index of the item that a row belongs to; tasks that cut texts into windows override it."""
+        """Return the (rows,) index of each row's item; tasks that cut texts into windows override it."""
         return np.arange(len(features.values["input_ids"].counts))
 
     @abstractmethod
     def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
-        """One answer for each of the items, of the network's outputs for the rows."""
+        """Return one answer per item from the network's outputs for the rows."""

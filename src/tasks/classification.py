@@ -1,4 +1,4 @@
-"""Classification and regression of texts and pairs of texts: GLUE's tasks, and anyone's own."""
+"""Classification and regression of texts and pairs of texts: GLUE tasks and custom data."""
 
 import logging
 from collections import Counter
@@ -50,34 +50,40 @@ from src.tokenization import FullTokenizer
 
 logger = logging.getLogger(__name__)
 
-# Standard deviation of predicted scores, as a share of that of the right ones, which tells nothing apart.
+# A regression counts as collapsed below this standard deviation of its scores, relative to that of the gold scores.
 CONSTANT = 0.01
-LABELS = "labels"  # array of label ids or scores beside the rows of a split that has them
+LABELS = "labels"  # name of the array of gold label ids or scores beside the rows of a labelled split
 
 
 class ClassifierTask(Task):
-    """GLUE's tasks, and examples of one's own with labels or scores."""
+    """GLUE task, or custom examples with labels or scores."""
 
     kind = "classification"
 
-    def __init__(self, config: ClassifierConfig, tokenizer: FullTokenizer, known: TaskInfo | None = None) -> None:
-        super().__init__(config, tokenizer, known)
+    def __init__(
+        self, config: ClassifierConfig, tokenizer: FullTokenizer, trained_info: TaskInfo | None = None
+    ) -> None:
+        super().__init__(config, tokenizer, trained_info)
         self.glue = GLUE_TASKS.get(config.task_name)
-        self.examples = GlueExamples(config) if self.glue else CustomExamples(config, known)
-        self.dev_splits, self.test_splits = self.examples.dev_splits, self.examples.test_splits
+        self.examples = GlueExamples(config) if self.glue else CustomExamples(config, trained_info)
+        self.dev_splits = self.examples.dev_splits
+        self.test_splits = self.examples.test_splits
         self.pairs = bool(self.examples.columns.text_b)
-        of_scores = known is not None and known.task == REGRESSION.name
-        self.regression = not self.glue.labels if self.glue else config.num_class == 1 or of_scores
+        if self.glue:
+            self.regression = not self.glue.labels
+        else:
+            trained_on_scores = trained_info is not None and trained_info.task == REGRESSION.name
+            self.regression = config.num_class == 1 or trained_on_scores
         if self.regression and (config.num_class > 1 or config.label_list):
-            raise ConfigError("num_class above 1 and label_list mean nothing here: the task is a regression of scores")
-        self.labels_are_found = False
+            raise ConfigError("num_class above 1 and label_list have no effect: the task is a regression")
+        self.labels_from_train_file = False
         self.labels = [] if self.regression else self._find_labels()
-        usual = "spearman_correlation" if self.regression else "accuracy"
-        self.method = config.assessment_method or (self.glue.metric if self.glue else usual)
+        default_method = "spearman_correlation" if self.regression else "accuracy"
+        self.method = config.assessment_method or (self.glue.metric if self.glue else default_method)
         if (self.method == "spearman_correlation") != self.regression:
             raise ConfigError(
-                f"assessment_method is {self.method}, but the task is {'a regression' if self.regression else 'not'}: "
-                "spearman_correlation belongs to regressions and the other methods to classes"
+                f"assessment_method is {self.method}, but the task is {'' if self.regression else 'not '}a regression: "
+                "spearman_correlation is for regressions, all other methods are for classes"
             )
         self.selection = METHODS[self.method][0]
         self.spec = REGRESSION if self.regression else CLASSIFICATION
@@ -92,42 +98,48 @@ class ClassifierTask(Task):
         )
 
     def _hidden_size(self) -> int:
-        """As configured, or as the weights have it."""
-        wanted = self.config.classifier_hidden_size
-        if not isinstance(self.known, RegressionInfo):
-            return wanted
-        if wanted not in (0, size := self.known.classifier_hidden_size):
-            raise ConfigError(f"classifier_hidden_size is {wanted}, but that of the weights is {size}")
-        return size
+        """Return classifier_hidden_size of the weights to evaluate or, when training, of the configuration."""
+        configured = self.config.classifier_hidden_size
+        if not isinstance(self.trained_info, RegressionInfo):
+            return configured
+        trained = self.trained_info.classifier_hidden_size
+        if configured not in (0, trained):
+            raise ConfigError(f"classifier_hidden_size is {configured}, but the weights have {trained}")
+        return trained
 
     def _find_labels(self) -> list[str]:
+        """Return the labels of GLUE, label_list, the weights, the ready features or the training file, in this order.
+
+        Raises:
+            ConfigError: they are fewer than two, not distinct, or not as many as num_class.
+        """
         config = self.config
         if self.glue:
             labels = list(self.glue.labels)
         elif config.label_list:
             labels = list(config.label_list)
-        elif self.known:
-            labels = list(self.known.labels)
+        elif self.trained_info:
+            labels = list(self.trained_info.labels)
         elif config.train_data_file_path:
-            path, labels = config.train_data_file_path, [str(number) for number in range(config.num_class)]
-            if not is_tfrecord(path):
-                labels = read_facts(facts_of(Path(path))).get("labels", labels)
+            labels = [str(index) for index in range(config.num_class)]
+            if not is_tfrecord(config.train_data_file_path):
+                labels = read_facts(facts_of(Path(config.train_data_file_path))).get("labels", labels)
         else:
-            # Of the whole file: a rare one may stand in the share for development alone.
-            in_share = self.examples.read("dev") if self.examples.dev_split else []
-            examples = [*self.examples.read(TRAIN), *in_share]
+            # A rare label may occur in the development share alone, so the whole file is searched.
+            dev_examples = self.examples.read("dev") if self.examples.dev_split else []
+            examples = [*self.examples.read(TRAIN), *dev_examples]
             labels = find_labels(examples)
-            self.labels_are_found = True
-            report_labels(examples, len(in_share))
+            self.labels_from_train_file = True
+            report_labels(examples, len(dev_examples))
         if labels is None:
             raise ConfigError(f"{config.train_data_file_path} holds scores, not labels: give --num_class 1")
         labels = [plain_label(label) for label in labels]
         if len(set(labels)) < len(labels):
-            raise ConfigError(f"the labels {', '.join(labels)} name a number twice; name it once in --label_list")
+            raise ConfigError(f"the labels {', '.join(labels)} contain a number twice: name it once in --label_list")
         if len(labels) < 2 or config.num_class not in (0, len(labels)):
             raise ConfigError(
-                f"num_class is {config.num_class}, but there are {len(labels)} labels ({', '.join(labels)}); it must "
-                "be their number, 1 for a regression, or 0 to be found (not from TFRecords)"
+                f"num_class is {config.num_class}, but there are {len(labels)} labels ({', '.join(labels)}): set it to "
+                "their number, to 1 for a regression, or to 0 to count them (not with TFRecords)"
             )
         return labels
 
@@ -135,136 +147,143 @@ class ClassifierTask(Task):
         config = self.config
         if ready := self.ready_file(name):
             return ReadySplit(name, Path(ready), Path(config.schema_file_path) if config.schema_file_path else None)
-        every = self.examples.read(name)
+        all_examples = self.examples.read(name)
         if name == TRAIN and not self.regression:
             counts = Counter(dict.fromkeys(self.labels, 0))
-            counts.update(example.label for example in every)
+            counts.update(example.label for example in all_examples)
             for warning in label_warnings(counts):
-                logger.warning(f"{every[0].file}: {warning}")
-        examples = sample(every, config.most_samples(name), config.seed)
-        labels, complete = (
-            None if self.regression else self.labels,
-            len(examples) == len(every) and name not in self.examples.incomplete,
-        )
-        advice = "; the training file lacks it: correct it, or name all labels with --label_list"
-        advice = advice if self.labels_are_found else ""
+                logger.warning(f"{all_examples[0].file}: {warning}")
+        examples = sample(all_examples, config.most_samples(name), config.seed)
+        complete = len(examples) == len(all_examples) and name not in self.examples.incomplete
+        labels = None if self.regression else self.labels
+        advice = ""
+        if self.labels_from_train_file:
+            advice = "; the training file lacks it: correct it, or name all labels with --label_list"
         return ClassificationSplit(name, examples, labels, self.tokenizer, config.max_seq_length, complete, advice)
 
     def ready_facts(self) -> dict[str, Any]:
         return super().ready_facts() | {"labels": self.labels or None}
 
     def check_ready(self, records: RecordSet, path: Path) -> None:
-        if self.examples.dev_split:  # so that these are not the development features
+        if self.examples.dev_split:  # the development examples have no ready features, so these are the training's
             rest = self.examples.read(TRAIN)
             facts = ClassificationSplit(TRAIN, rest, self.labels, self.tokenizer, self.config.max_seq_length).facts()
             check_left_out(path, records.facts.get("texts_sha256"), facts["texts_sha256"], rest[0].file)
         if "label_ids" not in records.columns:
             raise DataError(f"{path} holds no labels, which training and evaluation need")
-        if (longest := int(records.lengths.max())) > self.config.max_seq_length:
+        longest = int(records.lengths.max())
+        if longest > self.config.max_seq_length:
             raise DataError(
-                f"{path} has rows of {longest} tokens, but max_seq_length is {self.config.max_seq_length}, to which "
-                f"texts are cut later: give --max_seq_length {longest}"
+                f"{path} has rows of {longest} tokens, but max_seq_length is {self.config.max_seq_length}: give "
+                f"--max_seq_length {longest}"
             )
         if self.regression:
-            if named := records.facts.get("labels"):
-                raise DataError(f"{path} holds the labels {', '.join(named)}, needed are scores: num_class is 1")
+            if label_names := records.facts.get("labels"):
+                raise DataError(f"{path} holds the labels {', '.join(label_names)}, but num_class is 1: give scores")
             return
-        labels, most = records.array(LABELS), len(self.labels) - 1
-        wrong = labels if labels.dtype.kind == "f" else labels[(labels < 0) | (labels > most)]
-        if len(wrong):
-            raise DataError(f"{path} holds the label {wrong[0]!s}, allowed are the whole numbers from 0 to {most}")
+        labels = records.array(LABELS)
+        highest = len(self.labels) - 1
+        is_float = labels.dtype.kind == "f"
+        invalid = labels if is_float else labels[(labels < 0) | (labels > highest)]
+        if len(invalid):
+            raise DataError(f"{path} holds the label {invalid[0]!s}, allowed are integers from 0 to {highest}")
 
     def evaluate(self, prepared: PreparedSplit, outputs: Outputs, task_info: TaskInfo) -> EvaluationResult:
-        name, records, logits = prepared.split.name, prepared.records, outputs["logits"]
+        logits = outputs["logits"]
         predictions = logits[:, 0] if self.regression else logits.argmax(1)
-        right = records.array(LABELS) if "label_ids" in records.columns else None
-        metrics = {} if right is None else assess(self.method, predictions, right, len(self.labels))
-        remarks = []
+        gold = prepared.records.array(LABELS) if "label_ids" in prepared.records.columns else None
+        metrics = {} if gold is None else assess(self.method, predictions, gold, len(self.labels))
+        warnings = []
         if "f1" in metrics:
-            remarks.append(describe_f1(self.labels))
-        if self._submission(name) and not prepared.split.complete:
-            remarks.append(
-                f"{self._submission(name)} is not written: max_predict_samples or skip_labels leaves rows out"
-            )
-        write = partial(self._write, prepared.split, logits, right)
-        collapse = "" if right is None else self._describe_collapse(predictions, right)
-        return EvaluationResult(metrics, write, tuple(remarks), collapse=collapse)
+            warnings.append(describe_f1(self.labels))
+        submission = self._submission(prepared.split.name)
+        if submission and not prepared.split.complete:
+            warnings.append(f"{submission} is not written: max_predict_samples or skip_labels leaves rows out")
+        write = partial(self._write, prepared.split, logits, gold)
+        collapse = "" if gold is None else self._describe_collapse(predictions, gold)
+        return EvaluationResult(metrics, write, tuple(warnings), collapse=collapse)
 
-    def _describe_collapse(self, predictions: np.ndarray, right: np.ndarray) -> str:
-        if self.regression and predictions.std() < CONSTANT * right.std():
+    def _describe_collapse(self, predictions: np.ndarray, gold: np.ndarray) -> str:
+        if not self.regression:
+            return describe_one_answer("label", predictions, gold, self.labels)
+        if predictions.std() < CONSTANT * gold.std():
             return f"the score of every text is about {predictions.mean():.3g}"
-        return "" if self.regression else describe_one_answer("label", predictions, right, self.labels)
+        return ""
 
     def _submission(self, split: str) -> str:
-        """Name of the file that GLUE's server takes, "" for none."""
+        """Return the name of the split's submission file for GLUE's server, "" for none."""
         return self.glue.submissions.get(split, "") if self.glue else ""
 
-    def _write(self, split: Split, logits: np.ndarray, right: np.ndarray | None, folder: Path) -> None:
-        """predictions_SPLIT.tsv, with `right` (rows,) if known; for a test split of GLUE the file its server takes."""
-        names, examples = np.array(self.labels), split.examples
+    def _write(self, split: Split, logits: np.ndarray, gold: np.ndarray | None, folder: Path) -> None:
+        """Write predictions_SPLIT.tsv, with gold labels (rows,) if there are any, and GLUE's submission file."""
+        names = np.array(self.labels)
+        examples = split.examples
         predictions = logits[:, 0] if self.regression else logits.argmax(1)
         columns: dict[str, Sequence[Any]] = {"index": range(len(logits))}
         if examples:
-            columns |= {"file": [each.file.name for each in examples], "line": [each.line for each in examples]}
-        if right is not None:
-            scores = [each.label for each in examples] if examples else right
-            columns["label"] = scores if self.regression else names[right]
+            columns["file"] = [example.file.name for example in examples]
+            columns["line"] = [example.line for example in examples]
+        if gold is not None:
+            scores = [example.label for example in examples] if examples else gold
+            columns["label"] = scores if self.regression else names[gold]
         columns["prediction"] = predictions if self.regression else names[predictions]
         if not self.regression:
             columns["probability"] = softmax(logits, 1).max(1)
         if examples:
-            columns["text_a"] = [each.text_a for each in examples]
-        if any(each.text_b for each in examples):
-            columns["text_b"] = [each.text_b for each in examples]
+            columns["text_a"] = [example.text_a for example in examples]
+        if any(example.text_b for example in examples):
+            columns["text_b"] = [example.text_b for example in examples]
         write_prediction_table(folder, split.name, columns)
         if self._submission(split.name) and split.complete:
             write_submission(folder, self.config.task_name, split.name, predictions)
 
     def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:
-        """The majority class of the training labels, or their mean score."""
-        known, labels = train.records.array(LABELS), dev.records.array(LABELS)
-        usual = known.mean() if self.regression else np.bincount(known).argmax()
-        return assess(self.method, np.full_like(labels, usual), labels, len(self.labels))
+        """Return the metrics of the majority class of the training labels, or of their mean score."""
+        train_labels = train.records.array(LABELS)
+        dev_labels = dev.records.array(LABELS)
+        constant = train_labels.mean() if self.regression else np.bincount(train_labels).argmax()
+        return assess(self.method, np.full_like(dev_labels, constant), dev_labels, len(self.labels))
 
 
 def describe_f1(labels: Sequence[str]) -> str:
-    """Which labels the figure f1 of src/assessment_method.py is of."""
+    """Return a sentence that says which labels the metric f1 of src/assessment_method.py covers."""
     if len(labels) == 2:
         return f"f1 is that of the label {labels[1]!r}, the second of {', '.join(labels)} (label_list)"
     return "f1 is the plain mean over all labels"
 
 
 class RegressionInfo(TaskInfo):
-    """classifier_hidden_size: of a layer between the encoder and the classifier, 0 for none."""
+    """Settings with classifier_hidden_size, the width of a layer between encoder and classifier, 0 for none."""
 
     classifier_hidden_size: int = Field(0, ge=0, le=WIDTH)
 
 
 class ClassificationInfo(RegressionInfo, LabelledInfo):
-    """The same with labels."""
+    """Settings of a classifier, with labels."""
 
 
 def build_scores(architecture: AlbertConfig, task_info: RegressionInfo) -> nn.Cell:
-    """The network of classes, or of one score."""
+    """Return a network with one logit per label or, without labels, one score."""
     return SequenceClassificationScores(architecture, max(1, len(task_info.labels)), task_info.classifier_hidden_size)
 
 
 class ClassificationAnswerer(Answerer):
-    """text_a, text_b -> label, probabilities."""
+    """Answerer of a classifier: text_a, text_b -> label, probabilities."""
 
     texts = ("text_a", "text_b")
-    warned = False  # of a record without the second text that training's had
+    warned_of_missing_text = False
 
     def read(self, record: Record) -> tuple[str, str]:
-        first, second = self.text(record, "text_a"), self.text(record, "text_b", needed=False)
-        expected = self.task_info.text_columns.get("text_b")
-        if expected and not second and not self.warned:
-            self.warned = True
+        text_a = self.text(record, "text_a")
+        text_b = self.text(record, "text_b", needed=False)
+        trained_column = self.task_info.text_columns.get("text_b")
+        if trained_column and not text_b and not self.warned_of_missing_text:
+            self.warned_of_missing_text = True
             logger.warning(
-                f"a record has no {expected}, which the texts that the model was trained on had: such records are "
-                "answered by their first text alone"
+                f"a record has no {trained_column}, which the training data had: such records are answered by their "
+                "first text alone"
             )
-        return first, second
+        return text_a, text_b
 
     def features(self, items: Sequence[tuple[str, str]]) -> Features:
         values, truncated = encode_pairs(*zip(*items, strict=True), self.tokenizer, self.length)
@@ -275,7 +294,7 @@ class ClassificationAnswerer(Answerer):
 
 
 class RegressionAnswerer(ClassificationAnswerer):
-    """text_a, text_b -> score."""
+    """Answerer of a regression: text_a, text_b -> score."""
 
     def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
         return [{"score": score} for score in shortest(outputs["logits"][:, 0])]
@@ -290,12 +309,14 @@ class RegressionAnswer(Answer):
     score: float
 
 
-def _shapes(hidden: int, outputs: int, between: int) -> Shapes:
-    return dense_shapes("classifier_hidden", hidden, between) | dense_shapes("classifier", between or hidden, outputs)
+def _shapes(hidden_size: int, outputs: int, classifier_hidden_size: int) -> Shapes:
+    hidden_layer = dense_shapes("classifier_hidden", hidden_size, classifier_hidden_size)
+    return hidden_layer | dense_shapes("classifier", classifier_hidden_size or hidden_size, outputs)
 
 
 _PAIR = {"text_a": RecordField(), "text_b": RecordField(optional=True)}
-_PARTS, _HUGGING_FACE = (("classifier.",), ("classifier_hidden.",)), "AlbertForSequenceClassification"
+_PARTS = (("classifier.",), ("classifier_hidden.",))
+_HUGGING_FACE = "AlbertForSequenceClassification"
 CLASSIFICATION = TaskSpec(
     "classification",
     build_scores,

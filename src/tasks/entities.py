@@ -1,8 +1,8 @@
-"""Entities in the tags of words, found and counted as conlleval does (Tjong Kim Sang & De Meulder 2003).
+"""Entities in the tags of words, extracted and scored as conlleval does (Tjong Kim Sang & De Meulder 2003).
 
-A tag is O, or a letter that says where in an entity the word stands and the entity's label: B-PER or B_PER. Letters are
+A tag is O, or the letter of a word's position in an entity with the entity's label, as in B-PER or B_PER. Letters are
 those of BIO and BIOES (begin, inside, outside, end, single); BMES's M and BILOU's L and U count as I, E and S. Tags may
-lack labels, as those of word segmentation do, or be of no such scheme, as parts of speech are.
+have no labels, as in word segmentation, or no letters, as in parts of speech.
 """
 
 import re
@@ -12,14 +12,14 @@ from enum import Enum
 from typing import NamedTuple
 
 OUTSIDE = "O"
-LETTERS = "BIMLESU"  # in the order of an entity's words
+LETTERS = "BIMLESU"  # sorted by position in an entity
 _BARE = frozenset(LETTERS)
 _SAME = str.maketrans("MLU", "IES")
 _TAG = re.compile(rf"{OUTSIDE}|[{LETTERS}][-_].+")
 
 
 class Scheme(Enum):
-    """The kinds of tags that a model or a file may have, and what they look like."""
+    """Tagging scheme of a model or file; the value is its description in messages."""
 
     ENTITIES = "O, B-LABEL, I-LABEL, ..."
     SPANS = "B, I, ... without labels"
@@ -27,7 +27,7 @@ class Scheme(Enum):
 
 
 class EntitySpan(NamedTuple):
-    """Words first ... end - 1 of a sentence."""
+    """Entity of the words first ... end - 1 of a sentence."""
 
     label: str
     first: int
@@ -35,20 +35,20 @@ class EntitySpan(NamedTuple):
 
 
 def is_tag(text: str) -> bool:
-    """Return whether a text is O, or a letter of a scheme and a label, as B-PER."""
+    """Return True for O, or a letter with a label, as in B-PER."""
     return _TAG.fullmatch(text) is not None
 
 
 def find_scheme(tags: Iterable[str]) -> Scheme:
-    """Return the scheme that tags belong to: one with a letter and a label among them makes all of them entities'."""
-    letters = set(tags) - {OUTSIDE}
-    if any(map(is_tag, letters)):
+    """Return the scheme of tags; one tag with letter and label suffices for ENTITIES."""
+    inside = set(tags) - {OUTSIDE}
+    if any(map(is_tag, inside)):
         return Scheme.ENTITIES
-    return Scheme.SPANS if letters <= _BARE and letters & {"B", "I"} else Scheme.WORDS
+    return Scheme.SPANS if inside <= _BARE and inside & {"B", "I"} else Scheme.WORDS
 
 
 def misfits(tags: Iterable[str]) -> tuple[Scheme, set[str]]:
-    """Return the scheme of tags in any case, and those that break it, as all with a letter in lower case do."""
+    """Return the scheme of tags, regardless of case, and the tags that break it; lower-case letters break it."""
     tags = set(tags)
     scheme = find_scheme(map(str.upper, tags))
     if scheme is Scheme.ENTITIES:
@@ -59,7 +59,7 @@ def misfits(tags: Iterable[str]) -> tuple[Scheme, set[str]]:
 def all_tags(tags: Iterable[str]) -> list[str]:
     """Return the tags of a model, O first.
 
-    Of entities O and every letter that occurs with every label that occurs: an unseen pair may still be wanted.
+    For entities, every letter that occurs is combined with every label, because unseen pairs may occur in other data.
     """
     tags = set(tags)
     scheme = find_scheme(tags)
@@ -71,53 +71,54 @@ def all_tags(tags: Iterable[str]) -> list[str]:
 
 
 def find_entities(tags: Sequence[str], scheme: Scheme | None = None) -> list[EntitySpan]:
-    """Return the entities of a sentence, in their order.
+    """Return the entities of a sentence, in order.
 
     Tags that break their scheme are read as conlleval reads them: an I or E without a beginning begins an entity, and
-    another label ends one and begins the next. A tag without a letter, as `NN`, is an entity of one word.
+    a new label ends one entity and begins the next. A tag without a letter, such as `NN`, is an entity of one word.
 
     Args:
-        scheme: of the model's or the file's tags; None: of these ones.
+        scheme: scheme of the model's or file's tags; None: that of `tags`.
     """
-    entities, first = [], 0
-    before, label_before = OUTSIDE, ""
+    entities = []
+    first = 0
+    last_letter, last_label = OUTSIDE, ""
     for index, (letter, label) in enumerate([*_letters_and_labels(tags, scheme), (OUTSIDE, "")]):
-        begins = letter in "BS" or before in "ESO" or label != label_before
-        if before != OUTSIDE and (begins or letter == OUTSIDE):
-            entities.append(EntitySpan(label_before, first, index))
+        begins = letter in "BS" or last_letter in "ESO" or label != last_label
+        if last_letter != OUTSIDE and (begins or letter == OUTSIDE):
+            entities.append(EntitySpan(last_label, first, index))
         if begins:
             first = index
-        before, label_before = letter, label
+        last_letter, last_label = letter, label
     return entities
 
 
 def unbegun_words(sentences: Iterable[Sequence[str]], scheme: Scheme) -> list[tuple[int, int]]:
-    """Return sentence and word of each I, M, E or L that continues nothing.
+    """Return the indices (sentence, word) of each I, M, E or L that continues no entity.
 
-    There are none in IO and IOB1, where every I may begin an entity, and B only parts those of the same label.
+    The list is empty for IO and IOB1, where any I may begin an entity, and B only separates entities of one label.
     """
     unbegun = []
     is_iob1 = True
-    for index, tags in enumerate(sentences):
-        before, label_before = OUTSIDE, ""
-        for word, (letter, label) in enumerate(_letters_and_labels(tags, scheme)):
-            if before in "ESO" or label != label_before:
+    for sentence_index, tags in enumerate(sentences):
+        last_letter, last_label = OUTSIDE, ""
+        for word_index, (letter, label) in enumerate(_letters_and_labels(tags, scheme)):
+            if last_letter in "ESO" or label != last_label:
                 if letter in "IE":
-                    unbegun.append((index, word))
+                    unbegun.append((sentence_index, word_index))
                 is_iob1 &= letter in "IO"
             is_iob1 &= letter in "BIO"
-            before, label_before = letter, label
+            last_letter, last_label = letter, label
     return [] if is_iob1 else unbegun
 
 
 def _letters_and_labels(tags: Sequence[str], scheme: Scheme | None) -> list[tuple[str, str]]:
-    """Return the letter of BIOES and the label of each tag, in a list of pairs."""
-    are_letters = (scheme or find_scheme(tags)) is Scheme.SPANS
+    """Return the BIOES letter and label of each tag."""
+    has_bare_letters = (scheme or find_scheme(tags)) is Scheme.SPANS
     pairs = []
     for tag in tags:
         if is_tag(tag):
             pairs.append((tag[0].translate(_SAME), tag[2:]))
-        elif are_letters and tag in _BARE:
+        elif has_bare_letters and tag in _BARE:
             pairs.append((tag.translate(_SAME), ""))
         else:
             pairs.append(("S", tag))
@@ -127,32 +128,38 @@ def _letters_and_labels(tags: Sequence[str], scheme: Scheme | None) -> list[tupl
 def entity_scores(
     gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], tags: Iterable[str] = ()
 ) -> dict[str, float]:
-    """F1, precision and recall of entities, of which label and both ends must be right, and accuracy of tags.
+    """Return F1, precision and recall of entities, where label and both ends must match, and the accuracy of tags.
 
-    Where there is more than one label, f1_LABEL too, of those that occur here or in `tags`, which may, and whose scheme
-    all tags are read by. A figure that is not defined is 0.
+    With more than one label, f1_LABEL is added for each label in the sentences or in `tags`. Undefined metrics are 0.
+
+    Args:
+        gold, predicted: tags of each sentence.
+        tags: tags of the model, which determine the scheme; empty: those of gold and predicted.
     """
-    wanted, found, right = Counter(), Counter(), Counter()
+    gold_counts, predicted_counts, correct_counts = Counter(), Counter(), Counter()
     tags = [*tags]
     scheme = find_scheme(tags or [tag for sentence in (*gold, *predicted) for tag in sentence])
-    same = 0
-    for ours, theirs in zip(predicted, gold, strict=True):
-        mine, true = set(find_entities(ours, scheme)), set(find_entities(theirs, scheme))
-        found.update(entity.label for entity in mine)
-        wanted.update(entity.label for entity in true)
-        right.update(entity.label for entity in mine & true)
-        same += sum(map(str.__eq__, ours, theirs))
+    correct_tags = 0
+    for predicted_tags, gold_tags in zip(predicted, gold, strict=True):
+        predicted_entities = set(find_entities(predicted_tags, scheme))
+        gold_entities = set(find_entities(gold_tags, scheme))
+        predicted_counts.update(entity.label for entity in predicted_entities)
+        gold_counts.update(entity.label for entity in gold_entities)
+        correct_counts.update(entity.label for entity in predicted_entities & gold_entities)
+        correct_tags += sum(map(str.__eq__, predicted_tags, gold_tags))
     metrics = {
-        "f1": _f1(right.total(), found.total(), wanted.total()),
-        "precision": right.total() / max(1, found.total()),
-        "recall": right.total() / max(1, wanted.total()),
-        "tag_accuracy": same / max(1, sum(map(len, gold))),
+        "f1": _f1(correct_counts.total(), predicted_counts.total(), gold_counts.total()),
+        "precision": correct_counts.total() / max(1, predicted_counts.total()),
+        "recall": correct_counts.total() / max(1, gold_counts.total()),
+        "tag_accuracy": correct_tags / max(1, sum(map(len, gold))),
     }
-    labels = sorted({*wanted, *found, *(entity.label for tag in tags for entity in find_entities([tag]))})
+    model_labels = [entity.label for tag in tags for entity in find_entities([tag])]
+    labels = sorted({*gold_counts, *predicted_counts, *model_labels})
     if len(labels) > 1:
-        metrics |= {f"f1_{label}": _f1(right[label], found[label], wanted[label]) for label in labels}
+        for label in labels:
+            metrics[f"f1_{label}"] = _f1(correct_counts[label], predicted_counts[label], gold_counts[label])
     return metrics
 
 
-def _f1(right: int, found: int, wanted: int) -> float:
-    return 2 * right / max(1, found + wanted)
+def _f1(correct: int, predicted: int, gold: int) -> float:
+    return 2 * correct / max(1, predicted + gold)

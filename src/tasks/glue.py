@@ -1,7 +1,7 @@
-"""The tasks of GLUE by name: their files, columns, labels, official metrics and submission files.
+"""GLUE tasks by name: files, columns, labels, official metrics and submission files.
 
-Labels are in the order of google-research/albert's classifier_utils, so that the classifiers of converted checkpoints
-agree. google takes columns by number; here the header names them, so that files with more columns are read, too.
+Labels are in the order of google-research/albert's classifier_utils, so that classifiers of converted checkpoints
+agree. google finds columns by number; here the header names them, so that files with additional columns work.
 """
 
 import logging
@@ -15,20 +15,23 @@ from model_utils.files import write_text
 from src.create_finetune_data import Example, TextColumns, read_examples, score_of
 
 logger = logging.getLogger(__name__)
-HIGHEST_SCORE = 5.0  # of STS-B; the lowest is 0
+HIGHEST_SCORE = 5.0  # STS-B scores range from 0 to this
 _ENTAILMENT = ("entailment", "not_entailment")
 _NLI = ("contradiction", "entailment", "neutral")
 
 
 @dataclass(frozen=True)
 class GlueTask:
-    """One task.
+    """Definition of a GLUE task.
 
-    folder: its name in GLUE's download. files: its files, by split. columns: of all of them; test files have no labels.
-    labels: by id; none: regression.
-    metric: the official one, of src/assessment_method.py.
-    submissions: files for GLUE's server, by split.
-    skip_broken_rows: leave out, and count, rows of train and dev that lack columns or a label; empty texts stay.
+    Attributes:
+        folder: folder name in GLUE's download.
+        columns: columns of all files; test files have no labels.
+        labels: labels by id; empty: regression.
+        submissions: submission files for GLUE's server, by split.
+        metric: official metric, a name in src/assessment_method.py.
+        files: files by split.
+        skip_broken_rows: leave out, and count, rows of train and dev without all columns or label; empty texts stay.
     """
 
     folder: str
@@ -91,36 +94,41 @@ GLUE_TASKS = {
 
 
 def read_glue(task_name: str, data_dir: Path, split: str) -> list[Example]:
-    """The examples of one split; data_dir: GLUE's folder, or the task's own.
+    """Return the examples of one split.
+
+    Args:
+        data_dir: folder of GLUE, or of the task.
 
     Raises:
         DataError: the task has no such split; its file is missing or not as published (src/create_finetune_data.py).
     """
     task = GLUE_TASKS[task_name]
     if split not in task.files:
-        raise DataError(f"the GLUE task {task_name} has no {split} split, it has {', '.join(task.files)}")
-    inner = data_dir / task.folder
-    path = (inner if inner.is_dir() else data_dir) / task.files[split]
+        raise DataError(f"the GLUE task {task_name} has no {split} split, but {', '.join(task.files)}")
+    task_folder = data_dir / task.folder
+    path = (task_folder if task_folder.is_dir() else data_dir) / task.files[split]
     labelled = split not in task.test_splits
     skipped: list[str] | None = [] if task.skip_broken_rows and labelled else None
     examples = read_examples(path, task.columns, labelled, skipped)
     if skipped:
         total = len(examples) + len(skipped)
         logger.info(f"left out {len(skipped)} broken row(s) of {total:,}; the first one: {skipped[0]}")
-    for example in () if task.labels or not labelled else examples:
-        if not 0 <= score_of(example) <= HIGHEST_SCORE:
-            raise DataError(f"{example.place} has the score {example.label}, allowed are 0 to {HIGHEST_SCORE:g}")
+    if labelled and not task.labels:
+        for example in examples:
+            if not 0 <= score_of(example) <= HIGHEST_SCORE:
+                raise DataError(f"{example.place} has the score {example.label}, allowed are 0 to {HIGHEST_SCORE:g}")
     return examples
 
 
 def write_submission(folder: Path, task_name: str, split: str, predictions: np.ndarray) -> Path:
-    """Write what GLUE's server takes: index, the row of the test file from 0, and prediction, a label or a score.
+    """Write a submission for GLUE's server, with index (row of the test file from 0) and prediction; return its path.
 
-    predictions: (rows,) label ids; or scores, which are cut to 0 ... 5.
+    Args:
+        predictions: (rows,) label ids; or scores, which are clipped to 0 ... 5.
     """
     task = GLUE_TASKS[task_name]
     if task.labels:
-        answers = [task.labels[label] for label in predictions]
+        answers = [task.labels[label_id] for label_id in predictions]
     else:
         answers = [f"{score:.3f}" for score in np.clip(predictions, 0, HIGHEST_SCORE)]
     lines = ["index\tprediction", *(f"{index}\t{answer}" for index, answer in enumerate(answers))]

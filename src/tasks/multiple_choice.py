@@ -1,6 +1,7 @@
-"""RACE and data like it: which of 2 to 26 options answers a question on an article."""
+"""Multiple choice, as in RACE: a question on an article, with 2 to 26 options."""
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -51,7 +52,7 @@ from src.training.training_config import OptimizerConfig
 
 
 class RaceConfig(FinetuneConfig):
-    """Answer reading comprehension questions with 2 to 26 options: python run_race.py."""
+    """Configuration of python run_race.py, which answers reading comprehension questions with 2 to 26 options."""
 
     config_file = "task_race_config.yaml"
     max_seq_length: int = 512
@@ -59,10 +60,10 @@ class RaceConfig(FinetuneConfig):
     train_batch_size: int = 8
     optimizer_cfg: OptimizerConfig = finetuning_optimizers(1e-5)
 
-    level: str = option("all", "examinations to train and evaluate on", choices=("middle", "high", "all"))
+    level: str = option("all", "school level of the questions", choices=("middle", "high", "all"))
     max_qa_length: int = option(
         0,
-        "tokens of question and choice together; 0: 128, or max_seq_length - 3 where that is less",
+        "maximum tokens of question and option together; 0: 128, or max_seq_length - 3 if less",
         minimum=0,
         maximum=LENGTH,
     )
@@ -70,9 +71,7 @@ class RaceConfig(FinetuneConfig):
     def validate(self) -> None:
         super().validate()
         if not self.reads_examples and self.level != "all":
-            raise ConfigError(
-                f"level is {self.level}, which means nothing for features that are ready: leave it at all"
-            )
+            raise ConfigError(f"level is {self.level}, which has no effect on ready features: leave it at all")
         self.derive("max_qa_length", min(128, self.max_seq_length - 3))
         if self.max_qa_length + 3 > self.max_seq_length:
             raise ConfigError(
@@ -83,17 +82,17 @@ class RaceConfig(FinetuneConfig):
     def check_required(self) -> None:
         super().check_required()
         if self.reads_examples and not self.data_dir:
-            raise ConfigError("--data_dir is needed: the folder RACE with train, dev and test")
+            raise ConfigError("--data_dir is missing: give the folder RACE with train, dev and test")
 
 
 class RaceTask(Task):
-    """RACE. The best checkpoint is chosen on dev; test is evaluated once, by do_predict."""
+    """Task of RACE: dev selects the best checkpoint, and do_predict evaluates test."""
 
     kind = "race"
     selection = "accuracy"
 
-    def __init__(self, config: RaceConfig, tokenizer: FullTokenizer, known: TaskInfo | None = None) -> None:
-        super().__init__(config, tokenizer, known)
+    def __init__(self, config: RaceConfig, tokenizer: FullTokenizer, trained_info: TaskInfo | None = None) -> None:
+        super().__init__(config, tokenizer, trained_info)
         self._questions: dict[str, list[RaceQuestion]] = {}
         self.num_choices = max(map(self._most_options, self._splits()), default=RACE_OPTIONS)
         self.spec = dataclasses.replace(
@@ -128,53 +127,55 @@ class RaceTask(Task):
         if (num_choices := records.facts.get("num_choices", RACE_OPTIONS)) != self.num_choices:
             raise DataError(
                 f"{path} has rows of {num_choices} options, but other splits have questions with {self.num_choices}: "
-                "give examples in place of ready features"
+                "give examples instead of ready features"
             )
 
     def ready_facts(self) -> dict[str, Any]:
         return super().ready_facts() | {"max_qa_length": self.config.max_qa_length}
 
     def evaluate(self, prepared: PreparedSplit, outputs: Outputs, task_info: TaskInfo) -> EvaluationResult:
-        records, logits = prepared.records, outputs["logits"]
-        absent = np.arange(logits.shape[1]) >= records.array("option_counts")[:, None]
-        logits = np.where(absent, -np.inf, logits)
+        records = prepared.records
+        logits = outputs["logits"]
+        is_missing = np.arange(logits.shape[1]) >= records.array("option_counts")[:, None]
+        logits = np.where(is_missing, -np.inf, logits)
         choices = logits.argmax(1)
-        right, levels = records.array("labels"), records.array("levels")
-        metrics = assess("accuracy", choices, right)
-        for number, level in enumerate(LEVELS):
-            of_level = levels == number
-            if of_level.any() and not of_level.all():
-                metrics |= {f"accuracy_{level}": assess("accuracy", choices[of_level], right[of_level])["accuracy"]}
-        names = np.array(list(ANSWERS))
+        gold = records.array("labels")
+        levels = records.array("levels")
+        metrics = assess("accuracy", choices, gold)
+        for level_id, level in enumerate(LEVELS):
+            rows = levels == level_id
+            if rows.any() and not rows.all():
+                metrics[f"accuracy_{level}"] = assess("accuracy", choices[rows], gold[rows])["accuracy"]
+        letters = np.array(list(ANSWERS))
         columns = {
             "id": records.array("question_ids").tolist(),
-            "label": names[right].tolist(),
-            "prediction": names[choices].tolist(),
+            "label": letters[gold].tolist(),
+            "prediction": letters[choices].tolist(),
             "probability": softmax(logits, 1).max(1),
         }
-        collapse = describe_one_answer("answer", choices, right, ANSWERS)
+        collapse = describe_one_answer("answer", choices, gold, ANSWERS)
         return EvaluationResult(metrics, partial(_write, prepared.split, columns), collapse=collapse)
 
     def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:
-        """The majority class: the letter that is most often right in training."""
-        right, known = dev.records.array("labels"), train.records.array("labels")
-        return assess("accuracy", np.full_like(right, np.bincount(known).argmax()), right)
+        """Return the metrics of the letter that is most often right in training."""
+        gold = dev.records.array("labels")
+        majority = np.bincount(train.records.array("labels")).argmax()
+        return assess("accuracy", np.full_like(gold, majority), gold)
 
 
 def _write(split: Split, columns: dict[str, Sequence[Any]], folder: Path) -> None:
-    """predictions_SPLIT.json, letters by question id, and predictions_SPLIT.tsv with the texts beside them."""
+    """Write predictions_SPLIT.json, letters by question id, and predictions_SPLIT.tsv with the texts."""
     answers = dict(zip(columns["id"], columns["prediction"], strict=True))
     write_json(folder / f"predictions_{split.name}.json", answers)
     if questions := split.examples:
-        most = max(len(question.options) for question in questions)
-        rows = [[*question.options, *[""] * (most - len(question.options))] for question in questions]
-        options = dict(zip(ANSWERS, zip(*rows, strict=True), strict=False))
-        columns = columns | {"question": [each.question for each in questions]} | options
+        columns = columns | {"question": [question.question for question in questions]}
+        option_columns = itertools.zip_longest(*(question.options for question in questions), fillvalue="")
+        columns |= dict(zip(ANSWERS, option_columns, strict=False))
     write_prediction_table(folder, split.name, columns)
 
 
 class ChoiceInfo(TaskInfo):
-    """max_qa_length: tokens of question and option together."""
+    """Settings with max_qa_length, the tokens of question and option together."""
 
     max_qa_length: int = Field(128, ge=1, le=LENGTH)
 
@@ -184,17 +185,17 @@ class ChoiceInfo(TaskInfo):
 
 
 class ChoiceAnswerer(Answerer):
-    """article, question, options -> answer, probabilities."""
+    """Answerer: article, question, options -> answer, probabilities."""
 
     def read(self, record: Record) -> tuple[str, str, list[str]]:
         options = record.get("options")
         if not is_option_list(options):
-            raise DataError(f"options is no list of {FEWEST_OPTIONS} to {MOST_OPTIONS} texts")
+            raise DataError(f"options must be a list of {FEWEST_OPTIONS} to {MOST_OPTIONS} texts")
         options = [text_of({"an option": option}, "an option") for option in options]
         return text_of(record, "article"), text_of(record, "question"), options
 
     def features(self, items: Sequence[tuple[str, str, list[str]]]) -> Features:
-        """Return a row for each option; array `truncated` is of the records."""
+        """Return one row per option, and the array `truncated` (items,)."""
         rows = [(article, question, [option]) for article, question, options in items for option in options]
         lengths = self.length, self.task_info.max_qa_length
         values, row_truncated = encode_questions(*zip(*rows, strict=True), self.tokenizer, *lengths, 1)

@@ -1,7 +1,7 @@
-"""Sentences with tagged words -> rows of token ids, for token classification.
+"""Reader and encoder of sentences with tagged words -> rows of token ids, for token classification.
 
-Read are columns (CoNLL: a word a line, a blank line after a sentence), lines (words, TAB, tags: BMES files), and
-tables of texts and entity mentions. The tag of a word is learnt and predicted at its first token.
+File formats are columns (CoNLL: one word per line, a blank line after a sentence), lines (words, TAB, tags: BMES files)
+and names (tables of texts and entity mentions). The tag of a word is learnt and predicted at its first token.
 """
 
 import itertools
@@ -27,22 +27,24 @@ from src.utils import read_lines
 
 logger = logging.getLogger(__name__)
 FORMATS = ("columns", "lines", "names")
-LONG_WORDS, LONG_IDEOGRAPHS = 15, 2  # characters, ideographs; where half of the words have more, they are whole texts
-_TEXT_TABLES = tuple(suffix for suffix in SUFFIXES if suffix not in (".txt", ".tsv"))  # these may be columns
+LONG_WORDS, LONG_IDEOGRAPHS = 15, 2  # characters and ideographs; if half of the words have more, they are texts
+_TEXT_TABLES = tuple(suffix for suffix in SUFFIXES if suffix not in (".txt", ".tsv"))  # .txt and .tsv may be columns
 _IDEOGRAPH = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _LETTER = rf"(?:(?![{_IDEOGRAPH}])[\w\u0300-\u036f])"
 _CHARACTER = re.compile(r"\S")
 _IDEOGRAPHS = re.compile(f"[{_IDEOGRAPH}]")
-# An ideograph; letters and digits, with points, commas and hyphens inside; 's and the like; any other character.
 _LETTERS = re.compile(rf"{_LETTER}+")
+# An ideograph; letters and digits, with points, commas and hyphens inside; 's and the like; any other character.
 _WORD = re.compile(rf"[{_IDEOGRAPH}]|{_LETTER}+(?:[-.,]{_LETTER}+)*|['’]{_LETTER}+|[^\w\s]")
 
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """Words, their tags if it is labelled, and its place.
+    """Words of a sentence, their tags if it is labelled, and its position in a file.
 
-    lines_a_word: 1 where each word has a line, else 0. lines: of the words where they do not follow each other.
+    Attributes:
+        lines_a_word: 1 if each word has its own line, else 0.
+        lines: lines of the words, where they are not consecutive.
     """
 
     words: tuple[str, ...]
@@ -61,10 +63,7 @@ class Sentence:
 
 @dataclass(frozen=True)
 class EntityColumns:
-    """The columns of a table with a text and an entity mention in it, and the label of these entities.
-
-    word, tag: the columns of a columns file, as src.tasks.tagged_columns has them.
-    """
+    """Columns of a table (text, name: an entity mention; label: its label) and of a columns file (word, tag)."""
 
     text: str
     name: str
@@ -74,22 +73,31 @@ class EntityColumns:
 
 
 def split_words(text: str, into_characters: bool = False) -> list[tuple[int, int]]:
-    """First character and the one after the last of every word: of English, by and large, as CoNLL-2003 splits them; of
-    Chinese, every ideograph; or every character that is no space, where a model's training text was split so."""
-    return [match.span() for match in (_CHARACTER if into_characters else _WORD).finditer(text)]
+    """Return the start and end of every word: English mostly as in CoNLL-2003, Chinese ideograph by ideograph.
+
+    Args:
+        into_characters: split into all characters but spaces, for models whose training text was split so.
+    """
+    pattern = _CHARACTER if into_characters else _WORD
+    return [match.span() for match in pattern.finditer(text)]
 
 
 def splits_characters(words: Iterable[str]) -> bool:
-    """Whether a text was split into characters: every ideograph, and letters and digits but for a few words."""
-    ends: dict[bool, list[bool]] = {True: [], False: []}
+    """Return True if a text was split into characters: all ideographs, and most letters and digits."""
+    letter_words = long_letter_words = 0
+    other_words = long_other_words = 0
     for word in words:
-        ends[bool(_LETTERS.fullmatch(word))].append(len(word) > 1)
-    of_letters, of_others = ends[True], ends[False]
-    return 10 * sum(of_letters) <= len(of_letters) and 100 * sum(of_others) <= len(of_others)
+        if _LETTERS.fullmatch(word):
+            letter_words += 1
+            long_letter_words += len(word) > 1
+        else:
+            other_words += 1
+            long_other_words += len(word) > 1
+    return 10 * long_letter_words <= letter_words and 100 * long_other_words <= other_words
 
 
 def are_texts(words: Sequence[str]) -> bool:
-    """Whether half of the words are too long for words."""
+    """Return True if half of the words are longer than words usually are."""
     ideographs = [len(_IDEOGRAPHS.findall(word)) for word in words]
     return statistics.median(map(len, words)) > LONG_WORDS or statistics.median(ideographs) > LONG_IDEOGRAPHS
 
@@ -102,26 +110,28 @@ def read_sentences(
     training: Path | None = None,
     labels: Sequence[str] = (),
 ) -> list[Sentence]:
-    """Return the sentences of a file, in their order.
+    """Return the sentences of a file, in order.
 
     Args:
-        data_format: one of FORMATS, or "auto": names for csv, jsonl, xls and xlsx and where the first line has their
-            columns, lines where several words, a TAB and as many tags make some line, or several words and a TAB every
-            line, else columns. A file that has no TAB because it is without tags is as the training file is; where that
-            is not known, its lines are sentences if they have unlike numbers of words and most end in no tag.
-        labelled: every word must have a tag. Otherwise tags are read where all sentences have some.
-        labels: the model's tags, which NerSplit holds the file's against; none: these must be of one scheme.
+        data_format: one of FORMATS, or "auto", which chooses in this order: names for csv, jsonl, xls and xlsx and
+            where the first line has the columns of `names`; lines if some line has several words, a TAB and as many
+            tags, or every line has several words and a TAB; the training file's format for files without TABs; lines
+            if the lines differ in their number of words and most end in no tag; columns.
+        labelled: True: every word must have a tag. False: tags are read if all sentences have some.
+        training: training file, if there is one.
+        labels: tags of the model, which NerSplit checks; empty: the tags of the file must follow one scheme.
 
     Raises:
-        DataError: the file cannot be read, is of another form (names the line), holds no sentences, some words have
-            what is no tag, or columns that were guessed may be words of sentences.
+        DataError: the file cannot be read, has another format (names the line), holds no sentences, has invalid tags,
+            or was guessed to have columns that may be words of sentences.
     """
-    path, given = Path(path), data_format
-    data_format = find_format(path, given, names, labelled, training)
+    path = Path(path)
+    is_guessed = data_format == "auto"
+    data_format = find_format(path, data_format, names, labelled, training)
     if data_format == "names":
         sentences = _read_names(path, names, labelled)
     else:
-        guess = f"; the format was guessed to be {data_format}, --data_format names another" if given == "auto" else ""
+        guess = f"; the format was guessed to be {data_format}, --data_format sets another" if is_guessed else ""
         if data_format == "columns":
             sentences = _read_columns(path, names, labelled, guess)
         else:
@@ -129,7 +139,7 @@ def read_sentences(
     if not sentences:
         raise DataError(f"{path} holds no sentences")
     if not labelled and not _has_tags(sentences, data_format, labels):
-        if given == "auto" and data_format == "columns":
+        if is_guessed and data_format == "columns":
             _check_guessed_words(path, sentences, labels)
         return [replace(sentence, tags=None) for sentence in sentences]
     if not labels:
@@ -139,24 +149,24 @@ def read_sentences(
 
 
 def _has_tags(sentences: Sequence[Sentence], data_format: str, labels: Sequence[str]) -> bool:
-    """Return whether all sentences have something that is a tag for most words."""
+    """Return True if all sentences have tags, and most of these are valid."""
     untagged = sum(sentence.tags is None for sentence in sentences)
     if 0 < untagged < len(sentences) and data_format == "lines":
         file = sentences[0].file.name
-        logger.info(f"{file}: {untagged:,} sentences have no tags, so that the file counts as one without")
+        logger.info(f"{file}: {untagged:,} sentences have no tags, so the tags of the others are ignored")
     tags = [tag for sentence in sentences for tag in sentence.tags or ()]
     return not untagged and 2 * sum(tag in labels or is_tag(tag) for tag in tags) > len(tags)
 
 
 def _check_guessed_words(path: Path, sentences: Sequence[Sentence], labels: Sequence[str]) -> None:
-    """Raise DataError where the columns of a file without tags may be sentences instead."""
-    tags = (tag for sentence in sentences for tag in sentence.tags or ())
-    other = next((tag for tag in tags if tag not in labels and not is_tag(tag)), None)
-    if other is not None:
-        raise DataError(
-            f"{path} was guessed to be columns, but the last one holds {shorten(other)}, which is no tag: give "
-            "--data_format lines if each line is a sentence, or --data_format columns if each is a word"
-        )
+    """Raise DataError if the columns of a file without tags may be sentences."""
+    for sentence in sentences:
+        for tag in sentence.tags or ():
+            if tag not in labels and not is_tag(tag):
+                raise DataError(
+                    f"{path} was guessed to be columns, but the last one holds {shorten(tag)}, which is no tag: give "
+                    "--data_format lines if each line is a sentence, or --data_format columns if each is a word"
+                )
     if are_texts([word for sentence in sentences for word in sentence.words]):
         raise DataError(
             f"{path} was guessed to be columns with a word in each line, but half of its words have more than "
@@ -166,22 +176,25 @@ def _check_guessed_words(path: Path, sentences: Sequence[Sentence], labels: Sequ
 
 
 def _check_tags(sentences: Sequence[Sentence]) -> None:
-    """Raise DataError where a tag breaks the scheme of the others."""
-    scheme, wrong = misfits(tag for sentence in sentences for tag in sentence.tags)
-    for sentence in sentences if wrong else ():
+    """Raise DataError if a tag breaks the scheme of the others."""
+    scheme, invalid = misfits(tag for sentence in sentences for tag in sentence.tags)
+    if not invalid:
+        return
+    for sentence in sentences:
         for word, tag in enumerate(sentence.tags):
-            if tag in wrong:
+            if tag in invalid:
                 raise DataError(f"{sentence.place(word)} has the tag {shorten(tag)}, allowed are {scheme.value}")
 
 
 def _warn_of_unbegun(path: Path, sentences: Sequence[Sentence], labels: Sequence[str]) -> None:
+    """Warn of tags that continue an entity that has not begun."""
     tags = [sentence.tags for sentence in sentences]
     scheme = find_scheme(labels or itertools.chain.from_iterable(tags))
     unbegun = [] if scheme is Scheme.WORDS else unbegun_words(tags, scheme)
     if unbegun:
         lines = [f"line {sentences[index].line_of(word)} ({tags[index][word]})" for index, word in unbegun]
         logger.warning(
-            f"{path}: {len(unbegun):,} tags go on with an entity that nothing begins, and are read as its beginning: "
+            f"{path}: {len(unbegun):,} tags continue an entity that has not begun, and are read as its beginning: "
             f"{first_few(lines)}"
         )
 
@@ -189,14 +202,14 @@ def _warn_of_unbegun(path: Path, sentences: Sequence[Sentence], labels: Sequence
 def find_format(
     path: Path, data_format: str, names: EntityColumns, labelled: bool = True, training: Path | None = None
 ) -> str:
-    """The one of FORMATS that a file has, by its name and its lines where data_format does not say."""
+    """Return the format of a file, one of FORMATS; "auto" is resolved as read_sentences describes."""
     if data_format != "auto":
         return data_format
     if path.suffix.lower() in _TEXT_TABLES:
         return "names"
     header = next(iter(read_lines(path)), "").rstrip("\r\n").split("\t")
-    numbers = [str(number) for number in range(1, len(header) + 1)] if len(header) > 1 else []
-    if {names.text, names.name} <= {*header, *numbers}:
+    column_numbers = [str(number) for number in range(1, len(header) + 1)] if len(header) > 1 else []
+    if {names.text, names.name} <= {*header, *column_numbers}:
         return "names"
     if _are_lines(path):
         return "lines"
@@ -211,8 +224,8 @@ def find_format(
 
 
 def _are_lines(path: Path) -> bool:
-    """Whether a file is of words, TAB, their tags; one stray TAB or one space in a word does not make columns that."""
-    filled = several = 0
+    """Return True if a file has the format lines; a stray TAB, or a space in a word, in columns does not count."""
+    filled_lines = lines_of_words = 0
     for text in read_lines(path):
         if is_comment(text):
             continue
@@ -220,9 +233,9 @@ def _are_lines(path: Path) -> bool:
         count = len(words.split()) if tab and "\t" not in tags.strip() else 0
         if count > 1 and count == len(tags.split()):
             return True
-        filled += bool(text.strip())
-        several += count > 1
-    return 0 < several == filled
+        filled_lines += bool(text.strip())
+        lines_of_words += count > 1
+    return lines_of_words > 0 and lines_of_words == filled_lines
 
 
 def _read_columns(path: Path, names: EntityColumns, labelled: bool, guess: str) -> list[Sentence]:
@@ -235,71 +248,86 @@ def _read_columns(path: Path, names: EntityColumns, labelled: bool, guess: str) 
 
 def _read_lines(path: Path, labelled: bool, guess: str) -> Iterator[Sentence]:
     for line, text in enumerate(read_lines(path), 1):
-        parts = [part.split() for part in text.split("\t")]
-        if not any(parts):
+        cells = [cell.split() for cell in text.split("\t")]
+        if not any(cells):
             continue
-        if len(parts) != 2 and (labelled or len(parts) > 1):
+        if len(cells) != 2 and (labelled or len(cells) > 1):
             expected = f"words, TAB, their tags{guess}"
-            raise DataError(f"{path}: line {line} has {len(parts)} column(s), expected are {expected}")
-        if len(parts) == 2 and len(parts[0]) != len(parts[1]):
-            raise DataError(f"{path}: line {line} has {len(parts[0])} words and {len(parts[1])} tags{guess}")
-        yield Sentence(tuple(parts[0]), tuple(parts[1]) if len(parts) == 2 else None, path, line)
+            raise DataError(f"{path}: line {line} has {len(cells)} column(s), expected are {expected}")
+        if len(cells) == 2 and len(cells[0]) != len(cells[1]):
+            raise DataError(f"{path}: line {line} has {len(cells[0])} words and {len(cells[1])} tags{guess}")
+        yield Sentence(tuple(cells[0]), tuple(cells[1]) if len(cells) == 2 else None, path, line)
 
 
 def _read_names(path: Path, columns: EntityColumns, labelled: bool) -> list[Sentence]:
-    """The texts of a table, each once, with the entity mentions of all its rows; a row may have none."""
-    table, needed = read_table(path), labelled
-    labelled = labelled or table.has(columns.name)
-    wanted = [columns.text, *([columns.name] * labelled)]
-    found: dict[str, tuple[int, list[str]]] = {}
-    for line, (text, *names) in table.select(wanted):
+    """Return the texts of a table, each once, tagged with the entity mentions of all its rows."""
+    table = read_table(path)
+    reads_names = labelled or table.has(columns.name)
+    column_names = [columns.text, columns.name] if reads_names else [columns.text]
+    line_and_names: dict[str, tuple[int, list[str]]] = {}
+    for line, (text, *names) in table.select(column_names):
         if text.strip():
-            found.setdefault(text.strip(), (line, []))[1].extend(name for name in names if name.strip())
-        elif labelled:
+            _, names_of_text = line_and_names.setdefault(text.strip(), (line, []))
+            names_of_text.extend(name for name in names if name.strip())
+        elif reads_names:
             raise DataError(f"{path}: line {line} is empty in column {columns.text!r}; fill it or remove the row")
-    labelled = needed or any(names for _, names in found.values())  # a column that is empty tells nothing
-    sentences, missing, hidden = [], [], []
-    for text, (line, names) in found.items():
+    # Without any name, an unlabelled file has no gold tags.
+    has_tags = labelled or any(names for _, names in line_and_names.values())
+    sentences = []
+    missing = []
+    covered = []
+    for text, (line, names) in line_and_names.items():
         words = [text[start:end] for start, end in split_words(text)]
-        tags, unfound, covered = tag_names_in(words, names, columns.label)
-        missing += [f"line {line} ({name!r})" for name in unfound]
-        hidden += [f"line {line} ({name!r})" for name in covered]
-        if words and not (unfound and needed):
-            known = labelled and not unfound
-            sentences.append(Sentence(tuple(words), tuple(tags) if known else None, path, line))
+        tags, missing_here, covered_here = tag_names_in(words, names, columns.label)
+        missing += [f"line {line} ({name!r})" for name in missing_here]
+        covered += [f"line {line} ({name!r})" for name in covered_here]
+        if words and not (missing_here and labelled):
+            is_tagged = has_tags and not missing_here
+            sentences.append(Sentence(tuple(words), tuple(tags) if is_tagged else None, path, line))
     if missing:
-        so = "which are left out" if needed else "so that the file counts as one without entities"
-        logger.info(f"{path.name}: {len(missing):,} names do not occur in their texts, {so}: {first_few(missing)}")
-    if hidden:
+        consequence = "which are left out" if labelled else "so the file counts as unlabelled"
         logger.info(
-            f"{path.name}: {len(hidden):,} names occur only where a longer or an earlier one has the words' tags, and "
-            f"have none: {first_few(hidden)}"
+            f"{path.name}: {len(missing):,} names do not occur in their texts, {consequence}: {first_few(missing)}"
+        )
+    if covered:
+        logger.info(
+            f"{path.name}: {len(covered):,} names get no tags, since longer or earlier names cover them: "
+            f"{first_few(covered)}"
         )
     return sentences
 
 
 def tag_names_in(words: Sequence[str], names: Sequence[str], label: str) -> tuple[list[str], list[str], list[str]]:
-    """BIO tags of words, wherever a name occurs in them (whole words, in any case), longer names first.
+    """Tag the words of a sentence where names occur: whole words, in any case, longer names first.
 
-    Also returns the names that do not occur, and those that do only where others have the tags.
+    Returns:
+        tags: BIO tags of the words.
+        missing: names that do not occur.
+        covered: names that occur only where other names have the tags.
     """
-    lowered, tags, unfound, covered = [word.lower() for word in words], [OUTSIDE] * len(words), [], []
-    split = {tuple(name[start:end].lower() for start, end in split_words(name)): name for name in names}
-    for wanted, name in sorted(split.items(), key=lambda item: -len(item[0])):
-        size, tagged = len(wanted), False
-        places = [i for i in range(len(words) - size + 1) if wanted and tuple(lowered[i : i + size]) == wanted]
-        for first in places:
-            if set(tags[first : first + size]) == {OUTSIDE}:
-                tags[first : first + size] = [f"B-{label}", *([f"I-{label}"] * (size - 1))]
-                tagged = True
-        if not tagged:
-            (covered if places else unfound).append(name)
-    return tags, unfound, covered
+    lowered = [word.lower() for word in words]
+    tags = [OUTSIDE] * len(words)
+    missing = []
+    covered = []
+    names_by_words = {tuple(name[start:end].lower() for start, end in split_words(name)): name for name in names}
+    for name_words, name in sorted(names_by_words.items(), key=lambda item: -len(item[0])):
+        size = len(name_words)
+        starts = []
+        if size > 0:
+            starts = [i for i in range(len(words) - size + 1) if tuple(lowered[i : i + size]) == name_words]
+        is_tagged = False
+        for start in starts:
+            if set(tags[start : start + size]) == {OUTSIDE}:
+                tags[start : start + size] = [f"B-{label}", *([f"I-{label}"] * (size - 1))]
+                is_tagged = True
+        if not is_tagged:
+            (covered if starts else missing).append(name)
+    return tags, missing, covered
 
 
 @dataclass(frozen=True)
 class NerSplit:
-    """Sentences of a split; labels: tags by id."""
+    """Sentences of a split, with `labels`, the tags by id."""
 
     name: str
     examples: Sequence[Sentence]
@@ -313,53 +341,61 @@ class NerSplit:
         return text_facts(source, tagged, self.tokenizer, max_seq_length=self.max_seq_length, labels=list(self.labels))
 
     def features(self) -> Features:
-        """One row for each sentence, in their order; of one that is too long, one for each window.
+        """Return one row per sentence, in order; a long sentence has one row per window.
 
-        Windows overlap by half, and a word belongs to the one that shows most of its surroundings.
+        Windows overlap by half, and a word belongs to the window with most of its context.
 
         Returns:
-            Columns input_ids, input_mask, segment_ids, int32, and where all sentences are labelled label_ids (int32)
+            Columns input_ids, input_mask, segment_ids (int32) and, if all sentences are labelled, label_ids (int32)
             and label_weights (float32, 1 at the first token of each word of the row); all per_token.
-            Arrays `words` (all words, 2) int32: row and position of each; `sentence_words` (sentences,) words of each.
+            Arrays `words` (all words, 2) int32, row and position of each word; `sentence_words` (sentences,) int32,
+            number of words.
         """
-        sentences, tokenizer = self.examples, self.tokenizer
+        sentences = self.examples
+        tokenizer = self.tokenizer
         if not sentences:
-            raise DataError("there are no sentences to make features of")
-        targets = _targets(sentences, self.labels)
-        counts = np.array([len(sentence.words) for sentence in sentences], np.int64)
+            raise DataError("the split has no sentences")
+        label_ids = _label_ids(sentences, self.labels)
+        word_counts = np.array([len(sentence.words) for sentence in sentences], np.int64)
         pieces = tokenizer.encode_batch(word for sentence in sentences for word in sentence.words)
         ids: list[int] = []
-        lengths, places = [], np.zeros((counts.sum(), 2), np.int32)
-        room, word = self.max_seq_length - 2, 0
-        for count in counts.tolist():
-            own = [piece or [tokenizer.unk_id] for piece in pieces[word : word + count]]
-            tokens = list(itertools.chain.from_iterable(own))
-            firsts = np.cumsum([0, *map(len, own[:-1])])
-            step = max(1, room // 2)
+        lengths: list[int] = []
+        word_positions = np.zeros((word_counts.sum(), 2), np.int32)
+        room = self.max_seq_length - 2
+        step = max(1, room // 2)
+        first_word = 0
+        for word_count in word_counts.tolist():
+            end_word = first_word + word_count
+            word_tokens = [piece or [tokenizer.unk_id] for piece in pieces[first_word:end_word]]
+            tokens = list(itertools.chain.from_iterable(word_tokens))
+            first_tokens = np.cumsum([0, *map(len, word_tokens[:-1])])
             starts = np.arange(0, max(0, len(tokens) - room) + step, step)
             sizes = np.minimum(len(tokens) - starts, room)
-            window = best_windows(starts, sizes)[firsts]
-            places[word : word + count] = np.stack([len(lengths) + window, firsts - starts[window] + 1], 1)
+            windows = best_windows(starts, sizes)[first_tokens]
+            rows = len(lengths) + windows
+            word_positions[first_word:end_word] = np.stack([rows, first_tokens - starts[windows] + 1], 1)
             for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
                 ids += [tokenizer.cls_id, *tokens[start : start + size], tokenizer.sep_id]
                 lengths.append(size + 2)
-            word += count
-        rows = np.array(lengths, np.int64)
+            first_word = end_word
+        row_lengths = np.array(lengths, np.int64)
         input_ids = np.array(ids, np.int32)
         columns = token_columns(tokenizer, self.max_seq_length)
-        filled = (input_ids, np.ones_like(input_ids), np.zeros_like(input_ids))
-        values = {name: Ragged(column, rows) for name, column in zip(columns, filled, strict=True)}
-        if targets is not None:
-            at = (np.cumsum(rows) - rows)[places[:, 0]] + places[:, 1]
-            for name, dtype, entries in (("label_ids", "int32", targets), ("label_weights", "float32", 1)):
-                column = np.zeros(len(input_ids), dtype)
-                column[at] = entries
-                columns[name], values[name] = Column(dtype, self.max_seq_length, 0, True), Ragged(column, rows)
-        return Features(columns, values, {"words": places, "sentence_words": counts.astype(np.int32)})
+        arrays = (input_ids, np.ones_like(input_ids), np.zeros_like(input_ids))
+        values = {name: Ragged(array, row_lengths) for name, array in zip(columns, arrays, strict=True)}
+        if label_ids is not None:
+            row_starts = np.cumsum(row_lengths) - row_lengths
+            indices = row_starts[word_positions[:, 0]] + word_positions[:, 1]
+            for name, dtype, word_values in (("label_ids", "int32", label_ids), ("label_weights", "float32", 1)):
+                array = np.zeros(len(input_ids), dtype)
+                array[indices] = word_values
+                columns[name] = Column(dtype, self.max_seq_length, 0, True)
+                values[name] = Ragged(array, row_lengths)
+        return Features(columns, values, {"words": word_positions, "sentence_words": word_counts.astype(np.int32)})
 
 
-def _targets(sentences: Sequence[Sentence], labels: Sequence[str]) -> np.ndarray | None:
-    """(all words,) label ids; None if there are sentences without."""
+def _label_ids(sentences: Sequence[Sentence], labels: Sequence[str]) -> np.ndarray | None:
+    """Return the label ids (all words,), None if a sentence has no tags; raise DataError for unknown tags."""
     if any(sentence.tags is None for sentence in sentences):
         return None
     ids = {label: index for index, label in enumerate(labels)}
@@ -371,11 +407,11 @@ def _targets(sentences: Sequence[Sentence], labels: Sequence[str]) -> np.ndarray
 
 
 def word_logits(array: Callable[[str], np.ndarray], logits: Ragged) -> list[np.ndarray]:
-    """(words, C) for each sentence, of a network's outputs for all tokens, (tokens, C).
+    """Return the logits (words, C) of each sentence from a network's logits for all tokens (tokens, C).
 
     Args:
-        array: gives an array of NerSplit's features by its name.
+        array: returns an array of NerSplit's features by name.
     """
     rows, positions = array("words").T
-    first = np.cumsum(logits.counts) - logits.counts
-    return np.split(logits.values[first[rows] + positions], np.cumsum(array("sentence_words"))[:-1])
+    row_starts = np.cumsum(logits.counts) - logits.counts
+    return np.split(logits.values[row_starts[rows] + positions], np.cumsum(array("sentence_words"))[:-1])

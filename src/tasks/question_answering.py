@@ -1,4 +1,4 @@
-"""SQuAD v1.1 and v2.0: which span of a text answers a question, if any does."""
+"""Extractive question answering: SQuAD v1.1 and v2.0."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -34,47 +34,45 @@ from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
 
 logger = logging.getLogger(__name__)
-BEAM = 1000  # answers of a question that are kept or looked at, at most
-THRESHOLD = "null_threshold"  # of SpanSearchInfo
-SUFFIXES = {"dev": "", "test": "_test"}  # of the names of prediction files
+BEAM = 1000  # upper limit of beam and n-best sizes
+THRESHOLD = "null_threshold"  # key in task.json and option of the same name
+SUFFIXES = {"dev": "", "test": "_test"}  # suffixes of the official prediction files
 
 
 class SquadConfig(FinetuneConfig):
-    """Answer questions with a span of the text (SQuAD v1.1): python run_squad_v1.py."""
+    """Configuration of python run_squad_v1.py, which answers questions with a span of the context (SQuAD v1.1)."""
 
     config_file = "task_squad_v1_config.yaml"
     max_seq_length: int = 384
     epoch_num: int = 2
     train_batch_size: int = 48
 
-    data_dir: str = option("", "means nothing here: files are named one by one", on_resume=SAME_PLACE)
+    data_dir: str = option("", "not used: give train_json_path, eval_json_path and so on", on_resume=SAME_PLACE)
     train_data_file_path: str = option(
-        "", "features of train_json_path that are ready: DIR/NAME.mindrecord", on_resume=SAME_PLACE
+        "", "ready features of train_json_path: DIR/NAME.mindrecord", on_resume=SAME_PLACE
     )
-    eval_data_file_path: str = option("", "features of eval_json_path, likewise", on_resume=SAME_PLACE)
+    eval_data_file_path: str = option("", "ready features of eval_json_path: DIR/NAME.mindrecord", on_resume=SAME_PLACE)
     train_json_path: str = option(
-        "", "training questions in SQuAD's form, also flat records or JSON lines", on_resume=SAME_PLACE
+        "", "training questions in SQuAD's format, as flat records or JSON lines", on_resume=SAME_PLACE
     )
-    eval_json_path: str = option("", "development questions", on_resume=SAME_PLACE)
+    eval_json_path: str = option("", "development questions in the same formats", on_resume=SAME_PLACE)
     predict_json_path: str = option(
-        "", "questions to predict, answers not needed", needs=("do_predict", True), on_resume=ANY
+        "", "test questions, with or without answers", needs=("do_predict", True), on_resume=ANY
     )
     language: str = option(
-        "en", "how answers are compared: by words of English or by characters of Chinese", choices=("en", "zh")
+        "en", "unit of answer comparison: English words (en) or Chinese characters (zh)", choices=("en", "zh")
     )
-    doc_stride: int = option(
-        128, "tokens between the beginnings of two windows of a long text", minimum=1, maximum=LENGTH
-    )
+    doc_stride: int = option(128, "tokens between the starts of two windows of a context", minimum=1, maximum=LENGTH)
     max_query_length: int = option(
-        0, "tokens of a question; 0: 64, or max_seq_length - 4 where that is less", minimum=0, maximum=LENGTH
+        0, "maximum tokens of a question; 0: 64, or max_seq_length - 4 if less", minimum=0, maximum=LENGTH
     )
-    max_answer_length: int = option(30, "tokens of an answer", minimum=1, maximum=LENGTH)
-    n_best_size: int = option(20, "answers kept for each question", minimum=1, maximum=BEAM)
+    max_answer_length: int = option(30, "maximum tokens of an answer", minimum=1, maximum=LENGTH)
+    n_best_size: int = option(20, "number of answers to keep per question", minimum=1, maximum=BEAM)
 
     def validate(self) -> None:
         super().validate()
         if self.data_dir:
-            raise ConfigError("data_dir means nothing here: name train_json_path, eval_json_path, predict_json_path")
+            raise ConfigError("data_dir is not used here: give train_json_path, eval_json_path, predict_json_path")
         self.derive("max_query_length", min(64, self.max_seq_length - 4))
         if self.max_query_length + 4 > self.max_seq_length:
             raise ConfigError(
@@ -84,73 +82,77 @@ class SquadConfig(FinetuneConfig):
 
 
 class SquadV2Config(SquadConfig):
-    """Answer questions with a span of the text, or with none (SQuAD v2.0): python run_squad_v2.py."""
+    """Configuration of python run_squad_v2.py, which answers questions with a span or no answer (SQuAD v2.0)."""
 
     config_file = "task_squad_v2_config.yaml"
 
-    start_n_top: int = option(5, "starts that the search goes on with", minimum=1, maximum=BEAM)
-    end_n_top: int = option(5, "ends looked at for each start", minimum=1, maximum=BEAM)
+    start_n_top: int = option(5, "beam size: number of span starts", minimum=1, maximum=BEAM)
+    end_n_top: int = option(5, "number of span ends per start", minimum=1, maximum=BEAM)
 
     def validate(self) -> None:
         super().validate()
-        if (tokens := max(self.start_n_top, self.end_n_top)) > self.max_seq_length:
+        beam = max(self.start_n_top, self.end_n_top)
+        if beam > self.max_seq_length:
             raise ConfigError(
-                f"the larger of start_n_top and end_n_top is {tokens}, allowed is at most max_seq_length "
+                f"the larger of start_n_top and end_n_top is {beam}, allowed is at most max_seq_length "
                 f"({self.max_seq_length})"
             )
 
 
 class SquadTask(Task):
-    """SQuAD v1.1."""
+    """Task of SQuAD v1.1."""
 
     kind = "squad"
     selection = "f1"
     needs_examples = True
     version_2 = False
 
-    def __init__(self, config: SquadConfig, tokenizer: FullTokenizer, known: TaskInfo | None = None) -> None:
-        super().__init__(config, tokenizer, known)
+    def __init__(self, config: SquadConfig, tokenizer: FullTokenizer, trained_info: TaskInfo | None = None) -> None:
+        super().__init__(config, tokenizer, trained_info)
         self.spec = SQUAD_V2 if self.version_2 else SQUAD_V1
-        kept = (*self.spec.info.settings() - {THRESHOLD}, "language")
-        self.task_info = self.spec.info(task=self.spec.name, **{key: getattr(config, key) for key in kept})
+        keys = (*self.spec.info.settings() - {THRESHOLD}, "language")
+        self.task_info = self.spec.info(task=self.spec.name, **{key: getattr(config, key) for key in keys})
 
     def split(self, name: str) -> SquadSplit:
         config = self.config
         key = {TRAIN: "train_json_path", "dev": "eval_json_path", "test": "predict_json_path"}[name]
         path = getattr(config, key)
         if not path:
-            raise ConfigError(f"--{key} is needed: questions in SQuAD's format")
+            raise ConfigError(f"--{key} is missing: give a file of questions in SQuAD's format")
         questions = read_squad(Path(path), self.version_2, labelled=name != "test")
         questions = sample(questions, config.most_samples(name), config.seed)
         lengths = (config.max_seq_length, config.doc_stride, config.max_query_length)
         return SquadSplit(name, questions, self.tokenizer, *lengths)
 
     def evaluate(self, prepared: PreparedSplit, outputs: Outputs, task_info: TaskInfo) -> EvaluationResult:
-        config, questions = self.config, prepared.split.examples
+        config = self.config
+        questions = prepared.split.examples
         windows = SquadWindows.of(prepared.records.array)
         predictions = independent_predictions(questions, windows, outputs, config.n_best_size, config.max_answer_length)
         metrics = {}
         if are_labelled(questions):
             metrics = score_answers(questions, answer_texts(questions, predictions), config.language)
-        return EvaluationResult(
-            metrics, partial(_write, prepared.split, predictions, None), remarks_on_labels(questions)
-        )
+        return EvaluationResult(metrics, partial(_write, prepared.split, predictions, None), label_warnings(questions))
 
     def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:
-        """The beginning of each context, of as many words (Chinese: characters) as an answer may have tokens."""
-        questions, most, language = dev.split.examples, self.config.max_answer_length, self.config.language
-        first = {
-            each.id: each.context[:most] if language == "zh" else " ".join(each.context.split()[:most])
-            for each in questions
-        }
-        return score_answers(questions, first, language)
+        """Return the metrics of the first max_answer_length words (Chinese: characters) of each context."""
+        questions = dev.split.examples
+        length = self.config.max_answer_length
+        language = self.config.language
+        answers = {}
+        for question in questions:
+            if language == "zh":
+                answers[question.id] = question.context[:length]
+            else:
+                answers[question.id] = " ".join(question.context.split()[:length])
+        return score_answers(questions, answers, language)
 
 
 class SquadV2Task(SquadTask):
-    """SQuAD v2.0: the threshold that suits the development set best is stored with the weights and used from then on.
+    """Task of SQuAD v2.0, whose best no-answer threshold on the development set is stored with the weights.
 
-    exact and f1, of all questions, of those with an answer (HasAns_) and of those without (NoAns_), are figures of what
-    is written, as google's evaluate_v2 has them; best_exact and best_f1 those of the thresholds best for them.
+    exact and f1 of all questions, of those with an answer (HasAns_) and of those without (NoAns_) measure the written
+    predictions, as google's evaluate_v2 does; best_exact and best_f1 use the threshold that maximises them.
     """
 
     selection = "best_f1"
@@ -158,67 +160,73 @@ class SquadV2Task(SquadTask):
     config: SquadV2Config
 
     def evaluate(self, prepared: PreparedSplit, outputs: Outputs, task_info: TaskInfo) -> EvaluationResult:
-        config, questions = self.config, prepared.split.examples
+        config = self.config
+        questions = prepared.split.examples
         windows = SquadWindows.of(prepared.records.array)
         predictions = beam_predictions(questions, windows, outputs, config.n_best_size, config.max_answer_length)
-        absent, best = no_answer_probabilities(questions, predictions), dict[str, float]()
+        no_answer = no_answer_probabilities(questions, predictions)
+        best: dict[str, float] = {}
         if are_labelled(questions):
             answers = answer_texts(questions, predictions)
-            figures = score_with_threshold(questions, answers, absent, language=config.language)
+            figures = score_with_threshold(questions, answers, no_answer, language=config.language)
             best = {name: value for name, value in figures.items() if name.startswith("best_")}
-        stored = THRESHOLD in task_info.model_fields_set
-        calibrated = best and not stored and prepared.split.name == "dev"
-        calibration = {THRESHOLD: midway(best["best_f1_thresh"], absent.values())} if calibrated else {}
+        calibration = {}
+        if THRESHOLD in task_info.model_fields_set:
+            origin = "stored with the weights"
+        elif best and prepared.split.name == "dev":
+            calibration = {THRESHOLD: midway(best["best_f1_thresh"], no_answer.values())}
+            origin = "which maximises f1 on this split"
+        else:
+            origin = f"because the weights have no {THRESHOLD}"
         threshold = calibration.get(THRESHOLD, task_info.null_threshold)
         written = answer_texts(questions, predictions, threshold)
         metrics = {}
         if best:
             metrics = score_with_threshold(questions, written, language=config.language) | best | {THRESHOLD: threshold}
-        origin = "stored with the weights" if stored else f"as no {THRESHOLD} is stored with the weights"
-        origin = "which gives these very questions the best f1" if calibration else origin
-        remarks = [*remarks_on_labels(questions)]
-        remarks.append(f"an answer is empty where no_answer_probability is above {threshold:g}, {origin}")
+        warnings = [*label_warnings(questions)]
+        warnings.append(f"answers are empty where no_answer_probability is above {threshold:g}, {origin}")
+        collapse = ""
         if not any(written.values()):
-            remarks.append(f"no question is answered: {_why_none(absent, threshold)}")
+            warnings.append(f"no question is answered: {_no_answers_reason(no_answer, threshold)}")
+            if metrics and not all(question.is_impossible for question in questions):
+                collapse = "no question is answered"
         write = partial(_write, prepared.split, predictions, threshold)
-        collapsed = metrics and not any(written.values()) and not all(one.is_impossible for one in questions)
-        collapse = "no question is answered" if collapsed else ""
-        return EvaluationResult(metrics, write, tuple(remarks), calibration, collapse)
+        return EvaluationResult(metrics, write, tuple(warnings), calibration, collapse)
 
     def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:
-        """No answer to any question."""
-        share = 100.0 * float(np.mean([question.is_impossible for question in dev.split.examples]))
-        return dict.fromkeys(("exact", "f1", "best_exact", "best_f1"), share)
+        """Return the metrics of answering no question."""
+        score = 100.0 * float(np.mean([question.is_impossible for question in dev.split.examples]))
+        return dict.fromkeys(("exact", "f1", "best_exact", "best_f1"), score)
 
 
 def _write(split: SquadSplit, predictions: list[Prediction], threshold: float | None, folder: Path) -> None:
-    """The official files, and predictions_SPLIT.tsv."""
+    """Write the official files and predictions_SPLIT.tsv."""
     write_predictions(folder, split.examples, predictions, threshold, SUFFIXES[split.name])
     write_prediction_table(folder, split.name, prediction_columns(split.examples, predictions, threshold))
 
 
-def _why_none(absent: Mapping[str, float], threshold: float) -> str:
-    """Why all answers are empty; absent: the questions' no_answer_probability."""
-    if all(probability > threshold for probability in absent.values()):
+def _no_answers_reason(no_answer: Mapping[str, float], threshold: float) -> str:
+    """Return why all answers are empty, given no_answer_probability by question id."""
+    if all(probability > threshold for probability in no_answer.values()):
         return f"none has a no_answer_probability of {threshold:g} or less"
     return "where no_answer_probability allows one, no allowed span is among the best starts and ends"
 
 
 def are_labelled(questions: Sequence[SquadQuestion]) -> bool:
-    """Whether the file said of every question what is right."""
+    """Return True if every question has answers or is marked as impossible."""
     return all(question.answers or question.is_impossible for question in questions)
 
 
-def remarks_on_labels(questions: Sequence[SquadQuestion]) -> tuple[str, ...]:
-    """A sentence where some questions have answers and others do not, so that there are no figures."""
-    without = sum(not (question.answers or question.is_impossible) for question in questions)
-    if without in (0, len(questions)):
+def label_warnings(questions: Sequence[SquadQuestion]) -> tuple[str, ...]:
+    """Return a warning if only some questions have gold answers, so that there are no metrics."""
+    unlabelled = sum(not (question.answers or question.is_impossible) for question in questions)
+    if unlabelled in (0, len(questions)):
         return ()
-    return (f"{without:,} of {len(questions):,} questions do not say their answers: there are no figures",)
+    return (f"there are no metrics: {unlabelled:,} of {len(questions):,} questions have no gold answer",)
 
 
 class SpanInfo(TaskInfo):
-    """How contexts are cut into windows, and which spans are compared; lengths are in tokens."""
+    """Settings for cutting contexts into windows and comparing spans; lengths are in tokens."""
 
     max_seq_length: int = Field(384, ge=8, le=LENGTH)
     doc_stride: int = Field(128, ge=1, le=LENGTH)
@@ -232,7 +240,7 @@ class SpanInfo(TaskInfo):
 
 
 class SpanSearchInfo(SpanInfo):
-    """The beam, and the probability of no answer above which there is none."""
+    """Settings of the beam search, and the no_answer_probability above which a question gets no answer."""
 
     start_n_top: int = Field(5, ge=1, le=BEAM)
     end_n_top: int = Field(5, ge=1, le=BEAM)
@@ -253,7 +261,7 @@ class SpanSearchInfo(SpanInfo):
 
 
 def with_threshold(task_info: TaskInfo, threshold: float | None) -> TaskInfo:
-    """task_info with another null_threshold; None: that of its own, with a warning where it is to answer always.
+    """Return task_info with another null_threshold; None: unchanged, with a warning if every question is answered.
 
     Raises:
         ConfigError: the task has no threshold.
@@ -261,7 +269,7 @@ def with_threshold(task_info: TaskInfo, threshold: float | None) -> TaskInfo:
     if threshold is None:
         if isinstance(task_info, SpanSearchInfo) and task_info.null_threshold >= ANSWER_ALWAYS:
             logger.warning(
-                f"the model has no {THRESHOLD} of its own and answers every question: give --{THRESHOLD}, the "
+                f"the model has no {THRESHOLD} and answers every question: give --{THRESHOLD}, the "
                 "no_answer_probability above which there is no answer"
             )
         return task_info
@@ -271,13 +279,16 @@ def with_threshold(task_info: TaskInfo, threshold: float | None) -> TaskInfo:
 
 
 class SpanAnswerer(Answerer):
-    """context, question -> answer, start, end, score, no_answer_probability, n_best; long contexts in windows."""
+    """Answerer: context, question -> answer, start, end, score, no_answer_probability, n_best.
+
+    Long contexts are cut into windows.
+    """
 
     predict = staticmethod(independent_predictions)
 
     @property
     def threshold(self) -> float | None:
-        """Of Prediction.choose."""
+        """Threshold for Prediction.choose."""
         return None
 
     def read(self, record: Record) -> tuple[str, str]:
@@ -293,23 +304,25 @@ class SpanAnswerer(Answerer):
     def answers(self, items: Sequence[tuple[str, str]], features: Features, outputs: Outputs) -> list[Record]:
         windows = SquadWindows.of(features.arrays.__getitem__)
         limits = self.task_info.n_best_size, self.task_info.max_answer_length
-        return [self._answer(one) for one in self.predict(self._questions(items), windows, outputs, *limits)]
+        predictions = self.predict(self._questions(items), windows, outputs, *limits)
+        return [self._answer(prediction) for prediction in predictions]
 
     def _questions(self, items: Sequence[tuple[str, str]]) -> list[SquadQuestion]:
-        return [SquadQuestion(str(number), question, context) for number, (context, question) in enumerate(items)]
+        return [SquadQuestion(str(index), question, context) for index, (context, question) in enumerate(items)]
 
     def _answer(self, prediction: Prediction) -> Record:
-        chosen, absent = prediction.choose(self.threshold), prediction.no_answer_probability
-        nothing = {"answer": "", "start": None, "end": None, "score": 1.0 if absent is None else absent}
-        return {
-            **(_span_entry(chosen) if chosen else nothing),
-            "no_answer_probability": absent,
-            "n_best": [_span_entry(span) for span in prediction.best],
-        }
+        span = prediction.choose(self.threshold)
+        no_answer = prediction.no_answer_probability
+        if span:
+            entry = _span_entry(span)
+        else:
+            entry = {"answer": "", "start": None, "end": None, "score": 1.0 if no_answer is None else no_answer}
+        n_best = [_span_entry(candidate) for candidate in prediction.best]
+        return {**entry, "no_answer_probability": no_answer, "n_best": n_best}
 
 
 class SpanSearchAnswerer(SpanAnswerer):
-    """The same, or no answer."""
+    """Answerer with the fields of SpanAnswerer that can return no answer."""
 
     predict = staticmethod(beam_predictions)
 
@@ -334,12 +347,16 @@ class SpanAnswer(Span, Answer):
     n_best: list[Span] = Field(description="the likeliest spans, best first")
 
 
-def _search_shapes(hidden: int, *_: int) -> Shapes:
-    shapes = {"end_layer_norm.gamma": (hidden,), "end_layer_norm.beta": (hidden,), "answer_logits.weight": (1, hidden)}
+def _search_shapes(hidden_size: int, *_: int) -> Shapes:
+    shapes: Shapes = {
+        "end_layer_norm.gamma": (hidden_size,),
+        "end_layer_norm.beta": (hidden_size,),
+        "answer_logits.weight": (1, hidden_size),
+    }
     for name in ("start_logits", "end_logits"):
-        shapes |= dense_shapes(name, hidden, 1)
+        shapes |= dense_shapes(name, hidden_size, 1)
     for name in ("end_hidden", "answer_hidden"):
-        shapes |= dense_shapes(name, 2 * hidden, hidden)
+        shapes |= dense_shapes(name, 2 * hidden_size, hidden_size)
     return shapes
 
 

@@ -1,8 +1,8 @@
-"""RACE: folders of passages with questions of 2 to 26 options -> rows of token ids.
+"""Reader and encoder of RACE: folders of passages with questions of 2 to 26 options -> rows of token ids.
 
-As google-research/albert's race_utils: choice c of a question is [CLS] article [SEP] question and option c [SEP], with
-segment 1 from the question on. The option takes the place of every "_" in the question; without one it follows after a
-space. Of question and option the last max_qa_length tokens stay, of the article the first ones that there is room for.
+As in google-research/albert's race_utils, choice c of a question is [CLS] article [SEP] question and option c [SEP],
+with segment 1 from the question on. The option replaces every "_" in the question, or follows it after a space. Of
+question and option the last max_qa_length tokens are used, of the article the first tokens that fit.
 """
 
 import itertools
@@ -27,14 +27,14 @@ logger = logging.getLogger(__name__)
 LEVELS = ("middle", "high")
 ANSWERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 FEWEST_OPTIONS, MOST_OPTIONS = 2, len(ANSWERS)
-RACE_OPTIONS = 4  # of each question of RACE, and of features that do not say how many
+RACE_OPTIONS = 4  # options of RACE's questions, and of features whose manifest has no num_choices
 BLANK = "_"
 _KEYS = ("article", "questions", "options", "answers")
 
 
 @dataclass(frozen=True, slots=True)
 class RaceQuestion:
-    """A question; id: LEVEL/FILE/NUMBER, numbers from 0; level, answer: indices into LEVELS and options."""
+    """Question on an article; its id is LEVEL/FILE/INDEX, level and answer are indices into LEVELS and options."""
 
     id: str
     level: int
@@ -45,32 +45,32 @@ class RaceQuestion:
 
 
 def read_race(data_dir: Path, split: str, level: str = "all") -> list[RaceQuestion]:
-    """The questions of a split, in the order of levels and file names.
+    """Return the questions of a split, sorted by level and file name.
 
     Args:
-        data_dir: a folder that holds {train,dev,test}/{middle,high}/*.txt, or one that holds it as RACE.
+        data_dir: folder with {train,dev,test}/{middle,high}/*.txt, or its parent if it is called RACE.
         level: "middle", "high" or "all".
 
     Raises:
-        DataError: the folder is not there or is empty, or a file is not as it must be.
+        DataError: the folder is missing or empty, or the content of a file is wrong.
     """
     root = data_dir / "RACE" if (data_dir / "RACE").is_dir() else data_dir
     questions = []
-    for number, name in enumerate(LEVELS):
+    for level_id, name in enumerate(LEVELS):
         if level in (name, "all"):
             folder = root / split / name
             files = sorted(folder.glob("*.txt"))
             if not files:
                 raise DataError(
-                    f"{folder} holds no *.txt files; allowed is RACE's folder, unpacked from RACE.tar.gz, or --level "
-                    "middle or high for one of its parts"
+                    f"{folder} holds no *.txt files: give RACE's folder, unpacked from RACE.tar.gz, or read a single "
+                    "--level, middle or high"
                 )
             for file in files:
-                questions += _read_passage(file, number)
+                questions += _read_passage(file, level_id)
     return questions
 
 
-def _read_passage(file: Path, level: int) -> list[RaceQuestion]:
+def _read_passage(file: Path, level_id: int) -> list[RaceQuestion]:
     passage = read_json_text(file)
     missing = [key for key in _KEYS if key not in passage] if isinstance(passage, dict) else list(_KEYS)
     if missing:
@@ -79,29 +79,31 @@ def _read_passage(file: Path, level: int) -> list[RaceQuestion]:
     if not isinstance(article, str) or not article.strip():
         raise DataError(f"{file}: the article is empty or no text")
     lists = (questions, options, answers)
-    if not all(isinstance(part, list) for part in lists) or len({len(part) for part in lists}) > 1:
+    if not all(isinstance(values, list) for values in lists) or len({len(values) for values in lists}) > 1:
         raise DataError(f"{file}: questions, options and answers are not lists of the same length")
-    found = []
-    for number, (question, choices, answer) in enumerate(zip(questions, options, answers, strict=True)):
+    race_questions = []
+    for index, (question, choices, answer) in enumerate(zip(questions, options, answers, strict=True)):
         if not isinstance(question, str):
-            raise DataError(f"{file}: question {number} (from 0) is no text")
+            raise DataError(f"{file}: question {index} (from 0) is no text")
         if not is_option_list(choices) or not all(isinstance(choice, str) for choice in choices):
             raise DataError(
-                f"{file}: question {number} (from 0) has the options {shorten(choices)}, allowed are {FEWEST_OPTIONS} "
+                f"{file}: question {index} (from 0) has the options {shorten(choices)}, allowed are {FEWEST_OPTIONS} "
                 f"to {MOST_OPTIONS} texts"
             )
         letters = tuple(ANSWERS[: len(choices)])
         if answer not in letters:
             raise DataError(
-                f"{file}: question {number} (from 0) has the answer {shorten(answer)}, allowed are A to {letters[-1]}"
+                f"{file}: question {index} (from 0) has the answer {shorten(answer)}, allowed are A to {letters[-1]}"
             )
-        name = f"{LEVELS[level]}/{file.name}/{number}"
-        found.append(RaceQuestion(name, level, article, question, tuple(choices), ANSWERS.index(answer)))
-    return found
+        question_id = f"{LEVELS[level_id]}/{file.name}/{index}"
+        race_questions.append(
+            RaceQuestion(question_id, level_id, article, question, tuple(choices), ANSWERS.index(answer))
+        )
+    return race_questions
 
 
 def is_option_list(options: Any) -> bool:
-    """Return whether this is a list of as many options as a question may have."""
+    """Return True for a list with an allowed number of options."""
     return isinstance(options, list) and FEWEST_OPTIONS <= len(options) <= MOST_OPTIONS
 
 
@@ -109,8 +111,9 @@ def is_option_list(options: Any) -> bool:
 class RaceSplit:
     """Questions of a split.
 
-    max_seq_length: tokens of one choice, at least max_qa_length + 3. num_choices: of a row, at least the options of
-        each question.
+    Attributes:
+        max_seq_length: tokens of one choice, at least max_qa_length + 3.
+        num_choices: choices per row, at least the number of options of each question.
     """
 
     name: str
@@ -123,7 +126,7 @@ class RaceSplit:
     def facts(self) -> dict[str, Any]:
         levels = {LEVELS[question.level] for question in self.examples}
         texts = (
-            (article, [(each.id, each.question, each.options, each.answer) for each in group])
+            (article, [(question.id, question.question, question.options, question.answer) for question in group])
             for article, group in itertools.groupby(self.examples, key=attrgetter("article"))
         )
         lengths = {"max_seq_length": self.max_seq_length, "max_qa_length": self.max_qa_length}
@@ -131,15 +134,16 @@ class RaceSplit:
         return text_facts(levels, texts, self.tokenizer, **lengths, **choices)
 
     def features(self) -> Features:
-        """One row a question, in their order.
+        """Return one row per question, in order.
 
         Returns:
-            Columns of encode_questions; label_ids: int32, the right choice. Arrays labels (rows,) int32, the same;
-            levels (rows,) int32, indices into LEVELS; option_counts (rows,) int32; question_ids (rows,) text.
+            The columns of encode_questions and label_ids (int32, index of the gold choice). Arrays, (rows,) each:
+            labels, the same as label_ids; levels (int32, indices into LEVELS); option_counts (int32); question_ids
+            (text).
         """
         questions = self.examples
         if not questions:
-            raise DataError("there are no questions to make features of")
+            raise DataError("the split has no questions")
         values, truncated = encode_questions(
             [question.article for question in questions],
             [question.question for question in questions],
@@ -151,8 +155,8 @@ class RaceSplit:
         )
         if truncated.any():
             logger.info(
-                f"{truncated.sum():,} of {len(questions):,} questions do not fit into {self.max_seq_length} tokens "
-                "with their article, or their options not into max_qa_length; they are cut"
+                f"{truncated.sum():,} of {len(questions):,} questions are truncated: with their article they exceed "
+                f"{self.max_seq_length} tokens, or with an option max_qa_length"
             )
         return labelled_features(
             token_columns(self.tokenizer, self.num_choices * self.max_seq_length),
@@ -173,53 +177,66 @@ def encode_questions(
     max_qa_length: int,
     num_choices: int,
 ) -> tuple[dict[str, Ragged], np.ndarray]:
-    """Rows of one question each; an article that stands several times in a row is tokenized once.
+    """Encode one question per row; consecutive rows with the same article tokenize it once.
 
     Args:
-        articles, questions: (rows,). options: (rows,) of at most num_choices each.
+        articles, questions: (rows,).
+        options: (rows,) of at most num_choices texts each.
 
     Returns:
-        input_ids, input_mask, segment_ids: int32. Entry t * num_choices + c of a row is token t of choice c; every
-            choice is padded to the longest one of its row, and missing ones are padding alone.
-        truncated: (rows,) bool, whether tokens of the row's article or choices were cut off.
+        columns: input_ids, input_mask, segment_ids, int32. Entry t * num_choices + c of a row is token t of choice c;
+            every choice is padded to the longest one of its row, and missing choices are all padding.
+        truncated: (rows,) bool, True if the row's article or choices were truncated.
     """
-    rows = [
-        (article, [ending[-max_qa_length:] for ending in endings], max(map(len, endings)) > max_qa_length)
-        for article, endings in _tokenize(articles, questions, options, tokenizer)
-    ]
-    needed = np.array([len(article) + max(map(len, endings)) + 3 for article, endings, _ in rows])
-    truncated = (needed > max_seq_length) | np.array([cut for _, _, cut in rows])
-    lengths = np.minimum(needed, max_seq_length)
+    rows = []
+    full_lengths = []
+    is_cut = []  # whether question and option exceed max_qa_length
+    for article, endings in _tokenize(articles, questions, options, tokenizer):
+        is_cut.append(max(map(len, endings)) > max_qa_length)
+        endings = [ending[-max_qa_length:] for ending in endings]
+        full_lengths.append(len(article) + max(map(len, endings)) + 3)
+        rows.append((article, endings))
+    truncated = (np.array(full_lengths) > max_seq_length) | np.array(is_cut)
+    lengths = np.minimum(full_lengths, max_seq_length)
     starts = np.cumsum(lengths) - lengths
     shape = (int(lengths.sum()), num_choices)
     input_ids = np.full(shape, tokenizer.pad_id, np.int32)
-    input_mask, segment_ids = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
-    for (article, endings, _), start in zip(rows, starts, strict=True):
+    input_mask = np.zeros(shape, np.int32)
+    segment_ids = np.zeros(shape, np.int32)
+    for (article, endings), start in zip(rows, starts, strict=True):
         for choice, ending in enumerate(endings):
-            kept = min(len(article), max_seq_length - 3 - len(ending))
-            second, end = start + kept + 2, start + kept + len(ending) + 3
+            article_length = min(len(article), max_seq_length - 3 - len(ending))
+            end = start + article_length + len(ending) + 3
             tokens = input_ids[start:end, choice]
-            tokens[0], tokens[kept + 1], tokens[-1] = tokenizer.cls_id, tokenizer.sep_id, tokenizer.sep_id
-            tokens[1 : kept + 1], tokens[kept + 2 : -1] = article[:kept], ending
+            tokens[0] = tokenizer.cls_id
+            tokens[1 : article_length + 1] = article[:article_length]
+            tokens[article_length + 1] = tokenizer.sep_id
+            tokens[article_length + 2 : -1] = ending
+            tokens[-1] = tokenizer.sep_id
             input_mask[start:end, choice] = 1
-            segment_ids[second:end, choice] = 1
+            segment_ids[start + article_length + 2 : end, choice] = 1
     columns = (input_ids, input_mask, segment_ids)
     counts = num_choices * lengths
-    return {name: Ragged(rows.ravel(), counts) for name, rows in zip(TEXT_COLUMNS, columns, strict=True)}, truncated
+    values = {name: Ragged(column.ravel(), counts) for name, column in zip(TEXT_COLUMNS, columns, strict=True)}
+    return values, truncated
 
 
 def _tokenize(
     articles: Sequence[str], questions: Sequence[str], options: Sequence[Sequence[str]], tokenizer: FullTokenizer
 ) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
-    """Ids of the article and of every question with option, row by row."""
+    """Yield the token ids of the article and of question with each option, row by row."""
     rows = zip(articles, questions, options, strict=True)
     for article, group in itertools.groupby(rows, key=itemgetter(0)):
-        asked = [(tokenizer.preprocess(question), choices) for _, question, choices in group]
-        endings = [_join(question, tokenizer.preprocess(option)) for question, choices in asked for option in choices]
+        endings = []
+        option_counts = []
+        for _, question, choices in group:
+            question = tokenizer.preprocess(question)
+            endings += [_join(question, tokenizer.preprocess(option)) for option in choices]
+            option_counts.append(len(choices))
         ids = iter([np.array(row, np.int32) for row in tokenizer.encode_batch([article, *endings])])
         article_ids = next(ids)
-        for _, choices in asked:
-            yield article_ids, list(itertools.islice(ids, len(choices)))
+        for option_count in option_counts:
+            yield article_ids, list(itertools.islice(ids, option_count))
 
 
 def _join(question: str, option: str) -> str:

@@ -1,4 +1,4 @@
-"""What a task consists of. Each module of this folder with a TaskSpec is a task, and src/tasks/__init__.py has all."""
+"""Interface of a fine-tuning task; modules of this folder define TaskSpecs, and src/tasks/__init__.py lists them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -18,12 +18,12 @@ from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
 
-ONE_ANSWER = 0.99  # share of rows with the same prediction from which a model tells nothing apart
+ONE_ANSWER = 0.99  # share of rows with the same prediction from which a model counts as collapsed
 
 
 @dataclass(frozen=True)
 class RecordField:
-    """A text of a record; or, with texts, a list of at least and at most so many."""
+    """Text field of a record; with `texts` (minimum, maximum), a list of that many texts."""
 
     optional: bool = False
     texts: tuple[int, int] | None = None
@@ -33,19 +33,20 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def dense_shapes(name: str, in_size: int, out_size: int) -> Shapes:
-    """Weight and bias of a src.nn.layers.Dense of this name."""
+    """Return the shapes of weight and bias of a src.nn.layers.Dense called `name`."""
     return {f"{name}.weight": (out_size, in_size), f"{name}.bias": (out_size,)}
 
 
 @dataclass(frozen=True)
 class Head:
-    """The fine-tuned weights of a task.
+    """Fine-tuned weights of a task.
 
-    module: the layer that scores, as checkpoints name it; its bias, which has an entry for each output, tells the head.
-    outputs: of that layer; 0: one for each label.
-    parts: beginnings of the names of weights that come together or not at all.
-    shapes: of all of them by name, from the hidden size, the outputs and the width of a layer before the scores.
-    hugging_face: the class of transformers, whose names of these weights are the same; "" for none.
+    Attributes:
+        module: checkpoint name of the output layer; the length of its bias, the number of outputs, identifies the head.
+        outputs: size of that layer; 0: one output per label.
+        parts: groups of weight name prefixes; the weights of a group are either all present or all absent.
+        shapes: returns all shapes by name, given hidden size, outputs and width of the layer before the logits.
+        hugging_face: class of transformers that names these weights the same; "" for none.
     """
 
     module: str
@@ -57,14 +58,20 @@ class Head:
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """A task as the rest of the project knows it.
+    """Definition of a task for the rest of the project.
 
-    name: in task.json. info: of what task.json says.
-    scores: the network without losses. losses: of scores, whose weights a seed initialises; None: not trained here.
-    needed: beginnings of the names of weights that the scores cannot do without.
-    head: None where pre-trained weights are used as they are. config: of the command that trains it, None for none.
-    answerer: reads records and makes answers. fields: of a record that the server takes. answer: that it gives.
-    texts_per_row: side by side in a row, whose lengths count together.
+    Attributes:
+        name: `task` in task.json.
+        scores: builds the inference network, which returns logits, from architecture and task.json.
+        answerer: reads records and postprocesses logits into answers.
+        fields: fields of a record in requests to the server.
+        answer: schema of the server's answer.
+        head: None where pre-trained weights are used unchanged.
+        info: schema of task.json.
+        needed: name prefixes of the weights that inference requires.
+        texts_per_row: number of texts side by side in a row; the length of a row is their sum.
+        losses: training network, whose head is initialised from a seed; None: cannot be trained.
+        config: configuration of the fine-tuning command; None for none.
     """
 
     name: str
@@ -82,7 +89,7 @@ class TaskSpec:
 
 @dataclass(frozen=True)
 class PreparedSplit:
-    """A split and its feature files."""
+    """Split and its feature files."""
 
     split: Split
     records: RecordSet
@@ -92,47 +99,56 @@ class PreparedSplit:
 class EvaluationResult:
     """Metrics and predictions of a split.
 
-    metrics: official ones by name; empty where the split has no labels.
-    write: puts the predictions into a folder: predictions_SPLIT.tsv, and what the task's official formats are.
-    remarks: sentences without which the metrics could be misread.
-    calibration: what the development split says about using the weights, where their task.json does not.
-    collapse: in words what is predicted for every row alike although right answers differ; "" where predictions do.
+    Attributes:
+        metrics: official metrics by name; empty where the split has no labels.
+        write: writes the predictions into a folder: predictions_SPLIT.tsv and the task's official formats.
+        warnings: sentences without which the metrics could be misread.
+        calibration: settings fitted on the development split, where task.json does not hold them yet.
+        collapse: description of the one answer that nearly all rows get, though gold labels differ; "" otherwise.
     """
 
     metrics: dict[str, float]
     write: Callable[[Path], object]
-    remarks: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     calibration: dict[str, Any] = field(default_factory=dict)
     collapse: str = ""
 
 
-def describe_one_answer(what: str, predictions: np.ndarray, right: np.ndarray, names: Sequence[str]) -> str:
-    """A collapse in words, where nearly all predictions are the same and of the others none is right.
+def describe_one_answer(noun: str, predictions: np.ndarray, gold: np.ndarray, names: Sequence[str]) -> str:
+    """Return a description of a collapse: nearly all predictions are the same, and no other prediction is right.
 
     Args:
-        what: is predicted. predictions, right: (rows,) numbers of names.
+        noun: the word for a prediction, such as "label".
+        predictions, gold: (rows,) indices into names.
+
+    Returns:
+        A sentence, or "" if the predictions have not collapsed.
     """
     counts = np.bincount(predictions)
-    share, usual = counts.max() / len(predictions), counts.argmax()
-    others = predictions != usual
-    if share < ONE_ANSWER or np.ptp(right) == 0 or (predictions == right)[others].any():
+    majority = counts.argmax()
+    share = counts[majority] / len(predictions)
+    others_right = (predictions == gold)[predictions != majority].any()
+    if share < ONE_ANSWER or np.ptp(gold) == 0 or others_right:
         return ""
     if share == 1:
-        return f"the {what} of every row is {names[usual]!r}"
-    return f"the {what} of {share:.1%} of the rows is {names[usual]!r}, and of the others none is right"
+        return f"the {noun} of every row is {names[majority]!r}"
+    return f"the {noun} of {share:.1%} of the rows is {names[majority]!r}, and no other prediction is right"
 
 
 class Task(ABC):
-    """A task with the examples of one run.
+    """Task with the examples of one run.
 
-    spec: of the task. kind: of its feature rows. task_info: what task.json is to say.
-    selection: the development metric that chooses the best checkpoint, the larger the better.
-    dev_splits, test_splits: names; the first development split is the one that chooses.
-    pairs: whether rows are two texts, told apart as segments 0 and 1.
-    needs_examples: whether evaluation and baseline read the examples, so that ready features must be made of them.
+    Attributes:
+        spec: the task's definition.
+        kind: name of its feature format.
+        task_info: content of task.json to write.
+        selection: development metric that selects the best checkpoint; larger is better.
+        dev_splits, test_splits: names; the first development split selects the checkpoint.
+        pairs: True if rows are two texts with segment ids 0 and 1.
+        needs_examples: True if evaluation and baseline read the examples, even with ready features.
 
     Args:
-        known: task_info of the weights, where nothing is trained.
+        trained_info: task.json of the weights to evaluate; None when training.
     """
 
     spec: TaskSpec
@@ -144,16 +160,18 @@ class Task(ABC):
     pairs: bool = True
     needs_examples: bool = False
 
-    def __init__(self, config: FinetuneConfig, tokenizer: FullTokenizer, known: TaskInfo | None = None) -> None:
-        self.config, self.tokenizer, self.known = config, tokenizer, known
+    def __init__(self, config: FinetuneConfig, tokenizer: FullTokenizer, trained_info: TaskInfo | None = None) -> None:
+        self.config = config
+        self.tokenizer = tokenizer
+        self.trained_info = trained_info
 
     def ready_file(self, split: str) -> str:
-        """The features of a split that the configuration names in place of examples; "" for none."""
+        """Return the path of a split's ready features, which replace its examples; "" for none."""
         ready = {TRAIN: self.config.train_data_file_path, self.dev_splits[0]: self.config.eval_data_file_path}
         return ready.get(split, "")
 
     def ready_facts(self) -> dict[str, Any]:
-        """What ready features must have been made with, where they say it."""
+        """Return the entries that the manifest of ready features must agree with, where it has them."""
         return {
             "vocab_sha256": self.tokenizer.sha256,
             "do_lower_case": self.tokenizer.do_lower_case,
@@ -161,16 +179,20 @@ class Task(ABC):
         }
 
     def check_ready(self, records: RecordSet, path: Path) -> None:  # noqa: B027
-        """Raise DataError where ready features are not ones of this task, beyond their facts."""
+        """Raise DataError if ready features do not fit this task, beyond what their manifest says."""
 
     @abstractmethod
     def split(self, name: str) -> Split:
-        """The examples of a split; DataError or ConfigError where they are missing or wrong."""
+        """Return the examples of a split; raise DataError or ConfigError if they are missing or wrong."""
 
     @abstractmethod
     def evaluate(self, prepared: PreparedSplit, outputs: Outputs, task_info: TaskInfo) -> EvaluationResult:
-        """From outputs of all rows to predictions and metrics; task_info, of the weights, may lack a calibration."""
+        """Return predictions and metrics from the outputs of all rows.
+
+        Args:
+            task_info: task.json of the weights, possibly without calibration.
+        """
 
     @abstractmethod
     def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:
-        """Development metrics of an answer that takes no network; learnt from the training labels alone."""
+        """Return the development metrics of a constant answer, derived from the training labels alone."""

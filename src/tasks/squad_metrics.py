@@ -1,9 +1,9 @@
-"""The official metrics of SQuAD, in percent: what evaluate-v1.1.py, evaluate-v2.0.py and cmrc2018_evaluate.py print.
+"""Official metrics of SQuAD and CMRC 2018, in percent: evaluate-v1.1.py, evaluate-v2.0.py and cmrc2018_evaluate.py.
 
-SQuAD compares words in lower case, without punctuation and the articles a, an, the: whether they are the same, and how
-many are shared (F1). CMRC 2018 compares Chinese characters. Of several answers the best fitting one counts.
+SQuAD compares words in lower case, without punctuation and the articles a, an, the, for exact match and F1 of shared
+words. CMRC 2018 compares Chinese characters. The best score over the gold answers counts.
 
-The official script for version 2.0 breaks off at questions without a prediction; here they are wrong, as in the others.
+Questions without a prediction count as wrong; the official script for version 2.0 alone fails on them.
 """
 
 import difflib
@@ -30,12 +30,12 @@ _CHINESE = re.compile("([\u4e00-\u9fa5])")
 def score_answers(
     questions: Sequence[SquadQuestion], predictions: Mapping[str, str], language: str = "en"
 ) -> dict[str, float]:
-    """exact_match and f1 as evaluate-v1.1.py has them; or EM and F1 of cmrc2018_evaluate.py, under the same names.
+    """Return exact_match and f1 of evaluate-v1.1.py, or EM and F1 of cmrc2018_evaluate.py under the same names.
 
     Args:
-        questions: with answers.
-        predictions: texts by question id. A question without one counts 0.
-        language: "en" for SQuAD's metrics, which XQuAD uses for all its languages; "zh" for CMRC 2018's.
+        questions: questions with gold answers.
+        predictions: texts by question id; a missing one scores 0.
+        language: "en" for SQuAD's metrics, which XQuAD uses for all its languages; "zh" for those of CMRC 2018.
     """
     _report_missing(questions, predictions)
     answers = {question.id: [answer.text for answer in question.answers] for question in questions}
@@ -50,33 +50,43 @@ def score_with_threshold(
     threshold: float = 1.0,
     language: str = "en",
 ) -> dict[str, float]:
-    """The figures of evaluate-v2.0.py; of Chinese, answers are compared as cmrc2018_evaluate.py does.
+    """Return the metrics of evaluate-v2.0.py; Chinese answers are compared as in cmrc2018_evaluate.py.
 
     Args:
-        predictions: texts by question id, "" for no answer. A question without one counts 0.
-        no_answer: probabilities of no answer (--na-prob-file) of all predictions.
-        threshold: above it, a question is taken as one without an answer whatever its prediction (--na-prob-thresh).
+        predictions: texts by question id, "" for no answer; a missing one scores 0.
+        no_answer: probabilities of no answer (--na-prob-file) by question id.
+        threshold: probability of no answer above which the prediction is ignored (--na-prob-thresh).
         language: "en" or "zh", as for score_answers.
 
     Returns:
-        exact, f1, total; the same as HasAns_... of questions with answers and NoAns_... of those without, where there
-        are any. With no_answer: best_exact, best_f1 (without regard to threshold), and best_exact_thresh and
-        best_f1_thresh, which give them.
+        exact, f1, total; HasAns_... for questions with answers and NoAns_... for those without, where there are any.
+        With no_answer also best_exact and best_f1, independent of `threshold`, and the thresholds that yield them,
+        best_exact_thresh and best_f1_thresh.
     """
     _report_missing(questions, predictions)
-    compared, exact, f1 = _V2_SCORES[language]
-    answers = {each.id: [a.text for a in each.answers if compared(a.text)] or [""] for each in questions}
+    normalise, exact, f1 = _V2_SCORES[language]
+    answers = {}
+    for question in questions:
+        texts = [answer.text for answer in question.answers]
+        answers[question.id] = [text for text in texts if normalise(text)] or [""]
     has_answer = {question.id: bool(question.answers) for question in questions}
     raw = {name: _best(predictions, answers, score) for name, score in (("exact", exact), ("f1", f1))}
-    odds = dict.fromkeys(predictions, 0.0) if no_answer is None else no_answer
-    kept = {
-        name: {key: score if odds[key] <= threshold else float(not has_answer[key]) for key, score in scores.items()}
-        for name, scores in raw.items()
+    probabilities = dict.fromkeys(predictions, 0.0) if no_answer is None else no_answer
+    thresholded: dict[str, dict[str, float]] = {}
+    for name, scores in raw.items():
+        thresholded[name] = {}
+        for key, score in scores.items():
+            is_answered = probabilities[key] <= threshold
+            thresholded[name][key] = score if is_answered else float(not has_answer[key])
+    groups = {
+        "": list(has_answer),
+        "HasAns_": [key for key, value in has_answer.items() if value],
+        "NoAns_": [key for key, value in has_answer.items() if not value],
     }
     figures: dict[str, float] = {}
-    for prefix, wanted in (("", (True, False)), ("HasAns_", (True,)), ("NoAns_", (False,))):
-        if keys := [key for key, has in has_answer.items() if has in wanted]:
-            for name, scores in kept.items():
+    for prefix, keys in groups.items():
+        if keys:
+            for name, scores in thresholded.items():
                 figures[prefix + name] = _percent((scores.get(key, 0.0) for key in keys), len(keys))
             figures[prefix + "total"] = len(keys)
     if no_answer is not None:
@@ -92,10 +102,9 @@ def _best_threshold(
     no_answer: Mapping[str, float],
     has_answer: Mapping[str, bool],
 ) -> tuple[float, float]:
-    """The best mean score in percent, and the threshold for it: that of evaluate-v2.0.py, which takes the lowest.
+    """Return the best mean score in percent and the lowest threshold that yields it, as evaluate-v2.0.py does.
 
-    One question more is answered at a time, the one with the lowest probability first. Where nothing is better than to
-    answer none, the threshold is 0.
+    Questions are answered one after another, lowest probability first. The threshold is 0 if answering none is best.
     """
     score = best = sum(not has_answer[key] for key in scores)
     threshold = 0.0
@@ -103,12 +112,13 @@ def _best_threshold(
         if key in scores:
             score += scores[key] if has_answer[key] else -bool(predictions[key])
             if score > best:
-                best, threshold = score, no_answer[key]
+                best = score
+                threshold = no_answer[key]
     return 100.0 * best / len(has_answer), threshold
 
 
 def midway(threshold: float, probabilities: Iterable[float]) -> float:
-    """Between a threshold and the next larger probability, so that rounding decides no answer; 0, for none, stays."""
+    """Return the mean of threshold and the next larger probability, so that rounding changes no answer; 0 stays 0."""
     larger = [probability for probability in probabilities if probability > threshold]
     return (threshold + min(larger, default=1.0)) / 2 if threshold else 0.0
 
@@ -121,7 +131,7 @@ def _report_missing(questions: Sequence[SquadQuestion], predictions: Mapping[str
 
 
 def _best(predictions: Mapping[str, str], answers: Mapping[str, Sequence[str]], score: Score) -> dict[str, float]:
-    """Score by question id of what was predicted, by the answer that fits best."""
+    """Return the score of each prediction by question id: the maximum over the gold answers."""
     return {
         key: max(score(predictions[key], text) for text in texts)
         for key, texts in answers.items()
@@ -145,22 +155,26 @@ def _exact(prediction: str, answer: str) -> float:
 
 
 def _v1_f1(prediction: str, answer: str) -> float:
-    """Harmonic mean of the shares of common words; 0 where both texts have none."""
-    words, wanted = _words(prediction), _words(answer)
-    return _harmonic_mean((Counter(words) & Counter(wanted)).total(), len(words), len(wanted))
+    """Return the F1 of common words; 0 where both texts have none."""
+    predicted_words = _words(prediction)
+    gold_words = _words(answer)
+    common = (Counter(predicted_words) & Counter(gold_words)).total()
+    return _harmonic_mean(common, len(predicted_words), len(gold_words))
 
 
-def _v2_f1(f1: Score, compared: Callable[[str], Any], prediction: str, answer: str) -> float:
-    """An F1; but 1 where nothing of both texts is compared."""
-    ours, wanted = compared(prediction), compared(answer)
-    return f1(prediction, answer) if ours and wanted else float(ours == wanted)
+def _v2_f1(f1: Score, normalise: Callable[[str], Any], prediction: str, answer: str) -> float:
+    """Return f1, but 1 where both texts are empty after normalisation."""
+    predicted = normalise(prediction)
+    gold = normalise(answer)
+    return f1(prediction, answer) if predicted and gold else float(predicted == gold)
 
 
-def _harmonic_mean(common: int, found: int, wanted: int) -> float:
-    """F1 of precision common / found and recall common / wanted."""
+def _harmonic_mean(common: int, predicted: int, gold: int) -> float:
+    """Return the F1 of precision common / predicted and recall common / gold."""
     if common == 0:
         return 0.0
-    precision, recall = common / found, common / wanted
+    precision = common / predicted
+    recall = common / gold
     return 2 * precision * recall / (precision + recall)
 
 
@@ -173,11 +187,12 @@ def _cmrc_exact(prediction: str, answer: str) -> float:
 
 
 def _cmrc_segments(text: str) -> list[str]:
-    """Chinese characters, and between them the words of NLTK's word_tokenize, taken as one sentence."""
-    runs = _CHINESE.split(_cmrc_text(text))  # every second one is a Chinese character
-    return [
-        part for index, run in enumerate(runs) for part in ([run] if index % 2 else _word_tokenizer().tokenize(run))
-    ]
+    """Return Chinese characters and, between them, the words of NLTK's word_tokenize without sentence splitting."""
+    segments = []
+    for index, run in enumerate(_CHINESE.split(_cmrc_text(text))):
+        is_character = index % 2 == 1  # re.split puts the matches at the odd indices
+        segments += [run] if is_character else _word_tokenizer().tokenize(run)
+    return segments
 
 
 @cache
@@ -188,15 +203,16 @@ def _word_tokenizer() -> Any:
 
 
 def _cmrc_f1(prediction: str, answer: str) -> float:
-    """From the longest run of segments that is in both."""
-    segments, wanted = _cmrc_segments(prediction), _cmrc_segments(answer)
-    common = difflib.SequenceMatcher(None, segments, wanted, autojunk=False).find_longest_match().size
-    return _harmonic_mean(common, len(segments), len(wanted))
+    """Return the F1 of the longest common run of segments."""
+    predicted = _cmrc_segments(prediction)
+    gold = _cmrc_segments(answer)
+    common = difflib.SequenceMatcher(None, predicted, gold, autojunk=False).find_longest_match().size
+    return _harmonic_mean(common, len(predicted), len(gold))
 
 
 _SCORES: dict[str, tuple[Score, Score]] = {"en": (_exact, _v1_f1), "zh": (_cmrc_exact, _cmrc_f1)}
-# What is compared of a text, exact and F1 of version 2.0.
+# Normalisation of a text, exact match and F1 of version 2.0.
 _V2_SCORES = {
-    language: (compared, _SCORES[language][0], partial(_v2_f1, _SCORES[language][1], compared))
-    for language, compared in (("en", _words), ("zh", _cmrc_text))
+    language: (normalise, _SCORES[language][0], partial(_v2_f1, _SCORES[language][1], normalise))
+    for language, normalise in (("en", _words), ("zh", _cmrc_text))
 }

@@ -1,8 +1,8 @@
-"""Columns files (a word a line, a blank line after a sentence) -> words, tags and lines of each sentence.
+"""Reader of columns files (one word per line, a blank line after a sentence) -> words, tags and lines of sentences.
 
-Lines are split at TABs where the first one is, else at spaces and TABs. Left out are -DOCSTART-,
-lines before a sentence that begin with "# " and are no word with a tag, a header, and, where the first column counts
-words, the rows of CoNLL-U for several words (1-2) or for none (8.1).
+Lines are split at TABs if the first one is, else at spaces and TABs. Skipped are -DOCSTART-, comments (lines before a
+sentence that begin with "# " and are no word with a tag), a header and, if the first column numbers the words, the rows
+of CoNLL-U for several words (1-2) or for none (8.1).
 """
 
 import itertools
@@ -26,7 +26,7 @@ _HEADER_OF_TAGS = re.compile(r"(ner|[ux]?pos|chunk|entity|tags?|labels?)([_-](ta
 
 
 class TaggedWords(NamedTuple):
-    """A sentence; tags: None where the file has none; lines: of the words in the file."""
+    """Words of a sentence with their lines in the file and their tags, None if the file has none."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...] | None
@@ -34,7 +34,7 @@ class TaggedWords(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """The indices of the columns (tag: None for a file without tags); is_counted: another one counts the words."""
+    """Indices of the columns (tag: None for a file without tags), and whether the first one numbers the words."""
 
     word: int
     tag: int | None
@@ -45,7 +45,7 @@ Row = tuple[int, list[str]]  # line, cells
 
 
 def is_comment(text: str) -> bool:
-    """Return whether a line before a sentence may be a comment."""
+    """Return True if a line before a sentence may be a comment."""
     return text.startswith(("# ", "#\t"))
 
 
@@ -55,13 +55,13 @@ def read_columns(
     """Yield the sentences of a file.
 
     Args:
-        word_column: name in the header or number from 1; "": the first column, or the next one where that counts words.
-        tag_column: likewise; "": the last column.
-        labelled: every word must have a tag.
-        guess: the end of error sentences about rows of other widths.
+        word_column: name in the header or number from 1; "": the first column or, if it numbers the words, the next.
+        tag_column: name in the header or number from 1; "": the last column.
+        labelled: True if every word must have a tag.
+        guess: hint on the file format, appended to errors about the number of columns.
 
     Raises:
-        DataError: a row has another width or an empty word or tag, or a column is not there; names the line.
+        DataError: a row has another number of columns, or an empty word or tag, or a column is missing; names the line.
     """
     texts = list(_sentence_lines(path))
     first = next((numbered for numbered in itertools.chain.from_iterable(texts) if not is_comment(numbered[1])), None)
@@ -106,13 +106,13 @@ def _sentence_lines(path: Path) -> Iterator[list[tuple[int, str]]]:
 
 
 def _is_split_by_tabs(first: str) -> bool:
-    """Return whether the lines of a file are split at TABs, by its first one: cells of two or three hold no spaces."""
+    """Return True if the first line is split at TABs; cells of two or three columns must contain no spaces then."""
     cells = [cell.strip(" ") for cell in first.strip(" \t").split("\t")]
     return len(cells) > 3 or (len(cells) > 1 and not any(" " in cell for cell in cells))
 
 
 def _split(text: str, width: int, by_tabs: bool) -> list[str]:
-    """Return the cells of a line; empty ones at its end count as far as the width goes."""
+    """Return the cells of a line, without empty ones at its end beyond `width`."""
     if by_tabs:
         cells = [cell.strip(" ") for cell in text.split("\t")]
         while len(cells) > max(1, width) and not cells[-1]:
@@ -134,9 +134,9 @@ def _width_error(path: Path, line: int, count: int, width: int, guess: str) -> D
 
 
 def _tagged_words(path: Path, rows: Sequence[Row], layout: _Layout, width: int, guess: str) -> TaggedWords:
-    used = [layout.word] if layout.tag is None else [layout.word, layout.tag]
+    columns = [layout.word] if layout.tag is None else [layout.word, layout.tag]
     for line, cells in rows:
-        if any(not cells[index] or _BLANKS.search(cells[index]) for index in used):
+        if any(not cells[index] or _BLANKS.search(cells[index]) for index in columns):
             count = len(_BLANKS.split(" ".join(cells).strip()))
             raise _width_error(path, line, count, width, guess)
     words = tuple(cells[layout.word] for _, cells in rows)
@@ -145,10 +145,10 @@ def _tagged_words(path: Path, rows: Sequence[Row], layout: _Layout, width: int, 
 
 
 def _is_header(cells: Sequence[str], keys: tuple[str, str]) -> bool:
-    """Return whether the first row has a name that word_column or tag_column is, or those of words and of tags."""
-    return any(key in cells for key in keys if key and not key.isdecimal()) or (
-        any(cell.lower() in _HEADER_OF_WORDS for cell in cells) and any(map(_HEADER_OF_TAGS.fullmatch, cells))
-    )
+    """Return True if the first row contains word_column or tag_column, or usual names of both words and tags."""
+    if any(key in cells for key in keys if key and not key.isdecimal()):
+        return True
+    return any(cell.lower() in _HEADER_OF_WORDS for cell in cells) and any(map(_HEADER_OF_TAGS.fullmatch, cells))
 
 
 def _find_layout(
@@ -159,10 +159,10 @@ def _find_layout(
     keys: tuple[str, str],
     labelled: bool,
 ) -> _Layout:
-    """Return which column is what, and say so where it is not the first and the last.
+    """Return the layout of a file, and log it where words are not in the first or tags may not be in the last column.
 
     Args:
-        top: the header, or the first row of `rows`.
+        top: header, or first row of `rows`.
         keys: word_column and tag_column.
     """
     line, first = top
@@ -177,15 +177,15 @@ def _find_layout(
         raise _no_column(path, line, "word_column", word_column, first)
     if labelled and tag is None:
         raise _no_column(path, line, "tag_column", tag_column, first)
-    is_counted = word != 0 and tag != 0 and _counts_words(path, rows, is_told=word is None)
+    is_counted = word != 0 and tag != 0 and _counts_words(path, rows, warns=word is None)
     if word is None and is_counted:
         if labelled and width < 3:
             raise DataError(
-                f"{path}: line {line} has {width} columns, of which the first one counts words: needed are a word and "
-                "its tag"
+                f"{path}: line {line} has {width} columns, of which the first one counts words: a word or its tag is "
+                "missing"
             )
         word = next((index for index in range(1, width) if index != tag), 1)
-        logger.info(f"{path.name}: column 1 counts the words of each sentence, words are those of column {word + 1}")
+        logger.info(f"{path.name}: column 1 counts the words of each sentence, words are read from column {word + 1}")
     word = word or 0
     if word == tag:
         if labelled or tag_column:
@@ -195,12 +195,12 @@ def _find_layout(
             )
         tag = None
     if labelled and not tag_column:
-        _tell_other_tags(path, rows, {word, tag}, width)
+        _log_other_tags(path, rows, {word, tag}, width)
     return _Layout(word, tag, is_counted and word != 0)
 
 
 def _index(path: Path, line: int, column: str, names: Sequence[str], width: int) -> int | None:
-    """Return the index of a column, None if it is not given or not there."""
+    """Return the index of a column given by name or number, None if it is empty or missing."""
     if column and names.count(column) > 1:
         raise DataError(f"{path}: line {line} has {names.count(column)} columns {column!r}: give the number of one")
     if column and column in names:
@@ -215,11 +215,15 @@ def _no_column(path: Path, line: int, key: str, column: str, first: Sequence[str
     )
 
 
-def _counts_words(path: Path, rows: Sequence[Sequence[Row]], is_told: bool) -> bool:
-    """Return whether the first column counts the words of every sentence, from 0 or 1 or on from the one before."""
+def _counts_words(path: Path, rows: Sequence[Sequence[Row]], warns: bool) -> bool:
+    """Return True if the first column numbers the words of every sentence, from 0, 1 or the last number of the file.
+
+    Args:
+        warns: log a warning if it does so for most sentences only.
+    """
     counted = 0
     words = 0
-    others = []
+    uncounted_lines = []
     last = -1
     for body in filter(None, rows):
         cells = [row[0] for _, row in body if not _UNCOUNTED.fullmatch(row[0])]
@@ -230,21 +234,21 @@ def _counts_words(path: Path, rows: Sequence[Sequence[Row]], is_told: bool) -> b
             last = counts[-1]
             counted += 1
         else:
-            others.append(body[0][0])
-    if is_told and others and counted > len(others):
+            uncounted_lines.append(body[0][0])
+    if warns and uncounted_lines and counted > len(uncounted_lines):
         logger.warning(
-            f"{path}: column 1 counts the words of {counted:,} sentences, but not of {len(others):,} (line "
-            f"{others[0]}), so that it is read as words; word_column names another"
+            f"{path}: column 1 counts the words of {counted:,} sentences, but not of {len(uncounted_lines):,} (line "
+            f"{uncounted_lines[0]}), so it is read as words; give word_column to read another"
         )
-    return not others and words > 1
+    return not uncounted_lines and words > 1
 
 
-def _tell_other_tags(path: Path, rows: Sequence[Sequence[Row]], used: set[int | None], width: int) -> None:
-    """Say which columns beside the last one hold tags, as outer ones do where nested ones stand last."""
-    others = []
+def _log_other_tags(path: Path, rows: Sequence[Sequence[Row]], used: set[int | None], width: int) -> None:
+    """Log which other columns hold tags; with nested entities, outer ones may precede those of the last column."""
+    tag_columns = []
     for index in sorted({*range(width)} - used):
         tags = {cells[index] for body in rows for _, cells in body}
         if tags - {OUTSIDE} and all(map(is_tag, tags)):
-            others.append(str(index + 1))
-    if others:
-        logger.info(f"{path.name}: tags are those of column {width}; tag_column names another: {', '.join(others)}")
+            tag_columns.append(str(index + 1))
+    if tag_columns:
+        logger.info(f"{path.name}: tags are read from column {width}; tag_column can be {', '.join(tag_columns)}, too")

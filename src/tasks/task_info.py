@@ -1,4 +1,4 @@
-"""What task.json says beside fine-tuned weights: what the head was trained for, and how it is used."""
+"""Content of task.json, the file beside fine-tuned weights that says their task and the settings to use them with."""
 
 import logging
 from collections.abc import Iterable
@@ -16,9 +16,12 @@ logger = logging.getLogger(__name__)
 
 
 class DevSplit(Schema):
-    """Which part of the training examples was split off for development: its share, and the seed that chose it.
+    """Share of the training examples that was split off for development.
 
-    texts_sha256: of all of these examples' texts, since of others the same share has been trained on.
+    Attributes:
+        ratio: size of the share.
+        seed: seed that chose it.
+        texts_sha256: hash of the texts of all examples; of other texts the same share was trained on.
     """
 
     ratio: float = Field(gt=0, lt=1)
@@ -27,11 +30,13 @@ class DevSplit(Schema):
 
 
 class TaskInfo(Schema):
-    """What all tasks have; a task's own settings are those of a subclass. Other keys of the file are kept.
+    """Settings that all tasks share; subclasses add those of a task. Unknown keys of the file are preserved.
 
-    labels: in the order of the head's outputs; none where the outputs are no labels.
-    max_seq_length: tokens of a row. text_columns: the texts' names in the training data, by their keys in records.
-    dev_split: None where the development examples have a file of their own.
+    Attributes:
+        labels: labels in the order of the head's outputs; empty where the outputs are no labels.
+        max_seq_length: tokens per row.
+        text_columns: column names of the texts in the training data, by their keys in records.
+        dev_split: None where the development examples have their own file.
     """
 
     task: str
@@ -53,32 +58,32 @@ class TaskInfo(Schema):
 
     @classmethod
     def settings(cls) -> set[str]:
-        """The keys that a task's weights are used by, each with a default."""
+        """Return the keys of the settings for using the weights; every one has a default."""
         return cls.model_fields.keys() - {"task", "labels", "text_columns", "dev_split"}
 
     @property
     def shortest_row(self) -> int:
-        """Tokens that a row must have."""
+        """Minimum number of tokens of a row."""
         return 1
 
     @property
     def searched_starts(self) -> int:
-        """Starts of spans that the head goes on with, 0 for a head that searches none."""
+        """Number of span starts in the head's beam, 0 for a head without beam search."""
         return 0
 
     def fitted(self, architecture: AlbertConfig) -> Self:
-        """The same with lengths that a network takes."""
+        """Return a copy with lengths capped at what the network supports."""
         if architecture.use_relative_positions:
             return self
         longest = min(self.max_seq_length, architecture.max_position_embeddings)
         return self.model_copy(update={"max_seq_length": longest})
 
     def stated(self) -> dict[str, Any]:
-        """The content of task.json: what was given, as JSON values."""
+        """Return the content of task.json: the explicitly set values, as JSON values."""
         return self._dumped(exclude_unset=True) | {"labels": list(self.labels)}
 
     def completed(self) -> dict[str, Any]:
-        """All settings as JSON values, defaults too."""
+        """Return all settings as JSON values, defaults included."""
         return self._dumped()
 
     def _dumped(self, **options: Any) -> dict[str, Any]:
@@ -86,61 +91,66 @@ class TaskInfo(Schema):
         return self.model_dump(mode="json", exclude=empty, **options)
 
 
-NO_DEV_SPLIT = "no share of the training file is evaluated"  # why dev_ratio means nothing
+NO_DEV_SPLIT = "no share of the training file is evaluated"  # why dev_ratio has no effect
 
 
-def choose_dev_split(ratio: float, seed: int, known: TaskInfo | None, training: Path, texts: Iterable[Any]) -> DevSplit:
-    """How development examples are split off: as for the weights that are there, whose other examples were trained on.
+def choose_dev_split(
+    ratio: float, seed: int, trained_info: TaskInfo | None, training_file: Path, texts: Iterable[Any]
+) -> DevSplit:
+    """Return how to split off development examples: as in the training of the weights, if they are only evaluated.
 
     Args:
-        known: of the weights, where nothing is trained.
-        training: the file. texts: of all its examples, as JSON values.
+        trained_info: task.json of the weights to evaluate; None when training.
+        training_file: file to split.
+        texts: texts of all its examples, as JSON values.
 
     Raises:
-        DataError: the weights' were split off other examples.
+        DataError: the development examples of the weights were split off other texts.
     """
-    ours = DevSplit(ratio=ratio, seed=seed, texts_sha256=hash_texts(texts))
-    if known is None:
-        return ours
-    if (theirs := known.dev_split) is None:
+    configured = DevSplit(ratio=ratio, seed=seed, texts_sha256=hash_texts(texts))
+    if trained_info is None:
+        return configured
+    trained = trained_info.dev_split
+    if trained is None:
         logger.warning(
-            "the weights' task.json names no share of the training file that was kept out of the training: the one of "
-            f"dev_ratio {ratio:g} by seed {seed} is evaluated, which was trained on unless that left out the same"
+            f"task.json of the weights names no development split: the share of dev_ratio {ratio:g} and seed {seed} is "
+            "evaluated, which the weights may have been trained on"
         )
-        return ours
-    if theirs.texts_sha256 not in (None, ours.texts_sha256):
+        return configured
+    if trained.texts_sha256 not in (None, configured.texts_sha256):
         raise DataError(
-            f"{training} holds other texts than those that the weights' development examples were split off from, so "
-            "that this share may have been trained on: needed are file and columns of the training, or a dev_file"
+            f"{training_file} has other texts than the file that the weights were trained on, so its development share "
+            "may have been trained on: give the file and columns of the training, or a dev_file"
         )
-    if (theirs.ratio, theirs.seed) != (ratio, seed):
+    if (trained.ratio, trained.seed) != (ratio, seed):
         logger.info(
-            f"the development examples are those that the weights were chosen by: a share of {theirs.ratio:g} of the "
-            f"training file, by seed {theirs.seed}"
+            f"the development examples are those of the training: a share of {trained.ratio:g} of the training file, "
+            f"chosen by seed {trained.seed}"
         )
-    return theirs
+    return trained
 
 
-def check_left_out(ready: Path, made_of: str | None, rest: str, training: Path) -> None:
-    """Raise DataError, or warn, where ready training features may hold the share of a file that is evaluated.
+def check_left_out(ready: Path, ready_sha256: str | None, train_sha256: str, training_file: Path) -> None:
+    """Raise DataError, or warn, if ready training features may contain the development share of the training file.
 
     Args:
-        made_of: the sha256 of the features' texts, where they say it. rest: that of the file's texts without the share.
+        ready_sha256: hash of the texts of the features, if their manifest has it.
+        train_sha256: hash of the texts of the training file without the development share.
     """
-    if made_of is None:
+    if ready_sha256 is None:
         logger.warning(
-            f"{ready} does not say which texts it was made of: unless they are all others than the share of {training} "
-            "that is evaluated, that was trained on; give a dev_file"
+            f"{ready} does not say which texts it was made of: they may contain the share of {training_file} that is "
+            "evaluated; give a dev_file to be sure"
         )
-    elif made_of != rest:
+    elif ready_sha256 != train_sha256:
         raise DataError(
-            f"{ready} was made of other texts than those of {training} without the share that is evaluated, which may "
-            "be among them: needed are features of just these, or a dev_file"
+            f"{ready} was made of other texts than {training_file} without its development share, and may contain that "
+            "share: give features of exactly these texts, or a dev_file"
         )
 
 
 class LabelledInfo(TaskInfo):
-    """Of a head with an output for each label."""
+    """Settings of a head with one output per label."""
 
     @model_validator(mode="after")
     def _has_labels(self) -> Self:

@@ -1,4 +1,4 @@
-"""Named-entity recognition, or parts of speech, by a tag for each word."""
+"""Token classification: named entities or parts of speech, with one tag per word."""
 
 import itertools
 import logging
@@ -51,57 +51,61 @@ from src.tokenization import FullTokenizer
 
 logger = logging.getLogger(__name__)
 NAME_COLUMN, NAME_LABEL = "dish_name", "DISH"
-MOST_SPARSE = 30  # labels that are no entities' and may have few words each
-WORDS_A_LABEL = 5  # where there are more labels; with fewer words they are likely to be words or lemmas
+MOST_SPARSE = 30  # number of labels without letters up to which words per label are not checked
+WORDS_A_LABEL = 5  # with more labels and fewer words per label, the column probably holds words or lemmas
 
 
 class NerConfig(FinetuneConfig):
-    """Find entities in texts, by a tag for each word: python run_ner.py."""
+    """Configuration of python run_ner.py, which finds entities by tagging words."""
 
     config_file = "task_ner_config.yaml"
 
-    train_file: str = option("", "tagged sentences; empty: train.* of data_dir", on_resume=SAME_PLACE)
-    dev_file: str = option("", "likewise; where there is none, dev_ratio of the training file", on_resume=SAME_PLACE)
-    test_file: str = option("", "likewise; tags are not needed", needs=("do_predict", True), on_resume=ANY)
+    train_file: str = option("", "tagged training sentences; empty: train.* in data_dir", on_resume=SAME_PLACE)
+    dev_file: str = option(
+        "", "tagged development sentences; empty: dev.* in data_dir, or split by dev_ratio", on_resume=SAME_PLACE
+    )
+    test_file: str = option("", "test sentences, with or without tags", needs=("do_predict", True), on_resume=ANY)
     data_format: str = option(
         "auto",
-        "columns: a word and its tag a line; lines: words, TAB, tags; names: a table of texts and entity mentions",
+        "columns: a word and its tag per line; lines: words, TAB, tags; names: a table of texts and entity mentions",
         choices=("auto", *FORMATS),
     )
     train_data_file_path: str = option(
-        "", "features of the training sentences that are ready: DIR/NAME.mindrecord", on_resume=SAME_PLACE
+        "", "ready features of the training sentences: DIR/NAME.mindrecord", on_resume=SAME_PLACE
     )
-    eval_data_file_path: str = option("", "features of the development sentences, likewise", on_resume=SAME_PLACE)
-    dev_ratio: float = option(0.1, "share split off for development", above=0, below=1)
-    text_column: str = option("review", "names: column of the text, its name or its number from 1")
-    name_column: str = option(NAME_COLUMN, "names: column of an entity mention in the text, or empty")
+    eval_data_file_path: str = option(
+        "", "ready features of the development sentences: DIR/NAME.mindrecord", on_resume=SAME_PLACE
+    )
+    dev_ratio: float = option(0.1, "share of sentences to split off for development", above=0, below=1)
+    text_column: str = option("review", "names: column of the text, by name or number from 1")
+    name_column: str = option(NAME_COLUMN, "names: column of an entity mention in the text; cells may be empty")
     name_label: str = option(NAME_LABEL, "names: label of these entities")
     word_column: str = option(
         "",
-        "columns: column of the words, its name in the header or its number from 1; empty: the first one, or the next "
-        "where that counts words",
+        "columns: column of the words, by name in the header or number from 1; empty: the first one, or the second if "
+        "the first numbers the words",
     )
-    tag_column: str = option("", "columns: column of their tags, likewise; empty: the last one")
-    label_list: tuple[str, ...] = option((), "tags in their order; empty: those of the training sentences")
+    tag_column: str = option("", "columns: column of the tags, by name or number from 1; empty: the last one")
+    label_list: tuple[str, ...] = option((), "tags in order; empty: those of the training sentences")
 
     def validate(self) -> None:
         super().validate()
-        scheme, wrong = misfits(self.label_list)
-        if wrong:
-            raise ConfigError(f"label_list holds {min(wrong)!r}, allowed are {scheme.value}")
+        scheme, invalid = misfits(self.label_list)
+        if invalid:
+            raise ConfigError(f"label_list holds {min(invalid)!r}, allowed are {scheme.value}")
         if self.word_column and self.word_column == self.tag_column:
             raise ConfigError(f"word_column and tag_column are both {self.word_column}: name two columns")
         for key, labels in (("label_list", self.label_list), ("name_label", (self.name_label,))):
             for label in labels:
-                if len(label.split()) != 1 or label != label.strip():  # columns are separated by spaces
+                if len(label.split()) != 1 or label != label.strip():  # prediction files separate columns by spaces
                     raise ConfigError(f"{key} has the label {label!r}, allowed is a word without spaces")
 
 
 class NerTask(Task):
-    """Entities in sentences.
+    """Task of tagging words.
 
     Attributes:
-        from_names: whether the training file is a table of texts, which are split into words here.
+        from_names: True if the training file is a table of texts, which split_words splits into words.
     """
 
     kind = "token_classification"
@@ -109,46 +113,53 @@ class NerTask(Task):
     selection = "f1"
     needs_examples = True
 
-    def __init__(self, config: NerConfig, tokenizer: FullTokenizer, known: TaskInfo | None = None) -> None:
-        super().__init__(config, tokenizer, known)
-        named = {TRAIN: config.train_file, "dev": config.dev_file, "test": config.test_file}
-        self.files = find_splits(config.data_dir, named, endings=None)
-        shared = TRAIN in self.files and config.do_eval and "dev" not in self.files
-        training = self._training_file(config.do_train or shared)
-        if config.do_train and not shared:
+    def __init__(self, config: NerConfig, tokenizer: FullTokenizer, trained_info: TaskInfo | None = None) -> None:
+        super().__init__(config, tokenizer, trained_info)
+        configured_files = {TRAIN: config.train_file, "dev": config.dev_file, "test": config.test_file}
+        self.files = find_splits(config.data_dir, configured_files, endings=None)
+        splits_train_file = TRAIN in self.files and config.do_eval and "dev" not in self.files
+        training_file = self._training_file(config.do_train or splits_train_file)
+        if config.do_train and not splits_train_file:
             config.refuse(["dev_ratio"], NO_DEV_SPLIT)
         columns = EntityColumns(
             config.text_column, config.name_column, config.name_label, config.word_column, config.tag_column
         )
-        self.labels = list(config.label_list or (self.known.labels if self.known else ()))
-        self.from_names = training is not None and find_format(training, config.data_format, columns) == "names"
-        self._read_file = cache(
-            lambda file, labelled: read_sentences(file, config.data_format, columns, labelled, training, self.labels)
-        )
-        reads = {TRAIN: config.do_train or shared, "dev": config.do_eval, "test": config.do_predict}
-        read = [(split, self.files[split]) for split, wanted in reads.items() if wanted and split in self.files]
-        formats = [find_format(file, config.data_format, columns, split != "test", training) for split, file in read]
+        self.labels = list(config.label_list or (trained_info.labels if trained_info else ()))
+        training_format = find_format(training_file, config.data_format, columns) if training_file else ""
+        self.from_names = training_format == "names"
+
+        @cache
+        def read_file(file: Path, labelled: bool) -> list[Sentence]:
+            return read_sentences(file, config.data_format, columns, labelled, training_file, self.labels)
+
+        self._read_file = read_file
+        is_read = {TRAIN: config.do_train or splits_train_file, "dev": config.do_eval, "test": config.do_predict}
+        formats = [
+            find_format(self.files[split], config.data_format, columns, split != "test", training_file)
+            for split, used in is_read.items()
+            if used and split in self.files
+        ]
         if "columns" not in formats:
             config.refuse(["word_column", "tag_column"], "no file that is read has a word in each line")
         if "names" not in formats:
-            of_names = ["text_column", "name_column", "name_label"]
-            config.refuse(of_names, "no file that is read is a table of texts and names")
+            keys = ["text_column", "name_column", "name_label"]
+            config.refuse(keys, "no file that is read is a table of texts and names")
         elif config.name_label == NAME_LABEL and config.name_column != NAME_COLUMN:
             raise ConfigError(
-                f"name_label is {NAME_LABEL}, that of {NAME_COLUMN}: give the label of what stands in "
+                f"name_label is {NAME_LABEL}, the label for {NAME_COLUMN}: give the label of the entities in "
                 f"{config.name_column}"
             )
         self.dev_split = None
-        if shared:
+        if splits_train_file:
             texts = (sentence.words for sentence in self.read(TRAIN))
-            self.dev_split = choose_dev_split(config.dev_ratio, config.seed, known, training, texts)
+            self.dev_split = choose_dev_split(config.dev_ratio, config.seed, trained_info, training_file, texts)
         self.labels = self.labels or self._find_labels()
         self.spec = TOKEN_CLASSIFICATION
         if config.do_train:
             words = (word for sentence in self.read(TRAIN) for word in sentence.words)
             words_are_characters = not self.from_names and splits_characters(words)
         else:
-            words_are_characters = isinstance(known, EntityInfo) and known.words_are_characters
+            words_are_characters = isinstance(trained_info, EntityInfo) and trained_info.words_are_characters
         self.task_info = self.spec.info(
             task=self.spec.name,
             labels=tuple(self.labels),
@@ -159,13 +170,13 @@ class NerTask(Task):
         )
 
     def _text_columns(self) -> dict[str, str]:
-        """The text column's name in training, where the columns have names."""
+        """Return the name of the text column in the training table; {} if the training file is no table."""
         if not self.config.do_train or not self.from_names:
             return {}
         return {"text": read_table(self.files[TRAIN]).name_of(self.config.text_column)}
 
     def _find_labels(self) -> list[str]:
-        """Return the tags of the whole training file: a rare one may stand in the share for development alone."""
+        """Return the tags of the whole training file; a rare one may occur in the development share alone."""
         sentences = [*self.read(TRAIN), *(self.read("dev") if self.dev_split else ())]
         file = self.files[TRAIN]
         tags = [tag for sentence in sentences for tag in sentence.tags or ()]
@@ -174,26 +185,29 @@ class NerTask(Task):
         if labels == [OUTSIDE]:
             raise DataError(f"{file} has no entities: all its words have the tag {OUTSIDE}")
         if len(labels) < 2:
-            raise DataError(f"{file}: all words have the tag {shorten(labels[0])}; tag_column names another column")
+            raise DataError(f"{file}: all words have the tag {shorten(labels[0])}; give another tag_column")
         if scheme is Scheme.WORDS and len(labels) > MOST_SPARSE and len(labels) * WORDS_A_LABEL > len(tags):
             raise DataError(
-                f"{file} has {len(labels):,} tags in {len(tags):,} words, as {first_few(labels)}: give the tag_column, "
-                "or a label_list"
+                f"{file} has {len(labels):,} tags in {len(tags):,} words, such as {first_few(labels)}: give the "
+                "tag_column, or a label_list"
             )
         logger.info(f"{file.name}: {len(labels):,} tags ({scheme.value}): {first_few(labels, 10)}")
         return labels
 
     def read(self, split: str) -> list[Sentence]:
-        """All sentences of a split; without a development file a part of the training file is one."""
-        shared = split != "test" and self.dev_split
-        file = self.files.get(TRAIN if shared else split)
+        """Return all sentences of a split; without a development file, dev is a share of the training file."""
+        dev_split = self.dev_split if split != "test" else None
+        file = self.files.get(TRAIN if dev_split else split)
         if file is None:
-            raise DataError(f"there are no {split} sentences: name {split}_file, or put {split}.* into data_dir")
+            raise DataError(f"there are no {split} sentences: give {split}_file, or put {split}.* into data_dir")
         sentences = self._read_file(file, split != "test")
-        return split_off(sentences, shared.ratio, shared.seed)[split == "dev"] if shared else sentences
+        if dev_split is None:
+            return sentences
+        train, dev = split_off(sentences, dev_split.ratio, dev_split.seed)
+        return dev if split == "dev" else train
 
     def _training_file(self, is_read: bool) -> Path | None:
-        """The training file, None where there is none; or several, of which none is read."""
+        """Return the training file, None if there is none; several files are an error only if one is read."""
         try:
             return self.files.get(TRAIN)
         except DataError:
@@ -206,67 +220,75 @@ class NerTask(Task):
         return NerSplit(name, sentences, self.labels, self.tokenizer, self.config.max_seq_length)
 
     def evaluate(self, prepared: PreparedSplit, outputs: Outputs, task_info: TaskInfo) -> EvaluationResult:
-        sentences = prepared.split.examples
-        names = np.array(self.labels)
+        labels = np.array(self.labels)
         probabilities = [softmax(logits, 1) for logits in word_logits(prepared.records.array, outputs["logits"])]
-        tags = [names[words.argmax(1)].tolist() for words in probabilities]
-        gold = [sentence.tags for sentence in sentences]
-        metrics = entity_scores(gold, tags, self.labels) if all(one is not None for one in gold) else {}
-        sure = [words.max(1) for words in probabilities]
+        predicted = [labels[words.argmax(1)].tolist() for words in probabilities]
+        confidences = [words.max(1) for words in probabilities]
+        gold = [sentence.tags for sentence in prepared.split.examples]
+        is_labelled = all(tags is not None for tags in gold)
+        metrics = entity_scores(gold, predicted, self.labels) if is_labelled else {}
         collapse = ""
         if metrics and OUTSIDE not in self.labels:
-            ids = [[self.labels.index(tag) for words in each for tag in words] for each in (tags, gold)]
-            collapse = describe_one_answer("tag", *map(np.array, ids), self.labels)
-        elif metrics and not _has_entities(tags) and _has_entities(gold):
+            predicted_ids = self._label_ids(predicted)
+            collapse = describe_one_answer("tag", predicted_ids, self._label_ids(gold), self.labels)
+        elif metrics and not _has_entities(predicted) and _has_entities(gold):
             collapse = "no word of any sentence is an entity"
-        return EvaluationResult(metrics, partial(_write, prepared.split, tags, sure), collapse=collapse)
+        return EvaluationResult(metrics, partial(_write, prepared.split, predicted, confidences), collapse=collapse)
+
+    def _label_ids(self, sentences: Iterable[Sequence[str]]) -> np.ndarray:
+        return np.array([self.labels.index(tag) for tags in sentences for tag in tags])
 
     def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:
-        """For every word the tag that it has most often in training; for unseen ones O, or the most frequent tag."""
-        seen: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        """Return the metrics of each word's most frequent training tag; unseen words get O or the majority tag."""
+        tag_counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for sentence in train.split.examples:
             for word, tag in zip(sentence.words, sentence.tags or (), strict=True):
-                seen[word][tag] += 1
-        usual = {word: tags.most_common(1)[0][0] for word, tags in seen.items()}
-        unseen = OUTSIDE
+                tag_counts[word][tag] += 1
+        majority_tags = {word: counts.most_common(1)[0][0] for word, counts in tag_counts.items()}
+        unseen_tag = OUTSIDE
         if OUTSIDE not in self.labels:
-            unseen = sum(seen.values(), Counter()).most_common(1)[0][0]
+            unseen_tag = sum(tag_counts.values(), Counter()).most_common(1)[0][0]
         sentences = dev.split.examples
-        guessed = [[usual.get(word, unseen) for word in sentence.words] for sentence in sentences]
-        return entity_scores([sentence.tags for sentence in sentences], guessed, self.labels)
+        predicted = [[majority_tags.get(word, unseen_tag) for word in sentence.words] for sentence in sentences]
+        return entity_scores([sentence.tags for sentence in sentences], predicted, self.labels)
 
 
 def _has_entities(sentences: Iterable[Sequence[str]]) -> bool:
     return any(tag != OUTSIDE for tags in sentences for tag in tags)
 
 
-def _write(split: NerSplit, tags: list[list[str]], sure: list[np.ndarray], folder: Path) -> None:
-    """predictions_SPLIT.txt as conlleval reads it: a word a line, its tag if it is known, the predicted tag; and
-    predictions_SPLIT.tsv with the place of every word and `sure`, the probability of its tag.
+def _write(split: NerSplit, predicted: list[list[str]], confidences: list[np.ndarray], folder: Path) -> None:
+    """Write predictions_SPLIT.txt in conlleval's format, and predictions_SPLIT.tsv with one row per word.
+
+    Args:
+        predicted: tags of each sentence.
+        confidences: probabilities of these tags, (words,) for each sentence.
     """
-    blocks, sentences = [], split.examples
-    for sentence, predicted in zip(sentences, tags, strict=True):
-        columns = [sentence.words, *([sentence.tags] if sentence.tags else []), predicted]
+    sentences = split.examples
+    blocks = []
+    for sentence, tags in zip(sentences, predicted, strict=True):
+        columns = [sentence.words, sentence.tags, tags] if sentence.tags else [sentence.words, tags]
         blocks.append("".join(" ".join(row) + "\n" for row in zip(*columns, strict=True)))
     write_text(folder / f"predictions_{split.name}.txt", "\n".join(blocks))
-    words = [(number, each, word) for number, each in enumerate(sentences) for word in range(len(each.words))]
-    table = {
-        "index": [number for number, _, _ in words],
-        "file": [each.file.name for _, each, _ in words],
-        "line": [each.line_of(word) for _, each, word in words],
-        "word": [each.words[word] for _, each, word in words],
-    }
+    table: dict[str, Any] = {"index": [], "file": [], "line": [], "word": []}
+    for index, sentence in enumerate(sentences):
+        for word_index, word in enumerate(sentence.words):
+            table["index"].append(index)
+            table["file"].append(sentence.file.name)
+            table["line"].append(sentence.line_of(word_index))
+            table["word"].append(word)
     if all(sentence.tags for sentence in sentences):
-        table["label"] = [each.tags[word] for _, each, word in words]
-    table["prediction"] = list(itertools.chain.from_iterable(tags))
-    table["probability"] = np.concatenate(sure)
+        table["label"] = [tag for sentence in sentences for tag in sentence.tags]
+    table["prediction"] = list(itertools.chain.from_iterable(predicted))
+    table["probability"] = np.concatenate(confidences)
     write_prediction_table(folder, split.name, table)
 
 
 class EntityAnswerer(Answerer):
-    """text -> entities, of tags of another kind one for each word; or tokens where there is no text.
+    """Answerer: text, or tokens if there is no text -> entities.
 
-    Offsets count characters of the text, or of the tokens with single spaces between.
+    Tags of the scheme WORDS become one entity per word. Offsets count characters of the text, or of the tokens joined
+    by single spaces.
     """
 
     texts = ("text",)
@@ -276,16 +298,18 @@ class EntityAnswerer(Answerer):
         try:
             text = self.text(record, "text")
         except DataError:
-            if self._given["text"] or not isinstance(tokens, list):  # a column that is named is needed
+            if self._named_columns["text"] or not isinstance(tokens, list):  # tokens do not replace a named column
                 raise
         else:
             return text, split_words(text, self.task_info.words_are_characters)
         if not tokens:
-            raise DataError("tokens is an empty list, needed is one of texts")
-        spans, position = [], 0
+            raise DataError("tokens is an empty list, but must be a list of texts")
+        spans = []
+        start = 0
         for token in tokens:
-            spans.append((position, position + len(text_of({"a token": token}, "a token"))))
-            position = spans[-1][1] + 1
+            end = start + len(text_of({"a token": token}, "a token"))
+            spans.append((start, end))
+            start = end + 1
         return " ".join(tokens), spans
 
     def features(self, items: Sequence[tuple[str, list[tuple[int, int]]]]) -> Features:
@@ -303,18 +327,20 @@ class EntityAnswerer(Answerer):
         return [self._answer(*item, softmax(logits, 1)) for item, logits in zip(items, words, strict=True)]
 
     def _answer(self, text: str, spans: list[tuple[int, int]], probabilities: np.ndarray) -> Record:
-        best, scores = probabilities.argmax(1), probabilities.max(1)
-        entities = []
         labels = self.task_info.labels
-        for label, first, end in find_entities([labels[index] for index in best], find_scheme(labels)):
-            place = {"start": spans[first][0], "end": spans[end - 1][1]}
-            score = shortest(scores[first:end].mean())
-            entities.append({"text": text[place["start"] : place["end"]], "label": label, **place, "score": score})
+        tags = [labels[index] for index in probabilities.argmax(1)]
+        confidences = probabilities.max(1)
+        entities = []
+        for label, first_word, end_word in find_entities(tags, find_scheme(labels)):
+            start = spans[first_word][0]
+            end = spans[end_word - 1][1]
+            score = shortest(confidences[first_word:end_word].mean())
+            entities.append({"text": text[start:end], "label": label, "start": start, "end": end, "score": score})
         return {"entities": entities}
 
 
 class EntityInfo(LabelledInfo):
-    """words_are_characters: the training file's text was split so, as in Chinese; raw text is, too."""
+    """Settings with words_are_characters: True if words of the training file, and so of raw text, are characters."""
 
     words_are_characters: bool = False
 

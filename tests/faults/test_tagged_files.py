@@ -71,7 +71,7 @@ def test_what_counts_words(tmp_path: Path, text: str, expected: list[str]) -> No
 def test_a_column_that_counts_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert read(tmp_path / "a.txt", "1\tIn\tO\tO\n2\tBonn\tB-LOC\tB-ORG\n") == [("In Bonn", "O B-ORG")]
     said = capsys.readouterr().out
-    assert "column 1 counts" in said and "tags are those of column 4; tag_column names another: 3" in said
+    assert "column 1 counts" in said and "tags are read from column 4; tag_column can be 3" in said
     assert read(tmp_path / "a.txt", "1\tIn\tO\tO\n2\tBonn\tB-LOC\tO\n", tag="3") == [("In Bonn", "O B-LOC")]
     with pytest.raises(DataError, match="line 1 has 2 columns"):
         read(tmp_path / "a.txt", "1\tIn\n2\tBonn\n")
