@@ -84,7 +84,7 @@ def _check_beginning(file: str, raw: bytes, input_format: str) -> None:
         )
     if input_format == "auto" and file_format == TEXT and _OBJECT.match(raw):
         raise DataError(
-            f"{file} seems to hold JSON objects, but its ending stands for plain text: give --input_format json_lines or "
+            f"{file} seems to hold JSON objects, but its ending means text: give --input_format json_lines or "
             "--input_format text"
         )
     if file_format == JSON_LINES and re.match(rb"\s*\[\s*\{", raw):
