@@ -349,7 +349,7 @@ def test_air_needs_ascend(classifier: Path, tmp_path: Path) -> None:
         file_format=AIR,
         device_target="CPU",
     )
-    with pytest.raises(DeviceError, match="AIR files are written on Ascend only, this is CPU"):
+    with pytest.raises(DeviceError, match=r"AIR .*Ascend.*CPU"):
         export.main(config)
     assert not (tmp_path / "out").exists()
 
@@ -479,7 +479,7 @@ def test_weights_that_do_not_fit_what_lies_beside_them(tmp_path: Path) -> None:
     task_info = read_task_info(folder).fitted(ARCHITECTURE)
     scores = TASKS[task_info.task].scores(ARCHITECTURE, task_info)
     save_checkpoint(scores, folder, 1, {})
-    with pytest.raises(CheckpointError, match="made for another architecture"):
+    with pytest.raises(CheckpointError, match="another architecture"):
         ModelFolder.load(folder).predictor()
     with_config(vocab_size=70)
     with pytest.raises(CheckpointError, match=r"says vocab_size 70, but the vocabulary vocab\.txt beside it has 63"):
