@@ -39,7 +39,7 @@ class ExportConfig(OneDeviceConfig):
     null_threshold: float | None = NULL_THRESHOLD
     vocab_file_path: str = option("", "WordPiece vocabulary, if the checkpoint's folder has none")
     spm_model_file: str = option("", "SentencePiece model, if the checkpoint's folder has none")
-    do_lower_case: bool = option(True, "lower-case the text; used only with vocab_file_path or spm_model_file")
+    do_lower_case: bool = option(True, "lower-case the text; only if the checkpoint's folder has no vocabulary")
     encrypt_key_file: str = option(
         "", "key file of 16, 24 or 32 bytes; encrypts the MINDIR with AES-GCM", needs=("file_format", MINDIR)
     )
@@ -84,7 +84,7 @@ class PredictConfig(LayersConfig):
     embeddings: bool = option(False, "return the encoder's pooled output, not the task's answers")
     vocab_file_path: str = option("", "WordPiece vocabulary, if the checkpoint's folder has none")
     spm_model_file: str = option("", "SentencePiece model, if the checkpoint's folder has none")
-    do_lower_case: bool = option(True, "lower-case the text; used only with vocab_file_path or spm_model_file")
+    do_lower_case: bool = option(True, "lower-case the text; only if the checkpoint's folder has no vocabulary")
     encrypt_key_file: str = option("", "key file that the MINDIR was encrypted with")
     dry_run: bool = option(
         False, "load the model, read all records, answer a sample, estimate time, memory and disk; write nothing"

@@ -63,19 +63,19 @@ def export_model(
     """
     if not model.network.portable:
         raise ValueError("the network is not portable: build it with ModelFolder.predictor(portable=True)")
-    fixed = _settle(model, name, file_format, batch_size, length)
+    fixed_shape = _checked_shape(model, name, file_format, batch_size, length)
     target = name.with_name(f"{name.name}.{file_format.lower()}")
-    with _refusals(target), scratch_folder(target) as temporary:
+    with _as_data_errors(target), scratch_folder(target) as temporary:
         file = temporary / f"{name.name}.{file_format.lower()}"
-        _write(model, file, file_format, key, fixed)
+        _write(model, file, file_format, key, fixed_shape)
         if file_format != AIR:  # only Ascend's runtime loads AIR
             load = _load_onnx if file_format == ONNX else load_mindir
-            difference = check(model, load(file, key), fixed)
+            difference = check(model, load(file, key), fixed_shape)
             logger.info(f"{name.name}{file.suffix}: largest difference from the checkpoint {difference:.1e}")
         vocabulary = temporary / f"{name.name}{_vocabulary_suffix(model)}"
         vocabulary.write_bytes(model.tokenizer.content)
         description = temporary / f"{name.name}.json"
-        write_checked(description, describe(model, file, vocabulary, file_format, key, fixed))
+        write_checked(description, describe(model, file, vocabulary, file_format, key, fixed_shape))
         written = file, vocabulary, description
         for path in written:
             sync_to_disk(path)
@@ -86,7 +86,7 @@ def export_model(
 
 
 @contextlib.contextmanager
-def _refusals(target: Path) -> Iterator[None]:
+def _as_data_errors(target: Path) -> Iterator[None]:
     """Create the folder of an export, and raise OSErrors of writing there as DataErrors."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -97,28 +97,30 @@ def _refusals(target: Path) -> Iterator[None]:
 
 def dry_run_export(model: Predictor, name: Path, file_format: str, batch_size: int = 1, length: int = 0) -> str:
     """Estimate time, memory and disk of export_model, from a small batch; same arguments and errors."""
-    fixed = _settle(model, name, file_format, batch_size, length)
-    rows, tokens = fixed or (2, model.task_info.max_seq_length)
+    fixed_shape = _checked_shape(model, name, file_format, batch_size, length)
+    rows, tokens = fixed_shape or (2, model.task_info.max_seq_length)
     texts = TASKS[model.task_info.task].texts_per_row
     few_rows = min(rows, max(1, DRY_RUN_TOKENS // (tokens * texts)))
     share = rows / few_rows
     inputs = sample_inputs(model, few_rows, tokens)
     before = peak_memory()
-    first, usual = timeit.repeat(lambda: _arrays(model.network(*inputs)), repeat=2, number=1)
+    compiling, warm = timeit.repeat(lambda: _arrays(model.network(*inputs)), repeat=2, number=1)
     size = _weights_size(model) + len(model.tokenizer.content)
     # Three compilations: to write, to compare with, and of the file; the last two run this batch and smaller ones.
-    duration = 3 * max(0.0, first - usual) + 4 * usual * share
+    duration = 3 * max(0.0, compiling - warm) + 4 * warm * share
     text_memory = WORKING_MEMORY / rows_in_memory(model.architecture, tokens, model.task_info.searched_starts)
     memory = 2 * peak_memory() - before + 2 * (rows - few_rows) * texts * text_memory
     return (
-        f"dry run: a batch takes {usual * share:.2f} s ({few_rows} of its {rows} rows took {first:.1f} s with "
-        f"compilation and {usual:.2f} s without); writing and checking "
+        f"dry run: a batch takes {warm * share:.2f} s ({few_rows} of its {rows} rows took {compiling:.1f} s with "
+        f"compilation and {warm:.2f} s without); writing and checking "
         f"{name}.{file_format.lower()} takes about {timedelta(seconds=round(duration))}. Peak memory: about "
         f"{memory / 1e9:.2f} GB. The files take about {size / 1e6:.1f} MB. Nothing was written."
     )
 
 
-def _settle(model: Predictor, name: Path, file_format: str, batch_size: int, length: int) -> tuple[int, int] | None:
+def _checked_shape(
+    model: Predictor, name: Path, file_format: str, batch_size: int, length: int
+) -> tuple[int, int] | None:
     """Return the fixed (batch, length) of the file, None for any, after all checks that need no computation."""
     for suffix in (f".{file_format.lower()}", _vocabulary_suffix(model), ".json"):
         if os.path.isdir(file := f"{name}{suffix}"):
@@ -128,17 +130,19 @@ def _settle(model: Predictor, name: Path, file_format: str, batch_size: int, len
     for other in {MINDIR, AIR, ONNX} - {file_format}:
         if os.path.lexists(file := f"{name}.{other.lower()}"):
             raise DataError(f"{file} exists and uses {name}.json; choose another export_file_name, or delete the file")
-    fixed = None if file_format == MINDIR else (batch_size, length or model.task_info.max_seq_length)
+    fixed_shape = None if file_format == MINDIR else (batch_size, length or model.task_info.max_seq_length)
     shortest, longest = model.task_info.shortest_row, model.task_info.max_seq_length
-    if fixed and not shortest <= fixed[1] <= longest:
-        raise ConfigError(f"export_seq_length is {fixed[1]}, allowed for this model are {shortest} to {longest} tokens")
+    if fixed_shape and not shortest <= fixed_shape[1] <= longest:
+        raise ConfigError(
+            f"export_seq_length is {fixed_shape[1]}, allowed for this model are {shortest} to {longest} tokens"
+        )
     if (size := _weights_size(model)) > LARGEST:
         raise DataError(
             f"the weights take {size / 2**30:.2f} GiB, allowed in an exported file are {LARGEST / 2**30:.2f}"
         )
     if file_format == ONNX:
         _onnxruntime()
-    return fixed
+    return fixed_shape
 
 
 def _weights_size(model: Predictor) -> int:
@@ -150,12 +154,14 @@ def _vocabulary_suffix(model: Predictor) -> str:
     return ".model" if model.tokenizer.is_sentencepiece else ".vocab.txt"
 
 
-def _write(model: Predictor, file: Path, file_format: str, key: bytes | None, fixed: tuple[int, int] | None) -> None:
+def _write(
+    model: Predictor, file: Path, file_format: str, key: bytes | None, fixed_shape: tuple[int, int] | None
+) -> None:
     network = model.network
-    if fixed is None:
+    if fixed_shape is None:
         inputs = network.any_inputs()
     else:
-        inputs = sample_inputs(model, *fixed)
+        inputs = sample_inputs(model, *fixed_shape)
         network.set_inputs(*inputs)
     try:
         # MindSpore refuses paths with spaces or Chinese letters, also in parent folders.
@@ -213,7 +219,7 @@ def _load_onnx(file: Path, _: bytes | None) -> Callable[..., Any]:
     return run
 
 
-def check(model: Predictor, exported: Callable[..., Any], fixed: tuple[int, int] | None) -> float:
+def check(model: Predictor, exported: Callable[..., Any], fixed_shape: tuple[int, int] | None) -> float:
     """Return the largest difference between the outputs of an exported network and the model's, over several shapes.
 
     Raises:
@@ -222,7 +228,7 @@ def check(model: Predictor, exported: Callable[..., Any], fixed: tuple[int, int]
     longest = model.task_info.max_seq_length
     shortest = 2 * model.task_info.shortest_row  # sample rows are at least half full
     any_shape = [*((rows, min(max(tokens, shortest), longest)) for rows, tokens in SHAPES), (2, longest)]
-    shapes = [fixed] if fixed else any_shape
+    shapes = [fixed_shape] if fixed_shape else any_shape
     largest_difference = 0.0
     for batch, length in shapes:
         inputs = sample_inputs(model, batch, length)
@@ -273,12 +279,17 @@ def sample_inputs(model: Predictor, batch: int, length: int) -> list[Tensor]:
 
 
 def describe(
-    model: Predictor, file: Path, vocabulary: Path, file_format: str, key: bytes | None, fixed: tuple[int, int] | None
+    model: Predictor,
+    file: Path,
+    vocabulary: Path,
+    file_format: str,
+    key: bytes | None,
+    fixed_shape: tuple[int, int] | None,
 ) -> dict[str, Any]:
     """Return the contents of NAME.json."""
     network = model.network
-    batch, length = fixed or ("batch", "length")
-    masks = 2 if fixed else "masks"
+    batch, length = fixed_shape or ("batch", "length")
+    masks = 2 if fixed_shape else "masks"
     return model.task_info.completed() | {
         "format_version": FORMAT_VERSION,
         "file": file.name,

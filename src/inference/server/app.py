@@ -96,13 +96,13 @@ def create_app(predictor: Predictor, limits: Limits = DEFAULT_LIMITS, hosts: Col
         records = [record.model_dump(exclude_none=True, exclude={"id"}, by_alias=True) for record in valid]
         try:
             async with asyncio.timeout(limits.answer_time):
-                answers = await _unless_gone(connection, batcher.answer(records))
+                answers = await _cancel_on_disconnect(connection, batcher.answer(records))
         except ClientDisconnect:
             return failure(503, "the client has closed the connection")  # nobody reads it
         except TimeoutError:
             timeout = f"the model did not answer within {limits.answer_time:g} seconds: try again later, or send less"
             return failure(503, timeout, **{"Retry-After": "10"})
-        return JSONResponse({"answers": _merged(request.records, answers)})
+        return JSONResponse({"answers": _merge_replies(request.records, answers)})
 
     @app.get("/model")
     @app.head("/model", include_in_schema=False)
@@ -125,7 +125,7 @@ def create_app(predictor: Predictor, limits: Limits = DEFAULT_LIMITS, hosts: Col
     return app
 
 
-def _merged(records: Sequence[Any], answers: Sequence[Record]) -> list[Record]:
+def _merge_replies(records: Sequence[Any], answers: Sequence[Record]) -> list[Record]:
     """Return the replies to all records, given the answers to the valid ones; errors look as in predict.py's files."""
     remaining = iter(answers)
     replies = []
@@ -138,7 +138,7 @@ def _merged(records: Sequence[Any], answers: Sequence[Record]) -> list[Record]:
     return replies
 
 
-async def _unless_gone(connection: Request, work: Coroutine[Any, Any, Result]) -> Result:
+async def _cancel_on_disconnect(connection: Request, work: Coroutine[Any, Any, Result]) -> Result:
     """Return the result of `work`; cancel it and raise ClientDisconnect if the client closes the connection first."""
     result = asyncio.ensure_future(work)
     disconnect = asyncio.ensure_future(connection.receive())  # the body was read, so only a disconnect can follow

@@ -26,7 +26,7 @@ class Failure(BaseModel):
     error: str
 
 
-class Known(BaseModel):
+class StrictModel(BaseModel):
     """Model without unknown keys; only the first unknown key is reported, so that thousands cost nothing."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
@@ -66,10 +66,10 @@ def request_model(task_info: TaskInfo, max_records: int, max_characters: int) ->
         field_type, default = definition(field)
         column = task_info.text_columns.get(name, name)
         fields[name] = (field_type, Field(default, alias=name if column == "id" else column))
-    record = create_model("Record", __base__=Known, **fields, id=(Identity, None))
+    record = create_model("Record", __base__=StrictModel, **fields, id=(Identity, None))
     record_or_invalid = Annotated[record, WrapValidator(_or_invalid)]
     records = Annotated[list[record_or_invalid], Field(min_length=1, max_length=max_records)]
-    return create_model("PredictRequest", __base__=Known, records=(records, ...))
+    return create_model("PredictRequest", __base__=StrictModel, records=(records, ...))
 
 
 @dataclass(frozen=True)
