@@ -1,4 +1,4 @@
-"""The batches of pre-training, from this project's feature files or google's TFRecords."""
+"""Batches of pre-training, from this project's feature files or google's TFRecords."""
 
 from pathlib import Path
 
@@ -22,22 +22,25 @@ def create_pretrain_dataset(
     sop_loss_weight: float = 1.0,
     masking: MaskingOverrides = _NO_OVERRIDES,
 ) -> PretrainingData:
-    """Batches of pre-training examples.
+    """Return the batches of pre-training examples.
 
-    input_ids, input_mask, segment_ids, token_boundary: (B, L) int32. masked_lm_positions, masked_lm_ids: (B, P) int32.
-    masked_lm_weights: (B, P) float32. next_sentence_labels: (B,) int32. sequence_weights,
-    sop_loss_weights: (B,) float32.
+    Columns of a batch:
+        input_ids, input_mask, segment_ids, token_boundary: (B, L) int32
+        masked_lm_positions, masked_lm_ids: (B, P) int32
+        masked_lm_weights: (B, P) float32
+        next_sentence_labels: (B,) int32
+        sequence_weights, sop_loss_weights: (B,) float32
 
     Args:
         data_dir: folder with one set of MindRecords or with google's *.tfrecord, or DIR/NAME.mindrecord or
             DIR/NAME.tfrecord.
         schema_dir: schema.json of TFRecords, or its folder.
-        sop_loss_weight: what the sentence-order loss counts beside the masked tokens' (1).
-        masking: how masks that are drawn anew in every epoch are drawn otherwise than the data's facts say.
+        sop_loss_weight: weight of the sentence-order loss; the masked tokens' loss has weight 1.
+        masking: overrides of the data's manifest for masks that are drawn anew in every epoch.
 
     Raises:
-        DataError: there are no such files, or they are damaged, not finished, or made for another task; or `masking`
-            says something, and their masks are written in them.
+        DataError: the files are missing, damaged, unfinished or made for another task; or `masking` overrides static
+            masks.
     """
     dataset = _open_dataset(Path(data_dir), loading, schema_dir, masking)
     return PretrainingData(dataset, str(data_dir), sop_loss_weight)
@@ -61,10 +64,10 @@ def _open_dataset(
 
 
 def _check_no_overrides(masking: MaskingOverrides, location: Path) -> None:
-    """Raise a DataError if masks that are written in the data are to be others."""
+    """Raise DataError if `masking` overrides masks that are stored in the data."""
     for key, value in vars(masking).items():
         if value:
             raise DataError(
-                f"{key} is {value}, but the masks of {location} are written in its files: make the data with masking "
-                f"dynamic (recipes/examples_64.yaml), or leave {key} out, also of the phases"
+                f"{key} is {value}, but the masks of {location} are stored in its files: make the data with masking "
+                f"dynamic (recipes/examples_64.yaml), or leave out {key}, also in phases"
             )

@@ -1,4 +1,4 @@
-"""Write a trained model as a file that can be deployed: python export.py --help lists all keys."""
+"""Export a trained model as a file for deployment: python export.py --help lists all keys."""
 
 import logging
 from pathlib import Path
@@ -16,12 +16,10 @@ logger = logging.getLogger(__name__)
 
 
 def main(config: ExportConfig) -> None:
-    """Load the weights, write the files, check them."""
+    """Load the weights, then write and check the files."""
     target = choose_target(config.device_target)
     if config.file_format == AIR and target != "Ascend":
-        raise DeviceError(
-            f"AIR files are written on Ascend only, this is {target}; MINDIR and ONNX are written anywhere"
-        )
+        raise DeviceError(f"file_format=AIR needs Ascend, this is {target}; use MINDIR or ONNX")
     setup_device(target, config.device_id, threads=config.threads)
     key = read_key(config.encrypt_key_file)
     name = Path(config.export_file_name)
@@ -29,7 +27,7 @@ def main(config: ExportConfig) -> None:
     folder = ModelFolder.load(
         config.export_ckpt_file, config.vocab_file_path, config.spm_model_file, do_lower_case=config.do_lower_case
     )
-    # Of the two forms of the layers MindSpore can write only that for CPUs as ONNX.
+    # MindSpore can write only the CPU backend of the layers as ONNX.
     with made_for("CPU" if config.file_format == ONNX else target):
         model = folder.predictor(config.export_embeddings, portable=True, null_threshold=config.null_threshold)
     shape = config.export_batch_size, config.export_seq_length

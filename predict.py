@@ -1,4 +1,4 @@
-"""Answer raw text with a trained model: python predict.py --help lists all keys; docs/export.md shows the formats."""
+"""Run a trained model on raw text: python predict.py --help lists all keys; docs/export.md shows the formats."""
 
 import logging
 from pathlib import Path
@@ -17,11 +17,12 @@ logger = logging.getLogger(__name__)
 
 
 def main(config: PredictConfig) -> int:
-    """Load the model, then answer a file or serve; 1 if no record could be answered."""
+    """Load the model, then answer a file or serve. Return the exit code, 1 if no record could be answered."""
     if config.serve:
         from src.inference.server import check_address, parse_address, parse_hosts, serve
 
-        address, hosts = parse_address(config.serve), parse_hosts(config.allowed_hosts)
+        address = parse_address(config.serve)
+        hosts = parse_hosts(config.allowed_hosts)
         check_address(*address)
     else:
         check_input(config.input, config.input_format)
@@ -48,7 +49,7 @@ def main(config: PredictConfig) -> int:
 
 
 def load_predictor(config: PredictConfig) -> Predictor:
-    """That of a MINDIR, or of a checkpoint with what lies beside it."""
+    """Return the Predictor of a MINDIR, or of a checkpoint and the files beside it."""
     settings = {
         "batch_tokens": config.batch_tokens,
         "top_k": config.top_k,

@@ -1,6 +1,6 @@
 """Evaluate a pre-trained ALBERT: python pretrain_eval.py --load_checkpoint_path RUN --data_dir HELD_OUT.
 
-Prints loss and accuracy of both tasks beside chance and beside the unigram baselines, and writes eval_results.json.
+Prints loss and accuracy of both tasks with chance and unigram baselines, and writes eval_results.json.
 """
 
 import logging
@@ -43,7 +43,7 @@ def main(config: PretrainEvalConfig) -> None:
     check_network(contents, architecture)
     data.check_vocabulary(trained_on(contents), contents.path)
     if is_trained_on(contents, data):
-        logger.warning(f"{config.data_dir}: {contents.path} was trained on these examples, nothing here is held out")
+        logger.warning(f"{config.data_dir}: {contents.path} was trained on these examples, so they are not held out")
     network = PreTrainingEvaluation(architecture)
     load_backbone(network, contents, needed=("",))
     training_counts = read_counts(folder, architecture.vocab_size)
@@ -51,8 +51,8 @@ def main(config: PretrainEvalConfig) -> None:
 
     batches = islice(data.batches(0), config.eval_batches or None)
     if config.dry_run:
-        number = min(data.batches_per_epoch, config.eval_batches or data.batches_per_epoch)
-        logger.info(dry_run(network, batches, number, architecture.vocab_size))
+        batch_count = min(data.batches_per_epoch, config.eval_batches or data.batches_per_epoch)
+        logger.info(dry_run(network, batches, batch_count, architecture.vocab_size))
         return
     held_out = evaluate(network, batches, architecture.vocab_size, tokenizer)
     check_finite(held_out.metrics, contents.path)

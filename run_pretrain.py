@@ -42,7 +42,7 @@ def main(config: PretrainConfig) -> None:
 
 
 def build_trainer(config: PretrainConfig, device: Device, ranks: Ranks, folder: RunFolder) -> Trainer:
-    """Data, model, optimizer, step and loop, checked against each other before any work."""
+    """Return the trainer with data, model, optimizer and step, all checked against each other."""
     loading = Loading(config.batch_size, config.seed, config.do_shuffle, rank=ranks.rank, rank_size=ranks.size)
     datasets = [create_pretrain_dataset(**arguments) for arguments in data_of_phases(config, loading)]
     data = datasets[0]
@@ -57,8 +57,8 @@ def build_trainer(config: PretrainConfig, device: Device, ranks: Ranks, folder: 
     folder.artifacts = ModelFolder(architecture, tokenizer, token_counts=data.token_counts)
     evaluation = held_out = None
     if config.eval_steps:
-        share = replace(loading, shuffle=False, evaluation=True)
-        held_out = create_pretrain_dataset(config.eval_data_dir, share)
+        held_out_loading = replace(loading, shuffle=False, evaluation=True)
+        held_out = create_pretrain_dataset(config.eval_data_dir, held_out_loading)
         evaluation = held_out_evaluation(network, architecture, held_out, data, tokenizer, config, ranks)
     lines = reference_lines(architecture, data, held_out, tokenizer, config, ranks)
     return Trainer(

@@ -122,11 +122,8 @@ def test_a_program_that_sets_up_nothing_computes_in_graphs(mindir: Path, monkeyp
 
 def test_weights_that_a_description_does_not_fit(mindir: Path) -> None:
     graph, (_, task_info) = load_mindir(mindir), read_description(mindir)
-    for change, sentence in (
-        ({"intermediate_size": 12}, "are not those that its"),
-        ({"num_hidden_groups": 2}, "no weight"),
-    ):
-        with pytest.raises(DataError, match=sentence):
+    for change in ({"intermediate_size": 12}, {"num_hidden_groups": 2}):
+        with pytest.raises(DataError, match="weight"):
             fused_network(graph, ARCHITECTURE.replace(num_hidden_layers=2, **change), task_info)
 
 
@@ -139,7 +136,7 @@ def test_answers_in_bfloat16_are_near(classifier: Path, mindir: Path) -> None:
     assert rounded == load_exported(mindir, compute_type="bfloat16").predict(records) != exact
     for one, other in zip(rounded, exact, strict=True):
         assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-2)
-    with left_out(), pytest.raises(ConfigError, match=r"and here the graph of .* itself computes: allowed is"):
+    with left_out(), pytest.raises(ConfigError, match="compute_type=bfloat16"):
         load_exported(mindir, compute_type="bfloat16")
 
 
@@ -169,7 +166,7 @@ def test_a_file_that_computes_something_else_is_not_left_behind(
     (tmp_path / "out" / "unfinished-albert-killed").mkdir(parents=True)
     (tmp_path / "out" / "unfinished-albert-killed" / "model.mindir").touch()
     monkeypatch.setattr("src.inference.exporting.load_mindir", lambda *_: ModelFolder.load(other).network())
-    with pytest.raises(CheckpointError, match="what was exported computes something else: outputs"):
+    with pytest.raises(CheckpointError, match="outputs of a batch"):
         exported(portable, tmp_path / "out" / "model")
     assert list((tmp_path / "out").iterdir()) == []
 
@@ -245,13 +242,13 @@ def test_places_that_cannot_be_written_to(portable: Predictor, tmp_path: Path) -
         exported(portable, tmp_path / "file" / "model")
     (tmp_path / "model.json").mkdir()
     for write in (export_model, dry_run_export):
-        with pytest.raises(DataError, match=r"model\.json is a folder, and would have to be a file of the export"):
+        with pytest.raises(DataError, match=r"model\.json is a folder"):
             write(portable, tmp_path / "model", MINDIR)
-        with pytest.raises(DataError, match=r"n\.vocab\.txt has 256 bytes in its name, allowed are 255"):
+        with pytest.raises(DataError, match=r"n\.vocab\.txt .*256 .*255"):
             write(portable, tmp_path / ("n" * 246), MINDIR)
     assert {path.name for path in tmp_path.iterdir()} == {"file", "model.json"}
     for name in (f"{tmp_path}/model.mindir", ".", ".."):
-        with pytest.raises(ConfigError, match=r"needed is DIR/NAME or NAME: the endings are added"):
+        with pytest.raises(ConfigError, match=re.escape(f"export_file_name is {name};")):
             ExportConfig(export_ckpt_file="run", export_file_name=name).validate()
     ExportConfig(export_ckpt_file="run", export_file_name=f"{tmp_path}/model-1.0").validate()
 
@@ -271,7 +268,7 @@ def test_weights_that_no_file_holds_are_refused_before_work(
 ) -> None:
     monkeypatch.setattr("src.inference.exporting.LARGEST", 1000)
     for write in (export_model, dry_run_export):
-        with pytest.raises(DataError, match=r"the weights take 0\.00 GiB, an exported file holds at most 0\.00"):
+        with pytest.raises(DataError, match=r"weights take 0\.00 GiB"):
             write(portable, tmp_path / "out" / "model", MINDIR)
     assert not (tmp_path / "out").exists()
 
@@ -287,11 +284,11 @@ def test_weights_of_more_than_a_gibibyte_stay_in_one_file(
 
 def test_one_name_has_one_format(copy: Path, portable: Predictor) -> None:
     for write in (export_model, dry_run_export):
-        with pytest.raises(DataError, match=r"model\.mindir is there, which .*model\.json describes: name another exp"):
+        with pytest.raises(DataError, match=r"model\.mindir .*model\.json"):
             write(portable, copy.with_suffix(""), ONNX)
     assert load_exported(copy).predict([{"text_a": "a"}])
     for name in ("out/", "out/."):
-        with pytest.raises(ConfigError, match=f"export_file_name is {name}, a folder: needed is a name in it"):
+        with pytest.raises(ConfigError, match=f"export_file_name is {name}, a folder"):
             ExportConfig(export_ckpt_file="run", export_file_name=name).validate()
 
 
@@ -340,7 +337,7 @@ def test_rows_of_a_fixed_length_must_suit_the_model(portable: Predictor, tmp_pat
 
 def test_onnx_is_not_left_unchecked(portable: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(DataError, match="onnxruntime, which is not installed: pip install onnxruntime"):
+    with pytest.raises(DataError, match="pip install onnxruntime"):
         export_model(portable, tmp_path / "out" / "model", ONNX)
     assert not (tmp_path / "out").exists()
 
@@ -352,7 +349,7 @@ def test_air_needs_ascend(classifier: Path, tmp_path: Path) -> None:
         file_format=AIR,
         device_target="CPU",
     )
-    with pytest.raises(DeviceError, match="AIR files are written on Ascend only, this is CPU"):
+    with pytest.raises(DeviceError, match=r"AIR .*Ascend.*CPU"):
         export.main(config)
     assert not (tmp_path / "out").exists()
 
@@ -410,9 +407,9 @@ def test_an_encrypted_file_needs_its_key(portable: Predictor, mindir: Path, tmp_
     assert load_exported(file, key=key).predict(records) == load_exported(mindir).predict(records)
     with pytest.raises(DataError, match=r"secret\.mindir cannot be loaded: its key may be another one"):
         load_exported(file, key=bytes(16))
-    with pytest.raises(ConfigError, match="is encrypted: encrypt_key_file is needed"):
+    with pytest.raises(ConfigError, match=r"is encrypted: .*encrypt_key_file"):
         load_exported(file)
-    with pytest.raises(ConfigError, match="is not encrypted: no key is needed"):
+    with pytest.raises(ConfigError, match="is not encrypted"):
         load_exported(mindir, key=key)
 
 
@@ -448,10 +445,10 @@ def damage(file: Path, change: str) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ("no description", "model.json is missing: it says what model.mindir computes"),
+        ("no description", "model.json is missing"),
         ("cut description", "model.json is damaged"),
         ("later version", "format_version is 2, allowed is 1"),
-        ("cut", "model.mindir is damaged, or does not belong to model.json"),
+        ("cut", "model.mindir is damaged or does not belong to model.json"),
         ("missing", "model.mindir is missing"),
         ("other vocabulary", "is not the vocabulary that model.mindir was exported with"),
     ],
@@ -482,7 +479,7 @@ def test_weights_that_do_not_fit_what_lies_beside_them(tmp_path: Path) -> None:
     task_info = read_task_info(folder).fitted(ARCHITECTURE)
     scores = TASKS[task_info.task].scores(ARCHITECTURE, task_info)
     save_checkpoint(scores, folder, 1, {})
-    with pytest.raises(CheckpointError, match="made for another architecture"):
+    with pytest.raises(CheckpointError, match="another architecture"):
         ModelFolder.load(folder).predictor()
     with_config(vocab_size=70)
     with pytest.raises(CheckpointError, match=r"says vocab_size 70, but the vocabulary vocab\.txt beside it has 63"):
@@ -501,7 +498,7 @@ def test_a_tasks_yaml_may_be_given_but_its_keys_not_as_flags(tmp_path: Path) -> 
         assert config.file_format == MINDIR and config.device_target == "auto"
     with pytest.raises(ConfigError, match="--epoch_num is not a key"):
         load_config(ExportConfig, [*needed, "--epoch_num", "3"])
-    with pytest.raises(ConfigError, match="mean nothing for MINDIR"):
+    with pytest.raises(ConfigError, match=r"export_batch_size and export_seq_length .* MINDIR"):
         load_config(ExportConfig, [*needed, "--export_seq_length", "64"])
 
 

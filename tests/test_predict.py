@@ -98,8 +98,8 @@ def test_a_file_is_answered_line_by_line(classifier: Path, tmp_path: Path, capsy
     assert answers[2]["truncated"] is True
     assert answers[3]["line"] == 4 and "is not JSON" in answers[3]["error"]
     said = capsys.readouterr().out
-    assert "1 of 4 records have texts longer than the model takes, which were cut: max_seq_length 40" in said
-    assert "2 of 4 records could not be answered" in said
+    assert "1 of 4 records were truncated" in said
+    assert "max_seq_length 40" in said and "2 of 4 records could not be answered" in said
 
 
 @pytest.mark.skipif(bool(bfloat16_obstacle("CPU")), reason=bfloat16_obstacle("CPU"))
@@ -121,14 +121,12 @@ def test_a_file_of_which_nothing_can_be_answered(
 ) -> None:
     failed = [NumberedRecord(1, {"text": "x"}), NumberedRecord(2, {}, "line 2 is not JSON")]
     assert answer_records(classify, iter(failed), str(tmp_path / "out")) == 1
-    assert caplog.messages == [
-        "answered 0 of 2 records",
-        "2 of 2 records could not be answered: each has an error in its place",
-    ]
+    assert caplog.messages[0] == "answered 0 of 2 records"
+    assert caplog.messages[1].startswith("2 of 2 records could not be answered")
     assert answer_records(classify, iter([]), str(tmp_path / "out")) == 0
     own = NumberedRecord(1, {"text_a": "fine", "error": "an older one"})
     assert answer_records(classify, iter([own, *failed]), str(tmp_path / "out")) == 0
-    assert caplog.messages[-1:] == ["2 of 3 records could not be answered: each has an error in its place"]
+    assert caplog.messages[-1].startswith("2 of 3 records could not be answered")
 
 
 def test_a_dry_run_keeps_nothing(classifier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -137,7 +135,7 @@ def test_a_dry_run_keeps_nothing(classifier: Path, tmp_path: Path, capsys: pytes
     where = {"input": str(tmp_path / "in.jsonl"), "output": str(tmp_path / "new" / "out.jsonl")}
     assert predict.main(PredictConfig(model=str(classifier), device_target="CPU", dry_run=True, **where)) == 0
     said = capsys.readouterr().out
-    assert "dry run: 201 records, 1 of them unreadable. 64 were answered in" in said and "Nothing was kept." in said
+    assert "dry run: 201 records, 1 of them unreadable. 64 were answered in" in said
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
 
 
@@ -153,23 +151,23 @@ def test_standard_input_and_output(classifier: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--model", "m"], "--input and --output are needed"),
-        (["--model", "m", "--serve", "8000", "--input", "x"], "input means nothing beside it"),
-        (["--model", "m", "--serve", "8000", "--input_format", "table"], "input_format means nothing beside it"),
-        (["--model", "m", "--serve", "8000", "--dry_run", "yes"], "dry_run means nothing beside it"),
-        (["--model", "m.onnx", "--input", "x", "--output", "-"], "ONNX and AIR files are for runtimes of their own"),
-        (["--model", "m", "--input", "x", "--output", "-", "--allowed_hosts", "a"], "mean nothing without serve"),
+        (["--model", "m"], "--input and --output .*--serve"),
+        (["--model", "m", "--serve", "8000", "--input", "x"], "input does not apply"),
+        (["--model", "m", "--serve", "8000", "--input_format", "table"], "input_format does not apply"),
+        (["--model", "m", "--serve", "8000", "--dry_run", "yes"], "dry_run does not apply"),
+        (["--model", "m.onnx", "--input", "x", "--output", "-"], "model is m.onnx"),
+        (["--model", "m", "--input", "x", "--output", "-", "--allowed_hosts", "a"], "allowed_hosts"),
         (
             ["--model", "m", "--input", "x", "--output", "-", "--encrypt_key_file", "k"],
-            "only a MINDIR can be encrypted",
+            "encrypt_key_file",
         ),
         (
             ["--model", "m.mindir", "--input", "x", "--output", "-", "--embeddings", "1"],
-            "embeddings is given, but what a MINDIR",
+            "embeddings .* MINDIR",
         ),
         (
             ["--model", "m", "--input", "x", "--output", "-", "--do_lower_case", "no"],
-            "do_lower_case is false, which means nothing without vocab_file_path or spm_model_file",
+            "do_lower_case=false .*vocab_file_path or spm_model_file",
         ),
     ],
 )

@@ -139,7 +139,7 @@ def test_a_model_of_one_segment_takes_no_second_text(tmp_path: Path) -> None:
     alone, pair = {"text_a": "fine"}, {"text_a": "fine", "text_b": "words"}
     predictor = ModelFolder.load(folder).predictor()
     first, refused, last = predictor.predict([alone, pair, alone])
-    assert refused == {"error": "the model has type_vocab_size 1: it takes no second text"}
+    assert list(refused) == ["error"] and "type_vocab_size 1" in refused["error"]
     assert first["label"] == last["label"] and first["probabilities"] == pytest.approx(last["probabilities"], abs=1e-6)
 
 
@@ -313,7 +313,7 @@ def test_numbers_of_masks_share_shapes(tmp_path: Path, caplog: pytest.LogCapture
             (answer,) = predictor.predict([{"text": "a " * (9 - masks) + "[MASK] " * masks}])
             assert len(answer["predictions"]) == masks
     said = [message.rpartition(", ")[2] for message in messages_of(caplog, "compiling")]
-    assert said == [f"{places} places of a text" for places in (1, 2, 4, 8)]
+    assert [int(shape.split()[0]) for shape in said] == [1, 2, 4, 8]
 
 
 def test_few_shapes_are_compiled_and_said(classifier: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -63,7 +63,7 @@ def test_tables(tmp_path: Path) -> None:
     assert found[0] == (2, {"text_a": "one", "id": "7"})
     assert found[1][0] == 3 and "line 3 has 1 column(s)" in found[1][1]
     assert records_of(tmp_path / "a.csv", b'text_a,id\n"one, two",7\n') == [(2, {"text_a": "one, two", "id": "7"})]
-    with pytest.raises(DataError, match=r"b\.tsv has 2 columns 'text_a': a record has each key once"):
+    with pytest.raises(DataError, match=r"b\.tsv has 2 columns 'text_a'"):
         records_of(tmp_path / "b.tsv", b"text_a\tid\ttext_a\none\t7\ttwo\n")
     assert records_of(tmp_path / "c.csv", b"text_a,,,id\none,,,7\n") == [(2, {"text_a": "one", "id": "7"})]
 
@@ -90,13 +90,13 @@ def test_plain_lines_keep_their_number(tmp_path: Path) -> None:
         (".", "text", "cannot be read: it is a folder, a device or a pipe"),
         ("pipe", "table", "pipe is no table"),
         ("n" * 300, "text", "cannot be read: File name too long"),
-        ("-", "table", "a table is read from a file, not from standard input"),
-        ("list.json", "auto", r"list\.json holds a list, needed is an object in each line"),
+        ("-", "table", "standard input .* table"),
+        ("list.json", "auto", r"list\.json .*jq -c"),
         ("lines.jsonl.gz", "json_lines", r"lines\.jsonl\.gz is compressed; unpack it first"),
         ("lines.jsonl.bz2", "auto", r"lines\.jsonl\.bz2 is compressed; unpack it first \(bunzip2\)"),
-        ("windows.txt", "auto", r"windows\.txt is not UTF-8 text but, maybe, UTF-16"),
-        ("half.txt", "text", r"half\.txt is not UTF-8 text but, maybe, UTF-16"),
-        ("records.1", "auto", r"records\.1 may hold JSON objects, .* give --input_format json_lines or --input_format"),
+        ("windows.txt", "auto", r"windows\.txt .*UTF-16"),
+        ("half.txt", "text", r"half\.txt .*UTF-16"),
+        ("records.1", "auto", r"records\.1 .* give --input_format json_lines or --input_format"),
         ("lines.txt", "auto", r"lines\.txt may be a table, .* give --input_format table or --input_format text"),
         ("late.tsv", "auto", r"late\.tsv: byte 0xff at offset .* is not UTF-8 text"),
     ],
@@ -142,7 +142,7 @@ def test_a_pipe_is_waited_for_with_a_word_and_read_to_its_end(tmp_path: Path, mo
     check_input(str(fifo), "text")
     with ThreadPoolExecutor(max_workers=1) as thread, ended(fifo):
         read = thread.submit(lambda: list(read_records(str(fifo), "text", "text_a")))
-        assert said.get(timeout=60) == f"{fifo} is a pipe to which nothing was written yet: waiting for it"
+        assert said.get(timeout=60).startswith(f"{fifo} is an empty pipe")
         with fifo.open("w") as stream:
             for text in ("one\n", "two\n"):
                 stream.write(text)
@@ -180,7 +180,7 @@ def test_an_output_that_cannot_be_is_refused_before_work(tmp_path: Path, monkeyp
     (tmp_path / "link").symlink_to(tmp_path / "in.jsonl")
     source = str(tmp_path / "in.jsonl")
     for same in ("in.jsonl", "link"):
-        with pytest.raises(ConfigError, match=f"the output .*{same} is the input"):
+        with pytest.raises(ConfigError, match=f"the output .*{same} is also the input"):
             check_output(str(tmp_path / same), source)
     with pytest.raises(ConfigError, match="output is ~/out, "):
         check_output("~/out", source)
@@ -225,7 +225,7 @@ def test_an_output_that_is_standard_input_is_refused(tmp_path: Path) -> None:
         with (tmp_path / "in.jsonl").open() as records:
             command = [sys.executable, "-c", script, str(tmp_path / name)]
             done = subprocess.run(command, stdin=records, capture_output=True, text=True, cwd=ROOT, check=False)
-        assert ("is the input" in done.stderr) == bool(done.returncode) == (name == "in.jsonl")
+        assert ("is also the input" in done.stderr) == bool(done.returncode) == (name == "in.jsonl")
 
 
 def test_standard_streams_that_are_not_there_are_refused_before_work(monkeypatch: pytest.MonkeyPatch) -> None:

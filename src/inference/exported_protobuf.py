@@ -1,4 +1,4 @@
-"""Changes to the protocol buffers that MindSpore writes: the same bytes in each process, and names of ONNX outputs."""
+"""Edits of the protocol buffers that MindSpore writes: reproducible MINDIR bytes, and named ONNX outputs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ _ONNX = {
 
 
 def make_reproducible(mindir: Path) -> None:
-    """Replace what MindSpore writes otherwise in each process: a phase with time and address, and an order."""
+    """Rewrite a MINDIR without what differs between processes: a phase with time and address, and an order."""
     model = mind_ir_pb2.ModelProto()
     model.ParseFromString(mindir.read_bytes())
     for attribute in model.graph.attribute:
@@ -29,7 +29,7 @@ def make_reproducible(mindir: Path) -> None:
 
 
 def name_onnx_outputs(onnx: Path, names: Sequence[str]) -> None:
-    """Give the outputs of a graph these names in place of numbers."""
+    """Rename the outputs of an ONNX graph, which MindSpore numbers."""
     model = _onnx_model()
     model.ParseFromString(onnx.read_bytes())
     renamed = {output.name: name for output, name in zip(model.graph.output, names, strict=True)}
@@ -44,16 +44,16 @@ def name_onnx_outputs(onnx: Path, names: Sequence[str]) -> None:
 def _onnx_model() -> Any:
     """Return an empty onnx.proto ModelProto with the fields of _ONNX; the package onnx is not needed to export."""
     file = descriptor_pb2.FileDescriptorProto(name="onnx_names.proto", package="onnx_names", syntax="proto2")
-    kinds = descriptor_pb2.FieldDescriptorProto
+    field_types = descriptor_pb2.FieldDescriptorProto
     for message, fields in _ONNX.items():
         described = file.message_type.add(name=message)
-        for name, number, kind in fields:
-            one = name in ("name", "graph")
+        for name, number, field_message in fields:
+            is_repeated = name not in ("name", "graph")
             field = described.field.add(name=name, number=number)
-            field.label = kinds.LABEL_OPTIONAL if one else kinds.LABEL_REPEATED
-            field.type = kinds.TYPE_MESSAGE if kind else kinds.TYPE_STRING
-            if kind:
-                field.type_name = f".onnx_names.{kind}"
+            field.label = field_types.LABEL_REPEATED if is_repeated else field_types.LABEL_OPTIONAL
+            field.type = field_types.TYPE_MESSAGE if field_message else field_types.TYPE_STRING
+            if field_message:
+                field.type_name = f".onnx_names.{field_message}"
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("onnx_names.Model"))()

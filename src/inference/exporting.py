@@ -1,8 +1,8 @@
-"""Write a trained network as MINDIR, AIR or ONNX, with all that its use takes, and prove that it computes the same.
+"""Export of a trained network as MINDIR, AIR or ONNX, checked against the original on sample batches.
 
-NAME.mindir (.air, .onnx)   the network, for any batch and length (AIR, ONNX: of fixed ones)
+NAME.mindir (.air, .onnx)   the network, for any batch size and length (AIR, ONNX: fixed)
 NAME.model, NAME.vocab.txt  the vocabulary
-NAME.json                   inputs, outputs, task, labels, lengths, thresholds, architecture, and the sha256 of both
+NAME.json                   inputs, outputs, task, labels, lengths, thresholds, architecture, both files' sha256
 """
 
 import contextlib
@@ -38,54 +38,56 @@ from src.training.network_outputs import WORKING_MEMORY, rows_in_memory
 
 logger = logging.getLogger(__name__)
 TOLERANCE = 1e-5  # of an output's largest entry, or of 1 where that is smaller
-FORBIDDEN = 1e20  # what is larger is no score but forbids a token, and is measured by itself alone
-SCRATCH = "network"  # file's name while it is written
-LARGEST = 2**31 - 2**24  # bytes of weights in a file: MindSpore and ONNX write protocol buffers of less than 2 GiB
-DRY_RUN_TOKENS = 1024  # of the batch that a dry run computes; the time of a larger one is in proportion
-SHAPES = (1, 9), (3, 24)  # batches and lengths that a MINDIR is tried on, besides the longest
+FORBIDDEN = 1e20  # larger values are masks, not logits: compared relative to themselves
+SCRATCH = "network"  # name of the file while MindSpore writes it
+LARGEST = 2**31 - 2**24  # bytes of weights; protocol buffers hold less than 2 GiB
+DRY_RUN_TOKENS = 1024  # in the batch of a dry run, whose time is scaled up
+SHAPES = (1, 9), (3, 24)  # (batch, length) that a MINDIR is checked on, besides the longest
 
 
 def export_model(
     model: Predictor, name: Path, file_format: str, key: bytes | None = None, batch_size: int = 1, length: int = 0
 ) -> None:
-    """Write the files DIR/NAME.* of a model with a portable network; older ones are replaced.
+    """Write the files DIR/NAME.* of a model with a portable network, replacing existing ones.
 
     Args:
-        key: encrypt the MINDIR. batch_size, length: of AIR and ONNX; length 0: the model's max_seq_length.
+        key: encrypts the MINDIR.
+        batch_size: of AIR and ONNX.
+        length: of AIR and ONNX; 0: the model's max_seq_length.
 
     Raises:
-        CheckpointError: the file that was written computes something else; nothing is left behind.
+        CheckpointError: the outputs of the exported file differ from the model's; nothing is written.
         ConfigError: the network does not take rows of this length.
-        DataError: the folder cannot be written to, MindSpore cannot write the network in this format, its weights are
-            too large for a file, or what checks it is not installed.
+        DataError: the folder is not writable, MindSpore cannot write the network in this format, the weights are too
+            large for one file, or onnxruntime, which checks ONNX, is not installed.
     """
     if not model.network.portable:
-        raise ValueError("the network is not portable: make it with ModelFolder.predictor(portable=True)")
-    fixed = _settle(model, name, file_format, batch_size, length)
+        raise ValueError("the network is not portable: build it with ModelFolder.predictor(portable=True)")
+    fixed_shape = _checked_shape(model, name, file_format, batch_size, length)
     target = name.with_name(f"{name.name}.{file_format.lower()}")
-    with _refusals(target), scratch_folder(target) as temporary:
+    with _as_data_errors(target), scratch_folder(target) as temporary:
         file = temporary / f"{name.name}.{file_format.lower()}"
-        _write(model, file, file_format, key, fixed)
-        if file_format != AIR:  # which only its runtime can load
+        _write(model, file, file_format, key, fixed_shape)
+        if file_format != AIR:  # only Ascend's runtime loads AIR
             load = _load_onnx if file_format == ONNX else load_mindir
-            difference = check(model, load(file, key), fixed)
+            difference = check(model, load(file, key), fixed_shape)
             logger.info(f"{name.name}{file.suffix}: largest difference from the checkpoint {difference:.1e}")
         vocabulary = temporary / f"{name.name}{_vocabulary_suffix(model)}"
         vocabulary.write_bytes(model.tokenizer.content)
         description = temporary / f"{name.name}.json"
-        write_checked(description, describe(model, file, vocabulary, file_format, key, fixed))
+        write_checked(description, describe(model, file, vocabulary, file_format, key, fixed_shape))
         written = file, vocabulary, description
         for path in written:
             sync_to_disk(path)
-        for path in written:  # only now, so that a full disk leaves an older export whole
+        for path in written:  # after all are complete, so that a full disk leaves an existing export intact
             path.replace(name.parent / path.name)
         sync_to_disk(name.parent)
     logger.info(f"written: {target}, {name}.json and the vocabulary")
 
 
 @contextlib.contextmanager
-def _refusals(target: Path) -> Iterator[None]:
-    """Raise OSErrors of writing the files of an export, whose folder is made, as DataErrors."""
+def _as_data_errors(target: Path) -> Iterator[None]:
+    """Create the folder of an export, and raise OSErrors of writing there as DataErrors."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         yield
@@ -94,53 +96,57 @@ def _refusals(target: Path) -> Iterator[None]:
 
 
 def dry_run_export(model: Predictor, name: Path, file_format: str, batch_size: int = 1, length: int = 0) -> str:
-    """Estimate time, memory and disk of export_model, which has the same arguments and errors, from a small batch."""
-    fixed = _settle(model, name, file_format, batch_size, length)
-    rows, tokens = fixed or (2, model.task_info.max_seq_length)
+    """Estimate time, memory and disk of export_model, from a small batch; same arguments and errors."""
+    fixed_shape = _checked_shape(model, name, file_format, batch_size, length)
+    rows, tokens = fixed_shape or (2, model.task_info.max_seq_length)
     texts = TASKS[model.task_info.task].texts_per_row
     few_rows = min(rows, max(1, DRY_RUN_TOKENS // (tokens * texts)))
     share = rows / few_rows
     inputs = sample_inputs(model, few_rows, tokens)
     before = peak_memory()
-    first, usual = timeit.repeat(lambda: _arrays(model.network(*inputs)), repeat=2, number=1)
+    compiling, warm = timeit.repeat(lambda: _arrays(model.network(*inputs)), repeat=2, number=1)
     size = _weights_size(model) + len(model.tokenizer.content)
-    # Compiled to be written, to be compared with and as it was written; both then compute this batch and smaller ones.
-    duration = 3 * max(0.0, first - usual) + 4 * usual * share
+    # Three compilations: to write, to compare with, and of the file; the last two run this batch and smaller ones.
+    duration = 3 * max(0.0, compiling - warm) + 4 * warm * share
     text_memory = WORKING_MEMORY / rows_in_memory(model.architecture, tokens, model.task_info.searched_starts)
     memory = 2 * peak_memory() - before + 2 * (rows - few_rows) * texts * text_memory
     return (
-        f"dry run: a batch takes {usual * share:.2f} s ({few_rows} of its {rows} rows took {first:.1f} s with "
-        f"compilation and {usual:.2f} s without); writing and checking "
-        f"{name}.{file_format.lower()} takes about {timedelta(seconds=round(duration))}. Memory at its peak: about "
+        f"dry run: a batch takes {warm * share:.2f} s ({few_rows} of its {rows} rows took {compiling:.1f} s with "
+        f"compilation and {warm:.2f} s without); writing and checking "
+        f"{name}.{file_format.lower()} takes about {timedelta(seconds=round(duration))}. Peak memory: about "
         f"{memory / 1e9:.2f} GB. The files take about {size / 1e6:.1f} MB. Nothing was written."
     )
 
 
-def _settle(model: Predictor, name: Path, file_format: str, batch_size: int, length: int) -> tuple[int, int] | None:
-    """The fixed shape of a file, None for any; everything is checked that can be checked before work."""
+def _checked_shape(
+    model: Predictor, name: Path, file_format: str, batch_size: int, length: int
+) -> tuple[int, int] | None:
+    """Return the fixed (batch, length) of the file, None for any, after all checks that need no computation."""
     for suffix in (f".{file_format.lower()}", _vocabulary_suffix(model), ".json"):
         if os.path.isdir(file := f"{name}{suffix}"):
-            raise DataError(f"{file} is a folder, and would have to be a file of the export; name another one")
+            raise DataError(f"{file} is a folder; choose another export_file_name")
         if (size := len(os.fsencode(f"{name.name}{suffix}"))) > NAME_BYTES:
-            raise DataError(f"{file} has {size} bytes in its name, allowed are {NAME_BYTES}; choose a shorter one")
+            raise DataError(f"{file} has a name of {size} bytes, allowed are {NAME_BYTES}; choose a shorter one")
     for other in {MINDIR, AIR, ONNX} - {file_format}:
         if os.path.lexists(file := f"{name}.{other.lower()}"):
-            raise DataError(f"{file} is there, which {name}.json describes: name another export, or delete the file")
-    fixed = None if file_format == MINDIR else (batch_size, length or model.task_info.max_seq_length)
-    least, most = model.task_info.shortest_row, model.task_info.max_seq_length
-    if fixed and not least <= fixed[1] <= most:
-        raise ConfigError(f"export_seq_length is {fixed[1]}, allowed for this model are {least} to {most} tokens")
+            raise DataError(f"{file} exists and uses {name}.json; choose another export_file_name, or delete the file")
+    fixed_shape = None if file_format == MINDIR else (batch_size, length or model.task_info.max_seq_length)
+    shortest, longest = model.task_info.shortest_row, model.task_info.max_seq_length
+    if fixed_shape and not shortest <= fixed_shape[1] <= longest:
+        raise ConfigError(
+            f"export_seq_length is {fixed_shape[1]}, allowed for this model are {shortest} to {longest} tokens"
+        )
     if (size := _weights_size(model)) > LARGEST:
         raise DataError(
-            f"the weights take {size / 2**30:.2f} GiB, an exported file holds at most {LARGEST / 2**30:.2f}"
+            f"the weights take {size / 2**30:.2f} GiB, allowed in an exported file are {LARGEST / 2**30:.2f}"
         )
     if file_format == ONNX:
         _onnxruntime()
-    return fixed
+    return fixed_shape
 
 
 def _weights_size(model: Predictor) -> int:
-    """In bytes."""
+    """Return the size of the weights in bytes."""
     return sum(parameter.nbytes for parameter in model.network.get_parameters())
 
 
@@ -148,18 +154,20 @@ def _vocabulary_suffix(model: Predictor) -> str:
     return ".model" if model.tokenizer.is_sentencepiece else ".vocab.txt"
 
 
-def _write(model: Predictor, file: Path, file_format: str, key: bytes | None, fixed: tuple[int, int] | None) -> None:
+def _write(
+    model: Predictor, file: Path, file_format: str, key: bytes | None, fixed_shape: tuple[int, int] | None
+) -> None:
     network = model.network
-    if fixed is None:
+    if fixed_shape is None:
         inputs = network.any_inputs()
     else:
-        inputs = sample_inputs(model, *fixed)
+        inputs = sample_inputs(model, *fixed_shape)
         network.set_inputs(*inputs)
     try:
-        # MindSpore refuses names with a space or a Chinese letter in them, those of folders above it, too.
+        # MindSpore refuses paths with spaces or Chinese letters, also in parent folders.
         with contextlib.chdir(file.parent), _in_one_file():
             if file_format == ONNX:
-                # Its output_names break graphs that end in a reshape; outputs keep their order.
+                # MindSpore's output_names break graphs that end in a reshape; the outputs' order is reliable.
                 ms.onnx.export(network, *inputs, file_name=SCRATCH, input_names=list(network.input_columns))
             else:
                 encryption = {"enc_key": key, "enc_mode": ENCRYPTION} if key else {}
@@ -171,20 +179,20 @@ def _write(model: Predictor, file: Path, file_format: str, key: bytes | None, fi
         raise DataError(
             f"MindSpore cannot write the network of {model.task_info.task} as {file_format}: {reason}"
         ) from error
-    made = file.with_name(f"{SCRATCH}.{file_format.lower()}")
-    if not made.exists():
+    scratch_file = file.with_name(f"{SCRATCH}.{file_format.lower()}")
+    if not scratch_file.exists():
         raise OSError(errno.EIO, "MindSpore has written nothing (is the disk full?)", str(file))
     if file_format == ONNX:
-        name_onnx_outputs(made, network.output_names)
+        name_onnx_outputs(scratch_file, network.output_names)
     elif file_format == MINDIR and key is None:
-        make_reproducible(made)
-    make_readable(made)  # MindSpore lets its owner alone read it
-    made.replace(file)
+        make_reproducible(scratch_file)
+    make_readable(scratch_file)  # MindSpore makes it readable by its owner only
+    scratch_file.replace(file)
 
 
 @contextlib.contextmanager
 def _in_one_file() -> Iterator[None]:
-    """MindSpore keeps weights of more than a GiB in other files than the graph, unless told otherwise."""
+    """Make MindSpore write weights of more than a GiB into the graph's file, not into separate ones."""
     before = serialization.TOTAL_SAVE
     serialization.TOTAL_SAVE = LARGEST // 1024
     try:
@@ -197,14 +205,12 @@ def _onnxruntime() -> ModuleType:
     try:
         return importlib.import_module("onnxruntime")
     except ImportError:
-        raise DataError(
-            "an ONNX file is checked with onnxruntime, which is not installed: pip install onnxruntime"
-        ) from None
+        raise DataError("onnxruntime, which checks ONNX files, is not installed: pip install onnxruntime") from None
 
 
 def _load_onnx(file: Path, _: bytes | None) -> Callable[..., Any]:
     session = _onnxruntime().InferenceSession(str(file), providers=["CPUExecutionProvider"])
-    names = [each.name for each in session.get_inputs()]
+    names = [column.name for column in session.get_inputs()]
 
     def run(*inputs: Tensor) -> list[Tensor]:
         columns = dict(zip(names, map(Tensor.asnumpy, inputs), strict=True))
@@ -213,36 +219,45 @@ def _load_onnx(file: Path, _: bytes | None) -> Callable[..., Any]:
     return run
 
 
-def check(model: Predictor, exported: Callable[..., Any], fixed: tuple[int, int] | None) -> float:
-    """The largest difference of a score between an exported network and its origin, over batches of several shapes;
-    CheckpointError if it is above TOLERANCE.
+def check(model: Predictor, exported: Callable[..., Any], fixed_shape: tuple[int, int] | None) -> float:
+    """Return the largest difference between the outputs of an exported network and the model's, over several shapes.
+
+    Raises:
+        CheckpointError: a difference is above TOLERANCE, or the model's outputs are not finite.
     """
-    longest, worst = model.task_info.max_seq_length, 0.0
-    least = 2 * model.task_info.shortest_row  # sample rows are half full or more
-    any_shape = [*((rows, min(max(tokens, least), longest)) for rows, tokens in SHAPES), (2, longest)]
-    shapes = [fixed] if fixed else any_shape
+    longest = model.task_info.max_seq_length
+    shortest = 2 * model.task_info.shortest_row  # sample rows are at least half full
+    any_shape = [*((rows, min(max(tokens, shortest), longest)) for rows, tokens in SHAPES), (2, longest)]
+    shapes = [fixed_shape] if fixed_shape else any_shape
+    largest_difference = 0.0
     for batch, length in shapes:
         inputs = sample_inputs(model, batch, length)
-        ours, theirs = _arrays(model.network(*inputs)), _arrays(exported(*inputs))
-        if not all(np.isfinite(one).all() for one in ours):
+        model_outputs = _arrays(model.network(*inputs))
+        exported_outputs = _arrays(exported(*inputs))
+        if not all(np.isfinite(output).all() for output in model_outputs):
             raise CheckpointError("the network's outputs are not finite: its weights are damaged; nothing was written")
-        if [one.shape for one in ours] != [other.shape for other in theirs]:
+        model_shapes = [output.shape for output in model_outputs]
+        exported_shapes = [output.shape for output in exported_outputs]
+        if model_shapes != exported_shapes:
             raise CheckpointError(
-                f"what was exported computes something else: outputs of a batch of {batch} x {length} have the shapes "
-                f"{[other.shape for other in theirs]}, not {[one.shape for one in ours]}; nothing was written"
+                f"the exported network computes something else: outputs of a batch of {batch} x {length} have the "
+                f"shapes {exported_shapes}, not {model_shapes}; nothing was written"
             )
-        for name, one, other in zip(model.network.output_names, ours, theirs, strict=True):
-            sizes, differences = np.abs(one), np.abs(one - other)
-            scores = sizes < FORBIDDEN
-            difference = float(differences.max(initial=0.0, where=scores))
-            largest = float(sizes.max(initial=1.0, where=scores))
+        for name, output, exported_output in zip(
+            model.network.output_names, model_outputs, exported_outputs, strict=True
+        ):
+            sizes = np.abs(output)
+            differences = np.abs(output - exported_output)
+            is_logit = sizes < FORBIDDEN
+            difference = float(differences.max(initial=0.0, where=is_logit))
+            largest = float(sizes.max(initial=1.0, where=is_logit))
             if not (differences <= TOLERANCE * np.maximum(largest, sizes)).all():
                 raise CheckpointError(
-                    f"what was exported computes something else: {name} of a batch of {batch} x {length} differs by "
+                    f"the exported network computes something else: {name} of a batch of {batch} x {length} differs by "
                     f"{difference:.1e}; nothing was written"
                 )
-            worst = max(worst, difference)
-    return worst
+            largest_difference = max(largest_difference, difference)
+    return largest_difference
 
 
 def _arrays(outputs: Any) -> list[np.ndarray]:
@@ -251,7 +266,7 @@ def _arrays(outputs: Any) -> list[np.ndarray]:
 
 
 def sample_inputs(model: Predictor, batch: int, length: int) -> list[Tensor]:
-    """Random rows (batch, length) for each input, int32; all but the last one are padded."""
+    """Return random rows (batch, length) int32 for each input column; all but the last row are padded."""
     random = np.random.default_rng(length)
     lengths = random.integers(max(1, length // 2), length + 1, batch)
     lengths[-1] = length
@@ -264,12 +279,17 @@ def sample_inputs(model: Predictor, batch: int, length: int) -> list[Tensor]:
 
 
 def describe(
-    model: Predictor, file: Path, vocabulary: Path, file_format: str, key: bytes | None, fixed: tuple[int, int] | None
+    model: Predictor,
+    file: Path,
+    vocabulary: Path,
+    file_format: str,
+    key: bytes | None,
+    fixed_shape: tuple[int, int] | None,
 ) -> dict[str, Any]:
-    """The content of NAME.json."""
+    """Return the contents of NAME.json."""
     network = model.network
-    batch, length = fixed or ("batch", "length")
-    masks = 2 if fixed else "masks"
+    batch, length = fixed_shape or ("batch", "length")
+    masks = 2 if fixed_shape else "masks"
     return model.task_info.completed() | {
         "format_version": FORMAT_VERSION,
         "file": file.name,

@@ -1,4 +1,4 @@
-"""Answer a file of records, a line for each, or estimate time, memory and disk for it."""
+"""Prediction for files of records, and its dry run."""
 
 import contextlib
 import itertools
@@ -20,60 +20,60 @@ from src.inference.record_files import NumberedRecord, line_of, write_records
 
 logger = logging.getLogger(__name__)
 RECORDS_AT_ONCE = 1024
-DRY_RUN_RECORDS = 64  # records that a dry run answers
+DRY_RUN_RECORDS = 64  # size of the sample that a dry run answers
 PREDICTION, TRUNCATED = "prediction", "truncated"
-LENGTHS = ("max_seq_length", "max_qa_length", "max_query_length")  # of a task, that texts are cut to
+LENGTHS = ("max_seq_length", "max_qa_length", "max_query_length")  # keys of a task's limits for texts
 
 
 def answered(predictor: Predictor, batch: list[NumberedRecord]) -> Iterator[tuple[NumberedRecord, dict[str, Any]]]:
-    """Every record with its answer, which is {"error": sentence} for one that could not be answered."""
-    answers = iter(predictor.predict([each.record for each in batch if not each.error]))
-    for each in batch:
-        yield each, {"error": each.error} if each.error else next(answers)
+    """Yield (record, answer); the answer is {"error": sentence} for a record that could not be answered."""
+    answers = iter(predictor.predict([record.record for record in batch if not record.error]))
+    for record in batch:
+        yield record, {"error": record.error} if record.error else next(answers)
 
 
 def joined(record: NumberedRecord, answer: dict[str, Any]) -> dict[str, Any]:
-    """The object that a record's line becomes.
+    """Return the output object for a record: the record's keys and the answer's.
 
-    A record that has one of the answer's keys itself keeps it, and has the answer under "prediction" (or, where it has
-    that as well, "prediction_2" and so on). Of one that could not be answered stay its id and its line.
+    If they share a key, the answer goes under "prediction" instead (or "prediction_2" and so on, if that is taken). A
+    record that could not be answered is reduced to its id and line.
     """
     if "error" in answer:
         return {"id": record.record.get("id"), "line": record.line, **answer}
-    if record.record.keys().isdisjoint({*answer, TRUNCATED}):  # which an answer to a text that was not cut lacks
+    if record.record.keys().isdisjoint({*answer, TRUNCATED}):  # reserved for all, so that outputs share one layout
         return record.record | answer
     names = itertools.chain([PREDICTION], (f"{PREDICTION}_{number}" for number in itertools.count(2)))
     return record.record | {next(name for name in names if name not in record.record): answer}
 
 
 @contextlib.contextmanager
-def _asked_to_end_is_exit() -> Iterator[None]:
-    """SIGTERM and the end of the terminal are exceptions, so that what is half written goes.
+def _exit_on_signals() -> Iterator[None]:
+    """Raise SystemExit on SIGTERM and SIGHUP, so that unfinished output files are removed.
 
-    MindSpore turns Ctrl-C into SIGTERM while a graph runs. Under nohup the end of the terminal is not told.
+    MindSpore turns Ctrl-C into SIGTERM while a graph runs. An ignored signal (nohup) stays ignored.
     """
 
     def leave(number: int, _: FrameType | None) -> NoReturn:
-        # Asked again, the process ends as soon as it is asked; system and shell may both tell the end of a terminal.
+        # A second SIGTERM ends the process at once. SIGHUP may come twice, from the system and from the shell.
         signal.signal(number, signal.SIG_IGN if number == signal.SIGHUP else signal.SIG_DFL)
         sys.exit(128 + number)
 
-    before = {}
+    previous_handlers = {}
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:
-            before[number] = signal.signal(number, leave)
+            previous_handlers[number] = signal.signal(number, leave)
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
 
 
 def answer_records(predictor: Predictor, records: Iterator[NumberedRecord], output: str) -> int:
-    """Write the answers of all records to `output` ("-": standard output); exit code 1 if none could be answered."""
+    """Write the answers of all records to `output` ("-": standard output). Return exit code 1 if none was answered."""
     total = failed = truncated = 0
     with (
-        _asked_to_end_is_exit(),
+        _exit_on_signals(),
         write_records(output) as write,
         tqdm(unit=" records", disable=not sys.stderr.isatty()) as progress,
     ):
@@ -88,44 +88,41 @@ def answer_records(predictor: Predictor, records: Iterator[NumberedRecord], outp
     if truncated:
         task_info = predictor.task_info
         limits = ", ".join(f"{key} {getattr(task_info, key)}" for key in LENGTHS if key in task_info.settings())
-        logger.info(
-            f"{truncated:,} of {total:,} records have texts longer than the model takes, which were cut: {limits}"
-        )
+        logger.info(f"{truncated:,} of {total:,} records were truncated to the model's limits: {limits}")
     if failed:
-        logger.info(f"{failed:,} of {total:,} records could not be answered: each has an error in its place")
+        logger.info(f"{failed:,} of {total:,} records could not be answered: see their error key in the output")
     return int(0 < failed == total)
 
 
 def dry_run(predictor: Predictor, records: Iterator[NumberedRecord]) -> list[str]:
-    """Read all records and answer a random sample; sentences on what cannot be answered, and on time, memory and disk.
-
-    Nothing is kept.
-    """
-    chance, chosen, unreadable, total = random.Random(0), [], 0, 0
-    for record in records:
+    """Read all records and answer a random sample. Return sentences on errors, and on time, memory and disk."""
+    generator = random.Random(0)
+    sample: list[NumberedRecord] = []
+    unreadable = total = 0
+    for record in records:  # reservoir sampling
         total += 1
         unreadable += bool(record.error)
-        if len(chosen) < DRY_RUN_RECORDS:
-            chosen.append(record)
-        elif (place := chance.randrange(total)) < DRY_RUN_RECORDS:
-            chosen[place] = record
+        if len(sample) < DRY_RUN_RECORDS:
+            sample.append(record)
+        elif (index := generator.randrange(total)) < DRY_RUN_RECORDS:
+            sample[index] = record
     seconds = []
     for _ in range(2):
         start = time.monotonic()
-        pairs = list(answered(predictor, chosen))
+        pairs = list(answered(predictor, sample))
         seconds.append(time.monotonic() - start)
-    share = total / max(1, len(chosen))
-    size = share * sum(len(line_of(joined(*pair)).encode()) for pair in pairs)
+    scale = total / max(1, len(sample))
+    size = scale * sum(len(line_of(joined(*pair)).encode()) for pair in pairs)
     errors = [f"line {record.line}: {answer['error']}" for record, answer in pairs if "error" in answer]
     sentences = []
     if errors:
         sentences.append(
-            f"dry run: {len(errors)} of the {len(chosen)} records looked at cannot be answered; the first: {errors[0]}"
+            f"dry run: {len(errors)} of the {len(sample)} sampled records cannot be answered; the first: {errors[0]}"
         )
     sentences.append(
-        f"dry run: {total:,} records, {unreadable:,} of them unreadable. {len(chosen)} were answered in "
+        f"dry run: {total:,} records, {unreadable:,} of them unreadable. {len(sample)} were answered in "
         f"{seconds[1]:.2f} s (the first time {seconds[0]:.1f} s, with compilation); all take about "
-        f"{timedelta(seconds=round(seconds[1] * share))}. Host memory at its peak: {peak_memory() / 1e9:.2f} GB. The "
-        f"answers take about {size / 1e6:.1f} MB. Nothing was kept."
+        f"{timedelta(seconds=round(seconds[1] * scale))}. Peak host memory: {peak_memory() / 1e9:.2f} GB. The "
+        f"answers take about {size / 1e6:.1f} MB. Nothing was written."
     )
     return sentences

@@ -1,4 +1,4 @@
-"""Rows of different lengths as batches for a network: padded to a common width, or packed without padding.
+"""Batches from rows of different lengths: padded to a common width, or packed without padding.
 
 Shape letters: B rows of a batch, C texts of a row, N tokens of a batch, L tokens of a row.
 """
@@ -24,155 +24,168 @@ from src.training.flops import forward_flops
 from src.training.network_outputs import rows_in_memory
 
 logger = logging.getLogger(__name__)
-TOKENS_AT_ONCE = 4096  # of a batch: with more, matrix products are no faster
-SHORTEST = 8  # tokens of a batch, and of its texts on average where their number follows from it
-COMPILATION = 5e11  # operations of 1.2 s on two cores, which compiling albert_base took
-MOST_SHAPES = 32  # that are compiled while another one fits: each takes memory as long as the network lives
+TOKENS_AT_ONCE = 4096  # per batch: with more, matrix products are no faster
+SHORTEST = 8  # tokens: least size of a batch, and least mean length of its texts where it sets their number
+COMPILATION = 5e11  # cost of compiling albert_base in FLOPs: 1.2 s on two cores
+MOST_SHAPES = 32  # compiled before only existing ones are reused: each takes memory for good
 
 
 class NetworkBatches(ABC):
-    """Makes batches; a network that is compiled for each shape sees few, and the log says when one is new.
+    """Batching of rows for a network; few shapes for one that is compiled per shape, each new one logged.
 
     Args:
-        network: takes such batches. task_info: of it. texts_per_row: C.
-        tokens: of a batch, padding included, at least one row of them; 0: what is fast and keeps memory within bounds.
+        network: takes such batches.
+        task_info: of the network.
+        texts_per_row: C.
+        tokens: N including padding, at least one row; 0: a fast size with bounded memory.
     """
 
     def __init__(
         self, network: Any, architecture: AlbertConfig, task_info: TaskInfo, texts_per_row: int, tokens: int = 0
     ) -> None:
-        self.network, self.architecture, self.task_info = network, architecture, task_info
-        self.texts, self._tokens = texts_per_row, tokens
+        self.network = network
+        self.architecture = architecture
+        self.task_info = task_info
+        self.texts = texts_per_row
+        self._tokens = tokens
         self._announced: set[tuple[int, ...]] = set()
 
     @abstractmethod
     def batches(self, features: Features) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
-        """Row numbers (B,), -1 for those that only fill up, and the network's inputs; every row once."""
+        """Yield row indices (B,), with -1 for filler rows, and the network's inputs; every row appears once."""
 
     def tokens_at_once(self, width: int) -> int:
-        """Of a batch of rows of this width, which is that of all texts side by side."""
+        """Return the tokens of a batch of rows of this width, which is that of all texts side by side."""
         if self._tokens:
             return max(width, self._tokens)
         rows = rows_in_memory(self.architecture, width // self.texts, self.task_info.searched_starts) // self.texts
         return max(width, min(rows * width, TOKENS_AT_ONCE))
 
     def widths(self, lengths: np.ndarray) -> np.ndarray:
-        """Of rows with these lengths (B,), all texts side by side, with a little padding."""
+        """Return slightly padded widths of rows with these lengths (B,), all texts side by side."""
         shortest, longest = self.task_info.shortest_row, self.task_info.max_seq_length
         return self.texts * graded_widths(-(-lengths // self.texts), shortest, longest)
 
     def announce(self, shape: tuple[int, ...], meaning: str) -> None:
-        """Say that the network will be compiled, if it will."""
+        """Log that the network will be compiled, if this shape is new to it."""
         if not self.network.portable and shape not in self._announced:
             self._announced.add(shape)
             logger.info(f"compiling the network for batches of {meaning}")
 
 
 class PaddedBatches(NetworkBatches):
-    """The longest rows first, batches as wide as their longest row needs; numbers of rows are powers of two."""
+    """Batches of padded rows, longest first, each as wide as its longest row; row counts are powers of two."""
 
     def batches(self, features: Features) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
         lengths = features.values["input_ids"].counts
-        widths, order = self.widths(lengths), np.argsort(-lengths, kind="stable")
+        widths = self.widths(lengths)
+        order = np.argsort(-lengths, kind="stable")
         while len(order):
             width = int(widths[order[0]])
-            most = self.tokens_at_once(width) // width
-            rows, order = np.split(order, [most])
+            max_rows = self.tokens_at_once(width) // width
+            rows, order = np.split(order, [max_rows])
             if not self.network.portable:
-                rows = filled_up(rows, min(most, power_of_two(len(rows))))
+                rows = filled_up(rows, min(max_rows, power_of_two(len(rows))))
             self.announce((len(rows), width), f"{len(rows)} rows of {width} tokens")
             yield rows, [padded(features, name, rows, width) for name in self.network.input_columns]
 
 
 class PackedBatches(NetworkBatches):
-    """Texts one after the other, without padding between them (PackedNetwork); all batches of a call have one size.
+    """Batches of texts packed without padding between them (PackedNetwork); all batches of a call have one size.
 
-    A size that is not compiled yet is rounded up to one that is, until that has cost what compiling it would have; once
-    there are MOST_SHAPES, always.
+    A new size is rounded up to a compiled one until the wasted tokens have cost as much as compiling it would, and
+    always once MOST_SHAPES are compiled.
     """
 
     def __init__(self, network: PackedNetwork, architecture: AlbertConfig, *others: Any) -> None:
         super().__init__(network, architecture, *others)
-        self._patience = COMPILATION / forward_flops(architecture, 1, 1)  # tokens
+        self._compilation_tokens = COMPILATION / forward_flops(architecture, 1, 1)
         self._compiled: set[tuple[int, ...]] = set()
-        self._wasted: Counter[tuple[int, ...]] = Counter()  # tokens computed for want of a size
+        self._wasted_tokens: Counter[tuple[int, ...]] = Counter()  # by the shape that was rounded up
 
     def batches(self, features: Features) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
         ids, segments, lengths = _texts(features, self.texts)
         tokens = lengths.reshape(-1, self.texts).sum(1)
         width = int(self.widths(features.values["input_ids"].counts).max())
-        most = self.tokens_at_once(width)
-        parts = even_parts(tokens, most, self._most_rows(most, width))
+        max_tokens = self.tokens_at_once(width)
+        row_groups = even_parts(tokens, max_tokens, self._max_rows(max_tokens, width))
         further = [features.columns[name] for name in self.network.further_columns]
-        widths = tuple(column.width for column in further if not column.per_token)  # such as places of masks
-        size, number, places, *_ = shape = self._shape(tokens, parts, width, most, widths)
-        self.announce(shape, f"{size} tokens" + "".join(f", {each} places of a text" for each in widths))
+        widths = tuple(column.width for column in further if not column.per_token)  # such as masked positions
+        shape = self._shape(tokens, row_groups, width, max_tokens, widths)
+        size, row_count, row_width = shape[:3]
+        self.announce(shape, f"{size} tokens" + "".join(f", {positions} positions per text" for positions in widths))
         ends = np.cumsum(lengths)
-        for part in parts:
-            texts = (self.texts * part[:, None] + np.arange(self.texts)).ravel()
-            own = np.concatenate([np.arange(ends[text] - lengths[text], ends[text]) for text in texts])
-            packed = pack_texts(ids[own], segments[own], lengths[texts], self.texts * number, size, places)
-            rows = filled_up(part, number)
-            of_rows = [padded(features, name, rows, places) for name in self.network.further_columns]
-            yield rows, [*packed.values(), *of_rows]
+        for row_group in row_groups:
+            texts = (self.texts * row_group[:, None] + np.arange(self.texts)).ravel()
+            entries = np.concatenate([np.arange(ends[text] - lengths[text], ends[text]) for text in texts])
+            text_count = self.texts * row_count
+            packed = pack_texts(ids[entries], segments[entries], lengths[texts], text_count, size, row_width)
+            rows = filled_up(row_group, row_count)
+            further_inputs = [padded(features, name, rows, row_width) for name in self.network.further_columns]
+            yield rows, [*packed.values(), *further_inputs]
 
-    def _most_rows(self, most: int, width: int) -> int:
-        """Of a batch with so many tokens, where the head sees rows as wide as this; heads that search take memory."""
+    def _max_rows(self, max_tokens: int, width: int) -> int:
+        """Return the most rows of a batch whose head sees rows of this width; heads that search take more memory."""
         if not self.network.reads_tokens:
-            return most // (self.texts * SHORTEST)
-        return max(1, (1 if self.task_info.searched_starts else 4) * most // width)
+            return max_tokens // (self.texts * SHORTEST)
+        return max(1, (1 if self.task_info.searched_starts else 4) * max_tokens // width)
 
     def _shape(
-        self, tokens: np.ndarray, parts: list[np.ndarray], width: int, most: int, widths: tuple[int, ...]
+        self, tokens: np.ndarray, row_groups: list[np.ndarray], width: int, max_tokens: int, widths: tuple[int, ...]
     ) -> tuple[int, ...]:
-        """N, B, L and the widths of batches of rows with so many tokens (rows,).
+        """Return the shape (N, B, L, *widths) for batches of rows with these tokens (rows,).
 
-        N, L and, where there are no widths, B may be larger than needed: with them outputs may be large.
+        N and L may be larger than needed. So may B, unless there are widths: outputs may be large with them.
         """
-        needed, rows = max(int(tokens[part].sum()) for part in parts), max(map(len, parts))
+        needed = max(int(tokens[row_group].sum()) for row_group in row_groups)
+        rows = max(map(len, row_groups))
         if not self.network.reads_tokens:
             needed = max(needed, rows * self.texts * SHORTEST)
-        size = int(graded_widths(np.array([needed]), SHORTEST, max(most, needed))[0])
-        number, places = size // (self.texts * SHORTEST), 1
+        size = int(graded_widths(np.array([needed]), SHORTEST, max(max_tokens, needed))[0])
+        row_count = size // (self.texts * SHORTEST)
+        row_width = 1
         if self.network.reads_tokens:
-            number, places = max(rows, min(power_of_two(rows), self._most_rows(most, width))), width
+            row_count = max(rows, min(power_of_two(rows), self._max_rows(max_tokens, width)))
+            row_width = width
 
-        def fits(shape: tuple[int, ...]) -> bool:
-            enough = shape[0] >= size and shape[2] >= places and shape[1] >= number
-            return enough and shape[3:] == widths and (not widths or shape[1] == number)
+        def fits(compiled: tuple[int, ...]) -> bool:
+            is_large_enough = compiled[0] >= size and compiled[1] >= row_count and compiled[2] >= row_width
+            return is_large_enough and compiled[3:] == widths and (not widths or compiled[1] == row_count)
 
-        shape = size, number, places, *widths
+        shape = size, row_count, row_width, *widths
         if best := min(filter(fits, self._compiled), default=None):
-            self._wasted[shape] += len(parts) * (best[0] - size)
-            if self._wasted[shape] <= self._patience or len(self._compiled) >= MOST_SHAPES:
+            self._wasted_tokens[shape] += len(row_groups) * (best[0] - size)
+            if self._wasted_tokens[shape] <= self._compilation_tokens or len(self._compiled) >= MOST_SHAPES:
                 return best
         self._compiled.add(shape)
         return shape
 
 
-def even_parts(tokens: np.ndarray, most: int, most_rows: int) -> list[np.ndarray]:
-    """Row numbers of few parts of about the same size: the longest rows first, each to the part with the least so far.
+def even_parts(tokens: np.ndarray, max_tokens: int, max_rows: int) -> list[np.ndarray]:
+    """Return row indices in few groups of similar size: the longest rows first, each to the smallest group so far.
 
     Args:
-        tokens: (rows,) of each row. most, most_rows: tokens and rows of a part, which has one row at least.
+        tokens: (rows,) of each row.
+        max_tokens: per group, which has at least one row.
+        max_rows: per group.
     """
-    number = max(1, math.ceil(tokens.sum() / most), math.ceil(len(tokens) / max(1, most_rows)))
+    group_count = max(1, math.ceil(tokens.sum() / max_tokens), math.ceil(len(tokens) / max(1, max_rows)))
     while True:
-        parts: list[list[int]] = [[] for _ in range(min(number, len(tokens)))]
-        sizes = [(0, part) for part in range(len(parts))]
+        groups: list[list[int]] = [[] for _ in range(min(group_count, len(tokens)))]
+        sizes = [(0, group) for group in range(len(groups))]
         for row in np.argsort(-tokens, kind="stable").tolist():
-            size, part = sizes[0]
-            parts[part].append(row)
-            heapq.heapreplace(sizes, (size + int(tokens[row]), part))
-        if len(parts) == len(tokens) or (max(sizes)[0] <= most and max(map(len, parts)) <= most_rows):
-            return [np.sort(part) for part in parts]
-        number += 1 + number // 100
+            size, group = sizes[0]
+            groups[group].append(row)
+            heapq.heapreplace(sizes, (size + int(tokens[row]), group))
+        if len(groups) == len(tokens) or (max(sizes)[0] <= max_tokens and max(map(len, groups)) <= max_rows):
+            return [np.sort(group) for group in groups]
+        group_count += 1 + group_count // 100
 
 
 def _texts(features: Features, texts_per_row: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Token and segment ids of all texts, one after the other (tokens,), and the tokens of each (rows * C,).
+    """Return token and segment ids of all texts, concatenated (tokens,), and the length of each text (rows * C,).
 
-    Where a row has several, they are interleaved in it: entry t * C + c is token t of text c, or padding.
+    Several texts are interleaved in a row: entry t * C + c is token t of text c, or padding.
     """
     ids, mask, segments = (features.values[name] for name in TEXT_COLUMNS)
     rows = np.repeat(np.arange(len(ids.counts)), ids.counts)
@@ -188,16 +201,16 @@ def _texts(features: Features, texts_per_row: int) -> tuple[np.ndarray, np.ndarr
 
 
 def padded(features: Features, name: str, rows: np.ndarray, width: int) -> np.ndarray:
-    """Some rows of a column, (B, width of the batch or of the column) int32; the first row in place of -1."""
+    """Return rows of a column, (B, width of the batch or of the column) int32; the first row replaces -1."""
     column: Column = features.columns[name]
     ragged = features.values[name]
     ends = np.cumsum(ragged.counts)
     table = np.full((len(rows), width if column.per_token else column.width), column.padding, np.int32)
-    for target, row in zip(table, np.where(rows < 0, rows[0], rows), strict=True):
-        target[: ragged.counts[row]] = ragged.values[ends[row] - ragged.counts[row] : ends[row]]
+    for table_row, row in zip(table, np.where(rows < 0, rows[0], rows), strict=True):
+        table_row[: ragged.counts[row]] = ragged.values[ends[row] - ragged.counts[row] : ends[row]]
     return table
 
 
-def filled_up(rows: np.ndarray, number: int) -> np.ndarray:
-    """As many row numbers, -1 behind those given."""
-    return np.append(rows, np.full(number - len(rows), -1))
+def filled_up(rows: np.ndarray, size: int) -> np.ndarray:
+    """Return `rows` padded with -1 to this size."""
+    return np.append(rows, np.full(size - len(rows), -1))

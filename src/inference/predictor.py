@@ -1,4 +1,4 @@
-"""Answers to raw text from a network, be it that of a ModelFolder or an exported one."""
+"""Prediction on raw text, with the network of a ModelFolder or an exported one."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -20,23 +20,23 @@ from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
 from src.training.network_outputs import WORKING_MEMORY, OutputTable, rows_not_finite, rows_where
 
-_RECORDS_AT_ONCE = 1024  # whose rows and outputs are kept at the same time
-_OUTPUTS_AT_ONCE = WORKING_MEMORY // 16  # float32 numbers, each of them about four times while they are computed
+_RECORDS_AT_ONCE = 1024  # records whose rows and outputs are in memory together
+_OUTPUTS_AT_ONCE = WORKING_MEMORY // 16  # float32 numbers, each held about four times during computation
 
 
 class Predictor:
-    """Answers records, JSON objects in the formats of docs/serving.md. Not thread-safe; any one thread may use it.
+    """Model that answers records, JSON objects in the formats of docs/serving.md. Not thread-safe.
 
-    A network that is compiled for each shape of its batches sees few (src/inference/network_batches.py).
+    A network that is compiled per shape sees few shapes (src/inference/network_batches.py).
 
     Args:
         task_info: of the network, with lengths that it takes.
         network: a PackedNetwork, AnsweringNetwork or ExportedNetwork.
-        batch_tokens: that the network takes at once, padding included, at least one row of them; 0: what is fast and
-            keeps its memory within bounds (src.training.network_outputs.rows_in_memory).
-        top_k: tokens for each mask, where masks are filled in; None: as MaskAnswerer has it.
+        batch_tokens: tokens per batch including padding, at least one row; 0: a fast size with bounded memory
+            (src.training.network_outputs.rows_in_memory).
+        top_k: fill_mask: tokens per mask; None: MaskAnswerer's default.
         text_columns: keys of the first and the second text in records (src/tasks/answerer.py); empty: as in training.
-        null_threshold: probability of no answer above which there is none, of SQuAD v2.0; None: task_info's.
+        null_threshold: SQuAD v2.0: highest no_answer_probability that still gives an answer; None: task_info's.
 
     Raises:
         ConfigError: the task has no such text, no masks, or no threshold.
@@ -54,21 +54,23 @@ class Predictor:
         null_threshold: float | None = None,
     ) -> None:
         task_info = with_threshold(task_info, null_threshold)
-        self.task_info, self.tokenizer = task_info, tokenizer
-        self.network, self.architecture = network, architecture
+        self.task_info = task_info
+        self.tokenizer = tokenizer
+        self.network = network
+        self.architecture = architecture
         self._spec = TASKS[task_info.task]
         self._answerer = self._spec.answerer(task_info, tokenizer, text_columns)
         if top_k is not None:
             if not isinstance(self._answerer, MaskAnswerer):
                 raise ConfigError(f"top_k is {top_k}, but the model's task is {task_info.task}, not fill_mask")
             self._answerer.top_k = top_k
-        make = PackedBatches if isinstance(network, PackedNetwork) else PaddedBatches
-        self._batches = make(network, architecture, task_info, self._spec.texts_per_row, batch_tokens)
+        batches_class = PackedBatches if isinstance(network, PackedNetwork) else PaddedBatches
+        self._batches = batches_class(network, architecture, task_info, self._spec.texts_per_row, batch_tokens)
 
     def predict(self, records: Sequence[Record]) -> list[Record]:
-        """One answer for each record, in their order.
+        """Return one answer per record, in order.
 
-        A record that cannot be answered gets {"error": sentence}. An answer to a text that was cut has truncated: true.
+        A record that cannot be answered gets {"error": sentence}. The answer to a truncated text has truncated: true.
         """
         answers: list[Record] = [{} for _ in records]
         items: list[tuple[int, Any]] = []
@@ -77,38 +79,39 @@ class Predictor:
                 items.append((index, self._answerer.read(record)))
             except DataError as error:
                 answers[index] = {"error": str(error)}
-        for part in self._groups(items):
-            for (index, _), answer in zip(part, self._answer([item for _, item in part]), strict=True):
+        for group in self._groups(items):
+            for (index, _), answer in zip(group, self._answer([item for _, item in group]), strict=True):
                 answers[index] = answer
         return answers
 
     def _groups(self, items: list[tuple[int, Any]]) -> Iterator[list[tuple[int, Any]]]:
-        """Items one after the other, as many together as _RECORDS_AT_ONCE and _OUTPUTS_AT_ONCE allow."""
+        """Yield consecutive items in groups within _RECORDS_AT_ONCE and _OUTPUTS_AT_ONCE."""
         group: list[tuple[int, Any]] = []
-        most = 0
+        largest_outputs = 0
         for item in items:
             outputs = self._answerer.outputs_of(item[1])
-            rows = power_of_two(len(group) + 1)  # those that fill a batch up among them
-            if len(group) == _RECORDS_AT_ONCE or (group and rows * max(most, outputs) > _OUTPUTS_AT_ONCE):
+            rows = power_of_two(len(group) + 1)  # including filler rows
+            if len(group) == _RECORDS_AT_ONCE or (group and rows * max(largest_outputs, outputs) > _OUTPUTS_AT_ONCE):
                 yield group
-                group, most = [], 0
+                group = []
+                largest_outputs = 0
             group.append(item)
-            most = max(most, outputs)
+            largest_outputs = max(largest_outputs, outputs)
         if group:
             yield group
 
     def _answer(self, items: list[Any]) -> list[Record]:
-        """Return one answer for each item; one that the network cannot answer costs no other item its answer."""
+        """Return one answer per item; an item that the network cannot answer gets an error, the others an answer."""
         features = self._answerer.features(items)
         segments = features.values["segment_ids"]
-        unknown = rows_where(segments, segments.values >= self.architecture.type_vocab_size)
-        if len(unknown):
-            refused = self._answerer.items_of_rows(features)[unknown]
-            return self._answer_others(items, refused, "the model has type_vocab_size 1: it takes no second text")
+        unknown_segments = rows_where(segments, segments.values >= self.architecture.type_vocab_size)
+        if len(unknown_segments):
+            refused = self._answerer.items_of_rows(features)[unknown_segments]
+            return self._answer_others(items, refused, "the model has type_vocab_size 1: leave out the second text")
         outputs = self._run(features)
         not_finite = rows_not_finite(outputs)
         if len(not_finite):
-            for output in outputs.values():  # postprocessing of all rows needs numbers
+            for output in outputs.values():  # postprocessing fails on NaN
                 np.nan_to_num(getattr(output, "values", output), copy=False, nan=0, posinf=0, neginf=0)
         answers = self._answerer.answers(items, features, outputs)
         truncated = features.arrays.get("truncated", np.zeros(len(items), bool))
@@ -128,7 +131,7 @@ class Predictor:
         return answers
 
     def _run(self, features: Features) -> dict[str, Any]:
-        """The network's outputs for all rows, batched by length."""
+        """Return the network's outputs for all rows, which it computes in batches by length."""
         outputs = OutputTable(self.network, features.values["input_ids"].counts, self._answerer.ignored_outputs)
         for rows, inputs in self._batches.batches(features):
             outputs.put(rows, self.network(*map(Tensor, inputs)))

@@ -1,6 +1,6 @@
-"""Files of records to be answered, and of their answers: JSON lines, tables, plain lines.
+"""Reading of records and writing of answers: JSON lines, tables, text lines.
 
-A file that cannot be read or written is a DataError.
+Files that cannot be read or written raise DataError.
 """
 
 import codecs
@@ -29,18 +29,18 @@ from src.utils import check_unpacked, decode
 
 logger = logging.getLogger(__name__)
 STANDARD = "-"
-BEGINNING = 4096  # bytes of a file that say what it is
+BEGINNING = 4096  # bytes by which a file's format is checked
 _OBJECT = re.compile(rb'\s*\{\s*"[^"\n]*"\s*:')
-PIPE_PATIENCE = 2  # seconds until a pipe that is waited for is named
+PIPE_PATIENCE = 2  # seconds to wait for a pipe before logging that
 JSON_LINES, TABLE, TEXT = "json_lines", "table", "text"
 _FORMATS = dict.fromkeys(JSON_SUFFIXES, JSON_LINES)
-_JSON_LINES_ENDINGS = (*JSON_SUFFIXES, ".txt", "")  # that an output may have
+_JSON_LINES_ENDINGS = (*JSON_SUFFIXES, ".txt", "")  # allowed for an output
 _FORMATS |= dict.fromkeys((".tsv", ".csv", ".xls", ".xlsx"), TABLE)
 
 
 @dataclass(frozen=True)
 class NumberedRecord:
-    """A record, or the error that it is; line counts from 1."""
+    """Record of a line, or the error in it; lines count from 1."""
 
     line: int
     record: dict[str, Any]
@@ -48,9 +48,9 @@ class NumberedRecord:
 
 
 def check_input(file: str, input_format: str) -> None:
-    """Raise DataError if `file` cannot be read in this format of read_records; nothing is taken from a pipe."""
+    """Raise DataError if `file` cannot be read in this format of read_records, without reading from a pipe."""
     if _format_of(file, input_format) == TABLE:
-        for _ in _open_table(file).rows:  # to its end: what is wrong there would cost all answers before it
+        for _ in _open_table(file).rows:  # to the end: an error there would waste the answers before it
             pass
     elif file == STANDARD:
         if sys.stdin is None:
@@ -68,51 +68,51 @@ def check_input(file: str, input_format: str) -> None:
 
 
 def _check_beginning(file: str, raw: bytes, input_format: str) -> None:
-    """Raise DataError for a file of which no line, or not every line, would be a record, or a part of one."""
-    found = _format_of(file, input_format)
+    """Raise DataError if the first bytes show that not every line of the file is a record."""
+    file_format = _format_of(file, input_format)
     file = "standard input" if file == STANDARD else file
     check_unpacked(raw, file)
     if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in raw:
-        raise DataError(f"{file} is not UTF-8 text but, maybe, UTF-16: convert it (for instance with iconv)")
+        raise DataError(f"{file} seems to be UTF-16: convert it to UTF-8 (for instance with iconv)")
     raw = raw.removeprefix(codecs.BOM_UTF8)
     if b"\r" in raw.strip() and b"\n" not in raw:
-        raise DataError(f"{file} ends its lines in carriage returns alone; convert them: tr '\\r' '\\n'")
+        raise DataError(f"{file} has carriage returns as line ends: convert them with tr '\\r' '\\n'")
     if input_format == "auto" and Path(file).suffix.lower() == ".txt" and b"\t" in raw.partition(b"\n")[0]:
         raise DataError(
-            f"{file} may be a table, as .txt is in training, or plain lines: its first one holds a TAB; give "
-            "--input_format table or --input_format text"
-        )
-    if input_format == "auto" and found == TEXT and _OBJECT.match(raw):
-        raise DataError(
-            f"{file} may hold JSON objects, or plain lines, as its ending says: give --input_format json_lines or "
+            f"{file} may be a table or plain text, because its first line holds a TAB: give --input_format table or "
             "--input_format text"
         )
-    if found == JSON_LINES and re.match(rb"\s*\[\s*\{", raw):
-        raise DataError(f"{file} holds a list, needed is an object in each line: jq -c '.[]' makes them")
+    if input_format == "auto" and file_format == TEXT and _OBJECT.match(raw):
+        raise DataError(
+            f"{file} seems to hold JSON objects, but its ending means text: give --input_format json_lines or "
+            "--input_format text"
+        )
+    if file_format == JSON_LINES and re.match(rb"\s*\[\s*\{", raw):
+        raise DataError(f"{file} holds a JSON list: convert it to one object per line with jq -c '.[]'")
 
 
 def read_records(file: str, input_format: str, text_key: str) -> Iterator[NumberedRecord]:
-    """The records of a file or of standard input ("-"), one at a time.
+    """Yield the records of a file or of standard input ("-").
 
     Args:
-        input_format: json_lines, table (with a header of keys; an empty field is no value), text (a record a line), or
-            auto: by the file's ending, other endings being text; for standard input json_lines.
-        text_key: the key of the records of plain lines.
+        input_format: json_lines, table (with a header of keys; an empty field is no value), text (a record per line),
+            or auto: by the file's ending, text for unknown ones; json_lines for standard input.
+        text_key: key of the records of text lines.
     """
-    given, input_format = input_format, _format_of(file, input_format)
-    if input_format == TABLE:
+    file_format = _format_of(file, input_format)
+    if file_format == TABLE:
         yield from _read_table(file)
         return
-    begun = False
+    is_checked = False
     for line, raw in _raw_lines(file):
-        if not begun and raw.strip():  # of a pipe, too
-            begun = True
-            _check_beginning(file, raw, given)
+        if not is_checked and raw.strip():  # check_input does not read pipes
+            is_checked = True
+            _check_beginning(file, raw, input_format)
         try:
             text = decode(raw, Path(file), 0).removeprefix("\ufeff" if line == 1 else "")
-            if input_format == JSON_LINES and not text.strip():
+            if file_format == JSON_LINES and not text.strip():
                 continue
-            record = parse_json(text) if input_format == JSON_LINES else text.rstrip("\r\n")
+            record = parse_json(text) if file_format == JSON_LINES else text.rstrip("\r\n")
         except DataError:
             yield NumberedRecord(line, {}, f"line {line} is not UTF-8 text")
         except UnwritableError as error:
@@ -120,7 +120,7 @@ def read_records(file: str, input_format: str, text_key: str) -> Iterator[Number
         except ValueError as error:
             yield NumberedRecord(line, {}, f"line {line} is not JSON: {error}")
         else:
-            if input_format == TEXT:
+            if file_format == TEXT:
                 yield NumberedRecord(line, {text_key: record})
             elif isinstance(record, dict):
                 yield NumberedRecord(line, record)
@@ -129,7 +129,7 @@ def read_records(file: str, input_format: str, text_key: str) -> Iterator[Number
 
 
 def _only_id(value: Any) -> dict[str, Any]:
-    """The id of a record that cannot be written otherwise, if the id can."""
+    """Return {"id": ...} of a record that cannot be written as JSON, or {} if its id cannot either."""
     if not isinstance(value, dict) or "id" not in value:
         return {}
     try:
@@ -153,14 +153,14 @@ def _raw_lines(file: str) -> Iterator[tuple[int, bytes]]:
 
 
 def _open(path: Path) -> BinaryIO:
-    """A file, or a pipe to which somebody writes: one that nobody writes to would be waited for without a word."""
+    """Open a file, or a pipe once something was written to it; log if that takes longer than PIPE_PATIENCE."""
     if not path.is_fifo():
         return open_file(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     arrival = select.poll()
     arrival.register(descriptor, select.POLLIN)
     if not arrival.poll(PIPE_PATIENCE * 1000):
-        logger.info(f"{path} is a pipe to which nothing was written yet: waiting for it")
+        logger.info(f"{path} is an empty pipe: waiting for data")
         arrival.poll()
     os.set_blocking(descriptor, True)
     return os.fdopen(descriptor, "rb")
@@ -168,13 +168,13 @@ def _open(path: Path) -> BinaryIO:
 
 def _open_table(file: str) -> Table:
     if file == STANDARD:
-        raise DataError("a table is read from a file, not from standard input; allowed there are json_lines and text")
+        raise DataError("standard input cannot be read as a table: give a file, or use json_lines or text")
     table = read_table(file)
     if table.hint:
         raise DataError(f"{file} has the column(s) {first_few(list(map(shorten, table.names)))}{table.hint}")
-    name, number = max(Counter(filter(None, table.names)).items(), key=itemgetter(1), default=("", 0))
-    if number > 1:
-        raise DataError(f"{file} has {number} columns {shorten(name)}: a record has each key once")
+    name, count = max(Counter(filter(None, table.names)).items(), key=itemgetter(1), default=("", 0))
+    if count > 1:
+        raise DataError(f"{file} has {count} columns {shorten(name)}: rename all but one")
     return table
 
 
@@ -190,24 +190,25 @@ def _read_table(file: str) -> Iterator[NumberedRecord]:
 
 
 def check_output(file: str, source: str) -> None:
-    """Raise DataError if `file` cannot be written, ConfigError if it is `source` or its ending promises no JSON."""
+    """Raise DataError if `file` cannot be written, ConfigError if it is `source` or its ending is not one of JSON."""
     if file == STANDARD:
         if sys.stdout is None:
             raise DataError("standard output is closed")
         return
-    path, target = Path(file), Path(os.path.realpath(file))  # of a link, which may be new
+    path = Path(file)
+    target = Path(os.path.realpath(file))  # a link is followed, even to a file that is still to be made
     check_not_home(path, "output")
     try:
-        is_file = path.is_file() or not path.exists()  # not a pipe or a device, whose name promises nothing
+        is_file = path.is_file() or not path.exists()  # pipes and devices may have any ending
         if is_file and path.suffix.lower() not in _JSON_LINES_ENDINGS:
             raise ConfigError(
-                f"the output {file} ends in {path.suffix}, but answers are written as JSON lines: give a name that "
-                f"ends in {', '.join(filter(None, _JSON_LINES_ENDINGS))}, or has no ending"
+                f"the output {file} ends in {path.suffix}, but answers are JSON lines: use "
+                f"{', '.join(filter(None, _JSON_LINES_ENDINGS))} or no ending"
             )
         if path.is_file() and _is_input(path, source):
-            raise ConfigError(f"the output {file} is the input: answers would take the place of the records")
+            raise ConfigError(f"the output {file} is also the input: choose another output")
         if path.is_dir():
-            raise DataError(f"{file} is a folder, needed is the name of a file")
+            raise DataError(f"{file} is a folder: give the name of a file")
         if not path.exists():
             check_writable(target)
         elif path.is_file():
@@ -220,7 +221,7 @@ def check_output(file: str, source: str) -> None:
 
 def _is_input(path: Path, source: str) -> bool:
     if source == STANDARD:
-        with contextlib.suppress(OSError):  # it may be closed
+        with contextlib.suppress(OSError):  # standard input may be closed
             return os.path.samestat(path.stat(), os.fstat(0))
         return False
     return os.path.isfile(source) and path.samefile(source)
@@ -228,14 +229,14 @@ def _is_input(path: Path, source: str) -> bool:
 
 @contextlib.contextmanager
 def write_records(file: str) -> Iterator[Callable[[dict[str, Any]], object]]:
-    """A function that writes a record as a line of JSON; a file gets its name when all are written."""
+    """Provide a function that writes a record as a line of JSON; a file appears under its name at the end."""
 
     def writer(stream: TextIO) -> Callable[[dict[str, Any]], object]:
         return lambda record: stream.write(line_of(record))
 
     try:
         if file == STANDARD:
-            sys.stdout.reconfigure(encoding="utf-8")  # as JSON lines are, whatever the locale
+            sys.stdout.reconfigure(encoding="utf-8")  # whatever the locale
             yield writer(sys.stdout)
             sys.stdout.flush()
         else:
@@ -243,12 +244,12 @@ def write_records(file: str) -> Iterator[Callable[[dict[str, Any]], object]]:
             with open_atomically(Path(file)) as stream:
                 yield writer(stream)
     except OSError as error:
-        if file == STANDARD:  # or else Python tries once more when it ends
+        if file == STANDARD:  # Python would try to flush it again at exit
             silence(sys.stdout)
-        place = "standard output" if file == STANDARD else file
-        raise DataError(f"{place} cannot be written: {error.strerror}") from error
+        target = "standard output" if file == STANDARD else file
+        raise DataError(f"{target} cannot be written: {error.strerror}") from error
 
 
 def line_of(record: dict[str, Any]) -> str:
-    """A record as a line of a file."""
+    """Return a record as a line of JSON."""
     return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"

@@ -1,4 +1,4 @@
-"""What pre-training and its evaluation are built of: data checked against the model, first weights, evaluation."""
+"""Building blocks of pre-training and its evaluation: architecture, initial weights, held-out evaluation."""
 
 import logging
 import re
@@ -24,7 +24,7 @@ from src.training.run_log import OWN_UNIGRAM, Baselines
 from src.training.training_config import PretrainConfig, PretrainEvalConfig
 
 logger = logging.getLogger(__name__)
-FILES = re.compile(r"files( of phase \d+)?$")  # among the facts of a run's data: pretraining_phases.identity_of
+FILES = re.compile(r"files( of phase \d+)?$")  # keys of pretraining_phases.identity_of
 WEIGHT_COLUMNS = AlbertForPreTraining.weight_columns
 
 
@@ -35,46 +35,48 @@ def build_architecture(
     compute_type: str,
     weights: str,
 ) -> AlbertConfig:
-    """The model's sizes: json beside the weights, or preset; overrides; vocabulary size from the data.
+    """Return the architecture: of the json beside the weights or the preset, with overrides and the data's vocab_size.
 
     Args:
         tokenizer: of the data, if its file is at hand.
-        weights: the checkpoint or run's folder that will be loaded, or "".
+        weights: checkpoint or run's folder that will be loaded, or "".
 
     Raises:
-        ConfigError, DataError: the sizes contradict each other or the data, or this has another vocabulary.
+        ConfigError, DataError: the sizes contradict each other or the data, or the data has another vocabulary.
     """
-    beside = tokenizer_beside(Path(weights), data, tokenizer) if weights else None
+    stored_tokenizer = tokenizer_beside(Path(weights), data, tokenizer) if weights else None
     file = find_config_file(weights) if weights else None
-    architecture = config.albert_config(_vocab_size(config, data, tokenizer or beside, file), compute_type, weights)
+    vocab_size = _vocab_size(config, data, tokenizer or stored_tokenizer, file)
+    architecture = config.albert_config(vocab_size, compute_type, weights)
     data.check_fits(architecture)
-    preset, found = PRESETS[config.albert_network].to_dict(), AlbertConfig.from_json(file).to_dict() if file else {}
-    keys = [key for key in found if found[key] != preset[key] and key not in RUN_KEYS | {"vocab_size"}]
+    preset = PRESETS[config.albert_network].to_dict()
+    stored = AlbertConfig.from_json(file).to_dict() if file else {}
+    keys = [key for key in stored if stored[key] != preset[key] and key not in RUN_KEYS | {"vocab_size"}]
     if keys:
-        differing = ", ".join(f"{key} {found[key]} instead of {preset[key]}" for key in keys)
-        logger.info(f"{file} wins over the preset {config.albert_network}: {differing}")
+        differing = ", ".join(f"{key} {stored[key]} instead of {preset[key]}" for key in keys)
+        logger.info(f"{file} overrides the preset {config.albert_network}: {differing}")
     return architecture
 
 
 def tokenizer_beside(weights: Path, data: PretrainingData, given: FullTokenizer | None = None) -> FullTokenizer | None:
-    """The tokenizer of weights, if it lies beside them; a DataError where the data was made with another one.
+    """Return the tokenizer in the weights' folder, or None; raise DataError if the data was made with another one.
 
     Args:
-        given: the data's tokenizer, where its files may not say which one it was.
+        given: the data's tokenizer, in case its manifest does not name one.
     """
     if not (folder_of(weights) / TOKENIZER_FILE).exists():
         return None
     tokenizer = load_tokenizer(weights)
-    made_with = vocabulary_facts(tokenizer)
-    known = made_with | vocabulary_facts(given) | data.facts
-    theirs = {key: known[key] for key in made_with}
-    if theirs != made_with:
-        kind = "spm_model_file" if tokenizer.is_sentencepiece else "vocab_file"
+    weights_facts = vocabulary_facts(tokenizer)
+    merged = weights_facts | vocabulary_facts(given) | data.facts
+    data_facts = {key: merged[key] for key in weights_facts}
+    if data_facts != weights_facts:
+        option = "spm_model_file" if tokenizer.is_sentencepiece else "vocab_file"
         raise DataError(
             f"{data.data_dir} was made with another vocabulary than the weights in {folder_of(weights)}: "
-            f"{data.facts.get('vocab_file') or given.file} (sha256 {theirs['vocab_sha256']}), do_lower_case "
-            f"{show(theirs['do_lower_case'])}; make the data with that of the weights, all else alike: python -m "
-            f"src.create_pretraining_data --{kind} {tokenizer.file} --do_lower_case {show(tokenizer.do_lower_case)}"
+            f"{data.facts.get('vocab_file') or given.file} (sha256 {data_facts['vocab_sha256']}), do_lower_case "
+            f"{show(data_facts['do_lower_case'])}; make the data again with that of the weights: python -m "
+            f"src.create_pretraining_data --{option} {tokenizer.file} --do_lower_case {show(tokenizer.do_lower_case)}"
         )
     return tokenizer
 
@@ -88,15 +90,15 @@ def _vocab_size(config: Any, data: PretrainingData, tokenizer: FullTokenizer | N
         return config.albert_cfg.vocab_size
     if file:
         return AlbertConfig.from_json(file).vocab_size
-    name_it = "name it in spm_model_file or vocab_file, or " if hasattr(config, "vocab_file") else ""
+    alternative = "spm_model_file, vocab_file or " if hasattr(config, "vocab_file") else ""
     raise ConfigError(
-        f"{data.data_dir}: google's TFRecord files do not say which vocabulary made them: {name_it}give its size as "
+        f"{data.data_dir}: google's TFRecord files do not name their vocabulary: give {alternative}"
         "albert_cfg.vocab_size"
     )
 
 
 def initialise(network: AlbertForPreTraining, data: PretrainingData, weights: str) -> None:
-    """First weights of a run: an output bias of the data's token frequencies, and what a checkpoint has."""
+    """Set a run's initial weights: the output bias from the data's token frequencies, then those of a checkpoint."""
     if data.token_counts is not None:
         initialise_output_bias(network, data.token_counts)
     if weights:
@@ -106,12 +108,12 @@ def initialise(network: AlbertForPreTraining, data: PretrainingData, weights: st
 
 
 def trained_on(contents: Checkpoint) -> dict[str, Any]:
-    """Facts of the data that a checkpoint of this project was trained on; empty for others."""
+    """Return the identity of the data that a checkpoint of this project was trained on; {} for other checkpoints."""
     return contents.loop_state.get("identity", {})
 
 
 def is_trained_on(contents: Checkpoint, data: PretrainingData) -> bool:
-    """Whether a checkpoint of this project was trained on these very files, in any of its phases."""
+    """Return True if a checkpoint of this project was trained on exactly these files, in any phase."""
     files = data.identity.get("files")
     return files is not None and files in [value for key, value in trained_on(contents).items() if FILES.match(key)]
 
@@ -125,13 +127,13 @@ def held_out_evaluation(
     config: PretrainConfig,
     ranks: Ranks,
 ) -> Evaluation:
-    """Evaluation on held-out data of a network that is trained on `data`; the same examples on any number of ranks.
+    """Return the held-out evaluation of a network that is trained on `data`; same examples on any number of ranks.
 
     Args:
         tokenizer: of both, if its file is at hand.
 
     Raises:
-        UserError: the ranks have other held-out data.
+        UserError: the ranks have different held-out data.
         DataError: the held-out data does not fit the model or was made with another vocabulary than the training data.
     """
     ranks.must_agree(flatten(held_out.identity), "what they evaluate on")
@@ -145,14 +147,14 @@ def held_out_evaluation(
     return Evaluation(network, PreTrainingEvaluation(architecture), evaluate_held_out, config.eval_steps)
 
 
-def share_of_rank(held_out: PretrainingData, most: int, ranks: Ranks) -> Iterator[dict[str, np.ndarray]]:
-    """This rank's batches, as many as every other rank has; of those beyond `most` (0: all) all weights are 0."""
+def share_of_rank(held_out: PretrainingData, max_batches: int, ranks: Ranks) -> Iterator[dict[str, np.ndarray]]:
+    """Yield this rank's batches, as many as on other ranks; those beyond max_batches (0: all) have weights of 0."""
     for number, batch in enumerate(held_out.batches(0)):
-        first = number * ranks.size  # of the batches that all ranks evaluate at once
-        if first >= most > 0:
+        first_index = number * ranks.size  # that of rank 0
+        if max_batches and first_index >= max_batches:
             return
-        real = not most or first + ranks.rank < most
-        yield batch | {name: batch[name] * np.float32(real) for name in WEIGHT_COLUMNS}
+        is_real = not max_batches or first_index + ranks.rank < max_batches
+        yield batch | {name: batch[name] * np.float32(is_real) for name in WEIGHT_COLUMNS}
 
 
 def reference_lines(
@@ -163,16 +165,18 @@ def reference_lines(
     config: PretrainConfig,
     ranks: Ranks,
 ) -> Baselines:
-    """Reference lines of a run's log: chance, and the unigram baseline on what is evaluated of the held-out data or,
-    without it, on the training data itself.
+    """Return the baselines of a run's log: chance, and unigram frequencies.
+
+    The unigram baseline is that of the evaluated held-out data or, without any, of the training data.
     """
-    size, counts = architecture.vocab_size, None
+    size = architecture.vocab_size
+    counts = None
     if held_out and data.token_counts is not None:
         counts = count_answers(share_of_rank(held_out, config.eval_batches, ranks), size, tokenizer, ranks)
     elif data.token_counts is not None:
         counts = AnswerCounts(data.token_counts, np.zeros(size))
     lines = baselines(counts, data.token_counts, size, tokenizer)
     return {
-        metric: {name: height for name, height in heights.items() if name != OWN_UNIGRAM}
-        for metric, heights in lines.items()
+        metric: {name: value for name, value in values.items() if name != OWN_UNIGRAM}
+        for metric, values in lines.items()
     }

@@ -1,7 +1,7 @@
 """Held-out metrics of a pre-trained ALBERT, with chance and unigram baselines.
 
-Of the predicted tokens a tenth is left in place, where copying it needs no context, and a tenth shows a random token.
-What a model has learnt from context is seen at the hidden ones, which show [MASK].
+A tenth of the predicted tokens is left in place, where copying suffices, and a tenth is replaced by a random token.
+The hidden tokens, which show [MASK], measure what a model has learnt from context.
 """
 
 import math
@@ -28,9 +28,9 @@ PER_CHARACTER = "hidden_nats_per_character"
 
 @dataclass(frozen=True)
 class AnswerCounts:
-    """How often each token is the answer, (V,) float64: at all predicted positions, and at hidden ones.
+    """Counts of each token as the gold label, (V,) float64: at all predicted positions, and at hidden ones.
 
-    hidden: zeros where it is not known which token [MASK] is.
+    hidden: zeros if the id of [MASK] is unknown.
     """
 
     predicted: np.ndarray
@@ -41,10 +41,9 @@ class AnswerCounts:
 class HeldOut:
     """Metrics over a whole data set.
 
-    metrics: mlm_loss, sop_loss in nats a token or pair and their plain sum, loss; mlm_accuracy, sop_accuracy as shares;
-        hidden_mlm_loss and hidden_mlm_accuracy where [MASK] is known; and hidden_nats_per_character: nats of all hidden
-        tokens over the characters that they stand for (FullTokenizer.characters), which can be compared between
-        vocabularies.
+    metrics: mlm_loss, sop_loss in nats per token or pair and their plain sum, loss; mlm_accuracy, sop_accuracy in 0..1;
+        with a tokenizer also hidden_mlm_loss, hidden_mlm_accuracy and hidden_nats_per_character: nats of all hidden
+        tokens per character that they stand for (FullTokenizer.characters), comparable between vocabularies.
     """
 
     metrics: dict[str, float]
@@ -60,37 +59,41 @@ def evaluate(
     ranks: Ranks = ALONE,
     before_batch: Callable[[], object] = lambda: None,
 ) -> HeldOut:
-    """Weighted means over all batches, summed in float64 on the host, so that they do not depend on the batch size.
+    """Return weighted means over all batches, summed in float64 on the host to be independent of the batch size.
 
     Args:
-        network: set to evaluation by this function.
-        batches: of this rank; rows that only fill up the last batch have weight 0.
-        tokenizer: of the batches; without it there is nothing about hidden tokens.
+        network: set to evaluation mode.
+        batches: of this rank; filler rows of the last batch have weight 0.
+        tokenizer: of the batches; without it there are no metrics of hidden tokens.
         ranks, before_batch: as in predict_rows.
 
     Raises:
         DataError: there are no examples with masked tokens.
     """
     network.set_train(False)
-    key = Tensor(0, ms.int32)  # dropout is off
-    sums, counts = np.zeros((3, 3)), np.zeros((2, vocab_size))
+    key = Tensor(0, ms.int32)  # of dropout, which is off
+    sums = np.zeros((3, 3))  # (predicted, hidden, sentence order) x (weight, loss, hits)
+    counts = np.zeros((2, vocab_size))
     for batch in batches:
         before_batch()
         outputs = network(*(Tensor(batch[name]) for name in network.input_columns), key)
         mlm_losses, mlm_hits, sop_losses, sop_hits = (output.asnumpy().astype(np.float64) for output in outputs)
-        predicted, hidden = batch["masked_lm_weights"], hidden_weights(batch, tokenizer)
-        of_order = (batch["sequence_weights"], sop_losses, sop_hits)
-        for group, (weights, losses, hits) in enumerate(
-            ((predicted, mlm_losses, mlm_hits), (hidden, mlm_losses, mlm_hits), of_order)
-        ):
-            sums[group] += weights.sum(), (weights * losses).sum(), (weights * hits).sum()
+        weighted_outputs = (
+            (batch["masked_lm_weights"], mlm_losses, mlm_hits),
+            (hidden_weights(batch, tokenizer), mlm_losses, mlm_hits),
+            (batch["sequence_weights"], sop_losses, sop_hits),
+        )
+        for index, (weights, losses, hits) in enumerate(weighted_outputs):
+            sums[index] += weights.sum(), (weights * losses).sum(), (weights * hits).sum()
         counts += count_batch(batch, tokenizer, vocab_size)
-    everything = ranks.sum(np.concatenate([sums.ravel(), counts.ravel()]), "the sums of an evaluation")
-    sums, counts = everything[: sums.size].reshape(sums.shape), everything[sums.size :].reshape(counts.shape)
+    totals = ranks.sum(np.concatenate([sums.ravel(), counts.ravel()]), "the sums of an evaluation")
+    sums = totals[: sums.size].reshape(sums.shape)
+    counts = totals[sums.size :].reshape(counts.shape)
     if not (sums[0, 0] and sums[2, 0]):
         raise DataError("the data has no example with a masked token to evaluate on")
     answers = AnswerCounts(*counts)
-    (mlm_loss, mlm_accuracy), (sop_loss, sop_accuracy) = sums[0, 1:] / sums[0, 0], sums[2, 1:] / sums[2, 0]
+    mlm_loss, mlm_accuracy = sums[0, 1:] / sums[0, 0]
+    sop_loss, sop_accuracy = sums[2, 1:] / sums[2, 0]
     metrics = {"loss": mlm_loss + sop_loss, "mlm_loss": mlm_loss, "sop_loss": sop_loss}
     metrics |= {"mlm_accuracy": mlm_accuracy, "sop_accuracy": sop_accuracy}
     if sums[1, 0]:
@@ -101,38 +104,38 @@ def evaluate(
 
 
 def hidden_weights(batch: dict[str, np.ndarray], tokenizer: FullTokenizer | None) -> np.ndarray:
-    """(B, P) masked_lm_weights with 0 where another token than [MASK] is shown; zeros without a tokenizer."""
+    """Return masked_lm_weights (B, P), set to 0 where the input is not [MASK]; zeros without a tokenizer."""
     weights = batch["masked_lm_weights"]
     if tokenizer is None:
         return np.zeros_like(weights)
-    shown = np.take_along_axis(batch["input_ids"], batch["masked_lm_positions"], 1)
-    return weights * (shown == tokenizer.mask_id)
+    input_tokens = np.take_along_axis(batch["input_ids"], batch["masked_lm_positions"], 1)
+    return weights * (input_tokens == tokenizer.mask_id)
 
 
 def count_batch(batch: dict[str, np.ndarray], tokenizer: FullTokenizer | None, vocab_size: int) -> np.ndarray:
-    """(2, V) float64: how often each token is the answer, predicted and hidden."""
-    answers = batch["masked_lm_ids"].ravel()
-    weights = batch["masked_lm_weights"], hidden_weights(batch, tokenizer)
-    return np.stack([np.bincount(answers, each.ravel(), minlength=vocab_size) for each in weights])
+    """Return counts of each token as the gold label (2, V) float64: predicted and hidden."""
+    gold_labels = batch["masked_lm_ids"].ravel()
+    all_weights = batch["masked_lm_weights"], hidden_weights(batch, tokenizer)
+    return np.stack([np.bincount(gold_labels, weights.ravel(), minlength=vocab_size) for weights in all_weights])
 
 
 def count_answers(
     batches: Iterable[dict[str, np.ndarray]], vocab_size: int, tokenizer: FullTokenizer | None, ranks: Ranks = ALONE
 ) -> AnswerCounts:
-    """Answers in the batches of all ranks, without a network."""
+    """Return the counts of gold labels in the batches of all ranks, without a network."""
     counts = sum((count_batch(batch, tokenizer, vocab_size) for batch in batches), np.zeros((2, vocab_size)))
     return AnswerCounts(*ranks.sum(counts, "the answers of the held-out data"))
 
 
 def characters_per_token(counts: np.ndarray, tokenizer: FullTokenizer) -> float:
-    """Mean characters of the tokens that are counted, (V,)."""
+    """Return the mean number of characters of the counted tokens, (V,)."""
     return float((counts * tokenizer.characters()).sum() / counts.sum())
 
 
 def dry_run(
-    network: PreTrainingEvaluation, batches: Iterable[dict[str, np.ndarray]], number: int, vocab_size: int
+    network: PreTrainingEvaluation, batches: Iterable[dict[str, np.ndarray]], batch_count: int, vocab_size: int
 ) -> str:
-    """Evaluate the first batch twice, to compile and to time it; estimate time and memory for `number` batches."""
+    """Evaluate the first batch twice, to compile and to time it; estimate time and memory for `batch_count` batches."""
     first = list(islice(batches, 1))
     seconds = []
     for _ in range(2):
@@ -140,9 +143,9 @@ def dry_run(
         evaluate(network, first, vocab_size)
         seconds.append(time.monotonic() - start)
     return (
-        f"dry run: a batch takes {seconds[1]:.2f} s (the first {seconds[0]:.1f} s, with compilation); {number:,} "
-        f"batches take about {timedelta(seconds=round(seconds[1] * number))}. Host memory at its peak: "
-        f"{peak_memory() / 1e9:.2f} GB; on disk a file of some kilobytes. Nothing was kept."
+        f"dry run: a batch takes {seconds[1]:.2f} s (the first {seconds[0]:.1f} s, with compilation); {batch_count:,} "
+        f"batches take about {timedelta(seconds=round(seconds[1] * batch_count))}. Peak host memory: "
+        f"{peak_memory() / 1e9:.2f} GB; on disk a file of some kilobytes. Nothing was written."
     )
 
 
@@ -152,11 +155,11 @@ def baselines(
     vocab_size: int,
     tokenizer: FullTokenizer | None = None,
 ) -> Baselines:
-    """Reference lines of all metrics but the plain sum: chance, what guessing gives, and those of `unigram_lines`.
+    """Return baselines of all metrics but the plain sum: chance (random guessing) and those of `unigram_lines`.
 
     Args:
-        counts: the answers of the evaluated data, if known.
-        training_counts: (V,) those of the training data, if known.
+        counts: gold labels of the evaluated data, if known.
+        training_counts: (V,) gold labels of the training data, if known.
     """
     lines = {"mlm_loss": {"chance": math.log(vocab_size)}, "mlm_accuracy": {"chance": 1.0 / vocab_size}}
     lines |= {"sop_loss": {"chance": math.log(2.0)}, "sop_accuracy": {"chance": 0.5}}
@@ -175,19 +178,20 @@ def baselines(
 
 
 def unigram_lines(counts: np.ndarray, training_counts: np.ndarray | None) -> tuple[dict[str, float], dict[str, float]]:
-    """Losses and accuracies of models that know nothing but how frequent each token is.
+    """Return losses and accuracies of models that know only token frequencies.
 
-    "unigram" knows the training data's frequencies, one added to every count: it is what a model can have learnt
-    without reading context. "own unigram" knows the frequencies of the evaluated text itself, which no model can: its
-    loss, their entropy, is the lowest that any context-free prediction reaches.
+    "unigram" uses the training data's frequencies, one added to every count: the best a model can learn without
+    context. "own unigram" uses those of the evaluated text itself: its loss, their entropy, is the lower bound of all
+    context-free prediction.
 
     Args:
-        counts: (V,) answers of the evaluated data; at least one.
-        training_counts: (V,) answers of the training data, if known.
+        counts: (V,) gold labels of the evaluated data; at least one.
+        training_counts: (V,) gold labels of the training data, if known.
     """
     share = counts / counts.sum()
     present = share > 0
-    losses, accuracies = {}, {}
+    losses = {}
+    accuracies = {}
     if training_counts is not None:
         smoothed = training_counts.astype(np.float64) + 1.0
         losses[UNIGRAM] = float(-(share[present] * np.log(smoothed[present] / smoothed.sum())).sum())
@@ -198,17 +202,17 @@ def unigram_lines(counts: np.ndarray, training_counts: np.ndarray | None) -> tup
 
 
 def check_finite(metrics: dict[str, float], weights: Path) -> None:
-    """Raise a DataError that names the first metric that is no number."""
+    """Raise DataError with the first metric that is not finite."""
     for name, value in metrics.items():
         if not math.isfinite(value):
             raise DataError(
-                f"{weights}: {name} is {value} on this data: the weights have diverged, or their values are too large "
-                "for this compute_type"
+                f"{weights}: {name} is {value} on this data: the weights have diverged, or are too large for this "
+                "compute_type"
             )
 
 
 def table(metrics: dict[str, float], baselines: Baselines) -> str:
-    """The metrics and their baselines as a small table of text."""
+    """Return the metrics and their baselines as a text table."""
     names = ["model", *dict.fromkeys(name for lines in baselines.values() for name in lines)]
     rows = [["", *names]]
     for metric, value in metrics.items():

@@ -1,4 +1,4 @@
-"""The phases of pre-training as its configuration names them: their data, checked, and what a run knows it again by."""
+"""Phases of pre-training from its configuration: their data, checked, and its fingerprint in checkpoints."""
 
 import json
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from src.training.training_config import PhaseConfig, PretrainConfig
 
 
 def data_of_phases(config: PretrainConfig, loading: Loading) -> list[dict[str, Any]]:
-    """What create_pretrain_dataset takes for each phase; loading: of everything but the batch size."""
+    """Return the arguments of create_pretrain_dataset for each phase; its batch size replaces that of `loading`."""
     return [
         {
             "data_dir": phase.data_dir,
@@ -35,16 +35,18 @@ def plan_phases(
     architecture: AlbertConfig,
     tokenizer: FullTokenizer | None = None,
 ) -> Phases:
-    """The phases of a run, each with its data.
+    """Return the phases of a run, each with its data.
 
     Args:
         tokenizer: of the first phase's data, if its file is at hand.
 
     Raises:
-        ConfigError: the data of a phase fills no batch, or a batch cannot fit into memory.
+        ConfigError: the data of a phase is less than a batch, or a batch cannot fit into memory.
         DataError: the data of a phase does not fit the model or was made with another vocabulary than the first one's.
     """
-    rate, first, phases = config.optimizer_settings()["learning_rate"], datasets[0], []
+    learning_rate = config.optimizer_settings()["learning_rate"]
+    first = datasets[0]
+    phases = []
     made_with = vocabulary_facts(tokenizer) | first.facts
     for number, (phase, data) in enumerate(zip(config.all_phases(), datasets, strict=True), 1):
         data.check_vocabulary(made_with, first.data_dir)
@@ -52,16 +54,16 @@ def plan_phases(
         check_memory(architecture, phase.batch_size * data.facts["max_seq_length"])
         if data.batches_per_epoch < 1:
             raise ConfigError(
-                f"phase {number}: {data.data_dir} has fewer rows than one batch of {data.rows_at_once}: lower "
-                "batch_size, or give more data"
+                f"phase {number}: {data.data_dir} has fewer rows than a batch of {data.rows_at_once}: lower batch_size "
+                "or give more data"
             )
         phases.append(
             Phase(
                 data,
                 phase.accumulation_steps,
                 phase.share,
-                phase.learning_rate / rate,
-                source=json.dumps(data.facts["files"], sort_keys=True),  # whatever their folder was called
+                phase.learning_rate / learning_rate,
+                source=json.dumps(data.facts["files"], sort_keys=True),  # independent of their folder's name
                 description=describe(phase, data.facts),
                 shuffled=config.do_shuffle,
             )
@@ -70,7 +72,7 @@ def plan_phases(
 
 
 def describe(phase: PhaseConfig, facts: dict[str, Any]) -> str:
-    """A phase for the log; of the masks what is known."""
+    """Return a description of a phase for the log, with the masking settings that are known."""
     masks = {key: value for key, value in facts.get("settings", {}).items() if key in vars(MaskingOverrides())}
     masks |= {key: value for key, value in vars(_overrides(phase)).items() if value}
     values = {"learning_rate": phase.learning_rate, **masks, "sop_loss_weight": phase.sop_loss_weight}
@@ -81,15 +83,15 @@ def describe(phase: PhaseConfig, facts: dict[str, Any]) -> str:
 
 
 def identity_of(datasets: Sequence[PretrainingData]) -> dict[str, Any]:
-    """The facts by which a run knows its data again: the first phase's, and of the others what differs from it."""
+    """Return the fingerprint of a run's data: all facts of the first phase, and the differing ones of the others."""
     first, *others = (data.identity for data in datasets)
-    of_others = {
+    later_phases = {
         f"{key} of phase {number}": value
         for number, identity in enumerate(others, 2)
         for key, value in identity.items()
         if first.get(key) != value
     }
-    return first | of_others
+    return first | later_phases
 
 
 def _overrides(phase: PhaseConfig) -> MaskingOverrides:

@@ -1,4 +1,4 @@
-"""A model behind HTTP: a small API with micro-batching and a page to try it in a browser (docs/serving.md)."""
+"""HTTP server for a model: a small API with micro-batching, and a demo page (docs/serving.md)."""
 
 from src.inference.server.app import check_address, create_app, parse_address, serve
 from src.inference.server.limits import Limits

@@ -1,6 +1,6 @@
-"""The HTTP application around a Predictor: POST /predict, GET /, /model, /health and /openapi.json.
+"""HTTP application around a Predictor: POST /predict, GET /, /model, /health and /openapi.json.
 
-Whatever arrives for them, the reply is JSON with an answer or {"error": sentence}, and the server lives on.
+Every reply of the API is JSON, with an answer or {"error": sentence}; no request ends the server.
 """
 
 import asyncio
@@ -46,20 +46,20 @@ PROJECT = Path(__file__).resolve().parents[3] / "pyproject.toml"
 PAGE = Path(__file__).parent / "page"
 LOOPBACK = "127.0.0.1"
 FAILURES = {
-    400: "the body is no JSON",
+    400: "the body is not JSON",
     408: "the request did not arrive in time",
     413: "the body is too large",
     421: "the request names another host",
-    422: "the records are not what the task needs",
+    422: "the records do not fit the task",
     500: "the model failed on these records",
-    503: "too many records wait already, the model takes too long, or the server is stopping",
+    503: "the queue is full, the model takes too long, or the server is stopping",
 }
-# The page is all that a browser may load, and no other site may frame it.
+# Browsers load scripts and styles from this server only, and no other site may frame the page.
 CONTENT_SECURITY_POLICY = "default-src 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 
 def create_app(predictor: Predictor, limits: Limits = DEFAULT_LIMITS, hosts: Collection[str] = (ANY_HOST,)) -> FastAPI:
-    """The application, for any ASGI server; hosts: that requests may name (AllowedHosts)."""
+    """Return the application, for any ASGI server; hosts: names that requests may use (AllowedHosts)."""
     task_info = predictor.task_info
     requests = request_model(task_info, limits.records, limits.characters)
     batcher = MicroBatcher(predictor, limits.batch, limits.batch_characters, limits.waiting, limits.window)
@@ -69,7 +69,7 @@ def create_app(predictor: Predictor, limits: Limits = DEFAULT_LIMITS, hosts: Col
         yield
         batcher.close()
 
-    # FastAPI's own pages of documentation load scripts from other sites; the description itself is /openapi.json.
+    # FastAPI's documentation pages would load scripts from other sites.
     app = FastAPI(
         title=f"ALBERT: {task_info.task}",
         version=tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["version"],
@@ -89,31 +89,31 @@ def create_app(predictor: Predictor, limits: Limits = DEFAULT_LIMITS, hosts: Col
         responses={code: {"model": Failure, "description": text} for code, text in FAILURES.items()},
     )
     async def predict(request: requests, connection: Request) -> JSONResponse:
-        """Answer every record, in order; one that cannot be answered gets an `error`."""
+        """Answer all records, in order; a record that cannot be answered gets an `error`."""
         valid = [record for record in request.records if not isinstance(record, InvalidRecord)]
         if not valid:
             return failure(422, request.records[0].sentence(0))
         records = [record.model_dump(exclude_none=True, exclude={"id"}, by_alias=True) for record in valid]
         try:
             async with asyncio.timeout(limits.answer_time):
-                answers = await _unless_gone(connection, batcher.answer(records))
+                answers = await _cancel_on_disconnect(connection, batcher.answer(records))
         except ClientDisconnect:
-            return failure(503, "the client has closed the connection")  # which nobody reads
+            return failure(503, "the client has closed the connection")  # nobody reads it
         except TimeoutError:
-            late = f"the model did not answer within {limits.answer_time:g} seconds: try again later, or send less"
-            return failure(503, late, **{"Retry-After": "10"})
-        return JSONResponse({"answers": _merged(request.records, answers)})
+            timeout = f"the model did not answer within {limits.answer_time:g} seconds: try again later, or send less"
+            return failure(503, timeout, **{"Retry-After": "10"})
+        return JSONResponse({"answers": _merge_replies(request.records, answers)})
 
     @app.get("/model")
     @app.head("/model", include_in_schema=False)
     async def model() -> dict[str, Any]:
-        """What is known of the model."""
+        """Return the model's task, labels and limits."""
         return task_info.completed()
 
     @app.get("/health")
     @app.head("/health", include_in_schema=False)
     async def health() -> dict[str, str | int]:
-        """That the server lives, and how many records wait for the model."""
+        """Return the server's status and the number of waiting records."""
         return {"status": "ok", "waiting": batcher.waiting}
 
     @app.get("/", include_in_schema=False)
@@ -125,8 +125,8 @@ def create_app(predictor: Predictor, limits: Limits = DEFAULT_LIMITS, hosts: Col
     return app
 
 
-def _merged(records: Sequence[Any], answers: Sequence[Record]) -> list[Record]:
-    """Return the replies to all records, of the answers to those that are valid; errors as in predict.py's files."""
+def _merge_replies(records: Sequence[Any], answers: Sequence[Record]) -> list[Record]:
+    """Return the replies to all records, given the answers to the valid ones; errors look as in predict.py's files."""
     remaining = iter(answers)
     replies = []
     for index, record in enumerate(records):
@@ -138,22 +138,23 @@ def _merged(records: Sequence[Any], answers: Sequence[Record]) -> list[Record]:
     return replies
 
 
-async def _unless_gone(connection: Request, work: Coroutine[Any, Any, Result]) -> Result:
-    """What `work` comes to; where the client closes the connection before, work is cancelled: ClientDisconnect."""
-    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(connection.receive())  # the body is read
-    working.add_done_callback(lambda task: task.cancelled() or task.exception())  # which nobody may ask for
+async def _cancel_on_disconnect(connection: Request, work: Coroutine[Any, Any, Result]) -> Result:
+    """Return the result of `work`; cancel it and raise ClientDisconnect if the client closes the connection first."""
+    result = asyncio.ensure_future(work)
+    disconnect = asyncio.ensure_future(connection.receive())  # the body was read, so only a disconnect can follow
+    result.add_done_callback(lambda task: task.cancelled() or task.exception())  # no log of unretrieved exceptions
     try:
-        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
+        await asyncio.wait((result, disconnect), return_when=asyncio.FIRST_COMPLETED)
+        if not result.done():
             raise ClientDisconnect
-        return working.result()
+        return result.result()
     finally:
-        working.cancel()
-        leaving.cancel()
+        result.cancel()
+        disconnect.cancel()
 
 
 def _answer_failures(app: FastAPI) -> None:
-    """Every failure is {"error": sentence}."""
+    """Make every failure of the application a reply {"error": sentence}."""
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
@@ -163,16 +164,16 @@ def _answer_failures(app: FastAPI) -> None:
     @app.exception_handler(StarletteHTTPException)
     async def refused(request: Request, error: HTTPException) -> JSONResponse:
         path = shorten_text(request.url.path)
-        known = {
+        sentences = {
             400: "the body cannot be read as JSON",
-            404: f"there is no {path}; /openapi.json says what there is",
+            404: f"{path} does not exist; see /openapi.json",
             405: f"{shorten_text(request.method)} is not allowed for {path}",
         }
-        return failure(error.status_code, known.get(error.status_code, str(error.detail)), **(error.headers or {}))
+        return failure(error.status_code, sentences.get(error.status_code, str(error.detail)), **(error.headers or {}))
 
     @app.exception_handler(QueueFullError)
     async def busy(_: Request, error: QueueFullError) -> JSONResponse:
-        return failure(503, "too many records wait already; try again in a moment", **{"Retry-After": "1"})
+        return failure(503, "the queue is full; try again in a moment", **{"Retry-After": "1"})
 
     @app.exception_handler(PredictionError)
     async def failed(_: Request, error: PredictionError) -> JSONResponse:
@@ -184,51 +185,52 @@ def _answer_failures(app: FastAPI) -> None:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Host and port of "127.0.0.1:8000", "[::1]:8000" or "8000", which means this machine alone; else ConfigError."""
+    """Return host and port of "127.0.0.1:8000", "[::1]:8000" or "8000" (loopback only); else raise ConfigError."""
     match = re.fullmatch(r"(?:(?:\[([0-9A-Fa-f:.]+)\]|([^\s\[\]:/]+)):)?([0-9]{1,5})", text)
     if match is None or int(match[3]) > 65535:
         raise ConfigError(
             f"the address to serve on is {text!r}, allowed is HOST:PORT or PORT with a port from 0 (any free one) to "
-            f"65535, such as {LOOPBACK}:8000, [::1]:8000 or 8000"
+            f"65535, for instance {LOOPBACK}:8000, [::1]:8000 or 8000"
         )
     return match[1] or match[2] or LOOPBACK, int(match[3])
 
 
 def check_address(host: str, port: int) -> None:
-    """Before a model is loaded: raise ConfigError if `serve` could not bind to this address."""
+    """Raise ConfigError if `serve` cannot bind to this address; cheap, for a check before loading a model."""
     _listen(host, port).close()
 
 
 def serve(
     predictor: Predictor, host: str, port: int, limits: Limits = DEFAULT_LIMITS, allowed_hosts: Collection[str] = ()
 ) -> None:
-    """Answer requests until SIGTERM or Ctrl-C, then let those that run finish. To be called in the main thread.
+    """Serve until SIGTERM or Ctrl-C, then finish running requests. Must be called in the main thread.
 
     Args:
-        host: name or address to bind to. port: 0 takes a free one, which is printed.
-        allowed_hosts: that requests may name besides the served address, as for parse_hosts.
+        host: name or address to bind to.
+        port: 0 takes a free one, which is printed.
+        allowed_hosts: names besides the served address that requests may use, as for parse_hosts.
 
     Raises:
-        ConfigError: the address cannot be bound to, or a host has a scheme or port.
+        ConfigError: binding to the address fails, or a host has a scheme or port.
     """
     with _listen(host, port) as listener:
         address, port = listener.getsockname()[:2]
         app = create_app(predictor, limits, hosts_of(host, address) | parse_hosts(allowed_hosts))
         print(f"serving {predictor.task_info.task} on http://{_in_url(address)}:{port}/ (Ctrl-C ends)", flush=True)
         if not ipaddress.ip_address(address).is_loopback:
-            print("note: whoever reaches this address may use the model: there is no password", flush=True)
+            print("note: anyone who can reach this address can use the model; there is no password", flush=True)
         config = uvicorn.Config(
             app,
             http=partial(TimedConnection, limits),
             ws="none",
-            timeout_keep_alive=limits.headers_time + 2 * limits.body_time,  # later than TimedConnection's own
+            timeout_keep_alive=limits.headers_time + 2 * limits.body_time,  # TimedConnection's own limits come first
             timeout_graceful_shutdown=limits.graceful_timeout,
             log_level="warning",
             access_log=False,
             server_header=False,
         )
         server = DrainingServer(config)
-        # Having ended in good order, uvicorn raises the signal again, for whoever handled it before.
+        # After a graceful shutdown uvicorn raises the signal again for the previous handler: it must be harmless.
         previous = {number: signal.signal(number, server.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             server.run(sockets=[listener])
@@ -244,7 +246,7 @@ def _listen(host: str, port: int) -> socket.socket:
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError(f"cannot serve on {_in_url(host)}:{port}: {reason}") from error
-    # Its connections have this, too. A reply's body would else wait 40 ms for the client's word that the head is there.
+    # Accepted connections inherit this. Without it a reply's body waits 40 ms for the acknowledgement of its head.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 

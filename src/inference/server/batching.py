@@ -1,4 +1,4 @@
-"""Micro-batching: requests that arrive close together, or while the predictor is busy, share its next call."""
+"""Micro-batching: requests that arrive close together, or while the predictor is busy, share a call of it."""
 
 import asyncio
 import contextlib
@@ -14,54 +14,57 @@ logger = logging.getLogger(__name__)
 
 
 class QueueFullError(Exception):
-    """As many records wait as may wait."""
+    """The queue has no room for the records of a request."""
 
 
 class PredictionError(Exception):
-    """The predictor raised an exception, or did not give an answer for each record."""
+    """The predictor raised an exception, or returned another number of answers than records."""
 
 
 @dataclass(eq=False)
 class _Request:
-    """left: records that have no answer yet, behind those that have."""
+    """Request in the queue, with its unanswered records, its future answers and the answers so far."""
 
-    left: list[Record]
-    answers: asyncio.Future[list[Record]]
-    answered: list[Record] = field(default_factory=list)
+    remaining: list[Record]
+    result: asyncio.Future[list[Record]]
+    answers: list[Record] = field(default_factory=list)
 
 
-_Part = tuple[_Request, list[Record]]  # the next of a request's records
+_Slice = tuple[_Request, list[Record]]  # a request and the first of its remaining records
 
 
 class MicroBatcher:
-    """Collects requests in a queue and answers them in order, several with one call of the predictor.
+    """Queue of requests that are answered in order, several with one call of the predictor.
 
-    A request that is too much for a call takes several, between which it stands behind those that wait.
+    A request that is too large for a call takes several, and goes to the end of the queue after each.
 
     Args:
-        predictor: or anything with its task_info and predict; called from one thread of its own, one call at a time.
-        max_batch: records of one call.
-        max_characters: of their texts; a record that has more makes a call by itself.
-        max_waiting: records in the queue at most; a request that has more is taken when the queue is empty.
-        window: seconds that the first of an idle time waits for further requests.
+        predictor: or any object with its task_info and predict; called from one dedicated thread.
+        max_batch: records per call.
+        max_characters: of the texts of a call; a longer record gets a call of its own.
+        max_waiting: most records in the queue; a larger request is accepted if the queue is empty.
+        window: seconds that a request to an idle server waits for others.
     """
 
     def __init__(
         self, predictor: Predictor, max_batch: int, max_characters: int, max_waiting: int, window: float
     ) -> None:
-        self._predictor, self._window = predictor, window
-        self._max_batch, self._max_characters, self._max_waiting = max_batch, max_characters, max_waiting
+        self._predictor = predictor
+        self._max_batch = max_batch
+        self._max_characters = max_characters
+        self._max_waiting = max_waiting
+        self._window = window
         self._queue: deque[_Request] = deque()
         self._worker: asyncio.Task | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="predictor")
 
     @property
     def waiting(self) -> int:
-        """Records in the queue, those of requests that the predictor is working on not counted."""
-        return sum(len(request.left) for request in self._queue)
+        """Records in the queue, without those of requests in the predictor's current call."""
+        return sum(len(request.remaining) for request in self._queue)
 
     async def answer(self, records: list[Record]) -> list[Record]:
-        """One answer a record, in order; QueueFullError or PredictionError where there will be none."""
+        """Return one answer per record, in order; raise QueueFullError or PredictionError if there are none."""
         if not records:
             return []
         if self._queue and self.waiting + len(records) > self._max_waiting:
@@ -72,14 +75,14 @@ class MicroBatcher:
         if self._worker is None or self._worker.done():
             self._worker = loop.create_task(self._work())
         try:
-            return await request.answers
-        except asyncio.CancelledError:  # nobody waits for it any more: if it is in the queue, it costs nothing
+            return await request.result
+        except asyncio.CancelledError:  # the client has left: do not compute what is still in the queue
             with contextlib.suppress(ValueError):
                 self._queue.remove(request)
             raise
 
     def close(self) -> None:
-        """Let the predictor's thread end."""
+        """Stop the predictor's thread after its current call."""
         self._thread.shutdown(wait=False)
 
     async def _work(self) -> None:
@@ -87,47 +90,52 @@ class MicroBatcher:
         while self._queue:
             await self._answer_together(self._next_batch())
 
-    def _next_batch(self) -> list[_Part]:
-        """What comes next: whole requests, or the first records of one that is too much. They leave the queue."""
-        batch: list[_Part] = []
-        room, characters = self._max_batch, self._max_characters
+    def _next_batch(self) -> list[_Slice]:
+        """Remove the next requests from the queue: several whole ones, or one, perhaps with its first records only."""
+        batch: list[_Slice] = []
+        room = self._max_batch
+        characters_left = self._max_characters
         while self._queue and room:
-            request, part = self._queue[0], []
-            for record in request.left[:room]:
-                characters -= _characters(record)
-                if characters < 0 and (batch or part):
+            request = self._queue[0]
+            records: list[Record] = []
+            for record in request.remaining[:room]:
+                characters_left -= _characters(record)
+                if characters_left < 0 and (batch or records):
                     break
-                part.append(record)
-            whole = len(part) == len(request.left)
-            if batch and not whole:
+                records.append(record)
+            is_whole = len(records) == len(request.remaining)
+            if batch and not is_whole:
                 break
-            batch.append((self._queue.popleft(), part))
-            room -= len(part) if whole else room
+            batch.append((self._queue.popleft(), records))
+            room = room - len(records) if is_whole else 0
         return batch
 
-    async def _answer_together(self, batch: list[_Part]) -> None:
-        records = [record for _, part in batch for record in part]
+    async def _answer_together(self, batch: list[_Slice]) -> None:
+        """Answer a batch with one call of the predictor, or request by request if that fails."""
+        all_records = [record for _, records in batch for record in records]
         try:
-            answers = await asyncio.get_running_loop().run_in_executor(self._thread, self._predict, records)
+            answers = await asyncio.get_running_loop().run_in_executor(self._thread, self._predict, all_records)
         except PredictionError as error:
-            if len(batch) > 1:  # one request's fault is not to be the others'
-                for request, part in batch:
-                    if not request.answers.done():  # its client has waited as long as it would
-                        await self._answer_together([(request, part)])
+            if len(batch) > 1:  # so that a faulty request does not fail the others
+                for request, records in batch:
+                    if not request.result.done():  # cancelled: the client has left
+                        await self._answer_together([(request, records)])
             else:
-                logger.exception("the predictor failed on %d records", len(records))
-                if not batch[0][0].answers.done():
-                    batch[0][0].answers.set_exception(error)
+                logger.exception("the predictor failed on %d records", len(all_records))
+                request = batch[0][0]
+                if not request.result.done():
+                    request.result.set_exception(error)
             return
-        for request, part in batch:
-            request.answered += answers[: len(part)]
-            del answers[: len(part)], request.left[: len(part)]
-            if request.answers.done():  # cancelled: nobody waits for it any more
+        for request, records in batch:
+            request.answers += answers[: len(records)]
+            del answers[: len(records)]
+            del request.remaining[: len(records)]
+            if request.result.done():  # cancelled: the client has left
                 continue
-            if request.left:
+            if request.remaining:
                 self._queue.append(request)
             else:
-                request.answers.set_result(request.answered)
+                request.result.set_result(request.answers)
 
     def _predict(self, records: list[Record]) -> list[Record]:
         try:
@@ -140,5 +148,5 @@ class MicroBatcher:
 
 
 def _characters(record: Record) -> int:
-    """Of all texts of a record."""
+    """Return the number of characters of all texts of a record."""
     return sum(len(value) if isinstance(value, str) else sum(map(len, value)) for value in record.values())

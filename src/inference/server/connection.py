@@ -1,4 +1,4 @@
-"""HTTP connections that end when their client takes too long; uvicorn limits only the time between two requests."""
+"""HTTP connections with time limits for slow clients; uvicorn limits only the time between two requests."""
 
 import asyncio
 import json
@@ -14,21 +14,21 @@ from uvicorn.protocols.http.h11_impl import CLOSE_HEADER, STATUS_PHRASES, H11Pro
 
 from src.inference.server.limits import Limits
 
-DRAIN_TIME = 0.5  # seconds at most that a stopping server reads what clients sent before they knew
+DRAIN_TIME = 0.5  # seconds; a stopping server still reads requests that were sent until then
 
 
 class TimedConnection(H11Protocol):
-    """One connection with a time limit for each part of an exchange, however slowly its bytes come or go.
+    """Connection with a time limit for each phase of an exchange, which slow single bytes do not extend.
 
-    A request that is not there in time is 408, if anything of it has come; then, and where an answer is not taken, the
-    connection ends. What is no HTTP at all is 400.
+    An incomplete request gets 408 when its time is over, and the connection ends; so it does when the client does not
+    read an answer in time. Bytes that are not HTTP get 400.
     """
 
-    def __init__(self, limits: Limits, **uvicorns: Any) -> None:
-        super().__init__(**uvicorns)
+    def __init__(self, limits: Limits, **uvicorn_arguments: Any) -> None:
+        super().__init__(**uvicorn_arguments)
         self._limits = limits
         self._seconds = {h11.IDLE: limits.headers_time, h11.SEND_BODY: limits.body_time}
-        self._part: tuple[Any, Any] | None = None  # which request, and what is expected of the client
+        self._phase: tuple[Any, Any] | None = None  # the current request, and the client's state in it
         self._timer: Any = None
         self._stopping = False
 
@@ -43,26 +43,26 @@ class TimedConnection(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self._stopping and not self.transport.is_closing():  # the answer began too early to say that it is the last
+        if self._stopping and not self.transport.is_closing():  # the answer's headers left without "connection: close"
             self.shutdown()
         self._watch()
 
     def shutdown(self) -> None:
-        """Answer a request that was sent before the client could know that the server stops, then close."""
+        """Answer requests that are under way, then close the connection."""
         self._stopping = True
         self._close_after_answer()
         self.loop.call_later(min(DRAIN_TIME, self._limits.graceful_timeout / 2), self._end_drain)
 
     def _close_after_answer(self) -> None:
-        """Tell the client that no request may follow this one; what it sent on would be reset."""
+        """Announce the end of the connection in the answer, so that the client sends no request that would be reset."""
         if self._stopping and self.cycle and not self.cycle.response_started:
             self.cycle.keep_alive = False
-            self.cycle.scope["headers"].append(CLOSE_HEADER)  # so that the answer has it, too
+            self.cycle.scope["headers"].append(CLOSE_HEADER)  # uvicorn copies it to the answer
 
     def _end_drain(self) -> None:
         if self.transport.is_closing() or (self.cycle and not self.cycle.response_complete):
             return
-        if self.conn.trailing_data[0]:  # headers that are not complete
+        if self.conn.trailing_data[0]:  # incomplete headers
             self._refuse(503, "the server is stopping")
         self.transport.close()
 
@@ -71,35 +71,36 @@ class TimedConnection(H11Protocol):
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(400, "this is no HTTP request, or its headers are too long")
+        self._refuse(400, "this is not an HTTP request, or its headers are too long")
         self.transport.close()
 
     def _watch(self) -> None:
-        """Set the clock anew when a part of the exchange is over."""
-        part = self.cycle, self.conn.their_state
-        if part == self._part:
+        """Restart the timer when the exchange enters a new phase."""
+        phase = self.cycle, self.conn.their_state
+        if phase == self._phase:
             return
-        self._part = part
+        self._phase = phase
         if self._timer:
             self._timer.cancel()
-        # While the server has its turn, the application watches the time; beyond it somebody does not take the answer.
-        last_resort = self._limits.answer_time + self._limits.body_time
-        seconds = self._seconds.get(part[1], last_resort)
-        if part[1] is h11.IDLE and self.transport.get_write_buffer_size():  # the last answer is still to be taken
+        # The application limits the time for its answer itself; after that the client is not reading it.
+        longest_answer = self._limits.answer_time + self._limits.body_time
+        client_state = self.conn.their_state
+        seconds = self._seconds.get(client_state, longest_answer)
+        if client_state is h11.IDLE and self.transport.get_write_buffer_size():  # the client is reading the last answer
             seconds += self._limits.body_time
         self._timer = self.loop.call_later(seconds, self._give_up)
 
     def _give_up(self) -> None:
         if self.conn.their_state is h11.SEND_BODY or self.conn.trailing_data[0]:
             self._refuse(408, "the request did not arrive in time")
-        self.transport.abort()  # close() would wait for a client that takes nothing
+        self.transport.abort()  # close() would wait for a client that reads nothing
 
     def _refuse(self, code: int, sentence: str) -> None:
-        """Answer in place of the application, unless it has begun to."""
+        """Send an error in place of the application's answer, unless that has begun."""
         if self.transport.is_closing() or self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
         if self.cycle:
-            self.cycle.disconnected = True  # what the application sends from now on, nobody takes
+            self.cycle.disconnected = True  # discards what the application sends from now on
         body = json.dumps({"error": sentence}).encode()
         headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
         events = (
@@ -112,11 +113,11 @@ class TimedConnection(H11Protocol):
 
 
 class DrainingServer(uvicorn.Server):
-    """A server that accepts what waits in its sockets' backlogs before it closes them; clients would be reset."""
+    """Server that accepts the connections in its sockets' backlogs before it closes them; they would be reset."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept waiting connections, for DRAIN_TIME at most, then stop as uvicorn does."""
         end = time.monotonic() + DRAIN_TIME
         while sockets and select.select(sockets, [], [], 0)[0] and time.monotonic() < end:
-            await asyncio.sleep(0)  # asyncio accepts
+            await asyncio.sleep(0)  # lets asyncio accept
         await super().shutdown(sockets)

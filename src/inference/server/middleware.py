@@ -1,4 +1,4 @@
-"""ASGI middleware: which requests reach the application, by their host and size, and what those get that do not."""
+"""ASGI middleware that refuses requests by host and size, and answers cancelled ones."""
 
 import asyncio
 import ipaddress
@@ -14,18 +14,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from model_utils.errors import ConfigError
 
 ANY_HOST = "*"
-_UNSPECIFIED = {"0.0.0.0", "::"}  # served on every address of the machine
-_ABSOLUTE = re.compile(r"https?://(?P<authority>[^/]*)(?P<path>/.*)?", re.IGNORECASE | re.DOTALL)  # a request's target
+_UNSPECIFIED = {"0.0.0.0", "::"}  # every address of the machine
+_ABSOLUTE = re.compile(r"https?://(?P<authority>[^/]*)(?P<path>/.*)?", re.IGNORECASE | re.DOTALL)  # request target
 _HOST = re.compile(r"(?:\[([^\[\]]*)\]|([^\[\]:]*?)\.?)(?::\d*)?")
 
 
 def failure(code: int, sentence: str, **headers: str) -> JSONResponse:
-    """What every request gets that is not answered: {"error": sentence}."""
+    """Return the reply {"error": sentence}."""
     return JSONResponse({"error": sentence}, code, headers)
 
 
 def hosts_of(host: str, address: str) -> frozenset[str]:
-    """The names that a server on `host`, bound to this address, has by itself."""
+    """Return the host names of a server on `host`, bound to this address."""
     names = {host.lower(), address}
     if address in _UNSPECIFIED:
         names |= {"localhost", socket.gethostname().lower()}
@@ -35,7 +35,7 @@ def hosts_of(host: str, address: str) -> frozenset[str]:
 
 
 def parse_hosts(names: Collection[str]) -> frozenset[str]:
-    """Names or addresses as requests have them, allowed beside hosts_of; "*": any. ConfigError for one with a port."""
+    """Return names and addresses as requests spell them ("*": any); ConfigError for one with a scheme or port."""
     for name in names:
         if name != ANY_HOST and not _is_address(name) and re.search(r"[\s:/\[\]*]|^$", name):
             raise ConfigError(
@@ -45,13 +45,13 @@ def parse_hosts(names: Collection[str]) -> frozenset[str]:
 
 
 class AllowedHosts:
-    """A request that names another host than the server's is 421.
+    """Middleware that refuses requests for other hosts with 421.
 
-    Another site's page whose name is made to point at this machine (DNS rebinding) could otherwise ask the server in
-    the browser of somebody who may reach it.
+    It prevents DNS rebinding: a foreign page whose name is made to point at this machine could otherwise use the server
+    through the browser of somebody who can reach it.
 
     Args:
-        names: however written; with "*" among them any host is allowed, with 0.0.0.0 or :: any address.
+        names: in any spelling; "*" allows any host, 0.0.0.0 or :: any address.
     """
 
     def __init__(self, app: ASGIApp, names: Collection[str]) -> None:
@@ -61,7 +61,7 @@ class AllowedHosts:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope = _in_origin_form(scope)
         if scope["type"] == "http" and not self._allows(Headers(scope=scope).get("host", "")):
-            refused = failure(421, "the request names another host than this server's (--allowed_hosts names more)")
+            refused = failure(421, "the request names another host than this server's; --allowed_hosts allows more")
             await refused(scope, receive, send)
         else:
             await self.app(scope, receive, send)
@@ -75,7 +75,7 @@ class AllowedHosts:
 
 
 def _in_origin_form(scope: Scope) -> Scope:
-    """Return a request for http://host/path as one for /path whose Host is host (RFC 9112, 3.2.2)."""
+    """Return the scope of a request for http://host/path as one for /path with that Host (RFC 9112, 3.2.2)."""
     match = _ABSOLUTE.fullmatch(scope["path"]) if scope["type"] == "http" else None
     if match is None:
         return scope
@@ -86,12 +86,12 @@ def _in_origin_form(scope: Scope) -> Scope:
 
 
 def _as_requested(name: str) -> str:
-    """A host as browsers name it: an address in its shortest form, a name in lower case and ASCII, no last dot."""
+    """Return a host as browsers send it: addresses in shortest form, names in lower-case ASCII without a final dot."""
     if _is_address(name):
         return str(ipaddress.ip_address(name))
     try:
         return name.lower().rstrip(".").encode("idna").decode()
-    except UnicodeError:  # no name of a domain, but perhaps what somebody's network calls a machine
+    except UnicodeError:  # not a domain name, but perhaps the name of a machine in a local network
         return name.lower()
 
 
@@ -104,7 +104,7 @@ def _is_address(host: str) -> bool:
 
 
 class BodyLimit:
-    """A body of more than `limit` bytes is 413: at once where its length is declared, else as soon as it is reached."""
+    """Middleware that refuses bodies of more than `limit` bytes with 413, by their declared or by their actual size."""
 
     def __init__(self, app: ASGIApp, limit: int) -> None:
         self.app = app
@@ -130,23 +130,23 @@ class BodyLimit:
 
 
 class GracefulClose:
-    """A request that the server cancels because it stops is 503; cancelling would end in a traceback otherwise."""
+    """Middleware that answers 503 to requests cancelled by a stopping server, in place of a traceback."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        begun = False
+        has_begun = False
 
-        async def note_begin(message: Message) -> None:
-            nonlocal begun
-            begun = True
+        async def send_and_note(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
             await send(message)
 
         try:
-            await self.app(scope, receive, note_begin)
+            await self.app(scope, receive, send_and_note)
         except asyncio.CancelledError:
             if scope["type"] != "http":
                 raise
-            if not begun:
+            if not has_begun:
                 await failure(503, "the server is stopping")(scope, receive, send)

@@ -1,4 +1,4 @@
-"""Requests and replies of each task as pydantic models, from which the checks and the OpenAPI description follow."""
+"""Pydantic models of each task's requests and replies, for validation and the OpenAPI description."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,40 +14,42 @@ from src.tasks.task_info import TaskInfo
 
 
 class RecordError(Answer):
-    """A record that could not be answered, with its place from 1; the others of its request are answered."""
+    """Record that could not be answered, with its position from 1; the other records are answered."""
 
     line: int
     error: str
 
 
 class Failure(BaseModel):
-    """A request that could not be answered."""
+    """Request that could not be answered."""
 
     error: str
 
 
-class Known(BaseModel):
-    """What has no other keys than its own; of others the first one is an error, however many thousands there are."""
+class StrictModel(BaseModel):
+    """Model without unknown keys; only the first unknown key is reported, so that thousands cost nothing."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
     @model_validator(mode="before")
     @classmethod
-    def _leave_one_unknown(cls, value: Any) -> Any:
+    def _keep_one_unknown(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
         names = {*cls.model_fields, *(field.alias for field in cls.model_fields.values())}
-        others = set(list(value.keys() - names)[1:])
-        return {key: each for key, each in value.items() if key not in others} if others else value
+        dropped = set(list(value.keys() - names)[1:])
+        if not dropped:
+            return value
+        return {key: item for key, item in value.items() if key not in dropped}
 
 
 def request_model(task_info: TaskInfo, max_records: int, max_characters: int) -> type[BaseModel]:
-    """Return the model of {"records": [...]}, with the task's fields under the names of the training data's columns.
+    """Return the model of {"records": [...]}, whose fields have the names of the training data's columns.
 
-    A record that does not fit becomes an InvalidRecord, so that it costs no other one its answer.
+    A record that does not fit the task becomes an InvalidRecord, so that the others are answered.
 
     Raises:
-        ConfigError: the task is none of TASKS.
+        ConfigError: the task is not one of TASKS.
     """
     if task_info.task not in TASKS:
         raise ConfigError(f"the model's task is {task_info.task!r}, allowed are {', '.join(TASKS)}")
@@ -55,24 +57,24 @@ def request_model(task_info: TaskInfo, max_records: int, max_characters: int) ->
 
     def definition(field: RecordField) -> tuple[Any, Any]:
         if field.texts:
-            fewest, most = field.texts
-            return Annotated[list[text], Field(min_length=fewest, max_length=most)], ...
+            min_texts, max_texts = field.texts
+            return Annotated[list[text], Field(min_length=min_texts, max_length=max_texts)], ...
         return (text | None, None) if field.optional else (text, ...)
 
     fields = {}
     for name, field in TASKS[task_info.task].fields.items():
-        kind, default = definition(field)
+        field_type, default = definition(field)
         column = task_info.text_columns.get(name, name)
-        fields[name] = (kind, Field(default, alias=name if column == "id" else column))
-    record = create_model("Record", __base__=Known, **fields, id=(Identity, None))
-    checked_alone = Annotated[record, WrapValidator(_or_invalid)]
-    records = Annotated[list[checked_alone], Field(min_length=1, max_length=max_records)]
-    return create_model("PredictRequest", __base__=Known, records=(records, ...))
+        fields[name] = (field_type, Field(default, alias=name if column == "id" else column))
+    record = create_model("Record", __base__=StrictModel, **fields, id=(Identity, None))
+    record_or_invalid = Annotated[record, WrapValidator(_or_invalid)]
+    records = Annotated[list[record_or_invalid], Field(min_length=1, max_length=max_records)]
+    return create_model("PredictRequest", __base__=StrictModel, records=(records, ...))
 
 
 @dataclass(frozen=True)
 class InvalidRecord:
-    """A record that does not fit the task; error: the first one of pydantic's."""
+    """Record that does not fit the task; error: pydantic's first error."""
 
     id: str | int | None
     error: dict[str, Any]
@@ -91,40 +93,40 @@ def _or_invalid(value: Any, validate: Callable[[Any], BaseModel]) -> BaseModel |
 
 
 def reply_model(task: str) -> type[BaseModel]:
-    """{"answers": [...]}, one for each record, in order."""
+    """Return the model of {"answers": [...]}, one per record, in order."""
     return create_model("PredictReply", answers=(list[TASKS[task].answer | RecordError], ...))
 
 
 def sentence(error: dict[str, Any]) -> str:
-    """One of pydantic's errors as a sentence that names the place, what was found and what is allowed."""
-    place = _place(error["loc"])
+    """Return one of pydantic's errors as a sentence with the location, the value found and the values allowed."""
+    location = _location(error["loc"])
     limits = error.get("ctx", {})
     match error["type"]:
         case "json_invalid":
-            return f"the body is no JSON: {limits['error']} at character {error['loc'][-1]}"
+            return f"the body is not JSON: {limits['error']} at character {error['loc'][-1]}"
         case "missing" if len(error["loc"]) > 1:
-            return f"{place} is missing"
+            return f"{location} is missing"
         case "extra_forbidden":
-            return f"{place} is not known here; /openapi.json says what is"
+            return f"{location} is not a known key; see /openapi.json"
         case "string_too_long":
-            return f"{place} has {len(error['input']):,} characters, allowed are {limits['max_length']:,}"
+            return f"{location} has {len(error['input']):,} characters, allowed are {limits['max_length']:,}"
         case "too_long" | "too_short":
             bound = "max_length" if "max_length" in limits else "min_length"
             allowed = "allowed are at most" if bound == "max_length" else "allowed are at least"
-            return f"{place} has {limits['actual_length']} entries, {allowed} {limits[bound]}"
+            return f"{location} has {limits['actual_length']} entries, {allowed} {limits[bound]}"
         case _ if len(error["loc"]) == 1:
-            return 'the body is no JSON object {"records": [...]} sent with Content-Type: application/json'
+            return 'the body is not a JSON object {"records": [...]} sent with Content-Type: application/json'
         case _:
-            return f"{place}: {error['msg'][0].lower()}{error['msg'][1:]}"
+            return f"{location}: {error['msg'][0].lower()}{error['msg'][1:]}"
 
 
-def _place(location: Sequence[str | int]) -> str:
-    """records[0].question of ("body", "records", 0, "question"); names come from outside and may be anything."""
-    place = ""
-    for part in location[1:]:
-        if isinstance(part, int):
-            place += f"[{part}]"
+def _location(path: Sequence[str | int]) -> str:
+    """Return records[0].question for ("body", "records", 0, "question"); unsafe or long keys are quoted and cut."""
+    location = ""
+    for step in path[1:]:
+        if isinstance(step, int):
+            location += f"[{step}]"
         else:
-            name = part if part.isidentifier() and len(part) <= 40 else repr(part[:40])
-            place += f".{name}" if place else name
-    return place
+            name = step if step.isidentifier() and len(step) <= 40 else repr(step[:40])
+            location += f".{name}" if location else name
+    return location
