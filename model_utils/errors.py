@@ -40,6 +40,7 @@ class DeviceError(UserError, RuntimeError):
     """Requested device that is absent or does not work."""
 
 
+LONGEST_ITEM = 200  # characters
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel = 2
 _SHORT.maxstring = 80
@@ -47,8 +48,9 @@ _SHORT.maxother = 80
 
 
 def first_few(items: Sequence[str], most: int = 3) -> str:
-    """Return at most `most` items joined with commas, followed by "..." if there are more."""
-    return ", ".join(items[:most]) + (", ..." if len(items) > most else "")
+    """Return at most `most` items, long ones cut, joined with commas and followed by "..." if there are more."""
+    shown = [shorten_text(item, LONGEST_ITEM) for item in items[:most]]
+    return ", ".join(shown) + (", ..." if len(items) > most else "")
 
 
 def shorten_text(text: str, length: int = 80) -> str:

@@ -384,7 +384,8 @@ def main(config: CreateDataConfig) -> None:
         RecordWriter(path, maker.columns, facts, config.output_file_num) as writer,
         tqdm(total=source_bytes, unit="B", unit_scale=True, disable=None, desc="text") as bar,
     ):
-        writer.add_file(tokenizer.file)
+        for file in tokenizer.files(tokenizer.file):
+            writer.add_file(file)
         for result in results:
             fit += result.fit
             has_warned = has_warned or warn_of_misfit(fit, tokenizer)

@@ -226,8 +226,9 @@ def _no_vocabulary(folder: Path) -> DataError:
 
 def _save_tokenizer(folder: Path, tokenizer: FullTokenizer) -> None:
     file = folder / tokenizer.file.name
-    if not file.exists() or file.read_bytes() != tokenizer.content:
-        write_atomically(file, lambda temporary: temporary.write_bytes(tokenizer.content))
+    for path, content in tokenizer.files(file).items():
+        if not path.exists() or path.read_bytes() != content:
+            write_atomically(path, lambda temporary, content=content: temporary.write_bytes(content))
     kind = "spm_model_file" if tokenizer.is_sentencepiece else "vocab_file"
     described = {kind: file.name, "do_lower_case": tokenizer.do_lower_case, "vocab_sha256": tokenizer.sha256}
     write_checked(folder / TOKENIZER_FILE, described)

@@ -5,17 +5,29 @@ is; `preprocess` is what google's scripts do before that (NFKD, accents off, low
 `tokenize_with_offsets` take raw text and preprocess it themselves; the project uses these.
 """
 
+import copy
 import hashlib
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import sentencepiece
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
-from model_utils.errors import DataError
+from model_utils.errors import DataError, shorten
 from model_utils.files import open_file
+from src.text.added_tokens import (
+    LONE_SURROGATE,
+    AddedTokens,
+    AddedTokenSchema,
+    Segment,
+    added_tokens_file,
+    read_added_tokens,
+)
 from src.text.tracked_text import CharacterTable, Offset, TrackedText
 from src.text.wordpiece import WordPiece
 
@@ -26,14 +38,12 @@ _SPECIALS = frozenset(SENTENCEPIECE_SPECIALS.values())
 # What google's data script takes for English; a piece with any other character is a word of its own there.
 _SEPARATE_PUNCTUATION = frozenset('!"#$%&()*+,-./:;?@[\\]^_`{|}~')
 _ENGLISH = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") | _SEPARATE_PUNCTUATION
-# Half of a surrogate pair is no text, and the library cannot take it.
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _UNREADABLE = "\ufffd"
 _LISTING_LINE = re.compile(r"\S+\t-?[0-9.e-]+$")
 
 
 def _decompose(character: str) -> str:
-    if _LONE_SURROGATE.match(character):
+    if LONE_SURROGATE.match(character):
         return _UNREADABLE
     return "".join(c for c in unicodedata.normalize("NFKD", character) if not unicodedata.combining(c))
 
@@ -63,6 +73,7 @@ class SentencePiece:
 
     def __init__(self, model: bytes, file: Path, do_lower_case: bool) -> None:
         self.do_lower_case = do_lower_case
+        self._model = model, file
         self.processor = _load_model(model, file)
         self.tokens = [self.processor.id_to_piece(index) for index in range(self.processor.get_piece_size())]
         self.vocab = {token: index for index, token in enumerate(self.tokens)}
@@ -70,6 +81,14 @@ class SentencePiece:
         # encode() may give these ids where google's tokens have others: an unknown piece may read like a control
         # symbol, and google splits a piece like "▁2018,".
         self._doubtful = {self.unk_id} | {index for index, token in enumerate(self.tokens) if is_number_comma(token)}
+
+    @cached_property
+    def inside_words(self) -> "SentencePiece":
+        """The model for text that begins no word: without the "▁" that it puts before every text."""
+        content, file = self._model
+        proto = ModelProto.FromString(content)
+        proto.normalizer_spec.add_dummy_prefix = False
+        return SentencePiece(proto.SerializeToString(), file, self.do_lower_case)
 
     def preprocess(self, text: str) -> str:
         return preprocess_text(text, self.do_lower_case)
@@ -81,7 +100,7 @@ class SentencePiece:
         code has a correction for that which compares str with bytes and never fires in Python 3.
         """
         pieces = []
-        for piece in self.processor.encode(_LONE_SURROGATE.sub(_UNREADABLE, text), return_type=str):
+        for piece in self.processor.encode(LONE_SURROGATE.sub(_UNREADABLE, text), return_type=str):
             if is_number_comma(piece):
                 pieces += self.processor.encode(piece[:-1].replace(WORD_START, ""), return_type=str)
                 pieces.append(",")
@@ -141,11 +160,15 @@ class SentencePiece:
 class FullTokenizer:
     """google-research/albert's FullTokenizer for a SentencePiece model or a WordPiece vocabulary.
 
+    Added tokens beside the vocabulary (src/text/added_tokens.py) are kept whole; the text between them is cut.
+
     Args:
         content: of the vocabulary, where its file is yet to be written.
 
     Attributes:
-        vocab: id of each token. inv_vocab: token of each id. file: the vocabulary's. content, sha256: of that file.
+        vocab: id of each token. inv_vocab: token of each id. file: the vocabulary's. content: of that file.
+        sha256: fingerprint of the vocabulary: of that file and, where there are any, of the added tokens.
+        added, added_tokens: those beside the vocabulary, and the list of them by id.
 
     Raises:
         DataError: the file is missing, damaged, of the other kind or without a special token.
@@ -179,6 +202,51 @@ class FullTokenizer:
         self.inv_vocab = dict(enumerate(self._kind.tokens))
         self.vocab_size = len(self._kind.tokens)
         self._set_special_ids()
+        self.added: AddedTokens | None = None
+        self.added_tokens: Sequence[AddedTokenSchema] = ()
+        self._added_contents: frozenset[str] = frozenset()
+        if added := read_added_tokens(self.file):
+            self._add(added)
+
+    def with_added_tokens(self, added: AddedTokens) -> Self:
+        """Return the same tokenizer with added tokens; DataError if their ids do not fit the vocabulary."""
+        tokenizer = copy.copy(self)
+        tokenizer._add(added)
+        return tokenizer
+
+    def _add(self, added: AddedTokens) -> None:
+        entries = dict(self.inv_vocab)
+        for token in added.tokens:
+            is_new = token.id == len(entries) and token.content not in self.vocab
+            if not is_new and entries.get(token.id) != token.content:
+                raise DataError(
+                    f"the added token {shorten(token.content)} has the id {token.id}, which is not its own in "
+                    f"{self.file} or not the next one that is free"
+                )
+            entries[token.id] = token.content
+        self.added = added
+        self.added_tokens = added.tokens
+        self._added_contents = frozenset(token.content for token in added.tokens)
+        self.inv_vocab = entries
+        self.vocab = self.vocab | {token.content: token.id for token in added.tokens}
+        self.vocab_size = len(entries)
+        self.sha256 = hashlib.sha256(self.sha256.encode() + added.content).hexdigest()
+
+    def files(self, vocabulary: Path) -> dict[Path, bytes]:
+        """Return the files and their contents for a vocabulary of this name: it and the added tokens beside it."""
+        files = {vocabulary: self.content}
+        return files if self.added is None else files | {added_tokens_file(vocabulary): self.added.content}
+
+    def segments(self, text: str) -> list[Segment]:
+        """Return the added tokens in a text and what lies between them."""
+        if self.added is not None:
+            return self.added.split(text)
+        return [Segment(0, len(text), None)] if text else []
+
+    def _cutter(self, text: str, start: int, follows_token: bool = False) -> "SentencePiece | WordPiece":
+        """Return what cuts the segment of a text that begins at `start`."""
+        begins_word = text[start].isspace() or (self.added is not None and self.added.begins_words)
+        return self._kind if begins_word or not (start or follows_token) else self._kind.inside_words
 
     def __reduce__(self) -> tuple[type, tuple]:
         """Pickled by the names of its files, so that worker processes open them anew."""
@@ -187,17 +255,46 @@ class FullTokenizer:
 
     def preprocess(self, text: str) -> str:
         """What google's scripts do before tokenize: preprocess_text for SentencePiece, nothing for WordPiece."""
-        return self._kind.preprocess(text)
+        if self.added is None or not self.is_sentencepiece:
+            return self._kind.preprocess(text)
+        parts = []
+        for start, end, token in self.segments(text):
+            part = text[start:end]
+            if token is None:  # white space beside an added token says whether a word begins there
+                before = " " if part[0].isspace() else ""
+                behind = " " if part[-1].isspace() else ""
+                part = before + self._kind.preprocess(part) + behind
+            parts.append(part)
+        return "".join(parts).strip()
 
     def tokenize(self, text: str) -> list[str]:
         """google's FullTokenizer.tokenize; for SentencePiece, lower-casing and accents are left to preprocess."""
-        return self._kind.tokenize(text)
+        if self.added is None:
+            return self._kind.tokenize(text)
+        tokens = []
+        for start, end, token in self.segments(text):
+            tokens += [token.content] if token else self._cutter(text, start).tokenize(text[start:end])
+        return tokens
 
-    def encode(self, text: str) -> list[int]:
-        return self.encode_batch([text])[0]
+    def encode(self, text: str, follows_token: bool = False) -> list[int]:
+        """Return the ids of a raw text, without special tokens.
+
+        Args:
+            follows_token: the text goes on directly behind a special token, and begins a word only if it says so.
+        """
+        ids = []
+        for start, end, token in self.segments(text):
+            if token is None:
+                cutter = self._cutter(text, start, follows_token)
+                ids += cutter.encode_batch([cutter.preprocess(text[start:end])])[0]
+            else:
+                ids.append(token.id)
+        return ids
 
     def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
         """Ids of raw texts: of tokenize(preprocess(text)) for each, on one core, without special tokens."""
+        if self.added is not None:
+            return [self.encode(text) for text in texts]
         return self._kind.encode_batch([self._kind.preprocess(text) for text in texts])
 
     def tokenize_with_offsets(self, text: str) -> tuple[list[str], list[Offset]]:
@@ -206,7 +303,19 @@ class FullTokenizer:
         White space around the source of a token is left out, so that nothing is left for a lone "▁". Tokens that share
         one source character ("½", "ﬁ") share its offset.
         """
-        return self._kind.tokenize_with_offsets(text)
+        if self.added is None:
+            return self._kind.tokenize_with_offsets(text)
+        tokens: list[str] = []
+        offsets: list[Offset] = []
+        for start, end, token in self.segments(text):
+            if token is None:
+                pieces, places = self._cutter(text, start).tokenize_with_offsets(text[start:end])
+                tokens += pieces
+                offsets += [(start + first, start + last) for first, last in places]
+            else:
+                tokens.append(token.content)
+                offsets.append(TrackedText.of(text).original_span(start, end))
+        return tokens, offsets
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
         """Ids of tokens; SentencePiece has the unknown id for what it does not know, for WordPiece that is an error."""
@@ -229,7 +338,7 @@ class FullTokenizer:
         WordPiece: no "##". SentencePiece: begins with "▁" or "<", is a punctuation mark, or holds a character that is
         neither an English letter nor ASCII punctuation. Special tokens are words of their own.
         """
-        return self._kind.is_word_start(token)
+        return token in self._added_contents or self._kind.is_word_start(token)
 
     def characters(self) -> np.ndarray:
         """(V,) int64: how many characters of text each token stands for, the space before a word included.
@@ -237,7 +346,8 @@ class FullTokenizer:
         For SentencePiece that space is "▁". A WordPiece token that begins a word has it, too, but for punctuation and
         Chinese characters. Unknown, control and byte pieces count as one character.
         """
-        return np.array([self._kind.characters(token) for token in self._kind.tokens])
+        further = [self.inv_vocab[index] for index in range(len(self._kind.tokens), self.vocab_size)]
+        return np.array([*map(self._kind.characters, self._kind.tokens), *map(len, further)])
 
     def _set_special_ids(self) -> None:
         specials = SENTENCEPIECE_SPECIALS if self.is_sentencepiece else WORDPIECE_SPECIALS
@@ -261,9 +371,8 @@ def build_tokenizer(
     tokenizer = FullTokenizer(vocab_file, do_lower_case, spm_model_file, content)
     if expected_vocab_size is not None and tokenizer.vocab_size != expected_vocab_size:
         raise DataError(
-            f"the vocabulary {tokenizer.file} has {tokenizer.vocab_size} entries and the model's configuration "
-            f"(vocab_size) says {expected_vocab_size}; use the vocabulary that the model was trained with, or leave "
-            f"vocab_size to the vocabulary for a new model"
+            f"the vocabulary {tokenizer.file} has {tokenizer.vocab_size} entries and the configuration of the weights "
+            f"(vocab_size) says {expected_vocab_size}; put the vocabulary that they were trained with beside them"
         )
     return tokenizer
 

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 
 import mindspore as ms
 import numpy as np
@@ -23,7 +23,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindspore.train.checkpoint_pb2 import Checkpoint as CheckpointProto
 from pydantic import Field
 
-from model_utils.errors import CheckpointError
+from model_utils.errors import CheckpointError, first_few, shorten
 from model_utils.files import open_file, write_atomically
 from model_utils.json_files import Schema, matching, parse_json, read_json
 from src.albert_config import TRAINING_KEYS, AlbertConfig, find_config_file
@@ -43,6 +43,11 @@ _TRAINING_STATE = re.compile(
 _ZERO_BETWEEN_UPDATES = re.compile(rf"accumulated(\..*|_metrics)|(.*\.)?{RowSquareSum.parameter_name}")
 _TRAILER = 17  # bytes: "crc_num" and the checksum in 10 bytes, big-endian
 _BLOCK = 1 << 24
+_VARINT_BYTES = 10  # protobuf's longest: 64 bits, 7 a byte
+# Names in a file are free text to numpy, which would also take "f4,f4" and objects for types.
+_TENSOR_TYPES = {"bool", "float16", "float32", "float64"} | {
+    f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
+}
 
 
 class BestSchema(Schema):
@@ -148,21 +153,26 @@ def _entries(path: Path, end: int) -> Iterator[tuple[str, Any]]:
     with path.open("rb") as file:
         while file.tell() < end:
             tag = file.read(1)
-            length = shift = 0
-            while True:  # a varint: 7 bits per byte, lowest first
-                byte = file.read(1)[0]
-                length |= (byte & 127) << shift
-                shift += 7
-                if byte < 128:
-                    break
+            length = _read_varint(file)
             if tag != b"\n" or file.tell() + length > end:
                 raise CheckpointError(
                     f"{path} is damaged or not a MindSpore checkpoint: byte {file.tell()} starts no entry"
                 )
             entry = CheckpointProto.Value.FromString(file.read(length))
             if not entry.HasField("tensor"):
-                raise CheckpointError(f"{path}: entry {entry.tag!r} is not a tensor")
+                raise CheckpointError(f"{path}: entry {shorten(entry.tag)} is not a tensor")
             yield entry.tag, entry.tensor
+
+
+def _read_varint(file: BinaryIO) -> int:
+    """Return protobuf's next number; ValueError if it does not end where the longest one would."""
+    value = 0
+    for index in range(_VARINT_BYTES):
+        byte = file.read(1)[0]
+        value |= (byte & 127) << 7 * index
+        if byte < 128:
+            return value
+    raise ValueError(f"the number before byte {file.tell()} has no end")
 
 
 def read_checkpoint(path: Path, only_weights: bool = False, has_checksum: bool = False) -> Checkpoint:
@@ -189,20 +199,22 @@ def read_checkpoint(path: Path, only_weights: bool = False, has_checksum: bool =
         text = b"".join(slices.pop(LOOP_STATE, [])).decode("utf-32-le")  # MindSpore stores text as numpy's "U"
         values = {name: _to_array(b"".join(slices[name]), *shapes_and_types[name]) for name in slices}
         loop_state = parse_json(text) if text else {}
-        if not isinstance(loop_state, dict):
-            raise ValueError(f"its {LOOP_STATE} is not a JSON object")
+        if not isinstance(loop_state, dict) or not isinstance(loop_state.get(ARCHITECTURE, {}), dict):
+            raise ValueError(f"its {LOOP_STATE} or the {ARCHITECTURE} in it is not a JSON object")
     except CheckpointError:
         raise
     except OSError as error:  # a run may have removed it meanwhile
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
     except (DecodeError, IndexError, ValueError, TypeError) as error:
-        raise CheckpointError(f"{path} is damaged or not a MindSpore checkpoint: {error}") from error
+        raise CheckpointError(f"{path} is damaged or not a MindSpore checkpoint: {shorten(str(error))}") from error
     return Checkpoint(path, values, loop_state)
 
 
 def _to_array(content: bytes, shape: tuple[int, ...], tensor_type: str) -> np.ndarray:
     if tensor_type == "str":
         return np.array(content.decode("utf-32-le"))
+    if tensor_type.lower() not in _TENSOR_TYPES:
+        raise ValueError(f"a tensor has the type {shorten(tensor_type)}")
     return np.frombuffer(content, np.dtype(tensor_type.lower())).reshape(shape)
 
 
@@ -234,8 +246,8 @@ def find_checkpoint(path: Path) -> Checkpoint:
     for key, trained in contents.loop_state.get(ARCHITECTURE, {}).items():
         if key in stored and stored[key] != trained:
             raise CheckpointError(
-                f"{file}: {key} is {stored[key]!r}, but {contents.path.name} was trained with {trained!r}; restore "
-                f"that, or pass another value to a training script as --albert_cfg.{key}"
+                f"{file}: {key} is {stored[key]!r}, but {contents.path.name} was trained with {shorten(trained)}; "
+                f"restore that, or pass another value to a training script as --albert_cfg.{key}"
             )
     return contents
 
@@ -246,7 +258,8 @@ def check_network(contents: Checkpoint, architecture: AlbertConfig) -> None:
         trained = contents.loop_state.get(ARCHITECTURE, {}).get(key, value)
         if trained != value and key not in TRAINING_KEYS:
             raise CheckpointError(
-                f"{contents.path} was trained with {key} {trained!r}, here it is {value!r}: leave out albert_cfg.{key}"
+                f"{contents.path} was trained with {key} {shorten(trained)}, here it is {value!r}: "
+                f"leave out albert_cfg.{key}"
             )
 
 
@@ -328,4 +341,4 @@ def set_parameters(parameters: dict, values: dict[str, np.ndarray]) -> None:
 def abbreviated(names: list[str]) -> str:
     """Return up to ten names and the number of the others, for a log line."""
     rest = f" and {len(names) - 10} more" if len(names) > 10 else ""
-    return (", ".join(names[:10]) or "none") + rest
+    return (first_few(names[:10], 10) or "none") + rest

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from model_utils import native_code
-from model_utils.errors import CheckpointError, ConfigError
+from model_utils.errors import CheckpointError, ConfigError, shorten
 from src.albert_config import AlbertConfig
 from src.albert_model import AlbertModel
 from src.tasks import FINE_TUNED, TASKS, parse_task_info, tasks_of_head
@@ -52,9 +52,11 @@ def account(names: Mapping[str, str], found: Collection[str], skipped: int, orig
         f"{len(unexpected)} unexpected: {listed(unexpected)}; {skipped} skipped: optimizer, counters, copies"
     )
     if missing or unexpected:
+        wrapped = next((name for name in unexpected for lost in missing if name.endswith(f".{lost}")), "")
+        hint = f"; {shorten(wrapped)} is inside another module, save the model's own state_dict" if wrapped else ""
         raise CheckpointError(
             f"{origin} is not the ALBERT that the file with its architecture describes: missing {listed(missing)}; "
-            f"unexpected {listed(unexpected)}"
+            f"unexpected {listed(unexpected)}{hint}"
         )
     return matched
 

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import numpy as np
 
-from model_utils.errors import CheckpointError, ConfigError
+from model_utils.errors import CheckpointError, ConfigError, shorten
 from src.albert_config import AlbertConfig, check_memory, find_config_file
 from src.checkpoints.checkpoint_files import Checkpoint
 from src.conversion.checks import account, check_weights, settle_task
@@ -117,7 +117,7 @@ def read_variables(prefix: Path) -> tuple[dict[str, np.ndarray], int]:
         model = [name for name in names if not is_training_state(name)]
         values = {name.removeprefix(HUB_SCOPE): reader.get_tensor(name) for name in model}
     except (tensorflow.errors.OpError, RuntimeError, ValueError, IndexError) as error:
-        raise CheckpointError(f"{prefix} is damaged or incomplete: {' '.join(str(error).split())}") from error
+        raise CheckpointError(f"{prefix} is damaged or incomplete: {shorten(str(error))}") from error
     for name, value in values.items():
         if value.dtype != np.float32:
             raise CheckpointError(f"{prefix}: {name} is {value.dtype}, only float32 is converted")

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from safetensors.numpy import save
 
-from model_utils.errors import CheckpointError, ConfigError, DataError, first_few
+from model_utils.errors import CheckpointError, ConfigError, DataError, first_few, shorten
 from model_utils.files import new_folder, write_json
 from model_utils.json_files import Schema, matching, read_json
 from src.albert_config import OWN_KEYS, AlbertConfig, check_memory
@@ -15,6 +15,7 @@ from src.albert_model import has_initial_pooler
 from src.checkpoints.checkpoint_files import Checkpoint
 from src.checkpoints.foreign_weights import SAFETENSORS
 from src.conversion.checks import account, check_weights, settle_task
+from src.conversion.hugging_face_tokens import find_added_tokens
 from src.conversion.tokenizer_json import build_tokenizer_json, extract_vocabulary, lower_cases
 from src.conversion.torch_weights import read_weights, refuse_pointer
 from src.conversion.weight_names import TIED_COPIES, hugging_face_names
@@ -31,6 +32,9 @@ CONFIG, TOKENIZER_CONFIG, TOKENIZER = "config.json", "tokenizer_config.json", "t
 SENTENCEPIECE, WORDPIECE = "spiece.model", "vocab.txt"
 OURS = "albert_mindspore"  # key of what task.json says beside task and labels; transformers keeps it unused
 BACKBONE = "albert."  # before the backbone's names, but in AlbertModel's own files
+WORD_EMBEDDINGS = "embeddings.word_embeddings.weight"  # which every model has once
+ROWS_OF_TOKENS = ("albert.embeddings.word_embeddings", "mlm.bias")  # names here, a row for each token
+SMALLEST_MULTIPLE, LARGEST_MULTIPLE = 8, 512  # that embeddings are padded to (pad_to_multiple_of)
 POSITION_IDS = "albert.embeddings.position_ids"  # 0, 1, 2, ...: a constant that older files hold
 # Classes of transformers that make the tokenizer from its settings, and those that take tokenizer.json as it is.
 REBUILT = (None, "AlbertTokenizer", "AlbertTokenizerFast", "BertTokenizer", "BertTokenizerFast")
@@ -81,8 +85,8 @@ def read_hugging_face(folder: Path, task: str = "", labels: tuple[str, ...] = ()
     stated = read_json(folder / CONFIG, ConfigSchema, CheckpointError)
     # from_json may take the file for google's, whose gelu is another one.
     config = config.replace(hidden_act=stated.hidden_act or config.hidden_act)
-    weights = read_weights(folder)
-    if not any(name.startswith(BACKBONE) for name in weights):
+    weights = _without_wrapper(read_weights(folder), folder)
+    if WORD_EMBEDDINGS in weights:  # of an AlbertModel alone
         weights = {BACKBONE + name: value for name, value in weights.items()}
     read = len(weights)
     weights.pop(POSITION_IDS, None)
@@ -99,8 +103,21 @@ def read_hugging_face(folder: Path, task: str = "", labels: tuple[str, ...] = ()
         logger.info(f"{ARCHITECTURES[task_info.task]} does not say {UNSAID[task_info.task]}")
     if task_info is not None and task_info.task == TOKEN_CLASSIFICATION.name:
         logger.info(f"{folder}: tags are {find_scheme(task_info.labels).value}: {first_few(task_info.labels, 10)}")
-    tokenizer = _read_vocabulary(folder, config.vocab_size)
+    tokenizer = _read_vocabulary(folder)
+    if tokenizer is not None:
+        values = _fit_rows(values, tokenizer, config.vocab_size, folder)
+        config = config.replace(vocab_size=tokenizer.vocab_size)
     return ModelFolder(config, tokenizer, task_info, checkpoint=Checkpoint(folder, values, {}))
+
+
+def _without_wrapper(weights: dict[str, np.ndarray], folder: Path) -> dict[str, np.ndarray]:
+    """Return the weights without what all names begin with: DataParallel's `module.`, torch.compile's `_orig_mod.`."""
+    prefixes = {name.removesuffix(WORD_EMBEDDINGS) for name in weights if name.endswith(WORD_EMBEDDINGS)}
+    prefix = prefixes.pop().removesuffix(BACKBONE) if len(prefixes) == 1 else ""
+    if not prefix or not all(name.startswith(prefix) for name in weights):
+        return weights
+    logger.info(f"{folder}: all names of weights begin with {shorten(prefix)}, which is left out")
+    return {name.removeprefix(prefix): value for name, value in weights.items()}
 
 
 def _drop_copies(weights: dict[str, np.ndarray], folder: Path) -> None:
@@ -132,7 +149,30 @@ def _stated_task(stated: ConfigSchema, values: dict[str, np.ndarray], folder: Pa
     return settings | {"task": tasks[0], "labels": [str(labels[key]) for key in sorted(labels, key=int)]}
 
 
-def _read_vocabulary(folder: Path, vocab_size: int) -> FullTokenizer | None:
+def _fit_rows(
+    values: dict[str, np.ndarray], tokenizer: FullTokenizer, rows: int, folder: Path
+) -> dict[str, np.ndarray]:
+    """Return the weights without the rows that fill the embedding up to a multiple of a power of two.
+
+    Raises:
+        DataError: there are fewer rows than entries, or more than such a padding adds.
+    """
+    size = tokenizer.vocab_size
+    spare = rows - size
+    multiple = min(rows & -rows, LARGEST_MULTIPLE)
+    if spare < 0 or (spare and (multiple < SMALLEST_MULTIPLE or spare >= multiple)):
+        added = f", {len(tokenizer.added_tokens)} of them added tokens" if tokenizer.added_tokens else ""
+        raise DataError(
+            f"the tokenizer in {folder} has {size} entries{added}, and {CONFIG} says {rows} (vocab_size): put the "
+            "tokenizer's files that belong to the weights there, or resize the embedding in transformers"
+        )
+    if not spare:
+        return values
+    logger.info(f"{folder}: {rows} rows of the embedding, {size} entries: {spare} spare rows at its end are left out")
+    return values | {name: values[name][:size] for name in ROWS_OF_TOKENS if name in values}
+
+
+def _read_vocabulary(folder: Path) -> FullTokenizer | None:
     file = folder / TOKENIZER_CONFIG
     settings = read_json(file, TokenizerSettingsSchema) if file.is_file() else TokenizerSettingsSchema()
     lower = settings.do_lower_case
@@ -155,7 +195,9 @@ def _read_vocabulary(folder: Path, vocab_size: int) -> FullTokenizer | None:
             return None
         content, is_sentencepiece = extract_vocabulary(folder / TOKENIZER)
     files = ("", folder / SENTENCEPIECE) if is_sentencepiece else (folder / WORDPIECE, "")
-    return build_tokenizer(*files, lower, vocab_size, content)
+    tokenizer = build_tokenizer(*files, lower, content=content)
+    added = find_added_tokens(folder, tokenizer, settings.tokenizer_class in GENERAL)
+    return tokenizer.with_added_tokens(added) if added else tokenizer
 
 
 def write_hugging_face(model: ModelFolder, path: Path) -> None:
@@ -229,11 +271,17 @@ def _write_vocabulary(tokenizer: FullTokenizer | None, architecture: AlbertConfi
     (folder / (SENTENCEPIECE if tokenizer.is_sentencepiece else WORDPIECE)).write_bytes(tokenizer.content)
     kind: dict[str, Any] = {"tokenizer_class": "BertTokenizer"}
     if tokenizer.is_sentencepiece:
-        described = build_tokenizer_json(tokenizer.content, tokenizer.do_lower_case).to_str(pretty=True)
-        (folder / TOKENIZER).write_text(described, encoding="utf-8")
+        described = build_tokenizer_json(tokenizer.content, tokenizer.do_lower_case, tokenizer.added)
+        (folder / TOKENIZER).write_text(described.to_str(pretty=True), encoding="utf-8")
         kind = {"tokenizer_class": "PreTrainedTokenizerFast", "keep_accents": False}
         kind |= {f"{role}_token": token for role, token in SENTENCEPIECE_SPECIALS.items()}
         kind |= {"bos_token": SENTENCEPIECE_SPECIALS["cls"], "eos_token": SENTENCEPIECE_SPECIALS["sep"]}
+    elif tokenizer.added_tokens:
+        kind["added_tokens_decoder"] = {
+            str(token.id): token.model_dump(exclude={"id"}) for token in tokenizer.added_tokens
+        }
+    if specials := [token.content for token in tokenizer.added_tokens if token.special]:
+        kind["additional_special_tokens"] = specials
     settings = kind | {
         "do_lower_case": tokenizer.do_lower_case,
         "model_max_length": architecture.max_position_embeddings,

@@ -15,6 +15,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from model_utils.errors import DataError, shorten
 from model_utils.json_files import read_object
+from src.text.added_tokens import AddedTokens, library_token
 from src.tokenization import SENTENCEPIECE_SPECIALS, is_number_comma
 
 NEVER = -100.0  # added to a piece's score, so that others are always better
@@ -33,6 +34,8 @@ def extract_vocabulary(file: Path) -> tuple[bytes, bool]:
             return _sentencepiece(content), True
         if model["type"] == "WordPiece":
             tokens = sorted(model["vocab"], key=model["vocab"].__getitem__)
+            if [model["vocab"][token] for token in tokens] != list(range(len(tokens))):
+                raise DataError(f"{file}: the ids of its vocabulary are not 0 to {len(tokens) - 1}")
             return "".join(f"{token}\n" for token in tokens).encode(), False
     except DataError:
         raise
@@ -115,11 +118,12 @@ def _combining_marks() -> str:
     return "[" + "".join(rf"\x{{{start:X}}}-\x{{{end:X}}}" for start, end in zip(starts, ends, strict=True)) + "]"
 
 
-def build_tokenizer_json(model: bytes, do_lower_case: bool) -> Tokenizer:
+def build_tokenizer_json(model: bytes, do_lower_case: bool, added: AddedTokens | None = None) -> Tokenizer:
     """A tokenizer that gives a SentencePiece model's ids as src.tokenization does.
 
     Exceptions: the names of special tokens in a text, which transformers takes for the tokens, and some numbers, since
-    pieces like "1," are never chosen here where google's code splits them afterwards. DataError if it is no Unigram
+    pieces like "1," are never chosen here where google's code splits them afterwards, and added tokens that are
+    normalized, which are also found where the text has several spaces for one. DataError if it is no Unigram
     model.
     """
     proto = ModelProto.FromString(model)
@@ -133,11 +137,17 @@ def build_tokenizer_json(model: bytes, do_lower_case: bool) -> Tokenizer:
     precompiled = [normalizers.Precompiled(characters)] if characters else []
     decompose = [normalizers.NFKD(), normalizers.Replace(Regex(_combining_marks()), "")]
     tokenizer.normalizer = normalizers.Sequence([*spaces, *decompose, *lower, *precompiled, *spaces])
-    # The start of a text is a word's start; what follows a mask directly is not.
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
-    tokenizer.decoder = decoders.Metaspace(prepend_scheme="first")
+    # The start of a text is a word's start; what follows a mask directly is one only if the added tokens say so.
+    begins_words = added is not None and added.begins_words
+    metaspace = pre_tokenizers.Metaspace(prepend_scheme="always" if begins_words else "first")
+    # A space before a normalized token would be a piece of its own.
+    spaced = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), metaspace])
+    tokenizer.pre_tokenizer = spaced if begins_words else metaspace
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme=metaspace.prepend_scheme)
     specials = SENTENCEPIECE_SPECIALS
     tokenizer.add_special_tokens([AddedToken(name, lstrip=role == "mask") for role, name in specials.items()])
+    if added:
+        tokenizer.add_tokens([library_token(token) for token in added.tokens])
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{specials['cls']}:0 $A:0 {specials['sep']}:0",
         pair=f"{specials['cls']}:0 $A:0 {specials['sep']}:0 $B:1 {specials['sep']}:1",

@@ -1,13 +1,15 @@
 """Read the weights of a Hugging Face folder as float32: safetensors, or PyTorch's own files if torch is there."""
 
 import pickle
+import warnings
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import safetensors
 
-from model_utils.errors import CheckpointError, ConfigError
+from model_utils.errors import CheckpointError, ConfigError, first_few, shorten
 from model_utils.json_files import FileName, Schema, read_json
 from src.checkpoints.foreign_weights import PYTORCH, SAFETENSORS
 
@@ -54,7 +56,7 @@ def _read_shards(index: Path, read: Callable[[Path], dict[str, np.ndarray]]) -> 
     shards = {name: read(file) for name, file in files.items()}
     lost = [name for name, file in places.items() if name not in shards[file]]
     if lost:
-        raise CheckpointError(f"{index} names weights that its files do not hold: {', '.join(lost[:10])}")
+        raise CheckpointError(f"{index} names weights that its files do not hold: {first_few(lost, 10)}")
     return {name: shards[file][name] for name, file in places.items()}
 
 
@@ -64,8 +66,8 @@ def _read_safetensors(file: Path) -> dict[str, np.ndarray]:
     except OSError as error:
         raise CheckpointError(f"{file} cannot be read: {error.strerror}") from error
     except safetensors.SafetensorError as error:
-        raise CheckpointError(f"{file} is damaged or truncated: {error}") from error
-    return {name: _to_array(entry, f"{file}: {name}") for name, entry in entries}
+        raise CheckpointError(f"{file} is damaged or truncated: {shorten(str(error))}") from error
+    return {name: _to_array(entry, f"{file}: {shorten(name)}") for name, entry in entries}
 
 
 def _to_array(entry: dict, place: str) -> np.ndarray:
@@ -74,7 +76,7 @@ def _to_array(entry: dict, place: str) -> np.ndarray:
         return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32).reshape(shape)
     kinds = {"F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4"}
     if entry["dtype"] not in kinds:
-        raise CheckpointError(f"{place} is {entry['dtype']}, allowed are F32, F16 and BF16")
+        raise CheckpointError(f"{place} is {shorten(entry['dtype'])}, allowed are F32, F16 and BF16")
     value = np.frombuffer(data, kinds[entry["dtype"]]).reshape(shape)
     return value.astype(np.float32) if entry["dtype"] == "F16" else value
 
@@ -87,16 +89,35 @@ def _read_pytorch(file: Path) -> dict[str, np.ndarray]:
             f"{file} is read by torch, which cannot be imported here ({error}): install torch, or save the model as "
             f"{SAFETENSORS}"
         ) from error
+    damaged = f"{file} is damaged, or holds more than weights"
     try:
-        tensors = torch.load(file, map_location="cpu", weights_only=True)
+        _refuse_growing(file, damaged)
+        with warnings.catch_warnings(action="ignore"):  # of a damaged file's protocol
+            tensors = torch.load(file, map_location="cpu", weights_only=True)
+        # A damaged shape or stride describes more than the file holds; weights may be there twice, under tied names.
+        if sum(tensor.nbytes for tensor in tensors.values()) > 2 * file.stat().st_size:
+            raise CheckpointError(f"{damaged}: its tensors are larger than the file")
         if wide := [name for name, tensor in tensors.items() if tensor.dtype == torch.float64]:
-            raise CheckpointError(f"{file}: {wide[0]} is float64, allowed are float32, float16 and bfloat16")
+            raise CheckpointError(f"{file}: {shorten(wide[0])} is float64, allowed are float32, float16 and bfloat16")
         return {
             str(name): (tensor.float() if tensor.is_floating_point() else tensor).detach().numpy()
             for name, tensor in tensors.items()
         }
+    except CheckpointError:
+        raise
     except pickle.UnpicklingError as error:  # torch advises to load it without its safeguard
-        raise CheckpointError(f"{file} is damaged, or holds more than weights, which is not loaded") from error
-    except (OSError, EOFError, RuntimeError, ValueError, TypeError, AttributeError) as error:
-        text = " ".join(str(error).split())[:300]
-        raise CheckpointError(f"{file} is damaged, or holds more than weights: {text}") from error
+        raise CheckpointError(f"{damaged}, which is not loaded") from error
+    except Exception as error:  # of a damaged file torch's reader raises whatever its bytes lead to
+        reason = shorten(error.args[0]) if error.args else type(error).__name__
+        raise CheckpointError(f"{damaged}: {reason}") from error
+
+
+def _refuse_growing(file: Path, damaged: str) -> None:
+    """Raise CheckpointError if reading a file of PyTorch may take many times its size in memory."""
+    content = file.read_bytes()
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as archive:
+            if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
+                raise CheckpointError(f"{damaged}: it is compressed, which torch.save does not do")
+    if b"bytearray" in content:  # the one constructor that torch allows beside weights, of any size
+        raise CheckpointError(f"{damaged}: it constructs a bytearray")

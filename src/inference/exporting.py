@@ -1,7 +1,7 @@
 """Export of a trained network as MINDIR, AIR or ONNX, checked against the original on sample batches.
 
 NAME.mindir (.air, .onnx)   the network, for any batch size and length (AIR, ONNX: fixed)
-NAME.model, NAME.vocab.txt  the vocabulary
+NAME.model, NAME.vocab.txt  the vocabulary; added tokens lie beside it (src/text/added_tokens.py)
 NAME.json                   inputs, outputs, task, labels, lengths, thresholds, architecture, both files' sha256
 """
 
@@ -34,6 +34,7 @@ from src.inference.exported_model import ENCRYPTION, FORMAT_VERSION, load_mindir
 from src.inference.exported_protobuf import make_reproducible, name_onnx_outputs
 from src.inference.predictor import Predictor
 from src.tasks import TASKS
+from src.text.added_tokens import added_tokens_file
 from src.training.network_outputs import WORKING_MEMORY, rows_in_memory
 
 logger = logging.getLogger(__name__)
@@ -73,14 +74,18 @@ def export_model(
             difference = check(model, load(file, key), fixed_shape)
             logger.info(f"{name.name}{file.suffix}: largest difference from the checkpoint {difference:.1e}")
         vocabulary = temporary / f"{name.name}{_vocabulary_suffix(model)}"
-        vocabulary.write_bytes(model.tokenizer.content)
+        contents = model.tokenizer.files(vocabulary)
+        for path, content in contents.items():
+            path.write_bytes(content)
         description = temporary / f"{name.name}.json"
         write_checked(description, describe(model, file, vocabulary, file_format, key, fixed_shape))
-        written = file, vocabulary, description
+        written = file, *contents, description
         for path in written:
             sync_to_disk(path)
         for path in written:  # after all are complete, so that a full disk leaves an existing export intact
             path.replace(name.parent / path.name)
+        if model.tokenizer.added is None:  # an older export's would count for this one's
+            added_tokens_file(name.parent / vocabulary.name).unlink(missing_ok=True)
         sync_to_disk(name.parent)
     logger.info(f"written: {target}, {name}.json and the vocabulary")
 
@@ -105,7 +110,7 @@ def dry_run_export(model: Predictor, name: Path, file_format: str, batch_size: i
     inputs = sample_inputs(model, few_rows, tokens)
     before = peak_memory()
     compiling, warm = timeit.repeat(lambda: _arrays(model.network(*inputs)), repeat=2, number=1)
-    size = _weights_size(model) + len(model.tokenizer.content)
+    size = _weights_size(model) + sum(map(len, model.tokenizer.files(name).values()))
     # Three compilations: to write, to compare with, and of the file; the last two run this batch and smaller ones.
     duration = 3 * max(0.0, compiling - warm) + 4 * warm * share
     text_memory = WORKING_MEMORY / rows_in_memory(model.architecture, tokens, model.task_info.searched_starts)
@@ -122,7 +127,8 @@ def _checked_shape(
     model: Predictor, name: Path, file_format: str, batch_size: int, length: int
 ) -> tuple[int, int] | None:
     """Return the fixed (batch, length) of the file, None for any, after all checks that need no computation."""
-    for suffix in (f".{file_format.lower()}", _vocabulary_suffix(model), ".json"):
+    vocabulary_suffixes = [path.name for path in model.tokenizer.files(Path(_vocabulary_suffix(model)))]
+    for suffix in (f".{file_format.lower()}", *vocabulary_suffixes, ".json"):
         if os.path.isdir(file := f"{name}{suffix}"):
             raise DataError(f"{file} is a folder; choose another export_file_name")
         if (size := len(os.fsencode(f"{name.name}{suffix}"))) > NAME_BYTES:

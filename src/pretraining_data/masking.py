@@ -40,6 +40,7 @@ class MaskVocabulary:
         tokens = [tokenizer.inv_vocab[index] for index in range(tokenizer.vocab_size)]
         special = [tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id]
         special += [tokenizer.vocab[token] for token in ("<s>", "</s>") if token in tokenizer.vocab]
+        special += [token.id for token in tokenizer.added_tokens if token.special]
         return cls(
             word_start=np.array([tokenizer.is_word_start(token) for token in tokens]),
             replacements=np.setdiff1d(np.arange(len(tokens), dtype=np.int32), special),

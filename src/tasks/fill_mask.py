@@ -16,7 +16,7 @@ from src.finetune_eval_model import EncoderOutputs, FillMaskScores
 from src.tasks.answerer import Answer, Answerer, Outputs, Probability, Record, shortest
 from src.tasks.classification import ClassificationAnswerer
 from src.tasks.spec import RecordField, TaskSpec
-from src.tokenization import WORD_START, FullTokenizer
+from src.tokenization import FullTokenizer
 
 MASK = "[MASK]"
 
@@ -24,15 +24,10 @@ MASK = "[MASK]"
 def encode_masked(text: str, tokenizer: FullTokenizer, max_length: int) -> list[int]:
     """[CLS] text [SEP] as ids, with the mask token at each [MASK]; DataError for none, or for too many tokens."""
     ids = [tokenizer.cls_id]
-    for number, part in enumerate(text.split(MASK)):
-        tokens = tokenizer.tokenize(tokenizer.preprocess(part))
-        if number > 0:
+    for index, part in enumerate(text.split(MASK)):
+        if index > 0:
             ids.append(tokenizer.mask_id)
-            if tokenizer.is_sentencepiece and part and not part[0].isspace() and tokens:
-                # What follows the mask directly is no new word, but the model takes every text's start for one.
-                inside = tokens[0].removeprefix(WORD_START)
-                tokens[:1] = [inside] if inside in tokenizer.vocab else [] if not inside else tokens[:1]
-        ids += tokenizer.convert_tokens_to_ids(tokens)
+        ids += tokenizer.encode(part, follows_token=index > 0)
     if tokenizer.mask_id not in ids:
         raise DataError(f"the text {text[:80]!r} has no {MASK} to fill in")
     if len(ids) >= max_length:

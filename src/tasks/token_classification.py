@@ -47,6 +47,7 @@ from src.tasks.spec import (
 )
 from src.tasks.task_info import NO_DEV_SPLIT, LabelledInfo, TaskInfo, choose_dev_split
 from src.text.text_tables import read_table
+from src.text.tracked_text import TrackedText
 from src.tokenization import FullTokenizer
 
 logger = logging.getLogger(__name__)
@@ -301,7 +302,7 @@ class EntityAnswerer(Answerer):
             if self._named_columns["text"] or not isinstance(tokens, list):  # tokens do not replace a named column
                 raise
         else:
-            return text, split_words(text, self.task_info.words_are_characters)
+            return text, self._words(text)
         if not tokens:
             raise DataError("tokens is an empty list, but must be a list of texts")
         spans = []
@@ -311,6 +312,17 @@ class EntityAnswerer(Answerer):
             spans.append((start, end))
             start = end + 1
         return " ".join(tokens), spans
+
+    def _words(self, text: str) -> list[tuple[int, int]]:
+        """Return the spans of the words of a text; an added token of the vocabulary is one."""
+        spans: list[tuple[int, int]] = []
+        for start, end, token in self.tokenizer.segments(text):
+            if token is not None:
+                spans.append(TrackedText.of(text).original_span(start, end))
+                continue
+            words = split_words(text[start:end], self.task_info.words_are_characters)
+            spans += [(start + first, start + last) for first, last in words]
+        return spans
 
     def features(self, items: Sequence[tuple[str, list[tuple[int, int]]]]) -> Features:
         sentences = [Sentence(tuple(text[start:end] for start, end in spans)) for text, spans in items]

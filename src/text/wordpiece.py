@@ -68,6 +68,11 @@ class WordPiece:
         self._longest = max(map(len, self.tokens))
         self._cache: dict[str, list[str]] = {}
 
+    @property
+    def inside_words(self) -> "WordPiece":
+        """What cuts text behind an added token: a word begins there, too."""
+        return self
+
     def preprocess(self, text: str) -> str:
         return text
 
