@@ -27,6 +27,7 @@ from src.utils import read_lines
 logger = logging.getLogger(__name__)
 _LIST = re.compile(r"\s*\[\s*(\{|$)")
 MOST_NAMES = 20  # of columns in an error sentence
+LONGEST_NUMBER = 9  # digits of a column's number; Python reads 4,300 at most
 LONGEST_FIELD = 2**31 - 1  # characters of CSV; Python allows 131,072 unless it is told otherwise
 Row = list[str | None]  # None: the value is no text, number or truth value
 NumberedRows = Iterator[tuple[int, Row]]
@@ -43,7 +44,9 @@ class Table:
 
     def has(self, column: str) -> bool:
         """Whether the table has a column of this name or number."""
-        return column in self.names or (column.isdecimal() and 1 <= int(column) <= len(self.names))
+        return column in self.names or (
+            column.isdecimal() and len(column) <= LONGEST_NUMBER and 1 <= int(column) <= len(self.names)
+        )
 
     def place(self, column: str) -> int:
         """Index of a column, given by its name or else its number from 1; none, or several, are a DataError."""
@@ -136,7 +139,7 @@ def _delimiter_hint(suffix: str, first: Row) -> str:
 # --- kinds of files: their rows, the header among them ---
 
 
-def _table_lines(path: Path) -> Iterator[str]:
+def text_lines(path: Path) -> Iterator[str]:
     """Return the lines of a file; DataError if carriage returns alone end them, so that it is a single one."""
     lines = read_lines(path)
     first = list(itertools.islice(lines, 2))
@@ -152,7 +155,7 @@ def _read_tsv(path: Path) -> NumberedRows:
     quoted: Counter[int] = Counter()
     row_count = 0
     try:
-        for line, text in enumerate(_table_lines(path), 1):
+        for line, text in enumerate(text_lines(path), 1):
             text = text.removesuffix("\n").removesuffix("\r")
             if not text.strip():
                 continue
@@ -175,7 +178,7 @@ def _read_tsv(path: Path) -> NumberedRows:
 
 def _read_csv(path: Path) -> NumberedRows:
     csv.field_size_limit(LONGEST_FIELD)
-    reader = csv.reader(_table_lines(path), strict=True, skipinitialspace=True)
+    reader = csv.reader(text_lines(path), strict=True, skipinitialspace=True)
     line = 1
     try:
         for row in reader:
@@ -189,7 +192,7 @@ def _read_csv(path: Path) -> NumberedRows:
 def _read_json_lines(path: Path) -> NumberedRows:
     names: list[str] = []
     unread: set[str] = set()
-    for line, text in enumerate(_table_lines(path), 1):
+    for line, text in enumerate(text_lines(path), 1):
         if not text.strip():
             continue
         if not names and _LIST.match(text):
