@@ -239,7 +239,10 @@ def label_warnings(counts: Counter[str]) -> list[str]:
     for label in counts:
         number = _number_of(label)
         spellings[" ".join(label.casefold().split()) if number is None else str(number)].append(label)
-    parts = {label: _SEPARATORS.split(label) for label in counts}
+    parts = {
+        label: [part.strip("'\"") for part in _SEPARATORS.split(label.strip("[]{}()"))]  # a list as pandas writes it
+        for label in counts
+    }
     places = defaultdict(set)  # of a part: the places at which labels have it; 0 in a label without other parts
     for split in parts.values():
         for place, part in enumerate(split, 1):
