@@ -9,7 +9,7 @@ import lzma
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,14 +22,16 @@ from model_utils.json_files import parse_json
 _DECOMPRESSION_ERRORS = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error, zstandard.ZstdError)
 _SAMPLE_BYTES = 4 << 20  # decompressed to estimate how much text a file holds
 _ZSTD_WINDOW_BYTES = 1 << 31  # large corpora are published with `zstd --long=31`
+_READ_BYTES = 1 << 16
+_CHUNK_BYTES = 128 << 10  # decompressed at once
 _ZSTD_READ_BYTES = 256  # decompress to 8 MB at most, when all blocks are runs of one byte
 
 
-class _ZstdReader(io.RawIOBase):
-    """Decompressed bytes of a zstd file; zstandard's reader does not notice a truncated file."""
+class _UnpackingReader(io.RawIOBase):
+    """The decompressed bytes of a file, from their chunks."""
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._chunks = filter(None, _zstd_chunks(file))
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = filter(None, chunks)
         self._pending = memoryview(b"")
 
     def readable(self) -> bool:
@@ -45,6 +47,7 @@ class _ZstdReader(io.RawIOBase):
 
 
 def _zstd_chunks(file: BinaryIO) -> Iterator[bytes]:
+    """Yield what a zstd file unpacks to. zstandard's own reader takes a file that is cut short for whole."""
     decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
     frame = decompressor.decompressobj()
     while raw := file.read(_ZSTD_READ_BYTES):
@@ -57,15 +60,38 @@ def _zstd_chunks(file: BinaryIO) -> Iterator[bytes]:
         raise EOFError("Compressed file ended before the end of its last frame")
 
 
+def _stream_chunks(file: BinaryIO, decompressor: Callable[[], Any]) -> Iterator[bytes]:
+    """Yield what a bzip2 or xz file unpacks to. Python's own readers pass over a later stream that is damaged."""
+    stream = decompressor()
+    raw = file.read(_READ_BYTES)
+    while raw:
+        yield stream.decompress(raw, _CHUNK_BYTES)
+        while not (stream.eof or stream.needs_input):
+            yield stream.decompress(b"", _CHUNK_BYTES)
+        raw = stream.unused_data or file.read(_READ_BYTES)
+        if stream.eof and (raw := raw.lstrip(b"\0")):  # xz pads with NULs
+            stream = decompressor()
+    if not stream.eof:
+        raise EOFError("Compressed file ended before the end of its last stream")
+
+
 def _open_zstd(file: BinaryIO) -> BinaryIO:
-    return io.BufferedReader(_ZstdReader(file), 128 << 10)
+    return io.BufferedReader(_UnpackingReader(_zstd_chunks(file)), _CHUNK_BYTES)
+
+
+def _open_bzip2(file: BinaryIO) -> BinaryIO:
+    return io.BufferedReader(_UnpackingReader(_stream_chunks(file, bz2.BZ2Decompressor)), _CHUNK_BYTES)
+
+
+def _open_xz(file: BinaryIO) -> BinaryIO:
+    return io.BufferedReader(_UnpackingReader(_stream_chunks(file, lzma.LZMADecompressor)), _CHUNK_BYTES)
 
 
 # First bytes of a file: the command that unpacks it, and the function that opens it (None for archives).
 _COMPRESSED_FORMATS = {
     rb"\x1f\x8b": ("gunzip", gzip.open),
-    rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)": ("bunzip2", bz2.open),
-    rb"\xfd7zXZ\x00": ("unxz", lzma.open),
+    rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)": ("bunzip2", _open_bzip2),
+    rb"\xfd7zXZ\x00": ("unxz", _open_xz),
     rb"\(\xb5/\xfd|[\x50-\x5f]\*M\x18": ("unzstd", _open_zstd),
     rb"PK\x03\x04": ("unzip", None),
     rb"(?s:.{257}ustar)": ("tar -xf", None),

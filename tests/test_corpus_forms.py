@@ -194,6 +194,20 @@ def test_a_file_that_is_cut_short_is_refused_by_name(tmp_path: Path, compression
         list(iter_documents(path))
 
 
+@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress, bz2.compress, lzma.compress])
+def test_a_later_stream_that_is_damaged_is_not_passed_over(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    path = tmp_path / "damaged"
+    path.write_bytes(pack(b"One.\n") + b"?" + pack(b"Two.\n")[1:])
+    with pytest.raises(DataError, match=r"/damaged (is damaged|cannot be read)"):
+        list(iter_documents(path))
+
+
+def test_xz_may_be_padded(tmp_path: Path) -> None:
+    path = tmp_path / "padded"
+    path.write_bytes(lzma.compress(b"One.\n") + bytes(8) + lzma.compress(b"Two.\n") + bytes(4))
+    assert list(iter_documents(path)) == [["One.", "Two."]]
+
+
 @pytest.mark.parametrize("compression", PACKED)
 @pytest.mark.parametrize("seed", range(6))
 def test_a_damaged_file_is_refused_by_name_or_read(tmp_path: Path, compression: str, seed: int) -> None:
@@ -289,6 +303,12 @@ def test_another_key_may_hold_the_text(tmp_path: Path) -> None:
         list(read_documents([path]))
     with pytest.raises(DataError, match="line 1 has no 'body'"):
         list(read_documents([path], "body"))
+
+
+def test_titles_may_be_the_text(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_text(json.dumps({"title": "A headline", "text": "An article."}))
+    assert list(iter_documents(path, "title")) == [["A headline"]]
 
 
 def test_text_under_another_key_has_no_entities(tmp_path: Path) -> None:

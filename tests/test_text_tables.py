@@ -123,6 +123,17 @@ def test_line_breaks_in_cells_are_those_of_the_text(tmp_path):
     assert rows_of(path) == [(2, ["good\r\nfilm _x0041_", "1"])]
 
 
+def test_control_characters_in_cells_are_those_of_the_text(tmp_path):
+    """Excel and xlsxwriter write a vertical TAB, as texts of PowerPoint have, as _x000B_."""
+    path = xlsx(tmp_path / "a.xlsx", [["text", "label"], ["good_x000B_film_x001F_ _x005F_x000B_", 1]])
+    assert rows_of(path) == [(2, ["good\x0bfilm\x1f _x000B_", "1"])]
+
+
+def test_a_number_of_a_column_may_have_any_length(tmp_path):
+    with pytest.raises(DataError, match="has no column"):
+        rows_of(write(tmp_path, "a.tsv", "text\tlabel\ngood\t1\n"), columns=["9" * 5000])
+
+
 def test_long_texts_of_csv(tmp_path):
     long = "a, " * 100_000
     assert rows_of(write(tmp_path, "a.csv", f'text,label\n"{long}",1\n')) == [(2, [long, "1"])]

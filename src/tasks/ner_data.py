@@ -21,7 +21,7 @@ from src.data.feature_files import Column, Ragged
 from src.data.features import best_windows, text_facts, token_columns
 from src.tasks.entities import OUTSIDE, Scheme, find_scheme, is_tag, misfits, unbegun_words
 from src.tasks.tagged_columns import DOCUMENT, is_comment, read_columns
-from src.text.text_tables import SUFFIXES, read_table
+from src.text.text_tables import SUFFIXES, read_table, text_lines
 from src.tokenization import FullTokenizer
 from src.utils import read_lines
 
@@ -247,7 +247,7 @@ def _read_columns(path: Path, names: EntityColumns, labelled: bool, guess: str) 
 
 
 def _read_lines(path: Path, labelled: bool, guess: str) -> Iterator[Sentence]:
-    for line, text in enumerate(read_lines(path), 1):
+    for line, text in enumerate(text_lines(path), 1):
         cells = [cell.split() for cell in text.split("\t")]
         if not any(cells):
             continue

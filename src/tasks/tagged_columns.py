@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from model_utils.errors import DataError, first_few, shorten
 from src.tasks.entities import OUTSIDE, is_tag
-from src.utils import read_lines
+from src.text.text_tables import text_lines
 
 logger = logging.getLogger(__name__)
 DOCUMENT = "-DOCSTART-"
@@ -55,7 +55,8 @@ def read_columns(
     """Yield the sentences of a file.
 
     Args:
-        word_column: name in the header or number from 1; "": the first column or, if it numbers the words, the next.
+        word_column: name in the header or number from 1; "": the column that the header calls words, tokens or forms,
+            else the first one or, if that numbers the words, the next.
         tag_column: name in the header or number from 1; "": the last column.
         labelled: True if every word must have a tag.
         guess: hint on the file format, appended to errors about the number of columns.
@@ -96,7 +97,7 @@ def read_columns(
 def _sentence_lines(path: Path) -> Iterator[list[tuple[int, str]]]:
     """Yield the numbered lines between blank ones and document marks."""
     lines: list[tuple[int, str]] = []
-    for line, text in enumerate(itertools.chain(read_lines(path), [""]), 1):
+    for line, text in enumerate(itertools.chain(text_lines(path), [""]), 1):
         text = text.rstrip("\r\n")
         if text.strip(" \t") and DOCUMENT not in _BLANKS.split(text):
             lines.append((line, text))
@@ -171,7 +172,8 @@ def _find_layout(
         return _Layout(0, None, False)
     names = first if has_header else []
     word_column, tag_column = keys
-    word = _index(path, line, word_column, names, width)
+    named = next((str(index) for index, name in enumerate(names, 1) if name.lower() in _HEADER_OF_WORDS), "")
+    word = _index(path, line, word_column or named, names, width)
     tag = _index(path, line, tag_column, names, width) if tag_column else width - 1
     if word_column and word is None:
         raise _no_column(path, line, "word_column", word_column, first)
@@ -187,6 +189,11 @@ def _find_layout(
         word = next((index for index in range(1, width) if index != tag), 1)
         logger.info(f"{path.name}: column 1 counts the words of each sentence, words are read from column {word + 1}")
     word = word or 0
+    if names and word > 0 and "sent" in names[0].casefold() and len(rows) == 1:
+        logger.warning(
+            f"{path}: column {shorten(names[0])} seems to tell sentences apart, but no blank line does: all words "
+            "are one sentence"
+        )
     if word == tag:
         if labelled or tag_column:
             raise DataError(

@@ -327,7 +327,7 @@ def _object_units(line: str, text_key: str) -> list[str]:
     if text_key == "text" and value.keys() >= WIKIEXTRACTOR_KEYS:
         text = decode_entities(text)
     units = [unit.strip() for unit in text.split("\n") if unit.strip()]
-    title = value.get("title")
+    title = value.get("title") if text_key != "title" else None
     has_title = units and isinstance(title, str) and _is_title(units[0], title)
     return units[1:] if has_title else units
 

@@ -27,6 +27,7 @@ from src.utils import read_lines
 logger = logging.getLogger(__name__)
 _LIST = re.compile(r"\s*\[\s*(\{|$)")
 MOST_NAMES = 20  # columns listed in an error message
+LONGEST_NUMBER = 9  # digits of a column's number; int() refuses more than 4,300
 LONGEST_FIELD = 2**31 - 1  # characters of a CSV field; Python's default is 131,072
 Row = list[str | None]  # None: the value is not text, a number or a boolean
 NumberedRows = Iterator[tuple[int, Row]]
@@ -43,7 +44,9 @@ class Table:
 
     def has(self, column: str) -> bool:
         """Return whether the table has a column of this name or number."""
-        return column in self.names or (column.isdecimal() and 1 <= int(column) <= len(self.names))
+        if column in self.names:
+            return True
+        return column.isdecimal() and len(column) <= LONGEST_NUMBER and 1 <= int(column) <= len(self.names)
 
     def place(self, column: str) -> int:
         """Return the index of a column, given by name or number from 1; raise DataError if there is none or several."""
@@ -137,7 +140,7 @@ def _delimiter_hint(suffix: str, first: Row) -> str:
 # --- readers by format: all rows, with the header ---
 
 
-def _table_lines(path: Path) -> Iterator[str]:
+def text_lines(path: Path) -> Iterator[str]:
     """Return the lines of a file; raise DataError if it is UTF-16 or its lines end with carriage returns alone."""
     lines = read_lines(path)
     first_lines = list(itertools.islice(lines, 2))
@@ -157,7 +160,7 @@ def _read_tsv(path: Path) -> NumberedRows:
     quoted_counts: Counter[int] = Counter()
     row_count = 0
     try:
-        for line, text in enumerate(_table_lines(path), 1):
+        for line, text in enumerate(text_lines(path), 1):
             text = text.removesuffix("\n").removesuffix("\r")
             if not text.strip():
                 continue
@@ -180,7 +183,7 @@ def _read_tsv(path: Path) -> NumberedRows:
 
 def _read_csv(path: Path) -> NumberedRows:
     csv.field_size_limit(LONGEST_FIELD)
-    reader = csv.reader(_table_lines(path), strict=True, skipinitialspace=True)
+    reader = csv.reader(text_lines(path), strict=True, skipinitialspace=True)
     line = 1
     try:
         for row in reader:
@@ -194,7 +197,7 @@ def _read_csv(path: Path) -> NumberedRows:
 def _read_json_lines(path: Path) -> NumberedRows:
     names: list[str] = []
     ignored_keys: set[str] = set()
-    for line, text in enumerate(_table_lines(path), 1):
+    for line, text in enumerate(text_lines(path), 1):
         if not text.strip():
             continue
         if not names and _LIST.match(text):

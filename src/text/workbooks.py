@@ -28,12 +28,14 @@ MOST_COLUMNS = 16_384
 ALWAYS_UNPACKED = 32 << 20  # decompressed bytes allowed for any workbook
 MOST_UNPACKED = 1 << 30  # decompressed bytes allowed for large files
 MOST_SHRUNK = 50  # compression ratio allowed for large files; Excel's sheets have about 10
+LONGEST_FORMAT = 1000  # characters of a number format, whose test takes quadratic time; Excel allows 255
+DEEPEST = 100  # nested elements, whose names expat keeps
 CHUNK = 1 << 16  # bytes parsed at once
 OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 SAVE_ANEW = "open it in Excel or LibreOffice and save it again"
-_ESCAPED = re.compile("_x(000[9AD]|005F)_")  # tab, line feed, carriage return and _ in .xlsx
+_ESCAPED = re.compile("_x(00[01][0-9A-F]|005F)_")  # control characters and _ in .xlsx
 _REFERENCE = re.compile("([A-Z]{1,3})([1-9][0-9]*)")
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")  # one way to match: no backtracking
 _BOOLEANS = {"0": False, "false": False, "1": True, "true": True}
 _CHINESE_DATE_FORMATS = dict.fromkeys([*range(27, 37), *range(50, 59)], "yyyy-mm-dd")  # built into Excel, not openpyxl
 Event = tuple[str, dict[str, str] | None, str]  # local tag; attributes, None at the element's end; text at its end
@@ -161,12 +163,19 @@ def _events(archive: zipfile.ZipFile, part: str) -> Iterator[Event]:
     """Yield the starts and ends of the XML elements of a part; raise _Fault if the part is missing."""
     events: list[Event] = []
     texts: list[str] = []
+    depth = 0
 
     def start(tag: str, attributes: dict[str, str]) -> None:
+        nonlocal depth
+        depth += 1
+        if depth > DEEPEST:
+            raise _Fault(f"is damaged: {shorten(part)} has more than {DEEPEST} elements inside each other")
         texts.clear()
         events.append((tag.rpartition(":")[2], attributes, ""))
 
     def end(tag: str) -> None:
+        nonlocal depth
+        depth -= 1
         events.append((tag.rpartition(":")[2], None, "".join(texts)))
         texts.clear()
 
@@ -192,12 +201,15 @@ def _events(archive: zipfile.ZipFile, part: str) -> Iterator[Event]:
 
 def _relations(archive: zipfile.ZipFile, part: str) -> dict[str, tuple[str, str]]:
     """Return type and name of the parts that a part refers to, by relationship id."""
-    folder, name = posixpath.split(part)
+    folder, file_name = posixpath.split(part)
     relations = {}
-    for tag, attributes, _ in _events(archive, posixpath.join(folder, "_rels", f"{name}.rels")):
+    for tag, attributes, _ in _events(archive, posixpath.join(folder, "_rels", f"{file_name}.rels")):
         if tag == "Relationship" and attributes is not None:
+            name = attributes["Id"]
+            if name in relations:
+                raise _Fault(f"is damaged: {shorten(part)} has the relation {shorten(name)} twice; {SAVE_ANEW}")
             target = posixpath.normpath(posixpath.join("/", folder, attributes["Target"])).lstrip("/")
-            relations[attributes["Id"]] = (posixpath.basename(attributes["Type"]), target)
+            relations[name] = (posixpath.basename(attributes["Type"]), target)
     return relations
 
 
@@ -253,6 +265,8 @@ def _date_formats(archive: zipfile.ZipFile, part: str) -> dict[int, bool]:
         if tag == "cellXfs":
             is_cell_format = attributes is not None
         elif tag == "numFmt" and attributes and not style:  # later ones belong to conditional formats
+            if len(attributes["formatCode"]) > LONGEST_FORMAT:
+                raise _Fault(f"is damaged: {shorten(part)} has a number format that is too long; {SAVE_ANEW}")
             formats[attributes["numFmtId"]] = attributes["formatCode"]
         elif tag == "xf" and attributes is not None and is_cell_format:
             code = formats.get(attributes.get("numFmtId", "0"))
@@ -301,11 +315,10 @@ def _sheet_rows(path: Path, archive: zipfile.ZipFile, sheet: _Sheet, decoder: _C
                 is_phonetic = attributes is not None
             elif attributes is None and tag == "f":
                 has_formula = True
-            elif attributes is None and tag == "v":
+            elif tag in ("v", "is") and attributes is not None:
                 if pieces:
                     raise _Fault("has a cell with two values")
-                pieces.append(text)
-            elif attributes is None and tag == "t" and not is_phonetic:
+            elif attributes is None and (tag == "v" or (tag == "t" and not is_phonetic)):
                 pieces.append(text)
             elif tag == "c":
                 value = "".join(pieces)

@@ -20,6 +20,7 @@ SUSPICIOUS = {  # labels, and those that a warning names
     "inner white space": (["very good", "very  good", "bad"], ["very good", "very  good"]),
     "leading zero": (["1", "01", "2"], ["1", "01"]),
     "decimals": (["1.5", "1.50", "2"], ["1.5", "1.50"]),
+    "lists": (["['sport', 'news']", "['sport']", "['art']"], ["['sport', 'news']"]),
     "full width": (["１", "1", "2"], ["１", "1"]),
 }
 for _separator in (",", ", ", "|", ";", " / ", "、"):

@@ -44,6 +44,23 @@ def test_broken_lines_are_named(tmp_path: Path, count: int) -> None:
     explore(count, broken_files(), check)
 
 
+def test_a_header_names_the_words(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = "sentence_id\twords\tlabels\n7\tEU\tB-ORG\n7\tsays\tO\n"
+    assert read(tmp_path / "a.txt", rows) == [("EU says", "B-ORG O")]
+    assert "no blank line" in caplog.text
+    caplog.clear()
+    assert read(tmp_path / "a.txt", rows + "\n8\tHi\tO\n") == [("EU says", "B-ORG O"), ("Hi", "O")]
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("data_format", ["columns", "lines", "auto"])
+def test_carriage_returns_alone_are_refused(tmp_path: Path, data_format: str) -> None:
+    file = tmp_path / "a.txt"
+    file.write_bytes(b"EU B-ORG\rsays O\r\rHi O\r")
+    with pytest.raises(DataError, match="carriage returns alone"):
+        read_sentences(file, data_format, EntityColumns(*TABLE))
+
+
 def test_numbers_that_do_not_count_every_sentence_are_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = "1 CD O\n2 CD O\n3 CD B-A\n\na DT O\n"
     assert read(tmp_path / "a.txt", rows) == [("1 2 3", "O O B-A"), ("a", "O")]

@@ -1,6 +1,7 @@
 """What a workbook can say twice, out of order or beyond Excel's limits is read right or named by sheet and row."""
 
 import resource
+import time
 import warnings
 import zipfile
 
@@ -13,6 +14,7 @@ from tests.faults.workbooks import (
     CELLS,
     HEADER,
     MAIN,
+    OFFICE,
     as_strict,
     claim_size,
     row,
@@ -79,6 +81,8 @@ def test_rows_that_are_read(tmp_path, rows, expected):
                 '<c r="A3"><v>1</v></c><c r="B3"><v>1</v></c><c r="B3"><v>2</v></c>',
                 '<c r="B3"><v>1</v></c><c r="B2"><v>1</v></c>',
                 '<c r="A3"><v>1</v><v>2</v></c>',
+                '<c r="A3" t="inlineStr"><v>0</v><is><t>a</t></is></c>',
+                '<c r="A3" t="inlineStr"><is><t>a</t></is><is><t>b</t></is></c>',
                 '<c r="A4"><v>1</v></c>',
                 '<c r="XFE3"><v>1</v></c>',
                 '<c r="ZZZZ3"><v>1</v></c>',
@@ -251,6 +255,31 @@ def test_parts_that_are_there_twice(tmp_path):
         path = write_workbook(tmp_path / "a.xlsx", plain_parts(), repeated=["xl/sheet1.xml"])
     with pytest.raises(DataError, match=r"xl/sheet1\.xml"):
         read(path)
+
+
+def test_relations_that_are_there_twice(tmp_path):
+    parts = plain_parts()
+    [name] = [name for name in parts if name.startswith("xl/_rels/")]
+    relation = f'<Relationship Id="w1" Type="{OFFICE}/worksheet" Target="/xl/other.xml"/>'
+    parts[name] = parts[name].replace("</Relationships>", relation + "</Relationships>")
+    with pytest.raises(DataError, match="relation 'w1' twice"):
+        read(write_workbook(tmp_path / "a.xlsx", parts))
+
+
+def test_what_would_take_the_square_of_its_length_is_refused_at_once(tmp_path):
+    number = rows_of(f"<c><v>{'1' * 1_000_000}.x</v></c>")
+    code = f'<numFmts><numFmt numFmtId="170" formatCode="{"[" * 300_000}"/></numFmts>'
+    styles = f'{code}<cellXfs><xf numFmtId="170"/></cellXfs>'
+    deep = "<a>" * 1_000_000
+    for parts in (
+        workbook_parts({"Data": sheet_xml(number)}),
+        workbook_parts({"Data": sheet_xml(HEADER)}, styles=styles),
+        workbook_parts({"Data": sheet_xml(HEADER, behind=deep)}),
+    ):
+        start = time.process_time()
+        with pytest.raises(DataError):
+            read(write_workbook(tmp_path / "a.xlsx", parts))
+        assert time.process_time() - start < 5
 
 
 def test_entities_are_refused(tmp_path):
