@@ -238,7 +238,11 @@ def _replacing(path: Path) -> Iterator[Path]:
         temporary = folder / path.name
         yield temporary
         try:
-            temporary.chmod(stat.S_IMODE(target.stat().st_mode) | stat.S_IWUSR)
+            status = target.stat()
+            for owner in (-1, status.st_gid), (status.st_uid, -1):
+                with contextlib.suppress(OSError):  # a group that this user is not in, or another user
+                    os.chown(temporary, *owner)
+            temporary.chmod(stat.S_IMODE(status.st_mode) | stat.S_IWUSR)
         except FileNotFoundError:
             make_readable(temporary)
         sync_to_disk(temporary)

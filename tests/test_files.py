@@ -118,6 +118,17 @@ def test_who_may_read_a_file_may_read_the_new_one(tmp_path: Path, write) -> None
 
 
 @WRITERS
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone may give files away")
+def test_a_new_file_belongs_to_whom_the_older_one_did(tmp_path: Path, write) -> None:
+    (tmp_path / "a").touch()
+    os.chown(tmp_path / "a", 1234, 5678)
+    (tmp_path / "a").chmod(0o640)
+    write(tmp_path / "a", "new")
+    status = (tmp_path / "a").stat()
+    assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (1234, 5678, 0o640)
+
+
+@WRITERS
 def test_a_folder_that_cannot_be_synced_has_the_file_all_the_same(
     tmp_path: Path, write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
