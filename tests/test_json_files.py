@@ -104,6 +104,18 @@ def test_values_changed_afterwards_are_noticed(tmp_path: Path) -> None:
     assert read_object(file)["threshold"] == 0.5
 
 
+def test_every_flipped_byte_is_noticed(tmp_path: Path) -> None:
+    file = tmp_path / "card.json"
+    write_checked(file, GOOD)
+    written = file.read_bytes()
+    for position in range(len(written)):
+        damaged = bytearray(written)
+        damaged[position] ^= 1
+        file.write_bytes(damaged)
+        with pytest.raises(DataError, match=r"card\.json"):
+            read_object(file)
+
+
 @pytest.mark.parametrize("text", ["[" * 1000 + "]" * 1000, '{"a": NaN}', '"\\udc80"', "1" * 5000, "{'a': 1}"])
 def test_what_cannot_be_written_again_is_no_json(text: str) -> None:
     with pytest.raises(ValueError, match=r".") as caught:
