@@ -9,6 +9,7 @@ import yaml
 from model_utils.errors import ConfigError, shorten
 from model_utils.json_files import NESTING, read_file
 
+MOST_BYTES = 1 << 17  # of a configuration; the reader takes tens of seconds for a megabyte
 _INT, _FLOAT, _MERGE = (f"tag:yaml.org,2002:{name}" for name in ("int", "float", "merge"))
 
 
@@ -84,6 +85,10 @@ def parse_yaml(text: str) -> Any:
 def read_yaml(path: str | Path) -> dict[str, Any]:
     """Return the mapping in a yaml file; raise ConfigError if it is missing, not yaml, not a mapping, or rejected."""
     raw = read_file(Path(path), ConfigError)
+    if len(raw) > MOST_BYTES:
+        raise ConfigError(
+            f"{path} has {len(raw):,} bytes, a configuration has at most {MOST_BYTES:,}: is it another file?"
+        )
     try:
         content = parse_yaml(raw.decode("utf-8"))
     except UnicodeDecodeError as error:

@@ -382,6 +382,13 @@ def test_yaml_that_no_configuration_needs_is_a_sentence(tmp_path: Path, text: st
     assert len(str(caught.value)) < 400 and time.monotonic() - started < 5
 
 
+def test_a_file_that_is_too_large_for_a_configuration_is_refused_at_once(tmp_path: Path) -> None:
+    started = time.process_time()
+    with pytest.raises(ConfigError, match=r"run\.yaml has 1,048,576 bytes, a configuration has at most 131,072"):
+        load(tmp_path, "seed: 1\n" * (1 << 17))
+    assert time.process_time() - started < 1
+
+
 def test_numbers_have_upper_bounds() -> None:
     unbounded = [
         f"{kind.__name__}.{key}"
