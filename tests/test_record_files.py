@@ -97,7 +97,7 @@ def test_plain_lines_keep_their_number(tmp_path: Path) -> None:
         ("windows.txt", "auto", r"windows\.txt .*UTF-16"),
         ("half.txt", "text", r"half\.txt .*UTF-16"),
         ("records.1", "auto", r"records\.1 .* give --input_format json_lines or --input_format"),
-        ("lines.txt", "auto", r"lines\.txt may be a table, .* give --input_format table or --input_format text"),
+        ("lines.txt", "auto", r"lines\.txt .* give --input_format table or --input_format text"),
         ("late.tsv", "auto", r"late\.tsv: byte 0xff at offset .* is not UTF-8 text"),
     ],
 )
