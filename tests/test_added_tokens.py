@@ -14,12 +14,17 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken
 
 from model_utils.errors import DataError
+from src.data.added_tokens import AddedTokens, AddedTokensSchema
+from src.inference.exported_model import load_exported
+from src.inference.exporting import export_model
 from src.model_folder import ModelFolder, load_tokenizer
 from src.pretraining_data.masking import MaskVocabulary
 from src.tasks.fill_mask import encode_masked
+from src.tasks.token_classification import EntityAnswerer
 from src.tokenization import FullTokenizer
 from tests.helpers.conversions import PRE_TRAINING, SMALL, assert_same_bits, convert, random_values, write_hugging_face
 from tests.helpers.small_text import train_model, write_text
+from tests.helpers.trained_folders import ARCHITECTURE, make_folder, make_task_info
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "The", "go", "##es", "天", "[", "]", "e1", "E1", "new"]
 WORDS += [*"abcdefghijklmnopqrstuvwxyz0123456789.,<>-", *(f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz0123")]
@@ -295,3 +300,40 @@ def test_texts_are_cut_as_by_transformers(
     check()
     for text in ("the [MASK] [E1]", "[E1][MASK] a", "a[E2] [MASK]"):
         assert np.array_equal(encode_masked(text, tokenizer, 64), oracle(text)["input_ids"]), text
+
+
+# --- answers and exports ---
+
+
+def with_entity_token(folder: Path, task: str) -> ModelFolder:
+    """A model of a task whose vocabulary has one token more, [E1]."""
+    architecture = ARCHITECTURE.replace(vocab_size=ARCHITECTURE.vocab_size + 1)
+    run = make_folder(folder / task, task, architecture)
+    listed = {"tokens": [{"id": ARCHITECTURE.vocab_size, "content": "[E1]", "special": True}]}
+    tokenizer = FullTokenizer(run / "vocab.txt").with_added_tokens(
+        AddedTokens(AddedTokensSchema.model_validate(listed), "test")
+    )
+    (run / "tokenizer_config.json").unlink()
+    ModelFolder(architecture, tokenizer, make_task_info(task)).save_artifacts(run)
+    return ModelFolder.load(run)
+
+
+def test_an_added_token_is_a_word_of_a_text(tmp_path: Path) -> None:
+    """Of raw text for named entities, too, whose words end at brackets."""
+    model = with_entity_token(tmp_path, "token_classification")
+    answerer = EntityAnswerer(model.usage(), model.tokenizer)
+    text = "ab [E1]cd."
+    _, spans = answerer.read({"text": text})
+    assert [text[start:end] for start, end in spans] == ["ab", "[E1]", "cd", "."]
+
+
+@pytest.mark.slow
+def test_an_export_holds_the_added_tokens(tmp_path: Path) -> None:
+    model = with_entity_token(tmp_path, "classification")
+    export_model(model.predictor(portable=True), tmp_path / "out" / "model", "MINDIR")
+    file = tmp_path / "out" / "model.vocab.txt.added_tokens.json"
+    exported = load_exported(tmp_path / "out" / "model.mindir")
+    assert exported.tokenizer.encode("a[E1]b") == model.tokenizer.encode("a[E1]b")
+    file.unlink()
+    with pytest.raises(DataError, match=r"model\.vocab\.txt"):
+        load_exported(tmp_path / "out" / "model.mindir")
