@@ -328,7 +328,7 @@ class AlbertModel(nn.Cell):
 
     @property
     def packs(self) -> bool:
-        """Whether texts can be packed."""
+        """True if texts can be packed."""
         return isinstance(self.encoder.attentions[0].attention, FusedAttention)
 
     def keep_prepacked(self) -> None:

@@ -64,7 +64,7 @@ UNREADABLE = (ValueError, EOFError, SyntaxError, TokenError, ArithmeticError, Me
 
 
 class TokenizerSchema(Schema):
-    """What tokenizer_config.json says: one of the two files, which lies beside it."""
+    """Content of tokenizer_config.json: one of the two vocabulary files, which lies beside it."""
 
     vocab_file: FileName | None = None
     spm_model_file: FileName | None = None
@@ -102,7 +102,7 @@ class ModelFolder:
         compute_type: str = "float32",
         do_lower_case: bool = True,
     ) -> Self:
-        """The model in a checkpoint, or in the folder of a run or a conversion: its best checkpoint, else its newest.
+        """Load a checkpoint, or the best (else the newest) one in the folder of a run or a conversion.
 
         Args:
             vocab_file, spm_model_file: the vocabulary, where none lies beside the weights.
@@ -136,11 +136,11 @@ class ModelFolder:
 
     @property
     def weights(self) -> dict[str, np.ndarray]:
-        """The weights by name."""
+        """Weights by name."""
         return self.checkpoint.values
 
     def with_weights(self, weights: dict[str, np.ndarray]) -> Self:
-        """The same with other weights."""
+        """Return a copy with other weights."""
         return replace(self, checkpoint=replace(self.checkpoint, values=weights))
 
     def save(self, path: str | Path) -> None:
@@ -171,7 +171,7 @@ class ModelFolder:
             write_atomically(folder / UNIGRAM_FILE, lambda file: file.write_bytes(sealed(stream.getvalue())))
 
     def usage(self, embeddings: bool = False) -> TaskInfo:
-        """What the network is used for, with lengths that it takes; pre-trained weights fill in masks.
+        """Return what the network is used for, with lengths that it takes; pre-trained weights fill in masks.
 
         With `embeddings` the backbone is used alone, whatever the weights were trained for.
         """
@@ -180,7 +180,7 @@ class ModelFolder:
         return task_info.fitted(self.architecture)
 
     def network(self, embeddings: bool = False, portable: bool = False) -> AnsweringNetwork:
-        """The network of the usage, no dropout; portable: one that can be exported.
+        """Return the network of the usage, without dropout; portable: one that can be exported.
 
         Where nobody has set up the device, that is done as commands do it (model_utils/device.py): graph mode.
 
@@ -204,7 +204,7 @@ class ModelFolder:
         return AnsweringNetwork(scores, portable)
 
     def predictor(self, embeddings: bool = False, portable: bool = False, **settings: Any) -> Predictor:
-        """What answers records, by `network`; settings: batch_tokens, top_k, text_columns, null_threshold of Predictor.
+        """Return a predictor for records; settings: batch_tokens, top_k, text_columns, null_threshold of Predictor.
 
         Raises:
             CheckpointError: as network. DataError: there is no vocabulary.
@@ -237,7 +237,7 @@ def _save_tokenizer(folder: Path, tokenizer: FullTokenizer) -> None:
 def load_tokenizer(
     weights: Path, vocab_file: str = "", spm_model_file: str = "", do_lower_case: bool = True
 ) -> FullTokenizer:
-    """The tokenizer that weights (a checkpoint or its folder) were trained with; the files as in ModelFolder.load.
+    """Return the tokenizer that weights (a checkpoint or its folder) were trained with; files as in ModelFolder.load.
 
     Args:
         do_lower_case: where nothing beside the weights says it.
@@ -273,7 +273,7 @@ def load_tokenizer(
 
 
 def read_task_info(weights: Path) -> TaskInfo | None:
-    """What task.json beside weights (a checkpoint or its folder) says, or None where there is none."""
+    """Return the content of task.json beside weights (a checkpoint or its folder), or None if there is none."""
     file = folder_of(weights) / TASK_FILE
     return read_validated(file, partial(parse_task_info, origin=str(file))) if os.path.lexists(file) else None
 
@@ -285,7 +285,7 @@ def calibrate(folder: Path, calibration: Mapping[str, Any]) -> None:
 
 
 def read_counts(folder: Path, vocab_size: int) -> np.ndarray | None:
-    """(V,) token counts of the training data, from beside its checkpoint; None where they do not lie there."""
+    """Return the token counts (V,) of the training data beside its checkpoint; None if there are none."""
     file = folder / UNIGRAM_FILE
     if not os.path.lexists(file):
         return None

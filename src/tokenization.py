@@ -64,7 +64,7 @@ def preprocess_text(text: str, lower: bool) -> str:
 
 
 def is_number_comma(piece: str) -> bool:
-    """Whether google splits a piece in two: so that a number has the same tokens with and without a comma behind it."""
+    """Return whether google splits a piece in two: a number then has the same tokens with and without a comma."""
     return len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
 
 
@@ -254,7 +254,7 @@ class FullTokenizer:
         return FullTokenizer, (files[0], self.do_lower_case, files[1])
 
     def preprocess(self, text: str) -> str:
-        """What google's scripts do before tokenize: preprocess_text for SentencePiece, nothing for WordPiece."""
+        """Return the text as google's scripts prepare it: preprocess_text for SentencePiece, nothing for WordPiece."""
         if self.added is None or not self.is_sentencepiece:
             return self._kind.preprocess(text)
         parts = []
@@ -333,7 +333,7 @@ class FullTokenizer:
             raise DataError(f"{self.file} has ids 0 to {self.vocab_size - 1}, not {error.args[0]}") from None
 
     def is_word_start(self, token: str) -> bool:
-        """Whether a token begins a word, for whole-word masks, by the rules of google's data script.
+        """Return whether a token begins a word, for whole-word masks, by the rules of google's data script.
 
         WordPiece: no "##". SentencePiece: begins with "▁" or "<", is a punctuation mark, or holds a character that is
         neither an English letter nor ASCII punctuation. Special tokens are words of their own.

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken
 
 from model_utils.errors import DataError
-from src.data.added_tokens import AddedTokens, AddedTokensSchema
 from src.inference.exported_model import load_exported
 from src.inference.exporting import export_model
 from src.model_folder import ModelFolder, load_tokenizer
 from src.pretraining_data.masking import MaskVocabulary
 from src.tasks.fill_mask import encode_masked
 from src.tasks.token_classification import EntityAnswerer
+from src.text.added_tokens import AddedTokens, AddedTokensSchema
 from src.tokenization import FullTokenizer
 from tests.helpers.conversions import PRE_TRAINING, SMALL, assert_same_bits, convert, random_values, write_hugging_face
 from tests.helpers.small_text import train_model, write_text

@@ -28,7 +28,7 @@ PARTS = (
 
 
 def account(names: Mapping[str, str], found: Collection[str], skipped: int, origin: object) -> dict[str, str]:
-    """Those of `names` that are there, this project's -> the source's; matched, missing, unexpected ones are logged.
+    """Return the present ones of `names` (this project's -> the source's); log matched, missing and unexpected ones.
 
     Args:
         names: of every weight that may be there. found: the source's names, without what is skipped.
@@ -102,7 +102,7 @@ def settle_task(
     origin: object,
     stated_in: object,
 ) -> TaskInfo | None:
-    """What the head of the weights is for, or None where they have no fine-tuned one or nothing says its task.
+    """Return what the weights' head is for; None if they have no fine-tuned head or nothing says its task.
 
     Args:
         stated: what the source says, by the keys of task.json; any may be missing. stated_in: its file, for errors.
@@ -148,5 +148,5 @@ def settle_task(
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names with commas between them, cut off where they would fill a page."""
+    """Return names with commas between them, cut off where they would fill a page."""
     return textwrap.shorten(", ".join(names) or "none", 500, placeholder=" ...")

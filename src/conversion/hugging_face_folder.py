@@ -53,7 +53,7 @@ TASK_OF = {architecture: task for task, architecture in ARCHITECTURES.items() if
 
 
 class ConfigSchema(Schema):
-    """What config.json says beside the architecture, which src/albert_config.py reads."""
+    """Content of config.json beside the architecture, which src/albert_config.py reads."""
 
     architectures: list[str] | None = None
     hidden_act: str | None = None
@@ -63,7 +63,7 @@ class ConfigSchema(Schema):
 
 
 class TokenizerSettingsSchema(Schema):
-    """What tokenizer_config.json says. The defaults are what the tokenization here does; case alone it can keep.
+    """Content of tokenizer_config.json. The defaults are what the tokenization here does; case alone it can keep.
 
     strip_accents: None, as lower-casing has it.
     """

@@ -47,7 +47,7 @@ def extract_vocabulary(file: Path) -> tuple[bytes, bool]:
 
 
 def lower_cases(file: Path) -> bool:
-    """Whether the tokenizer in a tokenizer.json lower-cases text.
+    """Return whether the tokenizer in a tokenizer.json lower-cases text.
 
     Raises:
         DataError: it is damaged, or treats accents or Chinese characters otherwise than src.tokenization: WordPiece
@@ -77,7 +77,7 @@ def lower_cases(file: Path) -> bool:
 
 
 def _takes_accents(step: dict[str, Any]) -> bool:
-    """Whether a step of a normalizer takes accents off: also one of build_tokenizer_json's."""
+    """Return whether a step of a normalizer removes accents; also one of build_tokenizer_json."""
     if step.get("type") == "BertNormalizer":
         stated = step.get("strip_accents")
         return bool(step.get("lowercase") if stated is None else stated)

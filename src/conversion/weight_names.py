@@ -122,5 +122,5 @@ def from_google(variable: str, value: np.ndarray) -> np.ndarray:
 
 
 def is_training_state(variable: str) -> bool:
-    """Whether one of google's variables belongs to the optimizer and not to the model."""
+    """Return whether one of google's variables belongs to the optimizer and not to the model."""
     return _TRAINING_STATE.fullmatch(variable) is not None

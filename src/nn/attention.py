@@ -51,7 +51,7 @@ def attention_for(config: AlbertConfig, site: int, shared: bool = False) -> nn.C
 
 
 class _Attention(nn.Cell):
-    """What both forms of attention share."""
+    """Common base of both forms of attention."""
 
     def __init__(self, config: AlbertConfig, site: int) -> None:
         super().__init__()

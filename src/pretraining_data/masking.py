@@ -32,7 +32,7 @@ class MaskVocabulary:
 
     @classmethod
     def of(cls, tokenizer: FullTokenizer) -> Self:
-        """That of a tokenizer.
+        """Return the vocabulary of a tokenizer.
 
         Unlike google's, random replacement draws no special or control symbols: a [SEP] or <pad> in the middle of a
         sentence says more than that a token was replaced.
@@ -53,7 +53,7 @@ class MaskVocabulary:
 
 @dataclass(frozen=True)
 class InstanceSettings:
-    """How examples are made; the keys of create_data_config.yaml of the same names."""
+    """Settings of examples; the keys of create_data_config.yaml of the same names."""
 
     max_seq_length: Annotated[int, Field(ge=8, le=TOKENS)]
     max_predictions_per_seq: Annotated[int, Field(ge=1, le=TOKENS)]
@@ -162,7 +162,7 @@ def mask_tokens(
 
 @dataclass(frozen=True)
 class _Words:
-    """Where the words of each example are.
+    """Places of the words of each example.
 
     of_token: (B, L) number of the word that a token belongs to.
     counts: (B,) words of each example.

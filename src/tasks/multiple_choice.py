@@ -195,12 +195,17 @@ class ChoiceAnswerer(Answerer):
         return text_of(record, "article"), text_of(record, "question"), options
 
     def features(self, items: Sequence[tuple[str, str, list[str]]]) -> Features:
-        """Return one row per option, and the array `truncated` (items,)."""
+        """Return one row per option, and the arrays `truncated` (items,) and `items` (rows,), the index of its item."""
         rows = [(article, question, [option]) for article, question, options in items for option in options]
         lengths = self.length, self.task_info.max_qa_length
         values, row_truncated = encode_questions(*zip(*rows, strict=True), self.tokenizer, *lengths, 1)
         truncated = np.array([cut.any() for cut in self._by_record(items, row_truncated)])
-        return Features(token_columns(self.tokenizer, self.length), values, {"truncated": truncated})
+        item_indices = np.repeat(np.arange(len(items)), [len(options) for _, _, options in items])
+        arrays = {"truncated": truncated, "items": item_indices}
+        return Features(token_columns(self.tokenizer, self.length), values, arrays)
+
+    def items_of_rows(self, features: Features) -> np.ndarray:
+        return features.arrays["items"]
 
     def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
         records = self._by_record(items, outputs["logits"][:, 0])

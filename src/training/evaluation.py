@@ -40,7 +40,7 @@ class BestTracker:
 
     @property
     def out_of_patience(self) -> bool:
-        """Whether the metric has not improved for as many evaluations as end the run."""
+        """True if the metric has not improved for as many evaluations as end the run."""
         return bool(self.selection and 0 < self.selection.patience <= self.state["worse_since"])
 
     def update(self, step: int, metrics: dict[str, float]) -> bool:

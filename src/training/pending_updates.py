@@ -49,7 +49,7 @@ class PendingUpdates:
 
     @property
     def has_compiled(self) -> bool:
-        """Whether a graph was compiled for one of them, which is computed therefore."""
+        """True if a graph was compiled for one of them, which is therefore computed."""
         return any(update.compiled for update in self.queue)
 
     def read(self) -> list[ReadUpdate]:

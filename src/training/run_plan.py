@@ -17,7 +17,7 @@ OF_FLOAT16 = "loss_scale_mode loss_scale_value scale_factor scale_window min_los
 
 @dataclass(frozen=True)
 class RunPlan:
-    """How long a run is: updates in all, and seconds in all; 0: no limit."""
+    """Length of a run: updates in all, and seconds in all (0: no limit)."""
 
     train_steps: int
     max_seconds: float = 0.0
@@ -25,7 +25,7 @@ class RunPlan:
 
 @dataclass(frozen=True)
 class LossScale:
-    """How the loss is scaled against float16 underflow (Micikevicius et al. 2018, section 3.2).
+    """Scaling of the loss against float16 underflow (Micikevicius et al. 2018, section 3.2).
 
     mode: "off"; "static": always `value`; "dynamic": divided by `factor` at a non-finite gradient, never below
     `minimum`, multiplied by it after `window` finite updates in a row.
@@ -81,7 +81,7 @@ class Precision:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What a resumed run must match.
+    """Facts that a resumed run must match.
 
     identity: facts of the data; a run is not resumed on other data.
     precision: a resumed run changes it only where the configuration says so.

@@ -237,7 +237,7 @@ class Trainer:
 
     @property
     def most_checkpoints(self) -> int:
-        """How many lie in the folder at a time: those that are kept, the best one, and one that is being written."""
+        """Largest number of checkpoints in the folder: those that are kept, the best one, and one being written."""
         return self.config.save_checkpoint_num + bool(self.best.selection) + 1
 
     def micro_batches(self) -> Generator[list[Batch]]:
@@ -275,7 +275,7 @@ class Trainer:
 
     @property
     def over(self) -> bool:
-        """Whether the last update was made."""
+        """True if the last update was made."""
         return self.progress.share >= 1 or self.best.out_of_patience
 
     def is_last(self, step: int) -> bool:
