@@ -260,6 +260,14 @@ def test_a_probe_may_ask_for_the_head_alone() -> None:
     assert not any("head" in methods for methods in api.get("/openapi.json").json()["paths"].values())
 
 
+@pytest.mark.parametrize("wanted", ["bytes=0-3", "bytes=abc", "items=0-1", "bytes=5-1", "bytes=9999999-"])
+def test_a_part_of_the_page_is_the_whole_page(wanted: str) -> None:
+    api = client(ScriptedPredictor("fill_mask"))
+    for path in ("/", "/page/page.js"):
+        reply = api.get(path, headers={"Range": wanted})
+        assert reply.status_code == 200 and reply.content == api.get(path).content
+
+
 def test_another_method_is_refused() -> None:
     reply = client(ScriptedPredictor("fill_mask")).get("/predict")
     assert reply.status_code == 405 and reply.json() == {"error": "GET is not allowed for /predict"}

@@ -33,6 +33,7 @@ from src.inference.server.middleware import (
     AllowedHosts,
     BodyLimit,
     GracefulClose,
+    WholeFiles,
     failure,
     hosts_of,
     parse_hosts,
@@ -78,6 +79,7 @@ def create_app(predictor: Predictor, limits: Limits = DEFAULT_LIMITS, hosts: Col
         lifespan=lifespan,
         redirect_slashes=False,
     )
+    app.add_middleware(WholeFiles)
     app.add_middleware(BodyLimit, limit=limits.body)
     app.add_middleware(AllowedHosts, names=hosts)
     app.add_middleware(GracefulClose)

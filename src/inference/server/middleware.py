@@ -129,6 +129,18 @@ class BodyLimit:
             await self.app(scope, receive_within_limit, send)
 
 
+class WholeFiles:
+    """A request for a part of a file gets the whole: wrong ranges would be refused in words that are no JSON."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope = scope | {"headers": [header for header in scope["headers"] if header[0] != b"range"]}
+        await self.app(scope, receive, send)
+
+
 class GracefulClose:
     """Middleware that answers 503 to requests cancelled by a stopping server, in place of a traceback."""
 
