@@ -149,7 +149,12 @@ def test_a_file_that_is_replaced_while_it_is_read_is_read_to_the_end_of_the_epoc
     assert_same_batches([first, *batches], list(load(folder).batches(0)))
 
 
-@pytest.mark.parametrize("change", [*CHANGES[:-1], Path.unlink])
+def become_pipe(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
+@pytest.mark.parametrize("change", [*CHANGES[:-1], Path.unlink, become_pipe])
 def test_an_index_that_has_changed_since_it_was_verified_is_named(folder: Path, tmp_path: Path, change) -> None:
     copy = shutil.copytree(folder, tmp_path / "copy")
     batches = load(copy)

@@ -107,6 +107,8 @@ def _spans(file: Path) -> np.ndarray:
     try:
         with opened(file) as stream:
             header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+        with opened(file.with_name(f"{file.name}.db")):  # sqlite would wait for a pipe without end
+            pass
         with contextlib.closing(sqlite3.connect(f"{file.absolute().as_uri()}.db?mode=ro", uri=True)) as index:
             dtype = [("page", np.int64), ("start", np.int64), ("end", np.int64)]
             entries = np.fromiter(index.execute(_INDEX), dtype)
