@@ -70,7 +70,7 @@ class WordPiece:
 
     @property
     def inside_words(self) -> "WordPiece":
-        """What cuts text behind an added token: a word begins there, too."""
+        """Cutter of text behind an added token: a word begins there, too."""
         return self
 
     def preprocess(self, text: str) -> str:
