@@ -159,7 +159,7 @@ def test_weights_of_other_programs_are_to_be_converted(
         (tmp_path / "their model" / name).write_text("{}")
     command = f"model_utils.convert_ckpt --source {source} --target mindspore --input '{tmp_path}/their model{given}' "
     for load in (ckpt.find_checkpoint, load_tokenizer):
-        with pytest.raises(CheckpointError, match="which must be converted first: python -m") as raised:
+        with pytest.raises(CheckpointError, match="python -m") as raised:
             load(Path(f"{tmp_path}/their model{named}"))
         assert command in str(raised.value)
 
@@ -308,7 +308,7 @@ def test_a_backbone_that_does_not_load_ends_the_run(saved: Path, tmp_path: Path)
     with pytest.raises(CheckpointError, match=r"1 of 3 needed parameters are missing: albert\.pooler\.bias"):
         ckpt.load_backbone(network, contents)
     foreign = ckpt.find_checkpoint(ckpt.save_checkpoint(State(backbone="bert"), tmp_path, 1, {}))
-    with pytest.raises(CheckpointError, match=r"own names are bert\.encoder\.bias"):
+    with pytest.raises(CheckpointError, match=r"bert\.encoder\.bias"):
         ckpt.load_backbone(network, foreign)
     assert all((before[name] == value).all() for name, value in values(network).items())
 

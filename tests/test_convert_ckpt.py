@@ -48,7 +48,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_shapes_are_known_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_code, "_made", lambda source: pytest.fail(f"{source} is compiled"))
+    monkeypatch.setattr(native_code, "_usable_library", lambda source: pytest.fail(f"{source} is compiled"))
     assert weight_shapes(SMALL)[f"{POOLER}weight"] == initial_pooler(SMALL)[f"{POOLER}weight"].shape
 
 
