@@ -176,7 +176,7 @@ def test_broken_facts_are_an_error(tmp_path, content):
 
 
 def test_which_set_is_meant(tmp_path):
-    with pytest.raises(DataError, match="is not a folder"):
+    with pytest.raises(DataError, match="nowhere"):
         open_records(tmp_path / "nowhere", "test")
     with pytest.raises(DataError, match="holds no feature files"):
         open_records(tmp_path, "test")
@@ -271,7 +271,7 @@ def test_how_many_files_are_needed(small_files, tmp_path):
 
 def test_what_cannot_be_a_file_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "pipe.mindrecord")
-    with pytest.raises(DataError, match="where no folder or device is"):
+    with pytest.raises(DataError, match=r"pipe\.mindrecord"):
         RecordWriter(tmp_path / "pipe.mindrecord", COLUMNS, FACTS)
     longest = (512 - len(str(tmp_path)) - len("/unfinished-/.mindrecord999.db-journal")) // 2
     with pytest.raises(DataError, match=r"the path has 51\d bytes, allowed are 512"):

@@ -230,7 +230,7 @@ class FeatureDataset:
             return
         if self._reader is None:
             self._reader = RowReader(self.records)
-        with self._reader.opened() as streams:
+        with self._reader.open_files() as streams:
             for batch_rows, width in zip(rows, widths, strict=True):
                 real = batch_rows >= 0
                 # A rank without rows in this batch still computes one row, with weight 0.

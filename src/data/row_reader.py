@@ -46,7 +46,7 @@ class RowReader:
             raise _changed(records.folder, f"its index has {len(self.spans)} rows instead of {records.num_rows}")
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[list[BinaryIO]]:
+    def open_files(self) -> Iterator[list[BinaryIO]]:
         """Open the files for `read`, by their names."""
         with contextlib.ExitStack() as stack:
             yield [stack.enter_context(opened(file)) for file in self.files]
@@ -85,7 +85,7 @@ def checksums_of(values: Mapping[str, np.ndarray], counts: Mapping[str, np.ndarr
     """Return the CRC-32 of each row, (rows,) uint32, over the bytes and sizes of its columns in alphabetical order.
 
     Args:
-        values: (sum of counts,) for each column.
+        values: (sum of counts,) for each column, of 4 bytes each.
         counts: (rows,) for each column.
     """
     names = sorted(values)

@@ -82,12 +82,12 @@ def read_columns(
     layout = _find_layout(path, top, has_header, rows, (word_column, tag_column), labelled)
     tags = {cells[layout.tag] for body in rows for _, cells in body} if layout.tag is not None else set()
 
-    def is_no_word(row: Row) -> bool:
+    def is_comment_row(row: Row) -> bool:
         return layout.is_counted or len(row[1]) != width or layout.tag is None or row[1][layout.tag] not in tags
 
     for above, body in zip(comments, rows, strict=True):
         split = [(line, _split(text, width, by_tabs)) for line, text in above]
-        words = list(itertools.dropwhile(is_no_word, split))
+        words = list(itertools.dropwhile(is_comment_row, split))
         _check_widths(path, [words], width, labelled, guess)
         sentence = words + [row for row in body if not (layout.is_counted and _UNCOUNTED.fullmatch(row[1][0]))]
         if sentence:
@@ -223,7 +223,7 @@ def _no_column(path: Path, line: int, key: str, column: str, first: Sequence[str
 
 
 def _counts_words(path: Path, rows: Sequence[Sequence[Row]], warns: bool) -> bool:
-    """Return True if the first column numbers the words of every sentence, from 0, 1 or the last number of the file.
+    """Return True if the first column numbers the words of every sentence, from 0, from 1 or through the file.
 
     Args:
         warns: log a warning if it does so for most sentences only.

@@ -59,7 +59,7 @@ class AddedTokens:
     """Searches texts for added tokens.
 
     Attributes:
-        tokens: by id. begins_words: as in AddedTokensSchema. content: of the file beside the vocabulary.
+        tokens: ordered by id. begins_words: as in AddedTokensSchema. content: of the file beside the vocabulary.
 
     Raises:
         DataError: an id or a token is there twice, or the library does not know the normalizer.
@@ -76,7 +76,7 @@ class AddedTokens:
         self._searcher = _searcher(described, origin)
 
     def split(self, text: str) -> list[Segment]:
-        """Return the text's segments in their order; white space around a token belongs to no segment or to it."""
+        """Return the text's segments in their order; together they cover it."""
         encoding = self._searcher.encode(LONE_SURROGATE.sub("\ufffd", text), add_special_tokens=False)
         segments = []
         end = 0

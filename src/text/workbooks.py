@@ -396,10 +396,11 @@ def check_sheets(path: Path, title: str, has_data: bool, other_titles: list[str]
     others = first_few([shorten(other) for other in other_titles])
     if other_titles and not has_data:
         raise DataError(
-            f"{path}: its first sheet {shorten(title)} is empty, the data are in {others}; move that to the front"
+            f"{path}: its first visible sheet {shorten(title)} is empty, the data are in {others}; put that sheet first "
+            "and show it"
         )
     if other_titles:
-        logger.warning(f"{path}: only its first sheet {shorten(title)} is read; {others} also hold data")
+        logger.warning(f"{path}: only its first visible sheet {shorten(title)} is read; {others} also hold data")
 
 
 @contextlib.contextmanager
