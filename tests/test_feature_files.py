@@ -189,7 +189,7 @@ def test_which_set_is_meant(tmp_path):
     (tmp_path / "two.facts.json").unlink()
     with pytest.raises(DataError, match=r"without NAME\.facts\.json"):
         open_records(tmp_path, "test")
-    with pytest.raises(DataError, match="was not finished"):
+    with pytest.raises(DataError, match=r"two\.facts\.json"):
         open_records(tmp_path / "two.mindrecord", "test")
 
 
@@ -274,7 +274,7 @@ def test_what_cannot_be_a_file_is_refused_at_once(tmp_path):
     with pytest.raises(DataError, match=r"pipe\.mindrecord"):
         RecordWriter(tmp_path / "pipe.mindrecord", COLUMNS, FACTS)
     longest = (512 - len(str(tmp_path)) - len("/unfinished-/.mindrecord999.db-journal")) // 2
-    with pytest.raises(DataError, match=r"the path has 51\d bytes, allowed are 512"):
+    with pytest.raises(DataError, match=r"51\d bytes.* 512"):
         RecordWriter(tmp_path / f"{'n' * (longest + 1)}.mindrecord", COLUMNS, FACTS)
     assert open_records(write(tmp_path, [3, 4, 5], name="n" * longest, file_num=2), "test").num_rows == 3
 

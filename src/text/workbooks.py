@@ -396,7 +396,7 @@ def check_sheets(path: Path, title: str, has_data: bool, other_titles: list[str]
     others = first_few([shorten(other) for other in other_titles])
     if other_titles and not has_data:
         raise DataError(
-            f"{path}: its first visible sheet {shorten(title)} is empty, the data are in {others}; put that sheet first "
+            f"{path}: its first visible sheet {shorten(title)} is empty, the data are in {others}; put that first "
             "and show it"
         )
     if other_titles:
