@@ -52,7 +52,7 @@ def test_a_gpu_compiles_fewer_widths() -> None:
     widths = {}
     for target in ("CPU", "GPU"):
         with made_for(target):
-            widths[target] = TaskData._widths(data, lengths, training=True)
+            widths[target] = TaskData._widths(data, lengths, is_training=True)
     assert widths["GPU"] == (128,) and len(widths["CPU"]) > 1
 
 
