@@ -121,7 +121,7 @@ DAMAGES = {
     "labels": (change(TASK_INFO, labels=[]), "a name in labels for each output of classification"),
     "counts": (lambda folder: (folder / "unigram.npy").write_bytes(b"no array"), "unigram.npy is damaged"),
     "other counts": (lambda folder: write_counts(folder, np.arange(9)), r"has shape \(9,\), the model's vocabulary 63"),
-    "foreign": (lambda folder: (folder / "model.safetensors").touch(), "must be converted first"),
+    "foreign": (lambda folder: (folder / "model.safetensors").touch(), "convert"),
 }
 
 

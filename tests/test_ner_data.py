@@ -169,7 +169,7 @@ def test_no_text_to_predict_is_left_out_because_of_its_names(tmp_path: Path, cap
         ("Bad noodels .", None),
         ("Nothing .", None),
     ]
-    assert "line 3 ('noodles')" in (said := capsys.readouterr().out) and "as one without entities" in said
+    assert "line 3 ('noodles')" in (said := capsys.readouterr().out) and "unlabelled" in said
 
 
 def test_what_is_to_be_predicted_needs_no_tags(tmp_path: Path) -> None:
