@@ -88,7 +88,7 @@ def test_plain_lines_keep_their_number(tmp_path: Path) -> None:
         ("nowhere.tsv", "auto", r"nowhere\.tsv cannot be read: No such file"),
         ("empty.tsv", "auto", r"empty\.tsv is empty"),
         (".", "text", "cannot be read: it is a folder, a device or a pipe"),
-        ("pipe", "table", "pipe is no table"),
+        ("pipe", "table", "pipe is not"),
         ("n" * 300, "text", "cannot be read: File name too long"),
         ("-", "table", "standard input .* table"),
         ("list.json", "auto", r"list\.json .*jq -c"),
