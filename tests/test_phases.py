@@ -350,7 +350,7 @@ def test_the_description_says_how_tokens_are_masked(tmp_path: Path) -> None:
 
 def test_data_that_does_not_suit_a_phase_is_refused(tmp_path: Path) -> None:
     first = Examples("a", 64, 8, vocab_sha256="x")
-    with pytest.raises(ConfigError, match="phase 2: b has .* 128"):
+    with pytest.raises(ConfigError, match=r"phase 2: b has .* 128"):
         phases_of(tmp_path, first, Examples("b", 64, 128, vocab_sha256="x"))
     with pytest.raises(DataError, match="b and a differ"):
         phases_of(tmp_path, first, Examples("b", 64, 8, vocab_sha256="y"))

@@ -214,7 +214,7 @@ def test_a_folder_for_results_is_tried_before_the_work(tmp_path: Path) -> None:
         (tmp_path / ("n" * 256), "File name too long"),
         (deep, "File name too long"),
     ):
-        with pytest.raises(ConfigError, match=f"key is .*, but nothing can be written there: .*{reason}"):
+        with pytest.raises(ConfigError, match=f"key is .*{reason}"):
             check_output_folder(folder, "key")
     assert {path.name for path in tmp_path.iterdir()} == {"file", "dangling", "loop"}
 

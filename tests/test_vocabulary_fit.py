@@ -1,5 +1,6 @@
 """How well a vocabulary fits a text is counted, kept, and said where it plainly does not."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import numpy as np
@@ -99,7 +100,8 @@ def test_choices_that_lie_beside_each_other_are_counted_one_by_one(tmp_path, cap
     """Of RACE a letter behind a word stands beside itself, four times, and [PAD] is no token of the text."""
     tokenizer = wordpiece(tmp_path, ["dog", "##s", "?"])
     question = RaceQuestion("1", 0, "dogs " * 20, "?", ("dogs", "dogs dogs", "dogs", "dogs"), 0)
-    task = SimpleNamespace(tokenizer=tokenizer, spec=MULTIPLE_CHOICE)
+    spec = dataclasses.replace(MULTIPLE_CHOICE, texts_per_row=4)
+    task = SimpleNamespace(tokenizer=tokenizer, spec=spec)
     TaskData.make(SimpleNamespace(task=task), RaceSplit("train", [question], tokenizer, 128, 24))
     assert "does not fit" not in caplog.text
     unknown = RaceQuestion("1", 0, "elks " * 5, "?", ("dogs",) * 3 + ("dogs " * 40,), 0)
