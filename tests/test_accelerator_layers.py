@@ -1,22 +1,15 @@
 """The layers that GPUs and Ascend have, run by the CPU's kernels: they compute the same, in few operations."""
 
-import os
-import re
-import tempfile
-from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 
 import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Tensor, ops
 
-from benchmarks.pretraining import random_batch
 from benchmarks.turns import Contender
-from model_utils.device import setup_device
 from model_utils.native_code import left_out
-from src.albert_config import PRESETS, AlbertConfig
+from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.albert_model import initialise_weights
 from src.albert_networks import ScoresNetwork
@@ -27,10 +20,8 @@ from src.finetune_eval_model import (
     TokenClassificationScores,
 )
 from src.nn.layer_form import made_for
+from tests.helpers.final_graph import FinalGraph
 from tests.helpers.tiny_model import KEY, TINY, assert_same_gradients, batch
-
-# Other names for the same memory, and the order of things.
-MOVE_NO_DATA = ("Reshape", "Depend", "MakeTuple", "TupleGetItem", "Return", "Load", "UpdateState")
 
 
 def losses_and_gradients(config: AlbertConfig, target: str) -> tuple[list[float], dict[str, np.ndarray]]:
@@ -82,45 +73,6 @@ def test_answers_are_those_on_a_cpu(make: Callable[[], ScoresNetwork]) -> None:
         found.append([each.asnumpy() for each in (outputs if isinstance(outputs, tuple) else (outputs,))])
     for one, other in zip(*found, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
-
-
-class FinalGraph:
-    """Graph of the loss and its gradients on a GPU, as MindSpore's compiler leaves it.
-
-    Made in a process of its own, because the compiler reads where to save graphs when MindSpore is loaded.
-    """
-
-    def __init__(self, layers: int, dropout: float) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            os.environ |= {"MS_DEV_SAVE_GRAPHS": "2", "MS_DEV_SAVE_GRAPHS_PATH": folder}
-            self.compile(layers, dropout)
-            (file,) = Path(folder).glob("*_validate_*.ir")
-            self.text = file.read_text(encoding="utf-8")
-
-    @staticmethod
-    def compile(layers: int, dropout: float) -> None:
-        setup_device("CPU", fused_layers="never")
-        config = PRESETS["albert_tiny"].replace(
-            num_hidden_layers=layers,
-            compute_type="float16",
-            hidden_dropout_prob=dropout,
-            attention_probs_dropout_prob=dropout,
-        )
-        with made_for("GPU"):
-            network = AlbertForPreTraining(config, seed=1).set_train(True)
-        columns = random_batch(config, 2, 128)
-        gradient = ops.value_and_grad(network, None, ms.ParameterTuple(network.trainable_params()), has_aux=True)
-
-        @ms.jit
-        def compute(*inputs: Tensor) -> tuple:
-            return gradient(*inputs)
-
-        compute(*(Tensor(columns[name]) for name in network.input_columns), KEY)
-
-    def operations(self) -> dict[str, int]:
-        """Return the number of operations by name."""
-        names = re.findall(r"^\s*%\S+ = (?:Primitive::|PrimFunc_)?(\w+)\(", self.text, re.MULTILINE)
-        return Counter(name for name in names if name not in MOVE_NO_DATA)
 
 
 def operations_of_a_layer(dropout: float) -> dict[str, int]:
