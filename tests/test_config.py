@@ -582,6 +582,8 @@ def test_a_key_has_its_other_name_everywhere(kind: type[Config], key: str, alias
     assert getattr(load_config(kind, [*words, f"--{key}", "9"]), key) == 9
     assert getattr(load_config(kind, [*words, f"--{alias}", "9"]), key) == 9
     assert getattr(load_config(kind, [*words, f"--{alias}", "9", f"--{key}", "9"]), key) == 9
+    with pytest.raises(ConfigError, match=f"command line: --{alias} is '0'"):
+        load_config(kind, [*words, f"--{alias}", "0"])
     with pytest.raises(ConfigError, match=f"command line: --{alias} is '8' and --{key} is '9'"):
         load_config(kind, [*words, f"--{alias}", "8", f"--{key}", "9"])
     path.write_text(f"{key}: 6\n{alias}: 7\n")
