@@ -44,7 +44,7 @@ from model_utils.yaml_files import read_yaml
 ROOT = Path(__file__).resolve().parents[1]
 HELP = {"--help", "-h"}
 SAME, SAME_PLACE, ANY = "same", "same place", "any"  # on_resume of an option
-ELSEWHERE = {"num_train_epochs": "epoch_num"}  # name of an option in other libraries -> its name here
+EPOCHS = {"num_train_epochs", "epoch_num", "epoch_size"}  # names of one option, here and in other libraries
 MOST_MEANT = 3  # suggestions for a key that does not exist
 VALUES_ONLY = "values only"  # validation context: check single values, but not keys against each other
 
@@ -345,8 +345,8 @@ def _suggestions(key: str, valid_keys: Sequence[str]) -> list[str]:
     def last(name: str) -> str:
         return name.removeprefix("--").rpartition(".")[2]
 
-    name = ELSEWHERE.get(last(key), last(key))
-    same_name = [valid for valid in valid_keys if last(valid) == name]
+    name = last(key)
+    same_name = [valid for valid in valid_keys if last(valid) == name or {last(valid), name} <= EPOCHS]
     if 0 < len(same_name) <= MOST_MEANT:
         return same_name
     same_ending = [

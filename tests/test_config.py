@@ -592,6 +592,12 @@ def test_a_key_has_its_other_name_everywhere(kind: type[Config], key: str, alias
     assert f"also --{alias}" in format_help(kind, {}, os.devnull)
 
 
+@pytest.mark.parametrize(("kind", "key"), [(PretrainConfig, "epoch_size"), (RaceConfig, "epoch_num")])
+def test_the_name_of_epochs_elsewhere_suggests_the_name_here(kind: type[Config], key: str) -> None:
+    with pytest.raises(ConfigError, match=f"did you mean --{key}"):
+        load_config(kind, ["--num_train_epochs", "3"])
+
+
 def test_a_phase_has_the_other_name_too() -> None:
     phases = load_config(PretrainConfig, ["--phases", "[{train_batch_size: 3}]"]).phases
     assert [phase.batch_size for phase in phases] == [3]
