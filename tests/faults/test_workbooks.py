@@ -300,15 +300,26 @@ def test_what_would_take_the_square_of_its_length_is_refused_at_once(tmp_path):
     code = f'<numFmts><numFmt numFmtId="170" formatCode="{"[" * 300_000}"/></numFmts>'
     styles = f'{code}<cellXfs><xf numFmtId="170"/></cellXfs>'
     deep = "<a>" * 1_000_000
+    attributes = "<a " + " ".join(f'a{index}=""' for index in range(500_000)) + "/>"
     for parts in (
         workbook_parts({"Data": sheet_xml(number)}),
         workbook_parts({"Data": sheet_xml(HEADER)}, styles=styles),
         workbook_parts({"Data": sheet_xml(HEADER, behind=deep)}),
+        workbook_parts({"Data": sheet_xml(HEADER, behind=attributes)}),
     ):
         start = time.process_time()
         with pytest.raises(DataError):
             read(write_workbook(tmp_path / "a.xlsx", parts))
         assert time.process_time() - start < 5
+
+
+def test_what_would_take_the_product_of_two_sizes_is_read_soon(tmp_path):
+    rows = HEADER.replace("B1", "XFD1") + "".join(row(number) for number in range(2, 5000))
+    parts = workbook_parts({"Data": sheet_xml(rows)})
+    empty = workbook_parts({"Data": sheet_xml("<row/>" * 20_000)})
+    empty["xl/book.xml"] = empty["xl/book.xml"].replace("</sheets>", '<sheet name="x" r:id="w1"/>' * 2000 + "</sheets>")
+    only_sentences(lambda: read(write_workbook(tmp_path / "a.xlsx", parts)))
+    only_sentences(lambda: read(write_workbook(tmp_path / "a.xlsx", empty)))
 
 
 def test_entities_are_refused(tmp_path):
