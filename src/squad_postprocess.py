@@ -88,7 +88,7 @@ def prediction_columns(
             probabilities.append(span.probability)
         else:
             probabilities.append(1.0 if no_answer_probability is None else no_answer_probability)
-    columns = {
+    columns: dict[str, list[Any]] = {
         "id": [question.id for question in questions],
         "label": [" | ".join(dict.fromkeys(answer.text for answer in question.answers)) for question in questions],
         "prediction": [span.text if span else "" for span in answers],

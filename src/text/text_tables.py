@@ -29,7 +29,7 @@ _LIST = re.compile(r"\s*\[\s*(\{|$)")
 MOST_NAMES = 20  # columns listed in an error message
 LONGEST_NUMBER = 9  # digits of a column's number; int() refuses more than 4,300
 LONGEST_FIELD = 2**31 - 1  # characters of a CSV field; Python's default is 131,072
-Row = list[str | None]  # None: the value is not text, a number or a boolean
+Row = list[str] | list[str | None]  # None: the value is not text, a number or a boolean
 NumberedRows = Iterator[tuple[int, Row]]
 
 
@@ -43,7 +43,7 @@ class Table:
     hint: str = ""  # end of an error message: what is probably wrong with the first line
 
     def has(self, column: str) -> bool:
-        """Return whether the table has a column of this name or number."""
+        """Return True if the table has a column of this name or number."""
         if column in self.names:
             return True
         return column.isdecimal() and len(column) <= LONGEST_NUMBER and 1 <= int(column) <= len(self.names)
@@ -81,11 +81,13 @@ class Table:
         if len(row) != len(self.names):
             expected = f"{len(self.names)} ({', '.join(self.names)[:500]})"
             raise DataError(f"{self.path}: line {line} has {len(row)} column(s), expected are {expected}{self.hint}")
-        fields = [row[column_index] for column_index in column_indices]
-        for column_index, field in zip(column_indices, fields, strict=True):
+        fields = []
+        for column_index in column_indices:
+            field = row[column_index]
             if field is None:
                 column_name = shorten(self.names[column_index])
                 raise DataError(f"{self.path}: line {line} has no text or number as {column_name}")
+            fields.append(field)
         return fields
 
     def select(self, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
