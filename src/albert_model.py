@@ -67,8 +67,9 @@ def initial_pooler(architecture: AlbertConfig) -> dict[str, np.ndarray]:
 
 
 def has_initial_pooler(architecture: AlbertConfig, weights: Mapping[str, np.ndarray]) -> bool:
-    """Return whether the weights' pooler is the initial one, which has learnt nothing."""
-    return all(np.array_equal(weights.get(name), value) for name, value in initial_pooler(architecture).items())
+    """Return True if the weights have the pooler of initial_pooler, which has learnt nothing."""
+    initial = initial_pooler(architecture)
+    return all(name in weights and np.array_equal(weights[name], value) for name, value in initial.items())
 
 
 def _table(rows: int, columns: int, name: str) -> Parameter:
@@ -169,11 +170,12 @@ class FeedForward(Block):
 
     def __init__(self, config: AlbertConfig, site: int, shared: bool) -> None:
         super().__init__()
-        sizes = config.hidden_size, config.intermediate_size
-        self.intermediate = Dense(*sizes, compute_dtype(config), shared=shared)
+        hidden = config.hidden_size
+        compute_type = compute_dtype(config)
+        self.intermediate = Dense(hidden, config.intermediate_size, compute_type, shared=shared)
         self.activation = bias_activation(config.hidden_act)
-        self.output = Dense(*reversed(sizes), compute_dtype(config), shared=shared)
-        self.layer_norm = LayerNorm(config.hidden_size, config.layer_norm_eps, config.hidden_dropout_prob)
+        self.output = Dense(config.intermediate_size, hidden, compute_type, shared=shared)
+        self.layer_norm = LayerNorm(hidden, config.layer_norm_eps, config.hidden_dropout_prob)
         self.dropout = Dropout(config.hidden_dropout_prob, site)
 
     def keep_prepacked(self) -> None:
@@ -262,7 +264,8 @@ class Encoder(nn.Cell):
 
     def matrices(self, attention: int, feed_forward: int) -> tuple[tuple[tuple[Tensor, ...], ...], ...]:
         """Return the matrices of the attentions and of the feed-forward networks of a layer with these parameters."""
-        of_attentions, of_feed_forwards = (), ()
+        of_attentions: tuple[tuple[Tensor, ...], ...] = ()
+        of_feed_forwards: tuple[tuple[Tensor, ...], ...] = ()
         for inner in range(self.inner):
             of_attentions += (self.attentions[attention * self.inner + inner].matrices(),)
             of_feed_forwards += (self.feed_forwards[feed_forward * self.inner + inner].matrices(),)

@@ -1,7 +1,9 @@
-"""From one format to another: readers and writers by the name of their format, and what all conversions check."""
+"""Conversion of weights: readers and writers by the name of their format, and checks of all conversions."""
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from model_utils.config import check_not_home
 from model_utils.errors import CheckpointError, ConfigError
@@ -10,13 +12,14 @@ from src.albert_config import AlbertConfig
 from src.conversion.google_checkpoint import read_google
 from src.conversion.hugging_face_folder import read_hugging_face, write_hugging_face
 from src.conversion.own_folder import read_own, write_own
-from src.tasks import FINE_TUNED
+from src.model_folder import ModelFolder
+from src.tasks import HEADS
 
 logger = logging.getLogger(__name__)
-READERS = {"tf": read_google, "hf": read_hugging_face, "mindspore": read_own}
+READERS: dict[str, Callable[..., ModelFolder]] = {"tf": read_google, "hf": read_hugging_face, "mindspore": read_own}
 WRITERS = {"mindspore": write_own, "hf": write_hugging_face}
-# The group that a layer belongs to. Whole numbers here, rounded quotients there: some uneven divisions differ.
-GROUP_OF = {
+# Group of a layer, given layer, layers and groups. Rounded quotients elsewhere differ in some uneven divisions.
+GROUP_OF: dict[str, Callable[[int, int, int], int]] = {
     "tf": lambda layer, layers, groups: int(layer / layers * groups),
     "hf": lambda layer, layers, groups: int(layer / (layers / groups)),
     "mindspore": lambda layer, layers, groups: layer * groups // layers,
@@ -30,25 +33,25 @@ def convert(
     output: Path,
     task: str = "",
     labels: tuple[str, ...] = (),
-    **of_source: bool,
+    **reader_options: Any,
 ) -> None:
-    """Make the folder `output` of the model in `input_path`.
+    """Convert the model in `input_path` to the folder `output`.
 
     Args:
         source, target: keys of READERS and WRITERS, which have the same arguments and errors.
-        task, labels: what a fine-tuned head is for, where the input does not say.
-        of_source: what else the reader takes: of tf do_lower_case.
+        task, labels: task and labels of a fine-tuned head, if the input does not name them.
+        reader_options: further arguments of the reader: do_lower_case of tf.
 
     Raises:
         CheckpointError: a file is missing, damaged, or does not fit the others, or the target has no such model.
-        DataError: the same of the vocabulary or of what is said of the task.
-        ConfigError: task or labels do not fit or are missing, or what reads the files is not installed.
+        DataError: the vocabulary or the settings of the task are missing, damaged or do not fit.
+        ConfigError: task or labels do not fit or are missing, or the library that reads the files is not installed.
     """
     check_not_home(output, "the output")
     try:
         if output.exists() and not (output.is_dir() and not any(output.iterdir())):
             raise ConfigError(f"the output {output} exists and is not an empty folder; name a new one")
-        model = READERS[source](input_path, task, labels, **of_source)
+        model = READERS[source](input_path, task, labels, **reader_options)
         check_groups(model.architecture, source, target)
         WRITERS[target](model, output)
     except OSError as error:
@@ -81,7 +84,7 @@ class ConvertConfig(Config):
     target: str = option("", "format of the output", choices=("", *WRITERS), required=True)
     input: str = option("", "folder of the model, or a checkpoint in it (tf: its prefix)", required=True)
     output: str = option("", "folder that is made, new or empty", required=True)
-    task: str = option("", "what a fine-tuned head is for, where the input does not say", choices=("", *FINE_TUNED))
+    task: str = option("", "what a fine-tuned head is for, where the input does not say", choices=("", *HEADS))
     do_lower_case: bool = option(
         True,
         "tf: use its vocabulary for lower-cased text, as all published ones are",
@@ -96,6 +99,6 @@ class ConvertConfig(Config):
 
 def main(config: ConvertConfig) -> None:
     """Read the input, check it, write the output."""
-    of_source = {"do_lower_case": config.do_lower_case} if config.source == "tf" else {}
-    places = config.source, Path(config.input), config.target, Path(config.output)
-    convert(*places, config.task, config.labels, **of_source)
+    options: dict[str, Any] = {"do_lower_case": config.do_lower_case} if config.source == "tf" else {}
+    paths = Path(config.input), config.target, Path(config.output)
+    convert(config.source, *paths, config.task, config.labels, **options)

@@ -90,6 +90,7 @@ class RaceTask(Task):
 
     kind = "race"
     selection = "accuracy"
+    config: RaceConfig
 
     def __init__(self, config: RaceConfig, tokenizer: FullTokenizer, trained_info: TaskInfo | None = None) -> None:
         super().__init__(config, tokenizer, trained_info)
@@ -187,6 +188,8 @@ class ChoiceInfo(TaskInfo):
 class ChoiceAnswerer(Answerer):
     """Answerer: article, question, options -> answer, probabilities."""
 
+    task_info: ChoiceInfo
+
     def read(self, record: Record) -> tuple[str, str, list[str]]:
         options = record.get("options")
         if not is_option_list(options):
@@ -197,8 +200,9 @@ class ChoiceAnswerer(Answerer):
     def features(self, items: Sequence[tuple[str, str, list[str]]]) -> Features:
         """Return one row per option, and the arrays `truncated` (items,) and `items` (rows,), the index of its item."""
         rows = [(article, question, [option]) for article, question, options in items for option in options]
+        articles, questions, options = zip(*rows, strict=True)
         lengths = self.length, self.task_info.max_qa_length
-        values, row_truncated = encode_questions(*zip(*rows, strict=True), self.tokenizer, *lengths, 1)
+        values, row_truncated = encode_questions(articles, questions, options, self.tokenizer, *lengths, 1)
         truncated = np.array([cut.any() for cut in self._by_record(items, row_truncated)])
         item_indices = np.repeat(np.arange(len(items)), [len(options) for _, _, options in items])
         arrays = {"truncated": truncated, "items": item_indices}

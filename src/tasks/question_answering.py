@@ -1,10 +1,10 @@
 """Extractive question answering: SQuAD v1.1 and v2.0."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 from pydantic import BaseModel, Field
@@ -14,7 +14,7 @@ from model_utils.schema import ANY, SAME_PLACE, option
 from src.albert_config import LENGTH, AlbertConfig
 from src.albert_for_finetune import AlbertForQuestionAnswering, AlbertForSpanSearch
 from src.create_squad_data import SquadQuestion, SquadSplit, SquadWindows, read_squad
-from src.data.feature_cache import TRAIN, Features
+from src.data.feature_cache import TRAIN, Features, Split
 from src.data.features import sample
 from src.finetune_eval_model import QuestionAnsweringScores, SpanSearchScores
 from src.squad_get_predictions import Prediction, ScoredSpan, beam_predictions, independent_predictions
@@ -106,6 +106,7 @@ class SquadTask(Task):
     selection = "f1"
     needs_examples = True
     version_2 = False
+    config: SquadConfig
 
     def __init__(self, config: SquadConfig, tokenizer: FullTokenizer, trained_info: TaskInfo | None = None) -> None:
         super().__init__(config, tokenizer, trained_info)
@@ -157,7 +158,6 @@ class SquadV2Task(SquadTask):
 
     selection = "best_f1"
     version_2 = True
-    config: SquadV2Config
 
     def evaluate(self, prepared: PreparedSplit, outputs: Outputs, task_info: TaskInfo) -> EvaluationResult:
         config = self.config
@@ -171,14 +171,15 @@ class SquadV2Task(SquadTask):
             figures = score_with_threshold(questions, answers, no_answer, language=config.language)
             best = {name: value for name, value in figures.items() if name.startswith("best_")}
         calibration = {}
-        if THRESHOLD in task_info.model_fields_set:
-            origin = "stored with the weights"
-        elif best and prepared.split.name == "dev":
-            calibration = {THRESHOLD: midway(best["best_f1_thresh"], no_answer.values())}
+        threshold = task_info.stated().get(THRESHOLD)
+        origin = "stored with the weights"
+        if threshold is None and best and prepared.split.name == "dev":
+            threshold = midway(best["best_f1_thresh"], no_answer.values())
+            calibration = {THRESHOLD: threshold}
             origin = "which maximises f1 on this split"
-        else:
+        elif threshold is None:
+            threshold = ANSWER_ALWAYS
             origin = f"because the weights have no {THRESHOLD}"
-        threshold = calibration.get(THRESHOLD, task_info.null_threshold)
         written = answer_texts(questions, predictions, threshold)
         metrics = {}
         if best:
@@ -199,7 +200,7 @@ class SquadV2Task(SquadTask):
         return dict.fromkeys(("exact", "f1", "best_exact", "best_f1"), score)
 
 
-def _write(split: SquadSplit, predictions: list[Prediction], threshold: float | None, folder: Path) -> None:
+def _write(split: Split, predictions: list[Prediction], threshold: float | None, folder: Path) -> None:
     """Write the official files and predictions_SPLIT.tsv."""
     write_predictions(folder, split.examples, predictions, threshold, SUFFIXES[split.name])
     write_prediction_table(folder, split.name, prediction_columns(split.examples, predictions, threshold))
@@ -284,7 +285,8 @@ class SpanAnswerer(Answerer):
     Long contexts are cut into windows.
     """
 
-    predict = staticmethod(independent_predictions)
+    task_info: SpanInfo
+    predict: ClassVar[Callable[..., list[Prediction]]] = staticmethod(independent_predictions)
 
     @property
     def threshold(self) -> float | None:
@@ -324,6 +326,7 @@ class SpanAnswerer(Answerer):
 class SpanSearchAnswerer(SpanAnswerer):
     """Answerer with the fields of SpanAnswerer that can return no answer."""
 
+    task_info: SpanSearchInfo
     predict = staticmethod(beam_predictions)
 
     @property

@@ -125,7 +125,7 @@ def describe_one_answer(noun: str, predictions: np.ndarray, gold: np.ndarray, na
         A sentence, or "" if the predictions have not collapsed.
     """
     counts = np.bincount(predictions)
-    majority = counts.argmax()
+    majority = int(counts.argmax())
     share = counts[majority] / len(predictions)
     others_right = (predictions == gold)[predictions != majority].any()
     if share < ONE_ANSWER or np.ptp(gold) == 0 or others_right:
