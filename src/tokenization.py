@@ -171,11 +171,9 @@ class FullTokenizer:
     Attributes:
         vocab: id of each token.
         inv_vocab: token of each id.
-        file: the vocabulary file.
-        content: content of that file.
+        file, content: the vocabulary file.
         sha256: fingerprint of that file and, if there are any, of the added tokens.
-        added: tokens added beside the vocabulary.
-        added_tokens: their list, by id.
+        added, added_tokens: tokens added beside the vocabulary, and their list, by id.
 
     Raises:
         DataError: the file is missing, damaged, of the other type or without a special token.

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from model_utils.config import check_not_home
 from model_utils.errors import CheckpointError, ConfigError
@@ -26,49 +25,16 @@ GROUP_OF: dict[str, Callable[[int, int, int], int]] = {
 }
 
 
-def convert(
-    source: str,
-    input_path: Path,
-    target: str,
-    output: Path,
-    task: str = "",
-    labels: tuple[str, ...] = (),
-    **reader_options: Any,
-) -> None:
-    """Convert the model in `input_path` to the folder `output`.
-
-    Args:
-        source, target: keys of READERS and WRITERS, which have the same arguments and errors.
-        task, labels: task and labels of a fine-tuned head, if the input does not name them.
-        reader_options: further arguments of the reader: do_lower_case of tf.
-
-    Raises:
-        CheckpointError: a file is missing, damaged, or does not fit the others, or the target has no such model.
-        DataError: the vocabulary or the settings of the task are missing, damaged or do not fit.
-        ConfigError: task or labels do not fit or are missing, or the library that reads the files is not installed.
-    """
-    check_not_home(output, "the output")
-    try:
-        if output.exists() and not (output.is_dir() and not any(output.iterdir())):
-            raise ConfigError(f"the output {output} exists and is not an empty folder; name a new one")
-        model = READERS[source](input_path, task, labels, **reader_options)
-        check_groups(model.architecture, source, target)
-        WRITERS[target](model, output)
-    except OSError as error:
-        raise CheckpointError(f"{error.filename or output}: {error.strerror}") from error
-    count = sum(value.size for value in model.weights.values())
-    logger.info(f"wrote {output}: {count:,} parameters{f' for {model.task_info.task}' if model.task_info else ''}")
-
-
 def check_groups(config: AlbertConfig, source: str, target: str) -> None:
     """Raise CheckpointError if a layer belongs to another group in the target than in the source."""
     layers, groups = config.num_hidden_layers, config.num_hidden_groups
     for layer in range(layers):
-        theirs, ours = (GROUP_OF[kind](layer, layers, groups) for kind in (source, target))
-        if theirs != ours and config.share_parameters != "none":
+        source_group = GROUP_OF[source](layer, layers, groups)
+        target_group = GROUP_OF[target](layer, layers, groups)
+        if source_group != target_group and config.share_parameters != "none":
             raise CheckpointError(
-                f"{layers} layers in {groups} groups: layer {layer} is in group {theirs} for {source} and in {ours} "
-                f"for {target}; such a division cannot be converted"
+                f"{layers} layers in {groups} groups: layer {layer} is in group {source_group} for {source} and in "
+                f"{target_group} for {target}; such a division cannot be converted"
             )
 
 
@@ -98,7 +64,23 @@ class ConvertConfig(Config):
 
 
 def main(config: ConvertConfig) -> None:
-    """Read the input, check it, write the output."""
-    options: dict[str, Any] = {"do_lower_case": config.do_lower_case} if config.source == "tf" else {}
-    paths = Path(config.input), config.target, Path(config.output)
-    convert(config.source, *paths, config.task, config.labels, **options)
+    """Convert the model `input` to the folder `output`.
+
+    Raises:
+        CheckpointError: a file is missing, damaged, or does not fit the others, or the target has no such model.
+        DataError: the vocabulary or the settings of the task are missing, damaged or do not fit.
+        ConfigError: task or labels do not fit or are missing, or the library that reads the files is not installed.
+    """
+    output = Path(config.output)
+    check_not_home(output, "the output")
+    options = {"do_lower_case": config.do_lower_case} if config.source == "tf" else {}
+    try:
+        if output.exists() and not (output.is_dir() and not any(output.iterdir())):
+            raise ConfigError(f"the output {output} exists and is not an empty folder; name a new one")
+        model = READERS[config.source](Path(config.input), config.task, config.labels, **options)
+        check_groups(model.architecture, config.source, config.target)
+        WRITERS[config.target](model, output)
+    except OSError as error:
+        raise CheckpointError(f"{error.filename or output}: {error.strerror}") from error
+    count = sum(value.size for value in model.weights.values())
+    logger.info(f"wrote {output}: {count:,} parameters{f' for {model.task_info.task}' if model.task_info else ''}")

@@ -26,7 +26,6 @@ def read_google(path: Path, task: str = "", labels: tuple[str, ...] = (), do_low
 
     Args:
         path: a folder with one checkpoint, a TF-Hub module's folder, or a prefix such as DIR/model.ckpt-best.
-        task, labels: as for resolve_task.
         do_lower_case: whether its text is lower-cased, which google's files do not say.
     """
     prefix = find_prefix(path)

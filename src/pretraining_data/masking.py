@@ -22,12 +22,7 @@ NGRAM = 100  # words
 
 @dataclass(frozen=True)
 class MaskVocabulary:
-    """Ids of a vocabulary that masking needs.
-
-    Attributes:
-        word_start: (V,) bool, True if a token begins a word.
-        replacements: (R,) int32, tokens for random replacement.
-    """
+    """Ids for masking; word_start: (V,) bool, begins a word; replacements: (R,) int32, for random replacement."""
 
     word_start: np.ndarray
     replacements: np.ndarray
@@ -205,7 +200,7 @@ class _Words:
 def _choose_ngrams(
     words: _Words, wanted: np.ndarray, taken: np.ndarray, settings: InstanceSettings, random: RowRandom
 ) -> np.ndarray:
-    """Choose n-grams of words until `wanted` tokens of each example are chosen or no n-gram fits.
+    """Return (B, W) bool, n-grams of words that together have `wanted` tokens, or fewer if no further n-gram fits.
 
     Words are visited in random order, and n is drawn with p(n) proportional to 1/n (reversed without
     favor_shorter_ngram) up to the end of the segment. An n-gram of too many tokens is shortened; one that contains a
@@ -214,9 +209,6 @@ def _choose_ngrams(
     Args:
         wanted: (B,) tokens to choose.
         taken: (B, W) bool, words that may not be chosen.
-
-    Returns:
-        (B, W) bool, the chosen words.
     """
     rows, width = words.ends.shape
     keys = random.uniform(width)

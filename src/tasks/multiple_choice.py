@@ -38,13 +38,12 @@ from src.tasks.race_data import (
 )
 from src.tasks.spec import (
     EvaluationResult,
-    Head,
     PreparedSplit,
     RecordField,
     Task,
     TaskSpec,
-    dense_shapes,
     describe_one_answer,
+    linear_head,
 )
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
@@ -95,7 +94,9 @@ class RaceTask(Task):
     def __init__(self, config: RaceConfig, tokenizer: FullTokenizer, trained_info: TaskInfo | None = None) -> None:
         super().__init__(config, tokenizer, trained_info)
         self._questions: dict[str, list[RaceQuestion]] = {}
-        self.num_choices = max(map(self._most_options, self._splits()), default=RACE_OPTIONS)
+        used_splits = {TRAIN: config.do_train, "dev": config.do_eval, "test": config.do_predict}
+        option_counts = [self._most_options(name) for name, is_used in used_splits.items() if is_used]
+        self.num_choices = max(option_counts, default=RACE_OPTIONS)
         self.spec = dataclasses.replace(
             MULTIPLE_CHOICE,
             scores=lambda architecture, _: MultipleChoiceScores(architecture, self.num_choices),
@@ -104,11 +105,6 @@ class RaceTask(Task):
         self.task_info = ChoiceInfo(
             task=self.spec.name, max_seq_length=config.max_seq_length, max_qa_length=config.max_qa_length
         )
-
-    def _splits(self) -> list[str]:
-        config = self.config
-        used = {TRAIN: config.do_train, "dev": config.do_eval, "test": config.do_predict}
-        return [name for name, is_used in used.items() if is_used]
 
     def _most_options(self, name: str) -> int:
         """Return the largest number of options in a split, or that of the rows of its ready features."""
@@ -231,13 +227,7 @@ MULTIPLE_CHOICE = TaskSpec(
     ChoiceAnswerer,
     {"article": RecordField(), "question": RecordField(), "options": RecordField(texts=(FEWEST_OPTIONS, MOST_OPTIONS))},
     ChoiceAnswer,
-    Head(
-        "classifier",
-        1,
-        (("classifier.",),),
-        lambda hidden, *_: dense_shapes("classifier", hidden, 1),
-        "AlbertForMultipleChoice",
-    ),
+    linear_head("classifier", 1, "AlbertForMultipleChoice"),
     ChoiceInfo,
     losses=AlbertForMultipleChoice,
     config=RaceConfig,

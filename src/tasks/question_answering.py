@@ -28,7 +28,17 @@ from src.squad_postprocess import (
 from src.tasks.answerer import Answer, Answerer, Offset, Outputs, Probability, Record, text_of
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.prediction_table import write_prediction_table
-from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, Shapes, Task, TaskSpec, dense_shapes
+from src.tasks.spec import (
+    EvaluationResult,
+    Head,
+    PreparedSplit,
+    RecordField,
+    Shapes,
+    Task,
+    TaskSpec,
+    dense_shapes,
+    linear_head,
+)
 from src.tasks.squad_metrics import midway, score_answers, score_with_threshold
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
@@ -48,10 +58,6 @@ class SquadConfig(FinetuneConfig):
     train_batch_size: int = 48
 
     data_dir: str = option("", "not used: give train_json_path, eval_json_path and so on", on_resume=SAME_PLACE)
-    train_data_file_path: str = option(
-        "", "ready features of train_json_path: DIR/NAME.mindrecord", on_resume=SAME_PLACE
-    )
-    eval_data_file_path: str = option("", "ready features of eval_json_path: DIR/NAME.mindrecord", on_resume=SAME_PLACE)
     train_json_path: str = option(
         "", "training questions in SQuAD's format, as flat records or JSON lines", on_resume=SAME_PLACE
     )
@@ -139,14 +145,12 @@ class SquadTask(Task):
         """Return the metrics of the first max_answer_length words (Chinese: characters) of each context."""
         questions = dev.split.examples
         length = self.config.max_answer_length
-        language = self.config.language
+        is_chinese = self.config.language == "zh"
         answers = {}
         for question in questions:
-            if language == "zh":
-                answers[question.id] = question.context[:length]
-            else:
-                answers[question.id] = " ".join(question.context.split()[:length])
-        return score_answers(questions, answers, language)
+            words = question.context if is_chinese else question.context.split()
+            answers[question.id] = ("" if is_chinese else " ").join(words[:length])
+        return score_answers(questions, answers, self.config.language)
 
 
 class SquadV2Task(SquadTask):
@@ -288,11 +292,6 @@ class SpanAnswerer(Answerer):
     task_info: SpanInfo
     predict: ClassVar[Callable[..., list[Prediction]]] = staticmethod(independent_predictions)
 
-    @property
-    def threshold(self) -> float | None:
-        """Threshold for Prediction.choose."""
-        return None
-
     def read(self, record: Record) -> tuple[str, str]:
         return text_of(record, "context"), text_of(record, "question")
 
@@ -313,7 +312,8 @@ class SpanAnswerer(Answerer):
         return [SquadQuestion(str(index), question, context) for index, (context, question) in enumerate(items)]
 
     def _answer(self, prediction: Prediction) -> Record:
-        span = prediction.choose(self.threshold)
+        threshold = self.task_info.null_threshold if isinstance(self.task_info, SpanSearchInfo) else None
+        span = prediction.choose(threshold)
         no_answer = prediction.no_answer_probability
         if span:
             entry = _span_entry(span)
@@ -326,12 +326,7 @@ class SpanAnswerer(Answerer):
 class SpanSearchAnswerer(SpanAnswerer):
     """Answerer with the fields of SpanAnswerer that can return no answer."""
 
-    task_info: SpanSearchInfo
     predict = staticmethod(beam_predictions)
-
-    @property
-    def threshold(self) -> float | None:
-        return self.task_info.null_threshold
 
 
 def _span_entry(span: ScoredSpan) -> Record:
@@ -370,13 +365,7 @@ SQUAD_V1 = TaskSpec(
     SpanAnswerer,
     _FIELDS,
     SpanAnswer,
-    Head(
-        "qa_outputs",
-        2,
-        (("qa_outputs.",),),
-        lambda hidden, *_: dense_shapes("qa_outputs", hidden, 2),
-        "AlbertForQuestionAnswering",
-    ),
+    linear_head("qa_outputs", 2, "AlbertForQuestionAnswering"),
     SpanInfo,
     losses=AlbertForQuestionAnswering,
     config=SquadConfig,

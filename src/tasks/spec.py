@@ -56,6 +56,15 @@ class Head:
     hugging_face: str = ""
 
 
+def linear_head(module: str, outputs: int, hugging_face: str) -> Head:
+    """Return the Head of a single linear layer."""
+
+    def shapes(hidden_size: int, label_count: int, _: int) -> Shapes:
+        return dense_shapes(module, hidden_size, outputs or label_count)
+
+    return Head(module, outputs, ((f"{module}.",),), shapes, hugging_face)
+
+
 @dataclass(frozen=True)
 class TaskSpec:
     """Definition of a task for the rest of the project.

@@ -37,13 +37,12 @@ from src.tasks.ner_data import (
 from src.tasks.prediction_table import write_prediction_table
 from src.tasks.spec import (
     EvaluationResult,
-    Head,
     PreparedSplit,
     RecordField,
     Task,
     TaskSpec,
-    dense_shapes,
     describe_one_answer,
+    linear_head,
 )
 from src.tasks.task_info import NO_DEV_SPLIT, LabelledInfo, TaskInfo, choose_dev_split
 from src.text.text_tables import read_table
@@ -70,12 +69,6 @@ class NerConfig(FinetuneConfig):
         "auto",
         "columns: a word and its tag per line; lines: words, TAB, tags; names: a table of texts and entity mentions",
         choices=("auto", *FORMATS),
-    )
-    train_data_file_path: str = option(
-        "", "ready features of the training sentences: DIR/NAME.mindrecord", on_resume=SAME_PLACE
-    )
-    eval_data_file_path: str = option(
-        "", "ready features of the development sentences: DIR/NAME.mindrecord", on_resume=SAME_PLACE
     )
     dev_ratio: float = option(0.1, "share of sentences to split off for development", above=0, below=1)
     text_column: str = option("review", "names: column of the text, by name or number from 1")
@@ -378,13 +371,7 @@ TOKEN_CLASSIFICATION = TaskSpec(
     EntityAnswerer,
     {"text": RecordField()},
     EntitiesAnswer,
-    Head(
-        "classifier",
-        0,
-        (("classifier.",),),
-        lambda hidden, outputs, _: dense_shapes("classifier", hidden, outputs),
-        "AlbertForTokenClassification",
-    ),
+    linear_head("classifier", 0, "AlbertForTokenClassification"),
     EntityInfo,
     losses=AlbertForTokenClassification,
     config=NerConfig,

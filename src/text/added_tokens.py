@@ -61,8 +61,7 @@ class AddedTokens:
     """Added tokens of a vocabulary, and the search for them in texts.
 
     Attributes:
-        tokens: tokens by ascending id.
-        begins_words: as in AddedTokensSchema.
+        tokens, begins_words: as in AddedTokensSchema, by ascending id.
         content: content of the file beside the vocabulary.
 
     Raises:

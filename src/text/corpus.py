@@ -292,10 +292,9 @@ def _is_json(line: str) -> bool:
         return True
     except ValueError:
         return False
-    if not isinstance(value, dict | list):
-        return False
-    is_footnote = bool(value) and all(isinstance(element, int) for element in value)
-    return not is_footnote
+    if isinstance(value, list):
+        return not value or not all(isinstance(element, int) for element in value)
+    return isinstance(value, dict)
 
 
 def _json_units(path: Path, text_key: str) -> Iterator[str]:
