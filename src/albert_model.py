@@ -194,9 +194,9 @@ class FeedForward(Block):
 class _Boundary(nn.Cell):
     """Identity on x (N, H) and matrices ((M, K), ...) of each block, which all layers share, between two of them.
 
-    In the gradient, what the layers behind it give each matrix is added up before the layers in front of it compute
-    theirs. Else all layers' would be kept until the first one's is there: 200 MB a layer of albert_xlarge.
-    Boundaries take time to compile, so that small layers have few (KEPT_GRADIENTS).
+    In the backward pass, the gradients that later layers give each matrix are summed before earlier layers compute
+    theirs. Otherwise the gradients of all layers would be kept until the end: 200 MB a layer of albert_xlarge.
+    Boundaries take time to compile, so small layers have few of them (KEPT_GRADIENTS).
     """
 
     def __init__(self) -> None:
@@ -297,13 +297,13 @@ class Encoder(nn.Cell):
         key = dropout_key
         of_attentions, of_feed_forwards = self.matrices(*self.layers[0])
         for i in range(len(self.layers)):
-            own = self.matrices(*self.layers[i])
+            layer_matrices = self.matrices(*self.layers[i])
             if not self.one_attention:
-                of_attentions = own[0]
+                of_attentions = layer_matrices[0]
             elif self.has_boundary[i]:
                 x, of_attentions = self.boundary(x, of_attentions)
             if not self.one_feed_forward:
-                of_feed_forwards = own[1]
+                of_feed_forwards = layer_matrices[1]
             elif self.has_boundary[i]:
                 x, of_feed_forwards = self.boundary(x, of_feed_forwards)
             rows = rows_read if i == len(self.layers) - 1 else None
@@ -340,7 +340,7 @@ class AlbertModel(nn.Cell):
             block.keep_prepacked()
 
     def score_mask(self, texts: tuple[Tensor, ...]) -> Tensor:
-        """Return what attention adds to scores, (B, 1, 1, L) float32; for packed texts their `begins`."""
+        """Return the additive mask of attention scores, (B, 1, 1, L) float32; for packed texts their `begins`."""
         if len(texts) == len(PACKED_COLUMNS):
             _, _, begins, _, _ = texts
             return begins
@@ -385,9 +385,11 @@ class AlbertModel(nn.Cell):
     ) -> tuple[Tensor, Tensor]:
         """Return the sequence output and the pooled output.
 
-        rows_read: (R,) int32, as many of each text, its first token first; the sequence output is (B, R / B, H) then.
+        The last layer computes other rows than rows_read only as far as attention needs them.
 
-        What the last layer would compute of other rows behind attention is left out.
+        Args:
+            rows_read: (R,) int32, equally many of each text, its first token first; the sequence output is then
+                (B, R / B, H).
         """
         states = self.encoder(self.first_states(texts, dropout_key), self.score_mask(texts), dropout_key, rows_read)
         return self.outputs(states, texts, rows_read is None)

@@ -214,7 +214,7 @@ class ModelFolder:
                 "convert it again with --task"
             )
         if embeddings and has_initial_pooler(self.architecture, self.weights):
-            logger.warning("these weights came without a pooler: the pooled output means nothing, tokens' states do")
+            logger.warning("the weights have an untrained pooler: use the states of the tokens, not the pooled output")
         with native_code.left_out() if portable else contextlib.nullcontext():
             scores = spec.scores(self.architecture, task_info)
         load_backbone(scores, self.loaded, spec.needed)

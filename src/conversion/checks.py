@@ -124,7 +124,7 @@ def resolve_task(
     heads = [bias for module in modules if (bias := f"{module}.bias") in values]
     if not heads:
         if task_option or labels:
-            raise ConfigError(f"--task and --labels mean nothing for {origin}: it has no fine-tuned head")
+            raise ConfigError(f"--task and --labels have no effect: {origin} has no fine-tuned head")
         return None
     if len(heads) > 1:
         raise CheckpointError(f"{origin} has several fine-tuned heads, allowed is one: {', '.join(heads)}")
@@ -151,7 +151,7 @@ def resolve_task(
             source = "--labels has" if labels else f"{origin} names"
             raise ConfigError(f"{source} {len(names)} labels, the head has {outputs} outputs: {listed(names)}")
     elif labels:
-        raise ConfigError(f"--labels means nothing for {task}")
+        raise ConfigError(f"--labels has no effect: the task {task} has no labels")
     return parse_task_info({**stated, "task": task, "labels": names}, str(stated_in))
 
 

@@ -77,8 +77,8 @@ def _find_config(prefix: Path) -> Path:
                 logger.info(f"architecture: {file}")
                 return file
     raise CheckpointError(
-        f"no albert_config.json lies beside {prefix}, in assets/ or in the folder above: it says what the weights are, "
-        "and no preset is taken for it"
+        f"no albert_config.json lies beside {prefix}, in assets/ or in the folder above: add the one that belongs to "
+        "the weights"
     )
 
 

@@ -5,6 +5,7 @@ import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import safetensors
@@ -69,14 +70,14 @@ def _read_safetensors(file: Path) -> dict[str, np.ndarray]:
     return {name: _to_array(entry, f"{file}: {shorten(name)}") for name, entry in entries}
 
 
-def _to_array(entry: dict, place: str) -> np.ndarray:
+def _to_array(entry: dict[str, Any], origin: str) -> np.ndarray:
     data = entry["data"]
     shape = entry["shape"]
     if entry["dtype"] == "BF16":  # the upper half of a float32
         return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32).reshape(shape)
     dtypes = {"F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4"}
     if entry["dtype"] not in dtypes:
-        raise CheckpointError(f"{place} is {shorten(entry['dtype'])}, allowed are F32, F16 and BF16")
+        raise CheckpointError(f"{origin} is {shorten(entry['dtype'])}, allowed are F32, F16 and BF16")
     value = np.frombuffer(data, dtypes[entry["dtype"]]).reshape(shape)
     return value.astype(np.float32) if entry["dtype"] == "F16" else value
 
