@@ -4,6 +4,7 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -11,7 +12,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import Any, TextIO
 
 _SCRATCH = "unfinished-albert-"  # prefix of scratch folders' names
 _MARKER = ".scratch-of-albert"  # file in scratch folders; a user's folder of such a name does not have it
@@ -20,7 +21,7 @@ PATH_BYTES = 4096  # limit of a path with its terminating NUL, on Linux
 _MAX_LINKS = 40  # that Linux follows in a path
 
 
-def open_file(path: Path) -> BinaryIO:
+def open_file(path: Path) -> io.BufferedReader:
     """Open a regular file for reading bytes.
 
     Raises:

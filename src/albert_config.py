@@ -191,19 +191,23 @@ def fitted_initializer_range(hidden_size: int) -> float:
 def _override(key: str, field: FieldInfo) -> tuple[Any, FieldInfo]:
     """Return an optional copy of a field of AlbertConfig, without `needs`: the merged architecture checks them."""
     override = with_default(field, None)
-    words = (AUTO,) if key == "initializer_range" else ()
-    override.json_schema_extra = {**extra_of(field), "needs": None, "words": words}
-    return field.annotation | None, override
+    extra: dict[str, Any] = {**extra_of(field), "needs": None}
+    if key == "initializer_range":
+        extra["words"] = (AUTO,)
+    override.json_schema_extra = extra
+    annotation: Any = field.annotation
+    return annotation | None, override
 
 
+_OVERRIDES: dict[str, Any] = {key: _override(key, field) for key, field in AlbertConfig.model_fields.items()}
+del _OVERRIDES["compute_type"]  # a key of the run itself
 # The section albert_cfg of a run: any keys of AlbertConfig; the others come from the preset.
-AlbertOverrides = create_model(
+AlbertOverrides: Any = create_model(
     "AlbertOverrides",
     __base__=Config,
     __doc__="Keys of AlbertConfig that differ from the preset.",
     __module__=__name__,
-    # compute_type is a key of the run itself.
-    **{key: _override(key, field) for key, field in AlbertConfig.model_fields.items() if key != "compute_type"},
+    **_OVERRIDES,
 )
 
 

@@ -20,16 +20,19 @@ class AlbertForSequenceClassification(TrainingNetwork):
     def losses(
         self, sequence: Tensor, pooled: Tensor, labels: Tensor, weights: Tensor, dropout_key: Tensor
     ) -> tuple[Tensor, Tensor]:
-        logits = self.scores.head(sequence, pooled, dropout_key)
-        logits, labels, weights = logits.reshape((-1, logits.shape[-1])), labels.reshape((-1,)), weights.reshape((-1,))
-        losses, hits = self.cross_entropy(logits, labels)
+        return self.weighted_sums(self.scores.head(sequence, pooled, dropout_key), labels, weights)
+
+    def weighted_sums(self, logits: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the sums of losses and hits for logits (*, C), labels (*) and weights (*)."""
+        losses, hits = self.cross_entropy(logits.reshape((-1, logits.shape[-1])), labels.reshape((-1,)))
+        weights = weights.reshape((-1,))
         return ops.reduce_sum(weights * losses), ops.reduce_sum(weights * hits)
 
 
 class AlbertForMultipleChoice(AlbertForSequenceClassification):
-    """The right one of C choices (google's race_utils): label_ids (B,) int32.
+    """Cross-entropy of C choices (google's race_utils): label_ids (B,) int32.
 
-    Choices without tokens, which questions with fewer options are padded with, cannot be right.
+    Choices without tokens, which pad questions with fewer options, get no probability.
     """
 
     def losses_of(
@@ -41,20 +44,9 @@ class AlbertForMultipleChoice(AlbertForSequenceClassification):
         else:
             has_tokens = texts[1][:, 0] > 0
         absent = 1.0 - ops.cast(has_tokens, ms.float32).reshape((-1, self.scores.num_choices))
-        return self.losses(*outputs, *further, absent)
-
-    def losses(
-        self,
-        sequence: Tensor,
-        pooled: Tensor,
-        labels: Tensor,
-        weights: Tensor,
-        dropout_key: Tensor,
-        absent: Tensor = None,
-    ) -> tuple[Tensor, Tensor]:
-        logits = self.scores.head(sequence, pooled, dropout_key)
-        losses, hits = self.cross_entropy(logits - FORBIDDEN * absent, labels)
-        return ops.reduce_sum(weights * losses), ops.reduce_sum(weights * hits)
+        labels, weights, dropout_key = further
+        logits = self.scores.head(*outputs, dropout_key)
+        return self.weighted_sums(logits - FORBIDDEN * absent, labels, weights)
 
 
 class AlbertForTokenClassification(AlbertForSequenceClassification):
@@ -81,7 +73,7 @@ class AlbertForQuestionAnswering(TrainingNetwork):
     """Answer spans (SQuAD v1.1): start_positions, end_positions (B,) int32.
 
     The loss is the mean of those of start and end; accuracy counts rows in which both are right. Tokens of padding can
-    be chosen, as in google's code; what is `absent` (B, L), 1 behind packed texts, cannot.
+    be chosen, as in google's code; tokens that are `absent` (B, L), 1 behind packed texts, cannot.
     """
 
     label_columns = ("start_positions", "end_positions", "sequence_weights")

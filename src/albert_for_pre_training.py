@@ -52,7 +52,7 @@ class PreTrainingScores(ScoresNetwork):
     """
 
     input_columns = (*TEXT_COLUMNS, "masked_lm_positions")
-    output_names = ("mlm_logits", "sop_logits")
+    output_names: tuple[str, ...] = ("mlm_logits", "sop_logits")
 
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__(config)

@@ -67,8 +67,9 @@ def initial_pooler(architecture: AlbertConfig) -> dict[str, np.ndarray]:
 
 
 def has_initial_pooler(architecture: AlbertConfig, weights: Mapping[str, np.ndarray]) -> bool:
-    """Return whether the weights' pooler is the initial one, which has learnt nothing."""
-    return all(np.array_equal(weights.get(name), value) for name, value in initial_pooler(architecture).items())
+    """Return True if the weights have the pooler of initial_pooler, which has learnt nothing."""
+    initial = initial_pooler(architecture)
+    return all(name in weights and np.array_equal(weights[name], value) for name, value in initial.items())
 
 
 def _table(rows: int, columns: int, name: str) -> Parameter:
@@ -169,11 +170,12 @@ class FeedForward(Block):
 
     def __init__(self, config: AlbertConfig, site: int, shared: bool) -> None:
         super().__init__()
-        sizes = config.hidden_size, config.intermediate_size
-        self.intermediate = Dense(*sizes, compute_dtype(config), shared=shared)
+        hidden = config.hidden_size
+        compute_type = compute_dtype(config)
+        self.intermediate = Dense(hidden, config.intermediate_size, compute_type, shared=shared)
         self.activation = bias_activation(config.hidden_act)
-        self.output = Dense(*reversed(sizes), compute_dtype(config), shared=shared)
-        self.layer_norm = LayerNorm(config.hidden_size, config.layer_norm_eps, config.hidden_dropout_prob)
+        self.output = Dense(config.intermediate_size, hidden, compute_type, shared=shared)
+        self.layer_norm = LayerNorm(hidden, config.layer_norm_eps, config.hidden_dropout_prob)
         self.dropout = Dropout(config.hidden_dropout_prob, site)
 
     def keep_prepacked(self) -> None:
@@ -192,9 +194,9 @@ class FeedForward(Block):
 class _Boundary(nn.Cell):
     """Identity on x (N, H) and matrices ((M, K), ...) of each block, which all layers share, between two of them.
 
-    In the gradient, what the layers behind it give each matrix is added up before the layers in front of it compute
-    theirs. Else all layers' would be kept until the first one's is there: 200 MB a layer of albert_xlarge.
-    Boundaries take time to compile, so that small layers have few (KEPT_GRADIENTS).
+    In the backward pass, the gradients that later layers give each matrix are summed before earlier layers compute
+    theirs. Otherwise the gradients of all layers would be kept until the end: 200 MB a layer of albert_xlarge.
+    Boundaries take time to compile, so small layers have few of them (KEPT_GRADIENTS).
     """
 
     def __init__(self) -> None:
@@ -262,7 +264,8 @@ class Encoder(nn.Cell):
 
     def matrices(self, attention: int, feed_forward: int) -> tuple[tuple[tuple[Tensor, ...], ...], ...]:
         """Return the matrices of the attentions and of the feed-forward networks of a layer with these parameters."""
-        of_attentions, of_feed_forwards = (), ()
+        of_attentions: tuple[tuple[Tensor, ...], ...] = ()
+        of_feed_forwards: tuple[tuple[Tensor, ...], ...] = ()
         for inner in range(self.inner):
             of_attentions += (self.attentions[attention * self.inner + inner].matrices(),)
             of_feed_forwards += (self.feed_forwards[feed_forward * self.inner + inner].matrices(),)
@@ -294,13 +297,13 @@ class Encoder(nn.Cell):
         key = dropout_key
         of_attentions, of_feed_forwards = self.matrices(*self.layers[0])
         for i in range(len(self.layers)):
-            own = self.matrices(*self.layers[i])
+            layer_matrices = self.matrices(*self.layers[i])
             if not self.one_attention:
-                of_attentions = own[0]
+                of_attentions = layer_matrices[0]
             elif self.has_boundary[i]:
                 x, of_attentions = self.boundary(x, of_attentions)
             if not self.one_feed_forward:
-                of_feed_forwards = own[1]
+                of_feed_forwards = layer_matrices[1]
             elif self.has_boundary[i]:
                 x, of_feed_forwards = self.boundary(x, of_feed_forwards)
             rows = rows_read if i == len(self.layers) - 1 else None
@@ -337,7 +340,7 @@ class AlbertModel(nn.Cell):
             block.keep_prepacked()
 
     def score_mask(self, texts: tuple[Tensor, ...]) -> Tensor:
-        """Return what attention adds to scores, (B, 1, 1, L) float32; for packed texts their `begins`."""
+        """Return the additive mask of attention scores, (B, 1, 1, L) float32; for packed texts their `begins`."""
         if len(texts) == len(PACKED_COLUMNS):
             _, _, begins, _, _ = texts
             return begins
@@ -382,9 +385,11 @@ class AlbertModel(nn.Cell):
     ) -> tuple[Tensor, Tensor]:
         """Return the sequence output and the pooled output.
 
-        rows_read: (R,) int32, as many of each text, its first token first; the sequence output is (B, R / B, H) then.
+        The last layer computes other rows than rows_read only as far as attention needs them.
 
-        What the last layer would compute of other rows behind attention is left out.
+        Args:
+            rows_read: (R,) int32, equally many of each text, its first token first; the sequence output is then
+                (B, R / B, H).
         """
         states = self.encoder(self.first_states(texts, dropout_key), self.score_mask(texts), dropout_key, rows_read)
         return self.outputs(states, texts, rows_read is None)

@@ -74,7 +74,7 @@ class TrainingNetwork(nn.Cell):
     label_columns: tuple[str, ...]
     weight_columns: tuple[str, ...] = ("sequence_weights",)  # label columns that losses and metrics are weighted with
     metric_names: tuple[str, ...]
-    compares_tokens = False  # whether `losses` would take what stands behind a text for one of its tokens
+    compares_tokens = False  # True if `losses` must be told which positions lie behind the end of a packed text
 
     def __init__(self, scores: ScoresNetwork, seed: int = 0, packed: bool = False) -> None:
         super().__init__(auto_prefix=False)
@@ -93,7 +93,7 @@ class TrainingNetwork(nn.Cell):
 
     @property
     def counted_rows(self) -> tuple[Parameter, Parameter]:
-        """The table whose gradient the global norm counts per looked-up row, and what collects that (RowSquareSum)."""
+        """The table whose gradient the global norm counts per looked-up row, and its sum of squares (RowSquareSum)."""
         embeddings = self.scores.albert.embeddings
         return embeddings.token_type_embeddings, embeddings.segment_rows.row_square_sum
 

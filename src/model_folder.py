@@ -1,10 +1,10 @@
-"""A folder with a model: its weights and what lies beside them, loaded and checked together, used, and saved.
+"""Model folder: weights and their artifacts, which are loaded, checked, used and saved together.
 
-albert-<step>.ckpt      the weights (src/checkpoints/checkpoint_files.py)
-albert_config.json      the architecture
-tokenizer_config.json   names the vocabulary, which lies beside it, and says whether text is lower-cased
-task.json               what a fine-tuned head is for; pre-trained weights have none
-unigram.npy             how often each token is the answer in the pre-training data, where that is known
+albert-<step>.ckpt      weights (src/checkpoints/checkpoint_files.py)
+albert_config.json      architecture
+tokenizer_config.json   name of the vocabulary beside it, and whether text is lower-cased
+task.json               task and settings of a fine-tuned head; pre-trained weights have none
+unigram.npy             how often each token is masked in the pre-training data, if known
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from tokenize import TokenError
 from typing import Any, Self
 
 import numpy as np
-from mindspore import Tensor
+from mindspore import Tensor, nn
 from pydantic import model_validator
 
 from model_utils import native_code
@@ -51,15 +51,17 @@ from src.checkpoints.checkpoint_files import (
 from src.checkpoints.foreign_weights import refuse_foreign
 from src.finetune_eval_model import AnsweringNetwork, packed_where_possible
 from src.inference.predictor import Predictor
-from src.tasks import FINE_TUNED, TASKS, parse_task_info
+from src.tasks import HEADS, TASKS, parse_task_info
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer, build_tokenizer
 
 logger = logging.getLogger(__name__)
-ARCHITECTURE_FILE, TOKENIZER_FILE, TASK_FILE = "albert_config.json", "tokenizer_config.json", "task.json"
+ARCHITECTURE_FILE = "albert_config.json"
+TOKENIZER_FILE = "tokenizer_config.json"
+TASK_FILE = "task.json"
 UNIGRAM_FILE = "unigram.npy"
-OF_WEIGHTS = ("step", "identity")  # what of the loop's state is not about a run alone: updates, data
-# What numpy raises for a damaged file: its header is an expression of Python, which gives shape and type.
+WEIGHT_STATE = ("step", "identity")  # keys of the loop's state that stay true outside the run: updates and data
+# Errors of numpy for a damaged file: its header is a Python expression with shape and type.
 UNREADABLE = (ValueError, EOFError, SyntaxError, TokenError, ArithmeticError, MemoryError)
 
 
@@ -80,11 +82,14 @@ class TokenizerSchema(Schema):
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """A model: weights and all that is needed to use them.
+    """Weights with everything that is needed to use them.
 
-    architecture: of the weights. tokenizer: None where the vocabulary is not at hand.
-    task_info: what task.json says; None for pre-trained weights. token_counts: (V,) integers, or None.
-    checkpoint: the weights by name, as they were read, and where they come from; None while they are in training.
+    Attributes:
+        architecture: architecture of the weights.
+        tokenizer: None if the folder has no vocabulary.
+        task_info: content of task.json; None for pre-trained weights.
+        token_counts: (V,) integers, or None.
+        checkpoint: weights as they were read, and their path; None while they are in training.
     """
 
     architecture: AlbertConfig
@@ -102,21 +107,22 @@ class ModelFolder:
         compute_type: str = "float32",
         do_lower_case: bool = True,
     ) -> Self:
-        """Load a checkpoint, or the best (else the newest) one in the folder of a run or a conversion.
+        """Load a checkpoint, or the best one (if none is marked, the newest) in the folder of a run or a conversion.
 
         Args:
-            vocab_file, spm_model_file: the vocabulary, where none lies beside the weights.
-            compute_type: of the matrix products of its networks.
-            do_lower_case: as load_tokenizer.
+            vocab_file, spm_model_file: the vocabulary, if none lies beside the weights.
+            compute_type: type of the matrix products.
+            do_lower_case: as in load_tokenizer.
 
         Raises:
-            CheckpointError: there are no such weights, they are another program's, or albert_config.json is missing or
-                not what they were trained with.
+            CheckpointError: the weights are missing or of another program, or albert_config.json is missing or does not
+                fit them.
             DataError: another file is damaged or does not belong to the weights.
         """
         path = Path(path)
         checkpoint = find_checkpoint(path)
-        folder, file = folder_of(path), find_config_file(path)
+        folder = folder_of(path)
+        file = find_config_file(path)
         if file is None:
             raise CheckpointError(
                 f"no {ARCHITECTURE_FILE}, which says how to use them, lies beside the weights in {folder}"
@@ -135,31 +141,39 @@ class ModelFolder:
         return cls(architecture, tokenizer, read_task_info(path), counts, checkpoint)
 
     @property
+    def loaded(self) -> Checkpoint:
+        """The checkpoint of a model that is not in training."""
+        if self.checkpoint is None:
+            raise ValueError("this model is in training: its weights are not loaded")
+        return self.checkpoint
+
+    @property
     def weights(self) -> dict[str, np.ndarray]:
         """Weights by name."""
-        return self.checkpoint.values
+        return self.loaded.values
 
     def with_weights(self, weights: dict[str, np.ndarray]) -> Self:
         """Return a copy with other weights."""
-        return replace(self, checkpoint=replace(self.checkpoint, values=weights))
+        return replace(self, checkpoint=replace(self.loaded, values=weights))
 
     def save(self, path: str | Path) -> None:
-        """Make a folder, new or empty, that `load` reads; it is there when all of it is.
+        """Write a new folder that `load` reads; it appears only when it is complete.
 
         Raises:
-            CheckpointError: the weights cannot be written, or the folder has files. OSError: it cannot be written.
+            CheckpointError: the weights cannot be written, or the folder has files.
+            OSError: the folder cannot be written.
         """
-        known = {key: value for key, value in self.checkpoint.loop_state.items() if key in OF_WEIGHTS}
+        state = {key: value for key, value in self.loaded.loop_state.items() if key in WEIGHT_STATE}
         weights = {name: Tensor(value) for name, value in self.weights.items()}
         if Path(path).is_dir() and any(Path(path).iterdir()):
             raise CheckpointError(f"{path} is not an empty folder; name a new one")
         with new_folder(Path(path)) as folder:
             self.save_artifacts(folder)
-            file = checkpoint_path(folder, known.get("step", 0))
-            write_checkpoint(file, weights, known | {ARCHITECTURE: self.architecture.facts()})
+            file = checkpoint_path(folder, state.get("step", 0))
+            write_checkpoint(file, weights, state | {ARCHITECTURE: self.architecture.facts()})
 
     def save_artifacts(self, folder: Path) -> None:
-        """Write what lies beside the weights."""
+        """Write all files but the weights."""
         self.architecture.to_json(folder / ARCHITECTURE_FILE)
         if self.tokenizer is not None:
             _save_tokenizer(folder, self.tokenizer)
@@ -171,49 +185,57 @@ class ModelFolder:
             write_atomically(folder / UNIGRAM_FILE, lambda file: file.write_bytes(sealed(stream.getvalue())))
 
     def usage(self, embeddings: bool = False) -> TaskInfo:
-        """Return what the network is used for, with lengths that it takes; pre-trained weights fill in masks.
+        """Return the task and settings to use the network with; pre-trained weights fill in masks.
 
-        With `embeddings` the backbone is used alone, whatever the weights were trained for.
+        Args:
+            embeddings: use the backbone alone, whatever the weights were trained for.
         """
+        pretrained_task = "embeddings" if embeddings else "fill_mask"
         task_info = None if embeddings else self.task_info
-        task_info = task_info or TaskInfo(task="embeddings" if embeddings else "fill_mask")
-        return task_info.fitted(self.architecture)
+        return (task_info or TaskInfo(task=pretrained_task)).fitted(self.architecture)
 
     def network(self, embeddings: bool = False, portable: bool = False) -> AnsweringNetwork:
-        """Return the network of the usage, without dropout; portable: one that can be exported.
+        """Return the network of `usage` without dropout, and set up the device if that was not done yet.
 
-        Where nobody has set up the device, that is done as commands do it (model_utils/device.py): graph mode.
+        Args:
+            portable: return a network that can be exported.
 
         Raises:
-            CheckpointError: these weights are not its own. DeviceError: the device cannot be set up.
+            CheckpointError: the weights do not fit the network.
+            DeviceError: the device cannot be set up.
         """
         ensure_device()
         task_info = self.usage(embeddings)
         spec = TASKS[task_info.task]
         modules = {name.partition(".")[0] for name in self.weights}
-        if not embeddings and self.task_info is None and modules & {TASKS[name].head.module for name in FINE_TUNED}:
+        if not embeddings and self.task_info is None and modules & {head.module for head in HEADS.values()}:
             raise CheckpointError(
-                f"{self.checkpoint.path} has a fine-tuned head, and no {TASK_FILE} beside it says what it is for: "
+                f"{self.loaded.path} has a fine-tuned head, and no {TASK_FILE} beside it says what it is for: "
                 "convert it again with --task"
             )
         if embeddings and has_initial_pooler(self.architecture, self.weights):
-            logger.warning("these weights came without a pooler: the pooled output means nothing, tokens' states do")
+            logger.warning("the weights have an untrained pooler: use the states of the tokens, not the pooled output")
         with native_code.left_out() if portable else contextlib.nullcontext():
             scores = spec.scores(self.architecture, task_info)
-        load_backbone(scores, self.checkpoint, spec.needed)
+        load_backbone(scores, self.loaded, spec.needed)
         return AnsweringNetwork(scores, portable)
 
     def predictor(self, embeddings: bool = False, portable: bool = False, **settings: Any) -> Predictor:
-        """Return a predictor for records; settings: batch_tokens, top_k, text_columns, null_threshold of Predictor.
+        """Return a predictor for records.
+
+        Args:
+            settings: batch_tokens, top_k, text_columns and null_threshold of Predictor.
 
         Raises:
-            CheckpointError: as network. DataError: there is no vocabulary.
-            ConfigError: the settings mean nothing for the task.
+            CheckpointError: as for `network`.
+            DataError: there is no vocabulary.
+            ConfigError: the settings have no effect on the task.
         """
         if self.tokenizer is None:
-            raise _no_vocabulary(self.checkpoint.path.parent)
-        network = self.network(embeddings, portable)
-        network = network if portable else packed_where_possible(network)
+            raise _no_vocabulary(self.loaded.path.parent)
+        network: nn.Cell = self.network(embeddings, portable)
+        if not portable:
+            network = packed_where_possible(network)
         return Predictor(self.usage(embeddings), self.tokenizer, network, self.architecture, **settings)
 
 
@@ -228,7 +250,7 @@ def _save_tokenizer(folder: Path, tokenizer: FullTokenizer) -> None:
     file = folder / tokenizer.file.name
     for path, content in tokenizer.files(file).items():
         if not path.exists() or path.read_bytes() != content:
-            write_atomically(path, lambda temporary, content=content: temporary.write_bytes(content))
+            write_atomically(path, partial(Path.write_bytes, data=content))
     kind = "spm_model_file" if tokenizer.is_sentencepiece else "vocab_file"
     described = {kind: file.name, "do_lower_case": tokenizer.do_lower_case, "vocab_sha256": tokenizer.sha256}
     write_checked(folder / TOKENIZER_FILE, described)
@@ -240,11 +262,11 @@ def load_tokenizer(
     """Return the tokenizer that weights (a checkpoint or its folder) were trained with; files as in ModelFolder.load.
 
     Args:
-        do_lower_case: where nothing beside the weights says it.
+        do_lower_case: used if nothing beside the weights says it.
 
     Raises:
-        DataError: none is there, it is not the one that the weights were trained with, or it is damaged.
-        CheckpointError: there are no such weights, or they are another program's.
+        DataError: the vocabulary is missing, damaged or not the one that the weights were trained with.
+        CheckpointError: the weights are missing or of another program.
     """
     refuse_foreign(weights)
     if not weights.exists():
@@ -275,12 +297,16 @@ def load_tokenizer(
 def read_task_info(weights: Path) -> TaskInfo | None:
     """Return the content of task.json beside weights (a checkpoint or its folder), or None if there is none."""
     file = folder_of(weights) / TASK_FILE
-    return read_validated(file, partial(parse_task_info, origin=str(file))) if os.path.lexists(file) else None
+    return _read_task_file(file) if os.path.lexists(file) else None
+
+
+def _read_task_file(file: Path) -> TaskInfo:
+    return read_validated(file, partial(parse_task_info, origin=str(file)))
 
 
 def calibrate(folder: Path, calibration: Mapping[str, Any]) -> None:
-    """Add to the task.json of weights what a development split says about using them."""
-    calibrated = read_task_info(folder).model_copy(update=calibration)
+    """Add settings that were fitted on a development split to the task.json in the folder of the weights."""
+    calibrated = _read_task_file(folder / TASK_FILE).model_copy(update=calibration)
     write_checked(folder / TASK_FILE, calibrated.stated())
 
 

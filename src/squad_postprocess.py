@@ -84,11 +84,9 @@ def prediction_columns(
     no_answer = [prediction.no_answer_probability for prediction in predictions]
     probabilities = []
     for span, no_answer_probability in zip(answers, no_answer, strict=True):
-        if span:
-            probabilities.append(span.probability)
-        else:
-            probabilities.append(1.0 if no_answer_probability is None else no_answer_probability)
-    columns = {
+        fallback = 1.0 if no_answer_probability is None else no_answer_probability
+        probabilities.append(span.probability if span else fallback)
+    columns: dict[str, list[Any]] = {
         "id": [question.id for question in questions],
         "label": [" | ".join(dict.fromkeys(answer.text for answer in question.answers)) for question in questions],
         "prediction": [span.text if span else "" for span in answers],

@@ -9,14 +9,14 @@ import copy
 import hashlib
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import sentencepiece
-from sentencepiece.sentencepiece_model_pb2 import ModelProto
+from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]  # made at import
 
 from model_utils.errors import DataError, shorten
 from model_utils.files import open_file
@@ -52,7 +52,7 @@ _DECOMPOSED = CharacterTable(_decompose)
 
 
 def preprocess_text(text: str, lower: bool) -> str:
-    """Text as ALBERT's SentencePiece model wants it, as google-research/albert's function of this name.
+    """Normalise text for ALBERT's SentencePiece model, as google-research/albert's function of this name does.
 
     White space becomes single spaces, characters their NFKD form without combining marks; then lower case.
     """
@@ -64,16 +64,17 @@ def preprocess_text(text: str, lower: bool) -> str:
 
 
 def is_number_comma(piece: str) -> bool:
-    """Return whether google splits a piece in two: a number then has the same tokens with and without a comma."""
+    """Return True if google splits the piece in two, so that a number has the same tokens with and without a comma."""
     return len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
 
 
 class SentencePiece:
-    """A SentencePiece model with google-research/albert's treatment of digits before commas."""
+    """SentencePiece model with google-research/albert's treatment of digits before commas."""
 
     def __init__(self, model: bytes, file: Path, do_lower_case: bool) -> None:
         self.do_lower_case = do_lower_case
-        self._model = model, file
+        self._content = model
+        self._file = file
         self.processor = _load_model(model, file)
         self.tokens = [self.processor.id_to_piece(index) for index in range(self.processor.get_piece_size())]
         self.vocab = {token: index for index, token in enumerate(self.tokens)}
@@ -85,16 +86,15 @@ class SentencePiece:
     @cached_property
     def inside_words(self) -> "SentencePiece":
         """The model for text that begins no word: without the "▁" that it puts before every text."""
-        content, file = self._model
-        proto = ModelProto.FromString(content)
+        proto = ModelProto.FromString(self._content)
         proto.normalizer_spec.add_dummy_prefix = False
-        return SentencePiece(proto.SerializeToString(), file, self.do_lower_case)
+        return SentencePiece(proto.SerializeToString(), self._file, self.do_lower_case)
 
     def preprocess(self, text: str) -> str:
         return preprocess_text(text, self.do_lower_case)
 
     def tokenize(self, text: str) -> list[str]:
-        """Pieces of a text; a piece that ends in digit and comma is split into the number and the comma.
+        """Return the pieces of a text; split a piece that ends in digit and comma into the number and the comma.
 
         The number is tokenized again by itself, so that it always begins with "▁", even inside a word: google's
         code has a correction for that which compares str with bytes and never fires in Python 3.
@@ -109,7 +109,7 @@ class SentencePiece:
         return pieces
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of preprocessed texts: those of tokenize's tokens, at the library's speed where nothing is doubtful."""
+        """Return the ids of tokenize(text) for preprocessed texts, at the library's speed where nothing is doubtful."""
         rows = self.processor.encode(list(texts), num_threads=1)
         for row, text in enumerate(texts):
             if not self._doubtful.isdisjoint(rows[row]):
@@ -117,14 +117,15 @@ class SentencePiece:
         return rows
 
     def tokenize_with_offsets(self, text: str) -> tuple[list[str], list[Offset]]:
-        """Pieces of a raw text, preprocessed, and the characters that they come from."""
+        """Return the pieces of a raw text, preprocessed, and the characters that they come from."""
         tracked = TrackedText.of(text).collapse_spaces().translate(_DECOMPOSED)
-        tracked = tracked.lower() if self.do_lower_case else tracked
+        if self.do_lower_case:
+            tracked = tracked.lower()
         pieces = self._encode_with_spans(tracked.text)
         offsets = []
         for _, start, end in pieces:
             first, last = tracked.original_span(start, end)
-            while first < last < len(text) and unicodedata.combining(text[last]):  # accents that were taken off
+            while first < last < len(text) and unicodedata.combining(text[last]):  # accents that were removed
                 last += 1
             offsets.append((first, last))
         return [piece for piece, _, _ in pieces], offsets
@@ -135,12 +136,14 @@ class SentencePiece:
         return not _ENGLISH.issuperset(token)
 
     def characters(self, token: str) -> int:
-        index, processor = self.vocab[token], self.processor
+        """Return the number of characters of text that a token stands for (see FullTokenizer.characters)."""
+        index = self.vocab[token]
+        processor = self.processor
         single = processor.is_unknown(index) or processor.is_control(index) or processor.is_byte(index)
         return 1 if single else len(token)
 
     def _encode_with_spans(self, text: str) -> list[tuple[str, int, int]]:
-        """The pieces of tokenize(text) with their places in it."""
+        """Return the pieces of tokenize(text) with their start and end in it."""
         result: list[tuple[str, int, int]] = []
         for piece, start, end in self._pieces_with_spans(text):
             if is_number_comma(piece):
@@ -160,18 +163,20 @@ class SentencePiece:
 class FullTokenizer:
     """google-research/albert's FullTokenizer for a SentencePiece model or a WordPiece vocabulary.
 
-    Added tokens beside the vocabulary (src/text/added_tokens.py) are kept whole; the text between them is cut.
+    Added tokens beside the vocabulary (src/text/added_tokens.py) are kept whole; the text between them is tokenized.
 
     Args:
-        content: of the vocabulary, where its file is yet to be written.
+        content: content of the vocabulary file, if it is yet to be written.
 
     Attributes:
-        vocab: id of each token. inv_vocab: token of each id. file: the vocabulary's. content: of that file.
-        sha256: fingerprint of the vocabulary: of that file and, where there are any, of the added tokens.
-        added, added_tokens: those beside the vocabulary, and the list of them by id.
+        vocab: id of each token.
+        inv_vocab: token of each id.
+        file, content: the vocabulary file.
+        sha256: fingerprint of that file and, if there are any, of the added tokens.
+        added, added_tokens: tokens added beside the vocabulary, and their list, by id.
 
     Raises:
-        DataError: the file is missing, damaged, of the other kind or without a special token.
+        DataError: the file is missing, damaged, of the other type or without a special token.
     """
 
     def __init__(
@@ -181,26 +186,27 @@ class FullTokenizer:
         spm_model_file: str | Path | None = None,
         content: bytes | None = None,
     ) -> None:
-        if not vocab_file and not spm_model_file:
+        file = spm_model_file or vocab_file
+        if not file:
             raise DataError(
                 "no vocabulary is given: set spm_model_file (SentencePiece) or, of WordPiece, vocab_file "
                 "(elsewhere than in pre-training: vocab_file_path)"
             )
         self.do_lower_case = do_lower_case
         self.is_sentencepiece = bool(spm_model_file)
-        self.file = Path(spm_model_file or vocab_file)
+        self.file = Path(file)
         self.content = _read(self.file) if content is None else content
         self.sha256 = hashlib.sha256(self.content).hexdigest()
-        self._kind: SentencePiece | WordPiece
+        self._backend: SentencePiece | WordPiece
         if self.is_sentencepiece:
-            self._kind = SentencePiece(self.content, self.file, do_lower_case)
+            self._backend = SentencePiece(self.content, self.file, do_lower_case)
             if vocab_file:
-                _check_listing(Path(vocab_file), self._kind.tokens, self.file)
+                _check_listing(Path(vocab_file), self._backend.tokens, self.file)
         else:
-            self._kind = WordPiece(_read_tokens(self.content, self.file), do_lower_case)
-        self.vocab = self._kind.vocab
-        self.inv_vocab = dict(enumerate(self._kind.tokens))
-        self.vocab_size = len(self._kind.tokens)
+            self._backend = WordPiece(_read_tokens(self.content, self.file), do_lower_case)
+        self.vocab = self._backend.vocab
+        self.inv_vocab = dict(enumerate(self._backend.tokens))
+        self.vocab_size = len(self._backend.tokens)
         self._set_special_ids()
         self.added: AddedTokens | None = None
         self.added_tokens: Sequence[AddedTokenSchema] = ()
@@ -233,92 +239,89 @@ class FullTokenizer:
         self.sha256 = hashlib.sha256(self.sha256.encode() + added.content).hexdigest()
 
     def files(self, vocabulary: Path) -> dict[Path, bytes]:
-        """Return the files and their contents for a vocabulary of this name: it and the added tokens beside it."""
+        """Return the contents of the file `vocabulary` and of the one with the added tokens beside it."""
         files = {vocabulary: self.content}
-        return files if self.added is None else files | {added_tokens_file(vocabulary): self.added.content}
+        if self.added is not None:
+            files[added_tokens_file(vocabulary)] = self.added.content
+        return files
 
     def segments(self, text: str) -> list[Segment]:
-        """Return the added tokens in a text and what lies between them."""
+        """Return the added tokens in a text and the text between them."""
         if self.added is not None:
             return self.added.split(text)
         return [Segment(0, len(text), None)] if text else []
 
-    def _cutter(self, text: str, start: int, follows_token: bool = False) -> "SentencePiece | WordPiece":
-        """Return what cuts the segment of a text that begins at `start`."""
+    def _backend_at(self, text: str, start: int, follows_token: bool = False) -> SentencePiece | WordPiece:
+        """Return the backend for the segment of a text that begins at `start`."""
         begins_word = text[start].isspace() or (self.added is not None and self.added.begins_words)
-        return self._kind if begins_word or not (start or follows_token) else self._kind.inside_words
+        return self._backend if begins_word or not (start or follows_token) else self._backend.inside_words
 
-    def __reduce__(self) -> tuple[type, tuple]:
-        """Pickled by the names of its files, so that worker processes open them anew."""
-        files = (None, self.file) if self.is_sentencepiece else (self.file, None)
-        return FullTokenizer, (files[0], self.do_lower_case, files[1])
+    def __reduce__(self) -> tuple[Callable[..., "FullTokenizer"], tuple[Any, ...]]:
+        """Pickle the names of the files, so that worker processes open them anew."""
+        return open_tokenizer, (self.file, self.do_lower_case, self.is_sentencepiece)
 
     def preprocess(self, text: str) -> str:
         """Return the text as google's scripts prepare it: preprocess_text for SentencePiece, nothing for WordPiece."""
         if self.added is None or not self.is_sentencepiece:
-            return self._kind.preprocess(text)
+            return self._backend.preprocess(text)
         parts = []
         for start, end, token in self.segments(text):
             part = text[start:end]
             if token is None:  # white space beside an added token says whether a word begins there
                 before = " " if part[0].isspace() else ""
                 behind = " " if part[-1].isspace() else ""
-                part = before + self._kind.preprocess(part) + behind
+                part = before + self._backend.preprocess(part) + behind
             parts.append(part)
         return "".join(parts).strip()
 
     def tokenize(self, text: str) -> list[str]:
-        """google's FullTokenizer.tokenize; for SentencePiece, lower-casing and accents are left to preprocess."""
-        if self.added is None:
-            return self._kind.tokenize(text)
+        """Return the tokens of google's FullTokenizer.tokenize; SentencePiece needs text from preprocess."""
         tokens = []
         for start, end, token in self.segments(text):
-            tokens += [token.content] if token else self._cutter(text, start).tokenize(text[start:end])
+            tokens += [token.content] if token else self._backend_at(text, start).tokenize(text[start:end])
         return tokens
 
     def encode(self, text: str, follows_token: bool = False) -> list[int]:
         """Return the ids of a raw text, without special tokens.
 
         Args:
-            follows_token: the text goes on directly behind a special token, and begins a word only if it says so.
+            follows_token: the text follows a special token directly, and begins a word only if it begins with space.
         """
         ids = []
         for start, end, token in self.segments(text):
             if token is None:
-                cutter = self._cutter(text, start, follows_token)
-                ids += cutter.encode_batch([cutter.preprocess(text[start:end])])[0]
+                backend = self._backend_at(text, start, follows_token)
+                ids += backend.encode_batch([backend.preprocess(text[start:end])])[0]
             else:
                 ids.append(token.id)
         return ids
 
     def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
-        """Ids of raw texts: of tokenize(preprocess(text)) for each, on one core, without special tokens."""
+        """Return the ids of tokenize(preprocess(text)) for each text, without special tokens; use one core."""
         if self.added is not None:
             return [self.encode(text) for text in texts]
-        return self._kind.encode_batch([self._kind.preprocess(text) for text in texts])
+        return self._backend.encode_batch([self._backend.preprocess(text) for text in texts])
 
     def tokenize_with_offsets(self, text: str) -> tuple[list[str], list[Offset]]:
-        """Tokens of a raw text, as tokenize(preprocess(text)), and the characters that they stand for, text[start:end].
+        """Return the tokens tokenize(preprocess(text)) of a raw text, and the text[start:end] that they stand for.
 
-        White space around the source of a token is left out, so that nothing is left for a lone "▁". Tokens that share
-        one source character ("½", "ﬁ") share its offset.
+        Offsets leave out outer white space, so that a lone "▁" has an empty one. Tokens that share one source
+        character ("½", "ﬁ") share its offset.
         """
-        if self.added is None:
-            return self._kind.tokenize_with_offsets(text)
         tokens: list[str] = []
         offsets: list[Offset] = []
         for start, end, token in self.segments(text):
             if token is None:
-                pieces, places = self._cutter(text, start).tokenize_with_offsets(text[start:end])
+                pieces, spans = self._backend_at(text, start).tokenize_with_offsets(text[start:end])
                 tokens += pieces
-                offsets += [(start + first, start + last) for first, last in places]
+                offsets += [(start + first, start + last) for first, last in spans]
             else:
                 tokens.append(token.content)
                 offsets.append(TrackedText.of(text).original_span(start, end))
         return tokens, offsets
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
-        """Ids of tokens; SentencePiece has the unknown id for what it does not know, for WordPiece that is an error."""
+        """Return the ids of tokens; for unknown ones, SentencePiece gives unk_id and WordPiece raises DataError."""
         if self.is_sentencepiece:
             return [self.vocab.get(token, self.unk_id) for token in tokens]
         try:
@@ -327,27 +330,29 @@ class FullTokenizer:
             raise DataError(f"the token {error.args[0]!r} is not in {self.file}") from None
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
+        """Return the tokens of ids; raise DataError if the vocabulary has no such id."""
         try:
             return [self.inv_vocab[int(index)] for index in ids]
         except KeyError as error:
             raise DataError(f"{self.file} has ids 0 to {self.vocab_size - 1}, not {error.args[0]}") from None
 
     def is_word_start(self, token: str) -> bool:
-        """Return whether a token begins a word, for whole-word masks, by the rules of google's data script.
+        """Return True if a token begins a word, for whole-word masks, by the rules of google's data script.
 
         WordPiece: no "##". SentencePiece: begins with "▁" or "<", is a punctuation mark, or holds a character that is
         neither an English letter nor ASCII punctuation. Special tokens are words of their own.
         """
-        return token in self._added_contents or self._kind.is_word_start(token)
+        return token in self._added_contents or self._backend.is_word_start(token)
 
     def characters(self) -> np.ndarray:
-        """(V,) int64: how many characters of text each token stands for, the space before a word included.
+        """Return the number of characters that each token stands for, with the space before a word: (V,) int64.
 
         For SentencePiece that space is "▁". A WordPiece token that begins a word has it, too, but for punctuation and
         Chinese characters. Unknown, control and byte pieces count as one character.
         """
-        further = [self.inv_vocab[index] for index in range(len(self._kind.tokens), self.vocab_size)]
-        return np.array([*map(self._kind.characters, self._kind.tokens), *map(len, further)])
+        backend = self._backend
+        added = [self.inv_vocab[index] for index in range(len(backend.tokens), self.vocab_size)]
+        return np.array([*map(backend.characters, backend.tokens), *map(len, added)])
 
     def _set_special_ids(self) -> None:
         specials = SENTENCEPIECE_SPECIALS if self.is_sentencepiece else WORDPIECE_SPECIALS
@@ -357,31 +362,33 @@ class FullTokenizer:
                 f"{self.file} has no entry {', '.join(missing)}; ALBERT needs {', '.join(specials.values())} "
                 f"(src/train_vocabulary.py makes such a vocabulary)"
             )
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = map(self.vocab.get, specials.values())
+        ids = [self.vocab[token] for token in specials.values()]
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = ids
 
 
 def build_tokenizer(
-    vocab_file: str | Path | None,
-    spm_model_file: str | Path | None,
-    do_lower_case: bool,
-    expected_vocab_size: int | None = None,
-    content: bytes | None = None,
+    vocab_file: str | Path | None, spm_model_file: str | Path | None, do_lower_case: bool
 ) -> FullTokenizer:
-    """A FullTokenizer; a DataError where it has another size than the model's vocabulary, if that is given."""
-    tokenizer = FullTokenizer(vocab_file, do_lower_case, spm_model_file, content)
-    if expected_vocab_size is not None and tokenizer.vocab_size != expected_vocab_size:
-        raise DataError(
-            f"the vocabulary {tokenizer.file} has {tokenizer.vocab_size} entries and the configuration of the weights "
-            f"(vocab_size) says {expected_vocab_size}; put the vocabulary that they were trained with beside them"
-        )
-    return tokenizer
+    """Return the tokenizer of the files that a configuration names, with the arguments in the order of its keys."""
+    return FullTokenizer(vocab_file, do_lower_case, spm_model_file)
 
 
-def open_tokenizer(file: Path, do_lower_case: bool) -> FullTokenizer:
-    """A FullTokenizer of a vocabulary's file, of whichever kind it is, whatever its name."""
-    content = _read(file)
-    files = (None, file) if _is_model(content) else (file, None)
-    return FullTokenizer(files[0], do_lower_case, files[1], content)
+def open_tokenizer(
+    file: Path, do_lower_case: bool, is_sentencepiece: bool | None = None, content: bytes | None = None
+) -> FullTokenizer:
+    """Return the tokenizer of a vocabulary file.
+
+    Args:
+        is_sentencepiece: whether it is a SentencePiece model; None: decide by the content.
+        content: content of the file, if it is yet to be written.
+    """
+    if content is None:
+        content = _read(file)
+    if is_sentencepiece is None:
+        is_sentencepiece = _is_model(content)
+    if is_sentencepiece:
+        return FullTokenizer(None, do_lower_case, file, content)
+    return FullTokenizer(file, do_lower_case, None, content)
 
 
 def _read(file: Path) -> bytes:
@@ -408,7 +415,7 @@ def _load_model(content: bytes, file: Path) -> sentencepiece.SentencePieceProces
 
 
 def _decode(content: bytes, file: Path) -> list[str]:
-    """Lines of a vocabulary; only "\n" ends a line, for other line breaks are entries of Chinese vocabularies."""
+    """Return the lines of a vocabulary; only "\n" ends a line: Chinese vocabularies have other breaks as entries."""
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -426,7 +433,7 @@ def _is_model(content: bytes) -> bool:
 
 
 def _read_tokens(content: bytes, file: Path) -> list[str]:
-    """WordPiece entries, one a line; the id is the line number."""
+    """Return the WordPiece entries, one a line; the id is the line number."""
     lines = _decode(content, file)
     if all(_LISTING_LINE.match(line) for line in lines[:100]):
         raise DataError(
@@ -436,7 +443,7 @@ def _read_tokens(content: bytes, file: Path) -> list[str]:
 
 
 def _check_listing(listing: Path, tokens: Sequence[str], model: Path) -> None:
-    """google's commands name a model and its listing together; any other vocab_file is a contradiction."""
+    """Raise DataError if vocab_file is not the model's listing; google's commands name both files."""
     pieces = [line.partition("\t")[0] for line in _decode(_read(listing), listing)]
     if pieces != list(tokens):
         raise DataError(

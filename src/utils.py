@@ -28,7 +28,7 @@ _ZSTD_READ_BYTES = 256  # decompress to 8 MB at most, when all blocks are runs o
 
 
 class _UnpackingReader(io.RawIOBase):
-    """The decompressed bytes of a file, from their chunks."""
+    """Stream of the decompressed bytes of a file, given in chunks."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = filter(None, chunks)
@@ -37,7 +37,7 @@ class _UnpackingReader(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: memoryview) -> int:
+    def readinto(self, buffer: Any) -> int:
         if not self._pending:
             self._pending = memoryview(next(self._chunks, b""))
         count = min(len(buffer), len(self._pending))
@@ -47,7 +47,7 @@ class _UnpackingReader(io.RawIOBase):
 
 
 def _zstd_chunks(file: BinaryIO) -> Iterator[bytes]:
-    """Yield what a zstd file unpacks to. zstandard's own reader takes a file that is cut short for whole."""
+    """Yield the decompressed bytes of a zstd file. zstandard's own reader accepts a file that is cut short."""
     decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
     frame = decompressor.decompressobj()
     while raw := file.read(_ZSTD_READ_BYTES):
@@ -61,7 +61,7 @@ def _zstd_chunks(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _stream_chunks(file: BinaryIO, decompressor: Callable[[], Any]) -> Iterator[bytes]:
-    """Yield what a bzip2 or xz file unpacks to. Python's own readers pass over a later stream that is damaged."""
+    """Yield the decompressed bytes of a bzip2 or xz file. Python's own readers skip a damaged later stream."""
     stream = decompressor()
     raw = file.read(_READ_BYTES)
     while raw:
@@ -75,24 +75,20 @@ def _stream_chunks(file: BinaryIO, decompressor: Callable[[], Any]) -> Iterator[
         raise EOFError("Compressed file ended before the end of its last stream")
 
 
-def _open_zstd(file: BinaryIO) -> BinaryIO:
-    return io.BufferedReader(_UnpackingReader(_zstd_chunks(file)), _CHUNK_BYTES)
-
-
-def _open_bzip2(file: BinaryIO) -> BinaryIO:
-    return io.BufferedReader(_UnpackingReader(_stream_chunks(file, bz2.BZ2Decompressor)), _CHUNK_BYTES)
-
-
-def _open_xz(file: BinaryIO) -> BinaryIO:
-    return io.BufferedReader(_UnpackingReader(_stream_chunks(file, lzma.LZMADecompressor)), _CHUNK_BYTES)
+def _reader(chunks: Iterator[bytes]) -> io.BufferedIOBase:
+    return io.BufferedReader(_UnpackingReader(chunks), _CHUNK_BYTES)
 
 
 # First bytes of a file: the command that unpacks it, and the function that opens it (None for archives).
-_COMPRESSED_FORMATS = {
+_COMPRESSED_FORMATS: dict[bytes, tuple[str, Callable[[io.BufferedReader], io.BufferedIOBase] | None]] = {
     rb"\x1f\x8b": ("gunzip", gzip.open),
-    rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90|[^\n]{0,5}\Z)": ("bunzip2", _open_bzip2),  # or cut before the 10th byte
-    rb"\xfd7zXZ\x00": ("unxz", _open_xz),
-    rb"\(\xb5/\xfd|[\x50-\x5f]\*M\x18": ("unzstd", _open_zstd),
+    # ... or cut before the 10th byte.
+    rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90|[^\n]{0,5}\Z)": (
+        "bunzip2",
+        lambda file: _reader(_stream_chunks(file, bz2.BZ2Decompressor)),
+    ),
+    rb"\xfd7zXZ\x00": ("unxz", lambda file: _reader(_stream_chunks(file, lzma.LZMADecompressor))),
+    rb"\(\xb5/\xfd|[\x50-\x5f]\*M\x18": ("unzstd", lambda file: _reader(_zstd_chunks(file))),
     rb"PK\x03\x04": ("unzip", None),
     rb"(?s:.{257}ustar)": ("tar -xf", None),
 }
@@ -131,7 +127,7 @@ def check_unpacked(raw: bytes, file: object) -> None:
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
+def opened(path: Path) -> Iterator[io.BufferedReader]:
     """Open a file for reading bytes; raise DataError if reading or decompressing it fails."""
     try:
         with open_file(path) as file:
@@ -142,7 +138,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
-def _decompressed(file: BinaryIO) -> BinaryIO:
+def _decompressed(file: io.BufferedReader) -> io.BufferedIOBase:
     """Return the decompressed stream of a file, or the file itself if it is not compressed."""
     beginning = file.peek()
     for first_bytes, (_, open_stream) in _COMPRESSED_FORMATS.items():

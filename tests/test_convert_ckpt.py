@@ -23,7 +23,7 @@ from src.conversion.convert import GROUP_OF
 from src.conversion.hugging_face_folder import HEAD_NAMES
 from src.conversion.weight_names import google_names, hugging_face_names, is_training_state
 from src.model_folder import ModelFolder, read_task_info
-from src.tasks import FINE_TUNED
+from src.tasks import HEADS
 from src.tasks.entities import Scheme
 from src.tasks.task_info import TaskInfo
 from tests.helpers import google_figures
@@ -158,7 +158,7 @@ ASKED = {
 }
 
 
-@pytest.mark.parametrize("task", [task for task in FINE_TUNED if task != "squad_v2"])
+@pytest.mark.parametrize("task", [task for task in HEADS if task != "squad_v2"])
 def test_how_a_model_is_used_goes_there_and_back(tmp_path: Path, task: str) -> None:
     """task.json says lengths, strides, columns: without them the same weights answer otherwise."""
     settings = {"max_seq_length": 24, "doc_stride": 3, "classifier_hidden_size": 0, "text_columns": {"text": "review"}}
@@ -383,11 +383,11 @@ DAMAGES = {
     ),
     "no length": (
         lambda folder: state(folder, albert_mindspore={"max_seq_length": "long"}),
-        r"albert_mindspore\.max_seq_length is 'long', allowed is a valid integer",
+        r"config\.json: max_seq_length is 'long', allowed is a valid integer",
     ),
     "no size": (
         lambda folder: state(folder, albert_mindspore={"classifier_hidden_size": -1}),
-        r"albert_mindspore\.classifier_hidden_size is -1, allowed is greater than or equal to 0",
+        r"config\.json: classifier_hidden_size is -1, allowed is greater than or equal to 0",
     ),
     "no truth": (
         lambda folder: (folder / "tokenizer_config.json").write_text('{"do_lower_case": "false"}'),
@@ -448,7 +448,7 @@ def test_models_without_a_counterpart(
 
 def test_hidden_layer_before_the_classifier_has_no_counterpart(tmp_path: Path) -> None:
     values = random_values(SMALL, ("albert.",))
-    shapes = weight_shapes(SMALL, outputs=2, between=5)
+    shapes = weight_shapes(SMALL, outputs=2, classifier_hidden_size=5)
     values |= {name: np.ones(shape, np.float32) for name, shape in shapes.items() if name.startswith("classifier")}
     ours = write_ours(tmp_path, SMALL, values, head_of("classification", "a", "b"))
     with pytest.raises(CheckpointError, match="hidden layer before its classifier"):

@@ -12,7 +12,7 @@ from scipy.special import log_softmax
 
 from model_utils import convert_ckpt
 from model_utils.convert_ckpt import ConvertConfig
-from model_utils.errors import CheckpointError, ConfigError
+from model_utils.errors import CheckpointError, ConfigError, DataError
 from model_utils.schema import load_config
 from src import finetune_eval_model as heads
 from src.albert_config import AlbertConfig
@@ -136,6 +136,9 @@ def test_google_s_files_do_not_say_whether_text_is_lower_cased(golden: Path, tmp
     command += ["--output", str(tmp_path / "ours")] + ["--do_lower_case", "false"] * (not lower)
     convert_ckpt.main(load_config(ConvertConfig, command))
     assert load_tokenizer(tmp_path / "ours").do_lower_case is lower
+    (tmp_path / "google/vocab.txt").write_text("\n".join(words[:-1]) + "\n")
+    with pytest.raises(DataError, match=rf"vocab.txt has {len(words) - 1} entries and .* says {len(words)}"):
+        convert("tf", "mindspore", tmp_path / "google/pretrain", tmp_path / "other")
     with pytest.raises(ConfigError, match="do_lower_case is false, which means nothing"):
         load_config(ConvertConfig, ["--source", "hf", "--target", "mindspore", "--do_lower_case", "false"])
 

@@ -142,7 +142,11 @@ KEEPS = "its normalizer keeps accents and "
     ("model", "steps", "found"),
     [
         ("WordPiece", [normalizers.BertNormalizer(lowercase=True, strip_accents=False)], KEEPS + "lower-cases"),
-        ("WordPiece", [normalizers.BertNormalizer(lowercase=False, strip_accents=True)], "takes accents and keeps cap"),
+        (
+            "WordPiece",
+            [normalizers.BertNormalizer(lowercase=False, strip_accents=True)],
+            "removes accents and keeps",
+        ),
         (
             "WordPiece",
             [normalizers.NFC(), LOWER],

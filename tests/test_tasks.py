@@ -8,7 +8,7 @@ import pytest
 from model_utils.errors import DataError
 from src.albert_config import PRESETS, AlbertConfig
 from src.finetuning.finetune import Report
-from src.tasks import FINE_TUNED, TASKS, parse_task_info, tasks_of_head
+from src.tasks import HEADS, TASKS, parse_task_info, tasks_of_head
 from src.tasks.spec import EvaluationResult
 from src.tasks.task_info import TaskInfo
 from tests.helpers.scripted_predictor import SCRIPTS
@@ -91,7 +91,7 @@ def test_every_task_is_whole() -> None:
     for name, spec in TASKS.items():
         assert name == spec.name and spec.fields
         assert set(spec.answerer.texts) <= set(spec.fields)
-        assert (spec.head is None) == (spec.losses is None) == (name not in FINE_TUNED)
+        assert (spec.head is None) == (spec.losses is None) == (name not in HEADS)
 
 
 def test_results_of_later_splits_have_their_names(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from model_utils.errors import DataError
 from src.text.wordpiece import split_words
-from src.tokenization import FullTokenizer, build_tokenizer, preprocess_text
+from src.tokenization import FullTokenizer, preprocess_text
 
 GOLDEN_TEXT = [json.loads(line) for line in (Path(__file__).parent / "golden/google_text.jsonl").open("rb")]
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -374,10 +374,3 @@ def test_sentencepiece_model_without_special_pieces(tmp_path):
     file.write_bytes(model.getvalue())
     with pytest.raises(DataError, match=r"plain.model has no entry <pad>, \[CLS\], \[SEP\], \[MASK\]"):
         FullTokenizer(spm_model_file=file)
-
-
-def test_vocabulary_size_is_checked(wordpiece_file, model_file):
-    size = FullTokenizer(wordpiece_file).vocab_size
-    assert build_tokenizer(wordpiece_file, None, True, expected_vocab_size=size).vocab_size == size
-    with pytest.raises(DataError, match=rf"{model_file.name} has \d+ entries and .* \(vocab_size\) says 30000"):
-        build_tokenizer(None, model_file, True, expected_vocab_size=30000)

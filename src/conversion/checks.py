@@ -1,4 +1,4 @@
-"""Checks of every conversion: all weights accounted for, all shapes right, and what the head is for."""
+"""Checks of every conversion: names and shapes of all weights, and the task of the head."""
 
 import logging
 import textwrap
@@ -11,33 +11,36 @@ from model_utils import native_code
 from model_utils.errors import CheckpointError, ConfigError, shorten
 from src.albert_config import AlbertConfig
 from src.albert_model import AlbertModel
-from src.tasks import FINE_TUNED, TASKS, parse_task_info, tasks_of_head
-from src.tasks.spec import dense_shapes
+from src.tasks import HEADS, parse_task_info, tasks_of_head
+from src.tasks.spec import Shapes, dense_shapes
 from src.tasks.task_info import TaskInfo
 
 logger = logging.getLogger(__name__)
 
-# Weights that come together or not at all, by the beginnings of their names; a model has the first and any others.
+# Groups of weights, by name prefixes, that are either all present or all absent; the first one is always present.
 PARTS = (
     ("albert.embeddings.", "albert.encoder."),
     ("albert.pooler.",),
     ("mlm.",),
     ("sop.",),
-    *dict.fromkeys(part for name in FINE_TUNED for part in TASKS[name].head.parts),
+    *dict.fromkeys(part for head in HEADS.values() for part in head.parts),
 )
 
 
-def account(names: Mapping[str, str], found: Collection[str], skipped: int, origin: object) -> dict[str, str]:
-    """Return the present ones of `names` (this project's -> the source's); log matched, missing and unexpected ones.
+def match_names(
+    names: Mapping[str, str], source_names: Collection[str], skipped: int, origin: object
+) -> dict[str, str]:
+    """Return the entries of `names` that the source has; log matched, missing and unexpected weights.
 
     Args:
-        names: of every weight that may be there. found: the source's names, without what is skipped.
-        skipped: how many were passed over by name: optimizer, counters, copies.
+        names: source name of every weight that may be present, by this project's name.
+        source_names: names in the source, without the skipped ones.
+        skipped: number of weights skipped by name: optimizer, counters, copies.
 
     Raises:
-        CheckpointError: a weight of a part is missing, or one is left over.
+        CheckpointError: a weight of a part is missing or unexpected.
     """
-    matched = {name: theirs for name, theirs in names.items() if theirs in found}
+    matched = {name: source_name for name, source_name in names.items() if source_name in source_names}
     missing = [
         names[name]
         for part in PARTS
@@ -45,14 +48,14 @@ def account(names: Mapping[str, str], found: Collection[str], skipped: int, orig
         for name in names
         if name.startswith(part) and name not in matched
     ]
-    unexpected = sorted(set(found) - set(matched.values()))
+    unexpected = sorted(set(source_names) - set(matched.values()))
     modules = ", ".join(sorted({name.partition(".")[0] for name in matched}))
     logger.info(
         f"{origin}: {len(matched)} weights matched ({modules}); {len(missing)} missing: {listed(missing)}; "
         f"{len(unexpected)} unexpected: {listed(unexpected)}; {skipped} skipped: optimizer, counters, copies"
     )
     if missing or unexpected:
-        wrapped = next((name for name in unexpected for lost in missing if name.endswith(f".{lost}")), "")
+        wrapped = next((name for name in unexpected for other in missing if name.endswith(f".{other}")), "")
         hint = f"; {shorten(wrapped)} is inside another module, save the model's own state_dict" if wrapped else ""
         raise CheckpointError(
             f"{origin} is not the ALBERT that the file with its architecture describes: missing {listed(missing)}; "
@@ -62,8 +65,8 @@ def account(names: Mapping[str, str], found: Collection[str], skipped: int, orig
 
 
 def check_weights(values: Mapping[str, np.ndarray], config: AlbertConfig, origin: object) -> None:
-    """Raise CheckpointError if a weight has another size than the architecture gives it, or is not finite."""
-    modules = [TASKS[name].head.module for name in FINE_TUNED]
+    """Raise CheckpointError if a weight does not have the shape of the architecture, or is not finite."""
+    modules = [head.module for head in HEADS.values()]
     outputs = next((values[bias].size for module in modules if (bias := f"{module}.bias") in values), 0)
     expected = weight_shapes(config, outputs, np.size(values.get("classifier_hidden.bias", ())))
     wrong = [
@@ -77,76 +80,81 @@ def check_weights(values: Mapping[str, np.ndarray], config: AlbertConfig, origin
         raise CheckpointError(f"{origin} holds weights that are not finite: {listed(broken)}")
 
 
-def weight_shapes(config: AlbertConfig, outputs: int = 0, between: int = 0) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every weight that a model of this architecture may have, with any head.
+def weight_shapes(config: AlbertConfig, outputs: int = 0, classifier_hidden_size: int = 0) -> Shapes:
+    """Return the shape of every weight that a model of this architecture may have, by name, with any head.
 
-    outputs: of the fine-tuned head. between: size of the hidden layer before it, 0 for none.
+    Args:
+        outputs: number of outputs of the fine-tuned head.
+        classifier_hidden_size: size of the layer before it, 0 for none.
     """
-    hidden, embedding = config.hidden_size, config.embedding_size
+    hidden = config.hidden_size
+    embedding = config.embedding_size
     with native_code.left_out():  # nothing computes with it
         backbone = AlbertModel(config)
     shapes = {f"albert.{weight.name}": tuple(weight.shape) for weight in backbone.trainable_params()}
     shapes |= dense_shapes("mlm.dense", hidden, embedding) | dense_shapes("sop", hidden, 2)
     shapes |= {"mlm.layer_norm.gamma": (embedding,), "mlm.layer_norm.beta": (embedding,)}
     shapes["mlm.bias"] = (config.vocab_size,)
-    for name in FINE_TUNED:  # a layer that several tasks have is that of the first one
-        shapes = TASKS[name].head.shapes(hidden, outputs, between) | shapes
+    for head in HEADS.values():  # the first task determines a layer that several tasks have
+        shapes = head.shapes(hidden, outputs, classifier_hidden_size) | shapes
     return shapes
 
 
-def settle_task(
+def resolve_task(
     values: Mapping[str, np.ndarray],
     stated: Mapping[str, Any],
-    asked: str,
+    task_option: str,
     labels: tuple[str, ...],
     origin: object,
     stated_in: object,
 ) -> TaskInfo | None:
-    """Return what the weights' head is for; None if they have no fine-tuned head or nothing says its task.
+    """Return the task of the weights' head; None if they have no fine-tuned head or its task is unknown.
 
     Args:
-        stated: what the source says, by the keys of task.json; any may be missing. stated_in: its file, for errors.
-        asked, labels: what the command line says; "" and () for nothing.
+        stated: settings that the source names, by keys of task.json; any may be missing.
+        task_option, labels: --task and --labels of the command line; "" and () for none.
+        stated_in: file with these settings, for errors.
 
     Raises:
         ConfigError: the command line contradicts the source.
-        CheckpointError: the source contradicts its own weights. DataError: it says what task.json cannot say.
+        CheckpointError: the source contradicts its own weights.
+        DataError: a setting is not allowed in task.json.
     """
-    modules = dict.fromkeys(TASKS[name].head.module for name in FINE_TUNED)
+    modules = dict.fromkeys(head.module for head in HEADS.values())
     heads = [bias for module in modules if (bias := f"{module}.bias") in values]
     if not heads:
-        if asked or labels:
-            raise ConfigError(f"--task and --labels mean nothing for {origin}: it has no fine-tuned head")
+        if task_option or labels:
+            raise ConfigError(f"--task and --labels have no effect: {origin} has no fine-tuned head")
         return None
     if len(heads) > 1:
         raise CheckpointError(f"{origin} has several fine-tuned heads, allowed is one: {', '.join(heads)}")
     outputs = len(values[heads[0]])
     allowed = tasks_of_head(heads[0].removesuffix(".bias"), outputs)
-    task = stated.get("task") or asked or (allowed[0] if len(allowed) == 1 else "")
+    task = stated.get("task") or task_option or (allowed[0] if len(allowed) == 1 else "")
     if not task:
         logger.info(f"{origin} does not say whether its head is for {' or '.join(allowed)}; --task would")
         return None
-    if asked not in ("", task):
-        raise ConfigError(f"--task is {asked}, but {origin} is for {task}")
+    if task_option not in ("", task):
+        raise ConfigError(f"--task is {task_option}, but {origin} is for {task}")
     if task not in allowed:
         raise CheckpointError(
             f"{origin}: a head of {outputs} outputs is not for {task}, possible is {' or '.join(allowed)}"
         )
     names: list[str] = []
-    if not TASKS[task].head.outputs:
-        unnamed = [f"LABEL_{i}" for i in range(outputs)]  # as transformers names them
-        given = list(stated.get("labels") or unnamed)
-        if labels and given not in (unnamed, list(labels)):
-            raise ConfigError(f"--labels is {listed(labels)}, but {origin} names them {listed(given)}")
-        names = list(labels or given)
+    if not HEADS[task].outputs:
+        default_names = [f"LABEL_{index}" for index in range(outputs)]  # those of transformers
+        source_names = list(stated.get("labels") or default_names)
+        if labels and source_names not in (default_names, list(labels)):
+            raise ConfigError(f"--labels is {listed(labels)}, but {origin} names them {listed(source_names)}")
+        names = list(labels or source_names)
         if len(names) != outputs:
             source = "--labels has" if labels else f"{origin} names"
             raise ConfigError(f"{source} {len(names)} labels, the head has {outputs} outputs: {listed(names)}")
     elif labels:
-        raise ConfigError(f"--labels means nothing for {task}")
+        raise ConfigError(f"--labels has no effect: the task {task} has no labels")
     return parse_task_info({**stated, "task": task, "labels": names}, str(stated_in))
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return names with commas between them, cut off where they would fill a page."""
+    """Return names with commas between them, shortened to 500 characters."""
     return textwrap.shorten(", ".join(names) or "none", 500, placeholder=" ...")

@@ -1,6 +1,7 @@
-"""From one format to another: readers and writers by the name of their format, and what all conversions check."""
+"""Conversion of weights: readers and writers by the name of their format, and checks of all conversions."""
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from model_utils.config import check_not_home
@@ -10,62 +11,30 @@ from src.albert_config import AlbertConfig
 from src.conversion.google_checkpoint import read_google
 from src.conversion.hugging_face_folder import read_hugging_face, write_hugging_face
 from src.conversion.own_folder import read_own, write_own
-from src.tasks import FINE_TUNED
+from src.model_folder import ModelFolder
+from src.tasks import HEADS
 
 logger = logging.getLogger(__name__)
-READERS = {"tf": read_google, "hf": read_hugging_face, "mindspore": read_own}
+READERS: dict[str, Callable[..., ModelFolder]] = {"tf": read_google, "hf": read_hugging_face, "mindspore": read_own}
 WRITERS = {"mindspore": write_own, "hf": write_hugging_face}
-# The group that a layer belongs to. Whole numbers here, rounded quotients there: some uneven divisions differ.
-GROUP_OF = {
+# Group of a layer, given layer, layers and groups. Rounded quotients elsewhere differ in some uneven divisions.
+GROUP_OF: dict[str, Callable[[int, int, int], int]] = {
     "tf": lambda layer, layers, groups: int(layer / layers * groups),
     "hf": lambda layer, layers, groups: int(layer / (layers / groups)),
     "mindspore": lambda layer, layers, groups: layer * groups // layers,
 }
 
 
-def convert(
-    source: str,
-    input_path: Path,
-    target: str,
-    output: Path,
-    task: str = "",
-    labels: tuple[str, ...] = (),
-    **of_source: bool,
-) -> None:
-    """Make the folder `output` of the model in `input_path`.
-
-    Args:
-        source, target: keys of READERS and WRITERS, which have the same arguments and errors.
-        task, labels: what a fine-tuned head is for, where the input does not say.
-        of_source: what else the reader takes: of tf do_lower_case.
-
-    Raises:
-        CheckpointError: a file is missing, damaged, or does not fit the others, or the target has no such model.
-        DataError: the same of the vocabulary or of what is said of the task.
-        ConfigError: task or labels do not fit or are missing, or what reads the files is not installed.
-    """
-    check_not_home(output, "the output")
-    try:
-        if output.exists() and not (output.is_dir() and not any(output.iterdir())):
-            raise ConfigError(f"the output {output} exists and is not an empty folder; name a new one")
-        model = READERS[source](input_path, task, labels, **of_source)
-        check_groups(model.architecture, source, target)
-        WRITERS[target](model, output)
-    except OSError as error:
-        raise CheckpointError(f"{error.filename or output}: {error.strerror}") from error
-    count = sum(value.size for value in model.weights.values())
-    logger.info(f"wrote {output}: {count:,} parameters{f' for {model.task_info.task}' if model.task_info else ''}")
-
-
 def check_groups(config: AlbertConfig, source: str, target: str) -> None:
     """Raise CheckpointError if a layer belongs to another group in the target than in the source."""
     layers, groups = config.num_hidden_layers, config.num_hidden_groups
     for layer in range(layers):
-        theirs, ours = (GROUP_OF[kind](layer, layers, groups) for kind in (source, target))
-        if theirs != ours and config.share_parameters != "none":
+        source_group = GROUP_OF[source](layer, layers, groups)
+        target_group = GROUP_OF[target](layer, layers, groups)
+        if source_group != target_group and config.share_parameters != "none":
             raise CheckpointError(
-                f"{layers} layers in {groups} groups: layer {layer} is in group {theirs} for {source} and in {ours} "
-                f"for {target}; such a division cannot be converted"
+                f"{layers} layers in {groups} groups: layer {layer} is in group {source_group} for {source} and in "
+                f"{target_group} for {target}; such a division cannot be converted"
             )
 
 
@@ -81,7 +50,7 @@ class ConvertConfig(Config):
     target: str = option("", "format of the output", choices=("", *WRITERS), required=True)
     input: str = option("", "folder of the model, or a checkpoint in it (tf: its prefix)", required=True)
     output: str = option("", "folder that is made, new or empty", required=True)
-    task: str = option("", "what a fine-tuned head is for, where the input does not say", choices=("", *FINE_TUNED))
+    task: str = option("", "what a fine-tuned head is for, where the input does not say", choices=("", *HEADS))
     do_lower_case: bool = option(
         True,
         "tf: use its vocabulary for lower-cased text, as all published ones are",
@@ -95,7 +64,23 @@ class ConvertConfig(Config):
 
 
 def main(config: ConvertConfig) -> None:
-    """Read the input, check it, write the output."""
-    of_source = {"do_lower_case": config.do_lower_case} if config.source == "tf" else {}
-    places = config.source, Path(config.input), config.target, Path(config.output)
-    convert(*places, config.task, config.labels, **of_source)
+    """Convert the model `input` to the folder `output`.
+
+    Raises:
+        CheckpointError: a file is missing, damaged, or does not fit the others, or the target has no such model.
+        DataError: the vocabulary or the settings of the task are missing, damaged or do not fit.
+        ConfigError: task or labels do not fit or are missing, or the library that reads the files is not installed.
+    """
+    output = Path(config.output)
+    check_not_home(output, "the output")
+    options = {"do_lower_case": config.do_lower_case} if config.source == "tf" else {}
+    try:
+        if output.exists() and not (output.is_dir() and not any(output.iterdir())):
+            raise ConfigError(f"the output {output} exists and is not an empty folder; name a new one")
+        model = READERS[config.source](Path(config.input), config.task, config.labels, **options)
+        check_groups(model.architecture, config.source, config.target)
+        WRITERS[config.target](model, output)
+    except OSError as error:
+        raise CheckpointError(f"{error.filename or output}: {error.strerror}") from error
+    count = sum(value.size for value in model.weights.values())
+    logger.info(f"wrote {output}: {count:,} parameters{f' for {model.task_info.task}' if model.task_info else ''}")

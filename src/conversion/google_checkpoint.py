@@ -8,25 +8,25 @@ from types import ModuleType
 
 import numpy as np
 
-from model_utils.errors import CheckpointError, ConfigError, shorten
+from model_utils.errors import CheckpointError, ConfigError, DataError, shorten
 from src.albert_config import AlbertConfig, check_memory, find_config_file
 from src.checkpoints.checkpoint_files import Checkpoint
-from src.conversion.checks import account, check_weights, settle_task
+from src.conversion.checks import check_weights, match_names, resolve_task
 from src.conversion.weight_names import MAPPING, from_google, google_names, is_training_state
 from src.model_folder import ModelFolder
-from src.tokenization import FullTokenizer, build_tokenizer
+from src.tokenization import FullTokenizer, open_tokenizer
 
 logger = logging.getLogger(__name__)
-QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}  # no remarks on the processor at its start
-HUB_SCOPE = "module/"  # before every name where a TF-Hub module was saved again
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}  # no messages about the processor at its start
+HUB_SCOPE = "module/"  # prefix of every name if a TF-Hub module was saved again
 
 
 def read_google(path: Path, task: str = "", labels: tuple[str, ...] = (), do_lower_case: bool = True) -> ModelFolder:
-    """The model in a checkpoint; albert_config.json and the vocabulary lie beside it, in assets/ or one folder above.
+    """Return the model in a checkpoint; its other files lie beside it, in assets/ or one folder above.
 
     Args:
         path: a folder with one checkpoint, a TF-Hub module's folder, or a prefix such as DIR/model.ckpt-best.
-        do_lower_case: how its vocabulary is used, which google's files do not say.
+        do_lower_case: whether its text is lower-cased, which google's files do not say.
     """
     prefix = find_prefix(path)
     config_file = _find_config(prefix)
@@ -35,11 +35,11 @@ def read_google(path: Path, task: str = "", labels: tuple[str, ...] = (), do_low
     variables, skipped = read_variables(prefix)
     names = google_names(config.num_hidden_groups, config.inner_group_num)
     implied = _implied_mapping(config, names, variables)
-    matched = account({name: names[name] for name in names if name not in implied}, variables, skipped, prefix)
+    matched = match_names({name: names[name] for name in names if name not in implied}, variables, skipped, prefix)
     values = implied | {name: from_google(variable, variables[variable]) for name, variable in matched.items()}
     check_weights(values, config, prefix)
     several = len(values.get("classifier.bias", ())) > 1
-    task_info = settle_task(values, {"task": "classification"} if several else {}, task, labels, prefix, prefix)
+    task_info = resolve_task(values, {"task": "classification"} if several else {}, task, labels, prefix, prefix)
     tokenizer = _find_vocabulary(config_file.parent, config.vocab_size, do_lower_case)
     return ModelFolder(config, tokenizer, task_info, checkpoint=Checkpoint(prefix, values, {}))
 
@@ -47,7 +47,7 @@ def read_google(path: Path, task: str = "", labels: tuple[str, ...] = (), do_low
 def _implied_mapping(
     config: AlbertConfig, names: Mapping[str, str], variables: Collection[str]
 ) -> dict[str, np.ndarray]:
-    """Weights that map embeddings to hidden states as they are: google's code has no mapping between equal sizes."""
+    """Return identity weights from embeddings to hidden states if google's code left out a mapping of equal sizes."""
     size = config.hidden_size
     identity = {f"{MAPPING}.weight": np.eye(size, dtype=np.float32), f"{MAPPING}.bias": np.zeros(size, np.float32)}
     absent = not any(names[name] in variables for name in identity)
@@ -55,7 +55,7 @@ def _implied_mapping(
 
 
 def find_prefix(path: Path) -> Path:
-    """The checkpoint's prefix, the part that its files' names share; CheckpointError unless there is just one."""
+    """Return the prefix that the names of the checkpoint's files share; raise CheckpointError unless there is one."""
     if not path.is_dir() and (path.suffix in (".index", ".meta") or ".data-" in path.name):
         path = Path(str(path).rpartition(".")[0])
     if Path(f"{path}.index").is_file():
@@ -64,35 +64,41 @@ def find_prefix(path: Path) -> Path:
         raise CheckpointError(f"{path} is no folder, and {path}.index does not exist: unpack an archive first")
     indices = sorted([*path.glob("*.index"), *path.glob("variables/*.index")])
     if len(indices) != 1:
-        found = f"{len(indices)} checkpoints: " + ", ".join(index.stem for index in indices) if indices else "none"
-        raise CheckpointError(f"{path} must hold one checkpoint (a file NAME.index), or name one; it holds {found}")
+        names = f"{len(indices)} checkpoints: " + ", ".join(index.stem for index in indices) if indices else "none"
+        raise CheckpointError(f"{path} must hold one checkpoint (a file NAME.index), or name one; it holds {names}")
     return indices[0].with_suffix("")
 
 
 def _find_config(prefix: Path) -> Path:
     for above in prefix.absolute().parents[:2]:
         for folder in (above, above / "assets"):
-            named = sorted(folder.glob("albert_config*.json"))  # Chinese archives: albert_config_small_google.json
-            if found := find_config_file(folder) or (named[0] if len(named) == 1 else None):
-                logger.info(f"architecture: {found}")
-                return found
+            candidates = sorted(folder.glob("albert_config*.json"))  # Chinese: albert_config_small_google.json
+            if file := find_config_file(folder) or (candidates[0] if len(candidates) == 1 else None):
+                logger.info(f"architecture: {file}")
+                return file
     raise CheckpointError(
-        f"no albert_config.json lies beside {prefix}, in assets/ or in the folder above: it says what the weights are, "
-        "and no preset is taken for it"
+        f"no albert_config.json lies beside {prefix}, in assets/ or in the folder above: add the one that belongs to "
+        "the weights"
     )
 
 
 def _find_vocabulary(folder: Path, vocab_size: int, do_lower_case: bool) -> FullTokenizer | None:
-    """The SentencePiece model or, for Chinese, the WordPiece vocabulary of a folder."""
-    found = sorted(folder.glob("*.model")) or sorted(folder.glob("vocab*.txt"))
-    if len(found) > 1:
-        raise CheckpointError(f"{folder} must hold one vocabulary, it holds {', '.join(file.name for file in found)}")
-    if not found:
+    """Return the tokenizer of the folder's SentencePiece model or, for Chinese, WordPiece vocabulary."""
+    models = sorted(folder.glob("*.model"))
+    files = models or sorted(folder.glob("vocab*.txt"))
+    if len(files) > 1:
+        raise CheckpointError(f"{folder} must hold one vocabulary, it holds {', '.join(file.name for file in files)}")
+    if not files:
         return None
     case = "lower-cased text (do_lower_case), as all published ones" if do_lower_case else "text with capitals"
-    logger.info(f"vocabulary: {found[0]}, for {case}")
-    files = ("", found[0]) if found[0].suffix == ".model" else (found[0], "")
-    return build_tokenizer(*files, do_lower_case, vocab_size)
+    logger.info(f"vocabulary: {files[0]}, for {case}")
+    tokenizer = open_tokenizer(files[0], do_lower_case, is_sentencepiece=bool(models))
+    if tokenizer.vocab_size != vocab_size:
+        raise DataError(
+            f"the vocabulary {files[0]} has {tokenizer.vocab_size} entries and the configuration of the weights "
+            f"(vocab_size) says {vocab_size}; put the vocabulary that they were trained with beside them"
+        )
+    return tokenizer
 
 
 def _tensorflow() -> ModuleType:
@@ -109,7 +115,7 @@ def _tensorflow() -> ModuleType:
 
 
 def read_variables(prefix: Path) -> tuple[dict[str, np.ndarray], int]:
-    """The model's variables, without TF-Hub's scope, and the number of others: optimizer and counters."""
+    """Return the model's variables, without TF-Hub's scope, and the number of others: optimizer and counters."""
     tensorflow = _tensorflow()
     try:
         reader = tensorflow.train.load_checkpoint(str(prefix))

@@ -1,10 +1,11 @@
-"""Read and write a model as Hugging Face's transformers keep it: config.json, weights, tokenizer."""
+"""Reader and writer of Hugging Face's model folders: config.json, weights, tokenizer."""
 
 import logging
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field
 from safetensors.numpy import save
 
 from model_utils.errors import CheckpointError, ConfigError, DataError, first_few, shorten
@@ -14,58 +15,54 @@ from src.albert_config import OWN_KEYS, AlbertConfig, check_memory
 from src.albert_model import has_initial_pooler
 from src.checkpoints.checkpoint_files import Checkpoint
 from src.checkpoints.foreign_weights import SAFETENSORS
-from src.conversion.checks import account, check_weights, settle_task
+from src.conversion.checks import check_weights, match_names, resolve_task
 from src.conversion.hugging_face_tokens import find_added_tokens
 from src.conversion.tokenizer_json import build_tokenizer_json, extract_vocabulary, lower_cases
 from src.conversion.torch_weights import read_weights, refuse_pointer
 from src.conversion.weight_names import TIED_COPIES, hugging_face_names
 from src.model_folder import ModelFolder
-from src.tasks import FINE_TUNED, TASKS, SettingsSchema
+from src.tasks import HEADS
 from src.tasks.entities import find_scheme
 from src.tasks.question_answering import SQUAD_V1
 from src.tasks.task_info import TaskInfo
 from src.tasks.token_classification import TOKEN_CLASSIFICATION
-from src.tokenization import SENTENCEPIECE_SPECIALS, FullTokenizer, build_tokenizer
+from src.tokenization import SENTENCEPIECE_SPECIALS, FullTokenizer, open_tokenizer
 
 logger = logging.getLogger(__name__)
 CONFIG, TOKENIZER_CONFIG, TOKENIZER = "config.json", "tokenizer_config.json", "tokenizer.json"
 SENTENCEPIECE, WORDPIECE = "spiece.model", "vocab.txt"
-OURS = "albert_mindspore"  # key of what task.json says beside task and labels; transformers keeps it unused
-BACKBONE = "albert."  # before the backbone's names, but in AlbertModel's own files
-WORD_EMBEDDINGS = "embeddings.word_embeddings.weight"  # which every model has once
-ROWS_OF_TOKENS = ("albert.embeddings.word_embeddings", "mlm.bias")  # names here, a row for each token
-SMALLEST_MULTIPLE, LARGEST_MULTIPLE = 8, 512  # that embeddings are padded to (pad_to_multiple_of)
-POSITION_IDS = "albert.embeddings.position_ids"  # 0, 1, 2, ...: a constant that older files hold
-# Classes of transformers that make the tokenizer from its settings, and those that take tokenizer.json as it is.
+SETTINGS_KEY = "albert_mindspore"  # settings of task.json beside task and labels; transformers keeps them unused
+BACKBONE = "albert."  # prefix of the backbone's names, except in files of AlbertModel
+WORD_EMBEDDINGS = "embeddings.word_embeddings.weight"  # every model has it once
+ROWS_OF_TOKENS = ("albert.embeddings.word_embeddings", "mlm.bias")  # weights with a row for each token
+SMALLEST_MULTIPLE, LARGEST_MULTIPLE = 8, 512  # embeddings may be padded to a multiple (pad_to_multiple_of)
+POSITION_IDS = "albert.embeddings.position_ids"  # 0, 1, 2, ...: a constant in older files
+# Classes of transformers that build the tokenizer from its settings, and those that use tokenizer.json as it is.
 REBUILT = (None, "AlbertTokenizer", "AlbertTokenizerFast", "BertTokenizer", "BertTokenizerFast")
 GENERAL = ("PreTrainedTokenizerFast", "TokenizersBackend")
-ALWAYS = ("keep_accents", "remove_space", "tokenize_chinese_chars")  # the tokenization here has them in one way
+FIXED_SETTINGS = ("keep_accents", "remove_space", "tokenize_chinese_chars")  # src.tokenization has one value of each
 WITHOUT_POOLER = ("AlbertForMaskedLM", "AlbertForQuestionAnswering", "AlbertForTokenClassification")
 # The class of transformers for each task of a fine-tuned model; SQuAD v2's beam search has none.
-ARCHITECTURES = {name: head.hugging_face for name in FINE_TUNED if (head := TASKS[name].head).hugging_face}
-HEAD_NAMES = dict.fromkeys(
-    f"{TASKS[name].head.module}.{weight}" for name in ARCHITECTURES for weight in ("weight", "bias")
-)
-UNSAID = {  # by their class of transformers, and what it is here
-    SQUAD_V1.name: "whether some training questions had no answer (SQuAD 2.0): here the model answers every question",
-}
+ARCHITECTURES = {name: head.hugging_face for name, head in HEADS.items() if head.hugging_face}
+HEAD_NAMES = dict.fromkeys(f"{HEADS[name].module}.{weight}" for name in ARCHITECTURES for weight in ("weight", "bias"))
 TASK_OF = {architecture: task for task, architecture in ARCHITECTURES.items() if task != "regression"}
 
 
 class ConfigSchema(Schema):
-    """Content of config.json beside the architecture, which src/albert_config.py reads."""
+    """Content of config.json without the architecture, which src/albert_config.py reads."""
 
     architectures: list[str] | None = None
     hidden_act: str | None = None
     problem_type: Literal["regression", "single_label_classification", "multi_label_classification"] | None = None
     id2label: dict[Annotated[str, matching("[0-9]{1,9}", "the number of an output")], str | int] | None = None
-    albert_mindspore: SettingsSchema = SettingsSchema()
+    albert_mindspore: dict[str, Any] = Field(default_factory=dict)
 
 
 class TokenizerSettingsSchema(Schema):
-    """Content of tokenizer_config.json. The defaults are what the tokenization here does; case alone it can keep.
+    """Content of tokenizer_config.json; the defaults are those of src.tokenization, where only the case can vary.
 
-    strip_accents: None, as lower-casing has it.
+    Attributes:
+        strip_accents: None: as do_lower_case.
     """
 
     tokenizer_class: str | None = None
@@ -77,30 +74,33 @@ class TokenizerSettingsSchema(Schema):
 
 
 def read_hugging_face(folder: Path, task: str = "", labels: tuple[str, ...] = ()) -> ModelFolder:
-    """The model in a folder with config.json and its weights; the vocabulary too, if it is there."""
+    """Return the model in a folder with config.json and weights, and its vocabulary if the folder has one."""
     if not folder.is_dir():
         raise CheckpointError(f"{folder} is no folder: a Hugging Face model is one, with {CONFIG} and {SAFETENSORS}")
     config = AlbertConfig.from_json(folder / CONFIG)
     check_memory(config)
     stated = read_json(folder / CONFIG, ConfigSchema, CheckpointError)
-    # from_json may take the file for google's, whose gelu is another one.
+    # from_json may read the file as google's, whose gelu is another function.
     config = config.replace(hidden_act=stated.hidden_act or config.hidden_act)
     weights = _without_wrapper(read_weights(folder), folder)
-    if WORD_EMBEDDINGS in weights:  # of an AlbertModel alone
+    if WORD_EMBEDDINGS in weights:  # saved by AlbertModel
         weights = {BACKBONE + name: value for name, value in weights.items()}
-    read = len(weights)
+    weight_count = len(weights)
     weights.pop(POSITION_IDS, None)
     _drop_copies(weights, folder)
     names = hugging_face_names(config.num_hidden_groups, config.inner_group_num) | {name: name for name in HEAD_NAMES}
-    matched = account(names, weights, read - len(weights), folder)
-    values = {name: weights[theirs] for name, theirs in matched.items()}
-    for name, theirs in matched.items():
-        if values[name].dtype != np.float32:
-            raise CheckpointError(f"{folder}: {theirs} is {values[name].dtype}, a weight is a float")
+    matched = match_names(names, weights, weight_count - len(weights), folder)
+    values = {name: weights[source_name] for name, source_name in matched.items()}
+    for name, value in values.items():
+        if value.dtype != np.float32:
+            raise CheckpointError(f"{folder}: {matched[name]} is {value.dtype}, a weight is a float")
     check_weights(values, config, folder)
-    task_info = settle_task(values, _stated_task(stated, values, folder), task, labels, folder, folder / CONFIG)
-    if task_info is not None and task_info.task in UNSAID:
-        logger.info(f"{ARCHITECTURES[task_info.task]} does not say {UNSAID[task_info.task]}")
+    task_info = resolve_task(values, _stated_task(stated, values, folder), task, labels, folder, folder / CONFIG)
+    if task_info is not None and task_info.task == SQUAD_V1.name:
+        logger.info(
+            f"{ARCHITECTURES[SQUAD_V1.name]} does not say whether some training questions had no answer (SQuAD 2.0): "
+            "here the model answers every question"
+        )
     if task_info is not None and task_info.task == TOKEN_CLASSIFICATION.name:
         logger.info(f"{folder}: tags are {find_scheme(task_info.labels).value}: {first_few(task_info.labels, 10)}")
     tokenizer = _read_vocabulary(folder)
@@ -111,7 +111,7 @@ def read_hugging_face(folder: Path, task: str = "", labels: tuple[str, ...] = ()
 
 
 def _without_wrapper(weights: dict[str, np.ndarray], folder: Path) -> dict[str, np.ndarray]:
-    """Return the weights without what all names begin with: DataParallel's `module.`, torch.compile's `_orig_mod.`."""
+    """Return the weights without a common prefix: DataParallel's `module.`, torch.compile's `_orig_mod.`."""
     prefixes = {name.removesuffix(WORD_EMBEDDINGS) for name in weights if name.endswith(WORD_EMBEDDINGS)}
     prefix = prefixes.pop().removesuffix(BACKBONE) if len(prefixes) == 1 else ""
     if not prefix or not all(name.startswith(prefix) for name in weights):
@@ -123,9 +123,9 @@ def _without_wrapper(weights: dict[str, np.ndarray], folder: Path) -> dict[str, 
 def _drop_copies(weights: dict[str, np.ndarray], folder: Path) -> None:
     for copy, original in TIED_COPIES.items():
         if copy in weights and original in weights:
-            unused = copy.endswith(".bias") and not weights[copy].any()  # until 2020 the two biases were added up
-            if not unused and not np.array_equal(weights[copy], weights[original]):
-                raise CheckpointError(f"{folder}: {copy} differs from {original}; here they are one")
+            is_unused = copy.endswith(".bias") and not weights[copy].any()  # until 2020 the two biases were summed
+            if not is_unused and not np.array_equal(weights[copy], weights[original]):
+                raise CheckpointError(f"{folder}: {copy} differs from {original}; here they are tied")
             del weights[copy]
 
 
@@ -135,7 +135,7 @@ def _stated_task(stated: ConfigSchema, values: dict[str, np.ndarray], folder: Pa
     tasks = [TASK_OF[name] for name in stated.architectures or () if name in TASK_OF]
     if not tasks:
         return {}
-    settings = stated.albert_mindspore.model_dump(exclude_unset=True)
+    settings = stated.albert_mindspore
     outputs = len(values.get("classifier.bias", ()))
     if tasks[0] == "classification" and outputs == 1:
         return settings | {"task": "regression"}
@@ -152,10 +152,10 @@ def _stated_task(stated: ConfigSchema, values: dict[str, np.ndarray], folder: Pa
 def _fit_rows(
     values: dict[str, np.ndarray], tokenizer: FullTokenizer, rows: int, folder: Path
 ) -> dict[str, np.ndarray]:
-    """Return the weights without the rows that fill the embedding up to a multiple of a power of two.
+    """Return the weights without rows that pad the embedding to a multiple of a power of two.
 
     Raises:
-        DataError: there are fewer rows than entries, or more than such a padding adds.
+        DataError: there are fewer rows than entries, or more than such padding adds.
     """
     size = tokenizer.vocab_size
     spare = rows - size
@@ -181,29 +181,31 @@ def _read_vocabulary(folder: Path) -> FullTokenizer | None:
         if "do_lower_case" in settings.model_fields_set and settings.do_lower_case != lower:
             raise DataError(f"{file}: do_lower_case is {settings.do_lower_case}, but {TOKENIZER} has {lower}")
     elif settings.tokenizer_class not in REBUILT:
-        known = ", ".join(filter(None, (*REBUILT, *GENERAL)))
-        raise DataError(f"{file}: tokenizer_class is {settings.tokenizer_class}, allowed are {known}")
-    does = {key: TokenizerSettingsSchema.model_fields[key].default for key in ALWAYS} | {"strip_accents": lower}
-    for key, value in does.items():
+        allowed = ", ".join(filter(None, (*REBUILT, *GENERAL)))
+        raise DataError(f"{file}: tokenizer_class is {settings.tokenizer_class}, allowed are {allowed}")
+    supported = {key: TokenizerSettingsSchema.model_fields[key].default for key in FIXED_SETTINGS}
+    for key, value in {**supported, "strip_accents": lower}.items():
         if getattr(settings, key) not in (None, value):
             raise DataError(f"{file}: {key} is {getattr(settings, key)}, the tokenization here has {value}")
     for name in (SENTENCEPIECE, WORDPIECE, TOKENIZER):
         refuse_pointer(folder / name)
-    content, is_sentencepiece = None, (folder / SENTENCEPIECE).is_file()
+    content = None
+    is_sentencepiece = (folder / SENTENCEPIECE).is_file()
     if not is_sentencepiece and not (folder / WORDPIECE).is_file():
         if not (folder / TOKENIZER).is_file():
             return None
         content, is_sentencepiece = extract_vocabulary(folder / TOKENIZER)
-    files = ("", folder / SENTENCEPIECE) if is_sentencepiece else (folder / WORDPIECE, "")
-    tokenizer = build_tokenizer(*files, lower, content=content)
+    vocabulary = folder / (SENTENCEPIECE if is_sentencepiece else WORDPIECE)
+    tokenizer = open_tokenizer(vocabulary, lower, is_sentencepiece, content)
     added = find_added_tokens(folder, tokenizer, settings.tokenizer_class in GENERAL)
     return tokenizer.with_added_tokens(added) if added else tokenizer
 
 
 def write_hugging_face(model: ModelFolder, path: Path) -> None:
-    """Make a folder that from_pretrained of the model's class in transformers loads."""
-    architecture, config = _architecture(model), model.architecture
-    # Layers that share nothing are a group each.
+    """Write a folder for from_pretrained of the model's class in transformers."""
+    architecture = _architecture(model)
+    config = model.architecture
+    # Without shared weights, every layer is a group.
     groups = config.num_hidden_layers if config.share_parameters == "none" else config.num_hidden_groups
     names = hugging_face_names(groups, config.inner_group_num) | {name: name for name in HEAD_NAMES}
     values = {names[name]: np.ascontiguousarray(value) for name, value in model.weights.items()}
@@ -218,15 +220,17 @@ def write_hugging_face(model: ModelFolder, path: Path) -> None:
         ids = {"pad": tokenizer.pad_id, "bos": tokenizer.cls_id, "eos": tokenizer.sep_id}
         described |= {f"{role}_token_id": number for role, number in ids.items()}
     with new_folder(path) as folder:
-        (folder / SAFETENSORS).write_bytes(save(values, metadata={"format": "pt"}))  # save_file's errors are its own
+        (folder / SAFETENSORS).write_bytes(save(values, metadata={"format": "pt"}))  # save_file raises no OSError
         write_json(folder / CONFIG, described | _describe_task(model.task_info))
         _write_vocabulary(tokenizer, config, folder)
     logger.info(f"{len(values)} weights as {architecture}")
 
 
 def _architecture(model: ModelFolder) -> str:
-    """The class of transformers for a model."""
-    config, task, modules = model.architecture, model.task_info, {name.partition(".")[0] for name in model.weights}
+    """Return the class of transformers for a model."""
+    config = model.architecture
+    task = model.task_info
+    modules = {name.partition(".")[0] for name in model.weights}
     if config.use_relative_positions:
         raise CheckpointError(
             "the model has relative positions (use_relative_positions), transformers' ALBERT has none"
@@ -238,7 +242,7 @@ def _architecture(model: ModelFolder) -> str:
         )
     if "classifier_hidden" in modules:
         raise CheckpointError("the model has a hidden layer before its classifier, transformers' ALBERT has none")
-    if task is None and modules & {TASKS[name].head.module for name in FINE_TUNED}:
+    if task is None and modules & {head.module for head in HEADS.values()}:
         raise ConfigError("a Hugging Face folder says what its model is for: give --task")
     if task is None and "sop" in modules:
         return "AlbertForPreTraining"
@@ -255,10 +259,10 @@ def _describe_task(task: TaskInfo | None) -> dict[str, Any]:
     if task is None:
         return {}
     settings = {key: value for key, value in task.stated().items() if key not in ("task", "labels")}
-    described: dict[str, Any] = {OURS: settings} if settings else {}
+    described: dict[str, Any] = {SETTINGS_KEY: settings} if settings else {}
     if task.task == "regression":
         described |= {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}, "problem_type": "regression"}
-    if not TASKS[task.task].head.outputs:
+    if not HEADS[task.task].outputs:
         numbers = {label: number for number, label in enumerate(task.labels)}
         described |= {"id2label": {str(number): label for label, number in numbers.items()}, "label2id": numbers}
     return described

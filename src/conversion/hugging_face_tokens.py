@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import Field
-from sentencepiece.sentencepiece_model_pb2 import ModelProto
+from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]  # made at import
 from tokenizers import normalizers
 
 from model_utils.errors import DataError, shorten
@@ -20,7 +20,7 @@ LISTS = ("additional_special_tokens", "extra_special_tokens")  # of transformers
 
 
 class NamedTokenSchema(Schema):
-    """A token as the files describe it; None where they do not say it."""
+    """Description of a token in the files; None stands for a value that they do not give."""
 
     id: int | None = Field(None, ge=0)
     content: str
@@ -32,14 +32,14 @@ class NamedTokenSchema(Schema):
 
 
 def find_added_tokens(folder: Path, tokenizer: FullTokenizer, is_general: bool) -> AddedTokens | None:
-    """Return the tokens of a folder that are kept whole there and not by the vocabulary here, None for none.
+    """Return the added tokens of a folder, None if there are none.
 
-    Special tokens that are named without an id get the next free ones, as transformers gives them. The five special
-    tokens in a text are no tokens here, and user-defined symbols are found by the SentencePiece model itself.
+    Special tokens without an id get the next free one, as in transformers. The five special tokens are left out,
+    because their names in a text are plain text here; so are user-defined symbols, which the SentencePiece model finds.
 
     Args:
-        tokenizer: of the folder's vocabulary alone.
-        is_general: transformers takes tokenizer.json as it is, and does not make the tokenizer anew.
+        tokenizer: tokenizer of the folder's vocabulary, without added tokens.
+        is_general: True if transformers uses tokenizer.json as it is and does not rebuild the tokenizer.
 
     Raises:
         DataError: a file is damaged, or files contradict each other.
@@ -57,14 +57,14 @@ def find_added_tokens(folder: Path, tokenizer: FullTokenizer, is_general: bool) 
                 "special": earlier.special or (token.special and earlier.normalized is None),
             }
         )
-    ours = SENTENCEPIECE_SPECIALS if tokenizer.is_sentencepiece else WORDPIECE_SPECIALS
-    by_model = _user_defined(tokenizer)
+    specials = SENTENCEPIECE_SPECIALS if tokenizer.is_sentencepiece else WORDPIECE_SPECIALS
+    user_defined = _user_defined(tokenizer)
     taken = {token.id for token in named.values()} | set(tokenizer.inv_vocab)
     free_ids = (index for index in itertools.count() if index not in taken)
     tokens = []
     for token in named.values():
-        is_model_s = not token.special and token.content in by_model
-        if token.content in ours.values() or is_model_s or not token.content:
+        is_in_model = not token.special and token.content in user_defined
+        if token.content in specials.values() or is_in_model or not token.content:
             continue
         index = tokenizer.vocab.get(token.content) if token.id is None else token.id
         if index is None:
@@ -73,17 +73,16 @@ def find_added_tokens(folder: Path, tokenizer: FullTokenizer, is_general: bool) 
         tokens.append(token.model_dump() | {"id": index, "normalized": normalized})
     if not tokens:
         return None
-    any_normalized = any(token["normalized"] for token in tokens)
+    normalized_tokens = [token["content"] for token in tokens if token["normalized"]]
     begins_words = not is_general or _begins_words(files[TOKENIZER].get("pre_tokenizer"))
-    if any_normalized and not begins_words and tokenizer.is_sentencepiece:
-        names = [shorten(token["content"]) for token in tokens if token["normalized"]]
+    if normalized_tokens and not begins_words and tokenizer.is_sentencepiece:
         raise DataError(
-            f"{folder / TOKENIZER}: the added token {names[0]} is normalized, and Metaspace's prepend_scheme is not "
-            "always, so that spaces before the token are pieces there: add it with normalized=False"
+            f"{folder / TOKENIZER}: the added token {shorten(normalized_tokens[0])} is normalized, and Metaspace's "
+            "prepend_scheme is not always, so that spaces before it are pieces: add it with normalized=False"
         )
     described = {
         "begins_words": begins_words,
-        "normalizer": _normalizer(files[TOKENIZER], tokenizer, is_general) if any_normalized else None,
+        "normalizer": _normalizer(files[TOKENIZER], tokenizer, is_general) if normalized_tokens else None,
         "tokens": tokens,
     }
     return AddedTokens(validated(described, AddedTokensSchema, str(folder)), folder)
@@ -94,7 +93,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _mentions(files: Mapping[str, dict[str, Any]], folder: Path) -> Iterator[tuple[Path, Any]]:
-    """Yield the file and the description of every token in the files, the ones that decide about flags first."""
+    """Yield the file and the description of every token in the files; the first one of a token decides its flags."""
     config = files[TOKENIZER_CONFIG]
     decoder = config.get("added_tokens_decoder", {})
     if not isinstance(decoder, dict):
@@ -137,7 +136,7 @@ def _user_defined(tokenizer: FullTokenizer) -> set[str]:
 
 
 def _begins_words(pre_tokenizer: Any) -> bool:
-    """Return whether a tokenizer.json begins a word behind every added token: by Metaspace's scheme."""
+    """Return True if a tokenizer.json begins a word behind every added token, by the scheme of its Metaspace."""
     steps = [pre_tokenizer]
     while steps:
         step = steps.pop()
@@ -150,7 +149,7 @@ def _begins_words(pre_tokenizer: Any) -> bool:
 
 
 def _normalizer(content: dict[str, Any], tokenizer: FullTokenizer, is_general: bool) -> dict[str, Any] | None:
-    """Return what makes the text that normalized tokens are searched for in, as in tokenizer.json."""
+    """Return the normalizer, in the form of tokenizer.json, of the text in which normalized tokens are searched."""
     if is_general:
         return content.get("normalizer")
     if not tokenizer.is_sentencepiece:

@@ -1,22 +1,20 @@
-"""Read and write a model as this project keeps it: albert-<step>.ckpt, albert_config.json, vocabulary, task.json."""
+"""Reader and writer of this project's model folders: albert-<step>.ckpt, albert_config.json, vocabulary, task.json."""
 
 import logging
 from dataclasses import replace
 from pathlib import Path
 
 from src.albert_model import POOLER, initial_pooler
-from src.conversion.checks import account, check_weights, settle_task, weight_shapes
+from src.conversion.checks import check_weights, match_names, resolve_task, weight_shapes
 from src.model_folder import TASK_FILE, ModelFolder
 
 logger = logging.getLogger(__name__)
 
 
 def write_own(model: ModelFolder, path: Path) -> None:
-    """Make a folder that load_checkpoint_path and the tasks' load_..._checkpoint_path keys take."""
+    """Write a folder for load_checkpoint_path and the tasks' load_..._checkpoint_path keys."""
     if not any(name.startswith(POOLER) for name in model.weights):
-        logger.info(
-            "the source has no pooler: it gets initial weights; nothing but a task that trains it should use it"
-        )
+        logger.info("the source has no pooler: it gets initial weights, which are useful only to a task that trains it")
         model = model.with_weights(model.weights | initial_pooler(model.architecture))
     model.save(path)
     if model.tokenizer is None:
@@ -24,11 +22,11 @@ def write_own(model: ModelFolder, path: Path) -> None:
 
 
 def read_own(path: Path, task: str = "", labels: tuple[str, ...] = ()) -> ModelFolder:
-    """The model in a checkpoint, or in a folder's best or newest one, all of its weights accounted for."""
+    """Return the model of a checkpoint, or of the best or newest one in a folder, with all weights checked."""
     model = ModelFolder.load(path)
-    origin, names = model.checkpoint.path, {name: name for name in weight_shapes(model.architecture)}
-    account(names, model.weights, 0, origin)
+    origin = model.loaded.path
+    match_names({name: name for name in weight_shapes(model.architecture)}, model.weights, 0, origin)
     check_weights(model.weights, model.architecture, origin)
     stated = model.task_info.stated() if model.task_info else {}
     file = origin.with_name(TASK_FILE)
-    return replace(model, task_info=settle_task(model.weights, stated, task, labels, origin, file))
+    return replace(model, task_info=resolve_task(model.weights, stated, task, labels, origin, file))

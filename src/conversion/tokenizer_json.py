@@ -1,7 +1,7 @@
-"""Hugging Face's tokenizer.json: the vocabulary inside, and one that cuts text as google's code does.
+"""Hugging Face's tokenizer.json: reader of its vocabulary, and writer of one that tokenizes as google's code does.
 
-transformers 5 saves nothing else. Its own AlbertTokenizer cuts text before each of a model's user-defined symbols (a
-full stop is one), keeps "2018," whole and turns '' into quotes, all of which google's tokenization does not.
+transformers 5 saves no other file. Its own AlbertTokenizer splits text before each of a model's user-defined symbols (a
+full stop is one), keeps "2018," whole and turns '' into quotes; google's tokenization does none of that.
 """
 
 import base64
@@ -10,7 +10,7 @@ import unicodedata
 from pathlib import Path
 from typing import Any
 
-from sentencepiece.sentencepiece_model_pb2 import ModelProto
+from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec  # type: ignore[attr-defined]
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from model_utils.errors import DataError, shorten
@@ -18,14 +18,17 @@ from model_utils.json_files import read_object
 from src.text.added_tokens import AddedTokens, library_token
 from src.tokenization import SENTENCEPIECE_SPECIALS, is_number_comma
 
-NEVER = -100.0  # added to a piece's score, so that others are always better
+NEVER = -100.0  # added to a piece's score, so that other pieces are always better
 
 
 def extract_vocabulary(file: Path) -> tuple[bytes, bool]:
-    """The vocabulary file's contents, and whether it is a SentencePiece model (else WordPiece tokens); else DataError.
+    """Return the content of the vocabulary file, and True if it is a SentencePiece model, False if WordPiece tokens.
 
-    A SentencePiece model has the same pieces, scores, kinds of pieces and normalisation as the one that tokenizer.json
-    was made from; what only its training needed is lost.
+    A SentencePiece model has the pieces, scores, types of pieces and normalisation of the one that tokenizer.json was
+    made from; settings of its training are lost.
+
+    Raises:
+        DataError: the file is damaged or holds a tokenizer of another type.
     """
     try:
         content = read_object(file)
@@ -47,14 +50,16 @@ def extract_vocabulary(file: Path) -> tuple[bytes, bool]:
 
 
 def lower_cases(file: Path) -> bool:
-    """Return whether the tokenizer in a tokenizer.json lower-cases text.
+    """Return True if the tokenizer in a tokenizer.json lower-cases text.
 
     Raises:
         DataError: it is damaged, or treats accents or Chinese characters otherwise than src.tokenization: WordPiece
-            loses accents where it lower-cases, and nowhere else, SentencePiece always does.
+            removes accents if it lower-cases, SentencePiece always does.
     """
     content = read_object(file)
-    steps, lower, without_accents = [content.get("normalizer")], False, False
+    steps = [content.get("normalizer")]
+    lower = False
+    removes_accents = False
     while steps:
         step = steps.pop()
         if not isinstance(step, dict | None):
@@ -62,48 +67,48 @@ def lower_cases(file: Path) -> bool:
         step = step or {}
         steps += step.get("normalizers", [])
         lower |= step.get("type") == "Lowercase" or bool(step.get("lowercase"))
-        without_accents |= _takes_accents(step)
+        removes_accents |= _removes_accents(step)
         if not step.get("handle_chinese_chars", True):
             raise DataError(f"{file}: handle_chinese_chars is False, the tokenization here has True")
     model = content.get("model")
     is_unigram = isinstance(model, dict) and model.get("type") == "Unigram"
-    if without_accents != (lower or is_unigram):
+    if removes_accents != (lower or is_unigram):
         raise DataError(
-            f"{file}: its normalizer {'takes' if without_accents else 'keeps'} accents and "
-            f"{'lower-cases' if lower else 'keeps capitals'}; the tokenization here takes accents from "
+            f"{file}: its normalizer {'removes' if removes_accents else 'keeps'} accents and "
+            f"{'lower-cases' if lower else 'keeps capitals'}; the tokenization here removes accents from "
             f"{'all text' if is_unigram else 'lower-cased text and keeps others'}"
         )
     return lower
 
 
-def _takes_accents(step: dict[str, Any]) -> bool:
-    """Return whether a step of a normalizer removes accents; also one of build_tokenizer_json."""
+def _removes_accents(step: dict[str, Any]) -> bool:
+    """Return True if a step of a normalizer removes accents, also in the form of build_tokenizer_json."""
     if step.get("type") == "BertNormalizer":
         stated = step.get("strip_accents")
         return bool(step.get("lowercase") if stated is None else stated)
     pattern = step.get("pattern")
-    replaced = str(pattern.get("Regex")) if isinstance(pattern, dict) else ""  # marks of whichever version of Unicode
-    ours = step.get("content") == "" and replaced.startswith(_combining_marks().partition("-")[0])
-    return step.get("type") == "StripAccents" or ours
+    replaced = str(pattern.get("Regex")) if isinstance(pattern, dict) else ""
+    marks_start = _combining_marks().partition("-")[0]  # the rest depends on the version of Unicode
+    removes_marks = step.get("content") == "" and replaced.startswith(marks_start)
+    return step.get("type") == "StripAccents" or removes_marks
 
 
 def _sentencepiece(content: dict[str, Any]) -> bytes:
-    proto = ModelProto()
-    kinds = ModelProto.SentencePiece
-    special = {
-        entry["content"]: kinds.CONTROL if entry["special"] else kinds.USER_DEFINED for entry in content["added_tokens"]
-    }
-    unknown, pieces = content["model"]["unk_id"], [piece for piece, _ in content["model"]["vocab"]]
-    special[pieces[unknown]] = kinds.UNKNOWN
+    """Return the SentencePiece model with the vocabulary and normalisation of a tokenizer.json."""
+    unk_id = content["model"]["unk_id"]
+    pieces = [piece for piece, _ in content["model"]["vocab"]]
+    special_ids = {"unk_id": unk_id, "pad_id": pieces.index("<pad>"), "bos_id": -1, "eos_id": -1}
+    trainer = TrainerSpec(
+        model_type=TrainerSpec.UNIGRAM, vocab_size=len(pieces), unk_piece=pieces[unk_id], **special_ids
+    )
+    proto = ModelProto(trainer_spec=trainer)
+    piece_type = ModelProto.SentencePiece
+    types = {}
+    for token in content["added_tokens"]:
+        types[token["content"]] = piece_type.CONTROL if token["special"] else piece_type.USER_DEFINED
+    types[pieces[unk_id]] = piece_type.UNKNOWN
     for piece, score in content["model"]["vocab"]:
-        entry = proto.pieces.add(piece=piece, score=score)
-        if piece in special:
-            entry.type = special[piece]
-    proto.trainer_spec.model_type = proto.trainer_spec.UNIGRAM
-    proto.trainer_spec.vocab_size = len(pieces)
-    proto.trainer_spec.unk_id, proto.trainer_spec.unk_piece = unknown, pieces[unknown]
-    proto.trainer_spec.pad_id = pieces.index("<pad>")
-    proto.trainer_spec.bos_id = proto.trainer_spec.eos_id = -1
+        proto.pieces.add(piece=piece, score=score, type=types.get(piece))
     for step in content["normalizer"]["normalizers"]:
         if step["type"] == "Precompiled":
             proto.normalizer_spec.precompiled_charsmap = base64.b64decode(step["precompiled_charsmap"])
@@ -111,25 +116,27 @@ def _sentencepiece(content: dict[str, Any]) -> bytes:
 
 
 def _combining_marks() -> str:
-    """A regular expression of the characters that src.tokenization leaves out; StripAccents would take other marks."""
-    marks = [number for number in range(sys.maxunicode + 1) if unicodedata.combining(chr(number))]
+    """Return a regular expression of the characters that src.tokenization removes; StripAccents removes others."""
+    marks = [code for code in range(sys.maxunicode + 1) if unicodedata.combining(chr(code))]
     starts = [mark for mark, before in zip(marks, [-1, *marks], strict=False) if mark != before + 1]
     ends = [mark for mark, after in zip(marks, [*marks[1:], -1], strict=True) if mark != after - 1]
     return "[" + "".join(rf"\x{{{start:X}}}-\x{{{end:X}}}" for start, end in zip(starts, ends, strict=True)) + "]"
 
 
 def build_tokenizer_json(model: bytes, do_lower_case: bool, added: AddedTokens | None = None) -> Tokenizer:
-    """A tokenizer that gives a SentencePiece model's ids as src.tokenization does.
+    """Return a tokenizer that gives the ids of a SentencePiece model as src.tokenization does.
 
-    Exceptions: the names of special tokens in a text, which transformers takes for the tokens, and some numbers, since
-    pieces like "1," are never chosen here where google's code splits them afterwards, and added tokens that are
-    normalized, which are also found where the text has several spaces for one. DataError if it is no Unigram
-    model.
+    Ids differ for names of special tokens in a text, which transformers reads as the tokens; for some numbers, since
+    pieces like "1," are never chosen here while google's code splits them afterwards; and for normalized added tokens,
+    which are also found if the text has several spaces instead of one.
+
+    Raises:
+        DataError: the model is no Unigram model.
     """
     proto = ModelProto.FromString(model)
     if proto.trainer_spec.model_type != proto.trainer_spec.UNIGRAM:
         raise DataError("the SentencePiece model is no Unigram model, which transformers' ALBERT needs")
-    scores = [(each.piece, each.score + NEVER * is_number_comma(each.piece)) for each in proto.pieces]
+    scores = [(entry.piece, entry.score + NEVER * is_number_comma(entry.piece)) for entry in proto.pieces]
     tokenizer = Tokenizer(models.Unigram(scores, unk_id=proto.trainer_spec.unk_id))
     spaces = [normalizers.Replace(Regex(r"[\s\x1c-\x1f]+"), " "), normalizers.Strip(left=False, right=True)]
     lower = [normalizers.Lowercase()] if do_lower_case else []
@@ -137,10 +144,10 @@ def build_tokenizer_json(model: bytes, do_lower_case: bool, added: AddedTokens |
     precompiled = [normalizers.Precompiled(characters)] if characters else []
     decompose = [normalizers.NFKD(), normalizers.Replace(Regex(_combining_marks()), "")]
     tokenizer.normalizer = normalizers.Sequence([*spaces, *decompose, *lower, *precompiled, *spaces])
-    # The start of a text is a word's start; what follows a mask directly is one only if the added tokens say so.
+    # A text begins with a word; text directly behind a mask begins one only if the added tokens say so.
     begins_words = added is not None and added.begins_words
     metaspace = pre_tokenizers.Metaspace(prepend_scheme="always" if begins_words else "first")
-    # A space before a normalized token would be a piece of its own.
+    # Otherwise a space before a normalized token would be a piece of its own.
     spaced = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), metaspace])
     tokenizer.pre_tokenizer = spaced if begins_words else metaspace
     tokenizer.decoder = decoders.Metaspace(prepend_scheme=metaspace.prepend_scheme)

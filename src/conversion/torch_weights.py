@@ -1,10 +1,11 @@
-"""Read the weights of a Hugging Face folder as float32: safetensors, or PyTorch's own files if torch is there."""
+"""Reader of the weights of a Hugging Face folder as float32: safetensors, or PyTorch's files if torch is installed."""
 
 import pickle
 import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import safetensors
@@ -17,9 +18,9 @@ POINTER, POINTER_BYTES = b"version https://git-lfs", 1000
 
 
 def read_weights(folder: Path) -> dict[str, np.ndarray]:
-    """All tensors of the folder by name; float16 and bfloat16 become float32, which holds them exactly.
+    """Return all tensors of the folder by name; float16 and bfloat16 become float32, which is exact.
 
-    Integers stay what they are. Weights in several files are put together by their index.
+    Integers keep their type. Weights in several files are joined by their index.
 
     Raises:
         CheckpointError: the folder has no weights, or they are damaged, incomplete or of another type.
@@ -35,7 +36,7 @@ def read_weights(folder: Path) -> dict[str, np.ndarray]:
 
 
 def refuse_pointer(file: Path) -> None:
-    """Raise CheckpointError if a file is what `git clone` leaves of a large one without git-lfs."""
+    """Raise CheckpointError if a file is a pointer, as `git clone` without git-lfs writes for a large file."""
     if file.is_file() and file.stat().st_size < POINTER_BYTES and file.read_bytes().startswith(POINTER):
         raise CheckpointError(
             f"{file} is git-lfs's pointer to the file, not the file: run `git lfs pull` in its folder"
@@ -43,21 +44,20 @@ def refuse_pointer(file: Path) -> None:
 
 
 class IndexSchema(Schema):
-    """Which file has which weight, by its name, where a model lies in several."""
+    """File of each weight, by its name, if a model has several files."""
 
     weight_map: dict[str, FileName]
 
 
 def _read_shards(index: Path, read: Callable[[Path], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    places = read_json(index, IndexSchema, CheckpointError).weight_map
-    files = {name: index.parent / name for name in sorted(set(places.values()))}
+    weight_files = read_json(index, IndexSchema, CheckpointError).weight_map
+    files = {name: index.parent / name for name in sorted(set(weight_files.values()))}
     for file in files.values():
         refuse_pointer(file)
     shards = {name: read(file) for name, file in files.items()}
-    lost = [name for name, file in places.items() if name not in shards[file]]
-    if lost:
-        raise CheckpointError(f"{index} names weights that its files do not hold: {first_few(lost, 10)}")
-    return {name: shards[file][name] for name, file in places.items()}
+    if missing := [name for name, file in weight_files.items() if name not in shards[file]]:
+        raise CheckpointError(f"{index} names weights that its files do not hold: {first_few(missing, 10)}")
+    return {name: shards[file][name] for name, file in weight_files.items()}
 
 
 def _read_safetensors(file: Path) -> dict[str, np.ndarray]:
@@ -70,14 +70,15 @@ def _read_safetensors(file: Path) -> dict[str, np.ndarray]:
     return {name: _to_array(entry, f"{file}: {shorten(name)}") for name, entry in entries}
 
 
-def _to_array(entry: dict, place: str) -> np.ndarray:
-    data, shape = entry["data"], entry["shape"]
+def _to_array(entry: dict[str, Any], origin: str) -> np.ndarray:
+    data = entry["data"]
+    shape = entry["shape"]
     if entry["dtype"] == "BF16":  # the upper half of a float32
         return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32).reshape(shape)
-    kinds = {"F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4"}
-    if entry["dtype"] not in kinds:
-        raise CheckpointError(f"{place} is {shorten(entry['dtype'])}, allowed are F32, F16 and BF16")
-    value = np.frombuffer(data, kinds[entry["dtype"]]).reshape(shape)
+    dtypes = {"F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4"}
+    if entry["dtype"] not in dtypes:
+        raise CheckpointError(f"{origin} is {shorten(entry['dtype'])}, allowed are F32, F16 and BF16")
+    value = np.frombuffer(data, dtypes[entry["dtype"]]).reshape(shape)
     return value.astype(np.float32) if entry["dtype"] == "F16" else value
 
 
@@ -94,7 +95,7 @@ def _read_pytorch(file: Path) -> dict[str, np.ndarray]:
         _refuse_growing(file, damaged)
         with warnings.catch_warnings(action="ignore"):  # of a damaged file's protocol
             tensors = torch.load(file, map_location="cpu", weights_only=True)
-        # A damaged shape or stride describes more than the file holds; weights may be there twice, under tied names.
+        # A damaged shape or stride describes more than the file holds; tied weights occur twice.
         if sum(tensor.nbytes for tensor in tensors.values()) > 2 * file.stat().st_size:
             raise CheckpointError(f"{damaged}: its tensors are larger than the file")
         if wide := [name for name, tensor in tensors.items() if tensor.dtype == torch.float64]:
@@ -105,15 +106,15 @@ def _read_pytorch(file: Path) -> dict[str, np.ndarray]:
         }
     except CheckpointError:
         raise
-    except pickle.UnpicklingError as error:  # torch advises to load it without its safeguard
+    except pickle.UnpicklingError as error:  # torch's own message advises to load it without its safeguard
         raise CheckpointError(f"{damaged}, which is not loaded") from error
-    except Exception as error:  # of a damaged file torch's reader raises whatever its bytes lead to
+    except Exception as error:  # torch's reader may raise any error for a damaged file
         reason = shorten(error.args[0]) if error.args else type(error).__name__
         raise CheckpointError(f"{damaged}: {reason}") from error
 
 
 def _refuse_growing(file: Path, damaged: str) -> None:
-    """Raise CheckpointError if reading a file of PyTorch may take many times its size in memory."""
+    """Raise CheckpointError if reading a file of PyTorch may need many times its size in memory."""
     content = file.read_bytes()
     if zipfile.is_zipfile(file):
         with zipfile.ZipFile(file) as archive:

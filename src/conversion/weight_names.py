@@ -1,7 +1,7 @@
-"""This project's names of weights -> google's variables, and -> Hugging Face's, as transformers' checkpoints have them.
+"""Names of weights in google's checkpoints and in those of transformers, by this project's names.
 
-google's cover pre-training, classification, regression, RACE, and both heads for SQuAD; its kernels are (in, out), the
-matrices here and at Hugging Face (out, in). Needs neither TensorFlow nor torch nor MindSpore.
+google's checkpoints cover pre-training, classification, regression, RACE, and both heads for SQuAD; its kernels are
+(in, out), the matrices here and at Hugging Face (out, in). This module needs neither TensorFlow, torch nor MindSpore.
 """
 
 import re
@@ -27,9 +27,9 @@ _GOOGLE_LAYER_NORMS = {
     "mlm.layer_norm": "cls/predictions/transform/LayerNorm",
     "end_layer_norm": "end_logits/LayerNorm",
 }
-# Output layers that google keeps as (labels, in); classification, regression and RACE have them outside every scope.
+# Output layers, which google stores as (labels, in); those of classification, regression and RACE have no scope.
 _GOOGLE_OUTPUT_LAYERS = {"sop": "cls/seq_relationship/", "qa_outputs": "cls/squad/", "classifier": ""}
-# Below albert.encoder here (the block's number at the star), below _GOOGLE_BLOCK there.
+# Names below albert.encoder, with the block's number at the star -> names below _GOOGLE_BLOCK.
 _GOOGLE_BLOCK = "bert/encoder/transformer/group_{}/inner_group_{}/"
 _GOOGLE_BLOCK_DENSE = {
     "attentions.*.query": "attention_1/self/query",
@@ -66,7 +66,7 @@ _HF_BLOCK_LAYER_NORMS = {
     "attentions.*.layer_norm": "attention.LayerNorm",
     "feed_forwards.*.layer_norm": "full_layer_layer_norm",
 }
-# Copies that Hugging Face's state dict holds beside the weights they are tied to.
+# Copies in Hugging Face's state dict, and the weights they are tied to.
 TIED_COPIES = {
     "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
     "predictions.decoder.bias": "predictions.bias",
@@ -74,53 +74,53 @@ TIED_COPIES = {
 
 
 def google_names(num_hidden_groups: int = 1, inner_group_num: int = 1) -> dict[str, str]:
-    """This project's name of every weight of every head -> google's variable (share_parameters: all).
+    """Return google's variable of every weight of every head, by this project's name (share_parameters: all).
 
-    Block i * inner_group_num + j here is inner group j of group i there.
+    Block i * inner_group_num + j here is google's inner group j of group i.
     """
     size = num_hidden_groups, inner_group_num
     names = {f"albert.embeddings.{table}": f"bert/embeddings/{table}" for table in _TABLES}
-    for name, theirs in _modules(_GOOGLE_DENSE, _GOOGLE_BLOCK_DENSE, _GOOGLE_BLOCK, *size):
-        names |= {f"{name}.weight": f"{theirs}/kernel", f"{name}.bias": f"{theirs}/bias"}
+    for name, module in _modules(_GOOGLE_DENSE, _GOOGLE_BLOCK_DENSE, _GOOGLE_BLOCK, *size):
+        names |= {f"{name}.weight": f"{module}/kernel", f"{name}.bias": f"{module}/bias"}
     del names["answer_logits.bias"]  # google's head has none
-    for name, theirs in _modules(_GOOGLE_LAYER_NORMS, _GOOGLE_BLOCK_LAYER_NORMS, _GOOGLE_BLOCK, *size):
-        names |= {f"{name}.gamma": f"{theirs}/gamma", f"{name}.beta": f"{theirs}/beta"}
+    for name, module in _modules(_GOOGLE_LAYER_NORMS, _GOOGLE_BLOCK_LAYER_NORMS, _GOOGLE_BLOCK, *size):
+        names |= {f"{name}.gamma": f"{module}/gamma", f"{name}.beta": f"{module}/beta"}
     for name, scope in _GOOGLE_OUTPUT_LAYERS.items():
         names |= {f"{name}.weight": f"{scope}output_weights", f"{name}.bias": f"{scope}output_bias"}
     return names | {"mlm.bias": "cls/predictions/output_bias"}
 
 
 def hugging_face_names(num_hidden_groups: int = 1, inner_group_num: int = 1) -> dict[str, str]:
-    """This project's name of every pre-training weight -> Hugging Face's, for the shared form (share_parameters: all).
+    """Return Hugging Face's name of every pre-training weight, by this project's name (share_parameters: all).
 
-    Layers that share nothing are there a group each: num_hidden_groups is the number of layers then. Blocks are
-    numbered as in google_names.
+    With share_parameters none, every layer is a group at Hugging Face: num_hidden_groups is the number of layers.
+    Blocks are numbered as in google_names.
     """
     size = num_hidden_groups, inner_group_num
     names = {f"albert.embeddings.{table}": f"albert.embeddings.{table}.weight" for table in _TABLES}
-    for name, theirs in _modules(_HF_DENSE, _HF_BLOCK_DENSE, _HF_BLOCK, *size):
-        names |= {f"{name}.weight": f"{theirs}.weight", f"{name}.bias": f"{theirs}.bias"}
-    for name, theirs in _modules(_HF_LAYER_NORMS, _HF_BLOCK_LAYER_NORMS, _HF_BLOCK, *size):
-        names |= {f"{name}.gamma": f"{theirs}.weight", f"{name}.beta": f"{theirs}.bias"}
+    for name, module in _modules(_HF_DENSE, _HF_BLOCK_DENSE, _HF_BLOCK, *size):
+        names |= {f"{name}.weight": f"{module}.weight", f"{name}.bias": f"{module}.bias"}
+    for name, module in _modules(_HF_LAYER_NORMS, _HF_BLOCK_LAYER_NORMS, _HF_BLOCK, *size):
+        names |= {f"{name}.gamma": f"{module}.weight", f"{name}.beta": f"{module}.bias"}
     return names | {"mlm.bias": "predictions.bias"}
 
 
 def _modules(
-    outside: dict[str, str], of_block: dict[str, str], place: str, groups: int, inner_groups: int
+    outer_modules: dict[str, str], block_modules: dict[str, str], block_scope: str, groups: int, inner_groups: int
 ) -> Iterator[tuple[str, str]]:
-    """Name and their name of the modules outside the blocks and of those in every block, whose scope is `place`."""
-    yield from outside.items()
+    """Yield this project's and the other name of all modules: those outside the blocks and those in every block."""
+    yield from outer_modules.items()
     for block in range(groups * inner_groups):
-        scope = place.format(*divmod(block, inner_groups))
-        for name, theirs in of_block.items():
-            yield "albert.encoder." + name.replace("*", str(block)), scope + theirs
+        scope = block_scope.format(*divmod(block, inner_groups))
+        for name, module in block_modules.items():
+            yield "albert.encoder." + name.replace("*", str(block)), scope + module
 
 
 def from_google(variable: str, value: np.ndarray) -> np.ndarray:
-    """The value as this project stores it: kernels turned from (in, out) to (out, in)."""
+    """Return the value as this project stores it: kernels transposed from (in, out) to (out, in)."""
     return np.ascontiguousarray(value.T) if variable.endswith("/kernel") else value
 
 
 def is_training_state(variable: str) -> bool:
-    """Return whether one of google's variables belongs to the optimizer and not to the model."""
+    """Return True if one of google's variables belongs to the optimizer and not to the model."""
     return _TRAINING_STATE.fullmatch(variable) is not None

@@ -34,8 +34,11 @@ class Features:
 class Split(Protocol):
     """Interface of a task's split; `examples` has the order of the feature rows."""
 
-    name: str
-    examples: Sequence[Any]
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def examples(self) -> Sequence[Any]: ...
 
     def facts(self) -> dict[str, Any]:
         """Return everything that determines the features, as JSON values."""

@@ -142,7 +142,7 @@ def read_array(file: Path, facts: Mapping[str, Any]) -> np.ndarray:
 
 
 def is_complete(path: Path, facts: Mapping[str, Any]) -> bool:
-    """Return whether the set DIR/NAME.mindrecord exists already.
+    """Return True if the set DIR/NAME.mindrecord exists already.
 
     Raises:
         DataError: a set of that name has a different manifest; names the first entry that differs.

@@ -16,14 +16,14 @@ from src.tokenization import FullTokenizer
 Item = TypeVar("Item")
 
 
-def sample(items: Sequence[Item], most: int, seed: int) -> list[Item]:
-    """Return at most `most` items, chosen by the seed, in their order; all items if `most` is 0.
+def sample(items: Sequence[Item], limit: int, seed: int) -> list[Item]:
+    """Return at most `limit` items, chosen by the seed, in their order; all items if `limit` is 0.
 
     The sample of a smaller number is a subset of the sample of a larger one.
     """
-    if not 0 < most < len(items):
+    if not 0 < limit < len(items):
         return list(items)
-    return [items[index] for index in sorted(np.random.default_rng(seed).permutation(len(items))[:most])]
+    return [items[index] for index in sorted(np.random.default_rng(seed).permutation(len(items))[:limit])]
 
 
 def split_off(items: Sequence[Item], ratio: float, seed: int) -> tuple[list[Item], list[Item]]:

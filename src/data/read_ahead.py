@@ -22,35 +22,35 @@ def read_ahead(items: Generator[Item], places: int) -> Iterator[Iterator[Item]]:
         with contextlib.closing(items):
             yield items
         return
-    buffer: queue.Queue[tuple[Item | None, BaseException | None]] = queue.Queue(places)
+    buffer: queue.Queue[tuple[Item] | BaseException] = queue.Queue(places)  # an item alone may be an exception
     stopped = threading.Event()
 
-    def put(item: Item | None, error: BaseException | None) -> None:
+    def put(entry: tuple[Item] | BaseException) -> None:
         while not stopped.is_set():
             with contextlib.suppress(queue.Full):
-                buffer.put((item, error), timeout=0.1)
+                buffer.put(entry, timeout=0.1)
                 return
 
     def produce() -> None:
         with contextlib.closing(items):
             try:
                 for item in items:
-                    put(item, None)
+                    put((item,))
                     if stopped.is_set():
                         return
             except BaseException as error:  # raised again in the consumer, whatever it is
-                put(None, error)
+                put(error)
             else:
-                put(None, StopIteration())
+                put(StopIteration())
 
     def consume() -> Iterator[Item]:
         while True:
-            item, error = buffer.get()
-            if isinstance(error, StopIteration):
+            entry = buffer.get()
+            if isinstance(entry, StopIteration):
                 return
-            if error is not None:
-                raise error
-            yield item
+            if isinstance(entry, BaseException):
+                raise entry
+            yield entry[0]
 
     thread = threading.Thread(target=produce, name="read_ahead", daemon=True)
     thread.start()

@@ -208,8 +208,8 @@ class RecordWriter(contextlib.AbstractContextManager):
                 f"{self.path}: {self.rows} examples cannot fill {len(self._files)} files; "
                 "give more text or a smaller output_file_num"
             )
-        for file in self._files if self.file_num else self._files[-1:]:
-            file.commit()
+        for record_file in self._files if self.file_num else self._files[-1:]:
+            record_file.commit()
         file_names = [self._name(index, len(self._files)) for index in range(len(self._files))]
         if self._files[0].path.name != file_names[0]:  # named as the only file before the others were begun
             self._files[0].rename(file_names[0])

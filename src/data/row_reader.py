@@ -51,7 +51,7 @@ class RowReader:
         with contextlib.ExitStack() as stack:
             yield [stack.enter_context(opened(file)) for file in self.files]
 
-    def read(self, streams: Sequence[BinaryIO], rows: Sequence[int]) -> dict[str, np.ndarray]:
+    def read(self, streams: Sequence[BinaryIO], rows: np.ndarray) -> dict[str, np.ndarray]:
         """Return the columns of some rows, (rows, width); per_token columns are as wide as the longest of these rows.
 
         Args:
@@ -89,7 +89,7 @@ def checksums_of(values: Mapping[str, np.ndarray], counts: Mapping[str, np.ndarr
         counts: (rows,) for each column.
     """
     names = sorted(values)
-    buffers = [memoryview(np.ascontiguousarray(values[name])).cast("B") for name in names]
+    buffers = [np.ascontiguousarray(values[name]).data.cast("B") for name in names]
     ends = np.stack([np.cumsum(counts[name]) for name in names], axis=1) * 4
     checksums = np.zeros(len(ends), np.uint32)
     starts = [0] * len(names)

@@ -70,11 +70,12 @@ def _serve(connection: Connection) -> None:
         while True:
             arguments = connection.recv()
             try:
-                answer = function(*arguments), None
+                result = function(*arguments)
             except Exception as error:
                 error.add_note(f"in a worker process:\n{traceback.format_exc()}")
-                answer = None, error
-            connection.send(answer)
+                connection.send((None, error))
+            else:
+                connection.send((result, None))
 
 
 @contextlib.contextmanager

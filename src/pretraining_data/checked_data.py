@@ -44,8 +44,9 @@ class PretrainingData:
         self.facts = dataset.facts
         self.rows_at_once = dataset.rows_at_once
         self.batches_per_epoch = dataset.batches_per_epoch
-        has_counts = isinstance(dataset, FeatureDataset)
-        self.token_counts: np.ndarray | None = dataset.records.array("unigram") if has_counts else None
+        self.token_counts: np.ndarray | None = None
+        if isinstance(dataset, FeatureDataset):
+            self.token_counts = dataset.records.array("unigram")
         self._vocab_size: int | None = None
 
     @property

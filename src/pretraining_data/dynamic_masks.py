@@ -33,7 +33,7 @@ class DynamicFacts(Schema):
 class DynamicMaskDataset(FeatureDataset):
     """FeatureDataset that masks rows of tokens (examples.token_columns) and yields the columns of static data.
 
-    Training draws with the loading's seed; evaluation with the data's own seed and epoch 0, so that it never changes.
+    Training draws with the loading's seed; evaluation with the seed of the data and epoch 0, so that it never changes.
 
     Raises:
         DataError: the manifest lacks the settings of masking.
@@ -43,12 +43,12 @@ class DynamicMaskDataset(FeatureDataset):
         super().__init__(records, loading)
         facts = validated(records.facts, DynamicFacts, f"{records.folder / records.name}.facts.json")
         self.settings = overrides.apply(facts.settings)
-        self.own_seed = facts.seed
+        self.data_seed = facts.seed
         self.vocabulary = MaskVocabulary.of(open_tokenizer(records.folder / facts.vocab_file, facts.do_lower_case))
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """Yield batches like FeatureDataset.batches, with the columns of examples.columns."""
-        seed = (self.own_seed, 0) if self.loading.evaluation else (self.loading.seed, epoch)
+        seed = (self.data_seed, 0) if self.loading.evaluation else (self.loading.seed, epoch)
         unmasked = super().batches(epoch, start)
         batches_at_once = -(-ROWS_AT_ONCE // self.loading.batch_size)
         while group := list(itertools.islice(unmasked, batches_at_once)):

@@ -1,7 +1,8 @@
-"""Choosing and hiding the tokens that a masked language model predicts: n-grams of whole words, 80/10/10.
+"""Masks of a masked language model: n-grams of whole words, replaced 80/10/10.
 
-Many examples at once, as google-research/albert's create_masked_lm_predictions does one by one; what is drawn for one
-of them does not depend on the others. Shape letters: B (examples), L (longest of them), W (most words of an example).
+All functions mask many examples at once, as google-research/albert's create_masked_lm_predictions does one by one; the
+random numbers of an example do not depend on the others. Shape letters: B (examples), L (tokens of the longest one),
+W (largest number of words of an example).
 """
 
 import math
@@ -15,13 +16,13 @@ from pydantic import Field
 from model_utils.config import TOKENS
 from src.tokenization import FullTokenizer
 
-MASK_SHARE, KEEP_SHARE = 0.8, 0.1  # what remains becomes a random token
+MASK_SHARE, KEEP_SHARE = 0.8, 0.1  # the remaining tokens become random ones
 NGRAM = 100  # words
 
 
 @dataclass(frozen=True)
 class MaskVocabulary:
-    """word_start: (V,) bool, whether a token begins a word. replacements: (R,) int32, for random replacement."""
+    """Ids for masking; word_start: (V,) bool, begins a word; replacements: (R,) int32, for random replacement."""
 
     word_start: np.ndarray
     replacements: np.ndarray
@@ -35,7 +36,7 @@ class MaskVocabulary:
         """Return the vocabulary of a tokenizer.
 
         Unlike google's, random replacement draws no special or control symbols: a [SEP] or <pad> in the middle of a
-        sentence says more than that a token was replaced.
+        sentence would reveal the replacement.
         """
         tokens = [tokenizer.inv_vocab[index] for index in range(tokenizer.vocab_size)]
         special = [tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id]
@@ -69,39 +70,39 @@ class InstanceSettings:
 
     @property
     def predictions(self) -> int:
-        """Most predicted positions of an example; permuted tokens are predicted besides the masked ones."""
+        """Maximum number of predicted positions of an example; permuted tokens are predicted as well as masked ones."""
         return self.max_predictions_per_seq * (2 if self.do_permutation else 1)
 
 
 def predictions_needed(masked_lm_prob: float, max_seq_length: int) -> int:
-    """The max_predictions_per_seq that leaves the longest examples their share of masked tokens."""
+    """Return the smallest max_predictions_per_seq that does not limit the share of masked tokens."""
     return math.ceil(masked_lm_prob * max_seq_length)
 
 
 @dataclass(frozen=True)
 class MaskingOverrides:
-    """Settings of dynamic masks that differ from the data's own; 0: they do not."""
+    """Settings of dynamic masks that replace those of the data; 0: unchanged."""
 
     masked_lm_prob: float = 0.0
     ngram: int = 0
 
     def apply(self, settings: InstanceSettings) -> InstanceSettings:
-        """The settings that masks are drawn by; a share of masked tokens brings its own max_predictions_per_seq."""
+        """Return the settings with these overrides; masked_lm_prob also sets max_predictions_per_seq."""
         if self.masked_lm_prob:
-            most = predictions_needed(self.masked_lm_prob, settings.max_seq_length)
-            settings = replace(settings, masked_lm_prob=self.masked_lm_prob, max_predictions_per_seq=most)
+            predictions = predictions_needed(self.masked_lm_prob, settings.max_seq_length)
+            settings = replace(settings, masked_lm_prob=self.masked_lm_prob, max_predictions_per_seq=predictions)
         return replace(settings, ngram=self.ngram or settings.ngram)
 
 
 class RowRandom:
-    """Random numbers of rows, each a function of the seed, its row, its place and how many calls came before alone.
+    """Counter-based random generator of rows: SplitMix64 (Steele, Lea and Flood 2014).
 
-    So a row has the same ones whichever other rows are drawn for at the same time. They are those of SplitMix64
-    (Steele, Lea and Flood 2014), which gives any number of its sequence without the ones before.
+    A random number depends on the seed, its row, its column and the number of earlier calls alone, so a row gets the
+    same numbers whichever other rows are drawn at the same time.
 
     Args:
-        seed: any number of whole numbers, none negative.
-        rows: (B,) whole numbers of the rows.
+        seed: non-negative integers.
+        rows: (B,) integers that identify the rows.
     """
 
     def __init__(self, seed: Sequence[int], rows: np.ndarray) -> None:
@@ -109,9 +110,9 @@ class RowRandom:
         self._keys = _mix(start + rows.astype(np.uint64) * _GOLDEN)[:, None]
         self._calls = 0
 
-    def uniform(self, places: int) -> np.ndarray:
-        """(B, places) float64, at least 0 and below 1."""
-        counters = np.arange(places, dtype=np.uint64) + np.uint64(self._calls << 32)
+    def uniform(self, columns: int) -> np.ndarray:
+        """Return uniform random numbers in [0, 1): (B, columns) float64."""
+        counters = np.arange(columns, dtype=np.uint64) + np.uint64(self._calls << 32)
         self._calls += 1
         return (_mix(self._keys + counters * _GOLDEN) >> np.uint64(11)) * 2.0**-53
 
@@ -121,7 +122,7 @@ _MIX = (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9), np.uint64(27), np.uint64(0
 
 
 def _mix(values: np.ndarray) -> np.ndarray:
-    """SplitMix64's mixing function, on uint64."""
+    """Apply SplitMix64's mixing function to uint64 values."""
     first, first_factor, second, second_factor, third = _MIX
     values = (values ^ values >> first) * first_factor
     values = (values ^ values >> second) * second_factor
@@ -141,8 +142,9 @@ def mask_tokens(
     """Hide tokens of every example: about masked_lm_prob of its length, at most max_predictions_per_seq.
 
     Args:
-        ids: (B, L) int32. lengths: (B,) tokens of each example.
-        word_start: (B, L) bool, tokens that begin what is masked together.
+        ids: (B, L) int32.
+        lengths: (B,) tokens of each example.
+        word_start: (B, L) bool, first tokens of units that are masked together.
         maskable: (B, L) bool, neither padding nor special.
         in_b: (B, L) bool, second segment; no n-gram crosses into it.
 
@@ -162,12 +164,13 @@ def mask_tokens(
 
 @dataclass(frozen=True)
 class _Words:
-    """Places of the words of each example.
+    """Positions of the words of each example.
 
-    of_token: (B, L) number of the word that a token belongs to.
-    counts: (B,) words of each example.
-    first: (B, W + 1) tokens that precede each word; differences are sizes of n-grams.
-    ends: (B, W) number of the word behind the last one in the same segment.
+    Attributes:
+        of_token: (B, L) index of the word that a token belongs to.
+        counts: (B,) words of each example.
+        first: (B, W + 1) number of tokens before each word; differences are sizes of n-grams.
+        ends: (B, W) index of the word behind the last one in the same segment.
     """
 
     of_token: np.ndarray
@@ -177,7 +180,7 @@ class _Words:
 
     @classmethod
     def of(cls, starts: np.ndarray, maskable: np.ndarray, in_b: np.ndarray) -> Self:
-        """From (B, L) bools: first tokens of words, tokens that may be masked, tokens of the second segment."""
+        """Return the words of examples; `starts` (B, L) bool are their first tokens, for the others see mask_tokens."""
         rows = len(starts)
         of_token = np.maximum(np.cumsum(starts, 1) - 1, 0)
         counts = starts.sum(1)
@@ -190,24 +193,26 @@ class _Words:
         return cls(of_token, counts, first, ends)
 
     def tokens(self, words: np.ndarray) -> np.ndarray:
-        """(B, L) bool, the tokens of (B, W) chosen words; special tokens and padding have arbitrary values."""
+        """Return the tokens (B, L) bool of chosen words (B, W); special tokens and padding have arbitrary values."""
         return np.take_along_axis(words, self.of_token, 1)
 
 
 def _choose_ngrams(
     words: _Words, wanted: np.ndarray, taken: np.ndarray, settings: InstanceSettings, random: RowRandom
 ) -> np.ndarray:
-    """Choose n-grams of words until `wanted` tokens of each example are chosen or no n-gram fits.
+    """Return (B, W) bool, n-grams of words that together have `wanted` tokens, or fewer if no further n-gram fits.
 
-    Words are visited in random order, and n is drawn with p(n) proportional to 1/n (turned around without
-    favor_shorter_ngram) up to the words left in the segment. An n-gram of too many tokens is shortened; one that meets
-    a chosen word is passed over.
+    Words are visited in random order, and n is drawn with p(n) proportional to 1/n (reversed without
+    favor_shorter_ngram) up to the end of the segment. An n-gram of too many tokens is shortened; one that contains a
+    chosen word is skipped.
 
     Args:
-        wanted: (B,) tokens to choose. taken: (B, W) bool, words that may not be chosen, like the result.
+        wanted: (B,) tokens to choose.
+        taken: (B, W) bool, words that may not be chosen.
     """
     rows, width = words.ends.shape
-    keys, draws = random.uniform(width), random.uniform(width)
+    keys = random.uniform(width)
+    draws = random.uniform(width)
     keys[np.arange(width) >= words.counts[:, None]] = 2  # behind all words
     order = np.argsort(keys, 1)
     below = _cumulative_ngram_probabilities(settings.ngram, settings.favor_shorter_ngram)
@@ -235,7 +240,7 @@ def _choose_ngrams(
 
 
 def _cumulative_ngram_probabilities(ngram: int, favor_shorter: bool) -> np.ndarray:
-    """(ngram, ngram) float64: row m - 1 has P(n <= 1), P(n <= 2), ... when n is at most m."""
+    """Return (ngram, ngram) float64: row m - 1 has P(n <= 1), P(n <= 2), ... for n-grams of at most m words."""
     weights = 1 / np.arange(1, ngram + 1)
     if not favor_shorter:
         weights = weights[::-1]
@@ -245,9 +250,10 @@ def _cumulative_ngram_probabilities(ngram: int, favor_shorter: bool) -> np.ndarr
 
 
 def _replace(ids: np.ndarray, masked: np.ndarray, vocabulary: MaskVocabulary, random: RowRandom) -> np.ndarray:
-    """[MASK] for 80 % of the masked tokens, themselves for 10 %, a random token for 10 %."""
+    """Replace 80 % of the masked tokens by [MASK] and 10 % by a random token; keep 10 %."""
     row, position = np.nonzero(masked)
-    draw, substitute = (random.uniform(ids.shape[1])[row, position] for _ in range(2))
+    draw = random.uniform(ids.shape[1])[row, position]
+    substitute = random.uniform(ids.shape[1])[row, position]
     substitutes = vocabulary.replacements[(substitute * len(vocabulary.replacements)).astype(int)]
     values = np.where(draw < MASK_SHARE + KEEP_SHARE, ids[row, position], substitutes)
     replaced = ids.copy()

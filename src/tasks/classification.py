@@ -59,6 +59,7 @@ class ClassifierTask(Task):
     """GLUE task, or custom examples with labels or scores."""
 
     kind = "classification"
+    config: ClassifierConfig
 
     def __init__(
         self, config: ClassifierConfig, tokenizer: FullTokenizer, trained_info: TaskInfo | None = None
@@ -87,14 +88,14 @@ class ClassifierTask(Task):
             )
         self.selection = METHODS[self.method][0]
         self.spec = REGRESSION if self.regression else CLASSIFICATION
+        settings = {"task_name": config.task_name, "classifier_hidden_size": self._hidden_size()}
         self.task_info = self.spec.info(
             task=self.spec.name,
             labels=tuple(self.labels),
             max_seq_length=config.max_seq_length,
-            task_name=config.task_name,
-            classifier_hidden_size=self._hidden_size(),
             text_columns=self.examples.text_columns(),
             dev_split=self.examples.dev_split,
+            **settings,
         )
 
     def _hidden_size(self) -> int:
@@ -150,7 +151,7 @@ class ClassifierTask(Task):
         all_examples = self.examples.read(name)
         if name == TRAIN and not self.regression:
             counts = Counter(dict.fromkeys(self.labels, 0))
-            counts.update(example.label for example in all_examples)
+            counts.update(example.label for example in all_examples if example.label is not None)
             for warning in label_warnings(counts):
                 logger.warning(f"{all_examples[0].file}: {warning}")
         examples = sample(all_examples, config.most_samples(name), config.seed)
@@ -197,7 +198,7 @@ class ClassifierTask(Task):
         if "f1" in metrics:
             warnings.append(describe_f1(self.labels))
         submission = self._submission(prepared.split.name)
-        if submission and not prepared.split.complete:
+        if submission and not _is_complete(prepared.split):
             warnings.append(f"{submission} is not written: max_predict_samples or skip_labels leaves rows out")
         write = partial(self._write, prepared.split, logits, gold)
         collapse = "" if gold is None else self._describe_collapse(predictions, gold)
@@ -219,7 +220,7 @@ class ClassifierTask(Task):
         names = np.array(self.labels)
         examples = split.examples
         predictions = logits[:, 0] if self.regression else logits.argmax(1)
-        columns: dict[str, Sequence[Any]] = {"index": range(len(logits))}
+        columns: dict[str, Any] = {"index": range(len(logits))}
         if examples:
             columns["file"] = [example.file.name for example in examples]
             columns["line"] = [example.line for example in examples]
@@ -234,7 +235,7 @@ class ClassifierTask(Task):
         if any(example.text_b for example in examples):
             columns["text_b"] = [example.text_b for example in examples]
         write_prediction_table(folder, split.name, columns)
-        if self._submission(split.name) and split.complete:
+        if self._submission(split.name) and _is_complete(split):
             write_submission(folder, self.config.task_name, split.name, predictions)
 
     def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:
@@ -243,6 +244,10 @@ class ClassifierTask(Task):
         dev_labels = dev.records.array(LABELS)
         constant = train_labels.mean() if self.regression else np.bincount(train_labels).argmax()
         return assess(self.method, np.full_like(dev_labels, constant), dev_labels, len(self.labels))
+
+
+def _is_complete(split: Split) -> bool:
+    return isinstance(split, ClassificationSplit) and split.complete
 
 
 def describe_f1(labels: Sequence[str]) -> str:
@@ -270,7 +275,7 @@ def build_scores(architecture: AlbertConfig, task_info: RegressionInfo) -> nn.Ce
 class ClassificationAnswerer(Answerer):
     """Answerer of a classifier: text_a, text_b -> label, probabilities."""
 
-    texts = ("text_a", "text_b")
+    texts: tuple[str, ...] = ("text_a", "text_b")
     warned_of_missing_text = False
 
     def read(self, record: Record) -> tuple[str, str]:
@@ -286,7 +291,8 @@ class ClassificationAnswerer(Answerer):
         return text_a, text_b
 
     def features(self, items: Sequence[tuple[str, str]]) -> Features:
-        values, truncated = encode_pairs(*zip(*items, strict=True), self.tokenizer, self.length)
+        texts_a, texts_b = zip(*items, strict=True)
+        values, truncated = encode_pairs(texts_a, texts_b, self.tokenizer, self.length)
         return Features(token_columns(self.tokenizer, self.length), values, {"truncated": truncated})
 
     def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:

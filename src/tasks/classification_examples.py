@@ -125,10 +125,8 @@ class GlueExamples:
 
     def text_columns(self) -> dict[str, str]:
         """Return the column names of the texts, by their keys in records."""
-        columns = {"text_a": self.columns.text_a}
-        if self.columns.text_b:
-            columns["text_b"] = self.columns.text_b
-        return columns
+        columns = {"text_a": self.columns.text_a, "text_b": self.columns.text_b}
+        return {key: column for key, column in columns.items() if column}
 
     def read(self, split: str) -> list[Example]:
         """Return the examples of a split."""

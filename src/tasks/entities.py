@@ -136,7 +136,9 @@ def entity_scores(
         gold, predicted: tags of each sentence.
         tags: tags of the model, which determine the scheme; empty: those of gold and predicted.
     """
-    gold_counts, predicted_counts, correct_counts = Counter(), Counter(), Counter()
+    gold_counts: Counter[str] = Counter()
+    predicted_counts: Counter[str] = Counter()
+    correct_counts: Counter[str] = Counter()
     tags = [*tags]
     scheme = find_scheme(tags or [tag for sentence in (*gold, *predicted) for tag in sentence])
     correct_tags = 0

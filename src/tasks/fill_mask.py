@@ -1,4 +1,4 @@
-"""What pre-trained weights do as they are: fill in [MASK], and turn a text into a vector."""
+"""Tasks of pre-trained weights without fine-tuning: fill in [MASK], and turn a text into a vector."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +22,11 @@ MASK = "[MASK]"
 
 
 def encode_masked(text: str, tokenizer: FullTokenizer, max_length: int) -> list[int]:
-    """[CLS] text [SEP] as ids, with the mask token at each [MASK]; DataError for none, or for too many tokens."""
+    """Return the ids of [CLS] text [SEP], with the mask token at each [MASK].
+
+    Raises:
+        DataError: the text has no [MASK] or too many tokens.
+    """
     ids = [tokenizer.cls_id]
     for index, part in enumerate(text.split(MASK)):
         if index > 0:
@@ -36,22 +40,23 @@ def encode_masked(text: str, tokenizer: FullTokenizer, max_length: int) -> list[
 
 
 def likeliest(logits: np.ndarray, tokenizer: FullTokenizer, top_k: int) -> list[dict[str, Any]]:
-    """[{"token", "probability"}, ...] of scores (V,), the likeliest first."""
+    """Return [{"token", "probability"}, ...] of the top_k likeliest tokens, best first, given logits (V,)."""
     probabilities = softmax(logits.astype(np.float64))
     order = np.argsort(-probabilities, kind="stable")[:top_k]
     tokens = tokenizer.convert_ids_to_tokens(order)
-    return [{"token": token, "probability": float(probabilities[i])} for token, i in zip(tokens, order, strict=True)]
+    best = probabilities[order].tolist()
+    return [{"token": token, "probability": value} for token, value in zip(tokens, best, strict=True)]
 
 
 class MaskAnswerer(Answerer):
-    """text with [MASK] -> predictions, the likeliest tokens for each mask."""
+    """Answerer: text with [MASK] -> predictions, the likeliest tokens for each mask."""
 
     texts = ("text",)
     top_k = 5
 
     def read(self, record: Record) -> tuple[list[int], list[int]]:
         ids = encode_masked(self.text(record, "text"), self.tokenizer, self.length)
-        return ids, [place for place, token in enumerate(ids) if token == self.tokenizer.mask_id]
+        return ids, [position for position, token in enumerate(ids) if token == self.tokenizer.mask_id]
 
     def outputs_of(self, item: tuple[list[int], list[int]]) -> int:
         return power_of_two(len(item[1])) * self.tokenizer.vocab_size
@@ -60,23 +65,25 @@ class MaskAnswerer(Answerer):
         counts = np.array([len(ids) for ids, _ in items], np.int64)
         ids = np.concatenate([ids for ids, _ in items]).astype(np.int32)
         columns = token_columns(self.tokenizer, self.length)
-        filled = (ids, np.ones_like(ids), np.zeros_like(ids))
-        values = {name: Ragged(column, counts) for name, column in zip(columns, filled, strict=True)}
-        most = power_of_two(max(len(places) for _, places in items))  # each number is compiled for itself
-        positions = np.array([places + [0] * (most - len(places)) for _, places in items], np.int32)
-        columns["masked_lm_positions"] = Column("int32", most)
-        values["masked_lm_positions"] = Ragged(positions.ravel(), np.full(len(items), most))
+        arrays = (ids, np.ones_like(ids), np.zeros_like(ids))
+        values = {name: Ragged(array, counts) for name, array in zip(columns, arrays, strict=True)}
+        width = power_of_two(max(len(positions) for _, positions in items))  # each width is compiled once
+        padded = np.zeros((len(items), width), np.int32)
+        for row, (_, positions) in zip(padded, items, strict=True):
+            row[: len(positions)] = positions
+        columns["masked_lm_positions"] = Column("int32", width)
+        values["masked_lm_positions"] = Ragged(padded.ravel(), np.full(len(items), width))
         return Features(columns, values)
 
     def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
         return [
-            {"predictions": [likeliest(logits, self.tokenizer, self.top_k) for logits in rows[: len(places)]]}
-            for (_, places), rows in zip(items, outputs["mlm_logits"], strict=True)
+            {"predictions": [likeliest(logits, self.tokenizer, self.top_k) for logits in rows[: len(positions)]]}
+            for (_, positions), rows in zip(items, outputs["mlm_logits"], strict=True)
         ]
 
 
 class EmbeddingsAnswerer(ClassificationAnswerer):
-    """text_a -> pooled."""
+    """Answerer: text_a -> pooled."""
 
     ignored_outputs = ("sequence_output",)
     texts = ("text_a",)

@@ -38,13 +38,12 @@ from src.tasks.race_data import (
 )
 from src.tasks.spec import (
     EvaluationResult,
-    Head,
     PreparedSplit,
     RecordField,
     Task,
     TaskSpec,
-    dense_shapes,
     describe_one_answer,
+    linear_head,
 )
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
@@ -90,11 +89,14 @@ class RaceTask(Task):
 
     kind = "race"
     selection = "accuracy"
+    config: RaceConfig
 
     def __init__(self, config: RaceConfig, tokenizer: FullTokenizer, trained_info: TaskInfo | None = None) -> None:
         super().__init__(config, tokenizer, trained_info)
         self._questions: dict[str, list[RaceQuestion]] = {}
-        self.num_choices = max(map(self._most_options, self._splits()), default=RACE_OPTIONS)
+        used_splits = {TRAIN: config.do_train, "dev": config.do_eval, "test": config.do_predict}
+        option_counts = [self._most_options(name) for name, is_used in used_splits.items() if is_used]
+        self.num_choices = max(option_counts, default=RACE_OPTIONS)
         self.spec = dataclasses.replace(
             MULTIPLE_CHOICE,
             scores=lambda architecture, _: MultipleChoiceScores(architecture, self.num_choices),
@@ -103,11 +105,6 @@ class RaceTask(Task):
         self.task_info = ChoiceInfo(
             task=self.spec.name, max_seq_length=config.max_seq_length, max_qa_length=config.max_qa_length
         )
-
-    def _splits(self) -> list[str]:
-        config = self.config
-        used = {TRAIN: config.do_train, "dev": config.do_eval, "test": config.do_predict}
-        return [name for name, is_used in used.items() if is_used]
 
     def _most_options(self, name: str) -> int:
         """Return the largest number of options in a split, or that of the rows of its ready features."""
@@ -187,6 +184,8 @@ class ChoiceInfo(TaskInfo):
 class ChoiceAnswerer(Answerer):
     """Answerer: article, question, options -> answer, probabilities."""
 
+    task_info: ChoiceInfo
+
     def read(self, record: Record) -> tuple[str, str, list[str]]:
         options = record.get("options")
         if not is_option_list(options):
@@ -197,8 +196,9 @@ class ChoiceAnswerer(Answerer):
     def features(self, items: Sequence[tuple[str, str, list[str]]]) -> Features:
         """Return one row per option, and the arrays `truncated` (items,) and `items` (rows,), the index of its item."""
         rows = [(article, question, [option]) for article, question, options in items for option in options]
+        articles, questions, options = zip(*rows, strict=True)
         lengths = self.length, self.task_info.max_qa_length
-        values, row_truncated = encode_questions(*zip(*rows, strict=True), self.tokenizer, *lengths, 1)
+        values, row_truncated = encode_questions(articles, questions, options, self.tokenizer, *lengths, 1)
         truncated = np.array([cut.any() for cut in self._by_record(items, row_truncated)])
         item_indices = np.repeat(np.arange(len(items)), [len(options) for _, _, options in items])
         arrays = {"truncated": truncated, "items": item_indices}
@@ -227,13 +227,7 @@ MULTIPLE_CHOICE = TaskSpec(
     ChoiceAnswerer,
     {"article": RecordField(), "question": RecordField(), "options": RecordField(texts=(FEWEST_OPTIONS, MOST_OPTIONS))},
     ChoiceAnswer,
-    Head(
-        "classifier",
-        1,
-        (("classifier.",),),
-        lambda hidden, *_: dense_shapes("classifier", hidden, 1),
-        "AlbertForMultipleChoice",
-    ),
+    linear_head("classifier", 1, "AlbertForMultipleChoice"),
     ChoiceInfo,
     losses=AlbertForMultipleChoice,
     config=RaceConfig,

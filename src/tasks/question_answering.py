@@ -1,10 +1,10 @@
 """Extractive question answering: SQuAD v1.1 and v2.0."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 from pydantic import BaseModel, Field
@@ -14,7 +14,7 @@ from model_utils.schema import ANY, SAME_PLACE, option
 from src.albert_config import LENGTH, AlbertConfig
 from src.albert_for_finetune import AlbertForQuestionAnswering, AlbertForSpanSearch
 from src.create_squad_data import SquadQuestion, SquadSplit, SquadWindows, read_squad
-from src.data.feature_cache import TRAIN, Features
+from src.data.feature_cache import TRAIN, Features, Split
 from src.data.features import sample
 from src.finetune_eval_model import QuestionAnsweringScores, SpanSearchScores
 from src.squad_get_predictions import Prediction, ScoredSpan, beam_predictions, independent_predictions
@@ -28,7 +28,17 @@ from src.squad_postprocess import (
 from src.tasks.answerer import Answer, Answerer, Offset, Outputs, Probability, Record, text_of
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.prediction_table import write_prediction_table
-from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, Shapes, Task, TaskSpec, dense_shapes
+from src.tasks.spec import (
+    EvaluationResult,
+    Head,
+    PreparedSplit,
+    RecordField,
+    Shapes,
+    Task,
+    TaskSpec,
+    dense_shapes,
+    linear_head,
+)
 from src.tasks.squad_metrics import midway, score_answers, score_with_threshold
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
@@ -48,10 +58,6 @@ class SquadConfig(FinetuneConfig):
     train_batch_size: int = 48
 
     data_dir: str = option("", "not used: give train_json_path, eval_json_path and so on", on_resume=SAME_PLACE)
-    train_data_file_path: str = option(
-        "", "ready features of train_json_path: DIR/NAME.mindrecord", on_resume=SAME_PLACE
-    )
-    eval_data_file_path: str = option("", "ready features of eval_json_path: DIR/NAME.mindrecord", on_resume=SAME_PLACE)
     train_json_path: str = option(
         "", "training questions in SQuAD's format, as flat records or JSON lines", on_resume=SAME_PLACE
     )
@@ -106,6 +112,7 @@ class SquadTask(Task):
     selection = "f1"
     needs_examples = True
     version_2 = False
+    config: SquadConfig
 
     def __init__(self, config: SquadConfig, tokenizer: FullTokenizer, trained_info: TaskInfo | None = None) -> None:
         super().__init__(config, tokenizer, trained_info)
@@ -138,14 +145,12 @@ class SquadTask(Task):
         """Return the metrics of the first max_answer_length words (Chinese: characters) of each context."""
         questions = dev.split.examples
         length = self.config.max_answer_length
-        language = self.config.language
+        is_chinese = self.config.language == "zh"
         answers = {}
         for question in questions:
-            if language == "zh":
-                answers[question.id] = question.context[:length]
-            else:
-                answers[question.id] = " ".join(question.context.split()[:length])
-        return score_answers(questions, answers, language)
+            words = question.context if is_chinese else question.context.split()
+            answers[question.id] = ("" if is_chinese else " ").join(words[:length])
+        return score_answers(questions, answers, self.config.language)
 
 
 class SquadV2Task(SquadTask):
@@ -157,7 +162,6 @@ class SquadV2Task(SquadTask):
 
     selection = "best_f1"
     version_2 = True
-    config: SquadV2Config
 
     def evaluate(self, prepared: PreparedSplit, outputs: Outputs, task_info: TaskInfo) -> EvaluationResult:
         config = self.config
@@ -171,14 +175,15 @@ class SquadV2Task(SquadTask):
             figures = score_with_threshold(questions, answers, no_answer, language=config.language)
             best = {name: value for name, value in figures.items() if name.startswith("best_")}
         calibration = {}
-        if THRESHOLD in task_info.model_fields_set:
-            origin = "stored with the weights"
-        elif best and prepared.split.name == "dev":
-            calibration = {THRESHOLD: midway(best["best_f1_thresh"], no_answer.values())}
+        threshold = task_info.stated().get(THRESHOLD)
+        origin = "stored with the weights"
+        if threshold is None and best and prepared.split.name == "dev":
+            threshold = midway(best["best_f1_thresh"], no_answer.values())
+            calibration = {THRESHOLD: threshold}
             origin = "which maximises f1 on this split"
-        else:
+        elif threshold is None:
+            threshold = ANSWER_ALWAYS
             origin = f"because the weights have no {THRESHOLD}"
-        threshold = calibration.get(THRESHOLD, task_info.null_threshold)
         written = answer_texts(questions, predictions, threshold)
         metrics = {}
         if best:
@@ -199,7 +204,7 @@ class SquadV2Task(SquadTask):
         return dict.fromkeys(("exact", "f1", "best_exact", "best_f1"), score)
 
 
-def _write(split: SquadSplit, predictions: list[Prediction], threshold: float | None, folder: Path) -> None:
+def _write(split: Split, predictions: list[Prediction], threshold: float | None, folder: Path) -> None:
     """Write the official files and predictions_SPLIT.tsv."""
     write_predictions(folder, split.examples, predictions, threshold, SUFFIXES[split.name])
     write_prediction_table(folder, split.name, prediction_columns(split.examples, predictions, threshold))
@@ -284,12 +289,8 @@ class SpanAnswerer(Answerer):
     Long contexts are cut into windows.
     """
 
-    predict = staticmethod(independent_predictions)
-
-    @property
-    def threshold(self) -> float | None:
-        """Threshold for Prediction.choose."""
-        return None
+    task_info: SpanInfo
+    predict: ClassVar[Callable[..., list[Prediction]]] = staticmethod(independent_predictions)
 
     def read(self, record: Record) -> tuple[str, str]:
         return text_of(record, "context"), text_of(record, "question")
@@ -311,7 +312,8 @@ class SpanAnswerer(Answerer):
         return [SquadQuestion(str(index), question, context) for index, (context, question) in enumerate(items)]
 
     def _answer(self, prediction: Prediction) -> Record:
-        span = prediction.choose(self.threshold)
+        threshold = self.task_info.null_threshold if isinstance(self.task_info, SpanSearchInfo) else None
+        span = prediction.choose(threshold)
         no_answer = prediction.no_answer_probability
         if span:
             entry = _span_entry(span)
@@ -325,10 +327,6 @@ class SpanSearchAnswerer(SpanAnswerer):
     """Answerer with the fields of SpanAnswerer that can return no answer."""
 
     predict = staticmethod(beam_predictions)
-
-    @property
-    def threshold(self) -> float | None:
-        return self.task_info.null_threshold
 
 
 def _span_entry(span: ScoredSpan) -> Record:
@@ -367,13 +365,7 @@ SQUAD_V1 = TaskSpec(
     SpanAnswerer,
     _FIELDS,
     SpanAnswer,
-    Head(
-        "qa_outputs",
-        2,
-        (("qa_outputs.",),),
-        lambda hidden, *_: dense_shapes("qa_outputs", hidden, 2),
-        "AlbertForQuestionAnswering",
-    ),
+    linear_head("qa_outputs", 2, "AlbertForQuestionAnswering"),
     SpanInfo,
     losses=AlbertForQuestionAnswering,
     config=SquadConfig,

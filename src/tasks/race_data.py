@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -102,7 +102,7 @@ def _read_passage(file: Path, level_id: int) -> list[RaceQuestion]:
     return race_questions
 
 
-def is_option_list(options: Any) -> bool:
+def is_option_list(options: Any) -> TypeGuard[list[Any]]:
     """Return True for a list with an allowed number of options."""
     return isinstance(options, list) and FEWEST_OPTIONS <= len(options) <= MOST_OPTIONS
 

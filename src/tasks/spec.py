@@ -56,6 +56,15 @@ class Head:
     hugging_face: str = ""
 
 
+def linear_head(module: str, outputs: int, hugging_face: str) -> Head:
+    """Return the Head of a single linear layer."""
+
+    def shapes(hidden_size: int, label_count: int, _: int) -> Shapes:
+        return dense_shapes(module, hidden_size, outputs or label_count)
+
+    return Head(module, outputs, ((f"{module}.",),), shapes, hugging_face)
+
+
 @dataclass(frozen=True)
 class TaskSpec:
     """Definition of a task for the rest of the project.
@@ -125,7 +134,7 @@ def describe_one_answer(noun: str, predictions: np.ndarray, gold: np.ndarray, na
         A sentence, or "" if the predictions have not collapsed.
     """
     counts = np.bincount(predictions)
-    majority = counts.argmax()
+    majority = int(counts.argmax())
     share = counts[majority] / len(predictions)
     others_right = (predictions == gold)[predictions != majority].any()
     if share < ONE_ANSWER or np.ptp(gold) == 0 or others_right:

@@ -106,7 +106,8 @@ def _best_threshold(
 
     Questions are answered one after another, lowest probability first. The threshold is 0 if answering none is best.
     """
-    score = best = sum(not has_answer[key] for key in scores)
+    score: float = sum(not has_answer[key] for key in scores)
+    best = score
     threshold = 0.0
     for key in sorted(no_answer, key=no_answer.__getitem__):
         if key in scores:
@@ -188,7 +189,7 @@ def _cmrc_exact(prediction: str, answer: str) -> float:
 
 def _cmrc_segments(text: str) -> list[str]:
     """Return Chinese characters and, between them, the words of NLTK's word_tokenize without sentence splitting."""
-    segments = []
+    segments: list[str] = []
     for index, run in enumerate(_CHINESE.split(_cmrc_text(text))):
         is_character = index % 2 == 1  # re.split puts the matches at the odd indices
         segments += [run] if is_character else _word_tokenizer().tokenize(run)

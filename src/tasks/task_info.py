@@ -3,16 +3,17 @@
 import logging
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from model_utils.errors import DataError
-from model_utils.json_files import Schema, Sha256
+from model_utils.json_files import Schema, Sha256, matching
 from src.albert_config import LENGTH, AlbertConfig
 from src.data.features import hash_texts
 
 logger = logging.getLogger(__name__)
+TextKey = Annotated[str, matching("text|text_a|text_b", "text, text_a or text_b")]
 
 
 class DevSplit(Schema):
@@ -41,8 +42,8 @@ class TaskInfo(Schema):
 
     task: str
     labels: tuple[str, ...] = ()
-    max_seq_length: int = Field(512, ge=8, le=LENGTH)
-    text_columns: dict[Literal["text_a", "text_b", "text"], str] = Field(default_factory=dict)
+    max_seq_length: int = Field(default=512, ge=8, le=LENGTH)
+    text_columns: dict[TextKey, str] = Field(default_factory=dict)
     dev_split: DevSplit | None = None
 
     @field_validator("labels", mode="before")

@@ -17,7 +17,7 @@ from model_utils.files import write_text
 from model_utils.schema import ANY, SAME_PLACE, option
 from src.albert_for_finetune import AlbertForTokenClassification
 from src.create_finetune_data import find_splits
-from src.data.feature_cache import TRAIN, Features
+from src.data.feature_cache import TRAIN, Features, Split
 from src.data.features import sample, split_off
 from src.finetune_eval_model import TokenClassificationScores
 from src.tasks.answerer import Answer, Answerer, Offset, Outputs, Probability, Record, shortest, text_of
@@ -37,13 +37,12 @@ from src.tasks.ner_data import (
 from src.tasks.prediction_table import write_prediction_table
 from src.tasks.spec import (
     EvaluationResult,
-    Head,
     PreparedSplit,
     RecordField,
     Task,
     TaskSpec,
-    dense_shapes,
     describe_one_answer,
+    linear_head,
 )
 from src.tasks.task_info import NO_DEV_SPLIT, LabelledInfo, TaskInfo, choose_dev_split
 from src.text.text_tables import read_table
@@ -70,12 +69,6 @@ class NerConfig(FinetuneConfig):
         "auto",
         "columns: a word and its tag per line; lines: words, TAB, tags; names: a table of texts and entity mentions",
         choices=("auto", *FORMATS),
-    )
-    train_data_file_path: str = option(
-        "", "ready features of the training sentences: DIR/NAME.mindrecord", on_resume=SAME_PLACE
-    )
-    eval_data_file_path: str = option(
-        "", "ready features of the development sentences: DIR/NAME.mindrecord", on_resume=SAME_PLACE
     )
     dev_ratio: float = option(0.1, "share of sentences to split off for development", above=0, below=1)
     text_column: str = option("review", "names: column of the text, by name or number from 1")
@@ -113,6 +106,7 @@ class NerTask(Task):
     pairs = False
     selection = "f1"
     needs_examples = True
+    config: NerConfig
 
     def __init__(self, config: NerConfig, tokenizer: FullTokenizer, trained_info: TaskInfo | None = None) -> None:
         super().__init__(config, tokenizer, trained_info)
@@ -153,7 +147,7 @@ class NerTask(Task):
         self.dev_split = None
         if splits_train_file:
             texts = (sentence.words for sentence in self.read(TRAIN))
-            self.dev_split = choose_dev_split(config.dev_ratio, config.seed, trained_info, training_file, texts)
+            self.dev_split = choose_dev_split(config.dev_ratio, config.seed, trained_info, self.files[TRAIN], texts)
         self.labels = self.labels or self._find_labels()
         self.spec = TOKEN_CLASSIFICATION
         if config.do_train:
@@ -161,7 +155,7 @@ class NerTask(Task):
             words_are_characters = not self.from_names and splits_characters(words)
         else:
             words_are_characters = isinstance(trained_info, EntityInfo) and trained_info.words_are_characters
-        self.task_info = self.spec.info(
+        self.task_info = EntityInfo(
             task=self.spec.name,
             labels=tuple(self.labels),
             max_seq_length=config.max_seq_length,
@@ -258,7 +252,7 @@ def _has_entities(sentences: Iterable[Sequence[str]]) -> bool:
     return any(tag != OUTSIDE for tags in sentences for tag in tags)
 
 
-def _write(split: NerSplit, predicted: list[list[str]], confidences: list[np.ndarray], folder: Path) -> None:
+def _write(split: Split, predicted: list[list[str]], confidences: list[np.ndarray], folder: Path) -> None:
     """Write predictions_SPLIT.txt in conlleval's format, and predictions_SPLIT.tsv with one row per word.
 
     Args:
@@ -279,10 +273,16 @@ def _write(split: NerSplit, predicted: list[list[str]], confidences: list[np.nda
             table["line"].append(sentence.line_of(word_index))
             table["word"].append(word)
     if all(sentence.tags for sentence in sentences):
-        table["label"] = [tag for sentence in sentences for tag in sentence.tags]
+        table["label"] = [tag for sentence in sentences for tag in sentence.tags or ()]
     table["prediction"] = list(itertools.chain.from_iterable(predicted))
     table["probability"] = np.concatenate(confidences)
     write_prediction_table(folder, split.name, table)
+
+
+class EntityInfo(LabelledInfo):
+    """Settings with words_are_characters: True if words of the training file, and so of raw text, are characters."""
+
+    words_are_characters: bool = False
 
 
 class EntityAnswerer(Answerer):
@@ -292,6 +292,7 @@ class EntityAnswerer(Answerer):
     by single spaces.
     """
 
+    task_info: EntityInfo
     texts = ("text",)
 
     def read(self, record: Record) -> tuple[str, list[tuple[int, int]]]:
@@ -336,7 +337,8 @@ class EntityAnswerer(Answerer):
 
     def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
         words = word_logits(features.arrays.__getitem__, outputs["logits"])
-        return [self._answer(*item, softmax(logits, 1)) for item, logits in zip(items, words, strict=True)]
+        rows = zip(items, words, strict=True)
+        return [self._answer(text, spans, softmax(logits, 1)) for (text, spans), logits in rows]
 
     def _answer(self, text: str, spans: list[tuple[int, int]], probabilities: np.ndarray) -> Record:
         labels = self.task_info.labels
@@ -349,12 +351,6 @@ class EntityAnswerer(Answerer):
             score = shortest(confidences[first_word:end_word].mean())
             entities.append({"text": text[start:end], "label": label, "start": start, "end": end, "score": score})
         return {"entities": entities}
-
-
-class EntityInfo(LabelledInfo):
-    """Settings with words_are_characters: True if words of the training file, and so of raw text, are characters."""
-
-    words_are_characters: bool = False
 
 
 class Entity(BaseModel):
@@ -375,13 +371,7 @@ TOKEN_CLASSIFICATION = TaskSpec(
     EntityAnswerer,
     {"text": RecordField()},
     EntitiesAnswer,
-    Head(
-        "classifier",
-        0,
-        (("classifier.",),),
-        lambda hidden, outputs, _: dense_shapes("classifier", hidden, outputs),
-        "AlbertForTokenClassification",
-    ),
+    linear_head("classifier", 0, "AlbertForTokenClassification"),
     EntityInfo,
     losses=AlbertForTokenClassification,
     config=NerConfig,

@@ -1,8 +1,8 @@
-"""Tokens that a text is searched for before it is cut into pieces, as Hugging Face's tokenizers have them.
+"""Added tokens, which are searched for before a text is cut into pieces, as in Hugging Face's tokenizers.
 
-They lie beside the vocabulary FILE in FILE.added_tokens.json. The `tokenizers` library finds them in a text, so that
-their flags mean what they mean there: lstrip and rstrip (white space at that side belongs to the token),
-single_word (no letters beside it), normalized (it is searched for in the normalized text, which the normalizer makes).
+FILE.added_tokens.json beside the vocabulary FILE holds them. The `tokenizers` library finds them in a text, so their
+flags have that library's meaning: lstrip and rstrip (white space at that side belongs to the token), single_word (no
+letters beside it), normalized (it is searched for in the text that the normalizer returns).
 """
 
 import json
@@ -18,13 +18,13 @@ from model_utils.errors import DataError, shorten
 from model_utils.json_files import Schema, read_json
 
 SUFFIX = ".added_tokens.json"
-# Half of a surrogate pair is no text, and the libraries cannot take it.
+# Half of a surrogate pair is no text, and the libraries reject it.
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-NO_TOKEN = "\0"  # what the library makes of text between added tokens
+NO_TOKEN = "\0"  # the library's token for text between added tokens
 
 
 class AddedTokenSchema(Schema):
-    """An added token: its id, and how the library searches for it."""
+    """Added token: its id, and how the library searches for it."""
 
     id: int = Field(ge=0)
     content: str = Field(min_length=1, max_length=1000)
@@ -36,10 +36,12 @@ class AddedTokenSchema(Schema):
 
 
 class AddedTokensSchema(Schema):
-    """The tokens, and how the text around them is taken.
+    """Content of FILE.added_tokens.json.
 
-    begins_words: text directly behind a token begins a word (SentencePiece's "▁"), as in transformers' AlbertTokenizer.
-    normalizer: as in tokenizer.json, where a token is normalized.
+    Attributes:
+        begins_words: text directly behind a token begins a word (SentencePiece's "▁"), as in transformers'
+            AlbertTokenizer.
+        normalizer: that of tokenizer.json; None if no token is normalized.
     """
 
     begins_words: bool = True
@@ -48,7 +50,7 @@ class AddedTokensSchema(Schema):
 
 
 class Segment(NamedTuple):
-    """text[start:end]: an added token, or (None) what lies between two."""
+    """text[start:end]: an added token, or None for text between added tokens."""
 
     start: int
     end: int
@@ -56,13 +58,14 @@ class Segment(NamedTuple):
 
 
 class AddedTokens:
-    """Searches texts for added tokens.
+    """Added tokens of a vocabulary, and the search for them in texts.
 
     Attributes:
-        tokens: ordered by id. begins_words: as in AddedTokensSchema. content: of the file beside the vocabulary.
+        tokens, begins_words: as in AddedTokensSchema, by ascending id.
+        content: content of the file beside the vocabulary.
 
     Raises:
-        DataError: an id or a token is there twice, or the library does not know the normalizer.
+        DataError: an id or a token occurs twice, or the library does not know the normalizer.
     """
 
     def __init__(self, described: AddedTokensSchema, origin: object) -> None:
@@ -93,12 +96,12 @@ class AddedTokens:
 
 
 def added_tokens_file(vocabulary: Path) -> Path:
-    """Return the name of the file with the tokens that were added to a vocabulary."""
+    """Return the path of the file with the tokens that were added to a vocabulary."""
     return vocabulary.with_name(vocabulary.name + SUFFIX)
 
 
 def read_added_tokens(vocabulary: Path) -> AddedTokens | None:
-    """Return the tokens beside a vocabulary, None where there are none; DataError if their file is damaged."""
+    """Return the tokens beside a vocabulary, None if there are none; raise DataError if their file is damaged."""
     file = added_tokens_file(vocabulary)
     return AddedTokens(read_json(file, AddedTokensSchema), file) if os.path.lexists(file) else None
 

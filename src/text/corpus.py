@@ -134,10 +134,10 @@ def iter_documents(path: str | Path, text_key: str = "text") -> Iterator[list[st
         text_key: key of the text in JSON lines.
     """
     path = Path(path)
-    indented_lines = map(_strip_line, read_lines(path, MAX_LINE_BYTES))
-    head = _take(indented_lines, SNIFFED_CHARACTERS)
+    stream = map(_strip_line, read_lines(path, MAX_LINE_BYTES))
+    head = _take(stream, SNIFFED_CHARACTERS)
     first_line = next((line.strip() for line in head if line), "")
-    indented_lines = itertools.chain(head, indented_lines)
+    indented_lines = itertools.chain(head, stream)
     lines = map(str.strip, indented_lines)
     if fault := _format_fault(first_line, head):
         raise DataError(f"{path} {fault}, or exclude the file from the pattern")
@@ -181,7 +181,7 @@ def _match(pattern: str) -> list[Path]:
         if error.errno != errno.ENAMETOOLONG:  # a long comma-separated list is not a path
             raise
     candidates = [literal] if exists else [Path(name) for name in glob.glob(pattern, recursive=True)]
-    files = []
+    files: list[Path] = []
     for path in candidates:
         if path.is_dir():
             files += _files_below(path)
@@ -271,7 +271,7 @@ def _wikiextractor_units(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _is_title(unit: str, title: str) -> bool:
-    """Return whether the first unit of a document repeats its title."""
+    """Return True if the first unit of a document repeats its title."""
     return unit == title or (bool(_normalise_title(title)) and _normalise_title(title) == _normalise_title(unit))
 
 
@@ -285,15 +285,16 @@ def decode_entities(text: str) -> str:
 
 
 def _is_json(line: str) -> bool:
-    """Return whether a line is a JSON object or list; numbers in brackets are more likely footnotes."""
+    """Return True if a line is a JSON object or list; numbers in brackets are more likely footnotes."""
     try:
         value = parse_json(line) if line[:1] in ("{", "[") else None
     except UnwritableError:
         return True
     except ValueError:
         return False
-    is_footnote = bool(value) and all(isinstance(element, int) for element in value)
-    return isinstance(value, dict | list) and not is_footnote
+    if isinstance(value, list):
+        return not value or not all(isinstance(element, int) for element in value)
+    return isinstance(value, dict)
 
 
 def _json_units(path: Path, text_key: str) -> Iterator[str]:
@@ -371,7 +372,7 @@ def _join_lines(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _has_hard_line_breaks(lines: list[str]) -> bool:
-    """Return whether most lines end where the next word would cross a right margin.
+    """Return True if most lines end where the next word would cross a right margin.
 
     The margin of Chinese text may be in characters or in columns. Text whose lines mostly end a sentence has none.
     """
@@ -386,7 +387,7 @@ def _has_hard_line_breaks(lines: list[str]) -> bool:
 
 
 def _has_margin(pairs: list[tuple[str, str]], width: Callable[[str], int]) -> bool:
-    """Return whether most lines are full up to a common margin; pairs hold a line and the next one."""
+    """Return True if most lines are full up to a common margin; pairs hold a line and the next one."""
     longest = sorted((line for line, _ in pairs), key=width)[int(0.95 * len(pairs))]
     margin = width(longest)
     min_columns, max_characters = MARGINS
@@ -410,7 +411,7 @@ def _columns(text: str) -> int:
 
 
 def _ends_sentence(text: str, start: int, end: int) -> bool:
-    """Return whether the punctuation text[start:end] ends a sentence, not an abbreviation, initial or quotation."""
+    """Return True if the punctuation text[start:end] ends a sentence, not an abbreviation, initial or quotation."""
     next_word = _NEXT_WORD.match(text, end)
     if next_word and next_word[1].islower():
         return False

@@ -40,7 +40,7 @@ class Table:
     hint: str = ""  # end of an error message: what is probably wrong with the first line
 
     def has(self, column: str) -> bool:
-        """Return whether the table has a column of this name or number."""
+        """Return True if the table has a column of this name or number."""
         if column in self.names:
             return True
         return column.isdecimal() and len(column) <= LONGEST_NUMBER and 1 <= int(column) <= len(self.names)
@@ -78,11 +78,13 @@ class Table:
         if len(row) != len(self.names):
             expected = f"{len(self.names)} ({', '.join(self.names)[:500]})"
             raise DataError(f"{self.path}: line {line} has {len(row)} column(s), expected are {expected}{self.hint}")
-        fields = [row[column_index] for column_index in column_indices]
-        for column_index, field in zip(column_indices, fields, strict=True):
+        fields = []
+        for column_index in column_indices:
+            field = row[column_index]
             if field is None:
                 column_name = shorten(self.names[column_index])
                 raise DataError(f"{self.path}: line {line} has no text or number as {column_name}")
+            fields.append(field)
         return fields
 
     def select(self, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:

@@ -21,7 +21,7 @@ _CJK = re.compile(  # google's ranges
 
 
 def _clean(character: str) -> str:
-    """Nothing for control characters, a space for white space, spaces around Chinese characters."""
+    """Drop control characters, turn white space into a space, and put spaces around Chinese characters."""
     if character in "\t\n\r" or unicodedata.category(character) == "Zs":
         return " "
     if character in "\0\ufffd" or unicodedata.category(character) in ("Cc", "Cf"):
@@ -32,7 +32,7 @@ def _clean(character: str) -> str:
 
 
 def _split_punctuation(character: str) -> str:
-    """Spaces around punctuation, to which all ASCII signs count ("$", "^")."""
+    """Put spaces around punctuation, which includes all ASCII signs ("$", "^")."""
     is_ascii_sign = character.isascii() and character.isprintable() and not character.isalnum() and character != " "
     return f" {character} " if is_ascii_sign or unicodedata.category(character)[0] == "P" else character
 
@@ -47,12 +47,12 @@ _SPLIT_WITHOUT_MARKS = CharacterTable(_split_punctuation_without_marks)
 
 
 def split_words(text: str, do_lower_case: bool) -> list[str]:
-    """The words of a raw text, before they are divided into pieces."""
+    """Return the words of a raw text, before they are divided into pieces."""
     return [part for word in text.translate(_CLEANED).split() for part in _normalize(word, do_lower_case).split()]
 
 
 def _normalize(word: str, do_lower_case: bool) -> str:
-    """Lower case without accents, spaces around punctuation."""
+    """Put spaces around punctuation; with do_lower_case also lower-case the word and remove accents."""
     if not do_lower_case:
         return word.translate(_SPLIT)
     return unicodedata.normalize("NFD", word.lower()).translate(_SPLIT_WITHOUT_MARKS)
@@ -70,7 +70,7 @@ class WordPiece:
 
     @property
     def inside_words(self) -> "WordPiece":
-        """Cutter of text behind an added token: a word begins there, too."""
+        """The backend for text behind an added token: the same, because a word begins there, too."""
         return self
 
     def preprocess(self, text: str) -> str:
@@ -87,7 +87,7 @@ class WordPiece:
         return [[self.vocab[token] for token in self.tokenize(text)] for text in texts]
 
     def tokenize_with_offsets(self, text: str) -> tuple[list[str], list[Offset]]:
-        """Pieces of a text and the characters that they come from; accents that are taken off are included."""
+        """Return the pieces of a text and the characters that they come from, removed accents included."""
         tokens: list[str] = []
         offsets: list[Offset] = []
         for word in TrackedText.of(text).translate(_CLEANED).split():
@@ -108,6 +108,7 @@ class WordPiece:
         return not token.startswith("##")
 
     def characters(self, token: str) -> int:
+        """Return the number of characters of text that a token stands for (see FullTokenizer.characters)."""
         if token == UNKNOWN:
             return 1
         if not self.is_word_start(token):
@@ -124,7 +125,7 @@ class WordPiece:
         return pieces
 
     def _match(self, part: str) -> list[tuple[str, int, int]]:
-        """The longest known pieces from left to right with their places; the whole is unknown where that fails."""
+        """Return the longest entries from left to right with start and end; UNKNOWN if they do not cover `part`."""
         pieces: list[tuple[str, int, int]] = []
         start = 0
         while start < len(part) <= LONGEST_WORD:

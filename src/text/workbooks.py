@@ -43,7 +43,7 @@ _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")  # 
 _BOOLEANS = {"0": False, "false": False, "1": True, "true": True}
 _CHINESE_DATE_FORMATS = dict.fromkeys([*range(27, 37), *range(50, 59)], "yyyy-mm-dd")  # built into Excel, not openpyxl
 Event = tuple[str, dict[str, str] | None, str]  # local tag; attributes, None at the element's end; text at its end
-Row = list[str | None]  # None: the value is not text, a number or a boolean
+Row = list[str] | list[str | None]  # None: the value is not text, a number or a boolean
 NumberedRows = Iterator[tuple[int, Row]]
 
 

@@ -8,7 +8,7 @@ from src.albert_model import initialise_weights
 from src.checkpoints.checkpoint_files import ARCHITECTURE as TRAINED_AS
 from src.checkpoints.checkpoint_files import save_checkpoint
 from src.model_folder import ModelFolder
-from src.tasks import FINE_TUNED, TASKS, parse_task_info
+from src.tasks import HEADS, TASKS, parse_task_info
 from src.tasks.task_info import TaskInfo
 from src.tokenization import build_tokenizer
 
@@ -63,5 +63,5 @@ def make_folder(folder: Path, task: str, architecture: AlbertConfig = ARCHITECTU
     initialise_weights(scores, architecture.initializer_range, seed=0)
     save_checkpoint(scores, folder, 1, {TRAINED_AS: architecture.facts()})
     tokenizer = build_tokenizer(str(write_vocabulary(folder)), "", True)
-    ModelFolder(architecture, tokenizer, task_info if task in FINE_TUNED else None).save_artifacts(folder)
+    ModelFolder(architecture, tokenizer, task_info if task in HEADS else None).save_artifacts(folder)
     return folder
