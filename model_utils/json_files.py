@@ -5,7 +5,6 @@ by which later changes are detected; files without one are accepted.
 """
 
 import hashlib
-import itertools
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -13,13 +12,12 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json
 
 from model_utils.errors import DataError, UserError, shorten
 from model_utils.files import NAME_BYTES, open_file, write_json
 
 CHECKSUM = "checksum"
-NESTING = 100  # levels of brackets; Python's own limit depends on the depth of the caller's stack
-TOO_DEEP = f"its brackets are nested too deeply, allowed are {NESTING} levels"
 
 
 def matching(pattern: str, allowed: str) -> AfterValidator:
@@ -51,48 +49,15 @@ SchemaType = TypeVar("SchemaType", bound=Schema)
 Result = TypeVar("Result")
 
 
-class UnwritableError(ValueError):
-    """JSON input whose `value` Python can read but not write as JSON again."""
-
-    def __init__(self, reason: str, value: Any) -> None:
-        super().__init__(reason)
-        self.value = value
-
-
 def parse_json(text: str | bytes) -> Any:
     """Return the value of a JSON text.
 
     Raises:
-        UnwritableError: it contains NaN, 1e999 or half a surrogate pair, which Python reads but JSON does not allow.
-        ValueError: it is not JSON or not UTF-8, or is nested too deeply.
+        ValueError: it is not JSON or not UTF-8, is nested too deeply, or holds NaN, 1e999 or half a surrogate pair.
     """
-    try:
-        value = json.loads(text.decode("utf-8") if isinstance(text, bytes) else text)
-    except RecursionError:
-        raise ValueError(TOO_DEEP) from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"byte {error.start} is not UTF-8 text") from None
-    try:
-        _check_depth(value)
-        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
-    except UnicodeEncodeError:
-        raise UnwritableError("a text in it holds half of a surrogate pair, which is not a character", value) from None
-    except ValueError as error:
-        raise UnwritableError(str(error), value) from None
+    value = from_json(text, allow_inf_nan=False)
+    json.dumps(value, allow_nan=False)  # from_json makes infinity of 1e999
     return value
-
-
-def _check_depth(value: Any) -> None:
-    """Raise ValueError if lists and dicts are nested deeper than NESTING."""
-    level_values = [value]
-    for _ in range(NESTING):
-        containers = [item for item in level_values if isinstance(item, list | dict)]
-        level_values = list(
-            itertools.chain(*(item.values() if isinstance(item, dict) else item for item in containers))
-        )
-        if not level_values:
-            return
-    raise ValueError(TOO_DEEP)
 
 
 def read_file(path: Path, error: type[UserError] = DataError) -> bytes:
