@@ -89,7 +89,7 @@ def test_ids_come_back_and_a_record_that_fails_leaves_the_others() -> None:
     [
         ({"question": "q", "id": 7}, 7, "records[1].context"),
         ({"context": "c", "question": 5, "id": "x"}, "x", "records[1].question"),
-        ({"context": "c", "question": "q" * 21}, None, "21"),
+        ({"context": "c", "question": "q" * 21}, None, "20 characters"),
         ({"context": "c", "question": "q", "other": 1}, None, "other"),
         ({"context": "c", "question": "q", "id": [1]}, None, "records[1].id"),
         (7, None, "records[1]"),
