@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from benchmarks.order_leak import OrderLeakConfig
 from model_utils.errors import DataError
 from src.create_pretraining_data import CreateDataConfig
 from src.text import corpus
@@ -317,7 +316,7 @@ def test_text_under_another_key_has_no_entities(tmp_path: Path) -> None:
     assert list(iter_documents(path, "content")) == [["Write &amp; for &."]]
 
 
-@pytest.mark.parametrize("kind", [CreateDataConfig, TrainVocabularyConfig, OrderLeakConfig])
+@pytest.mark.parametrize("kind", [CreateDataConfig, TrainVocabularyConfig])
 def test_whatever_reads_a_corpus_takes_the_key(kind: type) -> None:
     assert kind().text_key == "text"
 
