@@ -90,12 +90,13 @@ class MultiLabelTask(Task):
 
 
 def _micro_f1(prepared: PreparedSplit, predictions: np.ndarray) -> dict[str, float]:
-    gold = prepared.records.array("labels")
-    return {"f1": float(f1_score(gold, predictions, average="micro", zero_division=0))}
+    return {"f1": float(f1_score(prepared.records.array("labels"), predictions, average="micro", zero_division=0))}
 
 
 class MultiLabelAnswerer(ClassificationAnswerer):
     """Answerer: text_a -> probabilities."""
+
+    texts = ("text_a",)
 
     def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
         names = self.task_info.labels

@@ -63,6 +63,7 @@ def make_parser(kind: type[BaseModel], defaults: BaseModel, path: str) -> argpar
         if rules.is_list:
             items = rules.section.model_fields.items()
             lines += [f"    {name}: {item.description}; {describe_allowed(item)}" for name, item in items]
-        names = [f"--{name}" for name in (key, field.validation_alias) if name]
-        parser.add_argument(*names, dest=key, metavar="VALUE", help="\n".join(lines).replace("%", "%%"))
+        parser.add_argument(f"--{key}", metavar="VALUE", help="\n".join(lines).replace("%", "%%"))
+        if field.validation_alias:
+            parser.add_argument(f"--{field.validation_alias}", metavar="VALUE", help=f"another name of --{key}")
     return parser

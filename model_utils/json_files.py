@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
+from jiter import from_json
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import from_json
 
 from model_utils.errors import DataError, UserError, shorten
 from model_utils.files import NAME_BYTES, open_file, write_json
@@ -53,9 +53,11 @@ def parse_json(text: str | bytes) -> Any:
     """Return the value of a JSON text.
 
     Raises:
-        ValueError: it is not JSON or not UTF-8, is nested too deeply, or holds NaN, 1e999 or half a surrogate pair.
+        ValueError: it is not JSON or not UTF-8, is nested too deeply, has a key twice, or holds NaN, 1e999 or half a
+            surrogate pair.
     """
-    value = from_json(text, allow_inf_nan=False)
+    content = text.encode() if isinstance(text, str) else text
+    value = from_json(content, allow_inf_nan=False, catch_duplicate_keys=True)
     json.dumps(value, allow_nan=False)  # from_json makes infinity of 1e999
     return value
 

@@ -24,6 +24,7 @@ TYPE_NAMES = {
     tuple[str, ...]: "texts with commas between them, each once",
 }
 BOUND_NAMES = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+EPOCHS = {"num_train_epochs", "epoch_num", "epoch_size"}  # names of one option, here and in other libraries
 QUOTE = "put text that yaml reads as another type in quotes"
 
 
@@ -72,7 +73,8 @@ def unknown_key(key: str, valid_keys: Sequence[str]) -> ConfigError:
         return name.removeprefix("--").rpartition(".")[2]
 
     key = key[:200]
-    suggestions = [valid for valid in dict.fromkeys(valid_keys) if last_name(valid) == last_name(key)][:3]
+    names = EPOCHS if last_name(key) in EPOCHS else {last_name(key)}
+    suggestions = [valid for valid in dict.fromkeys(valid_keys) if last_name(valid) in names][:3]
     suggestions = suggestions or difflib.get_close_matches(key, valid_keys, 1, cutoff=0.5)
     hint = f"did you mean {' or '.join(suggestions)}?" if suggestions else f"known are {', '.join(valid_keys[:20])}"
     return ConfigError(key=key, hint=hint)

@@ -60,7 +60,6 @@ class Config(BaseModel):
         validate_default=True,
         validate_by_name=True,
         validate_by_alias=True,
-        loc_by_alias=False,
         protected_namespaces=(),
     )
     config_file: ClassVar[str] = ""  # default of --config_path, a yaml in the project's root; "": none
@@ -234,7 +233,8 @@ def _config_error(error: ValidationError, kind: type[Config]) -> ConfigError:
         return unknown_key(path, [*(prefix + key for key in kind.model_fields), *dict(leaves_of(kind, prefix))])
     if isinstance(steps[-1], int):
         return ConfigError(key=path, value=first["input"], expected="a mapping of keys")
-    expected = describe_allowed(kind.model_fields[steps[-1]])
+    fields = {field.validation_alias: field for field in kind.model_fields.values()} | kind.model_fields
+    expected = describe_allowed(fields[steps[-1]])
     needs_quotes = expected.startswith("text") and not isinstance(first["input"], str)
     return ConfigError(key=path, value=first["input"], expected=expected, hint=QUOTE if needs_quotes else "")
 
@@ -296,12 +296,13 @@ def load_config(kind: type[ConfigType], argv: Sequence[str] | None = None) -> Co
     words = parse_flags(kind, argv)
     path = words.pop("config_path", None) or (str(ROOT / kind.config_file) if kind.config_file else os.devnull)
     wants_help = words.pop("help", False)
-    flags = kind.complete_flags(nest(words))
     tree = _read_file(kind, path)
     if wants_help:
         make_parser(kind, kind(**tree), path).print_help()
         raise SystemExit(0)
-    _checked(kind, flags, COMMAND_LINE)
+    _checked(kind, nest(words), COMMAND_LINE)
+    keys = {field.validation_alias: key for key, field in kind.model_fields.items()}
+    flags = kind.complete_flags(nest({keys.get(name, name): value for name, value in words.items()}))
     try:
         config = kind(**merge(tree, flags))
     except ConfigError as error:

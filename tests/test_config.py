@@ -86,7 +86,7 @@ def test_help_lists_every_key_with_type_default_and_meaning(kind: type[Config], 
     for key, field in leaves_of(kind):
         entry = text[text.index(f"\n  --{key} VALUE") :].split("\n  --")[1]
         assert field.description in entry and "; default " in entry
-        assert not field.validation_alias or f"--{field.validation_alias} VALUE" in entry
+        assert not field.validation_alias or f"--{field.validation_alias} VALUE" in text
     if kind is PretrainConfig:
         entry = text[text.index("--optimizer_cfg.Lamb.learning_rate VALUE") :]
         assert entry.splitlines()[2].strip() == "a number above 0 and at most 100; default 0.00176"
@@ -596,12 +596,22 @@ def test_a_key_has_its_other_name_everywhere(kind: type[Config], key: str, alias
     assert getattr(config, key) == 7 and alias not in config.to_dict()
     assert getattr(load_config(kind, [*words, f"--{key}", "9"]), key) == 9
     assert getattr(load_config(kind, [*words, f"--{alias}", "9"]), key) == 9
-    assert getattr(load_config(kind, [*words, f"--{alias}", "8", f"--{key}", "9"]), key) == 9  # the last one counts
+    with pytest.raises(ConfigError) as caught:
+        load_config(kind, [*words, f"--{alias}", "0"])
+    assert (caught.value.key, caught.value.value) == (alias, "0")
+    with pytest.raises(ConfigError):
+        load_config(kind, [*words, f"--{alias}", "8", f"--{key}", "9"])
     assert getattr(kind(**{"train_steps": 0, alias: 5}), key) == 5
     path.write_text(f"{key}: 6\n{alias}: 7\n")
     with pytest.raises(ConfigError) as caught:
         load_config(kind, words)
     assert caught.value.key == key
+
+
+@pytest.mark.parametrize(("kind", "key"), [(PretrainConfig, "epoch_size"), (RaceConfig, "epoch_num")])
+def test_the_name_of_epochs_elsewhere_suggests_the_name_here(kind: type[Config], key: str) -> None:
+    with pytest.raises(ConfigError, match=f"did you mean --{key}"):
+        load_config(kind, ["--num_train_epochs", "3"])
 
 
 def test_a_phase_has_the_other_name_too() -> None:
