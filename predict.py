@@ -22,7 +22,7 @@ def main(config: PredictConfig) -> int:
         from src.inference.server import check_address, parse_address, parse_hosts, serve
 
         address = parse_address(config.serve)
-        hosts = parse_hosts(config.allowed_hosts)
+        parse_hosts(config.allowed_hosts)
         check_address(*address)
     else:
         check_input(config.input, config.input_format)
@@ -37,7 +37,7 @@ def main(config: PredictConfig) -> int:
     predictor = load_predictor(config)
     task = predictor.task_info.task
     if config.serve:
-        serve(predictor, *address, allowed_hosts=hosts)
+        serve(predictor, *address, allowed_hosts=config.allowed_hosts)
         return 0
     text_key = config.text_a_column or next(iter(TASKS[task].answerer.texts), "text_a")
     records = read_records(config.input, config.input_format, text_key)

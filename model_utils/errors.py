@@ -5,7 +5,7 @@ The entry scripts print them without a traceback and exit with code 2 (model_uti
 
 import reprlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 LONGEST = 2000  # characters in an error sentence
 
@@ -25,7 +25,32 @@ def bounded(sentence: str) -> str:
 
 
 class ConfigError(UserError, ValueError):
-    """Configuration key that is unknown, or whose value has a wrong type, is out of range or contradicts another."""
+    """Configuration key that is unknown, or whose value has a wrong type, is out of range or contradicts another.
+
+    Args:
+        sentence: the message; "": it is made of the others.
+        key: the key, with dots for sections.
+        value: the value found.
+        expected: the values that are allowed; "": the key does not exist.
+        hint: what to do.
+    """
+
+    def __init__(
+        self, sentence: str = "", *, key: str = "", value: Any = None, expected: str = "", hint: str = ""
+    ) -> None:
+        if not sentence:
+            sentence = f"{key} is {shorten(value)}, allowed is {expected}" if expected else f"{key} is not a key"
+            sentence += f"; {hint}" if hint else ""
+        super().__init__(sentence)
+        self.key = key
+        self.value = value
+        self.expected = expected
+        self.hint = hint
+
+    def at(self, place: str) -> Self:
+        """Return the error with the file, or another place, in front of its sentence."""
+        self.args = (f"{place}: {self.args[0]}",)
+        return self
 
 
 class DataError(UserError, ValueError):
@@ -38,6 +63,11 @@ class CheckpointError(UserError, ValueError):
 
 class DeviceError(UserError, RuntimeError):
     """Requested device that is absent or does not work."""
+
+
+def key_path(steps: Sequence[str | int]) -> str:
+    """Return a[0].b for ("a", 0, "b"), as pydantic's errors have it."""
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps).removeprefix(".")
 
 
 LONGEST_ITEM = 200  # characters

@@ -5,22 +5,19 @@ by which later changes are detected; files without one are accepted.
 """
 
 import hashlib
-import itertools
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
+from jiter import from_json
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from model_utils.errors import DataError, UserError, shorten
 from model_utils.files import NAME_BYTES, open_file, write_json
 
 CHECKSUM = "checksum"
-NESTING = 100  # levels of brackets; Python's own limit depends on the depth of the caller's stack
-TOO_DEEP = f"its brackets are nested too deeply, allowed are {NESTING} levels"
 
 
 def matching(pattern: str, allowed: str) -> AfterValidator:
@@ -52,60 +49,17 @@ SchemaType = TypeVar("SchemaType", bound=Schema)
 Result = TypeVar("Result")
 
 
-class UnwritableError(ValueError):
-    """JSON input whose `value` Python can read but not write as JSON again."""
-
-    def __init__(self, reason: str, value: Any) -> None:
-        super().__init__(reason)
-        self.value = value
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the members of a JSON object; raise ValueError if it has a key twice."""
-    members = dict(pairs)
-    if len(members) < len(pairs):
-        [(key, _)] = Counter(key for key, _ in pairs).most_common(1)
-        raise ValueError(f"an object has the key {shorten(key)} twice")
-    return members
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_without_repeats)
-
-
 def parse_json(text: str | bytes) -> Any:
     """Return the value of a JSON text.
 
     Raises:
-        UnwritableError: it contains NaN, 1e999 or half a surrogate pair, which Python reads but JSON does not allow.
-        ValueError: it is not JSON or not UTF-8, is nested too deeply, or an object has a key twice.
+        ValueError: it is not JSON or not UTF-8, is nested too deeply, has a key twice, or holds NaN, 1e999 or half a
+            surrogate pair.
     """
-    try:
-        value = _DECODER.decode(text.decode("utf-8") if isinstance(text, bytes) else text)
-    except RecursionError:
-        raise ValueError(TOO_DEEP) from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"byte {error.start} is not UTF-8 text") from None
-    try:
-        _check_depth(value)
-        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
-    except UnicodeEncodeError:
-        raise UnwritableError("a text in it holds half of a surrogate pair, which is not a character", value) from None
-    except ValueError as error:
-        raise UnwritableError(str(error), value) from None
+    content = text.encode() if isinstance(text, str) else text
+    value = from_json(content, allow_inf_nan=False, catch_duplicate_keys=True)
+    json.dumps(value, allow_nan=False)  # from_json makes infinity of 1e999
     return value
-
-
-def _check_depth(value: Any) -> None:
-    """Raise ValueError if lists and dicts are nested deeper than NESTING."""
-    level_values = [value]
-    for _ in range(NESTING):
-        containers = [item for item in level_values if isinstance(item, list | dict)]
-        level_values = list(
-            itertools.chain(*(item.values() if isinstance(item, dict) else item for item in containers))
-        )
-        if not level_values:
-            return
-    raise ValueError(TOO_DEEP)
 
 
 def read_file(path: Path, error: type[UserError] = DataError) -> bytes:

@@ -1,58 +1,145 @@
-"""Parsing, display and description of single configuration values."""
+"""Options: fields of a configuration with their meaning and limits, and their values, read, shown and described."""
 
+import difflib
 import os
-import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import yaml
+from pydantic import BaseModel, Field
 from pydantic.fields import FieldInfo
 
-from model_utils.errors import ConfigError, shorten
+from model_utils.errors import ConfigError
 from model_utils.yaml_files import parse_yaml
 
+SAME, SAME_PLACE, ANY = "same", "same place", "any"  # on_resume of an option
 BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
-# One item of a list in brackets, quoted or not, with the comma after it.
-_ITEM = re.compile(r"""\s*(?P<word>"[^"]*"|'[^']*'|[^,]*?)\s*(?:,|$)""")
+TYPE_NAMES = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    tuple[str, ...]: "texts with commas between them, each once",
+}
 BOUND_NAMES = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+EPOCHS = {"num_train_epochs", "epoch_num", "epoch_size"}  # names of one option, here and in other libraries
+QUOTE = "put text that yaml reads as another type in quotes"
 
 
-def extra_of(field: FieldInfo) -> Mapping[str, Any]:
-    """Return the properties that option() or section() attach to a field and that pydantic does not check."""
-    return typing.cast(Mapping[str, Any], field.json_schema_extra)
+@dataclass(frozen=True)
+class Rules:
+    """Properties of a field that pydantic does not check; option() and section() explain them."""
+
+    choices: tuple[Any, ...] = ()
+    needs: tuple[str, Any] | None = None
+    required: bool = False
+    on_resume: str = SAME
+    words: tuple[str, ...] = ()  # allowed in place of a number that is then derived from other keys
+    section: type[Any] | None = None  # class of a nested configuration, or of the items of a list of them
+    is_list: bool = False
 
 
-def canonical(
-    fields: Mapping[str, FieldInfo], values: Mapping[Any, Any], origin: str = "", mark: str = ""
-) -> dict[Any, Any]:
-    """Return keys and values with aliases replaced by their keys.
+def rules_of(field: FieldInfo) -> Rules:
+    """Return the rules that option(), section() or sections() gave a field."""
+    return typing.cast(dict[str, Rules], field.json_schema_extra)["rules"]
+
+
+def is_section(field: FieldInfo) -> bool:
+    """Return True if a field holds a nested configuration, and not a list of them."""
+    return rules_of(field).section is not None and not rules_of(field).is_list
+
+
+def leaves_of(kind: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Yield (name, field) of all options of a configuration class; names in sections are dotted."""
+    for key, field in kind.model_fields.items():
+        if is_section(field):
+            yield from leaves_of(type(field.default), f"{prefix}{key}.")
+        else:
+            yield prefix + key, field
+
+
+def names_of(kind: type[BaseModel]) -> list[str]:
+    """Return the keys of a configuration class and their aliases."""
+    aliases = [field.validation_alias for field in kind.model_fields.values()]
+    return [*kind.model_fields, *(alias for alias in aliases if isinstance(alias, str))]
+
+
+def unknown_key(key: str, valid_keys: Sequence[str]) -> ConfigError:
+    """Return the error for a key that does not exist; it suggests keys with the same last name, else the nearest."""
+
+    def last_name(name: str) -> str:
+        return name.removeprefix("--").rpartition(".")[2]
+
+    key = key[:200]
+    names = EPOCHS if last_name(key) in EPOCHS else {last_name(key)}
+    suggestions = [valid for valid in dict.fromkeys(valid_keys) if last_name(valid) in names][:3]
+    suggestions = suggestions or difflib.get_close_matches(key, valid_keys, 1, cutoff=0.5)
+    hint = f"did you mean {' or '.join(suggestions)}?" if suggestions else f"known are {', '.join(valid_keys[:20])}"
+    return ConfigError(key=key, hint=hint)
+
+
+def option(
+    default: Any,
+    meaning: str,
+    *,
+    choices: Sequence[Any] = (),
+    minimum: float | None = None,
+    maximum: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    needs: tuple[str, Any] | None = None,
+    required: bool = False,
+    on_resume: str = SAME,
+    alias: str | None = None,
+) -> Any:
+    """Return a field with its meaning for --help and its allowed values.
 
     Args:
-        origin: the file or "command line", for the error.
-        mark: prefix of keys in the error, such as "--".
-
-    Raises:
-        ConfigError: a key and its alias have different values.
+        choices: the allowed values; (): any.
+        minimum, maximum: inclusive bounds.
+        above, below: exclusive bounds.
+        needs: (another key of the same class, value): with another value this option has no effect and must keep its
+            default.
+        required: the entry scripts do not start while it is empty (Config.check_required).
+        on_resume: rule for the value when an unfinished run resumes. SAME: unchanged, because updates or the choice of
+            the best checkpoint depend on it. SAME_PLACE: a path to the same file, spelt in any way. ANY: may change,
+            because neither depends on it or src/training/run_plan.py compares the derived values.
+        alias: second name of the key on the command line, in files and in Python.
     """
-    renamed = dict(values)
-    for key, field in fields.items():
-        alias = extra_of(field).get("alias")
-        if not alias or alias not in renamed:
-            continue
-        value = renamed.pop(alias)
-        if renamed.setdefault(key, value) != value:
-            prefix = f"{origin}: " if origin else ""
-            both = f"{mark}{alias} is {shorten(value)} and {mark}{key} is {shorten(renamed[key])}"
-            raise ConfigError(f"{prefix}{both}, two names of one key: set only one of them")
-    return renamed
+    extra: Any = {"rules": Rules(tuple(choices), needs, required, on_resume)}
+    return Field(
+        default,
+        description=meaning,
+        ge=minimum,
+        gt=above,
+        le=maximum,
+        lt=below,
+        strict=True,
+        validation_alias=alias,
+        json_schema_extra=extra,
+    )
 
 
-def words_of(field: FieldInfo) -> tuple[str, ...]:
-    """Return the words allowed in place of a number that is then derived from other keys."""
-    return extra_of(field).get("words", ())
+def section(default: Any, meaning: str, used_if: tuple[str, Any] | None = None) -> Any:
+    """Return a field for a nested configuration; keys that a file leaves out are those of `default`.
+
+    Args:
+        used_if: (another key of the same class, value): with another value the section has no effect; its flags are
+            rejected, but a file may contain it.
+    """
+    extra: Any = {"rules": Rules(needs=used_if, section=type(default))}
+    return Field(default, description=meaning, json_schema_extra=extra)
+
+
+def sections(kind: type[Any], meaning: str) -> Any:
+    """Return a field for a list of nested configurations, tuple[kind, ...]; empty by default.
+
+    In yaml it is a list of mappings, on the command line the same list as yaml on one line.
+    """
+    extra: Any = {"rules": Rules(section=kind, is_list=True)}
+    return Field((), description=meaning, json_schema_extra=extra)
 
 
 def show(value: Any) -> str:
@@ -70,12 +157,11 @@ def show(value: Any) -> str:
 
 def describe_allowed(field: FieldInfo) -> str:
     """Return the values allowed for a field as text, for error messages and --help."""
-    if extra_of(field)["choices"]:
-        return "one of " + ", ".join(map(show, extra_of(field)["choices"]))
-    if "sections" in extra_of(field):
-        return "a list of mappings, [{KEY: VALUE, ...}, ...]"
-    value_type = without_none(field.annotation)
-    text = "texts with commas between them, each once" if value_type == tuple[str, ...] else TYPE_NAMES[value_type]
+    rules = rules_of(field)
+    if rules.section:
+        return "a list of mappings, [{KEY: VALUE, ...}, ...]" if rules.is_list else "a mapping of keys"
+    if rules.choices:
+        return "one of " + ", ".join(map(show, rules.choices))
     bounds = []
     for constraint in field.metadata:
         for name in BOUND_NAMES:
@@ -83,13 +169,13 @@ def describe_allowed(field: FieldInfo) -> str:
                 limit = getattr(constraint, name)
                 number = f"{limit:g}" if isinstance(limit, float) else str(limit)
                 bounds.append(f"{BOUND_NAMES[name]} {number}")
-    if bounds:
-        text += " " + " and ".join(bounds)
-    return text + "".join(f", or {word}" for word in words_of(field))
+    text = f"{TYPE_NAMES[value_type(field)]} {' and '.join(bounds)}".rstrip()
+    return text + "".join(f", or {word}" for word in rules.words)
 
 
-def without_none(kind: Any) -> Any:
-    """Return int for `int | None`; other types unchanged."""
+def value_type(field: FieldInfo) -> Any:
+    """Return the type of an option: int for `int | None`."""
+    kind = field.annotation
     if isinstance(kind, types.UnionType):
         (kind,) = (member for member in typing.get_args(kind) if member is not types.NoneType)
     return kind
@@ -111,29 +197,17 @@ def read_value(value: Any, kind: Any) -> Any:
         return BOOLEANS.get(str(value).lower(), value) if isinstance(value, str | int) else value
     if kind in (int, float):
         return kind(value) if isinstance(value, str) else value
-    if isinstance(value, str):
-        value = _read_words(value.strip())
-    if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
-        raise ValueError
-    if len(set(value)) < len(value):
+    if isinstance(value, str) and not value.startswith("["):
+        value = [word.strip() for word in value.split(",") if word.strip()]
+    value = read_list(value)
+    if not all(isinstance(word, str) for word in value) or len(set(value)) < len(value):
         raise ValueError
     return tuple(map(_characters, value))
 
 
-def _read_words(text: str) -> list[str]:
-    """Return the items of a list on the command line: `a,b`, `[a, b]` or `["a", "b, with a comma"]`."""
-    if not text.startswith("["):
-        return [word.strip() for word in text.split(",") if word.strip()]
-    words = [match["word"] for match in _ITEM.finditer(text.removeprefix("[").removesuffix("]")) if match["word"]]
-    return [word[1:-1] if len(word) > 1 and word[0] == word[-1] and word[0] in "'\"" else word for word in words]
-
-
-def read_list(value: Any) -> list[Any] | tuple[Any, ...]:
-    """Return a list of mappings from yaml, Python or its yaml text on the command line; raise ValueError for others."""
-    try:
-        value = parse_yaml(value) if isinstance(value, str) else value
-    except (yaml.YAMLError, ConfigError):
-        raise ValueError from None  # a ConfigError would become the whole message, without the key
+def read_list(value: Any) -> Sequence[Any]:
+    """Return a list from yaml, Python or its yaml text on the command line; raise ValueError for others."""
+    value = parse_yaml(value) if isinstance(value, str) else value
     if not isinstance(value, list | tuple | None):
         raise ValueError
     return value or ()

@@ -1,5 +1,6 @@
 """ALBERT's architecture: its sizes, the published presets, and the json files beside weights."""
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any, Self
@@ -11,7 +12,7 @@ from model_utils.errors import CheckpointError, ConfigError, shorten
 from model_utils.files import write_json
 from model_utils.json_files import read_object
 from model_utils.memory import available_memory
-from model_utils.option_values import extra_of
+from model_utils.option_values import rules_of
 from model_utils.schema import ANY, Config, option, unknown_key, with_default
 
 LENGTH = 65_536  # largest number of tokens of a row
@@ -125,7 +126,7 @@ class AlbertConfig(Config):
         for key, value in values.items():
             # Hugging Face's files have keys of text generation and others, which transformers ignores, too.
             if key not in own_keys | RUN_KEYS | UNUSED_KEYS | set(FIXED_KEYS) and "model_type" not in values:
-                raise CheckpointError(unknown_key(key, sorted(own_keys), str(path)))
+                raise CheckpointError(f"{path}: {unknown_key(key, sorted(own_keys))}")
             if FIXED_KEYS.get(key, value) != value:
                 raise CheckpointError(f"{path}: {key} is {shorten(value)}, only {FIXED_KEYS[key]!r} is supported")
         missing = [key for key in REQUIRED_KEYS if key not in values]
@@ -191,10 +192,8 @@ def fitted_initializer_range(hidden_size: int) -> float:
 def _override(key: str, field: FieldInfo) -> tuple[Any, FieldInfo]:
     """Return an optional copy of a field of AlbertConfig, without `needs`: the merged architecture checks them."""
     override = with_default(field, None)
-    extra: dict[str, Any] = {**extra_of(field), "needs": None}
-    if key == "initializer_range":
-        extra["words"] = (AUTO,)
-    override.json_schema_extra = extra
+    words = (AUTO,) if key == "initializer_range" else ()
+    override.json_schema_extra = {"rules": dataclasses.replace(rules_of(field), needs=None, words=words)}
     annotation: Any = field.annotation
     return annotation | None, override
 

@@ -1,7 +1,6 @@
 """Configuration: what is accepted, what is refused with which sentence, and what survives a round trip."""
 
 import os
-import re
 import subprocess
 import sys
 import time
@@ -10,12 +9,12 @@ from pathlib import Path
 
 import pydantic
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from model_utils.errors import ConfigError
-from model_utils.schema import Config, format_help, leaves_of, load_config, option, section, write_config
+from model_utils.schema import Config, leaves_of, load_config, option, section, write_config
+from model_utils.yaml_files import read_yaml
 from src.albert_config import PRESETS, AlbertConfig, check_memory
 from src.create_pretraining_data import CreateDataConfig
 from src.tasks.classification_examples import ClassifierConfig
@@ -37,10 +36,10 @@ def load(tmp_path: Path, text: str, *words: str, kind: type = PretrainConfig):
     return load_config(kind, ["--config_path", str(file), *words])
 
 
-def refusal(tmp_path: Path, text: str, *words: str, kind: type = PretrainConfig) -> str:
+def refusal(tmp_path: Path, text: str, *words: str, kind: type = PretrainConfig) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, text, *words, kind=kind)
-    return str(caught.value)
+    return caught.value
 
 
 # --- the project's own files ---
@@ -52,7 +51,7 @@ def test_the_commands_are_found() -> None:
 
 @pytest.mark.parametrize("kind", OWN_FILE)
 def test_the_projects_yaml_holds_every_key(kind: type[Config]) -> None:
-    tree = yaml.safe_load((ROOT / kind.config_file).read_text(encoding="utf-8"))
+    tree = read_yaml(ROOT / kind.config_file)
     for key, _ in leaves_of(kind):
         if key.startswith("albert_cfg."):
             continue
@@ -83,14 +82,14 @@ def test_help_lists_every_key_with_type_default_and_meaning(kind: type[Config], 
     with pytest.raises(SystemExit) as caught:
         load_config(kind, ["--help"])
     assert caught.value.code == 0
-    lines = capsys.readouterr().out.splitlines()
+    text = capsys.readouterr().out
     for key, field in leaves_of(kind):
-        at = lines.index(f"--{key}")
-        assert lines[at + 1].strip() == field.description != ""
-        assert "; default " in lines[at + 2]
+        entry = text[text.index(f"\n  --{key} VALUE") :].split("\n  --")[1]
+        assert field.description in entry and "; default " in entry
+        assert not field.validation_alias or f"--{field.validation_alias} VALUE" in text
     if kind is PretrainConfig:
-        at = lines.index("--optimizer_cfg.Lamb.learning_rate")
-        assert lines[at + 2].strip() == "a number above 0 and at most 100; default 0.00176"
+        entry = text[text.index("--optimizer_cfg.Lamb.learning_rate VALUE") :]
+        assert entry.splitlines()[2].strip() == "a number above 0 and at most 100; default 0.00176"
 
 
 def test_configuration_costs_no_mindspore_import() -> None:
@@ -131,7 +130,6 @@ def test_words_for_false(tmp_path: Path, text: str) -> None:
 
 
 def test_yaml_numbers_without_a_point_and_lists(tmp_path: Path) -> None:
-    # YAML 1.1 reads 1e-4 as text.
     text = "optimizer_cfg: {optimizer: Lamb, Lamb: {learning_rate: 1e-4, decay_filter: [a, b]}}"
     assert load(tmp_path, text).optimizer_cfg.Lamb.learning_rate == 1e-4
     assert load(tmp_path, text).optimizer_cfg.Lamb.decay_filter == ("a", "b")
@@ -139,8 +137,8 @@ def test_yaml_numbers_without_a_point_and_lists(tmp_path: Path) -> None:
         config = load(tmp_path, text, "--optimizer_cfg.Lamb.decay_filter", words)
         assert config.optimizer_cfg.Lamb.decay_filter == ("c", "d")
     assert load(tmp_path, text, "--optimizer_cfg.Lamb.decay_filter", "").optimizer_cfg.Lamb.decay_filter == ()
-    config = load(tmp_path, text, "--optimizer_cfg.Lamb.decay_filter", '["c, c", \'d,\', "e" f,don\'t, ]')
-    assert config.optimizer_cfg.Lamb.decay_filter == ("c, c", "d,", '"e" f', "don't")
+    config = load(tmp_path, text, "--optimizer_cfg.Lamb.decay_filter", "[\"c, c\", 'd,', e f,don't, ]")
+    assert config.optimizer_cfg.Lamb.decay_filter == ("c, c", "d,", "e f", "don't")
 
 
 def test_negative_numbers_and_texts_with_dashes_are_values(tmp_path: Path) -> None:
@@ -155,17 +153,22 @@ def test_a_flag_given_again_replaces_the_first(tmp_path: Path) -> None:
 def test_names_that_yaml_reads_as_numbers_need_quotes(tmp_path: Path) -> None:
     config = load(tmp_path, "text_a_column: '1'\nlabel_list: ['0', '1', x]", kind=ClassifierConfig)
     assert (config.text_a_column, config.label_list) == ("1", ("0", "1", "x"))
-    for text in ("text_a_column: 1", "label_list: [0, 1]", "label_list: [yes]"):
-        assert refusal(tmp_path, text, kind=ClassifierConfig).endswith("in quotes")
+    for text in ("text_a_column: 1", "label_list: [0, 1]", "label_list: [true]"):
+        assert "quotes" in refusal(tmp_path, text, kind=ClassifierConfig).hint
+
+
+def test_what_yaml_1_1_reads_as_something_else_is_what_it_looks_like(tmp_path: Path) -> None:
+    assert load(tmp_path, "label_list: [yes, no, on]", kind=ClassifierConfig).label_list == ("yes", "no", "on")
+    assert load(tmp_path, "seed: 0123\nclip_norm: 1e-4").seed == 123
+    assert refusal(tmp_path, "max_train_hours: 1:30").value == "1:30"
 
 
 def test_a_flag_of_an_optimizer_that_is_not_chosen_is_refused(tmp_path: Path) -> None:
     text = "optimizer_cfg: {optimizer: Lamb, AdamWeightDecay: {learning_rate: 0.1}}"  # a file may have all of them
     assert load(tmp_path, text, "--optimizer_cfg.Lamb.learning_rate=0.5").optimizer_settings()["learning_rate"] == 0.5
-    assert refusal(tmp_path, text, "--optimizer_cfg.AdamWeightDecay.learning_rate=0.5") == (
-        "command line: --optimizer_cfg.AdamWeightDecay.learning_rate means nothing while optimizer_cfg.optimizer is "
-        "Lamb, allowed with --optimizer_cfg.optimizer AdamWeightDecay"
-    )
+    error = refusal(tmp_path, text, "--optimizer_cfg.AdamWeightDecay.learning_rate=0.5")
+    assert error.key == "--optimizer_cfg.AdamWeightDecay.learning_rate"
+    assert "--optimizer_cfg.optimizer AdamWeightDecay" in error.hint
 
 
 def test_sections_in_a_list_come_from_yaml_or_from_one_line(tmp_path: Path) -> None:
@@ -192,70 +195,99 @@ def test_phases_are_as_the_rest_where_they_say_nothing(tmp_path: Path) -> None:
 # --- refusals ---
 
 
+def test_an_error_says_where_what_was_found_and_what_is_allowed(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    found = "batch_size is 'x', allowed is a whole number at least 1 and at most 65536"
+    assert str(refusal(tmp_path, "batch_size: x")) == f"{file}: {found}"
+    assert str(refusal(tmp_path, "", "--batch_size=x")) == f"command line: {found}"
+    assert str(refusal(tmp_path, "batchsize: 3")) == f"{file}: batchsize is not a key; did you mean batch_size?"
+    with_flags = str(refusal(tmp_path, "", "--distribute=yes", "--device_id=1"))
+    found = "device_id is 1, allowed is 0 while distribute is true; set distribute to false, or leave device_id out"
+    assert with_flags == f"{file} with the command line: {found}"
+
+
 @pytest.mark.parametrize(
-    ("text", "words", "sentence"),
+    ("text", "key", "suggestions"),
     [
-        ("batchsize: 3", [], "run.yaml: batchsize is not a key; did you mean batch_size?"),
-        ("optimizer_cfg: {Lamb: {lr_rate: 3}}", [], "run.yaml: optimizer_cfg.Lamb.lr_rate is not a key"),
-        ("optimizer_cfg: 3", [], "run.yaml: optimizer_cfg is 3, allowed is a mapping of keys"),
-        ("3: 4", [], "run.yaml: 3 is not a key; known are"),
-        ("phases: 3", [], "run.yaml: phases is 3, allowed is a list of mappings, [{KEY: VALUE, ...}, ...]"),
-        ("phases: [{}, 3]", [], "run.yaml: phases[1] is 3, allowed is a mapping of keys"),
-        ("phases: [{}, {shares: 1}]", [], "run.yaml: phases[1].shares is not a key; did you mean phases[1].share?"),
-        ("", ["--phases=[{share: 1"], "command line: --phases is '[{share: 1', allowed is a list of mappings"),
-        ("", ["--phases=[{share: 1, share: 1}]"], "allowed is a list of mappings"),
-        ("batch_size: three", [], "run.yaml: batch_size is 'three', allowed is a whole number at least 1"),
-        ("batch_size: 3.0", [], "run.yaml: batch_size is 3.0, allowed is a whole number"),
-        ("batch_size: true", [], "run.yaml: batch_size is True, allowed is a whole number"),
-        ("batch_size: [3]", [], "run.yaml: batch_size is [3], allowed is a whole number"),
-        ("batch_size:", [], "run.yaml: batch_size is None, allowed is a whole number"),
-        ("do_shuffle: 2", [], "run.yaml: do_shuffle is 2, allowed is true or false"),
-        ("do_shuffle: 1.0", [], "run.yaml: do_shuffle is 1.0, allowed is true or false"),
-        ("clip_norm: .nan", [], "run.yaml: clip_norm is nan, allowed is a number at least 0"),
-        ("clip_norm: .inf", [], "run.yaml: clip_norm is inf, allowed is a number"),
-        ("data_dir: 7", [], "run.yaml: data_dir is 7, allowed is text"),
-        ("optimizer_cfg: {Lamb: {decay_filter: [1]}}", [], "decay_filter is [1], allowed is texts with commas"),
-        ("device_target: TPU", [], "device_target is 'TPU', allowed is one of auto, CPU, GPU, Ascend"),
-        ("albert_network: albert_huge", [], "allowed is one of albert_mini, albert_mini_v1"),
-        ("albert_cfg: {compute_type: float16}", [], "albert_cfg.compute_type is not a key"),
-        ("", ["--batch_size", "0"], "command line: --batch_size is '0', allowed is a whole number at least 1"),
-        ("", ["--optimizer_cfg.AdamWeightDecay.beta1=1"], "a number at least 0 and below 1"),
+        ("batchsize: 3", "batchsize", ["batch_size"]),
+        ("optimizer_cfg: {Lamb: {epps: 3}}", "optimizer_cfg.Lamb.epps", ["optimizer_cfg.Lamb.eps"]),
+        ("3: 4", "3", []),
+        ("albert_cfg: {3: 4}", "albert_cfg[3]", []),
+        ("phases: [{}, {shares: 1}]", "phases[1].shares", ["phases[1].share"]),
+        ("albert_cfg: {compute_type: float16}", "albert_cfg.compute_type", []),
         (
-            "",
-            ["--learning_rate", "1"],
-            "--learning_rate is not a key; did you mean --optimizer_cfg.AdamWeightDecay.learning_rate or "
-            "--optimizer_cfg.Lamb.learning_rate or --optimizer_cfg.Adam.learning_rate?",
+            "weight_decay: 0.1",
+            "weight_decay",
+            [f"optimizer_cfg.{name}.weight_decay" for name in ("AdamWeightDecay", "Lamb")],
         ),
-        ("weight_decay: 0.1", [], "did you mean optimizer_cfg.AdamWeightDecay.weight_decay or optimizer_cfg.Lamb."),
-        ("optimizer_cfg: {eps: 0.1}", [], "optimizer_cfg.Lamb.eps or optimizer_cfg.Adam.eps?"),
-        ("", ["--optimizer", "Lamb"], "did you mean --optimizer_cfg.optimizer?"),
-        ("", ["--hidden_size", "32"], "did you mean --albert_cfg.hidden_size?"),
-        ("", ["--per_device_batch_size", "3"], "did you mean --batch_size?"),
-        ("", ["--train_step", "3"], "command line: --train_step is not a key; did you mean --train_steps?"),
-        ("", ["--optimizer_cfg", "x"], "--optimizer_cfg is a section; set its keys with dots"),
-        ("", ["--do_shuffle"], "command line: --do_shuffle needs a value"),
-        ("", ["--do_shuffle", "--seed", "1"], "command line: --do_shuffle needs a value"),
-        ("", ["true"], "command line: 'true' stands where an option"),
-        ("", ["-seed", "1"], "command line: '-seed' stands where an option"),
+        ("optimizer_cfg: {eps: 0.1}", "optimizer_cfg.eps", ["optimizer_cfg.Lamb.eps", "optimizer_cfg.Adam.eps"]),
+        ("--learning_rate 1", "--learning_rate", ["--optimizer_cfg.Lamb.learning_rate"]),
+        ("--optimizer Lamb", "--optimizer", ["--optimizer_cfg.optimizer"]),
+        ("--hidden_size 32", "--hidden_size", ["--albert_cfg.hidden_size"]),
+        ("--per_device_batch_size 3", "--per_device_batch_size", ["--batch_size"]),
+        ("--train_step=3", "--train_step", ["--train_steps"]),
+        ("--optimizer_cfg x", "--optimizer_cfg", ["--optimizer_cfg.KEY"]),
     ],
 )
-def test_wrong_keys_and_values_name_file_key_and_what_is_allowed(
-    tmp_path: Path, text: str, words: list[str], sentence: str
+def test_an_unknown_key_is_named_with_those_that_may_be_meant(
+    tmp_path: Path, text: str, key: str, suggestions: list[str]
 ) -> None:
-    assert sentence in refusal(tmp_path, text, *words)
+    is_flag = text.startswith("--")
+    error = refusal(tmp_path, "", *text.split()) if is_flag else refusal(tmp_path, text)
+    assert error.key == key and error.expected == ""
+    assert all(suggestion in error.hint for suggestion in suggestions)
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "key", "value"),
+    [
+        ("optimizer_cfg: 3", [], "optimizer_cfg", 3),
+        ("phases: 3", [], "phases", 3),
+        ("phases: [{}, 3]", [], "phases[1]", 3),
+        ("batch_size: three", [], "batch_size", "three"),
+        ("batch_size: 3.0", [], "batch_size", 3.0),
+        ("batch_size: true", [], "batch_size", True),
+        ("batch_size: [3]", [], "batch_size", [3]),
+        ("batch_size:", [], "batch_size", None),
+        ("do_shuffle: 2", [], "do_shuffle", 2),
+        ("do_shuffle: 1.0", [], "do_shuffle", 1.0),
+        ("clip_norm: .inf", [], "clip_norm", float("inf")),
+        ("data_dir: 7", [], "data_dir", 7),
+        ("optimizer_cfg: {Lamb: {decay_filter: [1]}}", [], "optimizer_cfg.Lamb.decay_filter", [1]),
+        ("device_target: TPU", [], "device_target", "TPU"),
+        ("albert_network: albert_huge", [], "albert_network", "albert_huge"),
+        ("", ["--batch_size", "0"], "batch_size", "0"),
+        ("", ["--optimizer_cfg.AdamWeightDecay.beta1=1"], "optimizer_cfg.AdamWeightDecay.beta1", "1"),
+        ("", ["--seed", str(2**32)], "seed", str(2**32)),
+        ("", ["--accumulation_steps", "1000000"], "accumulation_steps", "1000000"),
+        ("", ["--phases=[{batch_size: 0}]"], "phases[0].batch_size", 0),
+        ("", ["--optimizer_cfg.Lamb.decay_filter", "bias,bias"], "optimizer_cfg.Lamb.decay_filter", "bias,bias"),
+    ],
+)
+def test_a_wrong_value_is_named(tmp_path: Path, text: str, words: list[str], key: str, value: object) -> None:
+    error = refusal(tmp_path, text, *words)
+    assert (error.key, error.value) == (key, value) and type(error.value) is type(value)
+    assert error.expected
+
+
+@pytest.mark.parametrize(
+    "words", [["--do_shuffle"], ["--do_shuffle", "--seed", "1"], ["true"], ["-seed", "1"], ["--phases=[{share: 1"]]
+)
+def test_words_that_are_no_flags_are_refused(tmp_path: Path, words: list[str]) -> None:
+    assert str(refusal(tmp_path, "", *words)).startswith("command line: ")
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("batch_size: 3\nseed: 1\nbatch_size: 4", "run.yaml, line 3: the key batch_size is given twice"),
-        ("optimizer_cfg:\n  Lamb: {power: 1, power: 2}", "run.yaml, line 2: the key power is given twice"),
+        ("batch_size: 3\nseed: 1\nbatch_size: 4", 'run.yaml is not yaml: line 3: found duplicate key "batch_size"'),
+        ("optimizer_cfg:\n  Lamb: {power: 1, power: 2}", 'line 2: found duplicate key "power"'),
         ("- a\n- b", "run.yaml holds list, a mapping of keys is needed"),
         ("a: [", "run.yaml is not yaml"),
     ],
 )
 def test_broken_yaml_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
-    assert sentence in refusal(tmp_path, text)
+    assert sentence in str(refusal(tmp_path, text))
 
 
 def test_a_missing_or_undecodable_file_is_refused(tmp_path: Path) -> None:
@@ -267,15 +299,28 @@ def test_a_missing_or_undecodable_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "key", "needed"),
+    [
+        (["--data_sink_steps=5"], "data_sink_steps", "enable_data_sink is false"),
+        (["--device_num=2"], "device_num", "distribute is false"),
+        (["--enable_save_ckpt=no", "--save_checkpoint_steps=5"], "save_checkpoint_steps", "enable_save_ckpt is false"),
+        (["--enable_lossscale=no", "--loss_scale_value=8"], "loss_scale_value", "enable_lossscale is false"),
+        (["--loss_scale_mode=static", "--scale_window=5"], "scale_window", "loss_scale_mode is static"),
+        (["--enable_lossscale=no", "--scale_window=5"], "scale_window", "enable_lossscale is false"),
+        (["--optimizer_cfg.Adam.schedule=cosine", "--optimizer_cfg.Adam.power=2"], "power", "schedule is cosine"),
+        (["--optimizer_cfg.Lamb.decay_share=0.1"], "decay_share", "schedule is polynomial"),
+    ],
+)
+def test_a_key_without_the_key_that_it_needs_is_refused(
+    tmp_path: Path, words: list[str], key: str, needed: str
+) -> None:
+    error = refusal(tmp_path, "", *words)
+    assert error.key == key and needed in error.expected
+
+
+@pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--data_sink_steps=5"], "data_sink_steps is 5, which means nothing while enable_data_sink is false"),
-        (["--device_num=2"], "device_num is 2, which means nothing while distribute is false"),
-        (["--distribute=yes", "--device_id=1"], "device_id is 1, which means nothing while distribute is true"),
-        (["--enable_save_ckpt=no", "--save_checkpoint_steps=5"], "while enable_save_ckpt is false"),
-        (["--enable_lossscale=no", "--loss_scale_value=8"], "while enable_lossscale is false"),
-        (["--loss_scale_mode=static", "--scale_window=5"], "while loss_scale_mode is static"),
-        (["--enable_lossscale=no", "--scale_window=5"], "while enable_lossscale is false"),
         (["--eval_data_dir=x"], "eval_data_dir is x, which means nothing while eval_steps is 0"),
         (["--eval_batches=3"], "eval_batches is 3, which means nothing while eval_steps is 0"),
         (["--eval_steps=3"], "eval_steps is 3, but eval_data_dir names no examples"),
@@ -287,11 +332,6 @@ def test_a_missing_or_undecodable_file_is_refused(tmp_path: Path) -> None:
             ["--optimizer_cfg.Adam.end_learning_rate=1"],
             "in optimizer_cfg.Adam: end_learning_rate is 1, allowed is at most learning_rate (0.001)",
         ),
-        (
-            ["--optimizer_cfg.Adam.schedule=cosine", "--optimizer_cfg.Adam.power=2"],
-            "in optimizer_cfg.Adam: power is 2.0, which means nothing while schedule is cosine",
-        ),
-        (["--optimizer_cfg.Lamb.decay_share=0.1"], "decay_share is 0.1, which means nothing while schedule is poly"),
         (
             ["--optimizer_cfg.Lamb.schedule=constant", "--optimizer_cfg.Lamb.end_learning_rate=0.001"],
             "end_learning_rate is 0.001, which means nothing while schedule is constant",
@@ -312,31 +352,29 @@ def test_a_missing_or_undecodable_file_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_keys_at_odds_with_each_other_are_refused(tmp_path: Path, words: list[str], sentence: str) -> None:
-    assert sentence in refusal(tmp_path, "", *words)
+    assert sentence in str(refusal(tmp_path, "", *words))
 
 
 def test_evaluation_needs_checkpoints(tmp_path: Path) -> None:
     kind = SquadConfig
     words = ["--enable_save_ckpt=no", "--do_predict=yes"]
     for more, key in (([], "do_eval"), (["--do_eval=no"], "do_predict")):
-        sentence = refusal(tmp_path, "", *words, *more, kind=kind)
+        sentence = str(refusal(tmp_path, "", *words, *more, kind=kind))
         assert key in sentence and "enable_save_ckpt is false" in sentence
     assert not load(tmp_path, "", "--enable_save_ckpt=no", "--do_eval=no", kind=kind).enable_save_ckpt
 
 
 def test_more_predictions_than_tokens_are_refused(tmp_path: Path) -> None:
-    sentence = refusal(tmp_path, "{max_seq_length: 16, max_predictions_per_seq: 20}", kind=CreateDataConfig)
+    sentence = str(refusal(tmp_path, "{max_seq_length: 16, max_predictions_per_seq: 20}", kind=CreateDataConfig))
     assert "max_predictions_per_seq is 20, allowed is less than max_seq_length (16)" in sentence
 
 
 def test_evaluation_reads_the_training_file_but_not_its_mistakes(tmp_path: Path) -> None:
     config = load(tmp_path, "batch_size: 5\ntrain_steps: 3\noutput_path: x", kind=PretrainEvalConfig)
     assert (config.batch_size, config.output_path) == (5, "x")
-    assert "train_stesp is not a key; did you mean train_steps?" in refusal(
-        tmp_path, "train_stesp: 3", kind=PretrainEvalConfig
-    )
-    assert "train_steps is 'x'" in refusal(tmp_path, "train_steps: x", kind=PretrainEvalConfig)
-    assert "--train_steps is not a key" in refusal(tmp_path, "", "--train_steps=3", kind=PretrainEvalConfig)
+    assert refusal(tmp_path, "train_stesp: 3", kind=PretrainEvalConfig).key == "train_stesp"
+    assert refusal(tmp_path, "train_steps: x", kind=PretrainEvalConfig).key == "train_steps"
+    assert refusal(tmp_path, "", "--train_steps=3", kind=PretrainEvalConfig).key == "--train_steps"
 
 
 def test_evaluation_takes_neither_data_nor_weights_from_a_training_s_file(tmp_path: Path) -> None:
@@ -351,35 +389,30 @@ def test_evaluation_takes_neither_data_nor_weights_from_a_training_s_file(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    "text",
     [
-        ("? [a, b]\n: c", "line 1: a list or mapping stands where a key is expected"),
-        ("seed: !!int abc", "line 1: 'abc' .*int"),
-        ("seed: !!int", "line 1: '' .*int"),
-        ("seed: !!bool x", "line 1: 'x' .*bool"),
-        ("seed: !!timestamp x", "line 1: 'x' .*timestamp"),
-        ("seed: !!float [1]", "is not yaml"),
-        ("data_dir: 2024-02-31", "line 1: '2024-02-31' .*timestamp"),
-        ("seed: " + "9" * 5000, "line 1: '9999"),
-        ("data_dir: " + "[" * 20_000, "line 1: more than 100"),
-        ("data_dir: " + "{a: " * 20_000, "line 1: more than 100"),
-        ("- " * 20_000, "line 1: more than 100"),
-        ("data_dir: &a [*a]", r"line 1: \*a "),
-        ("albert_cfg: &a {seed: *a}", r"line 1: \*a "),
-        ('data_dir: "a\\0b"', r"data_dir is 'a\\x00b', allowed is text"),
-        ('data_dir: "\\uD800"', "allowed is text"),
-        ("seed: 0123", "line 1: '0123' would be read in base 8 or 60"),
-        ("seed: 1\nmax_train_hours: 1:30", "line 2: '1:30' would be read in base 8 or 60"),
-        ("max_train_hours: 1:30.5", "line 1: '1:30.5' would be read in base 8 or 60"),
-        ("phases:\n- &a {share: 0.5}\n- {<<: *a, batch_size: 2}", "line 3: << "),
-        ("a: &a [x, x, x, x]\nb: &b [*a, *a, *a, *a]\nseed: [*b, *b, *b, *b]", "allowed is a whole number"),
+        "? [a, b]\n: c",
+        "? {a: b}\n: c",
+        "seed: !!int abc",
+        "seed: !!int",
+        "seed: !!bool x",
+        "seed: !!timestamp x",
+        "seed: !!float [1]",
+        "data_dir: 2024-02-31",
+        "seed: " + "9" * 5000,
+        "data_dir: " + "[" * 20_000,
+        "data_dir: " + "{a: " * 20_000,
+        "- " * 20_000,
+        "data_dir: &a [*a]",
+        "albert_cfg: &a {seed: *a}",
+        'data_dir: "a\\0b"',
+        'data_dir: "\\uD800"',
+        "a: &a [x, x, x, x]\nb: &b [*a, *a, *a, *a]\nseed: [*b, *b, *b, *b]",
     ],
 )
-def test_yaml_that_no_configuration_needs_is_a_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+def test_yaml_that_no_configuration_needs_is_a_sentence(tmp_path: Path, text: str) -> None:
     started = time.monotonic()
-    with pytest.raises(ConfigError, match=sentence) as caught:
-        load(tmp_path, text)
-    assert len(str(caught.value)) < 400 and time.monotonic() - started < 5
+    assert len(str(refusal(tmp_path, text))) < 500 and time.monotonic() - started < 5
 
 
 def test_a_file_that_is_too_large_for_a_configuration_is_refused_at_once(tmp_path: Path) -> None:
@@ -400,22 +433,10 @@ def test_numbers_have_upper_bounds() -> None:
     assert unbounded == []
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["--seed", str(2**32)], "seed is '4294967296', allowed is a whole number at least 0 and at most 4294967295"),
-        (["--accumulation_steps", "1000000"], "allowed is a whole number at least 1 and at most 4096"),
-        (["--phases=[{batch_size: 0}]"], r"--phases\[0\].batch_size is 0, allowed is a whole number at least 1"),
-        (["--optimizer_cfg.Lamb.decay_filter", "bias,bias"], "allowed is texts with commas between them, each once"),
-        (
-            """--albert_cfg.hidden_size 65536 --albert_cfg.intermediate_size 262144 --albert_cfg.num_hidden_layers 1000
-            --albert_cfg.num_attention_heads 64 --albert_cfg.share_parameters none""".split(),
-            "weights would take .* GB or more, but this machine's memory has",
-        ),
-    ],
-)
-def test_what_no_run_can_need_is_refused(tmp_path: Path, words: list[str], sentence: str) -> None:
-    assert re.search(sentence, refusal(tmp_path, "", *words))
+def test_weights_that_exceed_the_memory_are_refused(tmp_path: Path) -> None:
+    words = """--albert_cfg.hidden_size 65536 --albert_cfg.intermediate_size 262144 --albert_cfg.num_hidden_layers 1000
+        --albert_cfg.num_attention_heads 64 --albert_cfg.share_parameters none"""
+    assert "but this machine's memory has" in str(refusal(tmp_path, "", *words.split()))
 
 
 @pytest.mark.parametrize("shared", ["attention", "ffn"])
@@ -432,15 +453,9 @@ def test_a_batch_larger_than_the_memory_is_refused() -> None:
         check_memory(PRESETS["albert_base"], 2**25)
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["--label_list", "pos,pos,neg"], "label_list is 'pos,pos,neg', allowed is texts with commas between them"),
-        (["--schema_file_path", "schema.json"], "neither train_data_file_path nor eval_data_file_path names"),
-    ],
-)
-def test_what_contradicts_itself_is_refused(tmp_path: Path, words: list[str], sentence: str) -> None:
-    assert sentence in refusal(tmp_path, "", *words, kind=ClassifierConfig)
+def test_a_schema_without_features_is_refused(tmp_path: Path) -> None:
+    error = refusal(tmp_path, "", "--schema_file_path", "schema.json", kind=ClassifierConfig)
+    assert "neither train_data_file_path nor eval_data_file_path" in str(error)
 
 
 # --- round trips ---
@@ -468,11 +483,11 @@ def test_writing_fails_without_harming_the_old_file(tmp_path: Path, monkeypatch:
     with pytest.raises(OSError, match="No space"):
         write_config(PretrainConfig(seed=2), tmp_path / "config.yaml")
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
-    assert yaml.safe_load((tmp_path / "config.yaml").read_text())["seed"] == 1
+    assert read_yaml(tmp_path / "config.yaml")["seed"] == 1
 
 
 def test_python_callers_are_checked_too() -> None:
-    with pytest.raises(ConfigError, match="batch_size is 0, allowed is a whole number at least 1"):
+    with pytest.raises(ConfigError, match=r"^batch_size is 0, allowed is a whole number at least 1"):
         PretrainConfig(batch_size=0)
     with pytest.raises(pydantic.ValidationError):
         PretrainConfig().batch_size = 3  # type: ignore[misc]
@@ -533,17 +548,17 @@ def test_without_a_file_keys_that_contradict_each_other_are_the_command_line_s()
         left: int = option(1, "the left one")
         right: int = option(1, "the right one", needs=("left", 1))
 
-    with pytest.raises(ConfigError, match=r"^command line: right is 5, which means nothing while left is 2"):
+    with pytest.raises(ConfigError, match=r"^command line: right is 5, allowed is 1 while left is 2"):
         load_config(PairConfig, ["--left", "2", "--right", "5"])
 
 
 def test_a_changed_copy_is_checked() -> None:
     config = PretrainConfig(seed=5)
     assert config.replace(batch_size=3) == PretrainConfig(seed=5, batch_size=3) and config.batch_size == 32
-    with pytest.raises(ConfigError, match="batch_size is 0, allowed is a whole number at least 1"):
-        config.replace(batch_size=0)
-    with pytest.raises(ConfigError, match=r"PretrainConfig: batchsize is not a key; did you mean batch_size\?"):
-        config.replace(batchsize=3)
+    for change in ({"batch_size": 0}, {"batchsize": 3}):
+        with pytest.raises(ConfigError) as caught:
+            config.replace(**change)
+        assert caught.value.key in change
 
 
 # --- optimizer settings ---
@@ -581,15 +596,16 @@ def test_a_key_has_its_other_name_everywhere(kind: type[Config], key: str, alias
     assert getattr(config, key) == 7 and alias not in config.to_dict()
     assert getattr(load_config(kind, [*words, f"--{key}", "9"]), key) == 9
     assert getattr(load_config(kind, [*words, f"--{alias}", "9"]), key) == 9
-    assert getattr(load_config(kind, [*words, f"--{alias}", "9", f"--{key}", "9"]), key) == 9
-    with pytest.raises(ConfigError, match=f"command line: --{alias} is '0'"):
+    with pytest.raises(ConfigError) as caught:
         load_config(kind, [*words, f"--{alias}", "0"])
-    with pytest.raises(ConfigError, match=f"command line: --{alias} is '8' and --{key} is '9'"):
+    assert (caught.value.key, caught.value.value) == (alias, "0")
+    with pytest.raises(ConfigError):
         load_config(kind, [*words, f"--{alias}", "8", f"--{key}", "9"])
+    assert getattr(kind(**{"train_steps": 0, alias: 5}), key) == 5
     path.write_text(f"{key}: 6\n{alias}: 7\n")
-    with pytest.raises(ConfigError, match=f"{path}: {alias} is 7 and {key} is 6"):
+    with pytest.raises(ConfigError) as caught:
         load_config(kind, words)
-    assert f"also --{alias}" in format_help(kind, {}, os.devnull)
+    assert caught.value.key == key
 
 
 @pytest.mark.parametrize(("kind", "key"), [(PretrainConfig, "epoch_size"), (RaceConfig, "epoch_num")])
@@ -669,7 +685,7 @@ def test_what_concerns_evaluation_alone_needs_it(kind: type[FinetuneConfig], wor
     [(SquadConfig, "predict_json_path"), (NerConfig, "test_file"), (ClassifierConfig, "test_file")],
 )
 def test_a_file_to_predict_needs_do_predict(config_class: type[FinetuneConfig], key: str) -> None:
-    with pytest.raises(ConfigError, match=f"{key} is some.* do_predict is false"):
+    with pytest.raises(ConfigError, match=f"{key} is .?some.* do_predict is false"):
         load_config(config_class, [f"--{key}", "some.json"])
     assert getattr(load_config(config_class, [f"--{key}", "some.json", "--do_predict", "true"]), key) == "some.json"
 

@@ -34,7 +34,7 @@ def refusal(file: Path, content: bytes) -> str:
 
 @pytest.mark.parametrize("text", ['{"key": 1, "key": 1}', '[{"a": {"b": 0, "key": 1, "c": 2, "key": 3}}]'])
 def test_a_key_that_is_there_twice_is_named(text: str) -> None:
-    with pytest.raises(ValueError, match="'key' twice"):
+    with pytest.raises(ValueError, match='duplicate key "key"'):
         parse_json(text)
 
 
@@ -70,13 +70,13 @@ def test_a_wrong_value_is_named(tmp_path: Path, change: dict, sentence: str) -> 
     [
         (b"", " is damaged or not JSON"),
         (b'{"task": "ner"', " is damaged or not JSON"),
-        (b"\xff\xfe{}", " is damaged or not JSON: byte 0 is not UTF-8 text"),
+        (b"\xff\xfe{}", " is damaged or not JSON"),
         (b"[" * 99 + b"]" * 99, " holds [[[...]]], needed is an object with keys"),
-        (b"[" * 101 + b"]" * 101, " is damaged or not JSON: its brackets are nested too deeply"),
-        (b"[" * 100_000, " is damaged or not JSON: its brackets are nested too deeply"),
+        (b"[" * 1000 + b"]" * 1000, " is damaged or not JSON"),
+        (b"[" * 100_000, " is damaged or not JSON"),
         (b'{"threshold": NaN}', " is damaged or not JSON"),
         (b'{"threshold": 1e999}', " is damaged or not JSON"),
-        (b'{"task": "\\ud800"}', " is damaged or not JSON: a text in it holds half of a surrogate pair"),
+        (b'{"task": "\\ud800"}', " is damaged or not JSON"),
         (b'{"length": ' + b"9" * 5000 + b"}", " is damaged or not JSON"),
         (b'{"task": "x", "length": ' + b"9" * 500 + b"}", ": length is 9999"),
         (b"{}", ": task is missing"),
@@ -122,7 +122,9 @@ def test_every_flipped_byte_is_noticed(tmp_path: Path) -> None:
             read_object(file)
 
 
-@pytest.mark.parametrize("text", ["[" * 1000 + "]" * 1000, '{"a": NaN}', '"\\udc80"', "1" * 5000, "{'a': 1}"])
+@pytest.mark.parametrize(
+    "text", ["[" * 1000 + "]" * 1000, '{"a": NaN}', '{"a": 1e999}', '"\\udc80"', "1" * 5000, "{'a': 1}"]
+)
 def test_what_cannot_be_written_again_is_no_json(text: str) -> None:
     with pytest.raises(ValueError, match=r".") as caught:
         parse_json(text)

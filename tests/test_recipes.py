@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
-import yaml
 
 from model_utils.facts import flatten
 from model_utils.schema import Config, load_config
+from model_utils.yaml_files import read_yaml
 from src.create_pretraining_data import CreateDataConfig
 from src.tasks.classification_examples import ClassifierConfig
 from src.tasks.finetune_config import FinetuneConfig
@@ -70,7 +70,7 @@ STATED = {"max_seq_length", "epoch_num", "train_batch_size", "optimizer_cfg.Adam
 @pytest.mark.parametrize("name", KINDS)
 def test_a_recipe_repeats_no_other_default(name: str) -> None:
     defaults = flatten(KINDS[name]().to_dict())
-    for key, value in flatten(yaml.safe_load((ROOT / "recipes" / f"{name}.yaml").read_text())).items():
+    for key, value in flatten(read_yaml(ROOT / "recipes" / f"{name}.yaml")).items():
         assert key in STATED or value != defaults.get(key), key
 
 

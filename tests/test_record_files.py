@@ -41,16 +41,6 @@ def test_json_lines(tmp_path: Path) -> None:
     assert found[2][1] == "line 4 is not a JSON object" and found[3][1] == "line 5 is not UTF-8 text"
 
 
-def test_what_cannot_be_written_again_keeps_its_id(tmp_path: Path) -> None:
-    deep = "[" * 200 + "]" * 200
-    lines = ['{"id": 7, "x": NaN}', '{"id": "a", "x": "\\ud800"}', f'{{"id": 1, "x": {deep}}}', '{"id": NaN}', "[NaN]"]
-    file = tmp_path / "in.jsonl"
-    file.write_text("\n".join(lines))
-    found = list(read_records(str(file), "auto", "text"))
-    assert [each.record for each in found] == [{"id": 7}, {"id": "a"}, {"id": 1}, {}, {}]
-    assert all(each.error.startswith(f"line {each.line} is not JSON: ") for each in found)
-
-
 @pytest.mark.parametrize("value", ["NaN", "1e999", r'"\ud800"', "[" * 100_000])
 def test_what_cannot_be_written_again_costs_its_own_line_only(value: str, tmp_path: Path) -> None:
     content = f'{{"text_a": "x", "more": {value}}}\n{{"text_a": "y"}}\n'.encode()

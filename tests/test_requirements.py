@@ -16,7 +16,12 @@ RUN, TEST, DEV = "requirements.txt", "requirements-test.txt", "requirements-dev.
 FILES = sorted(path.name for path in ROOT.glob("requirements*.txt"))
 FOLDERS = {"tests": (RUN, TEST), "benchmarks": (RUN, TEST, DEV)}  # elsewhere the first alone, but for:
 EXTRAS = {"src/conversion/google_checkpoint.py": "requirements-convert.txt", "src/conversion/torch_weights.py": DEV}
-PACKAGES = {"google.protobuf": "protobuf", "sklearn": "scikit-learn", "tensorflow": "tensorflow-cpu", "yaml": "pyyaml"}
+PACKAGES = {
+    "google.protobuf": "protobuf",
+    "ruamel": "ruamel-yaml",
+    "sklearn": "scikit-learn",
+    "tensorflow": "tensorflow-cpu",
+}
 PULLED_IN = "# What those pull in"
 
 

@@ -256,7 +256,7 @@ def test_errors_are_sentences_and_the_next_answer_takes_their_place(open_page: O
     for text, sentence in (
         ("<img src=x>", "the text has no [MASK] to fill in"),
         ("raise", "the model failed on these records; the server's log says why"),
-        ("x" * 41, "records[0].text has 41 characters, allowed are 40"),
+        ("x" * 41, "records[0].text: string should have at most 40 characters"),
     ):
         page.fill("#text", text)
         page.click("#submit")

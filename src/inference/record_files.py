@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, TextIO
 from model_utils.config import check_not_home
 from model_utils.errors import ConfigError, DataError, first_few, shorten
 from model_utils.files import check_writable, open_atomically, open_file
-from model_utils.json_files import UnwritableError, parse_json
+from model_utils.json_files import parse_json
 from model_utils.messages import silence
 from src.text.text_tables import JSON_SUFFIXES, Table, read_table
 from src.utils import check_unpacked, decode
@@ -115,8 +115,6 @@ def read_records(file: str, input_format: str, text_key: str) -> Iterator[Number
             record = parse_json(text) if file_format == JSON_LINES else text.rstrip("\r\n")
         except DataError:
             yield NumberedRecord(line, {}, f"line {line} is not UTF-8 text")
-        except UnwritableError as error:
-            yield NumberedRecord(line, _only_id(error.value), f"line {line} is not JSON: {error}")
         except ValueError as error:
             yield NumberedRecord(line, {}, f"line {line} is not JSON: {error}")
         else:
@@ -126,16 +124,6 @@ def read_records(file: str, input_format: str, text_key: str) -> Iterator[Number
                 yield NumberedRecord(line, record)
             else:
                 yield NumberedRecord(line, {}, f"line {line} is not a JSON object")
-
-
-def _only_id(value: Any) -> dict[str, Any]:
-    """Return {"id": ...} of a record that cannot be written as JSON, or {} if its id cannot either."""
-    if not isinstance(value, dict) or "id" not in value:
-        return {}
-    try:
-        return {"id": parse_json(json.dumps(value["id"]))}
-    except ValueError:
-        return {}
 
 
 def _format_of(file: str, input_format: str) -> str:

@@ -22,15 +22,15 @@ import errno
 import glob
 import html
 import itertools
+import json
 import os
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from model_utils.errors import DataError, first_few, shorten
-from model_utils.json_files import UnwritableError, parse_json
 from model_utils.schema import Config, option
 from src.utils import read_lines
 
@@ -287,14 +287,20 @@ def decode_entities(text: str) -> str:
 def _is_json(line: str) -> bool:
     """Return True if a line is a JSON object or list; numbers in brackets are more likely footnotes."""
     try:
-        value = parse_json(line) if line[:1] in ("{", "[") else None
-    except UnwritableError:
-        return True
+        value = _load_json(line) if line[:1] in ("{", "[") else None
     except ValueError:
         return False
     if isinstance(value, list):
         return not value or not all(isinstance(element, int) for element in value)
     return isinstance(value, dict)
+
+
+def _load_json(line: str) -> Any:
+    """Return the value of a line of JSON, which may hold NaN and half surrogate pairs, as crawled text does."""
+    try:
+        return json.loads(line)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def _json_units(path: Path, text_key: str) -> Iterator[str]:
@@ -313,9 +319,7 @@ def _json_units(path: Path, text_key: str) -> Iterator[str]:
 def _object_units(line: str, text_key: str) -> list[str]:
     """Return the units of a JSON object, with U+FFFD for lone surrogates; raise ValueError if it has no text."""
     try:
-        value = parse_json(line)
-    except UnwritableError as error:
-        value = error.value
+        value = _load_json(line)
     except ValueError as error:
         raise ValueError(f"is not JSON, or has more than {MAX_JSON_BYTES:,} bytes: {error}") from None
     if not isinstance(value, dict):

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 import zstandard
 from fastapi.testclient import TestClient
 from hypothesis import strategies as st
@@ -27,6 +26,7 @@ from model_utils.config import check_output_folder
 from model_utils.convert_ckpt import ConvertConfig
 from model_utils.native_code import left_out
 from model_utils.schema import Config, leaves_of, load_config, write_config
+from model_utils.yaml_files import write_yaml
 from src.albert_config import AlbertConfig
 from src.checkpoints.checkpoint_files import (
     best_checkpoint,
@@ -91,7 +91,7 @@ def configurations(draw: Any) -> tuple[type[Config], bytes, list[str]]:
     known = st.sampled_from([key for key, _ in leaves_of(kind)])
     keys = st.one_of(known, known, known, known, TEXTS)
     tree = draw(st.dictionaries(keys, VALUES, max_size=3))
-    content = encoded(yaml.safe_dump(tree))
+    content = encoded(write_yaml(tree))
     if draw(st.booleans()):
         lines = draw(st.lists(st.tuples(keys, TEXTS), max_size=3))
         content = encoded("".join(f"{key}: {value}\n" for key, value in lines))

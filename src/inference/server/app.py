@@ -11,7 +11,6 @@ import signal
 import socket
 import tomllib
 from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,25 +20,25 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect
 
 from model_utils.errors import ConfigError, shorten_text
 from src.inference.predictor import Predictor
 from src.inference.server.batching import MicroBatcher, PredictionError, QueueFullError
-from src.inference.server.connection import DrainingServer, TimedConnection
 from src.inference.server.limits import Limits
 from src.inference.server.middleware import (
     ANY_HOST,
-    AllowedHosts,
-    BodyLimit,
-    GracefulClose,
-    WholeFiles,
+    answer_cancelled,
     failure,
     hosts_of,
+    in_url,
+    limit_body,
     parse_hosts,
 )
 from src.inference.server.schemas import Failure, InvalidRecord, reply_model, request_model, sentence
 from src.tasks.answerer import Record
+from src.tasks.task_info import TaskInfo
 
 Result = TypeVar("Result")
 DEFAULT_LIMITS = Limits()
@@ -48,9 +47,7 @@ PAGE = Path(__file__).parent / "page"
 LOOPBACK = "127.0.0.1"
 FAILURES = {
     400: "the body is not JSON",
-    408: "the request did not arrive in time",
     413: "the body is too large",
-    421: "the request names another host",
     422: "the records do not fit the task",
     500: "the model failed on these records",
     503: "the queue is full, the model takes too long, or the server is stopping",
@@ -60,9 +57,7 @@ CONTENT_SECURITY_POLICY = "default-src 'self'; base-uri 'none'; frame-ancestors 
 
 
 def create_app(predictor: Predictor, limits: Limits = DEFAULT_LIMITS, hosts: Collection[str] = (ANY_HOST,)) -> FastAPI:
-    """Return the application, for any ASGI server; hosts: names that requests may use (AllowedHosts)."""
-    task_info = predictor.task_info
-    requests = request_model(task_info, limits.records, limits.characters)
+    """Return the application, for any ASGI server; hosts: names that requests may use, "*": any."""
     batcher = MicroBatcher(predictor, limits.batch, limits.batch_characters, limits.waiting, limits.window)
 
     @contextlib.asynccontextmanager
@@ -72,18 +67,26 @@ def create_app(predictor: Predictor, limits: Limits = DEFAULT_LIMITS, hosts: Col
 
     # FastAPI's documentation pages would load scripts from other sites.
     app = FastAPI(
-        title=f"ALBERT: {task_info.task}",
+        title=f"ALBERT: {predictor.task_info.task}",
         version=tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["version"],
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
         redirect_slashes=False,
     )
-    app.add_middleware(WholeFiles)
-    app.add_middleware(BodyLimit, limit=limits.body)
-    app.add_middleware(AllowedHosts, names=hosts)
-    app.add_middleware(GracefulClose)
+    app.add_middleware(limit_body, limit=limits.body)
+    # A page of another site whose name is made to point at this machine (DNS rebinding) names that site as the host.
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
+    app.add_middleware(answer_cancelled)
     _answer_failures(app)
+    _answer_records(app, predictor.task_info, batcher, limits)
+    _describe(app, predictor.task_info, batcher)
+    return app
+
+
+def _answer_records(app: FastAPI, task_info: TaskInfo, batcher: MicroBatcher, limits: Limits) -> None:
+    """Add POST /predict."""
+    requests = request_model(task_info, limits.records, limits.characters)
 
     @app.post(
         "/predict",
@@ -106,6 +109,10 @@ def create_app(predictor: Predictor, limits: Limits = DEFAULT_LIMITS, hosts: Col
             return failure(503, timeout, **{"Retry-After": "10"})
         return JSONResponse({"answers": _merge_replies(request.records, answers)})
 
+
+def _describe(app: FastAPI, task_info: TaskInfo, batcher: MicroBatcher) -> None:
+    """Add GET and HEAD of /model, /health and the page."""
+
     @app.get("/model")
     @app.head("/model", include_in_schema=False)
     async def model() -> dict[str, Any]:
@@ -124,7 +131,6 @@ def create_app(predictor: Predictor, limits: Limits = DEFAULT_LIMITS, hosts: Col
         return FileResponse(PAGE / "index.html", headers={"Content-Security-Policy": CONTENT_SECURITY_POLICY})
 
     app.mount("/page", StaticFiles(directory=PAGE))
-    return app
 
 
 def _merge_replies(records: Sequence[Any], answers: Sequence[Record]) -> list[Record]:
@@ -218,20 +224,20 @@ def serve(
     with _listen(host, port) as listener:
         address, port = listener.getsockname()[:2]
         app = create_app(predictor, limits, hosts_of(host, address) | parse_hosts(allowed_hosts))
-        print(f"serving {predictor.task_info.task} on http://{_in_url(address)}:{port}/ (Ctrl-C ends)", flush=True)
+        print(f"serving {predictor.task_info.task} on http://{in_url(address)}:{port}/ (Ctrl-C ends)", flush=True)
         if not ipaddress.ip_address(address).is_loopback:
             print("note: anyone who can reach this address can use the model; there is no password", flush=True)
         config = uvicorn.Config(
             app,
-            http=partial(TimedConnection, limits),
+            http="h11",
             ws="none",
-            timeout_keep_alive=limits.headers_time + 2 * limits.body_time,  # TimedConnection's own limits come first
+            limit_concurrency=limits.connections,
             timeout_graceful_shutdown=limits.graceful_timeout,
             log_level="warning",
             access_log=False,
             server_header=False,
         )
-        server = DrainingServer(config)
+        server = uvicorn.Server(config)
         # After a graceful shutdown uvicorn raises the signal again for the previous handler: it must be harmless.
         previous = {number: signal.signal(number, server.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
@@ -247,11 +253,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise ConfigError(f"cannot serve on {_in_url(host)}:{port}: {reason}") from error
+        raise ConfigError(f"cannot serve on {in_url(host)}:{port}: {reason}") from error
     # Accepted connections inherit this. Without it a reply's body waits 40 ms for the acknowledgement of its head.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
-
-
-def _in_url(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

@@ -1,12 +1,12 @@
 """Pydantic models of each task's requests and replies, for validation and the OpenAPI description."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator, create_model, model_validator
 
-from model_utils.errors import ConfigError
+from model_utils.errors import ConfigError, key_path, shorten_text
 from src.tasks import TASKS
 from src.tasks.answerer import Answer, Identity, is_identity
 from src.tasks.spec import RecordField
@@ -98,35 +98,10 @@ def reply_model(task: str) -> type[BaseModel]:
 
 
 def sentence(error: dict[str, Any]) -> str:
-    """Return one of pydantic's errors as a sentence with the location, the value found and the values allowed."""
-    location = _location(error["loc"])
-    limits = error.get("ctx", {})
-    match error["type"]:
-        case "json_invalid":
-            return f"the body is not JSON: {limits['error']} at character {error['loc'][-1]}"
-        case "missing" if len(error["loc"]) > 1:
-            return f"{location} is missing"
-        case "extra_forbidden":
-            return f"{location} is not a known key; see /openapi.json"
-        case "string_too_long":
-            return f"{location} has {len(error['input']):,} characters, allowed are {limits['max_length']:,}"
-        case "too_long" | "too_short":
-            bound = "max_length" if "max_length" in limits else "min_length"
-            allowed = "allowed are at most" if bound == "max_length" else "allowed are at least"
-            return f"{location} has {limits['actual_length']} entries, {allowed} {limits[bound]}"
-        case _ if len(error["loc"]) == 1:
-            return 'the body is not a JSON object {"records": [...]} sent with Content-Type: application/json'
-        case _:
-            return f"{location}: {error['msg'][0].lower()}{error['msg'][1:]}"
-
-
-def _location(path: Sequence[str | int]) -> str:
-    """Return records[0].question for ("body", "records", 0, "question"); unsafe or long keys are quoted and cut."""
-    location = ""
-    for step in path[1:]:
-        if isinstance(step, int):
-            location += f"[{step}]"
-        else:
-            name = step if step.isidentifier() and len(step) <= 40 else repr(step[:40])
-            location += f".{name}" if location else name
-    return location
+    """Return one of pydantic's errors as a sentence with its location, as in records[0].question."""
+    location = shorten_text(key_path(error["loc"][1:]))
+    if error["type"] == "json_invalid":
+        return f"the body is not JSON: {error['ctx']['error']} at character {error['loc'][-1]}"
+    if not location:
+        return 'the body is not a JSON object {"records": [...]} sent with Content-Type: application/json'
+    return f"{location}: {error['msg'][0].lower()}{error['msg'][1:]}"
