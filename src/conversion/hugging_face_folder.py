@@ -18,7 +18,7 @@ from src.conversion.checks import account, check_weights, settle_task
 from src.conversion.hugging_face_tokens import find_added_tokens
 from src.conversion.tokenizer_json import build_tokenizer_json, extract_vocabulary, lower_cases
 from src.conversion.torch_weights import read_weights, refuse_pointer
-from src.conversion.weight_names import TIED_COPIES, hugging_face_names
+from src.conversion.weight_names import TIED_COPIES, bert_names, hugging_face_names
 from src.model_folder import ModelFolder
 from src.tasks import FINE_TUNED, TASKS, SettingsSchema
 from src.tasks.entities import find_scheme
@@ -31,16 +31,16 @@ logger = logging.getLogger(__name__)
 CONFIG, TOKENIZER_CONFIG, TOKENIZER = "config.json", "tokenizer_config.json", "tokenizer.json"
 SENTENCEPIECE, WORDPIECE = "spiece.model", "vocab.txt"
 OURS = "albert_mindspore"  # key of what task.json says beside task and labels; transformers keeps it unused
-BACKBONE = "albert."  # before the backbone's names, but in AlbertModel's own files
+ALBERT, BERT = "albert", "bert"  # what the backbone's names begin with, but in AlbertModel's and BertModel's own files
 WORD_EMBEDDINGS = "embeddings.word_embeddings.weight"  # which every model has once
 ROWS_OF_TOKENS = ("albert.embeddings.word_embeddings", "mlm.bias")  # names here, a row for each token
 SMALLEST_MULTIPLE, LARGEST_MULTIPLE = 8, 512  # that embeddings are padded to (pad_to_multiple_of)
-POSITION_IDS = "albert.embeddings.position_ids"  # 0, 1, 2, ...: a constant that older files hold
+POSITION_IDS = "embeddings.position_ids"  # 0, 1, 2, ...: a constant that older files hold
 # Classes of transformers that make the tokenizer from its settings, and those that take tokenizer.json as it is.
 REBUILT = (None, "AlbertTokenizer", "AlbertTokenizerFast", "BertTokenizer", "BertTokenizerFast")
 GENERAL = ("PreTrainedTokenizerFast", "TokenizersBackend")
 ALWAYS = ("keep_accents", "remove_space", "tokenize_chinese_chars")  # the tokenization here has them in one way
-WITHOUT_POOLER = ("AlbertForMaskedLM", "AlbertForQuestionAnswering", "AlbertForTokenClassification")
+WITHOUT_POOLER = ("ForMaskedLM", "ForQuestionAnswering", "ForTokenClassification")  # ends of classes
 # The class of transformers for each task of a fine-tuned model; SQuAD v2's beam search has none.
 ARCHITECTURES = {name: head.hugging_face for name in FINE_TUNED if (head := TASKS[name].head).hugging_face}
 HEAD_NAMES = dict.fromkeys(
@@ -49,7 +49,9 @@ HEAD_NAMES = dict.fromkeys(
 UNSAID = {  # by their class of transformers, and what it is here
     SQUAD_V1.name: "whether some training questions had no answer (SQuAD 2.0): here the model answers every question",
 }
+NOT_IN_BERT = ("embedding_size", "num_hidden_groups", "inner_group_num")
 TASK_OF = {architecture: task for task, architecture in ARCHITECTURES.items() if task != "regression"}
+TASK_OF |= {architecture.replace("Albert", "Bert"): task for architecture, task in TASK_OF.items()}
 
 
 class ConfigSchema(Schema):
@@ -85,13 +87,14 @@ def read_hugging_face(folder: Path, task: str = "", labels: tuple[str, ...] = ()
     stated = read_json(folder / CONFIG, ConfigSchema, CheckpointError)
     # from_json may take the file for google's, whose gelu is another one.
     config = config.replace(hidden_act=stated.hidden_act or config.hidden_act)
-    weights = _without_wrapper(read_weights(folder), folder)
-    if WORD_EMBEDDINGS in weights:  # of an AlbertModel alone
-        weights = {BACKBONE + name: value for name, value in weights.items()}
+    backbone = BERT if config.is_bert else ALBERT
+    weights = _without_wrapper(read_weights(folder), backbone, folder)
+    if WORD_EMBEDDINGS in weights:  # of an AlbertModel or BertModel alone
+        weights = {f"{backbone}.{name}": value for name, value in weights.items()}
     read = len(weights)
-    weights.pop(POSITION_IDS, None)
+    weights.pop(f"{backbone}.{POSITION_IDS}", None)
     _drop_copies(weights, folder)
-    names = hugging_face_names(config.num_hidden_groups, config.inner_group_num) | {name: name for name in HEAD_NAMES}
+    names = _names(config) | {name: name for name in HEAD_NAMES}
     matched = account(names, weights, read - len(weights), folder)
     values = {name: weights[theirs] for name, theirs in matched.items()}
     for name, theirs in matched.items():
@@ -110,10 +113,19 @@ def read_hugging_face(folder: Path, task: str = "", labels: tuple[str, ...] = ()
     return ModelFolder(config, tokenizer, task_info, checkpoint=Checkpoint(folder, values, {}))
 
 
-def _without_wrapper(weights: dict[str, np.ndarray], folder: Path) -> dict[str, np.ndarray]:
+def _names(config: AlbertConfig) -> dict[str, str]:
+    """Return this project's name of every pre-training weight -> transformers' for this architecture."""
+    if config.is_bert:
+        return bert_names(config.num_hidden_layers)
+    # Layers that share nothing are a group each.
+    groups = config.num_hidden_layers if config.share_parameters == "none" else config.num_hidden_groups
+    return hugging_face_names(groups, config.inner_group_num)
+
+
+def _without_wrapper(weights: dict[str, np.ndarray], backbone: str, folder: Path) -> dict[str, np.ndarray]:
     """Return the weights without what all names begin with: DataParallel's `module.`, torch.compile's `_orig_mod.`."""
     prefixes = {name.removesuffix(WORD_EMBEDDINGS) for name in weights if name.endswith(WORD_EMBEDDINGS)}
-    prefix = prefixes.pop().removesuffix(BACKBONE) if len(prefixes) == 1 else ""
+    prefix = prefixes.pop().removesuffix(f"{backbone}.") if len(prefixes) == 1 else ""
     if not prefix or not all(name.startswith(prefix) for name in weights):
         return weights
     logger.info(f"{folder}: all names of weights begin with {shorten(prefix)}, which is left out")
@@ -203,17 +215,14 @@ def _read_vocabulary(folder: Path) -> FullTokenizer | None:
 def write_hugging_face(model: ModelFolder, path: Path) -> None:
     """Make a folder that from_pretrained of the model's class in transformers loads."""
     architecture, config = _architecture(model), model.architecture
-    # Layers that share nothing are a group each.
-    groups = config.num_hidden_layers if config.share_parameters == "none" else config.num_hidden_groups
-    names = hugging_face_names(groups, config.inner_group_num) | {name: name for name in HEAD_NAMES}
+    names = _names(config) | {name: name for name in HEAD_NAMES}
     values = {names[name]: np.ascontiguousarray(value) for name, value in model.weights.items()}
-    if architecture in WITHOUT_POOLER and has_initial_pooler(config, model.weights):
-        values = {name: value for name, value in values.items() if not name.startswith("albert.pooler.")}
-    if architecture == "AlbertModel":
-        values = {name.removeprefix(BACKBONE): value for name, value in values.items()}
-    sizes = {key: value for key, value in config.to_dict().items() if key not in OWN_KEYS}
-    described = {"architectures": [architecture], "model_type": "albert", "dtype": "float32", **sizes}
-    described["num_hidden_groups"] = groups
+    backbone = BERT if config.is_bert else ALBERT
+    if architecture.endswith(WITHOUT_POOLER) and has_initial_pooler(config, model.weights):
+        values = {name: value for name, value in values.items() if not name.startswith(f"{backbone}.pooler.")}
+    if architecture.endswith("Model"):
+        values = {name.removeprefix(f"{backbone}."): value for name, value in values.items()}
+    described = {"architectures": [architecture], "model_type": backbone, "dtype": "float32", **_sizes(config)}
     if tokenizer := model.tokenizer:
         ids = {"pad": tokenizer.pad_id, "bos": tokenizer.cls_id, "eos": tokenizer.sep_id}
         described |= {f"{role}_token_id": number for role, number in ids.items()}
@@ -224,12 +233,33 @@ def write_hugging_face(model: ModelFolder, path: Path) -> None:
     logger.info(f"{len(values)} weights as {architecture}")
 
 
+def _sizes(config: AlbertConfig) -> dict[str, Any]:
+    """Return the architecture as keys of transformers' AlbertConfig, or of its BertConfig."""
+    sizes = {key: value for key, value in config.to_dict().items() if key not in OWN_KEYS}
+    if config.is_bert:
+        sizes["classifier_dropout"] = sizes.pop("classifier_dropout_prob")
+        return {key: value for key, value in sizes.items() if key not in NOT_IN_BERT}
+    if config.share_parameters == "none":
+        sizes["num_hidden_groups"] = config.num_hidden_layers
+    return sizes
+
+
 def _architecture(model: ModelFolder) -> str:
-    """The class of transformers for a model."""
+    """Return the class of transformers for a model."""
+    name = _albert_class(model)
+    return name.replace("Albert", "Bert") if model.architecture.is_bert else name
+
+
+def _albert_class(model: ModelFolder) -> str:
     config, task, modules = model.architecture, model.task_info, {name.partition(".")[0] for name in model.weights}
     if config.use_relative_positions:
         raise CheckpointError(
             "the model has relative positions (use_relative_positions), transformers' ALBERT has none"
+        )
+    if not (config.embedding_projection or config.is_bert):
+        raise CheckpointError(
+            "the model shares layers and has no embedding_projection: transformers has neither an ALBERT nor a BERT "
+            "of this form"
         )
     if config.share_parameters not in ("all", "none"):
         raise CheckpointError(
