@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,7 +21,13 @@ WIDTH = 65_536  # largest width of a layer
 COMPUTE_TYPES = ("float32", "float16", "bfloat16")
 CONFIG_FILES = ("albert_config.json", "config.json")  # google's and this project's name; Hugging Face's name
 RUN_KEYS = {"compute_type", "recompute"}
-OWN_KEYS = RUN_KEYS | {"share_parameters", "use_relative_positions", "max_relative_position"}  # not in transformers
+# Keys that are not in transformers' ALBERT.
+OWN_KEYS = RUN_KEYS | {
+    "share_parameters",
+    "embedding_projection",
+    "use_relative_positions",
+    "max_relative_position",
+}
 # Keys that do not change the output of a trained network.
 TRAINING_KEYS = {"hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout_prob", "initializer_range"}
 AUTO = "auto"
@@ -32,8 +39,10 @@ FIXED_KEYS = {
     "net_structure_type": 0,
     "position_embedding_type": "absolute",
     "tie_word_embeddings": True,
-    "model_type": "albert",
 }
+MODEL_TYPES = ("albert", "bert")  # of transformers
+# What a BERT is as an ALBERT: layers of their own, and embeddings as wide as hidden states.
+BERT = {"share_parameters": "none", "embedding_projection": False}
 # Keys of published files that change neither weights nor results; no released ALBERT code reads the pooler_* keys.
 UNUSED_KEYS = frozenset(
     """
@@ -78,6 +87,9 @@ class AlbertConfig(Config):
         "weights that the layers of a group share; ffn: the feed-forward blocks",
         choices=("all", "attention", "ffn", "none"),
     )
+    embedding_projection: bool = option(
+        True, "dense layer between embeddings and encoder; false, as in BERT: embedding_size must equal hidden_size"
+    )
     use_relative_positions: bool = option(False, "NEZHA's relative positions instead of absolute ones")
     max_relative_position: int = option(
         64,
@@ -106,9 +118,20 @@ class AlbertConfig(Config):
                 "share_parameters none: leave it at 1"
             )
 
+        if not self.embedding_projection and self.embedding_size != self.hidden_size:
+            raise ConfigError(
+                f"embedding_size is {self.embedding_size} and hidden_size is {self.hidden_size}, which must be equal "
+                "while embedding_projection is false"
+            )
+
+    @property
+    def is_bert(self) -> bool:
+        """True if transformers' BERT has this form."""
+        return all(getattr(self, key) == value for key, value in BERT.items())
+
     @classmethod
     def from_json(cls, path: str | Path) -> Self:
-        """Read google's albert_config.json, Hugging Face's config.json, or a file of to_json.
+        """Read google's albert_config.json, Hugging Face's config.json of an ALBERT or a BERT, or a file of to_json.
 
         The meaning of `hidden_act: gelu` depends on the writer: google's code computes the tanh form (gelu_new here),
         Hugging Face's the exact one. A file with `model_type` is Hugging Face's, one with `share_parameters` is this
@@ -129,11 +152,17 @@ class AlbertConfig(Config):
                 raise CheckpointError(f"{path}: {unknown_key(key, sorted(own_keys))}")
             if FIXED_KEYS.get(key, value) != value:
                 raise CheckpointError(f"{path}: {key} is {shorten(value)}, only {FIXED_KEYS[key]!r} is supported")
+        if values.get("model_type", "albert") not in MODEL_TYPES:
+            raise CheckpointError(
+                f"{path}: model_type is {shorten(values['model_type'])}, supported are {' and '.join(MODEL_TYPES)}"
+            )
         missing = [key for key in REQUIRED_KEYS if key not in values]
         if missing:
             raise CheckpointError(f"{path} does not have {', '.join(missing)}; give the json of an ALBERT")
         if values.get("hidden_act") == "gelu" and not {"model_type", "share_parameters"} & set(values):
             values = values | {"hidden_act": "gelu_new"}
+        if values.get("model_type") == "bert":
+            values = _from_bert(values)
         try:
             return cls(**{key: value for key, value in values.items() if key in own_keys})
         except ConfigError as error:
@@ -146,6 +175,15 @@ class AlbertConfig(Config):
     def facts(self) -> dict[str, Any]:
         """Return all keys that the weights depend on, as JSON values."""
         return {key: value for key, value in self.to_dict().items() if key not in RUN_KEYS}
+
+
+def _from_bert(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a BERT's config.json as that of an ALBERT, with BertConfig's defaults."""
+    defaults = {"hidden_act": "gelu", "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    values = defaults | values | BERT | {"embedding_size": values["hidden_size"]}
+    dropout = values.get("classifier_dropout")
+    values["classifier_dropout_prob"] = values["hidden_dropout_prob"] if dropout is None else dropout
+    return values
 
 
 def _presets() -> dict[str, AlbertConfig]:

@@ -238,7 +238,9 @@ class Encoder(nn.Cell):
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__()
         self.layers, self.inner = sharing_plan(config), config.inner_group_num
-        self.embedding_hidden_mapping = Dense(config.embedding_size, config.hidden_size, compute_dtype(config))
+        self.projects = config.embedding_projection
+        if self.projects:
+            self.embedding_hidden_mapping = Dense(config.embedding_size, config.hidden_size, compute_dtype(config))
         attention_sets = 1 + max(attention for attention, _ in self.layers)
         feed_forward_sets = 1 + max(feed_forward for _, feed_forward in self.layers)
         # Sites 2 to 4 belong to the first inner layer, 5 to 7 to the second, and so on.
@@ -356,7 +358,7 @@ class AlbertModel(nn.Cell):
         else:
             input_ids, _, segment_ids = texts
             states = self.embeddings(input_ids, segment_ids, dropout_key)
-        return self.encoder.embedding_hidden_mapping(states)
+        return self.encoder.embedding_hidden_mapping(states) if self.encoder.projects else states
 
     def rows_of(self, texts: tuple[Tensor, ...], positions: Tensor | None = None) -> Tensor:
         """Return the rows of each text's first token and of its positions (B, P) int32: (B (1 + P),) int32."""

@@ -19,7 +19,7 @@ from src.conversion.checks import check_weights, match_names, resolve_task
 from src.conversion.hugging_face_tokens import find_added_tokens
 from src.conversion.tokenizer_json import build_tokenizer_json, extract_vocabulary, lower_cases
 from src.conversion.torch_weights import read_weights, refuse_pointer
-from src.conversion.weight_names import TIED_COPIES, hugging_face_names
+from src.conversion.weight_names import TIED_COPIES, bert_names, hugging_face_names
 from src.model_folder import ModelFolder
 from src.tasks import HEADS
 from src.tasks.entities import find_scheme
@@ -32,20 +32,22 @@ logger = logging.getLogger(__name__)
 CONFIG, TOKENIZER_CONFIG, TOKENIZER = "config.json", "tokenizer_config.json", "tokenizer.json"
 SENTENCEPIECE, WORDPIECE = "spiece.model", "vocab.txt"
 SETTINGS_KEY = "albert_mindspore"  # settings of task.json beside task and labels; transformers keeps them unused
-BACKBONE = "albert."  # prefix of the backbone's names, except in files of AlbertModel
+ALBERT, BERT = "albert", "bert"  # model types; prefixes of the backbone's names, except in AlbertModel and BertModel
 WORD_EMBEDDINGS = "embeddings.word_embeddings.weight"  # every model has it once
 ROWS_OF_TOKENS = ("albert.embeddings.word_embeddings", "mlm.bias")  # weights with a row for each token
 SMALLEST_MULTIPLE, LARGEST_MULTIPLE = 8, 512  # embeddings may be padded to a multiple (pad_to_multiple_of)
-POSITION_IDS = "albert.embeddings.position_ids"  # 0, 1, 2, ...: a constant in older files
+POSITION_IDS = "embeddings.position_ids"  # 0, 1, 2, ...: a constant in older files
 # Classes of transformers that build the tokenizer from its settings, and those that use tokenizer.json as it is.
 REBUILT = (None, "AlbertTokenizer", "AlbertTokenizerFast", "BertTokenizer", "BertTokenizerFast")
 GENERAL = ("PreTrainedTokenizerFast", "TokenizersBackend")
 FIXED_SETTINGS = ("keep_accents", "remove_space", "tokenize_chinese_chars")  # src.tokenization has one value of each
-WITHOUT_POOLER = ("AlbertForMaskedLM", "AlbertForQuestionAnswering", "AlbertForTokenClassification")
+WITHOUT_POOLER = ("ForMaskedLM", "ForQuestionAnswering", "ForTokenClassification")  # ends of names of classes
+NOT_IN_BERT = ("embedding_size", "num_hidden_groups", "inner_group_num")
 # The class of transformers for each task of a fine-tuned model; SQuAD v2's beam search has none.
 ARCHITECTURES = {name: head.hugging_face for name, head in HEADS.items() if head.hugging_face}
 HEAD_NAMES = dict.fromkeys(f"{HEADS[name].module}.{weight}" for name in ARCHITECTURES for weight in ("weight", "bias"))
 TASK_OF = {architecture: task for task, architecture in ARCHITECTURES.items() if task != "regression"}
+TASK_OF |= {architecture.replace("Albert", "Bert"): task for architecture, task in TASK_OF.items()}
 
 
 class ConfigSchema(Schema):
@@ -82,13 +84,14 @@ def read_hugging_face(folder: Path, task: str = "", labels: tuple[str, ...] = ()
     stated = read_json(folder / CONFIG, ConfigSchema, CheckpointError)
     # from_json may read the file as google's, whose gelu is another function.
     config = config.replace(hidden_act=stated.hidden_act or config.hidden_act)
-    weights = _without_wrapper(read_weights(folder), folder)
-    if WORD_EMBEDDINGS in weights:  # saved by AlbertModel
-        weights = {BACKBONE + name: value for name, value in weights.items()}
+    model_type = BERT if config.is_bert else ALBERT
+    weights = _without_wrapper(read_weights(folder), model_type, folder)
+    if WORD_EMBEDDINGS in weights:  # saved by AlbertModel or BertModel
+        weights = {f"{model_type}.{name}": value for name, value in weights.items()}
     weight_count = len(weights)
-    weights.pop(POSITION_IDS, None)
+    weights.pop(f"{model_type}.{POSITION_IDS}", None)
     _drop_copies(weights, folder)
-    names = hugging_face_names(config.num_hidden_groups, config.inner_group_num) | {name: name for name in HEAD_NAMES}
+    names = _names(config) | {name: name for name in HEAD_NAMES}
     matched = match_names(names, weights, weight_count - len(weights), folder)
     values = {name: weights[source_name] for name, source_name in matched.items()}
     for name, value in values.items():
@@ -110,10 +113,19 @@ def read_hugging_face(folder: Path, task: str = "", labels: tuple[str, ...] = ()
     return ModelFolder(config, tokenizer, task_info, checkpoint=Checkpoint(folder, values, {}))
 
 
-def _without_wrapper(weights: dict[str, np.ndarray], folder: Path) -> dict[str, np.ndarray]:
+def _names(config: AlbertConfig) -> dict[str, str]:
+    """Return transformers' name of every pre-training weight, by this project's name."""
+    if config.is_bert:
+        return bert_names(config.num_hidden_layers)
+    # Without shared weights, every layer is a group.
+    groups = config.num_hidden_layers if config.share_parameters == "none" else config.num_hidden_groups
+    return hugging_face_names(groups, config.inner_group_num)
+
+
+def _without_wrapper(weights: dict[str, np.ndarray], model_type: str, folder: Path) -> dict[str, np.ndarray]:
     """Return the weights without a common prefix: DataParallel's `module.`, torch.compile's `_orig_mod.`."""
     prefixes = {name.removesuffix(WORD_EMBEDDINGS) for name in weights if name.endswith(WORD_EMBEDDINGS)}
-    prefix = prefixes.pop().removesuffix(BACKBONE) if len(prefixes) == 1 else ""
+    prefix = prefixes.pop().removesuffix(f"{model_type}.") if len(prefixes) == 1 else ""
     if not prefix or not all(name.startswith(prefix) for name in weights):
         return weights
     logger.info(f"{folder}: all names of weights begin with {shorten(prefix)}, which is left out")
@@ -205,17 +217,14 @@ def write_hugging_face(model: ModelFolder, path: Path) -> None:
     """Write a folder for from_pretrained of the model's class in transformers."""
     architecture = _architecture(model)
     config = model.architecture
-    # Without shared weights, every layer is a group.
-    groups = config.num_hidden_layers if config.share_parameters == "none" else config.num_hidden_groups
-    names = hugging_face_names(groups, config.inner_group_num) | {name: name for name in HEAD_NAMES}
+    model_type = BERT if config.is_bert else ALBERT
+    names = _names(config) | {name: name for name in HEAD_NAMES}
     values = {names[name]: np.ascontiguousarray(value) for name, value in model.weights.items()}
-    if architecture in WITHOUT_POOLER and has_initial_pooler(config, model.weights):
-        values = {name: value for name, value in values.items() if not name.startswith("albert.pooler.")}
-    if architecture == "AlbertModel":
-        values = {name.removeprefix(BACKBONE): value for name, value in values.items()}
-    sizes = {key: value for key, value in config.to_dict().items() if key not in OWN_KEYS}
-    described = {"architectures": [architecture], "model_type": "albert", "dtype": "float32", **sizes}
-    described["num_hidden_groups"] = groups
+    if architecture.endswith(WITHOUT_POOLER) and has_initial_pooler(config, model.weights):
+        values = {name: value for name, value in values.items() if not name.startswith(f"{model_type}.pooler.")}
+    if architecture.endswith("Model"):
+        values = {name.removeprefix(f"{model_type}."): value for name, value in values.items()}
+    described = {"architectures": [architecture], "model_type": model_type, "dtype": "float32", **_sizes(config)}
     if tokenizer := model.tokenizer:
         ids = {"pad": tokenizer.pad_id, "bos": tokenizer.cls_id, "eos": tokenizer.sep_id}
         described |= {f"{role}_token_id": number for role, number in ids.items()}
@@ -226,14 +235,36 @@ def write_hugging_face(model: ModelFolder, path: Path) -> None:
     logger.info(f"{len(values)} weights as {architecture}")
 
 
+def _sizes(config: AlbertConfig) -> dict[str, Any]:
+    """Return the architecture as keys of transformers' AlbertConfig, or of its BertConfig."""
+    sizes = {key: value for key, value in config.to_dict().items() if key not in OWN_KEYS}
+    if config.is_bert:
+        sizes["classifier_dropout"] = sizes.pop("classifier_dropout_prob")
+        return {key: value for key, value in sizes.items() if key not in NOT_IN_BERT}
+    if config.share_parameters == "none":
+        sizes["num_hidden_groups"] = config.num_hidden_layers
+    return sizes
+
+
 def _architecture(model: ModelFolder) -> str:
     """Return the class of transformers for a model."""
+    name = _albert_class(model)
+    return name.replace("Albert", "Bert") if model.architecture.is_bert else name
+
+
+def _albert_class(model: ModelFolder) -> str:
+    """Return the class of transformers for an ALBERT with this task and these heads."""
     config = model.architecture
     task = model.task_info
     modules = {name.partition(".")[0] for name in model.weights}
     if config.use_relative_positions:
         raise CheckpointError(
             "the model has relative positions (use_relative_positions), transformers' ALBERT has none"
+        )
+    if not (config.embedding_projection or config.is_bert):
+        raise CheckpointError(
+            "the model shares layers and has no embedding_projection: transformers has neither an ALBERT nor a BERT "
+            "of this form"
         )
     if config.share_parameters not in ("all", "none"):
         raise CheckpointError(
@@ -249,7 +280,7 @@ def _architecture(model: ModelFolder) -> str:
     if task is None:
         return "AlbertForMaskedLM" if "mlm" in modules else "AlbertModel"
     if task.task not in ARCHITECTURES:
-        raise CheckpointError(f"the model is for {task.task}: transformers has no ALBERT with such a beam search")
+        raise CheckpointError(f"the model is for {task.task}: transformers has no ALBERT with such a head")
     if modules & {"mlm", "sop"}:
         raise CheckpointError(f"the model has heads for {task.task} and for pre-training, transformers' have one")
     return ARCHITECTURES[task.task]

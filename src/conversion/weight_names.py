@@ -66,8 +66,32 @@ _HF_BLOCK_LAYER_NORMS = {
     "attentions.*.layer_norm": "attention.LayerNorm",
     "feed_forwards.*.layer_norm": "full_layer_layer_norm",
 }
-# Copies in Hugging Face's state dict, and the weights they are tied to.
+_BERT_DENSE = {
+    "albert.pooler": "bert.pooler.dense",
+    "mlm.dense": "cls.predictions.transform.dense",
+    "sop": "cls.seq_relationship",
+}
+_BERT_LAYER_NORMS = {
+    "albert.embeddings.layer_norm": "bert.embeddings.LayerNorm",
+    "mlm.layer_norm": "cls.predictions.transform.LayerNorm",
+}
+_BERT_BLOCK = "bert.encoder.layer.{}."
+_BERT_BLOCK_DENSE = {
+    "attentions.*.query": "attention.self.query",
+    "attentions.*.key": "attention.self.key",
+    "attentions.*.value": "attention.self.value",
+    "attentions.*.output": "attention.output.dense",
+    "feed_forwards.*.intermediate": "intermediate.dense",
+    "feed_forwards.*.output": "output.dense",
+}
+_BERT_BLOCK_LAYER_NORMS = {
+    "attentions.*.layer_norm": "attention.output.LayerNorm",
+    "feed_forwards.*.layer_norm": "output.LayerNorm",
+}
+# Copies in Hugging Face's state dicts, and the weights they are tied to.
 TIED_COPIES = {
+    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
     "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
     "predictions.decoder.bias": "predictions.bias",
 }
@@ -103,6 +127,19 @@ def hugging_face_names(num_hidden_groups: int = 1, inner_group_num: int = 1) -> 
     for name, module in _modules(_HF_LAYER_NORMS, _HF_BLOCK_LAYER_NORMS, _HF_BLOCK, *size):
         names |= {f"{name}.gamma": f"{module}.weight", f"{name}.beta": f"{module}.bias"}
     return names | {"mlm.bias": "predictions.bias"}
+
+
+def bert_names(layers: int) -> dict[str, str]:
+    """Return the name of every pre-training weight in transformers' BERT, by this project's name.
+
+    Its next-sentence head stands where the sentence-order head stands here.
+    """
+    names = {f"albert.embeddings.{table}": f"bert.embeddings.{table}.weight" for table in _TABLES}
+    for name, module in _modules(_BERT_DENSE, _BERT_BLOCK_DENSE, _BERT_BLOCK, layers, 1):
+        names |= {f"{name}.weight": f"{module}.weight", f"{name}.bias": f"{module}.bias"}
+    for name, module in _modules(_BERT_LAYER_NORMS, _BERT_BLOCK_LAYER_NORMS, _BERT_BLOCK, layers, 1):
+        names |= {f"{name}.gamma": f"{module}.weight", f"{name}.beta": f"{module}.bias"}
+    return names | {"mlm.bias": "cls.predictions.bias"}
 
 
 def _modules(

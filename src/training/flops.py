@@ -32,7 +32,7 @@ def forward_flops(
     behind_attention = 2 * hidden * (hidden + 2 * config.intermediate_size)  # for each row
     blocks = config.num_hidden_layers * config.inner_group_num
     layers = blocks * (projections + scores_and_context) + ((blocks - 1) * tokens + read) * behind_attention
-    mapping = 2 * tokens * config.embedding_size * hidden
+    mapping = 2 * tokens * config.embedding_size * hidden if config.embedding_projection else 0
     pooler = 2 * rows * hidden * hidden
     masked_tokens = 2 * rows * predictions * config.embedding_size * (hidden + config.vocab_size)
     order = 2 * rows * hidden * 2 if predictions else 0
