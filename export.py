@@ -1,18 +1,14 @@
 """Export a trained model as a file for deployment: python export.py --help lists all keys."""
 
-import logging
 from pathlib import Path
 
 from model_utils.config import check_output_folder, run_main
 from model_utils.device import choose_target, setup_device
 from model_utils.errors import DeviceError
 from src.inference.deploy_config import AIR, ONNX, ExportConfig
-from src.inference.exported_model import read_key
-from src.inference.exporting import dry_run_export, export_model
+from src.inference.exporting import export_model
 from src.model_folder import ModelFolder
 from src.nn.layer_form import made_for
-
-logger = logging.getLogger(__name__)
 
 
 def main(config: ExportConfig) -> None:
@@ -21,7 +17,6 @@ def main(config: ExportConfig) -> None:
     if config.file_format == AIR and target != "Ascend":
         raise DeviceError(f"file_format=AIR needs Ascend, this is {target}; use MINDIR or ONNX")
     setup_device(target, config.device_id, threads=config.threads)
-    key = read_key(config.encrypt_key_file)
     name = Path(config.export_file_name)
     check_output_folder(name.parent, "export_file_name's folder")
     folder = ModelFolder.load(
@@ -30,11 +25,7 @@ def main(config: ExportConfig) -> None:
     # MindSpore can write only the CPU backend of the layers as ONNX.
     with made_for("CPU" if config.file_format == ONNX else target):
         model = folder.predictor(config.export_embeddings, portable=True, null_threshold=config.null_threshold)
-    shape = config.export_batch_size, config.export_seq_length
-    if config.dry_run:
-        logger.info(dry_run_export(model, name, config.file_format, *shape))
-        return
-    export_model(model, name, config.file_format, key, *shape)
+    export_model(model, name, config.file_format, config.export_batch_size, config.export_seq_length)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,16 @@
 """Run a trained model on raw text: python predict.py --help lists all keys; docs/export.md shows the formats."""
 
-import logging
 from pathlib import Path
 
 from model_utils.config import run_main
 from model_utils.device import setup_device
 from src.inference.deploy_config import PredictConfig
-from src.inference.exported_model import MINDIR_SUFFIX, load_exported, read_key
-from src.inference.file_answers import answer_records, dry_run
+from src.inference.exported_model import MINDIR_SUFFIX, load_exported
+from src.inference.file_answers import answer_records
 from src.inference.predictor import Predictor
 from src.inference.record_files import check_input, check_output, read_records
 from src.model_folder import ModelFolder
 from src.tasks import TASKS
-
-logger = logging.getLogger(__name__)
 
 
 def main(config: PredictConfig) -> int:
@@ -41,10 +38,6 @@ def main(config: PredictConfig) -> int:
         return 0
     text_key = config.text_a_column or next(iter(TASKS[task].answerer.texts), "text_a")
     records = read_records(config.input, config.input_format, text_key)
-    if config.dry_run:
-        for sentence in dry_run(predictor, records):
-            logger.info(sentence)
-        return 0
     return answer_records(predictor, records, config.output)
 
 
@@ -58,7 +51,7 @@ def load_predictor(config: PredictConfig) -> Predictor:
     }
     model = Path(config.model)
     if model.suffix == MINDIR_SUFFIX:
-        return load_exported(model, read_key(config.encrypt_key_file), config.compute_type, **settings)
+        return load_exported(model, config.compute_type, **settings)
     vocabulary = config.vocab_file_path, config.spm_model_file
     folder = ModelFolder.load(model, *vocabulary, config.compute_type, config.do_lower_case)
     return folder.predictor(config.embeddings, **settings)

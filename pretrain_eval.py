@@ -16,7 +16,7 @@ from src.checkpoints.checkpoint_files import check_network, find_checkpoint, fol
 from src.data.batches import Loading
 from src.model_folder import read_counts
 from src.pretraining.pretraining import build_architecture, is_trained_on, tokenizer_beside, trained_on
-from src.pretraining.pretraining_evaluation import baselines, check_finite, dry_run, evaluate, table
+from src.pretraining.pretraining_evaluation import baselines, check_finite, evaluate, table
 from src.training.training_config import PretrainEvalConfig
 
 logger = logging.getLogger(__name__)
@@ -48,12 +48,7 @@ def main(config: PretrainEvalConfig) -> None:
     load_backbone(network, contents, needed=("",))
     training_counts = read_counts(folder, architecture.vocab_size)
     tokenizer = tokenizer_beside(weights, data)
-
     batches = islice(data.batches(0), config.eval_batches or None)
-    if config.dry_run:
-        batch_count = min(data.batches_per_epoch, config.eval_batches or data.batches_per_epoch)
-        logger.info(dry_run(network, batches, batch_count, architecture.vocab_size))
-        return
     held_out = evaluate(network, batches, architecture.vocab_size, tokenizer)
     check_finite(held_out.metrics, contents.path)
     lines = baselines(held_out.counts, training_counts, architecture.vocab_size, tokenizer)

@@ -18,7 +18,7 @@ _SCRATCH = "unfinished-albert-"  # prefix of scratch folders' names
 _MARKER = ".scratch-of-albert"  # file in scratch folders; a user's folder of such a name does not have it
 NAME_BYTES = 255  # limit of a file's name, on every file system in use
 PATH_BYTES = 4096  # limit of a path with its terminating NUL, on Linux
-_MAX_LINKS = 40  # that Linux follows in a path
+_NO_FILE = "it is a folder, a device or a pipe, and no file"
 
 
 def open_file(path: Path) -> io.BufferedReader:
@@ -33,7 +33,7 @@ def open_file(path: Path) -> io.BufferedReader:
         raise OSError(errno.EINVAL, str(error), str(path)) from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is a folder, a device or a pipe, and no file", str(path))
+        raise OSError(errno.EINVAL, _NO_FILE, str(path))
     return os.fdopen(descriptor, "rb")
 
 
@@ -74,36 +74,24 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Call `write` on a temporary file, then rename that to `path`.
 
     An existing file stays complete until the new one is on the disk; its permissions are kept. A link is followed: its
-    target is replaced. A device, a pipe or an open stream of this process (/dev/stdout) receives the bytes instead.
+    target is replaced.
 
     Args:
         write: receives the temporary path, in a scratch_folder, with the file name of `path`, because some writers
             choose the format by the name.
 
     Raises:
-        OSError: the file cannot be written; the error names `path`.
+        OSError: the file cannot be written, or `path` is a folder, a device or a pipe; the error names it.
     """
-    if not _is_stream(path):
-        with _replacing(path) as temporary:
-            write(temporary)
-        return
-    with naming(path), tempfile.TemporaryDirectory() as folder:
-        filled = Path(folder, path.name)
-        write(filled)
-        with filled.open("rb") as source, os.fdopen(_open_to_write(path), "wb") as target:
-            shutil.copyfileobj(source, target)
+    with _replacing(path) as temporary:
+        write(temporary)
 
 
 @contextlib.contextmanager
 def open_atomically(path: Path) -> Iterator[TextIO]:
     """Yield a UTF-8 text stream that becomes `path` when the context ends without an error; see write_atomically."""
-    if _is_stream(path):
-        stream = os.fdopen(_open_to_write(path), "w", encoding="utf-8")
-        with naming(path), _closed_quietly_after_errors(stream):
-            yield stream
-    else:
-        with _replacing(path) as file, _closed_quietly_after_errors(file.open("x", encoding="utf-8")) as stream:
-            yield stream
+    with _replacing(path) as file, file.open("x", encoding="utf-8") as stream:
+        yield stream
 
 
 @contextlib.contextmanager
@@ -190,39 +178,6 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
-def _is_stream(path: Path) -> bool:
-    """Return True if `path`, links followed, is a device, a pipe or an open stream; raise OSError for a folder."""
-    if _open_stream(path) is not None:
-        return True
-    try:
-        mode = path.stat().st_mode
-    except FileNotFoundError:
-        return False
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    return not stat.S_ISREG(mode)
-
-
-def _open_stream(path: Path) -> int | None:
-    """Return the descriptor of this process that `path` names, such as /dev/stdout or /dev/fd/1, else None.
-
-    Its file is written through the descriptor, not replaced: the shell may append to it (>>), or others write to it.
-    """
-    for _ in range(_MAX_LINKS):
-        folder = Path(os.path.realpath(path.parent))
-        if folder == Path(f"/proc/{os.getpid()}/fd"):
-            return int(path.name) if path.name.isdecimal() else None
-        if not path.is_symlink():
-            return None
-        path = folder / path.readlink()
-    return None
-
-
-def _open_to_write(path: Path) -> int:
-    stream = _open_stream(path)
-    return os.open(path, os.O_WRONLY) if stream is None else os.dup(stream)
-
-
 def make_readable(path: Path) -> None:
     """Give a file the umask's permissions for new files; some writers make files that only the owner can read."""
     mask = os.umask(0o077)
@@ -234,29 +189,28 @@ def make_readable(path: Path) -> None:
 def _replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path for the context to write, then rename it to `path` or, for a link, its target."""
     target = Path(os.path.realpath(path))
+    status = _status_of_file(target)
     with scratch_folder(target) as folder:
         temporary = folder / path.name
         yield temporary
-        try:
-            status = target.stat()
+        if status is None:
+            make_readable(temporary)
+        else:
             for owner in (-1, status.st_gid), (status.st_uid, -1):
                 with contextlib.suppress(OSError):  # a group that this user is not in, or another user
                     os.chown(temporary, *owner)
             temporary.chmod(stat.S_IMODE(status.st_mode) | stat.S_IWUSR)
-        except FileNotFoundError:
-            make_readable(temporary)
         sync_to_disk(temporary)
         temporary.replace(target)
         sync_to_disk(target.parent)
 
 
-@contextlib.contextmanager
-def _closed_quietly_after_errors(stream: TextIO) -> Iterator[TextIO]:
-    """Close the stream at the end; if the context fails, its error is raised and one of closing is suppressed."""
+def _status_of_file(path: Path) -> os.stat_result | None:
+    """Return the status of a file, None if there is none; raise OSError for anything else, which must stay."""
     try:
-        yield stream
-    except BaseException:
-        with contextlib.suppress(OSError):
-            stream.close()
-        raise
-    stream.close()
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        raise FileExistsError(errno.EEXIST, _NO_FILE, str(path))
+    return status

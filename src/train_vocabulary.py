@@ -5,14 +5,11 @@ is preprocessed as in tokenization.
 """
 
 import io
-import itertools
 import logging
 import random
 import re
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import timedelta
 from pathlib import Path
 
 import sentencepiece
@@ -21,18 +18,15 @@ import tokenizers
 from model_utils.config import check_output_folder, run_main
 from model_utils.errors import ConfigError, DataError, shorten
 from model_utils.files import write_atomically
-from model_utils.memory import peak_memory
 from model_utils.schema import option
 from src.text.corpus import CorpusConfig, expand_glob, read_documents, split_sentences
 from src.text.wordpiece import LONGEST_WORD, split_words
 from src.tokenization import SENTENCEPIECE_SPECIALS, WORDPIECE_SPECIALS, FullTokenizer, preprocess_text
-from src.utils import estimate_text_bytes
 
 logger = logging.getLogger(__name__)
 COVERAGE = {"sentencepiece": 0.99995, "wordpiece": 0.9995}  # ALBERT's; leaves room for words in Chinese vocabularies
 LEAST_COVERAGE = 0.98  # minimum of SentencePiece
 OWN_PIECES = ("(", ")", '"', "-", ".", "–", "£", "€")  # characters that ALBERT never joins to others
-SAMPLE = 20_000  # sentences of a dry run
 LONGEST_SENTENCE = 4_000  # characters; SentencePiece's scores are not finite for several 100,000 without a space
 SEED = 12345  # for sampling max_sentences sentences
 LEAST_ENTRIES = 16  # minimum and maximum vocab_size
@@ -68,7 +62,6 @@ class TrainVocabularyConfig(CorpusConfig):
         maximum=SENTENCES,
         needs=("kind", "sentencepiece"),
     )
-    dry_run: bool = option(False, "train on a few sentences, estimate time, memory and disk space; keep nothing")
 
     @property
     def coverage(self) -> float:
@@ -97,9 +90,6 @@ def main(config: TrainVocabularyConfig) -> None:
     check_output_folder(targets[-1].parent, "output_prefix's folder")
     paths = expand_glob(config.input_file)
     logger.info(f"training a {config.kind} vocabulary of {config.vocab_size} entries on {len(paths)} file(s)")
-    if config.dry_run:
-        logger.info(dry_run(train, paths, config))
-        return
     contents = train(lambda: _read_sentences(paths, config.text_key), config)
     targets[-1].parent.mkdir(parents=True, exist_ok=True)
     # The model comes first: its listing is of no use alone.
@@ -112,34 +102,8 @@ def main(config: TrainVocabularyConfig) -> None:
     logger.info(f"wrote {tokenizer.file}: {tokenizer.vocab_size} entries, sha256 {tokenizer.sha256}")
 
 
-def dry_run(train: Trainer, paths: Sequence[Path], config: TrainVocabularyConfig) -> str:
-    """Train on the first SAMPLE sentences and return an estimate of time, memory and disk space for the whole text."""
-    start = time.monotonic()
-    memory_before = peak_memory()
-    sample = list(itertools.islice(_read_sentences(paths, config.text_key), SAMPLE))
-    read_seconds = time.monotonic() - start
-    contents = train(lambda: sample, config, exact=len(sample) < SAMPLE)
-    train_seconds = time.monotonic() - start - read_seconds
-    sample_bytes = sum(len(sentence.encode()) for sentence in sample)
-    total = len(sample)
-    if total == SAMPLE:
-        total = round(total * estimate_text_bytes(paths) / sample_bytes)
-    used = min(total, config.max_sentences) if config.kind == "sentencepiece" else total
-    seconds = read_seconds * total / len(sample) + train_seconds * used / len(sample)
-    memory = memory_before + (peak_memory() - memory_before) * used / len(sample)
-    size = sum(map(len, contents)) / contents[0].count(b"\n") * config.vocab_size
-    return (
-        f"dry run: about {total:,} sentences, of which {used:,} are used: about {timedelta(seconds=round(seconds))}, "
-        f"{memory / 1e9:.1f} GB of memory and {size / 1e6:.1f} MB on disk, estimated from the first {len(sample):,}. "
-        "Nothing was kept."
-    )
-
-
-def train_sentencepiece(read: Reader, config: TrainVocabularyConfig, exact: bool = True) -> tuple[bytes, bytes]:
+def train_sentencepiece(read: Reader, config: TrainVocabularyConfig) -> tuple[bytes, bytes]:
     """Train a SentencePiece model with the settings of google's 30k-clean.model.
-
-    Args:
-        exact: False allows fewer entries than vocab_size.
 
     Returns:
         The listing (a line with piece, tab and score for each entry) and the model.
@@ -155,7 +119,6 @@ def train_sentencepiece(read: Reader, config: TrainVocabularyConfig, exact: bool
             model_writer=model,
             model_type="unigram",
             vocab_size=config.vocab_size,
-            hard_vocab_limit=exact,
             pad_id=0,
             unk_id=1,
             bos_id=-1,
@@ -174,12 +137,11 @@ def train_sentencepiece(read: Reader, config: TrainVocabularyConfig, exact: bool
     return listing.encode(), model.getvalue()
 
 
-def train_wordpiece(read: Reader, config: TrainVocabularyConfig, exact: bool = True) -> tuple[bytes]:
+def train_wordpiece(read: Reader, config: TrainVocabularyConfig) -> tuple[bytes]:
     """Train a WordPiece vocabulary: special tokens, characters, characters inside words, longer pieces.
 
     Args:
         read: returns a new iterable of the sentences at each call.
-        exact: False allows fewer entries than vocab_size.
     """
     specials = list(WORDPIECE_SPECIALS.values())
     alphabet, inner_characters = _choose_alphabet(read(), config, config.vocab_size - len(specials))
@@ -197,7 +159,7 @@ def train_wordpiece(read: Reader, config: TrainVocabularyConfig, exact: bool = T
     words = (" ".join(_words(sentence, config)) for sentence in read())
     tokenizer.train_from_iterator(words, trainer)
     entries = sorted(tokenizer.get_vocab().items(), key=lambda entry: entry[1])
-    if exact and len(entries) != config.vocab_size:
+    if len(entries) != config.vocab_size:
         advice = f"set it to {len(entries)}"
         if len(entries) < LEAST_ENTRIES:
             advice = f"use more text, at least {LEAST_ENTRIES} are needed"
@@ -235,7 +197,7 @@ def _words(sentence: str, config: TrainVocabularyConfig) -> list[str]:
     return [word for word in split_words(sentence, config.do_lower_case) if len(word) <= LONGEST_WORD]
 
 
-def _read_sentences(paths: Sequence[Path], text_key: str = "text") -> Iterator[str]:
+def _read_sentences(paths: Sequence[Path], text_key: str) -> Iterator[str]:
     for document in read_documents(paths, text_key):
         for unit in document:
             for sentence in split_sentences(unit):

@@ -40,10 +40,6 @@ class ExportConfig(OneDeviceConfig):
     vocab_file_path: str = option("", "WordPiece vocabulary, if the checkpoint's folder has none")
     spm_model_file: str = option("", "SentencePiece model, if the checkpoint's folder has none")
     do_lower_case: bool = option(True, "lower-case the text; only if the checkpoint's folder has no vocabulary")
-    encrypt_key_file: str = option(
-        "", "key file of 16, 24 or 32 bytes; encrypts the MINDIR with AES-GCM", needs=("file_format", MINDIR)
-    )
-    dry_run: bool = option(False, "load the weights, run one batch, estimate time, memory and disk; write nothing")
 
     def validate(self) -> None:
         name = Path(self.export_file_name)
@@ -85,14 +81,10 @@ class PredictConfig(LayersConfig):
     vocab_file_path: str = option("", "WordPiece vocabulary, if the checkpoint's folder has none")
     spm_model_file: str = option("", "SentencePiece model, if the checkpoint's folder has none")
     do_lower_case: bool = option(True, "lower-case the text; only if the checkpoint's folder has no vocabulary")
-    encrypt_key_file: str = option("", "key file that the MINDIR was encrypted with")
-    dry_run: bool = option(
-        False, "load the model, read all records, answer a sample, estimate time, memory and disk; write nothing"
-    )
 
     def check_required(self) -> None:
         super().check_required()
-        for key in ("input", "output", "input_format", "text_a_column", "text_b_column", "dry_run"):
+        for key in ("input", "output", "input_format", "text_a_column", "text_b_column"):
             if self.serve and getattr(self, key) != type(self).model_fields[key].default:
                 raise ConfigError(f"{key} does not apply to a server: leave out {key}, or serve")
         if self.allowed_hosts and not self.serve:
@@ -112,5 +104,3 @@ class PredictConfig(LayersConfig):
         fixed_by_export = [key for key in ("embeddings", "vocab_file_path", "spm_model_file") if getattr(self, key)]
         if self.model.endswith(".mindir") and fixed_by_export:
             raise ConfigError(f"{fixed_by_export[0]} does not apply to a MINDIR: its export fixed head and vocabulary")
-        if not self.model.endswith(".mindir") and self.encrypt_key_file:
-            raise ConfigError("encrypt_key_file applies to a MINDIR only: leave it out")

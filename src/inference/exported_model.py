@@ -10,7 +10,6 @@ from mindspore import Tensor, nn
 
 from model_utils.device import ensure_device
 from model_utils.errors import ConfigError, DataError
-from model_utils.files import open_file
 from model_utils.json_files import FileName, Schema, Sha256, read_validated, validated
 from src.albert_config import AlbertConfig
 from src.data.feature_files import sha256_of
@@ -23,8 +22,6 @@ from src.tokenization import build_tokenizer
 
 FORMAT_VERSION = 1
 MINDIR_SUFFIX = ".mindir"
-KEY_BYTES = (16, 24, 32)
-ENCRYPTION = "AES-GCM"
 
 
 class InputSchema(Schema):
@@ -53,7 +50,6 @@ class DescriptionSchema(Schema):
 
     format_version: Literal[FORMAT_VERSION]
     sha256: Sha256
-    encrypted: bool
     inputs: tuple[InputSchema, ...]
     outputs: tuple[OutputSchema, ...]
     vocabulary: VocabularySchema
@@ -61,7 +57,7 @@ class DescriptionSchema(Schema):
     architecture: dict[str, Any]
 
 
-def load_exported(file: Path, key: bytes | None = None, compute_type: str = "float32", **settings: Any) -> Predictor:
+def load_exported(file: Path, compute_type: str = "float32", **settings: Any) -> Predictor:
     """Return a Predictor for NAME.mindir and the files beside it.
 
     Sets up the device as ModelFolder.network does, unless that is done already.
@@ -71,15 +67,12 @@ def load_exported(file: Path, key: bytes | None = None, compute_type: str = "flo
 
     Raises:
         DataError, CheckpointError: a file is missing, damaged, or does not belong to the others.
-        ConfigError: a key is missing or not needed, the settings do not apply to the task, or bfloat16 is asked for and
-            the graph itself, which is float32, has to run.
+        ConfigError: the settings do not apply to the task, or bfloat16 is asked for and the graph itself, which is
+            float32, has to run.
         DeviceError: the device cannot be set up.
     """
     ensure_device()
     described, task_info = read_description(file)
-    if described.encrypted != (key is not None):
-        advice = "not encrypted: leave out encrypt_key_file" if key else "encrypted: give encrypt_key_file"
-        raise ConfigError(f"{file} is {advice}")
     vocabulary = file.with_name(described.vocabulary.file)
     vocabulary_paths = (str(vocabulary), "") if vocabulary.suffix == ".txt" else ("", str(vocabulary))
     tokenizer = build_tokenizer(*vocabulary_paths, described.do_lower_case)
@@ -93,7 +86,7 @@ def load_exported(file: Path, key: bytes | None = None, compute_type: str = "flo
     architecture = AlbertConfig.from_values(described.architecture, file.with_suffix(".json"))
     architecture = architecture.replace(compute_type=compute_type)
     task_info = task_info.fitted(architecture)
-    graph = load_mindir(file, key)
+    graph = load_mindir(file)
     network = fused_network(graph, architecture, task_info) if used() else ExportedNetwork(graph, described)
     return Predictor(task_info, tokenizer, network, architecture, **settings)
 
@@ -108,20 +101,6 @@ def fused_network(graph: nn.Cell, architecture: AlbertConfig, task_info: TaskInf
     if missing:
         raise DataError(f"the MINDIR has no weight {missing[0]}, which its description requires")
     return packed_where_possible(AnsweringNetwork(scores))
-
-
-def read_key(file: str) -> bytes | None:
-    """Return the key in a file, or None for no file; ConfigError if it is unreadable or not of KEY_BYTES."""
-    if not file:
-        return None
-    try:
-        with open_file(Path(file)) as stream:
-            key = stream.read(max(KEY_BYTES) + 1)
-    except OSError as error:
-        raise ConfigError(f"encrypt_key_file {file} cannot be read: {error.strerror}") from error
-    if len(key) not in KEY_BYTES:
-        raise ConfigError(f"encrypt_key_file {file} has {len(key)} bytes, allowed are 16, 24 or 32 without a newline")
-    return key
 
 
 def read_description(file: Path) -> tuple[DescriptionSchema, TaskInfo]:
@@ -143,14 +122,12 @@ def read_description(file: Path) -> tuple[DescriptionSchema, TaskInfo]:
     return described, task_info
 
 
-def load_mindir(file: Path, key: bytes | None = None) -> nn.Cell:
-    """Return the graph in a MINDIR as a Cell; DataError if it is damaged or encrypted with another key."""
-    decryption = {"dec_key": key, "dec_mode": ENCRYPTION} if key else {}
+def load_mindir(file: Path) -> nn.Cell:
+    """Return the graph in a MINDIR as a Cell; DataError if it is damaged."""
     try:
-        return nn.GraphCell(ms.load(str(file), **decryption))
+        return nn.GraphCell(ms.load(str(file)))
     except (RuntimeError, ValueError) as error:
-        hint = "its key may be another one" if key else "it may be damaged, or encrypted (encrypt_key_file)"
-        raise DataError(f"{file} cannot be loaded: {hint}") from error
+        raise DataError(f"{file} cannot be loaded: it may be damaged") from error
 
 
 class ExportedNetwork:

@@ -10,9 +10,7 @@ import errno
 import importlib
 import logging
 import os
-import timeit
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,32 +25,25 @@ from model_utils.config import is_out_of_memory
 from model_utils.errors import CheckpointError, ConfigError, DataError
 from model_utils.files import NAME_BYTES, make_readable, scratch_folder, sync_to_disk
 from model_utils.json_files import write_checked
-from model_utils.memory import peak_memory
 from src.data.feature_files import sha256_of
 from src.inference.deploy_config import AIR, MINDIR, ONNX
-from src.inference.exported_model import ENCRYPTION, FORMAT_VERSION, load_mindir
+from src.inference.exported_model import FORMAT_VERSION, load_mindir
 from src.inference.exported_protobuf import make_reproducible, name_onnx_outputs
 from src.inference.predictor import Predictor
-from src.tasks import TASKS
 from src.text.added_tokens import added_tokens_file
-from src.training.network_outputs import WORKING_MEMORY, rows_in_memory
 
 logger = logging.getLogger(__name__)
 TOLERANCE = 1e-5  # of an output's largest entry, or of 1 where that is smaller
 FORBIDDEN = 1e20  # larger values are masks, not logits: compared relative to themselves
 SCRATCH = "network"  # name of the file while MindSpore writes it
 LARGEST = 2**31 - 2**24  # bytes of weights; protocol buffers hold less than 2 GiB
-DRY_RUN_TOKENS = 1024  # in the batch of a dry run, whose time is scaled up
 SHAPES = (1, 9), (3, 24)  # (batch, length) that a MINDIR is checked on, besides the longest
 
 
-def export_model(
-    model: Predictor, name: Path, file_format: str, key: bytes | None = None, batch_size: int = 1, length: int = 0
-) -> None:
+def export_model(model: Predictor, name: Path, file_format: str, batch_size: int = 1, length: int = 0) -> None:
     """Write the files DIR/NAME.* of a model with a portable network, replacing existing ones.
 
     Args:
-        key: encrypts the MINDIR.
         batch_size: of AIR and ONNX.
         length: of AIR and ONNX; 0: the model's max_seq_length.
 
@@ -68,17 +59,17 @@ def export_model(
     target = name.with_name(f"{name.name}.{file_format.lower()}")
     with _as_data_errors(target), scratch_folder(target) as temporary:
         file = temporary / f"{name.name}.{file_format.lower()}"
-        _write(model, file, file_format, key, fixed_shape)
+        _write(model, file, file_format, fixed_shape)
         if file_format != AIR:  # only Ascend's runtime loads AIR
             load = _load_onnx if file_format == ONNX else load_mindir
-            difference = check(model, load(file, key), fixed_shape)
+            difference = check(model, load(file), fixed_shape)
             logger.info(f"{name.name}{file.suffix}: largest difference from the checkpoint {difference:.1e}")
         vocabulary = temporary / f"{name.name}{_vocabulary_suffix(model)}"
         contents = model.tokenizer.files(vocabulary)
         for path, content in contents.items():
             path.write_bytes(content)
         description = temporary / f"{name.name}.json"
-        write_checked(description, describe(model, file, vocabulary, file_format, key, fixed_shape))
+        write_checked(description, describe(model, file, vocabulary, file_format, fixed_shape))
         written = file, *contents, description
         for path in written:
             sync_to_disk(path)
@@ -98,29 +89,6 @@ def _as_data_errors(target: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise DataError(f"{error.filename or target} cannot be written: {error.strerror or error}") from error
-
-
-def dry_run_export(model: Predictor, name: Path, file_format: str, batch_size: int = 1, length: int = 0) -> str:
-    """Estimate time, memory and disk of export_model, from a small batch; same arguments and errors."""
-    fixed_shape = _checked_shape(model, name, file_format, batch_size, length)
-    rows, tokens = fixed_shape or (2, model.task_info.max_seq_length)
-    texts = TASKS[model.task_info.task].texts_per_row
-    few_rows = min(rows, max(1, DRY_RUN_TOKENS // (tokens * texts)))
-    share = rows / few_rows
-    inputs = sample_inputs(model, few_rows, tokens)
-    before = peak_memory()
-    compiling, warm = timeit.repeat(lambda: _arrays(model.network(*inputs)), repeat=2, number=1)
-    size = _weights_size(model) + sum(map(len, model.tokenizer.files(name).values()))
-    # Three compilations: to write, to compare with, and of the file; the last two run this batch and smaller ones.
-    duration = 3 * max(0.0, compiling - warm) + 4 * warm * share
-    text_memory = WORKING_MEMORY / rows_in_memory(model.architecture, tokens, model.task_info.searched_starts)
-    memory = 2 * peak_memory() - before + 2 * (rows - few_rows) * texts * text_memory
-    return (
-        f"dry run: a batch takes {warm * share:.2f} s ({few_rows} of its {rows} rows took {compiling:.1f} s with "
-        f"compilation and {warm:.2f} s without); writing and checking "
-        f"{name}.{file_format.lower()} takes about {timedelta(seconds=round(duration))}. Peak memory: about "
-        f"{memory / 1e9:.2f} GB. The files take about {size / 1e6:.1f} MB. Nothing was written."
-    )
 
 
 def _checked_shape(
@@ -160,9 +128,7 @@ def _vocabulary_suffix(model: Predictor) -> str:
     return ".model" if model.tokenizer.is_sentencepiece else ".vocab.txt"
 
 
-def _write(
-    model: Predictor, file: Path, file_format: str, key: bytes | None, fixed_shape: tuple[int, int] | None
-) -> None:
+def _write(model: Predictor, file: Path, file_format: str, fixed_shape: tuple[int, int] | None) -> None:
     network = model.network
     if fixed_shape is None:
         inputs = network.any_inputs()
@@ -176,8 +142,7 @@ def _write(
                 # MindSpore's output_names break graphs that end in a reshape; the outputs' order is reliable.
                 ms.onnx.export(network, *inputs, file_name=SCRATCH, input_names=list(network.input_columns))
             else:
-                encryption = {"enc_key": key, "enc_mode": ENCRYPTION} if key else {}
-                ms.export(network, *inputs, file_name=SCRATCH, file_format=file_format, **encryption)
+                ms.export(network, *inputs, file_name=SCRATCH, file_format=file_format)
     except (RuntimeError, TypeError, ValueError) as error:
         if is_out_of_memory(error):
             raise
@@ -190,7 +155,7 @@ def _write(
         raise OSError(errno.EIO, "MindSpore has written nothing (is the disk full?)", str(file))
     if file_format == ONNX:
         name_onnx_outputs(scratch_file, network.output_names)
-    elif file_format == MINDIR and key is None:
+    elif file_format == MINDIR:
         make_reproducible(scratch_file)
     make_readable(scratch_file)  # MindSpore makes it readable by its owner only
     scratch_file.replace(file)
@@ -214,7 +179,7 @@ def _onnxruntime() -> ModuleType:
         raise DataError("onnxruntime, which checks ONNX files, is not installed: pip install onnxruntime") from None
 
 
-def _load_onnx(file: Path, _: bytes | None) -> Callable[..., Any]:
+def _load_onnx(file: Path) -> Callable[..., Any]:
     session = _onnxruntime().InferenceSession(str(file), providers=["CPUExecutionProvider"])
     names = [column.name for column in session.get_inputs()]
 
@@ -285,12 +250,7 @@ def sample_inputs(model: Predictor, batch: int, length: int) -> list[Tensor]:
 
 
 def describe(
-    model: Predictor,
-    file: Path,
-    vocabulary: Path,
-    file_format: str,
-    key: bytes | None,
-    fixed_shape: tuple[int, int] | None,
+    model: Predictor, file: Path, vocabulary: Path, file_format: str, fixed_shape: tuple[int, int] | None
 ) -> dict[str, Any]:
     """Return the contents of NAME.json."""
     network = model.network
@@ -301,7 +261,6 @@ def describe(
         "file": file.name,
         "file_format": file_format,
         "sha256": sha256_of(file),
-        "encrypted": key is not None,
         "inputs": [
             {"name": name, "dtype": "int32", "shape": [batch, masks if name == "masked_lm_positions" else length]}
             for name in network.input_columns

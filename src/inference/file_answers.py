@@ -1,26 +1,21 @@
-"""Prediction for files of records, and its dry run."""
+"""Prediction for files of records."""
 
 import contextlib
 import itertools
 import logging
-import random
 import signal
 import sys
-import time
 from collections.abc import Iterator
-from datetime import timedelta
 from types import FrameType
 from typing import Any, NoReturn
 
 from tqdm import tqdm
 
-from model_utils.memory import peak_memory
 from src.inference.predictor import Predictor
-from src.inference.record_files import NumberedRecord, line_of, write_records
+from src.inference.record_files import NumberedRecord, write_records
 
 logger = logging.getLogger(__name__)
 RECORDS_AT_ONCE = 1024
-DRY_RUN_RECORDS = 64  # size of the sample that a dry run answers
 PREDICTION, TRUNCATED = "prediction", "truncated"
 LENGTHS = ("max_seq_length", "max_qa_length", "max_query_length")  # keys of a task's limits for texts
 
@@ -92,37 +87,3 @@ def answer_records(predictor: Predictor, records: Iterator[NumberedRecord], outp
     if failed:
         logger.info(f"{failed:,} of {total:,} records could not be answered: see their error key in the output")
     return int(0 < failed == total)
-
-
-def dry_run(predictor: Predictor, records: Iterator[NumberedRecord]) -> list[str]:
-    """Read all records and answer a random sample. Return sentences on errors, and on time, memory and disk."""
-    generator = random.Random(0)
-    sample: list[NumberedRecord] = []
-    unreadable = total = 0
-    for record in records:  # reservoir sampling
-        total += 1
-        unreadable += bool(record.error)
-        if len(sample) < DRY_RUN_RECORDS:
-            sample.append(record)
-        elif (index := generator.randrange(total)) < DRY_RUN_RECORDS:
-            sample[index] = record
-    seconds = []
-    for _ in range(2):
-        start = time.monotonic()
-        pairs = list(answered(predictor, sample))
-        seconds.append(time.monotonic() - start)
-    scale = total / max(1, len(sample))
-    size = scale * sum(len(line_of(joined(*pair)).encode()) for pair in pairs)
-    errors = [f"line {record.line}: {answer['error']}" for record, answer in pairs if "error" in answer]
-    sentences = []
-    if errors:
-        sentences.append(
-            f"dry run: {len(errors)} of the {len(sample)} sampled records cannot be answered; the first: {errors[0]}"
-        )
-    sentences.append(
-        f"dry run: {total:,} records, {unreadable:,} of them unreadable. {len(sample)} were answered in "
-        f"{seconds[1]:.2f} s (the first time {seconds[0]:.1f} s, with compilation); all take about "
-        f"{timedelta(seconds=round(seconds[1] * scale))}. Peak host memory: {peak_memory() / 1e9:.2f} GB. The "
-        f"answers take about {size / 1e6:.1f} MB. Nothing was written."
-    )
-    return sentences

@@ -5,19 +5,16 @@ Files that cannot be read or written raise DataError.
 
 import codecs
 import contextlib
-import errno
 import json
-import logging
 import os
 import re
-import select
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import Any, TextIO
 
 from model_utils.config import check_not_home
 from model_utils.errors import ConfigError, DataError, first_few, shorten
@@ -27,11 +24,9 @@ from model_utils.messages import silence
 from src.text.text_tables import JSON_SUFFIXES, Table, read_table
 from src.utils import check_unpacked, decode
 
-logger = logging.getLogger(__name__)
 STANDARD = "-"
 BEGINNING = 4096  # bytes by which a file's format is checked
 _OBJECT = re.compile(rb'\s*\{\s*"[^"\n]*"\s*:')
-PIPE_PATIENCE = 2  # seconds to wait for a pipe before logging that
 JSON_LINES, TABLE, TEXT = "json_lines", "table", "text"
 _FORMATS = dict.fromkeys(JSON_SUFFIXES, JSON_LINES)
 _JSON_LINES_ENDINGS = (*JSON_SUFFIXES, ".txt", "")  # allowed for an output
@@ -48,21 +43,14 @@ class NumberedRecord:
 
 
 def check_input(file: str, input_format: str) -> None:
-    """Raise DataError if `file` cannot be read in this format of read_records, without reading from a pipe."""
+    """Raise DataError if `file` cannot be read in this format of read_records; standard input is not read."""
     if _format_of(file, input_format) == TABLE:
         for _ in _open_table(file).rows:  # to the end: an error there would waste the answers before it
             pass
-    elif file == STANDARD:
-        if sys.stdin is None:
-            raise DataError("standard input is closed")
-    else:
-        path = Path(file)
+    elif file != STANDARD:
         try:
-            if not path.is_fifo():
-                with open_file(path) as stream:
-                    _check_beginning(file, stream.read(BEGINNING), input_format)
-            elif not os.access(path, os.R_OK):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), file)
+            with open_file(Path(file)) as stream:
+                _check_beginning(file, stream.read(BEGINNING), input_format)
         except OSError as error:
             raise DataError(f"{file} cannot be read: {error.strerror}") from error
 
@@ -105,7 +93,7 @@ def read_records(file: str, input_format: str, text_key: str) -> Iterator[Number
         return
     is_checked = False
     for line, raw in _raw_lines(file):
-        if not is_checked and raw.strip():  # check_input does not read pipes
+        if not is_checked and raw.strip():  # check_input does not read standard input
             is_checked = True
             _check_beginning(file, raw, input_format)
         try:
@@ -134,24 +122,10 @@ def _format_of(file: str, input_format: str) -> str:
 
 def _raw_lines(file: str) -> Iterator[tuple[int, bytes]]:
     try:
-        with contextlib.nullcontext(sys.stdin.buffer) if file == STANDARD else _open(Path(file)) as stream:
+        with contextlib.nullcontext(sys.stdin.buffer) if file == STANDARD else open_file(Path(file)) as stream:
             yield from enumerate(stream, 1)
     except OSError as error:
         raise DataError(f"{file} cannot be read: {error.strerror}") from error
-
-
-def _open(path: Path) -> BinaryIO:
-    """Open a file, or a pipe once something was written to it; log if that takes longer than PIPE_PATIENCE."""
-    if not path.is_fifo():
-        return open_file(path)
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    arrival = select.poll()
-    arrival.register(descriptor, select.POLLIN)
-    if not arrival.poll(PIPE_PATIENCE * 1000):
-        logger.info(f"{path} is an empty pipe: waiting for data")
-        arrival.poll()
-    os.set_blocking(descriptor, True)
-    return os.fdopen(descriptor, "rb")
 
 
 def _open_table(file: str) -> Table:
@@ -180,39 +154,22 @@ def _read_table(file: str) -> Iterator[NumberedRecord]:
 def check_output(file: str, source: str) -> None:
     """Raise DataError if `file` cannot be written, ConfigError if it is `source` or its ending is not one of JSON."""
     if file == STANDARD:
-        if sys.stdout is None:
-            raise DataError("standard output is closed")
         return
     path = Path(file)
-    target = Path(os.path.realpath(file))  # a link is followed, even to a file that is still to be made
     check_not_home(path, "output")
+    if path.suffix.lower() not in _JSON_LINES_ENDINGS:
+        raise ConfigError(
+            f"the output {file} ends in {path.suffix}, but answers are JSON lines: use "
+            f"{', '.join(filter(None, _JSON_LINES_ENDINGS))} or no ending"
+        )
     try:
-        is_file = path.is_file() or not path.exists()  # pipes and devices may have any ending
-        if is_file and path.suffix.lower() not in _JSON_LINES_ENDINGS:
-            raise ConfigError(
-                f"the output {file} ends in {path.suffix}, but answers are JSON lines: use "
-                f"{', '.join(filter(None, _JSON_LINES_ENDINGS))} or no ending"
-            )
-        if path.is_file() and _is_input(path, source):
+        if path.exists() and not path.is_file():
+            raise DataError(f"{file} is a folder, a device or a pipe: name a file, or use - for standard output")
+        if path.exists() and os.path.exists(source) and path.samefile(source):
             raise ConfigError(f"the output {file} is also the input: choose another output")
-        if path.is_dir():
-            raise DataError(f"{file} is a folder: give the name of a file")
-        if not path.exists():
-            check_writable(target)
-        elif path.is_file():
-            check_writable(target.parent)
-        elif not os.access(path, os.W_OK):
-            raise DataError(f"{file} cannot be written: {os.strerror(errno.EACCES)}")
+        check_writable(Path(os.path.realpath(file)).parent)  # of a link's target, even if that is still to be made
     except OSError as error:
         raise DataError(f"{file} cannot be written: {error.filename}: {error.strerror}") from error
-
-
-def _is_input(path: Path, source: str) -> bool:
-    if source == STANDARD:
-        with contextlib.suppress(OSError):  # standard input may be closed
-            return os.path.samestat(path.stat(), os.fstat(0))
-        return False
-    return os.path.isfile(source) and path.samefile(source)
 
 
 @contextlib.contextmanager
@@ -220,7 +177,7 @@ def write_records(file: str) -> Iterator[Callable[[dict[str, Any]], object]]:
     """Provide a function that writes a record as a line of JSON; a file appears under its name at the end."""
 
     def writer(stream: TextIO) -> Callable[[dict[str, Any]], object]:
-        return lambda record: stream.write(line_of(record))
+        return lambda record: stream.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
 
     try:
         if file == STANDARD:
@@ -236,8 +193,3 @@ def write_records(file: str) -> Iterator[Callable[[dict[str, Any]], object]]:
             silence(sys.stdout)
         target = "standard output" if file == STANDARD else file
         raise DataError(f"{target} cannot be written: {error.strerror}") from error
-
-
-def line_of(record: dict[str, Any]) -> str:
-    """Return a record as a line of JSON."""
-    return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"

@@ -5,11 +5,8 @@ The hidden tokens, which show [MASK], measure what a model has learnt from conte
 """
 
 import math
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import timedelta
-from itertools import islice
 from pathlib import Path
 
 import mindspore as ms
@@ -17,7 +14,6 @@ import numpy as np
 from mindspore import Tensor
 
 from model_utils.errors import DataError
-from model_utils.memory import peak_memory
 from src.albert_for_pre_training import PreTrainingEvaluation
 from src.tokenization import FullTokenizer
 from src.training.ranks import ALONE, Ranks
@@ -130,23 +126,6 @@ def count_answers(
 def characters_per_token(counts: np.ndarray, tokenizer: FullTokenizer) -> float:
     """Return the mean number of characters of the counted tokens, (V,)."""
     return float((counts * tokenizer.characters()).sum() / counts.sum())
-
-
-def dry_run(
-    network: PreTrainingEvaluation, batches: Iterable[dict[str, np.ndarray]], batch_count: int, vocab_size: int
-) -> str:
-    """Evaluate the first batch twice, to compile and to time it; estimate time and memory for `batch_count` batches."""
-    first = list(islice(batches, 1))
-    seconds = []
-    for _ in range(2):
-        start = time.monotonic()
-        evaluate(network, first, vocab_size)
-        seconds.append(time.monotonic() - start)
-    return (
-        f"dry run: a batch takes {seconds[1]:.2f} s (the first {seconds[0]:.1f} s, with compilation); {batch_count:,} "
-        f"batches take about {timedelta(seconds=round(seconds[1] * batch_count))}. Peak host memory: "
-        f"{peak_memory() / 1e9:.2f} GB; on disk a file of some kilobytes. Nothing was written."
-    )
 
 
 def baselines(

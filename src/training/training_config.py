@@ -410,7 +410,6 @@ class PretrainEvalConfig(ArchitectureConfig):
     batch_size: int = option(32, "examples per batch", minimum=1, maximum=ROWS, alias="train_batch_size")
     eval_batches: int = option(0, "batches to evaluate; 0: all", minimum=0, maximum=UPDATES)
     output_path: str = option("", "folder for eval_results.json; empty: the checkpoint's folder")
-    dry_run: bool = option(False, "evaluate one batch, estimate time and memory, and keep no files")
 
     def validate(self) -> None:
         self.check_architecture(self.load_checkpoint_path)
