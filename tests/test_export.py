@@ -24,8 +24,8 @@ from model_utils.native_code import find_compiler, left_out
 from model_utils.schema import load_config
 from src.checkpoints.checkpoint_files import save_checkpoint
 from src.inference.deploy_config import AIR, MINDIR, ONNX, ExportConfig
-from src.inference.exported_model import fused_network, load_exported, load_mindir, read_description, read_key
-from src.inference.exporting import check, dry_run_export, export_model
+from src.inference.exported_model import fused_network, load_exported, load_mindir, read_description
+from src.inference.exporting import check, export_model
 from src.inference.predictor import Predictor
 from src.model_folder import ModelFolder, read_task_info
 from src.nn.layer_form import made_for
@@ -241,11 +241,10 @@ def test_places_that_cannot_be_written_to(portable: Predictor, tmp_path: Path) -
     with pytest.raises(DataError, match=r"/file cannot be written"):
         exported(portable, tmp_path / "file" / "model")
     (tmp_path / "model.json").mkdir()
-    for write in (export_model, dry_run_export):
-        with pytest.raises(DataError, match=r"model\.json is a folder"):
-            write(portable, tmp_path / "model", MINDIR)
-        with pytest.raises(DataError, match=r"n\.vocab\.txt .*256 .*255"):
-            write(portable, tmp_path / ("n" * 246), MINDIR)
+    with pytest.raises(DataError, match=r"model\.json is a folder"):
+        export_model(portable, tmp_path / "model", MINDIR)
+    with pytest.raises(DataError, match=r"n\.vocab\.txt .*256 .*255"):
+        export_model(portable, tmp_path / ("n" * 246), MINDIR)
     assert {path.name for path in tmp_path.iterdir()} == {"file", "model.json"}
     for name in (f"{tmp_path}/model.mindir", ".", ".."):
         with pytest.raises(ConfigError, match=re.escape(f"export_file_name is {name};")):
@@ -267,9 +266,8 @@ def test_weights_that_no_file_holds_are_refused_before_work(
     portable: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("src.inference.exporting.LARGEST", 1000)
-    for write in (export_model, dry_run_export):
-        with pytest.raises(DataError, match=r"weights take 0\.00 GiB"):
-            write(portable, tmp_path / "out" / "model", MINDIR)
+    with pytest.raises(DataError, match=r"weights take 0\.00 GiB"):
+        export_model(portable, tmp_path / "out" / "model", MINDIR)
     assert not (tmp_path / "out").exists()
 
 
@@ -283,9 +281,8 @@ def test_weights_of_more_than_a_gibibyte_stay_in_one_file(
 
 
 def test_one_name_has_one_format(copy: Path, portable: Predictor) -> None:
-    for write in (export_model, dry_run_export):
-        with pytest.raises(DataError, match=r"model\.mindir .*model\.json"):
-            write(portable, copy.with_suffix(""), ONNX)
+    with pytest.raises(DataError, match=r"model\.mindir .*model\.json"):
+        export_model(portable, copy.with_suffix(""), ONNX)
     assert load_exported(copy).predict([{"text_a": "a"}])
     for name in ("out/", "out/."):
         with pytest.raises(ConfigError, match=f"export_file_name is {name}, a folder"):
@@ -354,19 +351,6 @@ def test_air_needs_ascend(classifier: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_a_dry_run_computes_a_few_rows_of_a_large_batch(
-    classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = portable_model(classifier)
-    sizes = []
-    compute = type(model.network).__call__
-    monkeypatch.setattr(
-        type(model.network), "__call__", lambda self, *inputs: (sizes.append(inputs[0].size), compute(self, *inputs))[1]
-    )
-    assert "65536 rows" in dry_run_export(model, tmp_path / "m", AIR, 65_536, 40)
-    assert sizes and max(sizes) <= 1024
-
-
 def test_two_processes_write_the_same_bytes(classifier: Path, tmp_path: Path) -> None:
     words = ["--export_ckpt_file", str(classifier), "--device_target", "CPU", "--export_file_name"]
     for name in ("first", "second"):
@@ -374,16 +358,6 @@ def test_two_processes_write_the_same_bytes(classifier: Path, tmp_path: Path) ->
         subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     for file in (tmp_path / "first").iterdir():
         assert file.read_bytes() == (tmp_path / "second" / file.name).read_bytes(), file.name
-
-
-def test_a_dry_run_writes_nothing(classifier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = {"export_ckpt_file": str(classifier), "device_target": "CPU", "dry_run": True}
-    export.main(ExportConfig(export_file_name=str(tmp_path / "out" / "model"), **settings))
-    said = capsys.readouterr().out
-    assert "dry run: a batch takes" in said and "Nothing was written." in said
-    assert not (tmp_path / "out").exists()
-    with pytest.raises(ConfigError, match=r"nothing can be written there: /proc/version: Not a directory"):
-        export.main(ExportConfig(export_file_name="/proc/version/model", **settings))
 
 
 @pytest.mark.parametrize("task", TASK_INFOS)
@@ -394,31 +368,6 @@ def test_onnx(task: str, tmp_path: Path) -> None:
     export_model(portable_model(folder), tmp_path / "out" / task, ONNX, batch_size=2)
     described = json.loads((tmp_path / "out" / f"{task}.json").read_text())
     assert described["inputs"][0]["shape"] == [2, 40]
-
-
-# --- encryption ---
-
-
-def test_an_encrypted_file_needs_its_key(portable: Predictor, mindir: Path, tmp_path: Path) -> None:
-    (tmp_path / "key").write_bytes(bytes(range(16)))
-    key = read_key(str(tmp_path / "key"))
-    file = exported(portable, tmp_path / "secret", key=key)
-    records = [RECORDS["classification"](text) for text in TEXTS]
-    assert load_exported(file, key=key).predict(records) == load_exported(mindir).predict(records)
-    with pytest.raises(DataError, match=r"secret\.mindir cannot be loaded: its key may be another one"):
-        load_exported(file, key=bytes(16))
-    with pytest.raises(ConfigError, match=r"is encrypted: .*encrypt_key_file"):
-        load_exported(file)
-    with pytest.raises(ConfigError, match="is not encrypted"):
-        load_exported(mindir, key=key)
-
-
-def test_a_key_has_one_of_three_lengths(tmp_path: Path) -> None:
-    (tmp_path / "key").write_bytes(bytes(17))
-    with pytest.raises(ConfigError, match="key has 17 bytes, allowed are 16, 24 or 32"):
-        read_key(str(tmp_path / "key"))
-    with pytest.raises(ConfigError, match="nokey cannot be read"):
-        read_key(str(tmp_path / "nokey"))
 
 
 # --- bad input ---
@@ -462,7 +411,7 @@ def test_damaged_files_are_refused(copy: Path, change: str, sentence: str) -> No
 
 def test_a_file_that_is_no_mindir(tmp_path: Path) -> None:
     (tmp_path / "x.mindir").write_bytes(np.random.default_rng(0).bytes(5000))
-    with pytest.raises(DataError, match="cannot be loaded: it may be damaged, or encrypted"):
+    with pytest.raises(DataError, match="cannot be loaded: it may be damaged"):
         load_mindir(tmp_path / "x.mindir")
 
 

@@ -129,16 +129,6 @@ def test_a_file_of_which_nothing_can_be_answered(
     assert caplog.messages[-1].startswith("2 of 3 records could not be answered")
 
 
-def test_a_dry_run_keeps_nothing(classifier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = [json.dumps({"text_a": "a" * (1 + number % 30)}) for number in range(200)]
-    (tmp_path / "in.jsonl").write_text("\n".join([*lines, "nonsense"]))
-    where = {"input": str(tmp_path / "in.jsonl"), "output": str(tmp_path / "new" / "out.jsonl")}
-    assert predict.main(PredictConfig(model=str(classifier), device_target="CPU", dry_run=True, **where)) == 0
-    said = capsys.readouterr().out
-    assert "dry run: 201 records, 1 of them unreadable. 64 were answered in" in said
-    assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
-
-
 def test_standard_input_and_output(classifier: Path) -> None:
     """In UTF-8, whatever the locale."""
     command = [sys.executable, ROOT / "predict.py", "--model", classifier, "--input", "-", "--output", "-"]
@@ -154,13 +144,8 @@ def test_standard_input_and_output(classifier: Path) -> None:
         (["--model", "m"], "--input and --output .*--serve"),
         (["--model", "m", "--serve", "8000", "--input", "x"], "input does not apply"),
         (["--model", "m", "--serve", "8000", "--input_format", "table"], "input_format does not apply"),
-        (["--model", "m", "--serve", "8000", "--dry_run", "yes"], "dry_run does not apply"),
         (["--model", "m.onnx", "--input", "x", "--output", "-"], "model is m.onnx"),
         (["--model", "m", "--input", "x", "--output", "-", "--allowed_hosts", "a"], "allowed_hosts"),
-        (
-            ["--model", "m", "--input", "x", "--output", "-", "--encrypt_key_file", "k"],
-            "encrypt_key_file",
-        ),
         (
             ["--model", "m.mindir", "--input", "x", "--output", "-", "--embeddings", "1"],
             "embeddings .* MINDIR",

@@ -1,14 +1,9 @@
 """Files of records and of answers: lines and their numbers, standard streams and pipes, what is refused before work."""
 
 import bz2
-import contextlib
 import gzip
 import os
-import queue
-import subprocess
 import sys
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +13,6 @@ import predict
 from model_utils.errors import ConfigError, DataError
 from src.inference.deploy_config import PredictConfig
 from src.inference.record_files import check_input, check_output, read_records, write_records
-from tests.conftest import ROOT
 from tests.helpers.folder_state import folder_state
 
 
@@ -115,31 +109,6 @@ def test_an_input_that_cannot_be_is_refused_before_work(
     assert folder_state(tmp_path) == before
 
 
-@contextlib.contextmanager
-def ended(fifo: Path) -> Iterator[None]:
-    """Whoever still waits for a writer after the block, because the test failed, is told that there is none."""
-    try:
-        yield
-    finally:
-        os.close(os.open(fifo, os.O_RDWR))
-
-
-def test_a_pipe_is_waited_for_with_a_word_and_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fifo, said = tmp_path / "fifo", queue.Queue()
-    os.mkfifo(fifo)
-    monkeypatch.setattr("src.inference.record_files.PIPE_PATIENCE", 0)
-    monkeypatch.setattr("src.inference.record_files.logger.info", said.put)
-    check_input(str(fifo), "text")
-    with ThreadPoolExecutor(max_workers=1) as thread, ended(fifo):
-        read = thread.submit(lambda: list(read_records(str(fifo), "text", "text_a")))
-        assert said.get(timeout=60).startswith(f"{fifo} is an empty pipe")
-        with fifo.open("w") as stream:
-            for text in ("one\n", "two\n"):
-                stream.write(text)
-                stream.flush()
-        assert [each.record for each in read.result()] == [{"text_a": "one"}, {"text_a": "two"}]
-
-
 def test_half_an_output_is_never_seen(tmp_path: Path) -> None:
     file = tmp_path / "out.jsonl"
     file.write_text("old")
@@ -149,20 +118,6 @@ def test_half_an_output_is_never_seen(tmp_path: Path) -> None:
     with write_records(str(file)) as write:
         write({"label": "好"})
     assert file.read_text(encoding="utf-8") == '{"label": "好"}\n'
-
-
-def test_an_output_that_is_no_file_stays_what_it_is(tmp_path: Path) -> None:
-    fifo, link, target = tmp_path / "fifo", tmp_path / "link", tmp_path / "target"
-    os.mkfifo(fifo)
-    link.symlink_to(target)
-    with ThreadPoolExecutor(max_workers=1) as thread, ended(fifo):
-        read = thread.submit(fifo.read_text)
-        for place in (fifo, link):
-            check_output(str(place), "-")
-            with write_records(str(place)) as write:
-                write({"label": "good"})
-        assert read.result() == target.read_text() == '{"label": "good"}\n'
-    assert fifo.is_fifo() and link.is_symlink()
 
 
 def test_an_output_that_cannot_be_is_refused_before_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,26 +160,6 @@ def test_an_output_whose_ending_promises_something_else_is_refused(tmp_path: Pat
 @pytest.mark.parametrize("name", ["out", "out.jsonl", "out.NDJSON", "out.json", "out.txt"])
 def test_an_output_of_json_lines_is_allowed(tmp_path: Path, name: str) -> None:
     check_output(str(tmp_path / name), "-")
-
-
-def test_an_output_that_is_standard_input_is_refused(tmp_path: Path) -> None:
-    """It may be written to while it is read: in.jsonl would be lost."""
-    script = "import sys; from src.inference.record_files import check_output; check_output(sys.argv[1], '-')"
-    for name in ("in.jsonl", "other.jsonl"):
-        (tmp_path / name).touch()
-        with (tmp_path / "in.jsonl").open() as records:
-            command = [sys.executable, "-c", script, str(tmp_path / name)]
-            done = subprocess.run(command, stdin=records, capture_output=True, text=True, cwd=ROOT, check=False)
-        assert ("is also the input" in done.stderr) == bool(done.returncode) == (name == "in.jsonl")
-
-
-def test_standard_streams_that_are_not_there_are_refused_before_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(DataError, match="standard input is closed"):
-        check_input("-", "auto")
-    monkeypatch.setattr(sys, "stdout", None)
-    with pytest.raises(DataError, match="standard output is closed"):
-        check_output("-", "-")
 
 
 def test_standard_output_that_is_closed_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

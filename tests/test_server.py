@@ -142,6 +142,29 @@ def test_errors_repeat_no_long_input() -> None:
         assert 400 <= reply.status_code < 500 and len(reply.json()["error"]) < 300
 
 
+@pytest.mark.parametrize(
+    ("target", "host", "code"),
+    [
+        ("http://localhost/health", "localhost", 200),
+        ("HTTP://localhost:80/health?a=b", "evil.example", 200),  # the target's host counts
+        ("https://localhost/health", "localhost", 200),
+        ("http://localhost", "localhost", 200),
+        ("http://localhost?a", "localhost", 200),
+        ("http://localhost/elsewhere", "localhost", 404),
+        ("http://evil.example/health", "localhost", 400),
+        ("http://localhost@evil.example/health", "localhost", 400),
+        ("http://user@localhost/health", "localhost", 400),
+        ("http:///health", "localhost", 400),
+        ("ftp://localhost/health", "localhost", 404),
+        ("*", "localhost", 404),
+    ],
+)
+def test_targets_may_be_absolute(server: Any, target: str, host: str, code: int) -> None:
+    _, address = server
+    request = f"GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+    assert read_all(connect(address, request.encode())).startswith(f"HTTP/1.1 {code} ".encode())
+
+
 def test_offsets_and_texts_beyond_the_basic_plane_survive() -> None:
     context = "😀👩‍🚀 a\u0301 中文 Lyon"
     [answer] = ask(client(ScriptedPredictor("squad_v2")), {"context": context, "question": "Lyon"}).json()["answers"]
@@ -591,7 +614,7 @@ def respond(record):
         time.sleep(0.015)
     return {"score": 1.0}
 
-limits = Limits(body=100_000, connections=40, answer_time=3, graceful_timeout=1)
+limits = Limits(body=100_000, connections=80, answer_time=3, graceful_timeout=1)
 serve(ScriptedPredictor("regression", respond), "127.0.0.1", 0, limits)
 """
 HEAD = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
@@ -647,7 +670,7 @@ def read_all(connection: socket.socket) -> bytes:
 
 def test_more_connections_than_allowed_are_503(server: Any) -> None:
     process, address = server
-    idle = [connect(address) for _ in range(39)]
+    idle = [connect(address) for _ in range(79)]
     assert read_all(connect(address, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")).startswith(b"HTTP/1.1 503")
     for connection in idle:
         connection.close()
@@ -708,4 +731,28 @@ def test_accepted_requests_are_answered_at_sigterm(server: Any) -> None:
     os.kill(process.pid, signal.SIGTERM)
     for connection in running:
         assert read_all(connection).startswith(b"HTTP/1.1 200")
+    assert ends_well(process)
+
+
+def test_what_clients_sent_before_sigterm_is_answered(server: Any) -> None:
+    """On connections that wait to be accepted, and on those that are kept alive."""
+    process, address = server
+    request = HEAD + str(len(WHOLE)).encode() + b"\r\n\r\n" + WHOLE
+    kept_alive = [connect(address, request) for _ in range(30)]
+    for connection in kept_alive:
+        while not connection.recv(1 << 16).endswith(b"}"):
+            pass
+    os.kill(process.pid, signal.SIGSTOP)  # so that all this waits when SIGTERM comes
+    fresh = [connect(address, request) for _ in range(30)]
+    for connection in kept_alive:
+        connection.sendall(request)
+    os.kill(process.pid, signal.SIGTERM)
+    os.kill(process.pid, signal.SIGTERM)
+    os.kill(process.pid, signal.SIGCONT)
+    for connection in (*kept_alive, *fresh):
+        reply = b""
+        while part := connection.recv(1 << 16):  # raises ConnectionResetError where the connection is reset
+            reply += part
+        assert reply.startswith(b"HTTP/1.1 200")
+        connection.close()
     assert ends_well(process)

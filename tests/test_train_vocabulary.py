@@ -1,7 +1,6 @@
 """Vocabularies trained on the spot: layout, reproducibility, and errors as sentences."""
 
 import pydoc_data.topics
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 
 from model_utils.errors import ConfigError, DataError
-from src import train_vocabulary
 from src.tokenization import FullTokenizer
 from src.train_vocabulary import TrainVocabularyConfig, main
 
@@ -123,22 +121,6 @@ def test_existing_vocabulary_is_not_overwritten(text_file, tmp_path, name):
     with pytest.raises(ConfigError, match=f"{name} exists already"):
         train(text_file, tmp_path / "small", vocab_size=900)
     assert existing.read_bytes() == b"precious"
-
-
-@pytest.mark.parametrize("kind", ["sentencepiece", "wordpiece"])
-def test_dry_run_estimates_and_keeps_nothing(text_file, tmp_path, monkeypatch, capsys, kind):
-    config = TrainVocabularyConfig(
-        input_file=str(text_file), output_prefix=str(tmp_path / "new/small"), vocab_size=900, kind=kind, dry_run=True
-    )
-    sentences = len(list(train_vocabulary._read_sentences([text_file])))
-    main(config)
-    assert f"dry run: about {sentences:,} sentences, of which {sentences:,} are used" in capsys.readouterr().out
-    monkeypatch.setattr(train_vocabulary, "SAMPLE", 1000)
-    main(config.replace(vocab_size=90_000))  # a part of the text cannot say that this is too many
-    said = capsys.readouterr().out
-    found = int(re.search(r"about ([\d,]+) sentences", said)[1].replace(",", ""))
-    assert found == pytest.approx(sentences, rel=0.3) and "estimated from the first 1,000. Nothing was kept" in said
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_prefix_without_a_name_is_refused(text_file, tmp_path):

@@ -142,7 +142,6 @@ def describe(run: Path, exported: Path) -> dict[str, Any]:
     exported.with_name("model.vocab.txt").write_bytes(tokenizer.file.read_bytes())
     return read_task_info(run).fitted(ARCHITECTURE).completed() | {
         "format_version": 1,
-        "encrypted": False,
         "sha256": hashlib.sha256(exported.read_bytes()).hexdigest(),
         "inputs": [{"name": name, "dtype": "int32"} for name in SpanSearchScores.input_columns],
         "outputs": [{"name": name, "per_token": False} for name in SpanSearchScores.output_names],

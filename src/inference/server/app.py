@@ -29,7 +29,9 @@ from src.inference.server.batching import MicroBatcher, PredictionError, QueueFu
 from src.inference.server.limits import Limits
 from src.inference.server.middleware import (
     ANY_HOST,
+    accept_absolute_targets,
     answer_cancelled,
+    close_when_stopping,
     failure,
     hosts_of,
     in_url,
@@ -45,6 +47,7 @@ DEFAULT_LIMITS = Limits()
 PROJECT = Path(__file__).resolve().parents[3] / "pyproject.toml"
 PAGE = Path(__file__).parent / "page"
 LOOPBACK = "127.0.0.1"
+DRAIN_TIME = 0.5  # seconds
 FAILURES = {
     400: "the body is not JSON",
     413: "the body is too large",
@@ -77,7 +80,10 @@ def create_app(predictor: Predictor, limits: Limits = DEFAULT_LIMITS, hosts: Col
     app.add_middleware(limit_body, limit=limits.body)
     # A page of another site whose name is made to point at this machine (DNS rebinding) names that site as the host.
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
+    app.add_middleware(accept_absolute_targets)
+    app.add_middleware(close_when_stopping)
     app.add_middleware(answer_cancelled)
+    app.state.stopping = False
     _answer_failures(app)
     _answer_records(app, predictor.task_info, batcher, limits)
     _describe(app, predictor.task_info, batcher)
@@ -237,7 +243,7 @@ def serve(
             access_log=False,
             server_header=False,
         )
-        server = uvicorn.Server(config)
+        server = DrainingServer(config)
         # After a graceful shutdown uvicorn raises the signal again for the previous handler: it must be harmless.
         previous = {number: signal.signal(number, server.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
@@ -246,6 +252,15 @@ def serve(
             for number, handler in previous.items():
                 signal.signal(number, handler)
     print("stopped", flush=True)
+
+
+class DrainingServer(uvicorn.Server):
+    """Server that goes on for DRAIN_TIME when it is told to stop, so that requests already sent are answered."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.config.app.state.stopping = True
+        await asyncio.sleep(DRAIN_TIME)
+        await super().shutdown(sockets)
 
 
 def _listen(host: str, port: int) -> socket.socket:
