@@ -10,10 +10,15 @@ from model_utils.device import Device, setup_device
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.data.batches import Loading
 from src.model_folder import ModelFolder
-from src.pretraining.pretraining import build_architecture, held_out_evaluation, initialise, reference_lines
+from src.pretraining.pretraining import (
+    build_architecture,
+    held_out_evaluation,
+    initialise,
+    learning_check,
+    reference_lines,
+)
 from src.pretraining.pretraining_phases import data_of_phases, identity_of, plan_phases
 from src.training.dry_run import dry_run
-from src.training.learning_check import learning_check
 from src.training.ranks import Ranks, ranks_of
 from src.training.run_folder import RunFolder, check_run_folder
 from src.training.run_plan import RunFacts, plan_precision, plan_run

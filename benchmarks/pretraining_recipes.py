@@ -30,10 +30,10 @@ from model_utils.schema import Config, option
 from src.albert_config import COMPUTE_TYPES
 from src.create_pretraining_data import CreateDataConfig
 from src.data.feature_files import open_records
+from src.pretraining_data.diagnostics import OWN_UNIGRAM
 from src.pretraining_data.examples import SPECIAL_TOKENS, TASK
 from src.text.corpus import expand_glob
 from src.train_vocabulary import TrainVocabularyConfig
-from src.training.run_log import OWN_UNIGRAM
 from src.training.training_config import PretrainConfig, PretrainEvalConfig
 
 logger = logging.getLogger(__name__)

@@ -202,7 +202,6 @@ class Transfer:
                 "dev": ended[task.metric],
                 "figure": ended[task.figure],
                 "baseline": ended["baselines"][task.figure],
-                "collapsed": ended["collapsed"],
                 "seconds": time.monotonic() - began,
             }
             result = write_result(file, config, **figures, machine=self.machine)
@@ -236,7 +235,6 @@ class Transfer:
             "mean": mean(figures),
             "standard_deviation": stdev(figures) if len(figures) > 1 else 0.0,
             "baseline": runs[0]["baseline"],
-            "collapsed": sum(run["collapsed"] for run in runs),
             "epochs": self.tasks[name].config.epoch_num,
             "max_train_samples": self.tasks[name].config.max_train_samples,
             "compute_type": self.config.compute_type,
@@ -257,8 +255,7 @@ def table(results: dict[str, dict[str, Any]], starts: list[str]) -> str:
         cells = [name, result["figure"], f"{one['baseline']:.3f}", words]
         for start in starts:
             one = result["starts"][start]
-            collapsed = f", {one['collapsed']} of {len(one['figures'])} collapsed" if one["collapsed"] else ""
-            cells.append(f"{one['mean']:.3f} ± {one['standard_deviation']:.3f} ({one['rate']}{collapsed})")
+            cells.append(f"{one['mean']:.3f} ± {one['standard_deviation']:.3f} ({one['rate']})")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -44,7 +44,6 @@ from src.tasks.spec import (
     Task,
     TaskSpec,
     dense_shapes,
-    describe_one_answer,
 )
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
@@ -153,8 +152,7 @@ class RaceTask(Task):
             "prediction": letters[choices].tolist(),
             "probability": softmax(logits, 1).max(1),
         }
-        collapse = describe_one_answer("answer", choices, gold, ANSWERS)
-        return EvaluationResult(metrics, partial(_write, prepared.split, columns), collapse=collapse)
+        return EvaluationResult(metrics, partial(_write, prepared.split, columns))
 
     def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:
         """Return the metrics of the letter that is most often right in training."""
