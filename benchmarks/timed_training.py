@@ -14,10 +14,9 @@ class TimedTraining:
     def __init__(self, config: PretrainConfig) -> None:
         device = setup_device(**config.device_settings() | {"distribute": False, "device_num": 1})
         from run_pretrain import build_trainer
-        from src.training.ranks import ALONE
         from src.training.run_folder import RunFolder
 
-        self.trainer = build_trainer(config, device, ALONE, RunFolder(config.save_checkpoint_path, config))
+        self.trainer = build_trainer(config, device, RunFolder(config.save_checkpoint_path, config))
         self.trainer.initialise()
 
     def seconds(self) -> float:

@@ -251,7 +251,7 @@ def test_seeds_share_what_is_compiled_and_nothing_else_and_a_killed_run_loses_no
     killed, start = config_of(data, tmp_path / "killed", save_checkpoint_steps=5, **settings), Trainer.start
 
     def start_or_die(trainer: Trainer, micro_batches: list) -> None:
-        if trainer.progress.step == 17:
+        if trainer.state.step == 17:
             raise KeyboardInterrupt  # nothing is saved at this moment, as after kill -9
         start(trainer, micro_batches)
 

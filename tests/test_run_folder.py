@@ -20,6 +20,7 @@ from src.tasks.classification_examples import ClassifierConfig
 from src.tasks.multiple_choice import RaceConfig
 from src.tasks.question_answering import SquadConfig, SquadV2Config
 from src.tasks.token_classification import NerConfig
+from src.training.ranks import Ranks
 from src.training.run_folder import RunFolder
 from src.training.training_config import PhaseConfig, PretrainConfig
 
@@ -232,6 +233,7 @@ import os, sys, time
 sys.path.insert(0, {str(ROOT)!r})
 from src.training.training_config import PretrainConfig
 from model_utils.schema import load_config
+from src.training.ranks import Ranks
 from src.training.run_folder import RunFolder
 config = load_config(PretrainConfig, ["--config_path", os.devnull, "--train_steps", "100"])
 with RunFolder({str(tmp_path)!r}, config) as run:
@@ -258,7 +260,7 @@ with RunFolder({str(tmp_path)!r}, config) as run:
 
 
 def test_ranks_that_do_not_write_leave_the_folder_alone(tmp_path: Path) -> None:
-    with RunFolder(tmp_path / "new", make_config(), writer=False) as run:
+    with RunFolder(tmp_path / "new", make_config(), Ranks(1, 2, tmp_path)) as run:
         run.begin(1)
         run.finish({})
     assert not (tmp_path / "new").exists()

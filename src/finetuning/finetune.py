@@ -41,6 +41,7 @@ from src.training.evaluation import Evaluation, Selection
 from src.training.network_outputs import are_finite, predict_rows
 from src.training.phases import Phase, Phases
 from src.training.ranks import ranks_of
+from src.training.recorder import Reporting
 from src.training.run_folder import CONFIG_FILE, RunFolder, check_run_folder
 from src.training.run_log import EVAL_PREFIX
 from src.training.run_plan import RunFacts, plan_precision, plan_run
@@ -73,7 +74,7 @@ def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
     check_runs(root, runs)
     if config.dry_run:
         name, run_config = next(iter(runs.items()))
-        trainer = finetuning.build(RunFolder(root / name, run_config, writer=finetuning.ranks.writer), run_config)
+        trainer = finetuning.build(RunFolder(root / name, run_config, finetuning.ranks))
         logger.info(dry_run(trainer, kept=f" but features in {config.feature_dir}"))
         if len(runs) > 1:
             logger.info(f"each of {len(runs)} seeds takes this time and this much disk space")
@@ -237,8 +238,9 @@ class Finetuning:
         weights = config.load_pretrain_checkpoint_path
         self.start = Path(weights) if weights else None
 
-    def build(self, folder: RunFolder, config: FinetuneConfig) -> Trainer:
+    def build(self, folder: RunFolder) -> Trainer:
         """Return the trainer of one seed, with the compiled step of earlier seeds."""
+        config = folder.config
         task = self.task
         data = self.data.dataset(TRAIN, task.spec.losses.weight_columns, config.seed)
         batches = data.batches_per_epoch
@@ -257,22 +259,18 @@ class Finetuning:
             self.step.restart(config.seed)
         network = self.step.network
         folder.artifacts = ModelFolder(self.architecture, self.tokenizer, task.task_info)
+        baseline = self.data.baseline(task.dev_splits[0])
+        baselines = {EVAL_PREFIX + name: {"baseline": value} for name, value in baseline.items()}
         eval_steps = config.eval_steps or max(1, batches // config.accumulation_steps)
         return Trainer(
             self.step,
             phases,
             plan,
-            config,
             folder,
             self.facts(),
-            self.ranks,
-            initialise=lambda: self.initialise(network),
-            evaluation=self.evaluation(network, eval_steps) if config.do_eval else None,
-            baselines={
-                EVAL_PREFIX + name: {"baseline": value}
-                for name, value in self.data.baseline(task.dev_splits[0]).items()
-            },
-            utilisation=Utilisation(self.architecture, task.spec.texts_per_row, self.data.reads_tokens),
+            lambda: self.initialise(network),
+            self.evaluation(network, eval_steps) if config.do_eval else None,
+            Reporting(baselines, Utilisation(self.architecture, task.spec.texts_per_row, self.data.reads_tokens)),
         )
 
     def facts(self) -> RunFacts:
@@ -316,12 +314,12 @@ class Finetuning:
         Collective: every rank calls it.
         """
         evaluation = None
-        with RunFolder(path, config, writer=self.ranks.writer) as folder:
+        with RunFolder(path, config, self.ranks) as folder:
             if folder.finished:
                 self.check_finished(path)
                 logger.info(f"{path} holds this run, already finished: nothing to train")
             else:
-                trainer = self.build(folder, config)
+                trainer = self.build(folder)
                 trainer.fit()
                 evaluation = trainer.evaluation
         self.ranks.wait("the last checkpoint")
