@@ -3,6 +3,7 @@
 import logging
 from pathlib import Path
 
+from model_utils.backend import Backend
 from model_utils.config import check_output_folder, run_main
 from model_utils.device import choose_target, setup_device
 from model_utils.errors import DeviceError
@@ -10,7 +11,6 @@ from src.inference.deploy_config import AIR, ONNX, ExportConfig
 from src.inference.exported_model import read_key
 from src.inference.exporting import dry_run_export, export_model
 from src.model_folder import ModelFolder
-from src.nn.layer_form import made_for
 
 logger = logging.getLogger(__name__)
 
@@ -24,12 +24,16 @@ def main(config: ExportConfig) -> None:
     key = read_key(config.encrypt_key_file)
     name = Path(config.export_file_name)
     check_output_folder(name.parent, "export_file_name's folder")
+    # MindSpore can write only the layers of CPUs as ONNX.
+    is_for_cpu = target == "CPU" or config.file_format == ONNX
     folder = ModelFolder.load(
-        config.export_ckpt_file, config.vocab_file_path, config.spm_model_file, do_lower_case=config.do_lower_case
+        config.export_ckpt_file,
+        config.vocab_file_path,
+        config.spm_model_file,
+        do_lower_case=config.do_lower_case,
+        backend=Backend.COMPOSED if is_for_cpu else Backend.ACCELERATOR,
     )
-    # MindSpore can write only the CPU backend of the layers as ONNX.
-    with made_for("CPU" if config.file_format == ONNX else target):
-        model = folder.predictor(config.export_embeddings, portable=True, null_threshold=config.null_threshold)
+    model = folder.predictor(config.export_embeddings, portable=True, null_threshold=config.null_threshold)
     shape = config.export_batch_size, config.export_seq_length
     if config.dry_run:
         logger.info(dry_run_export(model, name, config.file_format, *shape))

@@ -57,7 +57,7 @@ def build_trainer(config: PretrainConfig, device: Device, folder: RunFolder) -> 
     tokenizer = data.tokenizer(config.vocab_file, config.spm_model_file)
     weights = str(folder.path) if folder.begun else config.load_checkpoint_path
     precision = plan_precision(config, device)
-    architecture = build_architecture(config, data, tokenizer, precision.compute_type, weights)
+    architecture = build_architecture(config, data, tokenizer, device, weights)
     phases = plan_phases(config, datasets, architecture, tokenizer)
     network = AlbertForPreTraining(architecture, seed=config.seed)
     step = build_step(config, network, plan, precision, ranks, phases.accumulate)

@@ -1,6 +1,5 @@
 """How long a forward pass takes here, from a checkpoint or a MINDIR, and elsewhere: python -m benchmarks.forward."""
 
-import contextlib
 import logging
 import os
 import tempfile
@@ -15,7 +14,7 @@ from benchmarks.commands import WITHOUT_PEERS, need_libraries
 from benchmarks.contest import ContestConfig, conclude, facts_of, hold
 from benchmarks.pretraining import SEED, described_software, gpu_memory, random_batch
 from benchmarks.torch_device import TorchDevice
-from model_utils import native_code
+from model_utils.backend import Backend
 from model_utils.config import run_main
 from model_utils.cpu_threads import threads
 from model_utils.device import setup_device
@@ -61,14 +60,16 @@ class OurForward:
         from src.albert_model import initialise_weights
         from src.finetune_eval_model import AnsweringNetwork, EncoderOutputs, PackedNetwork, packed_where_possible
         from src.inference.exported_model import fused_network, load_mindir
-        from src.nn.native_operations import used
+        from src.nn.native_operations import is_fused
         from src.tasks.task_info import TaskInfo
 
         portable = source == "mindir"  # whose weights the layers of this machine then read, as predict.py has it
-        if portable and not used() and config.compute_type != "float32":
+        self.fused = is_fused(self.device.backend)
+        if portable and not self.fused and config.compute_type != "float32":
             raise ConfigError("here a MINDIR's own graph computes, which is float32: give --compute_type float32")
-        with native_code.left_out() if portable else contextlib.nullcontext():
-            scores = EncoderOutputs(config.replace(compute_type="float32") if portable else config)
+        config = config.replace(backend=self.device.backend)
+        exported = config.replace(compute_type="float32", backend=Backend.COMPOSED)
+        scores = EncoderOutputs(exported if portable else config)
         initialise_weights(scores, config.initializer_range, SEED)
         self.own_weights = {parameter.name: parameter.asnumpy() for parameter in scores.trainable_params()}
         self.network = AnsweringNetwork(scores, portable)
@@ -79,7 +80,7 @@ class OurForward:
                     self.network, *self.network.any_inputs(), file_name=str(file.with_suffix("")), file_format="MINDIR"
                 )
                 self.network = load_mindir(file)
-                if used():
+                if self.fused:
                     self.network = fused_network(self.network, config, TaskInfo(task="embeddings"))
         else:
             self.network = packed_where_possible(self.network)
@@ -87,7 +88,6 @@ class OurForward:
             rows, length = columns["input_ids"].shape
             columns = Packing(1, length).pack(columns, np.ones(rows, bool), rows * length)
         self.inputs = [Tensor(columns[name]) for name in self.network.input_columns]
-        self.fused = used()
 
     def weights(self) -> dict[str, np.ndarray]:
         """Name -> value of every weight."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from benchmarks.commands import tell
 from benchmarks.pretraining import random_batch
 from benchmarks.turns import Contender
+from model_utils.backend import Backend
 from model_utils.config import run_main
 from model_utils.device import setup_device
 from model_utils.schema import Config, option
@@ -53,22 +54,21 @@ class FinalGraph:
     @staticmethod
     def compile(config: OperationsConfig, layers: int, batch: int) -> None:
         """Make the network, and run it once."""
-        setup_device("CPU", fused_layers="never")
+        setup_device("CPU")
         import mindspore as ms
         import numpy as np
         from mindspore import Tensor, ops
 
         from src.albert_for_pre_training import AlbertForPreTraining
-        from src.nn.layer_form import made_for
 
         architecture = PRESETS[config.albert_network].replace(
             num_hidden_layers=layers,
             compute_type=config.compute_type,
             hidden_dropout_prob=config.dropout,
             attention_probs_dropout_prob=config.dropout,
+            backend=Backend.ACCELERATOR if config.form == "accelerator" else Backend.COMPOSED,
         )
-        with made_for("GPU" if config.form == "accelerator" else "CPU"):
-            network = AlbertForPreTraining(architecture, seed=1).set_train(True)
+        network = AlbertForPreTraining(architecture, seed=1).set_train(True)
         columns = random_batch(architecture, batch, LENGTH)
         gradient = ops.value_and_grad(network, None, ms.ParameterTuple(network.trainable_params()), has_aux=True)
 

@@ -1,7 +1,6 @@
 """Compilation of the project's C++ for this machine, once, into the user's cache folder."""
 
 import atexit
-import contextlib
 import ctypes
 import errno
 import functools
@@ -13,7 +12,6 @@ import signal
 import stat
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from model_utils.cpu import cpu_info
@@ -26,38 +24,18 @@ COMPILERS = ("c++", "g++", "clang++")  # the first that is installed; the enviro
 FLAGS = "-std=c++17 -O3 -march=native -fopenmp-simd -pthread -fno-math-errno -fno-trapping-math".split()
 FLAGS += "-fPIC -shared -fvisibility=hidden".split()
 SECONDS = 300  # timeout of a compilation
-USES = ("auto", "always", "never")
-_use = ["auto"]
 
 
-def choose(use: str) -> None:
-    """Set the use of native code in networks built from now on: auto (if there is a compiler), always or never."""
-    _use[0] = use
-
-
-@contextlib.contextmanager
-def left_out() -> Iterator[None]:
-    """Build networks inside the context without native code, so that they run anywhere and can be exported."""
-    previous = _use[0]
-    choose("never")
-    try:
-        yield
-    finally:
-        choose(previous)
-
-
-def library_for(source: Path) -> Path | None:
-    """Return the compiled library of a C++ file, or None if networks are to be built without it.
+def library_for(source: Path, is_needed: bool = False) -> Path | None:
+    """Return the compiled library of a C++ file, or None if it cannot be used.
 
     Raises:
-        DeviceError: native code is to be used always, but the library cannot be built.
+        DeviceError: it is needed, but cannot be used.
     """
-    if _use[0] == "never":
-        return None
     library_or_obstacle = _usable_library(source)
     if isinstance(library_or_obstacle, Path):
         return library_or_obstacle
-    if _use[0] == "always":
+    if is_needed:
         raise DeviceError(f"fused_layers is always, but {library_or_obstacle}")
     return None
 

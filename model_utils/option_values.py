@@ -5,6 +5,7 @@ import re
 import types
 import typing
 from collections.abc import Mapping
+from enum import EnumType
 from typing import Any
 
 import yaml
@@ -99,7 +100,7 @@ def read_value(value: Any, kind: Any) -> Any:
     """Return a value from yaml, the command line or Python converted to its field's type.
 
     Args:
-        kind: bool, int, float, str or tuple[str, ...].
+        kind: bool, int, float, str, an Enum or tuple[str, ...].
 
     Raises:
         ValueError: the value cannot be converted.
@@ -109,6 +110,8 @@ def read_value(value: Any, kind: Any) -> Any:
         return _characters(value) if isinstance(value, str) else "" if value is None else value
     if kind is bool:
         return BOOLEANS.get(str(value).lower(), value) if isinstance(value, str | int) else value
+    if isinstance(kind, EnumType):
+        return kind(value)
     if kind in (int, float):
         return kind(value) if isinstance(value, str) else value
     if isinstance(value, str):

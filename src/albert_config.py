@@ -7,6 +7,7 @@ from typing import Any, Self
 from pydantic import create_model
 from pydantic.fields import FieldInfo
 
+from model_utils.backend import Backend
 from model_utils.errors import CheckpointError, ConfigError, shorten
 from model_utils.files import write_json
 from model_utils.json_files import read_object
@@ -18,7 +19,7 @@ LENGTH = 65_536  # largest number of tokens of a row
 WIDTH = 65_536  # largest width of a layer
 COMPUTE_TYPES = ("float32", "float16", "bfloat16")
 CONFIG_FILES = ("albert_config.json", "config.json")  # google's and this project's name; Hugging Face's name
-RUN_KEYS = {"compute_type", "recompute"}
+RUN_KEYS = {"compute_type", "recompute", "backend"}
 OWN_KEYS = RUN_KEYS | {"share_parameters", "use_relative_positions", "max_relative_position"}  # not in transformers
 # Keys that do not change the output of a trained network.
 TRAINING_KEYS = {"hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout_prob", "initializer_range"}
@@ -87,6 +88,7 @@ class AlbertConfig(Config):
     )
     compute_type: str = option("float32", "type of matrix products", choices=COMPUTE_TYPES)
     recompute: bool = option(False, "recompute activations for the gradient: less memory, more time", on_resume=ANY)
+    backend: Backend = option(Backend.AUTO, "form of the layers", choices=tuple(Backend), on_resume=ANY)
 
     def validate(self) -> None:
         if self.hidden_size % self.num_attention_heads:
@@ -111,7 +113,7 @@ class AlbertConfig(Config):
 
         The meaning of `hidden_act: gelu` depends on the writer: google's code computes the tanh form (gelu_new here),
         Hugging Face's the exact one. A file with `model_type` is Hugging Face's, one with `share_parameters` is this
-        project's. compute_type and recompute belong to a run, not to weights, and keep their defaults.
+        project's. RUN_KEYS belong to a run, not to weights, and keep their defaults.
 
         Raises:
             CheckpointError: the file is missing or damaged, or its network is not supported.
@@ -202,8 +204,12 @@ AlbertOverrides = create_model(
     __base__=Config,
     __doc__="Keys of AlbertConfig that differ from the preset.",
     __module__=__name__,
-    # compute_type is a key of the run itself.
-    **{key: _override(key, field) for key, field in AlbertConfig.model_fields.items() if key != "compute_type"},
+    # compute_type is a key of the run itself, and backend follows from its device_target and fused_layers.
+    **{
+        key: _override(key, field)
+        for key, field in AlbertConfig.model_fields.items()
+        if key not in ("compute_type", "backend")
+    },
 )
 
 

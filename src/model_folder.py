@@ -7,7 +7,6 @@ task.json               what a fine-tuned head is for; pre-trained weights have 
 unigram.npy             how often each token is the answer in the pre-training data, where that is known
 """
 
-import contextlib
 import io
 import logging
 import os
@@ -22,7 +21,7 @@ import numpy as np
 from mindspore import Tensor
 from pydantic import model_validator
 
-from model_utils import native_code
+from model_utils.backend import Backend
 from model_utils.device import ensure_device
 from model_utils.errors import CheckpointError, DataError, shorten
 from model_utils.files import is_sealed, new_folder, sealed, write_atomically
@@ -51,6 +50,7 @@ from src.checkpoints.checkpoint_files import (
 from src.checkpoints.foreign_weights import refuse_foreign
 from src.finetune_eval_model import AnsweringNetwork, packed_where_possible
 from src.inference.predictor import Predictor
+from src.nn.native_operations import without_cpp
 from src.tasks import FINE_TUNED, TASKS, parse_task_info
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer, build_tokenizer
@@ -101,6 +101,7 @@ class ModelFolder:
         spm_model_file: str = "",
         compute_type: str = "float32",
         do_lower_case: bool = True,
+        backend: Backend = Backend.AUTO,
     ) -> Self:
         """Load a checkpoint, or the best (else the newest) one in the folder of a run or a conversion.
 
@@ -108,6 +109,7 @@ class ModelFolder:
             vocab_file, spm_model_file: the vocabulary, where none lies beside the weights.
             compute_type: of the matrix products of its networks.
             do_lower_case: as load_tokenizer.
+            backend: of its networks.
 
         Raises:
             CheckpointError: there are no such weights, they are another program's, or albert_config.json is missing or
@@ -121,7 +123,7 @@ class ModelFolder:
             raise CheckpointError(
                 f"no {ARCHITECTURE_FILE}, which says how to use them, lies beside the weights in {folder}"
             )
-        architecture = AlbertConfig.from_json(file).replace(compute_type=compute_type)
+        architecture = AlbertConfig.from_json(file).replace(compute_type=compute_type, backend=backend)
         check_memory(architecture)
         tokenizer = None
         if vocab_file or spm_model_file or os.path.lexists(folder / TOKENIZER_FILE):
@@ -198,8 +200,10 @@ class ModelFolder:
             )
         if embeddings and has_initial_pooler(self.architecture, self.weights):
             logger.warning("these weights came without a pooler: the pooled output means nothing, tokens' states do")
-        with native_code.left_out() if portable else contextlib.nullcontext():
-            scores = spec.scores(self.architecture, task_info)
+        architecture = self.architecture
+        if portable:
+            architecture = architecture.replace(backend=without_cpp(architecture.backend))
+        scores = spec.scores(architecture, task_info)
         load_backbone(scores, self.checkpoint, spec.needed)
         return AnsweringNetwork(scores, portable)
 

@@ -218,7 +218,7 @@ class Finetuning:
         self.ranks = ranks_of(device)
         self.precision = plan_precision(config, device)
         self.architecture = config.albert_config(
-            tokenizer.vocab_size, self.precision.compute_type, config.load_checkpoint_path
+            tokenizer.vocab_size, device.compute_type, config.load_checkpoint_path, device.backend
         )
         positions = self.architecture.max_position_embeddings
         if config.max_seq_length > positions and not self.architecture.use_relative_positions:

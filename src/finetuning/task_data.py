@@ -22,7 +22,6 @@ from src.data.length_buckets import (
 )
 from src.data.packing import SIZE_STEP, Packing
 from src.data.ready_features import ReadySplit
-from src.nn.layer_form import on_cpu
 from src.pretraining_data.diagnostics import LetterTable, VocabularyFit
 from src.tasks.finetune_config import FinetuneConfig, is_tfrecord
 from src.tasks.spec import PreparedSplit, Task
@@ -173,7 +172,7 @@ class TaskData:
         step = WIDTH_STEP * self.task.spec.texts_per_row
         if self.config.length_buckets:
             return choose_boundaries(lengths, self.config.length_buckets, step)
-        compilation = COMPILATION if on_cpu() else COMPILATION_ON_GPU
+        compilation = COMPILATION if self.architecture.backend.is_for_cpu else COMPILATION_ON_GPU
         return paying_boundaries(lengths, self._number_of_batches(len(lengths), is_training), step, compilation)
 
     def _packing(self, records: Collection[RecordSet], loading: Loading) -> Packing:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from model_utils.device import Device
 from model_utils.errors import ConfigError, DataError
 from model_utils.facts import flatten
 from model_utils.option_values import show
@@ -33,7 +34,7 @@ def build_architecture(
     config: PretrainConfig | PretrainEvalConfig,
     data: PretrainingData,
     tokenizer: FullTokenizer | None,
-    compute_type: str,
+    device: Device,
     weights: str,
 ) -> AlbertConfig:
     """Return the architecture: of the json beside the weights or the preset, with overrides and the data's vocab_size.
@@ -48,7 +49,7 @@ def build_architecture(
     stored_tokenizer = tokenizer_beside(Path(weights), data, tokenizer) if weights else None
     file = find_config_file(weights) if weights else None
     vocab_size = _vocab_size(config, data, tokenizer or stored_tokenizer, file)
-    architecture = config.albert_config(vocab_size, compute_type, weights)
+    architecture = config.albert_config(vocab_size, device.compute_type, weights, device.backend)
     data.check_fits(architecture)
     preset = PRESETS[config.albert_network].to_dict()
     stored = AlbertConfig.from_json(file).to_dict() if file else {}

@@ -82,7 +82,8 @@ class TrainStep(nn.Cell):
         counted_table, row_squares = network.counted_rows
         self.counted_table = [weight.name for weight in self.weights].index(counted_table.name)
         self.differentiated = ParameterTuple([*self.weights, row_squares])
-        self.square_sum, self.scale_all = square_sum(), scale_all(len(self.weights))
+        self.square_sum = square_sum(network.backend)
+        self.scale_all = scale_all(len(self.weights), network.backend)
         self.scaling = loss_scale
         self.loss_scale = Parameter(Tensor(loss_scale.start, ms.float32), name="loss_scale", requires_grad=False)
         self.good_steps = Parameter(Tensor(0, ms.int32), name="good_steps", requires_grad=False)

@@ -56,7 +56,7 @@ class Utilisation:
 def matmul_flops_per_second(config: AlbertConfig) -> float:
     """Return operations a second of large square matrix products in the compute type, the median of several."""
     compute_type = compute_dtype(config)
-    product = dense_product(compute_type)
+    product = dense_product(compute_type, backend=config.backend)
 
     def product_seconds(matrix: Tensor) -> float:
         start = time.perf_counter()
