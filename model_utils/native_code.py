@@ -2,7 +2,6 @@
 
 import atexit
 import ctypes
-import errno
 import functools
 import hashlib
 import logging
@@ -59,33 +58,16 @@ def _load(source: Path) -> tuple[Path, ctypes.CDLL]:
     """Build and load the library of a C++ file; in a temporary folder if the cached one cannot be built or loaded."""
     try:
         library = build_library(source)
-        return library, _load_checked(library)
-    except OSError as error:  # also for a library that another system left in the cache
+        return library, ctypes.CDLL(str(library))
+    except OSError as error:  # the cache takes no files, lets none run, or has a library of another system
         library = build_library(source, folder=_temporary_folder(str(error)))
-        return library, _load_checked(library)
-
-
-def _load_checked(library: Path) -> ctypes.CDLL:
-    """Load a library that passes _open_intact; raise OSError for any other.
-
-    It is loaded through the checked descriptor, even if its path has been replaced since. The descriptor stays open,
-    because the loader caches libraries by name and would return this one for a later file with the same descriptor
-    number. MindSpore, which loads by path, gets the same library as long as the file is the same.
-    """
-    descriptor = _open_intact(library)
-    if descriptor is None:
-        raise OSError(errno.EPERM, "other users can write to it, or it is damaged", str(library))
-    try:
-        return ctypes.CDLL(f"/proc/self/fd/{descriptor}")
-    except OSError as error:
-        os.close(descriptor)
-        raise OSError(errno.ELIBBAD, str(error), str(library)) from error
+        return library, ctypes.CDLL(str(library))
 
 
 def _loading_obstacle(library: Path) -> str:
     """Return why MindSpore cannot load a library from its path, or "": it ends a path at the first colon."""
     if ":" in str(library):
-        return f"{library} has a colon in its path, which MindSpore cannot read: set TMPDIR to another folder"
+        return f"{library} has a colon in its path, which MindSpore cannot read: set XDG_CACHE_HOME to another folder"
     allowed = os.environ.get("MS_CUSTOM_AOT_WHITE_LIST")
     if allowed is not None and not library.is_relative_to(Path(allowed).resolve()):
         return f"MS_CUSTOM_AOT_WHITE_LIST allows operations from {allowed} alone, not from {library.parent}"
@@ -137,9 +119,8 @@ def build_library(source: Path, folder: Path | None = None) -> Path:
     inputs = "\0".join((*sources, compiler, version, *FLAGS, cpu_description()))
     folder = (folder or _cache_folder()).resolve()
     library = folder / f"{source.parent.name}-{hashlib.sha256(inputs.encode()).hexdigest()[:16]}.so"
-    descriptor = _open_intact(library)
-    if descriptor is not None:
-        os.close(descriptor)
+    # Loading a truncated library can kill the process.
+    if library.is_file() and is_sealed(library.read_bytes()):
         return library
     logger.info(f"compiling {source.name} with {compiler}, once: {library}")
     try:
@@ -166,25 +147,6 @@ def _compiler_version(command: list[str]) -> str:
         ).stdout
     except subprocess.TimeoutExpired as error:
         raise DeviceError(f"`{' '.join(version_command)}` has not ended in {SECONDS} s") from error
-
-
-def _open_intact(library: Path) -> int | None:
-    """Return a descriptor of a library that is complete and that only this user can write to, else None.
-
-    Loading a truncated library can kill the process, and one that others wrote can run any code.
-    """
-    try:
-        descriptor = os.open(library, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-    status = os.fstat(descriptor)
-    if stat.S_ISREG(status.st_mode) and not _others_can_change(status):
-        with open(descriptor, "rb", closefd=False) as file:
-            content = file.read()
-        if is_sealed(content):
-            return descriptor
-    os.close(descriptor)
-    return None
 
 
 def _others_can_change(status: os.stat_result) -> bool:
@@ -231,17 +193,12 @@ def _cache_folder() -> Path:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "albert-mindspore"
         for missing in reversed([path for path in (folder, *folder.parents) if not path.exists()]):
             missing.mkdir(mode=0o700, exist_ok=True)
-        if os.statvfs(folder).f_flag & os.ST_NOEXEC:
-            requirement = "whose file system lets programs run"
-        elif not os.access(folder, os.W_OK):
-            requirement = "that this user can write to"
-        elif unsafe := _unsafe_folder(folder.resolve()):
-            requirement = f"that this user alone can write to (check the owner and the mode of {unsafe})"
-        elif ":" in str(folder.resolve()):
-            requirement = "without a colon in its path"
-        else:
+        unsafe = _unsafe_folder(folder.resolve())
+        if unsafe is None:
             return folder
-        reason = f"{folder} is not a folder {requirement}"
+        reason = (
+            f"{folder} is not a folder that this user alone can write to (check the owner and the mode of {unsafe})"
+        )
     except (OSError, RuntimeError) as error:
         reason = f"there is no cache folder: {error}"
     return _temporary_folder(reason)

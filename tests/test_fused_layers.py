@@ -459,29 +459,29 @@ def test_a_library_of_another_system_is_left_where_it_is(
     assert foreign.read_bytes() == sealed(b"no library") and str(library.parent) in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("cache", "allowed", "sentence"),
+    [
+        ("a:b", None, "has a colon in its path"),
+        (".", "others", "MS_CUSTOM_AOT_WHITE_LIST allows operations from .*others alone, not from"),
+    ],
+)
 def test_what_mindspore_would_not_call_is_not_used(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    cache: str,
+    allowed: str | None,
+    sentence: str,
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    (tmp_path / "a:b").mkdir()
-    for cache, allowed, sentence in (
-        ("a:b", None, r"albert-mindspore is not a folder without a colon in its path"),
-        (".", tmp_path / "others", r"MS_CUSTOM_AOT_WHITE_LIST allows operations from .*others alone, not from"),
-    ):
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / cache))
-        source = tmp_path / f"{len(cache)}.cc"
-        source.write_text('extern "C" __attribute__((visibility("default"))) const char *obstacle() { return ""; }')
-        if allowed:
-            monkeypatch.setenv("MS_CUSTOM_AOT_WHITE_LIST", str(allowed))
-        with caplog.at_level(logging.WARNING):
-            library = library_for(source)
-        assert (library is None) == bool(allowed) and ":" not in str(library)
-        assert re.search(sentence, caplog.text)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "a:b"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a:b"))
-    (tmp_path / "c.cc").write_text(source.read_text())
-    assert library_for(tmp_path / "c.cc") is None
-    assert "a:b" in caplog.messages[-1] and "TMPDIR" in caplog.messages[-1]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / cache))
+    if allowed:
+        monkeypatch.setenv("MS_CUSTOM_AOT_WHITE_LIST", str(tmp_path / allowed))
+    source = tmp_path / "none.cc"
+    source.write_text('extern "C" __attribute__((visibility("default"))) const char *obstacle() { return ""; }')
+    with caplog.at_level(logging.WARNING):
+        assert library_for(source) is None
+    assert re.search(sentence, caplog.text)
 
 
 def test_a_library_s_path_has_no_links(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -683,44 +683,6 @@ def test_a_cache_below_a_sticky_folder_is_used(monkeypatch: pytest.MonkeyPatch, 
     assert library.parent == tmp_path / "a/b/albert-mindspore" and build_library(source) == library
     assert stat.S_IMODE(made.st_mode) == 0o700 and library.stat().st_mtime_ns == made.st_mtime_ns
     assert native_code._load(source)[1].seven() == 7
-
-
-@pytest.mark.parametrize("planted", ["link", "mode", "owner", "pipe"])
-def test_a_library_that_others_can_change_is_made_anew(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, planted: str
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    (source := tmp_path / "seven.cc").write_text(SEVEN)
-    library = build_library(source)
-    (elsewhere := tmp_path / "elsewhere").write_bytes(library.read_bytes())
-    if planted == "mode":
-        library.chmod(0o722)
-    elif planted == "owner":
-        give_away(library)
-    else:
-        library.unlink()
-        library.symlink_to(elsewhere) if planted == "link" else os.mkfifo(library)
-    assert native_code._open_intact(library) is None
-    assert build_library(source) == library and not library.is_symlink()
-    assert (library.stat().st_uid, stat.S_IMODE(library.stat().st_mode)) == (os.geteuid(), 0o700)
-
-
-def test_what_was_checked_is_loaded_although_its_name_leads_elsewhere_by_then(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    (source := tmp_path / "seven.cc").write_text(SEVEN)
-    check = native_code._open_intact
-
-    def check_and_lose(library: Path) -> int | None:
-        descriptor = check(library)
-        library.unlink(missing_ok=True)
-        library.write_bytes(b"no library")
-        return descriptor
-
-    library = build_library(source)
-    monkeypatch.setattr(native_code, "_open_intact", check_and_lose)
-    assert native_code._load_checked(library).seven() == 7
 
 
 def test_masks_are_the_same_in_both_forms() -> None:

@@ -142,14 +142,9 @@ def check_run_folder(path: Path, config: TrainingConfig) -> None:
         theirs = load_config(type(config), ["--config_path", str(file)]).resume_fingerprint()
     except ConfigError as error:
         raise ConfigError(f"{path} holds a run that cannot be resumed here: {error}; choose another folder") from error
-    fingerprint = config.resume_fingerprint()
-    if "train_steps" in fingerprint:  # first, because a derived warm-up differs with it
-        fingerprint = {"train_steps": fingerprint["train_steps"]} | fingerprint
-    if difference := first_difference(fingerprint, theirs):
+    if difference := first_difference(config.resume_fingerprint(), theirs):
         key, ours, there = difference
-        moved = os.path.isabs(str(there)) and os.path.isabs(str(ours))
-        link = "; where it was moved, a link in the old place serves" if moved else ""
         raise ConfigError(
             f"{path} holds a run of another configuration: {key} is {there!r} there and {ours!r} here; "
-            f"choose another folder or give the same value{link}"
+            "choose another folder or give the same value"
         )

@@ -1,6 +1,5 @@
 """The plan of a run: length, precision, and what a resumed run must match."""
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +9,6 @@ from model_utils.device import Device
 from model_utils.errors import CheckpointError, ConfigError
 from src.checkpoints.checkpoint_files import ARCHITECTURE
 from src.training.training_config import TrainingConfig
-
-logger = logging.getLogger(__name__)
-OF_FLOAT16 = "loss_scale_mode loss_scale_value scale_factor scale_window min_loss_scale max_skipped_steps".split()
 
 
 @dataclass(frozen=True)
@@ -141,12 +137,6 @@ def plan_run(config: TrainingConfig, epochs: int, rows_at_once: int, batches_per
 
 def plan_precision(config: TrainingConfig, device: Device) -> Precision:
     """Return the device's compute type and the loss scale, which is off unless the type is float16."""
-    ignored = [key for key in OF_FLOAT16 if getattr(config, key) != type(config).model_fields[key].default]
-    if ignored and device.compute_type != "float16":  # not refused: a file without compute_type is for CPUs and GPUs
-        logger.info(
-            f"loss scaling applies to float16 only (compute_type is {device.compute_type}), so these have no effect: "
-            f"{', '.join(ignored)}"
-        )
     if not config.enable_lossscale or device.compute_type != "float16":
         return Precision(device.target, device.compute_type, LossScale("off"))
     scaling = LossScale(
