@@ -142,7 +142,10 @@ def check_run_folder(path: Path, config: TrainingConfig) -> None:
         theirs = load_config(type(config), ["--config_path", str(file)]).resume_fingerprint()
     except ConfigError as error:
         raise ConfigError(f"{path} holds a run that cannot be resumed here: {error}; choose another folder") from error
-    if difference := first_difference(config.resume_fingerprint(), theirs):
+    fingerprint = config.resume_fingerprint()
+    if "train_steps" in fingerprint:  # first, because a derived warm-up differs with it
+        fingerprint = {"train_steps": fingerprint["train_steps"]} | fingerprint
+    if difference := first_difference(fingerprint, theirs):
         key, ours, there = difference
         raise ConfigError(
             f"{path} holds a run of another configuration: {key} is {there!r} there and {ours!r} here; "
