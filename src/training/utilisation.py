@@ -22,7 +22,9 @@ class Utilisation:
     """
 
     def __init__(self, config: AlbertConfig, texts_per_row: int = 1, reads_tokens: bool = True) -> None:
-        self.config, self.texts_per_row, self.reads_tokens = config, texts_per_row, reads_tokens
+        self.config = config
+        self.texts_per_row = texts_per_row
+        self.reads_tokens = reads_tokens
         self.peak = 0.0
 
     def measure_device(self) -> None:
