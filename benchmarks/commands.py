@@ -1,7 +1,6 @@
-"""The project's commands, each in a process of its own, and what they ended with, kept so that none is run again."""
+"""Whole commands as benchmarks time them: each in a process of its own, the sides in turn, figures as JSON."""
 
 import ctypes
-import fcntl
 import os
 import signal
 import subprocess
@@ -9,136 +8,112 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import machine_facts
-from benchmarks.turns import PR_SET_PDEATHSIG, Others, describe_others
-from model_utils.errors import ConfigError, UserError
-from model_utils.facts import first_difference
+from benchmarks.turns import PR_SET_PDEATHSIG, OtherPrograms, describe_others
+from model_utils.errors import UserError
 from model_utils.files import write_json
-from model_utils.json_files import read_object
-from model_utils.schema import Config, write_config
+from model_utils.schema import Config, option, write_config
+from src.albert_config import PRESETS
 
-CONFIG = "config"  # key of a result: the configuration of the command that it comes from
-LEAST_AGREEMENT = 0.95  # of the answers of two sides; random weights leave close calls
-WITHOUT_PEERS = ", or give --peers ''"  # what contests do otherwise where a library is missing
-LAST_LINES = 5  # of a log, in the sentence about a command that failed
+PROJECT = "this project"
+TRANSFORMERS = "transformers"
+MIN_AGREEMENT = 0.95  # of the answers of two sides; random weights leave close calls
+WITHOUT_PEERS = ", or give --peers ''"
+LAST_LINES = 5  # of a log, quoted when a command fails
+
+
+class CommandsConfig(Config):
+    """Keys of all benchmarks of whole commands."""
+
+    albert_network: str = option("albert_base", "preset of sizes", choices=tuple(PRESETS))
+    spm_model_file: str = option("", "vocabulary", required=True)
+    rounds: int = option(7, "turns of each side", minimum=1)
+    output: str = option("", "JSON file for the figures; empty: none")
+
+
+def start_process(words: list[str], end_signal: int = signal.SIGTERM, **settings: Any) -> subprocess.Popen:
+    """Start `python -m words` in this working directory.
+
+    Args:
+        end_signal: sent to the process when this one ends; a stopped process only heeds SIGKILL.
+        settings: keyword arguments of Popen.
+    """
+    return subprocess.Popen(
+        [sys.executable, "-m", *words],
+        preexec_fn=partial(_set_death_signal, end_signal),
+        env=dict(os.environ),  # without the OMP_NUM_THREADS that MindSpore puts into this process, unseen by Python
+        **settings,
+    )
+
+
+def _set_death_signal(end_signal: int) -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, end_signal)
+
+
+def config_words(module: str, config: Config, log: Path) -> list[str]:
+    """Write the configuration beside the log, as .yaml; return the words that run the module with it."""
+    settings = log.with_suffix(".yaml")
+    write_config(config, settings)
+    return [module, "--config_path", str(settings)]
 
 
 def run_command(module: str, config: Config, log: Path) -> float:
-    """Run `python -m module` with a configuration, in this working directory; seconds that it took.
-
-    Args:
-        log: what the command prints is added to it; the configuration is written beside it, as .yaml.
+    """Run `python -m module` with a configuration, appending its output to the log; return its seconds.
 
     Raises:
-        UserError: the command failed; the sentence ends with what it printed last.
+        UserError: the command failed; the message ends with its last lines.
     """
-    settings = log.with_suffix(".yaml")
-    write_config(config, settings)
+    words = config_words(module, config, log)
     start = time.monotonic()
     with log.open("a", encoding="utf-8") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", module, "--config_path", str(settings)],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            preexec_fn=end_with_parent,
-            env=dict(os.environ),  # without the OMP_NUM_THREADS that MindSpore puts into this process, unseen by Python
-        )
+        process = start_process(words, stdout=output, stderr=subprocess.STDOUT)
         try:
             code = process.wait()
-        except KeyboardInterrupt:  # which a training answers by saving
+        except KeyboardInterrupt:  # a training answers it by saving
             process.wait()
             raise
+    seconds = time.monotonic() - start
     if code:
-        last = " | ".join(log.read_text(encoding="utf-8").splitlines()[-LAST_LINES:])
-        raise UserError(f"{module} ended with code {code}; the end of {log}: {last}")
-    return time.monotonic() - start
+        last_lines = " | ".join(log.read_text(encoding="utf-8").splitlines()[-LAST_LINES:])
+        raise UserError(f"{module} ended with code {code}; the end of {log}: {last_lines}")
+    return seconds
 
 
-def end_with_parent(number: int = signal.SIGTERM) -> None:
-    """For Popen's preexec_fn: the process gets this signal when this one ends."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
-
-
-def read_result(file: Path, config: Config) -> dict[str, Any] | None:
-    """What write_result kept of a command with this configuration; None where it has not been run.
-
-    Raises:
-        ConfigError: the result is one of another configuration; names the key.
-    """
-    if not file.exists():
-        return None
-    result = read_object(file)
-    theirs = type(config)(**result[CONFIG])
-    if difference := first_difference(config.resume_fingerprint(), theirs.resume_fingerprint()):
-        key, ours, there = difference
-        raise ConfigError(
-            f"{file} is the result of another configuration: {key} is {there!r} there and {ours!r} here; choose "
-            "another --output or give the same value"
-        )
-    return result
-
-
-def write_result(file: Path, config: Config, **figures: Any) -> dict[str, Any]:
-    """Keep the figures that a command ended with, its configuration beside them; what read_result gives."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    result = {**figures, CONFIG: config.from_anywhere().to_dict()}
-    write_json(file, result)
-    return result
-
-
-def add_results(
-    file: Path, results: dict[str, Any], join: Callable[[Any, Any], Any] = lambda earlier, now: now
-) -> None:
-    """Write results by name into a JSON file; the others stay. Processes that write into one file take turns.
-
-    Args:
-        join: what stands under a name of which there is an earlier result.
-    """
-    file.parent.mkdir(parents=True, exist_ok=True)
-    folder = os.open(file.parent, os.O_RDONLY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
-        there = read_object(file) if file.exists() else {}
-        write_json(
-            file, there | {name: join(there[name], now) if name in there else now for name, now in results.items()}
-        )
-    finally:
-        os.close(folder)
-
-
-def tell(report: str, figures: dict[str, Any], output: str) -> None:
-    """Print what a benchmark came to, and write its figures and the machine's facts to a JSON file, if one is named."""
+def print_and_write(report: str, figures: dict[str, Any], output: str) -> None:
+    """Print the report; write the figures and the machine's facts to a JSON file, if one is named."""
     print(report)
     if output:
         write_json(Path(output), figures | {"machine": machine_facts()})
 
 
-def need_libraries(*libraries: str, otherwise: str = "") -> None:
-    """Raise a UserError that says what to install, or what to do `otherwise`, where one of them is missing."""
+def need_libraries(*libraries: str, alternative: str = "") -> None:
+    """Raise UserError that says what to install, and the alternative, if a library is missing."""
     for library in libraries:
         if find_spec(library) is None:
-            raise UserError(f"{library} is not installed: pip install -r requirements-dev.txt{otherwise}")
+            raise UserError(f"{library} is not installed: pip install -r requirements-dev.txt{alternative}")
 
 
 def measure_in_turns(
     config: Any, compare: Callable[[Any, Path], dict[str, Any]], report: Callable[[dict[str, Any]], str]
 ) -> None:
-    """Let `compare` measure in an empty folder, and `tell` what `report` makes of its figures.
+    """Call `compare` with an empty folder; print and write its figures.
 
     Raises:
-        UserError: what is compared with is not installed, or its answers (agreement, where there are any) are others.
+        UserError: a library is missing, or the sides' answers ("agreement" of the figures, if there) differ.
     """
     need_libraries("torch", "transformers")
-    with Others() as others, tempfile.TemporaryDirectory() as folder:
+    with OtherPrograms() as others, tempfile.TemporaryDirectory() as folder:
         figures = compare(config, Path(folder))
     facts = {"config": config.to_dict(), "disturbance": others.share}
-    tell(f"{report(figures)}\n{describe_others(others.share)}", figures | facts, config.output)
-    if (agreement := figures.get("agreement", 1.0)) < LEAST_AGREEMENT:
+    print_and_write(f"{report(figures)}\n{describe_others(others.share)}", figures | facts, config.output)
+    agreement = figures.get("agreement", 1.0)
+    if agreement < MIN_AGREEMENT:
         raise UserError(
-            f"both sides agree in {agreement:.1%} of the answers, needed are {LEAST_AGREEMENT:.0%}: they do not do the "
-            "same work, and the figures compare nothing"
+            f"the sides agree in {agreement:.1%} of the answers, needed are {MIN_AGREEMENT:.0%}: they do not do the "
+            "same work, and their times cannot be compared"
         )

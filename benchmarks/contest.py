@@ -1,7 +1,7 @@
 """The same work by several programs in turns, and the share of the machine's matrix-product speed that each reaches.
 
-All do the same in turn, so that a disturbance of the machine meets all; the minimum stands beside the median, because
-it is disturbed least. Leave the machine alone while this runs: on busy cores, libraries that wait for their own threads
+The sides take turns, so that a disturbance of the machine meets all of them. The minimum, which is disturbed least,
+stands beside the median. Leave the machine alone meanwhile: on busy cores, libraries that wait for their own threads
 lose much more than their share.
 """
 
@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from statistics import median
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from benchmarks.commands import tell
+from benchmarks.commands import PROJECT, print_and_write
 from benchmarks.machine import MatrixProducts
 from benchmarks.torch_device import without_cuda_libraries
-from benchmarks.turns import Contender, Others, describe_others
+from benchmarks.turns import Contender, OtherPrograms, describe_others
 from model_utils.backend import USES
 from model_utils.cpu_threads import threads
 from model_utils.device import default_compute_type
@@ -28,9 +28,9 @@ from model_utils.schema import Config, option
 from src.albert_config import COMPUTE_TYPES, PRESETS, AlbertConfig
 
 logger = logging.getLogger(__name__)
-OURS = "this project"
+Constructor = tuple[Callable[..., object], ...]  # a class and its arguments
 # Dense matrix products in 10^12 operations a second, from NVIDIA's data sheets: float32 without TF32, which MindSpore
-# leaves off, and float16 on tensor cores. Under the names that the driver gives the GPUs.
+# leaves off, and float16 on tensor cores. By the driver's names of the GPUs.
 PEAKS = {
     "NVIDIA H200": {"float32": 67.0, "float16": 989.0},
     "NVIDIA H100 80GB HBM3": {"float32": 67.0, "float16": 989.0},
@@ -43,7 +43,7 @@ PEAKS = {
 
 
 class ContestConfig(Config):
-    """What contests have in common."""
+    """Keys of all contests."""
 
     albert_network: str = option("albert_base", "preset of sizes", choices=tuple(PRESETS))
     batch_size: int = option(8, "examples of a batch", minimum=1)
@@ -62,15 +62,16 @@ class ContestConfig(Config):
     output: str = option("", "JSON file for the figures; empty: none")
 
     def validate(self) -> None:
-        if unknown := [peer for peer in self.peers if peer not in self.KNOWN_PEERS]:
+        unknown = [peer for peer in self.peers if peer not in self.KNOWN_PEERS]
+        if unknown:
             raise ConfigError(f"peers names {unknown[0]}, allowed are {', '.join(self.KNOWN_PEERS)}")
         if self.peers and self.device_target == "Ascend":
-            raise ConfigError("others are measured on CPU and GPU: for Ascend give --peers ''")
+            raise ConfigError("peers are measured on CPU and GPU: for Ascend give --peers ''")
         if self.peers and self.device_target == "CPU" and self.compute_type not in ("", "float32"):
-            raise ConfigError("on CPU others are measured in float32: for anything else give --peers ''")
+            raise ConfigError("on CPU peers are measured in float32: for anything else give --peers ''")
 
     def architecture(self, dropout: float = 0.0) -> AlbertConfig:
-        """The preset with this dropout in the encoder, and none elsewhere."""
+        """Return the preset with this dropout in the encoder, and none elsewhere."""
         return PRESETS[self.albert_network].replace(
             hidden_dropout_prob=dropout,
             attention_probs_dropout_prob=dropout,
@@ -81,9 +82,9 @@ class ContestConfig(Config):
 
 @dataclass
 class Side:
-    """What one side showed; seconds are for the work done once. `outputs` say what it computes.
+    """Figures of one side; seconds are for the work done once, outputs are numbers to compare.
 
-    peak_memory: bytes that the whole process has held at most; on a GPU, those of its memory that tensors have held.
+    peak_memory: bytes that the process held at most; on a GPU, bytes of its memory that tensors held.
     """
 
     name: str
@@ -105,75 +106,93 @@ class Side:
 
 @dataclass
 class Contest:
-    """What all sides showed, this project's first.
+    """Figures of all sides, this project's first.
 
     operations: of matrix products in the work as this project does it, 2 for each multiply-add. tokens: in the work.
-    products: operations a second of large square matrix products, measured in the same turns; on CPU alone.
+    product_speeds: operations a second of large square matrix products, measured in the same turns; on CPU alone.
     """
 
     sides: list[Side]
     operations: float
     tokens: int
-    products: list[float] = field(default_factory=list)
+    product_speeds: list[float] = field(default_factory=list)
     disturbance: float = 0.0
 
     def difference(self) -> float:
-        """How far any side's outputs are from the first side's, as a share of their largest; NaN if one is."""
-        first, *others = np.array([side.outputs for side in self.sides])
-        return float(np.max([np.abs(other - first).max() / np.abs(first).max() for other in (first, *others)]))
+        """Return the largest difference from the first side's outputs, as a share of their largest; NaN if one is."""
+        outputs = np.array([side.outputs for side in self.sides])
+        return float((np.abs(outputs - outputs[0]).max(axis=1) / np.abs(outputs[0]).max()).max())
 
 
-def hold(
+def run_contest(
     config: ContestConfig,
-    ours: tuple[Callable[..., object], ...],
-    peers: Mapping[str, tuple[Callable[..., object], ...]],
+    architecture: AlbertConfig,
+    project: Constructor,
+    peers: Mapping[str, Constructor],
     operations: float,
     tolerance: float,
-) -> Contest:
-    """Start the sides, compare what they compute, and let them take turns.
+) -> int:
+    """Let the sides take turns, print the table and write the JSON file; return 1 if their outputs differ.
 
     Args:
-        ours, peers: classes with their arguments, to which this project's weights by name are added for peers. Objects
-            have facts() -> {"device", "software"}, outputs() -> [number], work(times) -> seconds for all and, on a GPU,
-            device_memory() -> bytes; ours has weights().
-
-    Returns the contest, without turns if the outputs differ by more than `tolerance`.
+        project, peers: classes with their arguments, to which peers get this project's weights by name. Objects have
+            facts() -> {"device", "software"}, outputs() -> [number], work(times) -> seconds for all and, on a GPU,
+            device_memory() -> bytes; this project's has weights().
     """
-    with Others() as others, ExitStack() as stack:
-        first = stack.enter_context(Contender(*ours))
-        weights = first.call("weights")
-        with without_cuda_libraries():
-            theirs = {name: stack.enter_context(Contender(*make, weights)) for name, make in peers.items()}
-        made = {OURS: first} | theirs
-        sides = [Side(name, **contender.call("facts"), outputs=[]) for name, contender in made.items()]
-        for side, contender in zip(sides, made.values(), strict=True):
-            start = time.perf_counter()
-            side.outputs = contender.call("outputs")
-            side.first_seconds = time.perf_counter() - start
-        contest = Contest(sides, operations, config.batch_size * config.length)
-        if not contest.difference() <= tolerance:
-            return contest
-        on_cpu = config.device_target == "CPU"
-        products = (
-            stack.enter_context(Contender(MatrixProducts, config.architecture().compute_type)) if on_cpu else None
-        )
-        for side, contender in zip(sides, made.values(), strict=True):
-            # The first pass or the first update: the longer of both has been compiled for.
-            side.first_seconds = max(side.first_seconds, contender.call("work", 1))
-        for _ in range(config.rounds):
-            for side, contender in zip(sides, made.values(), strict=True):
-                side.seconds.append(contender.call("work", config.steps) / config.steps)
-            if products:
-                contest.products.append(products.call("flops_per_second"))
-        for side, contender in zip(sides, made.values(), strict=True):
-            on_gpu = config.device_target == "GPU"
-            side.peak_memory = contender.call("device_memory") if on_gpu else contender.peak_memory()
+    logger.info(
+        f"{config.albert_network}, {config.batch_size} x {config.length}, {architecture.compute_type}, "
+        f"dropout {architecture.hidden_dropout_prob:g}"
+    )
+    with OtherPrograms() as others, ExitStack() as stack:
+        contenders = _start_sides(stack, project, peers)
+        contest = Contest(_first_figures(contenders), operations, config.batch_size * config.length)
+        if contest.difference() <= tolerance:
+            _take_turns(config, contest, contenders, stack)
     contest.disturbance = others.share
-    return contest
+    return report_contest(config, contest, tolerance)
 
 
-def conclude(config: ContestConfig, contest: Contest, tolerance: float) -> int:
-    """Print the table, write the JSON file; code 1 if the sides do not compute the same."""
+def _start_sides(stack: ExitStack, project: Constructor, peers: Mapping[str, Constructor]) -> dict[str, Contender]:
+    first = stack.enter_context(Contender(*project))
+    contenders = {PROJECT: first}
+    weights = first.call("weights")
+    with without_cuda_libraries():
+        for name, constructor in peers.items():
+            contenders[name] = stack.enter_context(Contender(*constructor, weights))
+    return contenders
+
+
+def _first_figures(contenders: dict[str, Contender]) -> list[Side]:
+    sides = []
+    for name, contender in contenders.items():
+        start = time.perf_counter()
+        outputs = contender.call("outputs")
+        seconds = time.perf_counter() - start
+        sides.append(Side(name, **contender.call("facts"), outputs=outputs, first_seconds=seconds))
+    return sides
+
+
+def _take_turns(config: ContestConfig, contest: Contest, contenders: dict[str, Contender], stack: ExitStack) -> None:
+    """Fill in the contest's figures of time and memory."""
+    pairs = list(zip(contest.sides, contenders.values(), strict=True))
+    products = None
+    if config.device_target == "CPU":
+        products = stack.enter_context(Contender(MatrixProducts, config.architecture().compute_type))
+    for side, contender in pairs:
+        # The first pass or the first update: the longer of both includes the compilation.
+        side.first_seconds = max(side.first_seconds, contender.call("work", 1))
+    for _ in range(config.rounds):
+        for side, contender in pairs:
+            side.seconds.append(contender.call("work", config.steps) / config.steps)
+        if products:
+            contest.product_speeds.append(products.call("flops_per_second"))
+    for side, contender in pairs:
+        on_gpu = config.device_target == "GPU"
+        side.peak_memory = contender.call("device_memory") if on_gpu else contender.peak_memory()
+
+
+def report_contest(config: ContestConfig, contest: Contest, tolerance: float) -> int:
+    """Print the table and write the JSON file; return 1 if the sides do not compute the same."""
     difference = contest.difference()
     if not difference <= tolerance:
         print(
@@ -183,49 +202,43 @@ def conclude(config: ContestConfig, contest: Contest, tolerance: float) -> int:
         )
         return 1
     figures = {"config": config.to_dict(), **asdict(contest), "difference": difference}
-    tell(report(config, contest, tolerance), figures, config.output)
+    print_and_write(_report(config, contest, tolerance), figures, config.output)
     return 0
 
 
-def describe(seconds: float) -> str:
-    """Seconds with four digits, as milliseconds when short."""
+def _format_seconds(seconds: float) -> str:
+    """Format seconds with four digits, as milliseconds when short."""
     return f"{seconds:.4g} s" if seconds >= 1 else f"{1000 * seconds:.4g} ms"
 
 
-def report(config: ContestConfig, contest: Contest, tolerance: float) -> str:
-    """The figures as a table with what they depend on."""
-    sides, ours = contest.sides, contest.sides[0]
-    speed = median(contest.products) if contest.products else 0.0
-    peak = PEAKS.get(ours.device, {}).get(config.architecture().compute_type, 0.0) * 1e12
-    wide = max(len(side.name) for side in sides)
-    heading = f"{'':{wide}} {'first':>9} {'median':>9} {'minimum':>9} {'peak GB':>8} {'tokens/s':>10} {'GFLOP/s':>8}"
-    lines = [heading + (" of products' speed" if speed else " of the peak" if peak else "") + "  others' / ours"]
+def _report(config: ContestConfig, contest: Contest, tolerance: float) -> str:
+    """Return a table of the figures and what they depend on."""
+    sides = contest.sides
+    project = sides[0]
+    product_speed = median(contest.product_speeds) if contest.product_speeds else 0.0
+    peak = PEAKS.get(project.device, {}).get(config.architecture().compute_type, 0.0) * 1e12
+    name_width = max(len(side.name) for side in sides)
+    share_heading = " of products' speed" if product_speed else " of the peak" if peak else ""
+    heading = f"{'first':>9} {'median':>9} {'minimum':>9} {'peak GB':>8} {'tokens/s':>10} {'GFLOP/s':>8}"
+    lines = [f"{'':{name_width}} {heading}{share_heading}  peer / project"]
     for side in sides:
-        first, usual, least = map(describe, (side.first_seconds, side.median, side.minimum))
         reached = contest.operations / side.median
-        speeds = f"{reached / 1e9:8.1f}"
-        if speed or peak:
-            speeds += f" {reached / (speed or peak):{18 if speed else 12}.3f}"
-        if side is not ours:  # whose operations are more: the vocabulary's scores of all tokens, all of the last layer
-            ratio = f"{side.median / ours.median:.3f} (minimum {side.minimum / ours.minimum:.3f})"
-            speeds = f"{'':{len(speeds)}}  {ratio}"
-        figures = f"{first:>9} {usual:>9} {least:>9} {side.peak_memory / 1e9:8.2f}"
-        lines.append(f"{side.name:{wide}} {figures} {contest.tokens / side.median:10,.0f} {speeds}")
-    lines += [f"{side.name:{wide}} {side.device}: {side.software}" for side in sides]
-    lines.append(
-        f"{contest.operations / 1e9:.1f} GFLOP of matrix products; {config.rounds} rounds of {config.steps}, "
-        f"{threads()} threads"
-        + (f"; large square products: {speed / 1e9:.1f} GFLOP/s, the median of as many" if speed else "")
-    )
+        last_columns = f"{reached / 1e9:8.1f}"
+        if share_heading:
+            last_columns += f"{reached / (product_speed or peak):{len(share_heading)}.3f}"
+        if side is not project:  # operations are counted as this project does them, and peers do more
+            ratio = f"{side.median / project.median:.3f} (minimum {side.minimum / project.minimum:.3f})"
+            last_columns = f"{'':{len(last_columns)}}  {ratio}"
+        times = " ".join(f"{_format_seconds(each):>9}" for each in (side.first_seconds, side.median, side.minimum))
+        speed = contest.tokens / side.median
+        lines.append(f"{side.name:{name_width}} {times} {side.peak_memory / 1e9:8.2f} {speed:10,.0f} {last_columns}")
+    lines += [f"{side.name:{name_width}} {side.device}: {side.software}" for side in sides]
+    work = f"{contest.operations / 1e9:.1f} GFLOP of matrix products; {config.rounds} rounds of {config.steps}, "
+    work += f"{threads()} threads"
+    if product_speed:
+        work += f"; large square products: {product_speed / 1e9:.1f} GFLOP/s, the median of as many"
+    lines.append(work)
     if len(sides) > 1:
         lines.append(f"outputs differ by {contest.difference():.1e} of their largest, allowed {tolerance:.0e}")
     lines.append(describe_others(contest.disturbance))
     return "\n".join(lines)
-
-
-def facts_of(architecture: AlbertConfig, config: Any) -> str:
-    """A line that says what is measured."""
-    return (
-        f"{config.albert_network}, {config.batch_size} x {config.length}, {architecture.compute_type}, dropout "
-        f"{architecture.hidden_dropout_prob:g}"
-    )

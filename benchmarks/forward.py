@@ -1,6 +1,5 @@
-"""How long a forward pass takes here, from a checkpoint or a MINDIR, and elsewhere: python -m benchmarks.forward."""
+"""Time forward passes, from a checkpoint or a MINDIR, and those of peers: python -m benchmarks.forward --help."""
 
-import logging
 import os
 import tempfile
 import time
@@ -11,8 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from benchmarks.commands import WITHOUT_PEERS, need_libraries
-from benchmarks.contest import ContestConfig, conclude, facts_of, hold
-from benchmarks.pretraining import SEED, described_software, gpu_memory, random_batch
+from benchmarks.contest import ContestConfig, run_contest
+from benchmarks.pretraining import SEED, mindspore_gpu_memory, project_facts, random_batch
 from benchmarks.torch_device import TorchDevice
 from model_utils.backend import Backend
 from model_utils.config import run_main
@@ -25,11 +24,10 @@ from src.conversion.weight_names import hugging_face_names
 from src.data.packing import Packing
 from src.training.flops import forward_flops
 
-logger = logging.getLogger(__name__)
 TOLERANCE = 1e-4  # by which outputs may differ, as a share of the largest
-ROUNDED = 2e-2  # the same where products are of float16
+FLOAT16_TOLERANCE = 2e-2
 WAYS = ("eager", "compile", "onnxruntime")
-SHOWN = 64  # entries of the sequence output that are compared, beside the pooled output
+COMPARED = 64  # entries of the sequence output that are compared, beside the pooled output
 
 
 class ForwardConfig(ContestConfig):
@@ -47,8 +45,8 @@ class ForwardConfig(ContestConfig):
             raise ConfigError("onnxruntime is measured on CPU: on GPU allowed are eager and compile")
 
 
-class OurForward:
-    """The network of a Predictor."""
+class ProjectForward:
+    """Network as a Predictor of this project runs it."""
 
     def __init__(
         self, config: AlbertConfig, columns: dict[str, np.ndarray], device_target: str, fused_layers: str, source: str
@@ -63,17 +61,17 @@ class OurForward:
         from src.nn.native_operations import is_fused
         from src.tasks.task_info import TaskInfo
 
-        portable = source == "mindir"  # whose weights the layers of this machine then read, as predict.py has it
+        from_mindir = source == "mindir"
         self.fused = is_fused(self.device.backend)
-        if portable and not self.fused and config.compute_type != "float32":
-            raise ConfigError("here a MINDIR's own graph computes, which is float32: give --compute_type float32")
+        if from_mindir and not self.fused and config.compute_type != "float32":
+            raise ConfigError("without C++ layers a MINDIR computes in float32 only: give --compute_type float32")
         config = config.replace(backend=self.device.backend)
         exported = config.replace(compute_type="float32", backend=Backend.COMPOSED)
-        scores = EncoderOutputs(exported if portable else config)
+        scores = EncoderOutputs(exported if from_mindir else config)
         initialise_weights(scores, config.initializer_range, SEED)
-        self.own_weights = {parameter.name: parameter.asnumpy() for parameter in scores.trainable_params()}
-        self.network = AnsweringNetwork(scores, portable)
-        if portable:
+        self.initial_weights = {parameter.name: parameter.asnumpy() for parameter in scores.trainable_params()}
+        self.network = AnsweringNetwork(scores, from_mindir)
+        if from_mindir:
             with tempfile.TemporaryDirectory() as folder:
                 file = Path(folder) / "forward.mindir"
                 ms.export(
@@ -90,32 +88,32 @@ class OurForward:
         self.inputs = [Tensor(columns[name]) for name in self.network.input_columns]
 
     def weights(self) -> dict[str, np.ndarray]:
-        """Name -> value of every weight."""
-        return self.own_weights
+        """Return the weights by name."""
+        return self.initial_weights
 
     def outputs(self) -> list[float]:
-        """The pooled output and the beginning of the sequence's."""
-        sequence, pooled = (output.asnumpy() for output in self.network(*self.inputs))
-        return shown(sequence, pooled)
+        """Return the pooled output and the beginning of the sequence output."""
+        sequence, pooled = self.network(*self.inputs)
+        return compared(sequence.asnumpy(), pooled.asnumpy())
 
     def work(self, times: int) -> float:
-        """Seconds for so many passes."""
+        """Make passes one after the other; return their seconds."""
         start = time.perf_counter()
         for _ in range(times):
             self.network(*self.inputs)[1].asnumpy()
         return time.perf_counter() - start
 
     def facts(self) -> dict[str, str]:
-        """Where and with what it computes."""
-        return described_software(self.device, self.fused)
+        """Return device and software."""
+        return project_facts(self.device, self.fused)
 
     def device_memory(self) -> int:
-        """Bytes of the GPU's memory."""
-        return gpu_memory()
+        """Return the peak of the GPU's memory in bytes."""
+        return mindspore_gpu_memory()
 
 
 class TransformersForward:
-    """transformers' AlbertModel without gradients, eager, by torch.compile, or exported by torch to onnxruntime.
+    """AlbertModel of transformers without gradients, eager, by torch.compile, or exported by torch to onnxruntime.
 
     In float16, which is for GPUs, with torch's autocast.
     """
@@ -128,9 +126,10 @@ class TransformersForward:
         target: str,
         weights: dict[str, np.ndarray],
     ) -> None:
-        libraries = "torch", "transformers", *(("onnx", "onnxruntime") if way == "onnxruntime" else ())
-        need_libraries(*libraries, otherwise=WITHOUT_PEERS)
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is to be downloaded
+        need_libraries("torch", "transformers", alternative=WITHOUT_PEERS)
+        if way == "onnxruntime":
+            need_libraries("onnx", "onnxruntime", alternative=WITHOUT_PEERS)
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # download nothing
         import transformers
 
         self.device = TorchDevice(target, config.compute_type)
@@ -147,19 +146,20 @@ class TransformersForward:
             "attention_mask": columns["input_mask"],
             "token_type_ids": columns["segment_ids"],
         }
-        to = self.device.name
-        self.inputs = {name: torch.from_numpy(value.astype(np.int64)).to(to) for name, value in inputs.items()}
+        self.inputs = {}
+        for name, value in inputs.items():
+            self.inputs[name] = torch.from_numpy(value.astype(np.int64)).to(self.device.name)
         self.model = torch.compile(model) if way == "compile" else model
         self.attention = model.config._attn_implementation
         if way == "onnxruntime":
-            self.session = _session(torch, model, self.inputs)
+            self.session = export_to_onnxruntime(torch, model, self.inputs)
             self.arrays = {name: value.numpy() for name, value in self.inputs.items()}
 
     def _run(self) -> tuple[Any, Any]:
-        """The sequence's and the pooled output, as arrays or as torch's tensors."""
+        """Return the sequence and pooled outputs, as arrays or torch's tensors."""
         if self.way == "onnxruntime":
             return tuple(self.session.run(None, self.arrays))
-        with self.torch.inference_mode(), self.device.rounding():
+        with self.torch.inference_mode(), self.device.autocast():
             outputs = self.model(**self.inputs)
         return outputs.last_hidden_state, outputs.pooler_output
 
@@ -167,30 +167,31 @@ class TransformersForward:
         return output if self.way == "onnxruntime" else output.float().cpu().numpy()
 
     def outputs(self) -> list[float]:
-        """As OurForward.outputs."""
-        return shown(*map(self._as_array, self._run()))
+        """Return the pooled output and the beginning of the sequence output."""
+        sequence, pooled = self._run()
+        return compared(self._as_array(sequence), self._as_array(pooled))
 
     def work(self, times: int) -> float:
-        """Seconds for so many passes."""
+        """Make passes one after the other; return their seconds."""
         start = time.perf_counter()
         for _ in range(times):
             self._as_array(self._run()[1])
         return time.perf_counter() - start
 
     def device_memory(self) -> int:
-        """Bytes of the GPU's memory."""
+        """Return the peak of the GPU's memory in bytes."""
         return self.device.peak_memory()
 
     def facts(self) -> dict[str, str]:
-        """Where and with what it computes."""
+        """Return device and software."""
         library = f"onnxruntime {version('onnxruntime')}" if self.way == "onnxruntime" else f"torch {version('torch')}"
         software = f"{library}, transformers {version('transformers')}, attention {self.attention}"
         name, use = self.device.describe()
         return {"device": name, "software": f"{software}, {use}"}
 
 
-def _session(torch: object, model: object, inputs: dict[str, object]) -> object:
-    """onnxruntime's session of a model that torch exports."""
+def export_to_onnxruntime(torch: object, model: object, inputs: dict[str, object]) -> object:
+    """Return a session of onnxruntime of a model that torch exports."""
     import onnxruntime
 
     with tempfile.TemporaryDirectory() as folder:
@@ -201,22 +202,21 @@ def _session(torch: object, model: object, inputs: dict[str, object]) -> object:
         return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
 
 
-def shown(sequence: np.ndarray, pooled: np.ndarray) -> list[float]:
-    """What is compared of the outputs (B, L, H) and (B, H)."""
-    return [*pooled.ravel().tolist(), *sequence.ravel()[:SHOWN].tolist()]
+def compared(sequence: np.ndarray, pooled: np.ndarray) -> list[float]:
+    """Return the numbers that are compared of the outputs (B, L, H) and (B, H)."""
+    return [*pooled.ravel().tolist(), *sequence.ravel()[:COMPARED].tolist()]
 
 
 def main(config: ForwardConfig) -> int:
-    """Measure and print; code 1 if the sides do not compute the same."""
+    """Measure and print; return 1 if the sides do not compute the same."""
     architecture = config.architecture()
-    logger.info(facts_of(architecture, config))
     columns = random_batch(architecture, config.batch_size, config.length)
     target = config.device_target
     peers = {f"transformers, {way}": (TransformersForward, architecture, columns, way, target) for way in config.peers}
     operations = forward_flops(architecture, config.batch_size, config.length)
-    ours = (OurForward, architecture, columns, target, config.fused_layers, config.source)
-    tolerance = ROUNDED if architecture.compute_type == "float16" else TOLERANCE
-    return conclude(config, hold(config, ours, peers, operations, tolerance), tolerance)
+    project = (ProjectForward, architecture, columns, target, config.fused_layers, config.source)
+    tolerance = FLOAT16_TOLERANCE if architecture.compute_type == "float16" else TOLERANCE
+    return run_contest(config, architecture, project, peers, operations, tolerance)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What figures of time depend on: the machine, beside the results of a benchmark."""
+"""Facts of the machine, which stand beside the figures of a benchmark."""
 
 import os
 
@@ -9,24 +9,24 @@ from model_utils.nvidia import nvidia_gpus
 from src.albert_config import AlbertConfig
 from src.training.utilisation import matmul_flops_per_second
 
-VECTORS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2", "avx")  # kernel's names of what products use, the widest first
+VECTORS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2", "avx")  # kernel's flags that matrix products use, widest first
 
 
 class MatrixProducts:
-    """Measures the CPU as this project computes on it."""
+    """Meter of the CPU's speed, as this project computes on it."""
 
     def __init__(self, compute_type: str = "float32") -> None:
         setup_device("CPU", compute_type=compute_type)
         self.config = AlbertConfig(compute_type=compute_type)
 
     def flops_per_second(self) -> float:
-        """Of large square matrix products."""
+        """Return the speed of large square matrix products."""
         return matmul_flops_per_second(self.config)
 
 
-def machine_facts(compute_type: str = "float32") -> dict[str, object]:
-    """The processor's name and widest vectors, the cores that may be used and their GFLOP/s in products; the GPUs."""
-    with Contender(MatrixProducts, compute_type) as products:
+def machine_facts() -> dict[str, object]:
+    """Return names of the processor and GPUs, widest vectors, usable cores and their GFLOP/s in float32 products."""
+    with Contender(MatrixProducts) as products:
         speed = products.call("flops_per_second")
     return {
         "cpu": cpu_info().get("model name", "unknown"),

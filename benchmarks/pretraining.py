@@ -1,6 +1,6 @@
-"""One pre-training update, by this project and by transformers: same weights, same batch, same work.
+"""Pre-training updates by this project and by transformers: same weights, same batch, same work.
 
-Each class imports its library when it is made, so that each process of a benchmark loads only its own.
+Each class imports its library in its constructor, so that each process of a benchmark loads one library.
 """
 
 import os
@@ -19,21 +19,25 @@ from model_utils.nvidia import nvidia_gpus
 from src.albert_config import OWN_KEYS, AlbertConfig
 from src.conversion.weight_names import TIED_COPIES, hugging_face_names
 
-LEARNING_RATE, WEIGHT_DECAY, BETAS, EPSILON, CLIP_NORM = 1e-4, 0.01, (0.9, 0.999), 1e-6, 1.0
+LEARNING_RATE = 1e-4
+WEIGHT_DECAY = 0.01
+BETAS = (0.9, 0.999)
+EPSILON = 1e-6
+CLIP_NORM = 1.0
 WITHOUT_DECAY = ("gamma", "beta", "bias")
 SEED = 1
 WAYS = ("eager", "compile", "checkpointing")  # of transformers
 
 
-def predictions_of(length: int) -> int:
-    """Masked tokens of an example: 15 % of its tokens, 20 of 128."""
+def num_predictions(length: int) -> int:
+    """Return the number of masked tokens of an example: 15 % of its tokens, 20 of 128."""
     return int(0.15 * length) + 1
 
 
 def random_batch(config: AlbertConfig, batch_size: int, length: int) -> dict[str, np.ndarray]:
-    """Pre-training columns of examples with random tokens and no padding."""
+    """Return pre-training columns of examples with random tokens and no padding."""
     generator = np.random.default_rng(SEED)
-    predictions = predictions_of(length)
+    predictions = num_predictions(length)
     order = np.argsort(generator.random((batch_size, length)), axis=1)
     return {
         "input_ids": generator.integers(5, config.vocab_size, (batch_size, length)).astype(np.int32),
@@ -48,23 +52,24 @@ def random_batch(config: AlbertConfig, batch_size: int, length: int) -> dict[str
     }
 
 
-def described_software(device: Device, fused: bool) -> dict[str, str]:
-    """The device that this project computes on, by its name, and the software; fused: with src/nn/fused_layers.py."""
+def project_facts(device: Device, fused: bool) -> dict[str, str]:
+    """Return the device's name and the versions that this project computes with."""
     gpu = nvidia_gpus()[device.device_id].name if device.target == "GPU" else ""
     software = f"mindspore {version('mindspore')}, numpy {version('numpy')}, Python {sys.version.split()[0]}"
-    software += ", layers fused" if fused else ""
+    if fused:
+        software += ", layers fused"
     return {"device": gpu or device.target, "software": software}
 
 
-def gpu_memory() -> int:
-    """Bytes of the GPU's memory that MindSpore's tensors have held at most in this process."""
+def mindspore_gpu_memory() -> int:
+    """Return the bytes of the GPU's memory that MindSpore's tensors have held at most in this process."""
     import mindspore as ms
 
     return ms.runtime.max_memory_allocated()
 
 
-class OurUpdates:
-    """This project's whole training step, as run_pretrain.py makes it."""
+class ProjectUpdates:
+    """Whole training step of this project, as run_pretrain.py builds it."""
 
     def __init__(
         self, config: AlbertConfig, columns: dict[str, np.ndarray], device_target: str, fused_layers: str = "auto"
@@ -95,11 +100,11 @@ class OurUpdates:
         self.step = TrainStep(self.network, optimizer, LossScale("dynamic"), clip_norm=CLIP_NORM)
 
     def weights(self) -> dict[str, np.ndarray]:
-        """Name -> value of every weight."""
+        """Return the weights by name."""
         return {parameter.name: parameter.asnumpy() for parameter in self.network.trainable_params()}
 
     def outputs(self) -> list[float]:
-        """The loss without dropout."""
+        """Return the loss without dropout."""
         from mindspore import Tensor
 
         from src.training.train_step import normalise_weights
@@ -111,7 +116,7 @@ class OurUpdates:
         return [loss]
 
     def work(self, updates: int) -> float:
-        """Make updates one after the other: seconds for all of them."""
+        """Make updates one after the other; return their seconds."""
         start = time.perf_counter()
         for _ in range(updates):
             outputs = self.step.train([self.columns])
@@ -121,16 +126,16 @@ class OurUpdates:
         return time.perf_counter() - start
 
     def facts(self) -> dict[str, str]:
-        """Where and with what it computes."""
-        return described_software(self.device, self.fused)
+        """Return device and software."""
+        return project_facts(self.device, self.fused)
 
     def device_memory(self) -> int:
-        """Bytes of the GPU's memory."""
-        return gpu_memory()
+        """Return the peak of the GPU's memory in bytes."""
+        return mindspore_gpu_memory()
 
 
 class TransformersUpdates:
-    """transformers' AlbertForPreTraining with torch's AdamW and clip_grad_norm_, as its users write it.
+    """AlbertForPreTraining of transformers with torch's AdamW and clip_grad_norm_, as its users write it.
 
     In float16, which is for GPUs, with torch's autocast and GradScaler.
 
@@ -149,8 +154,8 @@ class TransformersUpdates:
         target: str,
         weights: dict[str, np.ndarray],
     ) -> None:
-        need_libraries("torch", "transformers", otherwise=WITHOUT_PEERS)
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is to be downloaded
+        need_libraries("torch", "transformers", alternative=WITHOUT_PEERS)
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # download nothing
         import transformers
 
         self.device = TorchDevice(target, config.compute_type)
@@ -170,7 +175,7 @@ class TransformersUpdates:
             for group in self.model.albert.encoder.albert_layer_groups:
                 group.forward = partial(checkpoint, group.forward, use_reentrant=False)
         self.parameters = list(self.model.parameters())
-        undecayed = {their_name for name, their_name in names.items() if name.endswith(WITHOUT_DECAY)}
+        undecayed = {peer_name for name, peer_name in names.items() if name.endswith(WITHOUT_DECAY)}
         groups: dict[bool, list[Any]] = {True: [], False: []}
         for name, parameter in self.model.named_parameters():
             groups[name not in undecayed].append(parameter)
@@ -181,12 +186,12 @@ class TransformersUpdates:
             eps=EPSILON,
         )
         self.scaler = torch.amp.GradScaler(self.device.name, enabled=self.device.float16)
-        inputs = self._as_transformers_reads(columns)
+        inputs = self._inputs(columns)
         self.inputs = {name: torch.from_numpy(array).to(self.device.name) for name, array in inputs.items()}
 
     @staticmethod
-    def _as_transformers_reads(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The same batch with labels at every position, -100 where nothing is masked."""
+    def _inputs(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the batch with labels at every position, -100 where nothing is masked."""
         labels = np.full(columns["input_ids"].shape, -100, np.int64)
         np.put_along_axis(labels, columns["masked_lm_positions"].astype(np.int64), columns["masked_lm_ids"], 1)
         renamed = {
@@ -198,18 +203,18 @@ class TransformersUpdates:
         return {name: array.astype(np.int64) for name, array in renamed.items()} | {"labels": labels}
 
     def outputs(self) -> list[float]:
-        """The loss without dropout."""
-        with self.torch.no_grad(), self.device.rounding():
+        """Return the loss without dropout."""
+        with self.torch.no_grad(), self.device.autocast():
             loss = self.model.eval()(**self.inputs).loss.item()
         self.model.train()
         return [loss]
 
     def work(self, updates: int) -> float:
-        """Make updates one after the other: seconds for all of them."""
+        """Make updates one after the other; return their seconds."""
         start = time.perf_counter()
         for _ in range(updates):
             self.optimizer.zero_grad()
-            with self.device.rounding():
+            with self.device.autocast():
                 loss = self.forward(**self.inputs).loss
             self.scaler.scale(loss).backward()
             self.scaler.unscale_(self.optimizer)
@@ -220,12 +225,12 @@ class TransformersUpdates:
         return time.perf_counter() - start
 
     def facts(self) -> dict[str, str]:
-        """Where and with what it computes."""
+        """Return device and software."""
         attention = self.model.config._attn_implementation
         software = f"torch {version('torch')}, transformers {version('transformers')}, attention {attention}"
         name, use = self.device.describe()
         return {"device": name, "software": f"{software}, {use}"}
 
     def device_memory(self) -> int:
-        """Bytes of the GPU's memory."""
+        """Return the peak of the GPU's memory in bytes."""
         return self.device.peak_memory()

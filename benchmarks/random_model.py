@@ -1,4 +1,4 @@
-"""A model with random weights, as training leaves one, for benchmarks of what does not depend on what was learnt."""
+"""A model with random weights, saved as training saves one, for benchmarks that need no trained weights."""
 
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,12 @@ from model_utils.device import setup_device
 from src.albert_config import AlbertConfig
 
 LABELS: dict[str, list[str]] = {"classification": ["0", "1"], "squad_v1": [], "fill_mask": []}
-SEED, SPREAD = 1, 0.05  # wide enough that answers differ
+SEED = 1
+SPREAD = 0.05  # wide enough that answers differ
 
 
 class RandomModel:
-    """Writes the folder when it is made, in a process of its own; fill_mask: a pre-trained model."""
+    """Writer of a model folder, for a process of its own; task fill_mask writes a pre-trained model."""
 
     def __init__(self, architecture: AlbertConfig, task: str, spm_model_file: str, length: int, folder: Path) -> None:
         setup_device("CPU")
@@ -34,12 +35,13 @@ class RandomModel:
         ModelFolder(architecture, tokenizer, None if task == "fill_mask" else task_info).save_artifacts(folder)
 
 
-def random_models(
+def write_random_models(
     architecture: AlbertConfig, task: str, spm_model_file: str, length: int, folder: Path
 ) -> tuple[Path, Path]:
-    """The folders of a RandomModel and of the same weights for transformers."""
-    ours, theirs = folder / "model", folder / "theirs"
-    Contender(RandomModel, architecture, task, spm_model_file, length, ours).close()
-    convert = ConvertConfig(source="mindspore", target="hf", input=ours, output=theirs)
+    """Write a model folder for this project and one with the same weights for transformers; return both."""
+    project_model = folder / "model"
+    peer_model = folder / "peer_model"
+    Contender(RandomModel, architecture, task, spm_model_file, length, project_model).close()
+    convert = ConvertConfig(source="mindspore", target="hf", input=project_model, output=peer_model)
     run_command("model_utils.convert_ckpt", convert, folder / "convert.log")
-    return ours, theirs
+    return project_model, peer_model

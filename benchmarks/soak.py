@@ -1,13 +1,13 @@
-"""What time and memory training takes, plainly and with recompute, and whether it grows: python -m benchmarks.soak.
+"""Watch time and memory of training, with and without recompute: python -m benchmarks.soak --help.
 
-A graph that keeps 40 kB of each update is not noticed in a test of gradients, and ends a long run.
+A graph that keeps 40 kB of each update passes tests of gradients, and ends a long run.
 """
 
 import json
 import resource
 from pathlib import Path
 
-from benchmarks.pretraining import OurUpdates, random_batch
+from benchmarks.pretraining import ProjectUpdates, random_batch
 from benchmarks.turns import Contender
 from model_utils.config import run_main
 from model_utils.errors import ConfigError
@@ -19,7 +19,7 @@ MEGABYTE = 1e6
 
 
 class SoakConfig(Config):
-    """Train a network, plainly and with recompute, and watch memory: python -m benchmarks.soak."""
+    """Train a network with and without recompute, and watch memory: python -m benchmarks.soak."""
 
     albert_network: str = option("", "preset of sizes; without one a small network", choices=("", *PRESETS))
     updates: int = option(3000, "updates in all", minimum=2)
@@ -63,23 +63,23 @@ class SoakConfig(Config):
         )
 
 
-class WatchedUpdates(OurUpdates):
-    """Updates in a process whose memory can be read, in MB."""
+class WatchedUpdates(ProjectUpdates):
+    """Updates in a process that reads its own memory, in MB."""
 
     def resident(self) -> float:
-        """What of this process is in memory."""
+        """Return the resident memory of this process."""
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / MEGABYTE
 
     def peak(self) -> float:
-        """The most that has been."""
+        """Return the peak of this process's memory."""
         return peak_memory() / MEGABYTE
 
 
 def measure(config: SoakConfig, recompute: bool) -> dict[str, float]:
-    """Figures of a new process that trains: memory in MB, and seconds an update after the warm-up.
+    """Train in a new process; return its memory in MB, and seconds an update after the warm-up.
 
-    first_update_s: of the first one, compilation included; before_mb: before it; peak_mb: the most of all time;
-    growth_mb: of resident memory, from after the warm-up to the end.
+    first_update_s includes the compilation, before_mb is measured before it; growth_mb is that of resident memory from
+    after the warm-up to the end.
     """
     architecture = config.architecture(recompute)
     columns = random_batch(architecture, config.batch_size, config.length)
@@ -96,7 +96,7 @@ def measure(config: SoakConfig, recompute: bool) -> dict[str, float]:
 
 
 def main(config: SoakConfig) -> int:
-    """Measure and print as JSON; code 1 if memory grew too much."""
+    """Measure and print as JSON; return 1 if memory grew more than the limit."""
     results = {name: measure(config, recompute) for name, recompute in (("plain", False), ("recompute", True))}
     print(json.dumps(config.to_dict() | results, indent=2))
     return int(max(result["growth_mb"] for result in results.values()) > config.limit)

@@ -1,4 +1,4 @@
-"""Where torch computes what is compared, and in which type it multiplies."""
+"""Device and compute type of torch, as the peer of a contest."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ LIBRARY_PATH = "LD_LIBRARY_PATH"
 
 
 def load_torch() -> ModuleType:
-    """torch, that computes with as many threads as this project."""
+    """Return torch, set to as many threads as this project."""
     import torch
 
     torch.set_num_threads(threads())
@@ -23,13 +23,16 @@ def load_torch() -> ModuleType:
 
 @contextlib.contextmanager
 def without_cuda_libraries() -> Iterator[None]:
-    """Programs started inside do not find MindSpore's CUDA libraries: torch brings others of the same names."""
+    """Hide MindSpore's CUDA libraries from programs started inside: torch brings others of the same names."""
     before = os.environ.get(LIBRARY_PATH)
     if before is None:
         yield
         return
-    others = [f for f in before.split(":") if not any((Path(f) / name).exists() for name in CUDA_LIBRARIES)]
-    os.environ[LIBRARY_PATH] = ":".join(others)
+    remaining = []
+    for folder in before.split(":"):
+        if not any((Path(folder) / name).exists() for name in CUDA_LIBRARIES):
+            remaining.append(folder)
+    os.environ[LIBRARY_PATH] = ":".join(remaining)
     try:
         yield
     finally:
@@ -37,7 +40,7 @@ def without_cuda_libraries() -> Iterator[None]:
 
 
 class TorchDevice:
-    """The CPU or the first GPU, for torch; float16 as torch.autocast has it.
+    """CPU or first GPU for torch; float16 by torch.autocast.
 
     Raises:
         DeviceError: torch sees no GPU.
@@ -54,21 +57,21 @@ class TorchDevice:
     def on_gpu(self) -> bool:
         return self.name == "cuda"
 
-    def rounding(self) -> contextlib.AbstractContextManager:
-        """Inside, matrix products have the compute type."""
+    def autocast(self) -> contextlib.AbstractContextManager:
+        """Return a context in which matrix products have the compute type."""
         return self.torch.autocast(self.name, self.torch.float16) if self.float16 else contextlib.nullcontext()
 
     def wait(self) -> None:
-        """Return when everything that was asked for is computed."""
+        """Wait until all queued work is computed."""
         if self.on_gpu:
             self.torch.cuda.synchronize()
 
     def peak_memory(self) -> int:
-        """Bytes of the GPU's memory that tensors have held at most."""
+        """Return the bytes of the GPU's memory that tensors have held at most."""
         return self.torch.cuda.max_memory_allocated()
 
     def describe(self) -> tuple[str, str]:
-        """The device's name, and how torch uses it."""
+        """Return the device's name, and how torch uses it."""
         if not self.on_gpu:
             return "CPU", f"{self.torch.get_num_threads()} threads"
         return self.torch.cuda.get_device_name(), "autocast to float16" if self.float16 else "float32"

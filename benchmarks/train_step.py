@@ -1,17 +1,15 @@
-"""How long a pre-training update takes here, and with transformers: python -m benchmarks.train_step --help."""
+"""Time a pre-training update here and with transformers: python -m benchmarks.train_step --help."""
 
-import logging
 from typing import ClassVar
 
-from benchmarks.contest import ContestConfig, conclude, facts_of, hold
-from benchmarks.pretraining import WAYS, OurUpdates, TransformersUpdates, predictions_of, random_batch
+from benchmarks.contest import ContestConfig, run_contest
+from benchmarks.pretraining import WAYS, ProjectUpdates, TransformersUpdates, num_predictions, random_batch
 from model_utils.config import run_main
 from model_utils.schema import option
 from src.training.flops import forward_flops
 
-logger = logging.getLogger(__name__)
 TOLERANCES = {"CPU": 1e-5, "GPU": 1e-4, "Ascend": 1e-4}  # by which losses may differ, as a share of the loss
-ROUNDED = 5e-3  # the same where products are of float16
+FLOAT16_TOLERANCE = 5e-3
 
 
 class TrainStepConfig(ContestConfig):
@@ -27,17 +25,16 @@ class TrainStepConfig(ContestConfig):
 
 
 def main(config: TrainStepConfig) -> int:
-    """Measure and print; code 1 if the sides do not compute the same."""
+    """Measure and print; return 1 if the sides do not compute the same."""
     architecture = config.architecture(config.dropout).replace(recompute=config.recompute)
-    logger.info(facts_of(architecture, config))
     columns = random_batch(architecture, config.batch_size, config.length)
     target = config.device_target
+    project = (ProjectUpdates, architecture, columns, target, config.fused_layers)
     peers = {f"transformers, {way}": (TransformersUpdates, architecture, columns, way, target) for way in config.peers}
-    predictions = predictions_of(config.length)
+    predictions = num_predictions(config.length)
     operations = 3 * forward_flops(architecture, config.batch_size, config.length, predictions)
-    ours = (OurUpdates, architecture, columns, target, config.fused_layers)
-    tolerance = ROUNDED if architecture.compute_type == "float16" else TOLERANCES[target]
-    return conclude(config, hold(config, ours, peers, operations, tolerance), tolerance)
+    tolerance = FLOAT16_TOLERANCE if architecture.compute_type == "float16" else TOLERANCES[target]
+    return run_contest(config, architecture, project, peers, operations, tolerance)
 
 
 if __name__ == "__main__":

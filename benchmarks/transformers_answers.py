@@ -1,4 +1,4 @@
-"""Answers to a file of records by transformers, as its users write it: python -m benchmarks.transformers_answers.
+"""Answer a file of records with transformers, as its users do: python -m benchmarks.transformers_answers.
 
 Classification by its pipeline. transformers 5 has no pipeline for questions on contexts: they are answered as its
 example run_qa.py does it, in windows with a stride, the best span by the sum of both scores.
@@ -30,7 +30,7 @@ class AnswersConfig(Config):
 
 
 def classify(config: AnswersConfig, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The label of each text and its probability."""
+    """Return label and probability of each text."""
     from transformers import pipeline
 
     model = pipeline("text-classification", model=config.model, batch_size=config.batch_size, device="cpu")
@@ -40,12 +40,13 @@ def classify(config: AnswersConfig, records: list[dict[str, Any]]) -> list[dict[
 
 
 def answer_questions(config: AnswersConfig, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The likeliest span of each context."""
+    """Return the likeliest span of each context."""
     from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(config.model)
     model = AutoModelForQuestionAnswering.from_pretrained(config.model)
-    questions, contexts = ([record[key] for record in records] for key in ("question", "context"))
+    questions = [record["question"] for record in records]
+    contexts = [record["context"] for record in records]
     windows = encode_windows(tokenizer, questions, contexts, config.max_seq_length, config.doc_stride)
     answers = best_answers(model, tokenizer, windows, contexts, config.batch_size)
     return [{"answer": answer} for answer in answers]
@@ -54,8 +55,10 @@ def answer_questions(config: AnswersConfig, records: list[dict[str, Any]]) -> li
 def encode_windows(
     tokenizer: Any, questions: list[str], contexts: list[str], length: int, stride: int, padding: bool | str = False
 ) -> Any:
-    """Windows of the contexts, `stride` tokens apart, or up to 64 more where the question is shorter: their number is
-    one for all, of the tokens that two windows share."""
+    """Return windows of the contexts, `stride` tokens apart, up to 64 more for shorter questions.
+
+    transformers takes the number of tokens that two windows share, one for all questions, instead of their distance.
+    """
     return tokenizer(
         questions,
         contexts,
@@ -69,7 +72,7 @@ def encode_windows(
 
 
 def best_answers(model: Any, tokenizer: Any, windows: Any, contexts: list[str], batch_size: int) -> list[str]:
-    """The text with the best score of each context, over its windows."""
+    """Return the text with the best score of each context, over its windows."""
     import torch
 
     owners = windows["overflow_to_sample_mapping"]
@@ -82,7 +85,9 @@ def best_answers(model: Any, tokenizer: Any, windows: Any, contexts: list[str], 
         with torch.inference_mode():
             outputs = model(**tokenizer.pad(columns, return_tensors="pt"))
         for row, window in enumerate(chosen):
-            offsets, parts, owner = windows["offset_mapping"][window], windows.sequence_ids(window), owners[window]
+            offsets = windows["offset_mapping"][window]
+            parts = windows.sequence_ids(window)
+            owner = owners[window]
             for start, end, score in spans(outputs.start_logits[row], outputs.end_logits[row], parts):
                 if score > best[owner][0]:
                     best[owner] = score, offsets[start][0], offsets[end][1]
@@ -91,9 +96,12 @@ def best_answers(model: Any, tokenizer: Any, windows: Any, contexts: list[str], 
 
 
 def spans(starts: Any, ends: Any, parts: list[int | None], number: int = 20, longest: int = 30) -> Iterator[tuple]:
-    """Spans (first token, last token, score) in the context among the likeliest starts and ends."""
-    starts, ends = starts[: len(parts)], ends[: len(parts)]  # without padding
-    top_starts, top_ends = (each.topk(min(number, len(parts))).indices.tolist() for each in (starts, ends))
+    """Yield spans (first token, last token, score) in the context among the likeliest starts and ends."""
+    starts = starts[: len(parts)]  # without padding
+    ends = ends[: len(parts)]
+    number = min(number, len(parts))
+    top_starts = starts.topk(number).indices.tolist()
+    top_ends = ends.topk(number).indices.tolist()
     for start in top_starts:
         for end in top_ends:
             if parts[start] == parts[end] == 1 and start <= end < start + longest:

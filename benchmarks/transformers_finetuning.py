@@ -1,7 +1,7 @@
-"""Fine-tuning by transformers, as its examples do it: python -m benchmarks.transformers_finetuning.
+"""Fine-tune with transformers, as its examples do: python -m benchmarks.transformers_finetuning.
 
-What takes time in its run_glue_no_trainer.py and run_qa_no_trainer.py: tokenization of all examples, padding to the
-longest row of a batch or to the maximum, AdamW with a linear decay to 0, gradients clipped, evaluation, metrics.
+The parts of its run_glue_no_trainer.py and run_qa_no_trainer.py that take time: tokenization of all examples, padding
+to the longest row of a batch or to the maximum, AdamW with a linear decay to 0, gradients clipped, evaluation, metrics.
 """
 
 import json
@@ -18,7 +18,8 @@ from src.create_squad_data import read_squad
 from src.tasks.squad_metrics import score_answers
 from src.text.text_tables import read_table
 
-SEED, STRIDE = 1, 128
+SEED = 1
+STRIDE = 128
 TEXTS = {"sst-2": ("sentence",), "mrpc": ("#1 String", "#2 String")}  # columns of GLUE's tables
 LABELS = {"sst-2": "label", "mrpc": "Quality"}
 SQUAD = "squad_v1"
@@ -29,7 +30,7 @@ class TransformersConfig(Config):
     """Fine-tune with transformers for one epoch: python -m benchmarks.transformers_finetuning."""
 
     model: str = option("", "folder that from_pretrained reads", required=True)
-    task: str = option("sst-2", "what is learnt", choices=(*TEXTS, SQUAD))
+    task: str = option("sst-2", "fine-tuned for", choices=(*TEXTS, SQUAD))
     train: str = option("", "GLUE's table, or SQuAD's json", required=True)
     dev: str = option("", "likewise", required=True)
     results: str = option("", "JSON file for the metrics", required=True)
@@ -40,7 +41,7 @@ class TransformersConfig(Config):
 
 
 def train(config: TransformersConfig, model: Any, tokenizer: Any, rows: list[dict[str, Any]]) -> None:
-    """One epoch over rows of token ids and labels."""
+    """Train for one epoch over rows of token ids and labels."""
     import torch
 
     torch.manual_seed(SEED)
@@ -61,7 +62,7 @@ def train(config: TransformersConfig, model: Any, tokenizer: Any, rows: list[dic
 
 
 def classify(config: TransformersConfig, tokenizer: Any) -> dict[str, float]:
-    """Accuracy on the development set."""
+    """Train; return the accuracy on the development set."""
     import torch
     from transformers import AutoModelForSequenceClassification
 
@@ -77,49 +78,55 @@ def classify(config: TransformersConfig, tokenizer: Any) -> dict[str, float]:
 
     model = AutoModelForSequenceClassification.from_pretrained(config.model, num_labels=2)
     train(config, model, tokenizer, rows_of(config.train))
-    dev, right = rows_of(config.dev), 0
+    dev = rows_of(config.dev)
+    correct = 0
     model.eval()
     for first in range(0, len(dev), config.batch_size):
         batch = tokenizer.pad(dev[first : first + config.batch_size], return_tensors="pt")
         labels = batch.pop("labels")
         with torch.inference_mode():
-            right += int((model(**batch).logits.argmax(-1) == labels).sum())
-    return {"accuracy": right / len(dev)}
+            correct += int((model(**batch).logits.argmax(-1) == labels).sum())
+    return {"accuracy": correct / len(dev)}
 
 
 def answer_questions(config: TransformersConfig, tokenizer: Any) -> dict[str, float]:
-    """Exact match and F1 on the development set."""
+    """Train; return exact match and F1 on the development set."""
     from transformers import AutoModelForQuestionAnswering
 
     model = AutoModelForQuestionAnswering.from_pretrained(config.model)
-    padding = config.padding == "max_length" and "max_length"
-    questions = read_squad(Path(config.train), version_2=False)
-    texts = [[each.question for each in questions], [each.context for each in questions]]
-    windows = encode_windows(tokenizer, *texts, config.max_length, STRIDE, padding)
-    train(config, model, tokenizer, list(answer_rows(tokenizer, windows, questions)))
-    questions = read_squad(Path(config.dev), version_2=False)
-    texts = [[each.question for each in questions], [each.context for each in questions]]
-    windows = encode_windows(tokenizer, *texts, config.max_length, STRIDE, padding)
-    answers = best_answers(model, tokenizer, windows, texts[1], config.batch_size)
-    return score_answers(questions, {each.id: answer for each, answer in zip(questions, answers, strict=True)})
+
+    def windows_of(examples: list[Any]) -> Any:
+        questions = [example.question for example in examples]
+        contexts = [example.context for example in examples]
+        padding = config.padding == "max_length" and "max_length"
+        return encode_windows(tokenizer, questions, contexts, config.max_length, STRIDE, padding)
+
+    examples = read_squad(Path(config.train), version_2=False)
+    train(config, model, tokenizer, list(answer_rows(tokenizer, windows_of(examples), examples)))
+    examples = read_squad(Path(config.dev), version_2=False)
+    contexts = [example.context for example in examples]
+    answers = best_answers(model, tokenizer, windows_of(examples), contexts, config.batch_size)
+    return score_answers(examples, {example.id: text for example, text in zip(examples, answers, strict=True)})
 
 
-def answer_rows(tokenizer: Any, windows: Any, questions: list[Any]) -> Iterator[dict[str, Any]]:
-    """Rows with start_positions and end_positions, 0 where the answer is not in the window."""
+def answer_rows(tokenizer: Any, windows: Any, examples: list[Any]) -> Iterator[dict[str, Any]]:
+    """Yield rows with start_positions and end_positions, 0 where the answer is not in the window."""
     for window, owner in enumerate(windows["overflow_to_sample_mapping"]):
-        answer = questions[owner].answers[0]
-        first, behind = answer.start, answer.start + len(answer.text)
-        parts, offsets = windows.sequence_ids(window), windows["offset_mapping"][window]
+        answer = examples[owner].answers[0]
+        first = answer.start
+        behind = answer.start + len(answer.text)
+        parts = windows.sequence_ids(window)
+        offsets = windows["offset_mapping"][window]
         inside = [i for i, (start, end) in enumerate(offsets) if parts[i] == 1 and start < behind and end > first]
-        whole = inside and offsets[inside[0]][0] <= first and offsets[inside[-1]][1] >= behind
-        positions = (inside[0], inside[-1]) if whole else (0, 0)
+        is_whole = inside and offsets[inside[0]][0] <= first and offsets[inside[-1]][1] >= behind
+        positions = (inside[0], inside[-1]) if is_whole else (0, 0)
         columns = {name: windows[name][window] for name in tokenizer.model_input_names}
         yield columns | {"start_positions": positions[0], "end_positions": positions[1]}
 
 
 def main(config: TransformersConfig) -> None:
     """Train, evaluate, write the metrics."""
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is to be downloaded
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # download nothing
     load_torch()
     from transformers import AutoTokenizer
 

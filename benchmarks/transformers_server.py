@@ -1,4 +1,4 @@
-"""A classifier behind HTTP as users of transformers write it: python -m benchmarks.transformers_server --model FOLDER.
+"""Serve a classifier as users of transformers do: python -m benchmarks.transformers_server --model FOLDER.
 
 FastAPI and a pipeline, one request a call: POST /predict {"text": "..."} -> {"label": ..., "score": ...}.
 """
@@ -30,14 +30,15 @@ def main(config: TransformersServerConfig) -> None:
     from transformers import pipeline
 
     classifier = pipeline("text-classification", model=config.model, device="cpu")
-    app, turn = FastAPI(), threading.Semaphore(config.at_once)  # FastAPI itself has 40 threads
+    app = FastAPI()
+    slots = threading.Semaphore(config.at_once)  # FastAPI itself has 40 threads
 
     class Request(BaseModel):
         text: str
 
     @app.post("/predict")
     def predict(request: Request) -> dict:
-        with turn:
+        with slots:
             return classifier(request.text, truncation=True, max_length=config.max_seq_length)[0]
 
     with socket.create_server(("127.0.0.1", 0)) as listener:

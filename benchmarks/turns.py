@@ -1,4 +1,4 @@
-"""Programs that are measured against each other: each in a process of its own, and only one of them moves at a time."""
+"""Programs that are measured against each other, each in its own process, of which only one runs at a time."""
 
 import ctypes
 import multiprocessing
@@ -19,16 +19,16 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class Contender:
-    """An object made in a new process; its methods are called from here, and between calls the process is stopped.
+    """Object in a new process, which is stopped between calls of its methods.
 
-    Threads of an idle library spin while they wait for its next task and would take the cores of the other contender:
-    SIGSTOP makes a waiting process wait in fact.
+    Idle threads of a library spin while they wait for its next task and would take the cores of the other contender.
+    SIGSTOP keeps them from it.
 
     Args:
         make: a class or function of a module; called with the arguments in the new process.
 
     Raises:
-        UserError: what `make` raised of that kind.
+        UserError: `make` or a method raised it.
         RuntimeError: the process ended; its traceback is on stderr.
     """
 
@@ -37,10 +37,10 @@ class Contender:
         context = multiprocessing.get_context("spawn")
         if "OMP_NUM_THREADS" not in os.environ:
             os.unsetenv("OMP_NUM_THREADS")  # which MindSpore puts into this process, unseen by Python
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, make, arguments))
+        self._pipe, child_pipe = context.Pipe()
+        self._process = context.Process(target=_serve, args=(child_pipe, make, arguments))
         self._process.start()
-        theirs.close()
+        child_pipe.close()
         try:
             self._answer()
         except BaseException:
@@ -48,13 +48,13 @@ class Contender:
             raise
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """Let the process go on, call a method of its object, and stop it again."""
+        """Continue the process, call a method of its object, and stop the process again."""
         os.kill(self._process.pid, signal.SIGCONT)
         self._pipe.send((method, arguments))
         return self._answer()
 
     def peak_memory(self) -> int:
-        """Bytes of memory that the process has held at most."""
+        """Return the bytes of memory that the process has held at most."""
         return peak_memory(self._process.pid)
 
     def _answer(self) -> Any:
@@ -83,7 +83,7 @@ class Contender:
 
 
 def _serve(pipe: Connection, make: Callable[..., object], arguments: tuple[Any, ...]) -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a stopped process would outlive its parent for ever
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a stopped process would outlive its parent
     os.setpgrp()  # Ctrl-C is the parent's to answer
     try:
         contender = make(*arguments)
@@ -95,10 +95,10 @@ def _serve(pipe: Connection, make: Callable[..., object], arguments: tuple[Any, 
         pipe.send(error)
 
 
-class Others:
-    """What other programs use of the machine's CPU time while the block of a `with` runs: `share`, when it has ended.
+class OtherPrograms:
+    """Context that measures the share of the machine's CPU time that other programs use, into `share` at its end.
 
-    Processes started inside count as this program if they have ended by then.
+    Processes started inside count as this program if they end inside.
     """
 
     share = 0.0
@@ -108,19 +108,21 @@ class Others:
         return self
 
     def __exit__(self, *_: object) -> None:
-        (others, total), (others_after, total_after) = self._before, _machine_seconds()
+        others, total = self._before
+        others_after, total_after = _machine_seconds()
         if total_after > total:  # the kernel counts in hundredths of a second
             self.share = (others_after - others) / (total_after - total)
 
 
 def describe_others(share: float) -> str:
-    """A sentence about Others.share."""
+    """Return a sentence about OtherPrograms.share."""
     advice = "" if share < QUIET else ": these figures say little, measure again on a quiet machine"
     return f"other programs used {share:.0%} of the machine's CPU time meanwhile{advice}"
 
 
 def _machine_seconds() -> tuple[float, float]:
-    """CPU seconds over all cores: those that other programs have used, and all that there have been."""
-    times, own = psutil.cpu_times(), os.times()
+    """Return CPU seconds over all cores since boot: those of other programs, and all."""
+    times = psutil.cpu_times()
+    own = os.times()
     busy = times.user + times.nice + times.system + times.irq + times.softirq + times.steal
     return busy - sum(own[:4]), busy + times.idle + times.iowait

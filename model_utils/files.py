@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 _SCRATCH = "unfinished-albert-"  # prefix of scratch folders' names
+_MARKER = ".scratch-of-albert"  # file in scratch folders; a user's folder of such a name does not have it
 NAME_BYTES = 255  # limit of a file's name, on every file system in use
 PATH_BYTES = 4096  # limit of a path with its terminating NUL, on Linux
 _MAX_LINKS = 40  # that Linux follows in a path
@@ -128,13 +129,11 @@ def scratch_folder(target: Path) -> Iterator[Path]:
     """
     with naming(target), contextlib.ExitStack() as at_end:
         remove_leftovers(target.parent)
-        is_locked = False
-        while not is_locked:
-            folder = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=target.parent))
-            at_end.callback(shutil.rmtree, folder, ignore_errors=True)
-            with contextlib.suppress(OSError):  # without locks on this file system, leftovers stay
-                at_end.enter_context(_locked(folder, fcntl.LOCK_EX))
-            is_locked = folder.exists()  # another process may have removed it as a leftover before it was locked
+        folder = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=target.parent))
+        at_end.callback(shutil.rmtree, folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # without locks on this file system, leftovers stay
+            at_end.enter_context(_locked(folder, fcntl.LOCK_EX))
+        (folder / _MARKER).touch()  # after the lock, since others remove marked folders that are not locked
         yield folder
 
 
@@ -142,7 +141,7 @@ def remove_leftovers(parent: Path) -> None:
     """Remove the scratch folders that killed processes of this user left in `parent`."""
     for folder in parent.glob(f"{_SCRATCH}*"):
         with contextlib.suppress(OSError):  # the lock fails while the folder's process lives
-            if folder.lstat().st_uid == os.geteuid():
+            if folder.lstat().st_uid == os.geteuid() and (folder / _MARKER).exists():
                 with _locked(folder, fcntl.LOCK_EX | fcntl.LOCK_NB):
                     shutil.rmtree(folder)
 

@@ -8,6 +8,7 @@ import hashlib
 import itertools
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -59,15 +60,27 @@ class UnwritableError(ValueError):
         self.value = value
 
 
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the members of a JSON object; raise ValueError if it has a key twice."""
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        [(key, _)] = Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"an object has the key {shorten(key)} twice")
+    return members
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_without_repeats)
+
+
 def parse_json(text: str | bytes) -> Any:
     """Return the value of a JSON text.
 
     Raises:
         UnwritableError: it contains NaN, 1e999 or half a surrogate pair, which Python reads but JSON does not allow.
-        ValueError: it is not JSON or not UTF-8, or is nested too deeply.
+        ValueError: it is not JSON or not UTF-8, is nested too deeply, or an object has a key twice.
     """
     try:
-        value = json.loads(text.decode("utf-8") if isinstance(text, bytes) else text)
+        value = _DECODER.decode(text.decode("utf-8") if isinstance(text, bytes) else text)
     except RecursionError:
         raise ValueError(TOO_DEEP) from None
     except UnicodeDecodeError as error:

@@ -10,7 +10,7 @@ import functools
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -44,7 +44,7 @@ from model_utils.yaml_files import read_yaml
 ROOT = Path(__file__).resolve().parents[1]
 HELP = {"--help", "-h"}
 SAME, SAME_PLACE, ANY = "same", "same place", "any"  # on_resume of an option
-ELSEWHERE = {"num_train_epochs": "epoch_num"}  # name of an option in other libraries -> its name here
+EPOCHS = {"num_train_epochs", "epoch_num", "epoch_size"}  # names of one option, here and in other libraries
 MOST_MEANT = 3  # suggestions for a key that does not exist
 VALUES_ONLY = "values only"  # validation context: check single values, but not keys against each other
 
@@ -125,7 +125,7 @@ class Config(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise _sentence(error, type(self)) from None
+            raise _sentence(error, type(self), values) from None
 
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # pydantic then skips __init__ for sections
 
@@ -272,8 +272,16 @@ def leaves_of(kind: type[Config], prefix: str = "") -> Iterator[tuple[str, Field
             yield prefix + key, field
 
 
-def _sentence(error: ValidationError, kind: type[Config], origin: str = "", mark: str = "") -> ConfigError:
-    """Return the first error as a ConfigError; origin: the file or "command line"; mark: prefix of keys, as "--"."""
+def _sentence(
+    error: ValidationError, kind: type[Config], given: Collection[str], origin: str = "", mark: str = ""
+) -> ConfigError:
+    """Return the first error as a ConfigError.
+
+    Args:
+        given: keys as the user wrote them, perhaps under their aliases.
+        origin: the file or "command line".
+        mark: prefix of keys, as "--".
+    """
     first = error.errors(include_url=False)[0]
     reason = first.get("ctx", {}).get("error")
     if isinstance(reason, ConfigError):  # raised by validate()
@@ -294,6 +302,8 @@ def _sentence(error: ValidationError, kind: type[Config], origin: str = "", mark
     if first["type"] in ("extra_forbidden", "invalid_key"):
         valid_keys = [*(prefix + field for field in kind.model_fields), *dict(leaves_of(kind, prefix))]
         return ConfigError(unknown_key(path, valid_keys, origin or kind.__name__))
+    if not parents and name not in given and (alias := extra_of(kind.model_fields[name]).get("alias")) in given:
+        path = f"{mark}{alias}"
     origin_prefix = f"{origin}: " if origin else ""
     allowed = "a mapping of keys" if is_index or is_section(kind.model_fields[name]) else None
     allowed = allowed or describe_allowed(kind.model_fields[name])
@@ -335,8 +345,8 @@ def _suggestions(key: str, valid_keys: Sequence[str]) -> list[str]:
     def last(name: str) -> str:
         return name.removeprefix("--").rpartition(".")[2]
 
-    name = ELSEWHERE.get(last(key), last(key))
-    same_name = [valid for valid in valid_keys if last(valid) == name]
+    name = last(key)
+    same_name = [valid for valid in valid_keys if last(valid) == name or {last(valid), name} <= EPOCHS]
     if 0 < len(same_name) <= MOST_MEANT:
         return same_name
     same_ending = [
@@ -382,12 +392,14 @@ def _nest(kind: type[Config], flags: Mapping[str, str]) -> dict[str, Any]:
     return tree
 
 
-def _check_values(kind: type[Config], tree: Mapping[str, Any], origin: str, mark: str = "") -> None:
+def _check_values(
+    kind: type[Config], tree: Mapping[str, Any], given: Collection[str], origin: str, mark: str = ""
+) -> None:
     """Raise ConfigError for an unknown key or a wrong value in a tree, without checking keys against each other."""
     try:
         kind.model_validate(tree, context=VALUES_ONLY)
     except ValidationError as error:
-        raise _sentence(error, kind, origin, mark) from None
+        raise _sentence(error, kind, given, origin, mark) from None
 
 
 def _read_file(kind: type[Config], path: str) -> dict[str, Any]:
@@ -401,7 +413,7 @@ def _read_file(kind: type[Config], path: str) -> dict[str, Any]:
     for owner in owners:
         renamed = canonical(owner.model_fields, tree, path)
         owner_tree = {key: value for key, value in renamed.items() if key in owner.model_fields}
-        _check_values(owner, owner_tree, path)
+        _check_values(owner, owner_tree, tree, path)
     kind_tree = owner_tree  # `kind` is the last owner
     valid_keys = [key for owner in owners for key in owner.model_fields]
     aliases = {extra_of(field).get("alias") for owner in owners for field in owner.model_fields.values()}
@@ -447,7 +459,7 @@ def load_config(kind: type[ConfigType], argv: Sequence[str] | None = None) -> Co
     if HELP & set(words):
         print(format_help(kind, tree, path))
         raise SystemExit(0)
-    _check_values(kind, flags, "command line", "--")
+    _check_values(kind, flags, arguments, "command line", "--")
     try:
         config = kind(**merge(tree, flags))
     except ConfigError as error:

@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# Functions for the other scripts, which source this file. `prepare_environment REQUIREMENTS_FILE...` uses the active
+# usage: . scripts/env.sh
+# Functions for the other scripts, which source it. `prepare_environment REQUIREMENTS_FILE...` uses the active
 # Python environment if it has the packages, else creates and activates .venv.
 
 PROJECT=$(CDPATH="" cd -- "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -88,3 +89,5 @@ run_distribute() { # NAME [--nproc N] ARGUMENTS...: runs run_NAME.py in one proc
     export GLOG_v="${GLOG_v:-3}" # errors only: MindSpore's warnings at every start do not matter
     exec python "$PROJECT/scripts/launch.py" "$nproc" "$logs" "$PROJECT/run_$name.py" --distribute true --device_num "$nproc" "${arguments[@]+"${arguments[@]}"}"
 }
+
+[ "${BASH_SOURCE[0]}" != "$0" ] || show_usage --help # not sourced

@@ -1,6 +1,12 @@
 # shellcheck shell=bash
-# Source this before Python, with the environment active, so that MindSpore finds its GPU plugin's libraries:
+# usage: . scripts/gpu_env.sh
+# Source it before Python, with the environment active, so that MindSpore finds its GPU plugin's libraries:
 #   . .venv/bin/activate && pip install -r requirements-gpu.txt && . scripts/gpu_env.sh && python -m model_utils.device
+
+if [ "${BASH_SOURCE[0]}" = "$0" ]; then # not sourced: all that it would set ends with it
+    sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
+    exit
+fi
 
 gpu_env() {
     local project site folder

@@ -4,6 +4,7 @@ This module reads the user's own data (`--task_name custom`), src/tasks/glue.py 
 segment 0, or [CLS] a [SEP] b [SEP] with segment 1 from b on, as in google-research/albert's classifier_utils.
 """
 
+import functools
 import itertools
 import logging
 import math
@@ -33,6 +34,7 @@ _MAX_NUMERIC_LABELS = 20  # more distinct numbers are probably regression target
 _SHOWN = 5  # file names or labels listed in a message
 _RARE = 3  # training rows; a class with fewer can hardly be learnt
 _WHOLE_NUMBER = re.compile(r"(-?(?:0|[1-9][0-9]*))\.0+")
+_DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
 _SEPARATORS = re.compile(r"\s*[,|;/，；、]\s*")
 _MISSING_VALUES = {"nan", "none", "null", "nil", "na", "n/a", "#n/a", "<na>", "nat"}  # as exported tables write them
 
@@ -235,6 +237,13 @@ def drop_labels(examples: Sequence[Example], skip_labels: Collection[str], label
     return remaining
 
 
+@functools.cache
+def warn_of_unmatched(file: Path, labels: frozenset[str]) -> None:
+    """Log the labels of skip_labels that no row of a file has; once for a file, which may be read several times."""
+    if labels:
+        logger.warning(f"{file}: no row has the label {', '.join(map(shorten, sorted(labels)))} of skip_labels")
+
+
 def label_warnings(counts: Counter[str]) -> list[str]:
     """Return warnings about labels that are probably not classes of their own.
 
@@ -255,10 +264,11 @@ def label_warnings(counts: Counter[str]) -> list[str]:
     for label_components in components.values():
         for position, component in enumerate(label_components, 1):
             positions[component].add(position if len(label_components) > 1 else 0)
+    decimal_commas = [label for label in counts if _DECIMAL_COMMA.fullmatch(label)]
     multi_labels = []
     for label, label_components in components.items():
         is_reused = any(component and len(positions[component]) > 1 for component in label_components)
-        if len(label_components) > 1 and is_reused:
+        if len(label_components) > 1 and is_reused and label not in decimal_commas:
             multi_labels.append(label)
     numbers = {_parse_number(label) for label in counts}
     is_placeholder = "-1" in counts and None not in numbers and min(numbers) == -1 and max(numbers) > 1
@@ -270,6 +280,7 @@ def label_warnings(counts: Counter[str]) -> list[str]:
             label for label in counts if label.casefold() in _MISSING_VALUES
         ],
         "a label that often marks unlabelled rows; if so, set --skip_labels=-1": ["-1"] if is_placeholder else [],
+        "numbers with a decimal comma, each a class of its own; write a decimal point": decimal_commas,
         "labels that look like several labels of one text; each combination is a class of its own": multi_labels,
         "labels that differ only in case, white space or notation; each is a class of its own": [
             label for similar in spellings.values() if len(similar) > 1 for label in similar
@@ -380,9 +391,10 @@ def score_of(example: Example) -> float:
     except ValueError:
         score = math.nan
     if not abs(score) <= LARGEST_SCORE:  # NaN fails the comparison
+        decimal_comma = "; write a decimal point for the comma" if _DECIMAL_COMMA.fullmatch(example.label or "") else ""
         raise DataError(
             f"{example.place} has the label {shorten(example.label)}, allowed are numbers from {-LARGEST_SCORE:g} to "
-            f"{LARGEST_SCORE:g}"
+            f"{LARGEST_SCORE:g}{decimal_comma}"
         )
     return score
 

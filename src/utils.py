@@ -90,7 +90,7 @@ def _open_xz(file: BinaryIO) -> BinaryIO:
 # First bytes of a file: the command that unpacks it, and the function that opens it (None for archives).
 _COMPRESSED_FORMATS = {
     rb"\x1f\x8b": ("gunzip", gzip.open),
-    rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)": ("bunzip2", _open_bzip2),
+    rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90|[^\n]{0,5}\Z)": ("bunzip2", _open_bzip2),  # or cut before the 10th byte
     rb"\xfd7zXZ\x00": ("unxz", _open_xz),
     rb"\(\xb5/\xfd|[\x50-\x5f]\*M\x18": ("unzstd", _open_zstd),
     rb"PK\x03\x04": ("unzip", None),

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from mindspore import Tensor, ops
 
-from benchmarks.operations import FinalGraph, OperationsConfig
 from benchmarks.turns import Contender
 from model_utils.backend import Backend
 from src.albert_config import AlbertConfig
@@ -20,6 +19,7 @@ from src.finetune_eval_model import (
     SpanSearchScores,
     TokenClassificationScores,
 )
+from tests.helpers.final_graph import FinalGraph
 from tests.helpers.tiny_model import KEY, TINY, assert_same_gradients, batch
 
 
@@ -73,13 +73,12 @@ def test_answers_are_those_on_a_cpu(make: Callable[[AlbertConfig], ScoresNetwork
 
 
 def operations_of_a_layer(dropout: float) -> dict[str, int]:
-    """By name, forward and backward."""
+    """Return what a third layer adds, forward and backward: the number of operations by name."""
     counts = []
-    for number in (2, 3):
-        config = OperationsConfig(albert_network="albert_tiny", dropout=dropout)
-        with Contender(FinalGraph, config, number, 2) as graph:
+    for layers in (2, 3):
+        with Contender(FinalGraph, layers, dropout) as graph:
             counts.append(graph.call("operations"))
-    return {name: each - counts[0].get(name, 0) for name, each in counts[1].items()}
+    return {name: number - counts[0].get(name, 0) for name, number in counts[1].items()}
 
 
 def test_a_layer_has_few_operations() -> None:

@@ -63,6 +63,13 @@ def test_state_returns_exactly(saved: Path) -> None:
     assert saved.name == "albert-7.ckpt" and [p.name for p in saved.parent.iterdir()] == ["albert-7.ckpt"]
 
 
+def test_a_file_that_shrinks_while_it_is_read_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cut").write_bytes(bytes(3 << 24) + b"crc_num" + bytes(10))
+    monkeypatch.setattr("binascii.crc32", lambda *_: os.truncate(tmp_path / "cut", 1) or 1)
+    with pytest.raises(CheckpointError, match="damaged"):
+        ckpt.verify(tmp_path / "cut")
+
+
 def test_who_may_read_a_checkpoint_is_what_the_umask_says(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
@@ -289,6 +296,13 @@ def test_a_head_of_other_shape_keeps_its_initial_values(saved: Path, caplog: pyt
     np.testing.assert_array_equal(network.matrix.asnumpy(), State(1).matrix.asnumpy())
     np.testing.assert_array_equal(network.head.asnumpy(), State(2, labels=3).head.asnumpy())
     assert "1 of other shape: classifier.weight is (2, 3) in the checkpoint and (3, 3)" in caplog.messages[0]
+
+
+def test_weights_that_are_not_finite_are_named(saved: Path) -> None:
+    contents = ckpt.find_checkpoint(saved)
+    contents.values["albert.encoder.bias"] = np.array([0, np.nan, 0], np.float32)
+    with pytest.raises(CheckpointError, match=r"not finite: albert\.encoder\.bias$"):
+        ckpt.load_backbone(State(2), contents)
 
 
 def test_optimizer_state_is_no_part_of_a_warm_start(saved: Path) -> None:

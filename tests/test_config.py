@@ -582,12 +582,20 @@ def test_a_key_has_its_other_name_everywhere(kind: type[Config], key: str, alias
     assert getattr(load_config(kind, [*words, f"--{key}", "9"]), key) == 9
     assert getattr(load_config(kind, [*words, f"--{alias}", "9"]), key) == 9
     assert getattr(load_config(kind, [*words, f"--{alias}", "9", f"--{key}", "9"]), key) == 9
+    with pytest.raises(ConfigError, match=f"command line: --{alias} is '0'"):
+        load_config(kind, [*words, f"--{alias}", "0"])
     with pytest.raises(ConfigError, match=f"command line: --{alias} is '8' and --{key} is '9'"):
         load_config(kind, [*words, f"--{alias}", "8", f"--{key}", "9"])
     path.write_text(f"{key}: 6\n{alias}: 7\n")
     with pytest.raises(ConfigError, match=f"{path}: {alias} is 7 and {key} is 6"):
         load_config(kind, words)
     assert f"also --{alias}" in format_help(kind, {}, os.devnull)
+
+
+@pytest.mark.parametrize(("kind", "key"), [(PretrainConfig, "epoch_size"), (RaceConfig, "epoch_num")])
+def test_the_name_of_epochs_elsewhere_suggests_the_name_here(kind: type[Config], key: str) -> None:
+    with pytest.raises(ConfigError, match=f"did you mean --{key}"):
+        load_config(kind, ["--num_train_epochs", "3"])
 
 
 def test_a_phase_has_the_other_name_too() -> None:

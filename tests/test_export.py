@@ -162,7 +162,7 @@ def test_a_file_that_computes_something_else_is_not_left_behind(
     """Nor what a killed export has left."""
     other = make_folder(tmp_path / "other", "regression")
     (tmp_path / "out" / "unfinished-albert-killed").mkdir(parents=True)
-    (tmp_path / "out" / "unfinished-albert-killed" / "model.mindir").touch()
+    (tmp_path / "out" / "unfinished-albert-killed" / ".scratch-of-albert").touch()
     monkeypatch.setattr("src.inference.exporting.load_mindir", lambda *_: ModelFolder.load(other).network())
     with pytest.raises(CheckpointError, match="outputs of a batch"):
         exported(portable, tmp_path / "out" / "model")

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import shutil
 import signal
 import stat
 import subprocess
@@ -16,7 +15,6 @@ from model_utils.files import (
     NAME_BYTES,
     new_folder,
     open_atomically,
-    scratch_folder,
     write_atomically,
     write_json,
 )
@@ -228,6 +226,13 @@ def test_the_next_writer_removes_what_a_killed_one_left(tmp_path: Path, write) -
     assert names(tmp_path) == {"a"}
 
 
+def test_a_folder_of_the_user_is_no_leftover(tmp_path: Path) -> None:
+    (tmp_path / "unfinished-albert-thesis").mkdir()
+    (tmp_path / "unfinished-albert-thesis/a.ckpt").touch()
+    write_whole(tmp_path / "a", "text")
+    assert (tmp_path / "unfinished-albert-thesis/a.ckpt").exists()
+
+
 def test_the_next_writer_leaves_what_a_live_one_writes(tmp_path: Path) -> None:
     def overtaken(temporary: Path) -> None:
         temporary.write_text("first")
@@ -242,8 +247,10 @@ def test_the_next_writer_leaves_what_a_live_one_writes(tmp_path: Path) -> None:
 def test_a_writer_removes_nothing_of_other_users(tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("kept")
     (theirs := tmp_path / "unfinished-albert-theirs").mkdir()
-    os.chown(theirs, 65534, 65534)
     (link := tmp_path / "unfinished-albert-link").symlink_to(tmp_path)
+    for folder in (theirs, tmp_path):
+        (folder / ".scratch-of-albert").touch()
+    os.chown(theirs, 65534, 65534)
     write_whole(tmp_path / "a", "text")
     assert theirs.is_dir() and link.is_symlink() and (tmp_path / "kept").exists()
 
@@ -285,22 +292,6 @@ def test_a_hard_link_keeps_the_old_file_and_a_linked_folder_gets_the_new_one(tmp
     write(tmp_path / "linked/a", "new")
     assert (tmp_path / "there/a").read_text() == "new" and (tmp_path / "other").read_text() == "old"
     assert names(tmp_path / "there") == {"a"} and names(tmp_path) == {"there", "linked", "other"}
-
-
-def test_a_scratch_folder_that_was_taken_for_a_leftover_is_made_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    taken: list[Path] = []
-
-    def flock(descriptor: int, how: int) -> None:
-        if not taken:  # another process was quicker, between open and flock
-            taken.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
-            shutil.rmtree(taken[0])
-
-    monkeypatch.setattr("fcntl.flock", flock)
-    with scratch_folder(tmp_path / "a") as folder:
-        assert folder.is_dir() and folder != taken[0]
-    assert list(tmp_path.iterdir()) == []
 
 
 def write_bytes(path: Path) -> None:

@@ -32,6 +32,12 @@ def refusal(file: Path, content: bytes) -> str:
     return str(caught.value).removeprefix(f"{file}")
 
 
+@pytest.mark.parametrize("text", ['{"key": 1, "key": 1}', '[{"a": {"b": 0, "key": 1, "c": 2, "key": 3}}]'])
+def test_a_key_that_is_there_twice_is_named(text: str) -> None:
+    with pytest.raises(ValueError, match="'key' twice"):
+        parse_json(text)
+
+
 def test_what_fits_is_read(tmp_path: Path) -> None:
     file = tmp_path / "card.json"
     file.write_text(json.dumps(GOOD))

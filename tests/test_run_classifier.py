@@ -552,7 +552,7 @@ def test_weights_whose_outputs_are_no_numbers_are_not_scored(data: Path, run: Pa
     broken = model.with_weights(model.weights | {head: np.full_like(model.weights[head], np.inf)})
     broken.save(tmp_path / "run")
     config = config_of(data, None, do_train=False, load_finetune_checkpoint_path=tmp_path / "run")
-    with pytest.raises(UserError, match=r"ckpt gives outputs for the dev split that are not finite"):
+    with pytest.raises(UserError, match=rf"not finite: {head}"):
         run_classifier.main(config)
 
 

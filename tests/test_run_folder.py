@@ -50,6 +50,7 @@ def test_files_of_others_stay(tmp_path: Path) -> None:
     killed = tmp_path / "unfinished-albert-killed"
     killed.mkdir()
     (killed / "albert-3.ckpt").write_text("half")
+    (killed / ".scratch-of-albert").touch()
     begin(tmp_path)
     assert (tmp_path / "notes.txt").read_text() == "mine"
     assert not killed.exists()

@@ -51,11 +51,11 @@ LAUNCHERS = sorted(path.stem for path in (ROOT / "scripts").glob("run_*.sh"))
 
 
 @pytest.mark.parametrize("flag", ["--help", "-h"])
-@pytest.mark.parametrize("script", ["quickstart", "test", *LAUNCHERS])
+@pytest.mark.parametrize("script", ["quickstart", "test", "env", "gpu_env", *LAUNCHERS])
 def test_help_explains_and_does_nothing(project: Path, script: str, flag: str) -> None:
     (project / "requirements.txt").write_text("no-such-package==1.0\n")
     done = bash(f"bash scripts/{script}.sh {flag}", project)
-    assert done.returncode == 0 and f"usage: bash scripts/{script}.sh [" in done.stdout
+    assert done.returncode == 0 and re.search(rf"usage: (bash|\.) scripts/{script}\.sh", done.stdout)
     assert sorted(path.name for path in project.glob("[!r]*")) == ["scripts"]  # neither .venv nor a folder of results
 
 

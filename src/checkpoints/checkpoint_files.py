@@ -43,6 +43,7 @@ _TRAINING_STATE = re.compile(
 _ZERO_BETWEEN_UPDATES = re.compile(rf"accumulated(\..*|_metrics)|(.*\.)?{RowSquareSum.parameter_name}")
 _TRAILER = 17  # bytes: "crc_num" and the checksum in 10 bytes, big-endian
 _BLOCK = 1 << 24
+_MOST_ENTRIES = 20_000  # ten times those of the largest model with its optimizer; each takes 25 microseconds
 _VARINT_BYTES = 10  # protobuf's longest: 64 bits, 7 a byte
 # Names in a file are free text to numpy, which would also take "f4,f4" and objects for types.
 _TENSOR_TYPES = {"bool", "float16", "float32", "float64"} | {
@@ -137,8 +138,7 @@ def verify(path: Path) -> bool:
             file.seek(0)
             checksum = 0
             remaining = size - _TRAILER
-            while remaining > 0:
-                block = file.read(min(_BLOCK, remaining))
+            while block := file.read(min(_BLOCK, remaining)):  # empty, too, if the file is cut short meanwhile
                 checksum = binascii.crc32(block, checksum)
                 remaining -= len(block)
     except OSError as error:
@@ -151,7 +151,9 @@ def verify(path: Path) -> bool:
 def _entries(path: Path, end: int) -> Iterator[tuple[str, Any]]:
     """Yield (name, TensorProto) of every entry. The file is a sequence of protobuf fields 1: tag, length, bytes."""
     with path.open("rb") as file:
-        while file.tell() < end:
+        for _ in range(_MOST_ENTRIES):
+            if file.tell() == end:
+                return
             tag = file.read(1)
             length = _read_varint(file)
             if tag != b"\n" or file.tell() + length > end:
@@ -162,6 +164,7 @@ def _entries(path: Path, end: int) -> Iterator[tuple[str, Any]]:
             if not entry.HasField("tensor"):
                 raise CheckpointError(f"{path}: entry {shorten(entry.tag)} is not a tensor")
             yield entry.tag, entry.tensor
+    raise CheckpointError(f"{path} is damaged: it has more than {_MOST_ENTRIES:,} entries")
 
 
 def _read_varint(file: BinaryIO) -> int:
@@ -294,7 +297,8 @@ def load_backbone(network: nn.Cell, contents: Checkpoint, needed: tuple[str, ...
         needed: prefixes of the names that must be in the checkpoint; ("",) for all parameters of the network.
 
     Raises:
-        CheckpointError: a needed parameter is missing or has another shape, or the network has none.
+        CheckpointError: a needed parameter is missing or has another shape, or the network has none; or a value is
+            not finite.
     """
     parameters = state_of(network)
     matched = [name for name in parameters if name in contents.values]
@@ -319,7 +323,10 @@ def load_backbone(network: nn.Cell, contents: Checkpoint, needed: tuple[str, ...
             f"{contents.path} has another architecture: {abbreviated(needed_differing)}; use the albert_config.json "
             "that belongs to it"
         )
-    set_parameters(parameters, {name: contents.values[name] for name in matched if name not in differing})
+    loaded = {name: contents.values[name] for name in matched if name not in differing}
+    if broken := [name for name, value in loaded.items() if not np.isfinite(value).all()]:
+        raise CheckpointError(f"{contents.path} holds weights that are not finite: {abbreviated(broken)}")
+    set_parameters(parameters, loaded)
 
 
 def differing_shapes(parameters: dict, values: dict[str, np.ndarray], names: Iterable[str]) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """Tokens that were added to a Hugging Face tokenizer, from all the files that may name them."""
 
+import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,7 @@ def find_added_tokens(folder: Path, tokenizer: FullTokenizer, is_general: bool) 
     ours = SENTENCEPIECE_SPECIALS if tokenizer.is_sentencepiece else WORDPIECE_SPECIALS
     by_model = _user_defined(tokenizer)
     taken = {token.id for token in named.values()} | set(tokenizer.inv_vocab)
+    free_ids = (index for index in itertools.count() if index not in taken)
     tokens = []
     for token in named.values():
         is_model_s = not token.special and token.content in by_model
@@ -66,8 +68,7 @@ def find_added_tokens(folder: Path, tokenizer: FullTokenizer, is_general: bool) 
             continue
         index = tokenizer.vocab.get(token.content) if token.id is None else token.id
         if index is None:
-            index = next(free for free in range(len(taken) + 1) if free not in taken)
-            taken.add(index)
+            index = next(free_ids)
         normalized = not token.special if token.normalized is None else token.normalized
         tokens.append(token.model_dump() | {"id": index, "normalized": normalized})
     if not tokens:

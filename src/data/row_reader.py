@@ -9,7 +9,6 @@ then the integers themselves, little-endian and signed.
 """
 
 import contextlib
-import json
 import os
 import sqlite3
 import zlib
@@ -20,6 +19,7 @@ from typing import BinaryIO
 import numpy as np
 
 from model_utils.errors import DataError
+from model_utils.json_files import parse_json
 from src.data.feature_files import Column, RecordSet
 from src.utils import opened
 
@@ -106,7 +106,7 @@ def _spans(file: Path) -> np.ndarray:
     """Return the offsets where the rows of a file begin and end, (rows, 2) int64."""
     try:
         with opened(file) as stream:
-            header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+            header = parse_json(stream.read(int.from_bytes(stream.read(8), "little")))
         with opened(file.with_name(f"{file.name}.db")):  # sqlite would wait for a pipe without end
             pass
         with contextlib.closing(sqlite3.connect(f"{file.absolute().as_uri()}.db?mode=ro", uri=True)) as index:

@@ -30,12 +30,16 @@ SettingsSchema = create_model(
 )
 
 
-def parse_task_info(content: Any, origin: str, allowed: Collection[str] = FINE_TUNED) -> TaskInfo:
-    """Return the content of task.json (path: origin) as the TaskInfo of its task, one of `allowed`.
+def parse_task_info(content: Any, origin: str, allowed: Collection[str] = ()) -> TaskInfo:
+    """Return the content of task.json (path: origin) as the TaskInfo of its task.
+
+    Args:
+        allowed: names of tasks; (): all that have a head.
 
     Raises:
         DataError: a value is not allowed; names key and value.
     """
+    allowed = allowed or [name for name, spec in TASKS.items() if spec.head]
     task_schema = create_model("TaskSchema", __base__=Schema, task=(Literal[tuple(allowed)], ...))
     info = TASKS[validated(content, task_schema, origin).task].info
     validated(content, SettingsSchema, origin)

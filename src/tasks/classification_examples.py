@@ -15,6 +15,7 @@ from src.create_finetune_data import (
     plain_label,
     read_examples,
     read_polarity_files,
+    warn_of_unmatched,
 )
 from src.data.feature_cache import TRAIN
 from src.data.features import split_off
@@ -95,9 +96,13 @@ class ClassifierConfig(FinetuneConfig):
         is_nli = self.task_name in NLI_TASKS or (bool(other_labels) and other_labels <= NLI_LABELS)
         return {NO_GOLD_LABEL} if is_nli else set()
 
-    def without_skipped(self, examples: Sequence[Example], labelled: bool) -> list[Example]:
+    def without_skipped(self, examples: Sequence[Example], split: str, labelled: bool = True) -> list[Example]:
         """Return the examples whose labels are not skipped (see drop_labels)."""
-        return drop_labels(examples, self.skipped({example.label for example in examples}), labelled)
+        labels = {example.label for example in examples}
+        skipped = self.skipped(labels)
+        if self.skip_labels and labelled and (split == TRAIN or not self.do_train):
+            warn_of_unmatched(examples[0].file, frozenset(skipped - labels))
+        return drop_labels(examples, skipped, labelled)
 
     def check_required(self) -> None:
         super().check_required()
@@ -128,7 +133,7 @@ class GlueExamples:
     def read(self, split: str) -> list[Example]:
         """Return the examples of a split."""
         examples = read_glue(self.config.task_name, Path(self.config.data_dir), split)
-        remaining = self.config.without_skipped(examples, split not in self.test_splits)
+        remaining = self.config.without_skipped(examples, split, split not in self.test_splits)
         if len(remaining) < len(examples):
             self.incomplete.add(split)
         return remaining
@@ -201,7 +206,7 @@ class CustomExamples:
         has_whole_file = split != TRAIN or ("dev" in self.files and not config.positive_file)
         if split in self.files and has_whole_file:
             labelled = split not in self.test_splits
-            return config.without_skipped(read_examples(self.files[split], self.columns, labelled), labelled)
+            return config.without_skipped(read_examples(self.files[split], self.columns, labelled), split, labelled)
         if split == "test":
             raise DataError("there are no test examples: give test_file, or put test.* into data_dir")
         if self._train_and_dev is None:
@@ -209,7 +214,7 @@ class CustomExamples:
                 self._train_and_dev = read_polarity_files(Path(config.positive_file), Path(config.negative_file))
             elif TRAIN in self.files:
                 examples = read_examples(self.files[TRAIN], self.columns)
-                self._train_and_dev = config.without_skipped(examples, labelled=True)
+                self._train_and_dev = config.without_skipped(examples, TRAIN)
             else:
                 raise DataError(f"there are no {split} examples: give train_file and dev_file, or data_dir")
         if self.dev_split is None:

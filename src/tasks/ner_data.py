@@ -8,6 +8,7 @@ import itertools
 import logging
 import re
 import statistics
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -256,7 +257,8 @@ def _read_lines(path: Path, labelled: bool, guess: str) -> Iterator[Sentence]:
             raise DataError(f"{path}: line {line} has {len(cells)} column(s), expected are {expected}")
         if len(cells) == 2 and len(cells[0]) != len(cells[1]):
             raise DataError(f"{path}: line {line} has {len(cells[0])} words and {len(cells[1])} tags{guess}")
-        yield Sentence(tuple(cells[0]), tuple(cells[1]) if len(cells) == 2 else None, path, line)
+        words, *tags = (tuple(map(sys.intern, cell)) for cell in cells)  # one object for equal words
+        yield Sentence(words, tags[0] if tags else None, path, line)
 
 
 def _read_names(path: Path, columns: EntityColumns, labelled: bool) -> list[Sentence]:

@@ -8,6 +8,7 @@ of CoNLL-U for several words (1-2) or for none (8.1).
 import itertools
 import logging
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +22,8 @@ DOCUMENT = "-DOCSTART-"
 _BLANKS = re.compile(r"[ \t]+")
 _COUNT = re.compile(r"[0-9]{1,9}")
 _UNCOUNTED = re.compile(r"[0-9]+[-.][0-9]+")
+_NUMBERS = re.compile(r"[\W_]*[0-9][\W_0-9]*")  # no words, if a whole column holds nothing else
+_HEADER_OF_SENTENCES = re.compile("sent(?!i)", re.IGNORECASE)
 _HEADER_OF_WORDS = {"word", "words", "token", "tokens", "form"}
 _HEADER_OF_TAGS = re.compile(r"(ner|[ux]?pos|chunk|entity|tags?|labels?)([_-](tags?|labels?))?", re.IGNORECASE)
 
@@ -41,7 +44,7 @@ class _Layout(NamedTuple):
     is_counted: bool
 
 
-Row = tuple[int, list[str]]  # line, cells
+Row = tuple[int, tuple[str, ...]]  # line, cells
 
 
 def is_comment(text: str) -> bool:
@@ -64,20 +67,22 @@ def read_columns(
     Raises:
         DataError: a row has another number of columns, or an empty word or tag, or a column is missing; names the line.
     """
-    texts = list(_sentence_lines(path))
-    first = next((numbered for numbered in itertools.chain.from_iterable(texts) if not is_comment(numbered[1])), None)
+    first = next((line for lines in _sentence_lines(path) for line in lines if not is_comment(line[1])), None)
     if first is None:
         return
     by_tabs = _is_split_by_tabs(first[1])
-    top = first[0], _split(first[1], 0, by_tabs)
+    top = first[0], tuple(_split(first[1], 0, by_tabs))
     width = len(top[1])
     has_header = _is_header(top[1], (word_column, tag_column))
-    if has_header:
-        lines = next(lines for lines in texts if first in lines)
-        del lines[: lines.index(first) + 1]
-    comments = [list(itertools.takewhile(lambda line: is_comment(line[1]), lines)) for lines in texts]
-    bodies = [lines[len(above) :] for lines, above in zip(texts, comments, strict=True)]
-    rows = [[(line, _split(text, width, by_tabs)) for line, text in body] for body in bodies]
+    comments = []
+    rows = []
+    for lines in _sentence_lines(path):
+        if has_header and first in lines:
+            del lines[: lines.index(first) + 1]
+        above = list(itertools.takewhile(lambda line: is_comment(line[1]), lines))
+        comments.append(above)
+        body = [(line, _split(text, width, by_tabs)) for line, text in lines[len(above) :]]
+        rows.append([(line, tuple(map(sys.intern, cells))) for line, cells in body])  # one object for equal cells
     _check_widths(path, rows, width, labelled, guess)
     layout = _find_layout(path, top, has_header, rows, (word_column, tag_column), labelled)
     tags = {cells[layout.tag] for body in rows for _, cells in body} if layout.tag is not None else set()
@@ -86,7 +91,7 @@ def read_columns(
         return layout.is_counted or len(row[1]) != width or layout.tag is None or row[1][layout.tag] not in tags
 
     for above, body in zip(comments, rows, strict=True):
-        split = [(line, _split(text, width, by_tabs)) for line, text in above]
+        split = [(line, tuple(_split(text, width, by_tabs))) for line, text in above]
         words = list(itertools.dropwhile(is_comment_row, split))
         _check_widths(path, [words], width, labelled, guess)
         sentence = words + [row for row in body if not (layout.is_counted and _UNCOUNTED.fullmatch(row[1][0]))]
@@ -188,12 +193,16 @@ def _find_layout(
             )
         word = next((index for index in range(1, width) if index != tag), 1)
         logger.info(f"{path.name}: column 1 counts the words of each sentence, words are read from column {word + 1}")
-    word = word or 0
-    if names and word > 0 and "sent" in names[0].casefold() and len(rows) == 1:
-        logger.warning(
-            f"{path}: column {shorten(names[0])} seems to tell sentences apart, but no blank line does: all words "
-            "are one sentence"
+    first_cells = [cells[0] for body in rows for _, cells in body]
+    if word is None and len(first_cells) > 1 and all(map(_NUMBERS.fullmatch, first_cells)):
+        raise DataError(
+            f"{path}: column 1 holds numbers alone ({first_few(first_cells)}), which do not count the words of each "
+            "sentence from 1: give word_column"
         )
+    word = word or 0
+    sentences = list(filter(None, rows))
+    if len(sentences) == 1:
+        _refuse_numbered_sentences(path, names, sentences[0], word)
     if word == tag:
         if labelled or tag_column:
             raise DataError(
@@ -204,6 +213,19 @@ def _find_layout(
     if labelled and not tag_column:
         _log_other_tags(path, rows, {word, tag}, width)
     return _Layout(word, tag, is_counted and word != 0)
+
+
+def _refuse_numbered_sentences(path: Path, names: Sequence[str], rows: Sequence[Row], word: int) -> None:
+    """Raise DataError if a column of a file without blank lines numbers sentences."""
+    for index in range(len(rows[0][1])):
+        ids = [cells[index] for _, cells in rows]
+        is_named = bool(names) and _HEADER_OF_SENTENCES.match(names[index])
+        are_numbers = index < word and all(not text or text[-1].isdecimal() for text in ids)
+        if (is_named or are_numbers) and 1 < len({*ids}) < len(ids):
+            raise DataError(
+                f"{path}: column {index + 1} seems to number sentences ({first_few(list(dict.fromkeys(ids)))}), but "
+                "only blank lines separate them: put one behind every sentence"
+            )
 
 
 def _index(path: Path, line: int, column: str, names: Sequence[str], width: int) -> int | None:

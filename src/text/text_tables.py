@@ -17,11 +17,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from model_utils.errors import DataError, first_few, shorten
 from model_utils.json_files import parse_json
-from src.text.workbooks import NumberedCells, read_xls, read_xlsx
+from src.text.workbooks import NumberedRows, Row, read_xls, read_xlsx, text_of
 from src.utils import read_lines
 
 logger = logging.getLogger(__name__)
@@ -29,8 +28,6 @@ _LIST = re.compile(r"\s*\[\s*(\{|$)")
 MOST_NAMES = 20  # columns listed in an error message
 LONGEST_NUMBER = 9  # digits of a column's number; int() refuses more than 4,300
 LONGEST_FIELD = 2**31 - 1  # characters of a CSV field; Python's default is 131,072
-Row = list[str | None]  # None: the value is not text, a number or a boolean
-NumberedRows = Iterator[tuple[int, Row]]
 
 
 @dataclass(frozen=True)
@@ -218,32 +215,21 @@ def _read_json_lines(path: Path) -> NumberedRows:
                 f"{path}: key {shorten(min(ignored_keys))} of line {line} is ignored, because the first line lacks it; "
                 "give the first line all keys"
             )
-        yield line, [_text_of(values.get(name, [])) for name in names]
+        yield line, [text_of(values.get(name, [])) for name in names]
 
 
-def _workbook_reader(read_cells: Callable[[Path], NumberedCells]) -> Callable[[Path], NumberedRows]:
+def _workbook_reader(read_rows: Callable[[Path], NumberedRows]) -> Callable[[Path], NumberedRows]:
     """Return a reader of the non-empty rows of a workbook; rows shorter than the first one are padded."""
 
     def read(path: Path) -> NumberedRows:
         width = 0
-        for line, cells in read_cells(path):
-            row = [_text_of(cell) for cell in cells]
-            if any(cell != "" for cell in row):  # a failed formula is None: its row is not empty
+        for line, row in read_rows(path):
+            if row.count("") < len(row):  # a failed formula is None: its row is not empty
                 width = width or len(row)
-                yield line, row + [""] * (width - len(row))
+                row.extend([""] * (width - len(row)))
+                yield line, row
 
     return read
-
-
-def _text_of(value: Any) -> str | None:
-    """Return a cell or JSON value as text: whole numbers without a decimal point, null as "", a container as None."""
-    if value is None or isinstance(value, str):
-        return value or ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return None if isinstance(value, list | dict) else str(value)
 
 
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")

@@ -1,4 +1,4 @@
-"""Readers of Excel workbooks: rows of cell values with their row numbers.
+"""Readers of Excel workbooks: rows of cell texts with their row numbers.
 
 The XML of an .xlsx file is parsed as a stream, because openpyxl's streaming mode drops rows and cells that are out of
 order and its other mode holds all sheets in memory. A file that Excel could not have written is a DataError.
@@ -29,7 +29,11 @@ ALWAYS_UNPACKED = 32 << 20  # decompressed bytes allowed for any workbook
 MOST_UNPACKED = 1 << 30  # decompressed bytes allowed for large files
 MOST_SHRUNK = 50  # compression ratio allowed for large files; Excel's sheets have about 10
 LONGEST_FORMAT = 1000  # characters of a number format, whose test takes quadratic time; Excel allows 255
-DEEPEST = 100  # nested elements, whose names expat keeps
+DEEPEST = 100  # nested elements
+LONGEST_TAG = 1 << 20  # bytes of an element's name and attributes, which take 250 times as much in memory
+ONCE = {"workbookPr", "sheets", "sheetData", "numFmts", "cellXfs"}  # elements that a part has once
+SINGLE_PARTS = {"officeDocument", "sharedStrings", "styles"}
+UNNESTED = {"row", "c", "si"}  # elements that are never inside one of their kind
 CHUNK = 1 << 16  # bytes parsed at once
 OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 SAVE_ANEW = "open it in Excel or LibreOffice and save it again"
@@ -39,7 +43,8 @@ _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")  # 
 _BOOLEANS = {"0": False, "false": False, "1": True, "true": True}
 _CHINESE_DATE_FORMATS = dict.fromkeys([*range(27, 37), *range(50, 59)], "yyyy-mm-dd")  # built into Excel, not openpyxl
 Event = tuple[str, dict[str, str] | None, str]  # local tag; attributes, None at the element's end; text at its end
-NumberedCells = Iterator[tuple[int, list[Any]]]
+Row = list[str | None]  # None: the value is not text, a number or a boolean
+NumberedRows = Iterator[tuple[int, Row]]
 
 
 class _Fault(ValueError):
@@ -120,11 +125,22 @@ def _unescape(text: str) -> str:
     return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text) if "_x0" in text else text
 
 
+def text_of(value: Any) -> str | None:
+    """Return a cell or JSON value as text: whole numbers without a decimal point, null as "", a container as None."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return None if isinstance(value, list | dict) else str(value)
+
+
 # --- .xlsx ---
 
 
-def read_xlsx(path: Path) -> NumberedCells:
-    """Yield number and cell values of the rows that the first visible sheet holds.
+def read_xlsx(path: Path) -> NumberedRows:
+    """Yield number and cell texts of the rows that the first visible sheet holds.
 
     Raises:
         DataError: the file is not a workbook or is damaged; names sheet and row.
@@ -136,8 +152,9 @@ def read_xlsx(path: Path) -> NumberedCells:
             _check_archive(archive)
             sheets, decoder = _open_book(archive)
             sheet = next((sheet for sheet in sheets if sheet.is_visible), sheets[0])
-            other_titles = [other.title for other in sheets if other is not sheet and _has_data(archive, other)]
-            check_sheets(path, sheet.title, _has_data(archive, sheet), other_titles)
+            has_data = {part: _has_data(archive, part) for part in {other.part for other in sheets}}
+            other_titles = [other.title for other in sheets if other is not sheet and has_data[other.part]]
+            check_sheets(path, sheet.title, has_data[sheet.part], other_titles)
             _warn_of_merged_cells(path, archive, sheet)
             yield from _sheet_rows(path, archive, sheet, decoder)
 
@@ -151,32 +168,36 @@ def _check_archive(archive: zipfile.ZipFile) -> None:
         raise _Fault(f"would unpack to {size >> 20:,} MB, allowed are {allowed >> 20:,} MB; save its sheet as .csv")
     names = set()
     for entry in entries:
-        if entry.filename in names:
+        if entry.filename.casefold() in names:
             raise _Fault(f"is damaged: it holds {shorten(entry.filename)} twice; {SAVE_ANEW}")
         # zipfile decompresses only these two in pieces, and a workbook has no others.
         if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise _Fault(f"is damaged: {shorten(entry.filename)} has an unknown compression; {SAVE_ANEW}")
-        names.add(entry.filename)
+        names.add(entry.filename.casefold())
 
 
 def _events(archive: zipfile.ZipFile, part: str) -> Iterator[Event]:
     """Yield the starts and ends of the XML elements of a part; raise _Fault if the part is missing."""
     events: list[Event] = []
     texts: list[str] = []
-    depth = 0
+    open_tags: list[str] = []
+    part_tags: set[str] = set()
 
-    def start(tag: str, attributes: dict[str, str]) -> None:
-        nonlocal depth
-        depth += 1
-        if depth > DEEPEST:
+    def start(name: str, attributes: dict[str, str]) -> None:
+        tag = name.rpartition(":")[2]
+        is_in_root = len(open_tags) == 1
+        if (tag in ONCE and is_in_root and tag in part_tags) or (tag in UNNESTED and tag in open_tags):
+            raise _said_twice(part, tag)
+        if is_in_root:
+            part_tags.add(tag)
+        open_tags.append(tag)
+        if len(open_tags) > DEEPEST:
             raise _Fault(f"is damaged: {shorten(part)} has more than {DEEPEST} elements inside each other")
         texts.clear()
-        events.append((tag.rpartition(":")[2], attributes, ""))
+        events.append((tag, attributes, ""))
 
-    def end(tag: str) -> None:
-        nonlocal depth
-        depth -= 1
-        events.append((tag.rpartition(":")[2], None, "".join(texts)))
+    def end(_: str) -> None:
+        events.append((open_tags.pop(), None, "".join(texts)))
         texts.clear()
 
     def refuse_entities(*_: Any) -> None:
@@ -193,44 +214,56 @@ def _events(archive: zipfile.ZipFile, part: str) -> Iterator[Event]:
     with archive.open(part) as source:
         while chunk := source.read(CHUNK):
             parser.Parse(chunk)
+            if source.tell() - parser.CurrentByteIndex > LONGEST_TAG:
+                raise _Fault(
+                    f"is damaged: {shorten(part)} has an element or a comment of more than {LONGEST_TAG} bytes"
+                )
             yield from events
             events.clear()
     parser.Parse(b"", True)
     yield from events
 
 
-def _relations(archive: zipfile.ZipFile, part: str) -> dict[str, tuple[str, str]]:
-    """Return type and name of the parts that a part refers to, by relationship id."""
+def _said_twice(part: str, name: str) -> _Fault:
+    return _Fault(f"is damaged: {shorten(part)} has {shorten(name)} twice; {SAVE_ANEW}")
+
+
+def _relations(archive: zipfile.ZipFile, part: str) -> tuple[dict[str, tuple[str, str]], dict[str, str]]:
+    """Return the parts that a part refers to: type and name by relationship id, and name by type."""
     folder, file_name = posixpath.split(part)
-    relations = {}
+    relations: dict[str, tuple[str, str]] = {}
+    parts: dict[str, str] = {}
     for tag, attributes, _ in _events(archive, posixpath.join(folder, "_rels", f"{file_name}.rels")):
         if tag == "Relationship" and attributes is not None:
             name = attributes["Id"]
-            if name in relations:
-                raise _Fault(f"is damaged: {shorten(part)} has the relation {shorten(name)} twice; {SAVE_ANEW}")
+            relation_type = posixpath.basename(attributes["Type"])
             target = posixpath.normpath(posixpath.join("/", folder, attributes["Target"])).lstrip("/")
-            relations[name] = (posixpath.basename(attributes["Type"]), target)
-    return relations
+            if name in relations:
+                raise _said_twice(part, f"relation {name}")
+            if relation_type in parts and relation_type in SINGLE_PARTS:
+                raise _said_twice(part, f"relation {relation_type}")
+            relations[name] = (relation_type, target)
+            parts[relation_type] = target
+    return relations, parts
 
 
 def _open_book(archive: zipfile.ZipFile) -> tuple[list[_Sheet], _CellDecoder]:
     from openpyxl.utils.datetime import MAC_EPOCH, WINDOWS_EPOCH
 
-    book = dict(_relations(archive, "").values())["officeDocument"]
-    relations = _relations(archive, book)
+    book = _relations(archive, "")[1]["officeDocument"]
+    relations, parts = _relations(archive, book)
     sheets = []
     decoder = _CellDecoder(WINDOWS_EPOCH)
     for tag, attributes, _ in _events(archive, book):
         if tag == "workbookPr" and attributes and _BOOLEANS[attributes.get("date1904", "0")]:
             decoder.epoch = MAC_EPOCH
         elif tag == "sheet" and attributes:
-            local_names = {name.rpartition(":")[2]: value for name, value in attributes.items()}
-            relation_type, part = relations[local_names["id"]]
+            [relation] = [value for name, value in attributes.items() if name.rpartition(":")[2] == "id"]
+            relation_type, part = relations[relation]
             if relation_type == "worksheet":  # others are charts and macros
                 sheets.append(_Sheet(attributes["name"], part, attributes.get("state", "visible") == "visible"))
     if not sheets:
         raise _Fault("has no worksheet")
-    parts = dict(relations.values())
     if parts.get("sharedStrings") in archive.namelist():
         decoder.strings = _shared_strings(archive, parts["sharedStrings"])
     if parts.get("styles") in archive.namelist():
@@ -257,27 +290,28 @@ def _date_formats(archive: zipfile.ZipFile, part: str) -> dict[int, bool]:
     """Return the cell styles for dates and times -> whether the style is a duration."""
     from openpyxl.styles.numbers import BUILTIN_FORMATS, is_date_format, is_timedelta_format
 
-    formats = {str(format_id): code for format_id, code in (_CHINESE_DATE_FORMATS | BUILTIN_FORMATS).items()}
-    durations = {}
-    style = 0
+    formats: dict[str, str] = {}
+    cell_formats: list[str] = []
     is_cell_format = False
     for tag, attributes, _ in _events(archive, part):
         if tag == "cellXfs":
             is_cell_format = attributes is not None
-        elif tag == "numFmt" and attributes and not style:  # later ones belong to conditional formats
-            if len(attributes["formatCode"]) > LONGEST_FORMAT:
+        elif tag == "numFmt" and attributes and not cell_formats:  # later ones belong to conditional formats
+            code = attributes["formatCode"]
+            if len(code) > LONGEST_FORMAT:
                 raise _Fault(f"is damaged: {shorten(part)} has a number format that is too long; {SAVE_ANEW}")
-            formats[attributes["numFmtId"]] = attributes["formatCode"]
+            if formats.setdefault(attributes["numFmtId"], code) != code:
+                raise _said_twice(part, f"number format {attributes['numFmtId']}")
         elif tag == "xf" and attributes is not None and is_cell_format:
-            code = formats.get(attributes.get("numFmtId", "0"))
-            if is_date_format(code):
-                durations[style] = is_timedelta_format(code)
-            style += 1
-    return durations
+            cell_formats.append(attributes.get("numFmtId", "0"))
+    builtin = {str(format_id): code for format_id, code in (_CHINESE_DATE_FORMATS | BUILTIN_FORMATS).items()}
+    used = {format_id: code for format_id, code in (builtin | formats).items() if format_id in {*cell_formats}}
+    durations = {format_id: is_timedelta_format(code) for format_id, code in used.items() if is_date_format(code)}
+    return {style: durations[format_id] for style, format_id in enumerate(cell_formats) if format_id in durations}
 
 
-def _has_data(archive: zipfile.ZipFile, sheet: _Sheet) -> bool:
-    return any(text for tag, _, text in _events(archive, sheet.part) if tag in ("v", "t", "f"))
+def _has_data(archive: zipfile.ZipFile, part: str) -> bool:
+    return any(text for tag, _, text in _events(archive, part) if tag in ("v", "t", "f"))
 
 
 def _warn_of_merged_cells(path: Path, archive: zipfile.ZipFile, sheet: _Sheet) -> None:
@@ -290,12 +324,12 @@ def _warn_of_merged_cells(path: Path, archive: zipfile.ZipFile, sheet: _Sheet) -
         )
 
 
-def _sheet_rows(path: Path, archive: zipfile.ZipFile, sheet: _Sheet, decoder: _CellDecoder) -> NumberedCells:
+def _sheet_rows(path: Path, archive: zipfile.ZipFile, sheet: _Sheet, decoder: _CellDecoder) -> NumberedRows:
     """Yield the rows of a sheet; raise DataError at a row that is damaged, repeated or out of order."""
     row_number = 0
     is_warned = False
     try:
-        row: list[Any] = []
+        row: Row = []
         for tag, attributes, text in _events(archive, sheet.part):
             if tag == "row":
                 if attributes is None:
@@ -324,10 +358,10 @@ def _sheet_rows(path: Path, archive: zipfile.ZipFile, sheet: _Sheet, decoder: _C
                 value = "".join(pieces)
                 cell_type = cell.get("t", "n")
                 if value:
-                    row[-1] = decoder.value_of(cell_type, cell.get("s", "0"), value)
+                    row[-1] = text_of(decoder.value_of(cell_type, cell.get("s", "0"), value))
                 elif has_formula and cell_type != "str":  # a formula with the result "" has this type
-                    row[-1] = ERROR
-                if row[-1] is ERROR and not is_warned:
+                    row[-1] = None
+                if row[-1] is None and not is_warned:
                     is_warned = True
                     logger.warning(
                         f"{path}: row {row_number} of sheet {shorten(sheet.title)} holds an error or a formula without "
@@ -339,7 +373,7 @@ def _sheet_rows(path: Path, archive: zipfile.ZipFile, sheet: _Sheet, decoder: _C
         raise DataError(f"{path}: row {row_number} of sheet {shorten(sheet.title)} is damaged; {SAVE_ANEW}") from error
 
 
-def _fill_up_to(row: list[Any], row_number: int, reference: str | None) -> None:
+def _fill_up_to(row: Row, row_number: int, reference: str | None) -> None:
     """Append empty cells to a row up to the referenced cell, by default one cell."""
     from openpyxl.utils import column_index_from_string
 
@@ -357,22 +391,22 @@ def _fill_up_to(row: list[Any], row_number: int, reference: str | None) -> None:
 # --- .xls ---
 
 
-def read_xls(path: Path) -> NumberedCells:
-    """Yield number and cell values of the rows of the first visible sheet."""
+def read_xls(path: Path) -> NumberedRows:
+    """Yield number and cell texts of the rows of the first visible sheet."""
     import xlrd
     from openpyxl.utils.datetime import MAC_EPOCH, WINDOWS_EPOCH
 
     with workbook_errors(path):
         with open_file(path) as file:
             content = file.read()
-        book = xlrd.open_workbook(file_contents=content, logfile=io.StringIO())
+        book = xlrd.open_workbook(file_contents=content, logfile=io.StringIO(), ragged_rows=True)
         epoch = MAC_EPOCH if book.datemode else WINDOWS_EPOCH
         sheets = book.sheets()
         sheet = next((sheet for sheet in sheets if not sheet.visibility), sheets[0])
         other_titles = [other.name for other in sheets if other is not sheet and other.nrows]
         check_sheets(path, sheet.name, bool(sheet.nrows), other_titles)
         for row_number, cells in enumerate(sheet.get_rows(), 1):
-            yield row_number, [_xls_value(cell, epoch) for cell in cells]
+            yield row_number, [text_of(_xls_value(cell, epoch)) for cell in cells]
 
 
 def _xls_value(cell: Any, epoch: datetime) -> Any:

@@ -11,10 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model_utils.errors import CheckpointError
+from model_utils.errors import CheckpointError, DataError
+from src.albert_config import AlbertConfig
 from src.checkpoints.checkpoint_files import read_checkpoint
+from src.conversion.tokenizer_json import extract_vocabulary
 from src.conversion.torch_weights import read_weights
-from tests.faults.cases import COUNTS, explore
+from src.create_squad_data import read_squad
+from src.model_folder import read_counts
+from src.text.text_tables import read_table
+from src.tokenization import build_tokenizer
+from tests.faults.cases import COUNTS, explore, only_sentences
 from tests.faults.pytorch_files import members_of, pytorch_files, zipped
 
 MEBIBYTE = 1 << 20
@@ -83,27 +89,48 @@ def mebibyte(kind: str) -> bytes:
     return bytes.fromhex(kind) * (MEBIBYTE * 2 // len(kind))
 
 
-@pytest.mark.oracles
-@pytest.mark.parametrize("kind", ["ff", "00", "0a", "0a00", "28", "5b", "80", "0aff", "random"])
-@pytest.mark.parametrize("name", ["albert-1.ckpt", "model.safetensors", "pytorch_model.bin", "tensorflow"])
-def test_a_mebibyte_of_anything(tmp_path: Path, name: str, kind: str) -> None:
-    content = mebibyte(kind)
-    whole = content
-    if name == "model.safetensors":  # else its length ends the matter
-        content = struct.pack("<Q", len(content)) + content
-    readers = {"albert-1.ckpt": lambda: read_checkpoint(tmp_path / name), "tensorflow": lambda: read_index(tmp_path)}
-    for case in (whole, content):
-        (tmp_path / name).write_bytes(case)
-        (tmp_path / "model.ckpt.index").write_bytes(case)
-        with pytest.raises(CheckpointError) as error:
-            readers.get(name, lambda: read_weights(tmp_path))()
-        assert len(str(error.value)) < 1000
-
-
-def read_index(folder: Path) -> object:
+def read_index(file: Path) -> object:
     from src.conversion.google_checkpoint import read_variables
 
-    return read_variables(folder / "model.ckpt")
+    return read_variables(file.with_suffix(""))
+
+
+# Readers by the names of their files, and what stands before the mebibyte: without it another check ends the matter.
+READERS: dict[str, tuple[Callable[[Path], object], bytes]] = {
+    "albert-1.ckpt": (read_checkpoint, b""),
+    "model.safetensors": (lambda file: read_weights(file.parent), struct.pack("<Q", MEBIBYTE)),
+    "pytorch_model.bin": (lambda file: read_weights(file.parent), b"\x80\x02"),
+    "model.ckpt.index": (read_index, b""),
+    "unigram.npy": (lambda file: read_counts(file.parent, 9), b"\x93NUMPY\x02\x00" + struct.pack("<I", MEBIBYTE)),
+    "albert_config.json": (AlbertConfig.from_json, b'{"a": '),
+    "tokenizer.json": (extract_vocabulary, b'{"a": "'),
+    "squad.json": (lambda file: read_squad(file, version_2=True), b'{"data": ['),
+    "table.jsonl": (lambda file: list(read_table(file).rows), b'{"a": 1}\n{'),
+    "spiece.model": (lambda file: build_tokenizer("", file, True), b"\x0a\x0e\x0a\x05<unk>"),
+    "vocab.txt": (lambda file: build_tokenizer(file, "", True), b"[PAD]\n"),
+    "table.xls": (lambda file: list(read_table(file).rows), b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"),
+    "table.xlsx": (lambda file: list(read_table(file).rows), b"PK\3\4"),
+}
+ORACLES = {"pytorch_model.bin", "model.ckpt.index"}  # are read by other libraries
+
+
+@pytest.mark.parametrize(
+    "kind", ["ff", "00", "0a", "0a00", "0a021200", "28", "5b", "7b2261223a", "80", "0aff", "random"]
+)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.oracles] if name in ORACLES else []) for name in READERS]
+)
+def test_a_mebibyte_of_anything(tmp_path: Path, name: str, kind: str) -> None:
+    read, beginning = READERS[name]
+    for content in (mebibyte(kind), beginning + mebibyte(kind)):
+        (tmp_path / name).write_bytes(content)
+
+        def refuse() -> None:
+            with pytest.raises((CheckpointError, DataError)) as error:
+                read(tmp_path / name)
+            assert len(str(error.value)) < 1000
+
+        only_sentences(refuse)
 
 
 def test_long_names_are_cut(tmp_path: Path) -> None:

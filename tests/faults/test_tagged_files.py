@@ -47,10 +47,24 @@ def test_broken_lines_are_named(tmp_path: Path, count: int) -> None:
 def test_a_header_names_the_words(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rows = "sentence_id\twords\tlabels\n7\tEU\tB-ORG\n7\tsays\tO\n"
     assert read(tmp_path / "a.txt", rows) == [("EU says", "B-ORG O")]
-    assert "no blank line" in caplog.text
-    caplog.clear()
     assert read(tmp_path / "a.txt", rows + "\n8\tHi\tO\n") == [("EU says", "B-ORG O"), ("Hi", "O")]
     assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("sentence_id\twords\tlabels\n7\tEU\tB-ORG\n7\tsays\tO\n8\tHi\tO\n", ""),
+        ("words\tsent\tlabels\nEU\ta\tB-ORG\nsays\ta\tO\nHi\tb\tO\n", ""),
+        ("Sentence #\tWord\tPOS\tTag\nSentence: 1\tEU\tN\tO\n\tsays\tV\tO\n\tso\tR\tO\nSentence: 2\tHi\tX\tO\n", ""),
+        ("1 EU B-ORG\n1 says O\n2 Hi O\n", "2"),
+        ("d1 1 EU B-ORG\nd1 1 says O\nd1 2 Hi O\n", "3"),
+        ("1 EU B-ORG\n2 says O\n1 Hi O\n", "2"),
+    ],
+)
+def test_sentences_that_only_numbers_separate_are_refused(tmp_path: Path, text: str, word: str) -> None:
+    with pytest.raises(DataError, match="number sentences"):
+        read(tmp_path / "a.txt", text, word)
 
 
 @pytest.mark.parametrize("data_format", ["columns", "lines", "auto"])
@@ -76,13 +90,22 @@ def test_numbers_that_do_not_count_every_sentence_are_words(tmp_path: Path, caps
         ("1 a O\n", ["1"]),
         ("0 a O\n1 b O\n\n0 c O\n", ["a b", "c"]),
         ("1 a O\n2 b O\n\n3 c O\n4 d O\n", ["a b", "c d"]),  # through the file
-        ("1 a O\n2 b O\n\n7 c O\n8 d O\n", ["1 2", "7 8"]),
-        ("2 a O\n3 b O\n", ["2 3"]),
         ("1-2 ab O\n1 a O\n2 b O\n2.1 x O\n\n1 c O\n", ["a b", "c"]),
     ],
 )
 def test_what_counts_words(tmp_path: Path, text: str, expected: list[str]) -> None:
     assert [words for words, _ in read(tmp_path / "a.txt", text)] == expected
+
+
+@pytest.mark.parametrize(
+    "counters", ["7 8", "2 3", "1-1 1-2", "1. 2.", "1) 2)", "[1] [2]", "0:1 0:2", "1.1 1.2", "1 1", "0-5 6-9"]
+)
+def test_numbers_that_count_in_another_way_are_refused(tmp_path: Path, counters: str) -> None:
+    first, second = counters.split()
+    rows = f"1 a O\n2 b O\n\n{first} c O\n{second} d O\n" if counters == "7 8" else f"{first} a O\n{second} b O\n"
+    with pytest.raises(DataError, match="column 1 holds numbers alone"):
+        read(tmp_path / "a.txt", rows)
+    assert read(tmp_path / "a.txt", rows, "1")[-1] == (counters, "O O")
 
 
 def test_a_column_that_counts_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

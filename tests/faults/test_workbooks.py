@@ -257,13 +257,42 @@ def test_parts_that_are_there_twice(tmp_path):
         read(path)
 
 
-def test_relations_that_are_there_twice(tmp_path):
+RELATIONS = "</Relationships>"
+RELATION = f'<Relationship Id="{{}}" Type="{OFFICE}/{{}}" Target="/xl/other.xml"/>'
+
+
+@pytest.mark.parametrize(
+    ("part", "end", "xml", "name"),
+    [
+        ("_rels/.rels", RELATIONS, RELATION.format("x", "officeDocument"), "officeDocument"),
+        ("xl/_rels/book.xml.rels", RELATIONS, RELATION.format("w1", "worksheet"), "w1"),
+        ("xl/_rels/book.xml.rels", RELATIONS, RELATION.format("x", "sharedStrings"), "sharedStrings"),
+        ("xl/_rels/book.xml.rels", RELATIONS, RELATION.format("x", "styles"), "styles"),
+        ("xl/book.xml", "</workbook>", '<workbookPr/><workbookPr date1904="1"/>', "workbookPr"),
+        ("xl/book.xml", "</workbook>", "<sheets/>", "sheets"),
+        ("xl/styles.xml", "</styleSheet>", "<cellXfs/><cellXfs/>", "cellXfs"),
+        (
+            "xl/styles.xml",
+            "</styleSheet>",
+            '<numFmt numFmtId="1" formatCode="0"/><numFmt numFmtId="1" formatCode="y"/>',
+            "1",
+        ),
+        ("xl/sheet1.xml", "</worksheet>", "<sheetData/>", "sheetData"),
+        ("xl/sheet1.xml", "</row>", "<row/>", "row"),
+        ("xl/sheet1.xml", "</c>", '<c r="B1"><v>1</v></c>', "c"),
+    ],
+)
+def test_what_a_part_says_twice(tmp_path, part, end, xml, name):
     parts = plain_parts()
-    [name] = [name for name in parts if name.startswith("xl/_rels/")]
-    relation = f'<Relationship Id="w1" Type="{OFFICE}/worksheet" Target="/xl/other.xml"/>'
-    parts[name] = parts[name].replace("</Relationships>", relation + "</Relationships>")
-    with pytest.raises(DataError, match="relation 'w1' twice"):
+    parts[part] = parts[part].replace(end, xml + end)
+    with pytest.raises(DataError, match=rf"\b{name}' twice"):
         read(write_workbook(tmp_path / "a.xlsx", parts))
+
+
+def test_other_programs_elements_of_the_same_name_are_passed_over(tmp_path):
+    extension = '<workbookPr/><extLst><ext><x15:workbookPr chartTrackingRefBase="1"/></ext></extLst>'
+    parts = workbook_parts({"Data": sheet_xml(HEADER + row(2) + row(3))}, book=extension)
+    assert read(write_workbook(tmp_path / "a.xlsx", parts)) == TWO_ROWS
 
 
 def test_what_would_take_the_square_of_its_length_is_refused_at_once(tmp_path):
@@ -271,15 +300,26 @@ def test_what_would_take_the_square_of_its_length_is_refused_at_once(tmp_path):
     code = f'<numFmts><numFmt numFmtId="170" formatCode="{"[" * 300_000}"/></numFmts>'
     styles = f'{code}<cellXfs><xf numFmtId="170"/></cellXfs>'
     deep = "<a>" * 1_000_000
+    attributes = "<a " + " ".join(f'a{index}=""' for index in range(500_000)) + "/>"
     for parts in (
         workbook_parts({"Data": sheet_xml(number)}),
         workbook_parts({"Data": sheet_xml(HEADER)}, styles=styles),
         workbook_parts({"Data": sheet_xml(HEADER, behind=deep)}),
+        workbook_parts({"Data": sheet_xml(HEADER, behind=attributes)}),
     ):
         start = time.process_time()
         with pytest.raises(DataError):
             read(write_workbook(tmp_path / "a.xlsx", parts))
         assert time.process_time() - start < 5
+
+
+def test_what_would_take_the_product_of_two_sizes_is_read_soon(tmp_path):
+    rows = HEADER.replace("B1", "XFD1") + "".join(row(number) for number in range(2, 5000))
+    parts = workbook_parts({"Data": sheet_xml(rows)})
+    empty = workbook_parts({"Data": sheet_xml("<row/>" * 20_000)})
+    empty["xl/book.xml"] = empty["xl/book.xml"].replace("</sheets>", '<sheet name="x" r:id="w1"/>' * 2000 + "</sheets>")
+    only_sentences(lambda: read(write_workbook(tmp_path / "a.xlsx", parts)))
+    only_sentences(lambda: read(write_workbook(tmp_path / "a.xlsx", empty)))
 
 
 def test_entities_are_refused(tmp_path):

@@ -1,0 +1,120 @@
+"""Template of a task: any number of labels for a text, from tables with the columns text_a and label ("sport|news").
+
+Copy it into src/tasks/ and change what differs. tests/test_template_task.py keeps it working.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mindspore import Tensor, ops
+from scipy.special import expit
+from sklearn.metrics import f1_score
+
+from model_utils.schema import option
+from src.albert_networks import TrainingNetwork
+from src.create_finetune_data import ClassificationSplit, TextColumns, encode_pairs, read_examples
+from src.data.feature_cache import Features
+from src.data.feature_files import Column, Ragged
+from src.data.features import token_columns
+from src.finetune_eval_model import SequenceClassificationScores
+from src.tasks.answerer import Answer, Outputs, Probability, Record, shortest
+from src.tasks.classification import ClassificationAnswerer
+from src.tasks.finetune_config import FinetuneConfig
+from src.tasks.prediction_table import write_prediction_table
+from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, Task, TaskSpec, dense_shapes
+from src.tasks.task_info import LabelledInfo, TaskInfo
+
+
+class MultiLabelConfig(FinetuneConfig):
+    """Configuration of python run_multi_label.py, which gives texts any number of labels."""
+
+    config_file = "task_multi_label_config.yaml"
+    label_list: tuple[str, ...] = option((), "all labels, in the order of the outputs")
+
+
+class AlbertForMultiLabel(TrainingNetwork):
+    """Labels of texts by binary cross-entropy that cannot overflow: label_ids (B, C) float32, 0 or 1."""
+
+    label_columns = ("label_ids", "sequence_weights")
+    metric_names = ("loss",)
+
+    def losses(self, sequence: Tensor, pooled: Tensor, labels: Tensor, weights: Tensor, key: Tensor) -> tuple[Tensor]:
+        logits = self.scores.head(sequence, pooled, key)  # (B, C); key: that of dropout
+        losses = ops.relu(logits) - logits * labels + ops.log1p(ops.exp(-ops.abs(logits)))
+        return (ops.reduce_sum(weights * ops.reduce_mean(losses, 1)),)
+
+
+class MultiLabelSplit(ClassificationSplit):
+    """Examples of a split, whose label column holds labels with | between them."""
+
+    def features(self) -> Features:
+        label_sets = [set((example.label or "").split("|")) for example in self.examples]
+        gold = np.array([[label in label_set for label in self.labels] for label_set in label_sets], np.float32)
+        texts = [example.text_a for example in self.examples]
+        values, _ = encode_pairs(texts, [""] * len(texts), self.tokenizer, self.max_seq_length)
+        values["label_ids"] = Ragged(gold.ravel(), np.full(len(gold), len(self.labels)))
+        columns = token_columns(self.tokenizer, self.max_seq_length)
+        columns["label_ids"] = Column("float32", len(self.labels))
+        return Features(columns, values, {"labels": gold})
+
+
+class MultiLabelTask(Task):
+    """Task that reads train.tsv, dev.tsv and test.tsv in data_dir."""
+
+    kind = "multi_label"
+    selection = "f1"
+    pairs = False  # one text a row
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.spec = MULTI_LABEL
+        length = self.config.max_seq_length
+        self.task_info = LabelledInfo(task=self.spec.name, labels=self.config.label_list, max_seq_length=length)
+
+    def split(self, name: str) -> MultiLabelSplit:
+        examples = read_examples(Path(self.config.data_dir) / f"{name}.tsv", TextColumns())
+        return MultiLabelSplit(name, examples, self.config.label_list, self.tokenizer, self.config.max_seq_length)
+
+    def evaluate(self, prepared: PreparedSplit, outputs: Outputs, task_info: TaskInfo) -> EvaluationResult:
+        predictions = outputs["logits"] > 0
+        columns = {"prediction": ["|".join(np.array(task_info.labels)[row]) for row in predictions]}
+        write = partial(write_prediction_table, split=prepared.split.name, columns=columns)
+        return EvaluationResult(_micro_f1(prepared, predictions), write)
+
+    def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:
+        majority = train.records.array("labels").mean(0) > 0.5
+        return _micro_f1(dev, np.tile(majority, (dev.records.num_rows, 1)))
+
+
+def _micro_f1(prepared: PreparedSplit, predictions: np.ndarray) -> dict[str, float]:
+    return {"f1": float(f1_score(prepared.records.array("labels"), predictions, average="micro", zero_division=0))}
+
+
+class MultiLabelAnswerer(ClassificationAnswerer):
+    """Answerer: text_a -> probabilities."""
+
+    texts = ("text_a",)
+
+    def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
+        names = self.task_info.labels
+        return [{"probabilities": dict(zip(names, shortest(row), strict=True))} for row in expit(outputs["logits"])]
+
+
+class MultiLabelAnswer(Answer):
+    probabilities: dict[str, Probability]
+
+
+MULTI_LABEL = TaskSpec(
+    "multi_label",
+    scores=lambda architecture, info: SequenceClassificationScores(architecture, len(info.labels)),
+    answerer=MultiLabelAnswerer,
+    fields={"text_a": RecordField()},
+    answer=MultiLabelAnswer,
+    head=Head("classifier", 0, (("classifier.",),), lambda *sizes: dense_shapes("classifier", *sizes[:2])),
+    info=LabelledInfo,
+    losses=AlbertForMultiLabel,
+    config=MultiLabelConfig,
+)

@@ -1,0 +1,59 @@
+"""Operations of a compiled training graph; MindSpore is imported late, after it is told to save graphs."""
+
+import os
+import re
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from benchmarks.pretraining import random_batch
+from model_utils.backend import Backend
+from model_utils.device import setup_device
+from src.albert_config import PRESETS
+
+# Other names for the same memory, and the order of things.
+MOVE_NO_DATA = ("Reshape", "Depend", "MakeTuple", "TupleGetItem", "Return", "Load", "UpdateState")
+
+
+class FinalGraph:
+    """Graph of the loss and its gradients on a GPU, as MindSpore's compiler leaves it.
+
+    Made in a process of its own, because the compiler reads where to save graphs when MindSpore is loaded.
+    """
+
+    def __init__(self, layers: int, dropout: float) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            os.environ |= {"MS_DEV_SAVE_GRAPHS": "2", "MS_DEV_SAVE_GRAPHS_PATH": folder}
+            self.compile(layers, dropout)
+            (file,) = Path(folder).glob("*_validate_*.ir")
+            self.text = file.read_text(encoding="utf-8")
+
+    @staticmethod
+    def compile(layers: int, dropout: float) -> None:
+        setup_device("CPU")
+        import mindspore as ms
+        from mindspore import Tensor, ops
+
+        from src.albert_for_pre_training import AlbertForPreTraining
+
+        config = PRESETS["albert_tiny"].replace(
+            num_hidden_layers=layers,
+            compute_type="float16",
+            hidden_dropout_prob=dropout,
+            attention_probs_dropout_prob=dropout,
+            backend=Backend.ACCELERATOR,
+        )
+        network = AlbertForPreTraining(config, seed=1).set_train(True)
+        columns = random_batch(config, 2, 128)
+        gradient = ops.value_and_grad(network, None, ms.ParameterTuple(network.trainable_params()), has_aux=True)
+
+        @ms.jit
+        def compute(*inputs: Tensor) -> tuple:
+            return gradient(*inputs)
+
+        compute(*(Tensor(columns[name]) for name in network.input_columns), Tensor(1, ms.int32))
+
+    def operations(self) -> dict[str, int]:
+        """Return the number of operations by name."""
+        names = re.findall(r"^\s*%\S+ = (?:Primitive::|PrimFunc_)?(\w+)\(", self.text, re.MULTILINE)
+        return Counter(name for name in names if name not in MOVE_NO_DATA)
