@@ -228,19 +228,6 @@ def test_a_run_is_not_resumed_as_another_model(tmp_path: Path) -> None:
     fit(config, architecture=model)
 
 
-def test_options_of_the_loss_scale_that_count_for_nothing_are_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    given = make_config(tmp_path, loss_scale_mode="static", loss_scale_value=1024, max_skipped_steps=3)
-    for compute_type in ("float32", "bfloat16"):
-        assert plan_precision(given, Device("CPU", compute_type)).scaling == LossScale("off")
-        warning = capsys.readouterr().out
-        assert "loss_scale_mode, loss_scale_value, max_skipped_steps" in warning and compute_type in warning
-    plan_precision(given, Device("GPU", "float16"))
-    plan_precision(make_config(tmp_path, max_skipped_steps=None), Device("CPU", "float32"))
-    assert capsys.readouterr().out == ""
-
-
 def test_a_run_does_not_change_its_precision_in_silence(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """Begun on a CPU, found again where there is a GPU; compute_type is empty unless a test names it."""
     unset, folder = make_config(tmp_path / "run", save_checkpoint_steps=20), tmp_path / "run"
