@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
+from model_utils.backend import Backend
 from model_utils.config import check_output_folder, run_main
 from model_utils.device import choose_target, setup_device
 from model_utils.errors import DeviceError
 from src.inference.deploy_config import AIR, ONNX, ExportConfig
 from src.inference.exporting import export_model
 from src.model_folder import ModelFolder
-from src.nn.layer_form import made_for
 
 
 def main(config: ExportConfig) -> None:
@@ -19,12 +19,16 @@ def main(config: ExportConfig) -> None:
     setup_device(target, config.device_id, threads=config.threads)
     name = Path(config.export_file_name)
     check_output_folder(name.parent, "export_file_name's folder")
+    # MindSpore can write only the layers of CPUs as ONNX.
+    is_for_cpu = target == "CPU" or config.file_format == ONNX
     folder = ModelFolder.load(
-        config.export_ckpt_file, config.vocab_file_path, config.spm_model_file, do_lower_case=config.do_lower_case
+        config.export_ckpt_file,
+        config.vocab_file_path,
+        config.spm_model_file,
+        do_lower_case=config.do_lower_case,
+        backend=Backend.COMPOSED if is_for_cpu else Backend.ACCELERATOR,
     )
-    # MindSpore can write only the CPU backend of the layers as ONNX.
-    with made_for("CPU" if config.file_format == ONNX else target):
-        model = folder.predictor(config.export_embeddings, portable=True, null_threshold=config.null_threshold)
+    model = folder.predictor(config.export_embeddings, portable=True, null_threshold=config.null_threshold)
     export_model(model, name, config.file_format, config.export_batch_size, config.export_seq_length)
 
 

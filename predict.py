@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from model_utils.backend import Backend
 from model_utils.config import run_main
 from model_utils.device import setup_device
 from src.inference.deploy_config import PredictConfig
@@ -24,14 +25,14 @@ def main(config: PredictConfig) -> int:
     else:
         check_input(config.input, config.input_format)
         check_output(config.output, config.input)
-    setup_device(
+    device = setup_device(
         config.device_target,
         config.device_id,
         compute_type=config.compute_type,
         fused_layers=config.fused_layers,
         threads=config.threads,
     )
-    predictor = load_predictor(config)
+    predictor = load_predictor(config, device.backend)
     task = predictor.task_info.task
     if config.serve:
         serve(predictor, *address, allowed_hosts=config.allowed_hosts)
@@ -41,7 +42,7 @@ def main(config: PredictConfig) -> int:
     return answer_records(predictor, records, config.output)
 
 
-def load_predictor(config: PredictConfig) -> Predictor:
+def load_predictor(config: PredictConfig, backend: Backend) -> Predictor:
     """Return the Predictor of a MINDIR, or of a checkpoint and the files beside it."""
     settings = {
         "batch_tokens": config.batch_tokens,
@@ -51,9 +52,9 @@ def load_predictor(config: PredictConfig) -> Predictor:
     }
     model = Path(config.model)
     if model.suffix == MINDIR_SUFFIX:
-        return load_exported(model, config.compute_type, **settings)
+        return load_exported(model, config.compute_type, backend, **settings)
     vocabulary = config.vocab_file_path, config.spm_model_file
-    folder = ModelFolder.load(model, *vocabulary, config.compute_type, config.do_lower_case)
+    folder = ModelFolder.load(model, *vocabulary, config.compute_type, config.do_lower_case, backend)
     return folder.predictor(config.embeddings, **settings)
 
 

@@ -38,7 +38,7 @@ def main(config: PretrainEvalConfig) -> None:
     check_output_folder(output, "output_path" if config.output_path else "without output_path the results' folder")
     loading = Loading(config.batch_size, shuffle=False, evaluation=True)
     data = create_pretrain_dataset(config.data_dir, loading, config.schema_dir)
-    architecture = build_architecture(config, data, None, device.compute_type, config.load_checkpoint_path)
+    architecture = build_architecture(config, data, None, device, config.load_checkpoint_path)
     contents = find_checkpoint(weights)
     check_network(contents, architecture)
     data.check_vocabulary(trained_on(contents), contents.path)

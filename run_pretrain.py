@@ -10,11 +10,17 @@ from model_utils.device import Device, setup_device
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.data.batches import Loading
 from src.model_folder import ModelFolder
-from src.pretraining.pretraining import build_architecture, held_out_evaluation, initialise, reference_lines
+from src.pretraining.pretraining import (
+    build_architecture,
+    held_out_evaluation,
+    initialise,
+    learning_check,
+    reference_lines,
+)
 from src.pretraining.pretraining_phases import data_of_phases, identity_of, plan_phases
 from src.training.dry_run import dry_run
-from src.training.learning_check import learning_check
-from src.training.ranks import Ranks, ranks_of
+from src.training.ranks import ranks_of
+from src.training.recorder import Reporting
 from src.training.run_folder import RunFolder, check_run_folder
 from src.training.run_plan import RunFacts, plan_precision, plan_run
 from src.training.train_step import build_step
@@ -29,20 +35,21 @@ def main(config: PretrainConfig) -> None:
     """Train until the run in save_checkpoint_path is finished."""
     device = setup_device(**config.device_settings())
     ranks = ranks_of(device)
-    folder = RunFolder(config.save_checkpoint_path, config, writer=ranks.writer)
+    folder = RunFolder(config.save_checkpoint_path, config, ranks)
     if config.dry_run:
         check_run_folder(folder.path, config)
-        logger.info(dry_run(build_trainer(config, device, ranks, folder)))
+        logger.info(dry_run(build_trainer(config, device, folder)))
         return
     with folder:
         if folder.finished:
             logger.info(f"{folder.path} holds this run and it is finished: nothing to do")
         else:
-            build_trainer(config, device, ranks, folder).fit()
+            build_trainer(config, device, folder).fit()
 
 
-def build_trainer(config: PretrainConfig, device: Device, ranks: Ranks, folder: RunFolder) -> Trainer:
+def build_trainer(config: PretrainConfig, device: Device, folder: RunFolder) -> Trainer:
     """Return the trainer with data, model, optimizer and step, all checked against each other."""
+    ranks = folder.ranks
     loading = Loading(config.batch_size, config.seed, config.do_shuffle, rank=ranks.rank, rank_size=ranks.size)
     datasets = [create_pretrain_dataset(**arguments) for arguments in data_of_phases(config, loading)]
     data = datasets[0]
@@ -50,7 +57,7 @@ def build_trainer(config: PretrainConfig, device: Device, ranks: Ranks, folder: 
     tokenizer = data.tokenizer(config.vocab_file, config.spm_model_file)
     weights = str(folder.path) if folder.begun else config.load_checkpoint_path
     precision = plan_precision(config, device)
-    architecture = build_architecture(config, data, tokenizer, precision.compute_type, weights)
+    architecture = build_architecture(config, data, tokenizer, device, weights)
     phases = plan_phases(config, datasets, architecture, tokenizer)
     network = AlbertForPreTraining(architecture, seed=config.seed)
     step = build_step(config, network, plan, precision, ranks, phases.accumulate)
@@ -65,15 +72,11 @@ def build_trainer(config: PretrainConfig, device: Device, ranks: Ranks, folder: 
         step,
         phases,
         plan,
-        config,
         folder,
         RunFacts(identity_of(datasets), precision, architecture.facts()),
-        ranks,
-        initialise=partial(initialise, network, data, config.load_checkpoint_path),
-        evaluation=evaluation,
-        baselines=lines,
-        utilisation=Utilisation(architecture),
-        learning=learning_check(config, architecture, lines, data),
+        partial(initialise, network, data, config.load_checkpoint_path),
+        evaluation,
+        Reporting(lines, Utilisation(architecture), learning_check(config, architecture, lines, data)),
     )
 
 

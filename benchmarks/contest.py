@@ -20,10 +20,10 @@ from benchmarks.commands import PROJECT, print_and_write
 from benchmarks.machine import MatrixProducts
 from benchmarks.torch_device import without_cuda_libraries
 from benchmarks.turns import Contender, OtherPrograms, describe_others
+from model_utils.backend import USES
 from model_utils.cpu_threads import threads
 from model_utils.device import default_compute_type
 from model_utils.errors import ConfigError
-from model_utils.native_code import USES
 from model_utils.schema import Config, option
 from src.albert_config import COMPUTE_TYPES, PRESETS, AlbertConfig
 

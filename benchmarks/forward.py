@@ -1,6 +1,5 @@
 """Time forward passes, from a checkpoint or a MINDIR, and those of peers: python -m benchmarks.forward --help."""
 
-import contextlib
 import os
 import tempfile
 import time
@@ -14,7 +13,7 @@ from benchmarks.commands import WITHOUT_PEERS, need_libraries
 from benchmarks.contest import ContestConfig, run_contest
 from benchmarks.pretraining import SEED, mindspore_gpu_memory, project_facts, random_batch
 from benchmarks.torch_device import TorchDevice
-from model_utils import native_code
+from model_utils.backend import Backend
 from model_utils.config import run_main
 from model_utils.cpu_threads import threads
 from model_utils.device import setup_device
@@ -59,14 +58,16 @@ class ProjectForward:
         from src.albert_model import initialise_weights
         from src.finetune_eval_model import AnsweringNetwork, EncoderOutputs, PackedNetwork, packed_where_possible
         from src.inference.exported_model import fused_network, load_mindir
-        from src.nn.native_operations import used
+        from src.nn.native_operations import is_fused
         from src.tasks.task_info import TaskInfo
 
         from_mindir = source == "mindir"
-        if from_mindir and not used() and config.compute_type != "float32":
+        self.fused = is_fused(self.device.backend)
+        if from_mindir and not self.fused and config.compute_type != "float32":
             raise ConfigError("without C++ layers a MINDIR computes in float32 only: give --compute_type float32")
-        with native_code.left_out() if from_mindir else contextlib.nullcontext():
-            scores = EncoderOutputs(config.replace(compute_type="float32") if from_mindir else config)
+        config = config.replace(backend=self.device.backend)
+        exported = config.replace(compute_type="float32", backend=Backend.COMPOSED)
+        scores = EncoderOutputs(exported if from_mindir else config)
         initialise_weights(scores, config.initializer_range, SEED)
         self.initial_weights = {parameter.name: parameter.asnumpy() for parameter in scores.trainable_params()}
         self.network = AnsweringNetwork(scores, from_mindir)
@@ -77,7 +78,7 @@ class ProjectForward:
                     self.network, *self.network.any_inputs(), file_name=str(file.with_suffix("")), file_format="MINDIR"
                 )
                 self.network = load_mindir(file)
-                if used():
+                if self.fused:
                     self.network = fused_network(self.network, config, TaskInfo(task="embeddings"))
         else:
             self.network = packed_where_possible(self.network)
@@ -85,7 +86,6 @@ class ProjectForward:
             rows, length = columns["input_ids"].shape
             columns = Packing(1, length).pack(columns, np.ones(rows, bool), rows * length)
         self.inputs = [Tensor(columns[name]) for name in self.network.input_columns]
-        self.fused = used()
 
     def weights(self) -> dict[str, np.ndarray]:
         """Return the weights by name."""

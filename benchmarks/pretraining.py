@@ -76,14 +76,14 @@ class ProjectUpdates:
     ) -> None:
         self.device = setup_device(device_target, compute_type=config.compute_type, fused_layers=fused_layers)
         from src.albert_for_pre_training import AlbertForPreTraining
-        from src.nn.native_operations import used
+        from src.nn.native_operations import is_fused
         from src.training.optimizer import OptimizerSettings, build_optimizer
         from src.training.run_plan import LossScale
         from src.training.train_step import TrainStep
 
         self.columns = columns
-        self.fused = used()
-        self.network = AlbertForPreTraining(config, seed=SEED)
+        self.fused = is_fused(self.device.backend)
+        self.network = AlbertForPreTraining(config.replace(backend=self.device.backend), seed=SEED)
         settings = OptimizerSettings(
             name="AdamWeightDecay",
             learning_rate=LEARNING_RATE,

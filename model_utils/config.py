@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-from model_utils import native_code
+from model_utils.backend import USES
 from model_utils.errors import ConfigError, UserError, bounded
 from model_utils.files import check_writable
 from model_utils.messages import forgive_lost_readers, show_messages, silence
@@ -59,7 +59,7 @@ class LayersConfig(OneDeviceConfig):
     fused_layers: str = option(
         "auto",
         "C++ layers on CPU, compiled once on this machine; auto: if there is a compiler",
-        choices=native_code.USES,
+        choices=USES,
         on_resume=ANY,
     )
 

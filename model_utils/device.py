@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from model_utils import cpu_threads, native_code, nvidia
+from model_utils.backend import Backend
 from model_utils.config import OneDeviceConfig, run_main
 from model_utils.cpu import cpu_flags
 from model_utils.errors import DeviceError
@@ -22,18 +23,18 @@ COMPILER_CACHE = "MS_COMPILER_CACHE_ENABLE"  # read by MindSpore when it compile
 FPMATH_MODE = "ONEDNN_DEFAULT_FPMATH_MODE"  # read by oneDNN, MindSpore's matrix library on CPUs, at its first product
 BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16")  # CPU flags of bfloat16 multiplication; without them oneDNN emulates it
 CALL_DEPTH = 10_000  # of graphs: a loop over 200 tensors nests more calls than MindSpore's default of 1,000
-_set_up = [False]  # True once setup_device has been called
 
 
 @dataclass(frozen=True)
 class Device:
-    """Device of a command, type of its matrix products, and rank of this process among `rank_size`."""
+    """Device of a command, type of its matrix products, its layers, and rank of this process among `rank_size`."""
 
     target: str
     compute_type: str
     device_id: int = 0
     rank: int = 0
     rank_size: int = 1
+    backend: Backend = Backend.AUTO
 
 
 def ascend_obstacle() -> str:
@@ -100,8 +101,8 @@ def setup_device(
         distribute: True in a process that scripts/launch.py started as one of device_num.
         seed: of MindSpore's and numpy's generators; None leaves them as they are.
         compute_type: type of matrix products: float32, float16 or bfloat16; "": the device's default.
-        fused_layers: use of the C++ layers (src/nn/fused_layers.py) in networks built later: auto (if they can be
-            used), always or never.
+        fused_layers: use of the C++ layers (src/nn/fused_layers.py), for the backend of the result: auto (if they can
+            be used), always or never.
         threads: compute threads on CPU; 0: OMP_NUM_THREADS, or this process's share of the available cores.
 
     Returns:
@@ -128,28 +129,27 @@ def setup_device(
     if available is not None and device_id >= available:
         allowed = "0" if available == 1 else f"0 to {available - 1}"
         raise DeviceError(f"device_id is {device_id}, but {target} has {available} device(s): allowed is {allowed}")
-    native_code.choose(_fused_layers(fused_layers, target))
+    _check_fused_layers(fused_layers, target)
     _set_target(target, device_id, _threads(threads, target, device_num if distribute else 1))
     if seed is not None:
         ms.set_seed(seed)
     rank, rank_size = _join_ranks(device_num) if distribute else (0, 1)
     if target == "CPU":
         check_product("float16" if compute_type == "float16" else "float32")
-    _set_up[0] = True
-    return Device(target, compute_type, device_id, rank, rank_size)
+    return Device(target, compute_type, device_id, rank, rank_size, Backend.of(target, fused_layers))
 
 
 def ensure_device() -> None:
     """Set up the device that MindSpore's context names, for programs that use the project as a library.
 
-    Does nothing if setup_device was called, or MindSpore was set to graph mode, before.
+    Does nothing if MindSpore is in graph mode, as after setup_device.
 
     Raises:
         DeviceError: as setup_device.
     """
     import mindspore as ms
 
-    if not _set_up[0] and ms.get_context("mode") != ms.GRAPH_MODE:
+    if ms.get_context("mode") != ms.GRAPH_MODE:
         setup_device(ms.get_context("device_target"), ms.get_context("device_id"), seed=None)
 
 
@@ -189,16 +189,16 @@ def _set_target(target: str, device_id: int, threads: int) -> None:
             ) from error
 
 
-def _fused_layers(use: str, target: str) -> str:
-    """Return "never" outside a CPU, else `use`; raise DeviceError if it is "always" and cannot be satisfied."""
-    if target != "CPU" and use == "always":
+def _check_fused_layers(use: str, target: str) -> None:
+    """Raise DeviceError if the C++ layers are to be used always and cannot be."""
+    if use != "always":
+        return
+    if target != "CPU":
         raise DeviceError(f"fused_layers is always, but the C++ layers need a CPU: the device is {target}")
-    if use == "always":
-        try:
-            native_code.check_compiler()
-        except DeviceError as error:
-            raise DeviceError(f"fused_layers is always, but {error}") from error
-    return use if target == "CPU" else "never"
+    try:
+        native_code.check_compiler()
+    except DeviceError as error:
+        raise DeviceError(f"fused_layers is always, but {error}") from error
 
 
 def _threads(threads: int, target: str, processes: int) -> int:

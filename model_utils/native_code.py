@@ -1,7 +1,6 @@
 """Compilation of the project's C++ for this machine, once, into the user's cache folder."""
 
 import atexit
-import contextlib
 import ctypes
 import errno
 import functools
@@ -13,7 +12,6 @@ import signal
 import stat
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from model_utils.cpu import cpu_info
@@ -26,38 +24,18 @@ COMPILERS = ("c++", "g++", "clang++")  # the first that is installed; the enviro
 FLAGS = "-std=c++17 -O3 -march=native -fopenmp-simd -pthread -fno-math-errno -fno-trapping-math".split()
 FLAGS += "-fPIC -shared -fvisibility=hidden".split()
 SECONDS = 300  # timeout of a compilation
-USES = ("auto", "always", "never")
-_use = ["auto"]
 
 
-def choose(use: str) -> None:
-    """Set the use of native code in networks built from now on: auto (if there is a compiler), always or never."""
-    _use[0] = use
-
-
-@contextlib.contextmanager
-def left_out() -> Iterator[None]:
-    """Build networks inside the context without native code, so that they run anywhere and can be exported."""
-    previous = _use[0]
-    choose("never")
-    try:
-        yield
-    finally:
-        choose(previous)
-
-
-def library_for(source: Path) -> Path | None:
-    """Return the compiled library of a C++ file, or None if networks are to be built without it.
+def library_for(source: Path, is_needed: bool = False) -> Path | None:
+    """Return the compiled library of a C++ file, or None if it cannot be used.
 
     Raises:
-        DeviceError: native code is to be used always, but the library cannot be built.
+        DeviceError: it is needed, but cannot be used.
     """
-    if _use[0] == "never":
-        return None
     library_or_obstacle = _usable_library(source)
     if isinstance(library_or_obstacle, Path):
         return library_or_obstacle
-    if _use[0] == "always":
+    if is_needed:
         raise DeviceError(f"fused_layers is always, but {library_or_obstacle}")
     return None
 
@@ -82,7 +60,7 @@ def _load(source: Path) -> tuple[Path, ctypes.CDLL]:
     try:
         library = build_library(source)
         return library, _load_checked(library)
-    except OSError as error:  # also for a library that another system left in the cache
+    except OSError as error:  # the cache takes no files, lets none run, or has a library of another system
         library = build_library(source, folder=_temporary_folder(str(error)))
         return library, _load_checked(library)
 
@@ -107,7 +85,7 @@ def _load_checked(library: Path) -> ctypes.CDLL:
 def _loading_obstacle(library: Path) -> str:
     """Return why MindSpore cannot load a library from its path, or "": it ends a path at the first colon."""
     if ":" in str(library):
-        return f"{library} has a colon in its path, which MindSpore cannot read: set TMPDIR to another folder"
+        return f"{library} has a colon in its path, which MindSpore cannot read: set XDG_CACHE_HOME to another folder"
     allowed = os.environ.get("MS_CUSTOM_AOT_WHITE_LIST")
     if allowed is not None and not library.is_relative_to(Path(allowed).resolve()):
         return f"MS_CUSTOM_AOT_WHITE_LIST allows operations from {allowed} alone, not from {library.parent}"
@@ -253,17 +231,12 @@ def _cache_folder() -> Path:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "albert-mindspore"
         for missing in reversed([path for path in (folder, *folder.parents) if not path.exists()]):
             missing.mkdir(mode=0o700, exist_ok=True)
-        if os.statvfs(folder).f_flag & os.ST_NOEXEC:
-            requirement = "whose file system lets programs run"
-        elif not os.access(folder, os.W_OK):
-            requirement = "that this user can write to"
-        elif unsafe := _unsafe_folder(folder.resolve()):
-            requirement = f"that this user alone can write to (check the owner and the mode of {unsafe})"
-        elif ":" in str(folder.resolve()):
-            requirement = "without a colon in its path"
-        else:
+        unsafe = _unsafe_folder(folder.resolve())
+        if unsafe is None:
             return folder
-        reason = f"{folder} is not a folder {requirement}"
+        reason = (
+            f"{folder} is not a folder that this user alone can write to (check the owner and the mode of {unsafe})"
+        )
     except (OSError, RuntimeError) as error:
         reason = f"there is no cache folder: {error}"
     return _temporary_folder(reason)

@@ -6,6 +6,7 @@ import types
 import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import EnumType
 from typing import Any
 
 from pydantic import BaseModel, Field
@@ -185,7 +186,7 @@ def read_value(value: Any, kind: Any) -> Any:
     """Return a value from yaml, the command line or Python converted to its field's type.
 
     Args:
-        kind: bool, int, float, str or tuple[str, ...].
+        kind: bool, int, float, str, an Enum or tuple[str, ...].
 
     Raises:
         ValueError: the value cannot be converted.
@@ -195,6 +196,8 @@ def read_value(value: Any, kind: Any) -> Any:
         return _characters(value) if isinstance(value, str) else "" if value is None else value
     if kind is bool:
         return BOOLEANS.get(str(value).lower(), value) if isinstance(value, str | int) else value
+    if isinstance(kind, EnumType):
+        return kind(value)
     if kind in (int, float):
         return kind(value) if isinstance(value, str) else value
     if isinstance(value, str) and not value.startswith("["):

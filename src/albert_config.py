@@ -9,6 +9,7 @@ from typing import Any, Self
 from pydantic import create_model
 from pydantic.fields import FieldInfo
 
+from model_utils.backend import Backend
 from model_utils.errors import CheckpointError, ConfigError, shorten
 from model_utils.files import write_json
 from model_utils.json_files import read_object
@@ -20,7 +21,7 @@ LENGTH = 65_536  # largest number of tokens of a row
 WIDTH = 65_536  # largest width of a layer
 COMPUTE_TYPES = ("float32", "float16", "bfloat16")
 CONFIG_FILES = ("albert_config.json", "config.json")  # google's and this project's name; Hugging Face's name
-RUN_KEYS = {"compute_type", "recompute"}
+RUN_KEYS = {"compute_type", "recompute", "backend"}
 # Keys that are not in transformers' ALBERT.
 OWN_KEYS = RUN_KEYS | {
     "share_parameters",
@@ -100,6 +101,7 @@ class AlbertConfig(Config):
     )
     compute_type: str = option("float32", "type of matrix products", choices=COMPUTE_TYPES)
     recompute: bool = option(False, "recompute activations for the gradient: less memory, more time", on_resume=ANY)
+    backend: Backend = option(Backend.AUTO, "form of the layers", choices=tuple(Backend), on_resume=ANY)
 
     def validate(self) -> None:
         if self.hidden_size % self.num_attention_heads:
@@ -135,7 +137,7 @@ class AlbertConfig(Config):
 
         The meaning of `hidden_act: gelu` depends on the writer: google's code computes the tanh form (gelu_new here),
         Hugging Face's the exact one. A file with `model_type` is Hugging Face's, one with `share_parameters` is this
-        project's. compute_type and recompute belong to a run, not to weights, and keep their defaults.
+        project's. RUN_KEYS belong to a run, not to weights, and keep their defaults.
 
         Raises:
             CheckpointError: the file is missing or damaged, or its network is not supported.
@@ -236,8 +238,12 @@ def _override(key: str, field: FieldInfo) -> tuple[Any, FieldInfo]:
     return annotation | None, override
 
 
-_OVERRIDES: dict[str, Any] = {key: _override(key, field) for key, field in AlbertConfig.model_fields.items()}
-del _OVERRIDES["compute_type"]  # a key of the run itself
+# compute_type is a key of the run itself, and backend follows from its device_target and fused_layers.
+_OVERRIDES: dict[str, Any] = {
+    key: _override(key, field)
+    for key, field in AlbertConfig.model_fields.items()
+    if key not in ("compute_type", "backend")
+}
 # The section albert_cfg of a run: any keys of AlbertConfig; the others come from the preset.
 AlbertOverrides: Any = create_model(
     "AlbertOverrides",

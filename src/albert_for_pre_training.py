@@ -31,11 +31,11 @@ class MaskedTokenHead(nn.Cell):
         super().__init__()
         compute_type = compute_dtype(config)
         self.operand_type = operand_dtype(compute_type)
-        self.dense = Dense(config.hidden_size, config.embedding_size, compute_type)
-        self.activation = bias_activation(config.hidden_act)
-        self.layer_norm = LayerNorm(config.embedding_size, config.layer_norm_eps)
+        self.dense = Dense(config.hidden_size, config.embedding_size, compute_type, backend=config.backend)
+        self.activation = bias_activation(config.hidden_act, config.backend)
+        self.layer_norm = LayerNorm(config.embedding_size, config.layer_norm_eps, backend=config.backend)
         self.bias = Parameter(Tensor(np.zeros(config.vocab_size, np.float32)), name="bias")
-        self.product = dense_product(compute_type)
+        self.product = dense_product(compute_type, backend=config.backend)
         self.add_bias = AddBias()
 
     def construct(self, rows: Tensor, word_embeddings: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ class PreTrainingScores(ScoresNetwork):
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__(config)
         self.mlm = MaskedTokenHead(config)
-        self.sop = Dense(config.hidden_size, 2)
+        self.sop = Dense(config.hidden_size, 2, backend=config.backend)
 
     def rows_read(self, texts: tuple[Tensor, ...], further: tuple[Tensor, ...]) -> Tensor:
         return self.albert.rows_of(texts, further[0])
@@ -131,7 +131,7 @@ class PreTrainingEvaluation(nn.Cell):
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__(auto_prefix=False)
         self.scores = PreTrainingScores(config)
-        self.cross_entropy = cross_entropy()
+        self.cross_entropy = cross_entropy(config.backend)
 
     def construct(
         self,

@@ -14,7 +14,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from model_utils import native_code
+from model_utils.backend import Backend
 from src.albert_config import AlbertConfig
 from src.data.packing import PACKED_COLUMNS
 from src.nn.attention import FusedAttention, attention_for
@@ -60,8 +60,7 @@ def initialise_weights(network: nn.Cell, initializer_range: float, seed: int) ->
 
 def initial_pooler(architecture: AlbertConfig) -> dict[str, np.ndarray]:
     """Return the pooler of a new model, always the same one, for sources of weights that have none."""
-    with native_code.left_out():  # nothing computes with it
-        pooler = Dense(architecture.hidden_size, architecture.hidden_size)
+    pooler = Dense(architecture.hidden_size, architecture.hidden_size, backend=Backend.COMPOSED)
     initialise_weights(pooler, architecture.initializer_range, seed=0)
     return {POOLER + weight.name: weight.asnumpy() for weight in pooler.trainable_params()}
 
@@ -91,10 +90,10 @@ class Embeddings(nn.Cell):
         if self.absolute_positions:
             self.position_embeddings = _table(config.max_position_embeddings, size, "position_embeddings")
         self.segment_rows = RowSquareSum()
-        self.spread = Spread()
+        self.spread = Spread(config.backend)
         self.matmul = ops.MatMul()
-        self.layer_norm = LayerNorm(size, config.layer_norm_eps)
-        self.dropout = Dropout(config.hidden_dropout_prob, site=1)
+        self.layer_norm = LayerNorm(size, config.layer_norm_eps, backend=config.backend)
+        self.dropout = Dropout(config.hidden_dropout_prob, site=1, backend=config.backend)
         self.type_vocab_size = config.type_vocab_size
         self.embedding_size = size
 
@@ -135,10 +134,10 @@ class SelfAttention(Block):
         self.query = DenseWeights(hidden, hidden)
         self.key = DenseWeights(hidden, hidden)
         self.value = DenseWeights(hidden, hidden)
-        self.output = Dense(hidden, hidden, compute_dtype(config), shared=shared)
-        self.layer_norm = LayerNorm(hidden, config.layer_norm_eps, config.hidden_dropout_prob)
+        self.output = Dense(hidden, hidden, compute_dtype(config), shared=shared, backend=config.backend)
+        self.layer_norm = LayerNorm(hidden, config.layer_norm_eps, config.hidden_dropout_prob, config.backend)
         self.attention = attention_for(config, site, shared)
-        self.dropout = Dropout(config.hidden_dropout_prob, site + 1)
+        self.dropout = Dropout(config.hidden_dropout_prob, site + 1, config.backend)
 
     def keep_prepacked(self) -> None:
         """Prepack the weights of this block; see AlbertModel.keep_prepacked."""
@@ -172,11 +171,12 @@ class FeedForward(Block):
         super().__init__()
         hidden = config.hidden_size
         compute_type = compute_dtype(config)
-        self.intermediate = Dense(hidden, config.intermediate_size, compute_type, shared=shared)
-        self.activation = bias_activation(config.hidden_act)
-        self.output = Dense(config.intermediate_size, hidden, compute_type, shared=shared)
-        self.layer_norm = LayerNorm(hidden, config.layer_norm_eps, config.hidden_dropout_prob)
-        self.dropout = Dropout(config.hidden_dropout_prob, site)
+        backend = config.backend
+        self.intermediate = Dense(hidden, config.intermediate_size, compute_type, shared=shared, backend=backend)
+        self.activation = bias_activation(config.hidden_act, backend)
+        self.output = Dense(config.intermediate_size, hidden, compute_type, shared=shared, backend=backend)
+        self.layer_norm = LayerNorm(hidden, config.layer_norm_eps, config.hidden_dropout_prob, backend)
+        self.dropout = Dropout(config.hidden_dropout_prob, site, backend)
 
     def keep_prepacked(self) -> None:
         """Prepack the weights of this block; see AlbertModel.keep_prepacked."""
@@ -240,7 +240,9 @@ class Encoder(nn.Cell):
         self.layers, self.inner = sharing_plan(config), config.inner_group_num
         self.projects = config.embedding_projection
         if self.projects:
-            self.embedding_hidden_mapping = Dense(config.embedding_size, config.hidden_size, compute_dtype(config))
+            self.embedding_hidden_mapping = Dense(
+                config.embedding_size, config.hidden_size, compute_dtype(config), backend=config.backend
+            )
         attention_sets = 1 + max(attention for attention, _ in self.layers)
         feed_forward_sets = 1 + max(feed_forward for _, feed_forward in self.layers)
         # Sites 2 to 4 belong to the first inner layer, 5 to 7 to the second, and so on.
@@ -329,7 +331,7 @@ class AlbertModel(nn.Cell):
         self.hidden_size = config.hidden_size
         self.embeddings = Embeddings(config)
         self.encoder = Encoder(config)
-        self.pooler = Dense(config.hidden_size, config.hidden_size, compute_dtype(config))
+        self.pooler = Dense(config.hidden_size, config.hidden_size, compute_dtype(config), backend=config.backend)
 
     @property
     def packs(self) -> bool:

@@ -83,7 +83,8 @@ class TrainingNetwork(nn.Cell):
         text_columns = PACKED_COLUMNS if packed else TEXT_COLUMNS
         self.text_inputs = len(text_columns)
         self.input_columns = (*text_columns, *scores.input_columns[len(TEXT_COLUMNS) :], *self.label_columns)
-        self.cross_entropy = cross_entropy()
+        self.backend = scores.config.backend
+        self.cross_entropy = cross_entropy(self.backend)
         self.recompute_layers = scores.config.recompute
         self.draw_weights(seed)
 

@@ -29,7 +29,7 @@ from src.data.feature_files import Ragged, is_complete, open_records, sha256_of
 from src.data.mindrecord_file import HEADER_BYTES, files_needed
 from src.data.record_writer import PackedRows, RecordWriter, check_record_path, pack_rows
 from src.data.worker_processes import results_of
-from src.pretraining_data.coverage import Coverage
+from src.pretraining_data.diagnostics import LetterTable, VocabularyFit
 from src.pretraining_data.examples import (
     TASK,
     TOKENS,
@@ -44,7 +44,6 @@ from src.pretraining_data.examples import (
 from src.pretraining_data.instances import MIN_DOCUMENT_TOKENS, Documents, Pair, join_documents, sample_pairs
 from src.pretraining_data.masking import NGRAM, InstanceSettings, MaskVocabulary, RowRandom, predictions_needed
 from src.pretraining_data.sentence_packing import pack_sentences
-from src.pretraining_data.vocabulary_fit import LetterTable, VocabularyFit, case_warning
 from src.text.corpus import CorpusConfig, expand_glob, read_documents, split_sentences
 from src.tokenization import FullTokenizer, build_tokenizer
 from src.utils import estimate_text_bytes
@@ -54,8 +53,6 @@ PROCESSES_PER_CORE = 4
 UNIT_CHARACTERS = 200_000  # about 400 examples of 128 English tokens, times dupe_factor
 PASSES = 100  # maximum dupe_factor: memory holds all passes of a unit
 STATIC_PASSES = 5  # as in the TFRecords used to compare with google's code, whose default is 40
-MOST_LEFT_OUT = 0.25  # fraction of documents without examples; 0.16 for Wikipedia and books
-LEAST_USES = 0.5  # of a token in a pass over the text
 PACKINGS = {"cut": sample_pairs, "google": pack_sentences}
 PROCESSES = 1024  # maximum num_workers
 
@@ -148,7 +145,6 @@ class UnitResult:
 
     packed: PackedRows
     token_counts: np.ndarray
-    coverage: Coverage
     fit: VocabularyFit
     text_bytes: int
 
@@ -176,24 +172,21 @@ class UnitMaker:
         """Return all examples of a unit, shuffled across passes; they depend only on the seed and the unit's number."""
         documents = join_documents(self.encode(unit))
         rows_by_pass = []
-        all_pairs = []
         for pass_number in range(self.passes):
             seed = (self.seed, unit_number, pass_number)
             random = Random(int(np.random.default_rng(seed).integers(2**62)))
             pairs = PACKINGS[self.settings.segment_packing](documents, self.settings, random)
-            all_pairs += pairs
             if pairs:
                 rows_by_pass.append(self._rows(documents, pairs, seed))
-        coverage = Coverage.of(documents, all_pairs, self.passes)
         fit = VocabularyFit.of(documents.ids, self.letters)
         text_bytes = sum(len(text.encode()) for document in unit for text in document)
         if not rows_by_pass:
             no_rows = PackedRows([], np.zeros(0, np.int32), np.zeros(0, np.uint32))
-            return UnitResult(no_rows, np.zeros(self.tokenizer.vocab_size, np.int64), coverage, fit, text_bytes)
+            return UnitResult(no_rows, np.zeros(self.tokenizer.vocab_size, np.int64), fit, text_bytes)
         rows = concatenate(rows_by_pass)
         packed = pack_rows(self.columns, rows)
         packed = packed.take(np.random.default_rng([self.seed, unit_number]).permutation(len(packed.rows)))
-        return UnitResult(packed, self._count(rows), coverage, fit, text_bytes)
+        return UnitResult(packed, self._count(rows), fit, text_bytes)
 
     def _rows(self, documents: Documents, pairs: list[Pair], seed: tuple[int, ...]) -> dict[str, Ragged]:
         segments = np.array([pair[:2] for pair in pairs]).reshape(-1, 4)
@@ -288,41 +281,6 @@ def number_of_workers(num_workers: int) -> int:
     return num_workers or cores
 
 
-def warn_of_misfit(fit: VocabularyFit, tokenizer: FullTokenizer) -> bool:
-    """Warn if the vocabulary clearly does not fit the text so far, and return whether it warned."""
-    if warning := fit.warning(tokenizer.file.name):
-        logger.warning(f"{warning} ({fit})")
-    return bool(warning)
-
-
-def report_coverage(coverage: Coverage, random_next_sentence: bool) -> None:
-    """Log how much of the text the examples use, and warn if documents are too short or most of the text is unused.
-
-    Args:
-        random_next_sentence: whether the second segment may come from another document.
-    """
-    logger.info(f"coverage: {coverage}")
-    if coverage.left_out > MOST_LEFT_OUT * coverage.documents:
-        logger.warning(
-            f"{coverage.left_out:,} of {coverage.documents:,} documents are too short for an example; remove blank "
-            "lines between the paragraphs of plain text, they separate documents"
-        )
-    if coverage.times < LEAST_USES:
-        few = "documents are long enough to lend a segment to others" if random_next_sentence else "sentences fit in"
-        logger.warning(f"most of the text is unused, a pass uses a token {coverage.times:.2f} times: few {few}")
-
-
-def warn_of_few_masks(settings: InstanceSettings) -> None:
-    """Warn if max_predictions_per_seq is less than masked_lm_prob of the longest example."""
-    expected_masks = settings.masked_lm_prob * settings.max_seq_length
-    if settings.max_predictions_per_seq < int(expected_masks):
-        logger.warning(
-            f"max_predictions_per_seq {settings.max_predictions_per_seq} masks only "
-            f"{settings.max_predictions_per_seq / settings.max_seq_length:.1%} of an example of "
-            f"{settings.max_seq_length} tokens, less than masked_lm_prob ({settings.masked_lm_prob:.1%})"
-        )
-
-
 def dry_run(
     maker: UnitMaker, units: Iterator[list[Document]], source_bytes: int, workers: int, path: Path, file_num: int
 ) -> str:
@@ -332,7 +290,7 @@ def dry_run(
     seconds = time.monotonic() - start
     is_whole_text = next(units, None) is None
     logger.info(f"vocabulary: {result.fit}")
-    warn_of_misfit(result.fit, maker.tokenizer)
+    result.fit.warn(maker.tokenizer.file.name)
     if not result.packed.rows:
         return f"dry run: the first {result.text_bytes:,} bytes of text give no example. Nothing was kept."
     with tempfile.TemporaryDirectory() as folder:
@@ -357,10 +315,7 @@ def main(config: CreateDataConfig) -> None:
     workers = number_of_workers(config.num_workers)
     files = expand_glob(config.input_file)
     tokenizer = build_tokenizer(config.vocab_file, config.spm_model_file, config.do_lower_case)
-    if warning := case_warning(tokenizer):
-        logger.warning(warning)
     settings = instance_settings(config)
-    warn_of_few_masks(settings)
     facts = gather_facts(config, settings, tokenizer, files)
     if is_complete(path, facts):
         rows = open_records(path, TASK).num_rows
@@ -375,7 +330,6 @@ def main(config: CreateDataConfig) -> None:
         logger.info(dry_run(maker, units, source_bytes, workers, path, config.output_file_num))
         return
     token_counts = np.zeros(tokenizer.vocab_size, np.int64)
-    coverage = Coverage.none()
     fit = VocabularyFit()
     has_warned = False
     with (
@@ -388,12 +342,11 @@ def main(config: CreateDataConfig) -> None:
             writer.add_file(file)
         for result in results:
             fit += result.fit
-            has_warned = has_warned or warn_of_misfit(fit, tokenizer)
+            has_warned = has_warned or fit.warn(tokenizer.file.name)
             if not writer.rows:  # fail before hours of work if the files would be too large
                 files_needed(path, result.row_bytes * source_bytes / max(1, result.text_bytes), config.output_file_num)
             writer.write(result.packed)
             token_counts += result.token_counts
-            coverage += result.coverage
             bar.update(result.text_bytes)
         if not writer.rows:
             condition = ", beside another document" if config.random_next_sentence else ""
@@ -405,7 +358,6 @@ def main(config: CreateDataConfig) -> None:
         writer.facts["vocabulary_fit"] = fit.facts()
     seconds = time.monotonic() - start
     logger.info(f"{path}: {writer.rows:,} examples in {seconds:.1f} s, {writer.rows / seconds:,.0f} per second")
-    report_coverage(coverage, config.random_next_sentence)
     logger.info(f"vocabulary: {fit}")
 
 

@@ -38,12 +38,12 @@ class SequenceClassificationScores(ScoresNetwork):
 
     def __init__(self, config: AlbertConfig, num_labels: int, hidden_size: int = 0) -> None:
         super().__init__(config)
-        self.dropout = Dropout(config.classifier_dropout_prob, DROPOUT_SITE)
+        self.dropout = Dropout(config.classifier_dropout_prob, DROPOUT_SITE, config.backend)
         self.has_hidden = hidden_size > 0
         if self.has_hidden:
-            self.classifier_hidden = Dense(config.hidden_size, hidden_size)
-            self.hidden_dropout = Dropout(config.classifier_dropout_prob, DROPOUT_SITE + 1)
-        self.classifier = Dense(hidden_size or config.hidden_size, num_labels)
+            self.classifier_hidden = Dense(config.hidden_size, hidden_size, backend=config.backend)
+            self.hidden_dropout = Dropout(config.classifier_dropout_prob, DROPOUT_SITE + 1, config.backend)
+        self.classifier = Dense(hidden_size or config.hidden_size, num_labels, backend=config.backend)
 
     def head(self, sequence: Tensor, pooled: Tensor, dropout_key: Tensor) -> Tensor:
         pooled = self.dropout(pooled, dropout_key)
@@ -82,8 +82,8 @@ class MultipleChoiceScores(ScoresNetwork):
     def __init__(self, config: AlbertConfig, num_choices: int) -> None:
         super().__init__(config)
         self.num_choices = num_choices
-        self.dropout = Dropout(config.classifier_dropout_prob, DROPOUT_SITE)
-        self.classifier = Dense(config.hidden_size, 1)
+        self.dropout = Dropout(config.classifier_dropout_prob, DROPOUT_SITE, config.backend)
+        self.classifier = Dense(config.hidden_size, 1, backend=config.backend)
 
     def apart(self, column: Tensor) -> Tensor:
         """Reshape interleaved (B, L * C) to (B * C, L), one row for each choice."""
@@ -107,8 +107,8 @@ class TokenClassificationScores(ScoresNetwork):
         super().__init__(config)
         self.hidden_size = config.hidden_size
         self.num_labels = num_labels
-        self.dropout = Dropout(config.classifier_dropout_prob, DROPOUT_SITE)
-        self.classifier = Dense(config.hidden_size, num_labels)
+        self.dropout = Dropout(config.classifier_dropout_prob, DROPOUT_SITE, config.backend)
+        self.classifier = Dense(config.hidden_size, num_labels, backend=config.backend)
 
     def head(self, sequence: Tensor, pooled: Tensor, dropout_key: Tensor) -> Tensor:
         rows = sequence.reshape((-1, self.hidden_size))
@@ -125,7 +125,7 @@ class QuestionAnsweringScores(ScoresNetwork):
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__(config)
         self.hidden_size = config.hidden_size
-        self.qa_outputs = Dense(config.hidden_size, 2)
+        self.qa_outputs = Dense(config.hidden_size, 2, backend=config.backend)
 
     def head(self, sequence: Tensor, pooled: Tensor, dropout_key: Tensor) -> tuple[Tensor, Tensor]:
         logits = self.qa_outputs(sequence.reshape((-1, self.hidden_size))).reshape((pooled.shape[0], -1, 2))
@@ -152,17 +152,17 @@ class SpanSearchScores(ScoresNetwork):
         self.hidden_size = hidden
         self.start_n_top = start_n_top
         self.end_n_top = end_n_top
-        self.start_logits = Dense(hidden, 1)
-        self.end_hidden = Dense(2 * hidden, hidden)
-        self.end_layer_norm = LayerNorm(hidden)
-        self.end_logits = Dense(hidden, 1)
-        self.answer_hidden = Dense(2 * hidden, hidden)
-        self.answer_dropout = Dropout(config.classifier_dropout_prob, DROPOUT_SITE)
-        self.answer_logits = Dense(hidden, 1, has_bias=False)
-        self.softmax = Softmax()
+        self.start_logits = Dense(hidden, 1, backend=config.backend)
+        self.end_hidden = Dense(2 * hidden, hidden, backend=config.backend)
+        self.end_layer_norm = LayerNorm(hidden, backend=config.backend)
+        self.end_logits = Dense(hidden, 1, backend=config.backend)
+        self.answer_hidden = Dense(2 * hidden, hidden, backend=config.backend)
+        self.answer_dropout = Dropout(config.classifier_dropout_prob, DROPOUT_SITE, config.backend)
+        self.answer_logits = Dense(hidden, 1, has_bias=False, backend=config.backend)
+        self.softmax = Softmax(config.backend)
         self.add_bias = AddBias()
-        self.spread = Spread()
-        self.dense_product = dense_product(ms.float32)
+        self.spread = Spread(config.backend)
+        self.dense_product = dense_product(ms.float32, backend=config.backend)
         self.batch_product = ops.BatchMatMul()
         self.top = ops.TopK(sorted=True)
 

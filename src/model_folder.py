@@ -7,7 +7,6 @@ task.json               task and settings of a fine-tuned head; pre-trained weig
 unigram.npy             how often each token is masked in the pre-training data, if known
 """
 
-import contextlib
 import io
 import logging
 import os
@@ -22,7 +21,7 @@ import numpy as np
 from mindspore import Tensor, nn
 from pydantic import model_validator
 
-from model_utils import native_code
+from model_utils.backend import Backend
 from model_utils.device import ensure_device
 from model_utils.errors import CheckpointError, DataError, shorten
 from model_utils.files import is_sealed, new_folder, sealed, write_atomically
@@ -51,6 +50,7 @@ from src.checkpoints.checkpoint_files import (
 from src.checkpoints.foreign_weights import refuse_foreign
 from src.finetune_eval_model import AnsweringNetwork, packed_where_possible
 from src.inference.predictor import Predictor
+from src.nn.native_operations import without_cpp
 from src.tasks import HEADS, TASKS, parse_task_info
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer, build_tokenizer
@@ -106,6 +106,7 @@ class ModelFolder:
         spm_model_file: str = "",
         compute_type: str = "float32",
         do_lower_case: bool = True,
+        backend: Backend = Backend.AUTO,
     ) -> Self:
         """Load a checkpoint, or the best one (if none is marked, the newest) in the folder of a run or a conversion.
 
@@ -113,6 +114,7 @@ class ModelFolder:
             vocab_file, spm_model_file: the vocabulary, if none lies beside the weights.
             compute_type: type of the matrix products.
             do_lower_case: as in load_tokenizer.
+            backend: backend of its networks.
 
         Raises:
             CheckpointError: the weights are missing or of another program, or albert_config.json is missing or does not
@@ -127,7 +129,7 @@ class ModelFolder:
             raise CheckpointError(
                 f"no {ARCHITECTURE_FILE}, which says how to use them, lies beside the weights in {folder}"
             )
-        architecture = AlbertConfig.from_json(file).replace(compute_type=compute_type)
+        architecture = AlbertConfig.from_json(file).replace(compute_type=compute_type, backend=backend)
         check_memory(architecture)
         tokenizer = None
         if vocab_file or spm_model_file or os.path.lexists(folder / TOKENIZER_FILE):
@@ -215,8 +217,10 @@ class ModelFolder:
             )
         if embeddings and has_initial_pooler(self.architecture, self.weights):
             logger.warning("the weights have an untrained pooler: use the states of the tokens, not the pooled output")
-        with native_code.left_out() if portable else contextlib.nullcontext():
-            scores = spec.scores(self.architecture, task_info)
+        architecture = self.architecture
+        if portable:
+            architecture = architecture.replace(backend=without_cpp(architecture.backend))
+        scores = spec.scores(architecture, task_info)
         load_backbone(scores, self.loaded, spec.needed)
         return AnsweringNetwork(scores, portable)
 

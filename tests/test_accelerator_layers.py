@@ -8,7 +8,7 @@ import pytest
 from mindspore import Tensor, ops
 
 from benchmarks.turns import Contender
-from model_utils.native_code import left_out
+from model_utils.backend import Backend
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.albert_model import initialise_weights
@@ -19,14 +19,12 @@ from src.finetune_eval_model import (
     SpanSearchScores,
     TokenClassificationScores,
 )
-from src.nn.layer_form import made_for
 from tests.helpers.final_graph import FinalGraph
 from tests.helpers.tiny_model import KEY, TINY, assert_same_gradients, batch
 
 
-def losses_and_gradients(config: AlbertConfig, target: str) -> tuple[list[float], dict[str, np.ndarray]]:
-    with left_out(), made_for(target):
-        network = AlbertForPreTraining(config, seed=1).set_train(True)
+def losses_and_gradients(config: AlbertConfig, backend: Backend) -> tuple[list[float], dict[str, np.ndarray]]:
+    network = AlbertForPreTraining(config.replace(backend=backend), seed=1).set_train(True)
     inputs = [Tensor(batch(config)[name]) for name in network.input_columns]
     weights = ms.ParameterTuple(network.trainable_params())
     values, gradients = ops.value_and_grad(network, None, weights, has_aux=True)(*inputs, KEY)
@@ -46,8 +44,8 @@ def losses_and_gradients(config: AlbertConfig, target: str) -> tuple[list[float]
 )
 def test_losses_and_gradients_are_those_on_a_cpu(changes: dict, tolerance: float, rounding: float) -> None:
     config = TINY.replace(initializer_range=0.2, **changes)
-    losses, gradients = losses_and_gradients(config, "CPU")
-    found, found_gradients = losses_and_gradients(config, "GPU")
+    losses, gradients = losses_and_gradients(config, Backend.COMPOSED)
+    found, found_gradients = losses_and_gradients(config, Backend.ACCELERATOR)
     np.testing.assert_allclose(found, losses, rtol=tolerance)
     assert_same_gradients(found_gradients, gradients, tolerance, rounding)
 
@@ -55,18 +53,17 @@ def test_losses_and_gradients_are_those_on_a_cpu(changes: dict, tolerance: float
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: SequenceClassificationScores(TINY, 3),
-        lambda: TokenClassificationScores(TINY, 3),
-        lambda: SpanSearchScores(TINY, 3, 2),
+        lambda config: SequenceClassificationScores(config, 3),
+        lambda config: TokenClassificationScores(config, 3),
+        lambda config: SpanSearchScores(config, 3, 2),
     ],
     ids=("sequences", "tokens", "spans"),
 )
-def test_answers_are_those_on_a_cpu(make: Callable[[], ScoresNetwork]) -> None:
+def test_answers_are_those_on_a_cpu(make: Callable[[AlbertConfig], ScoresNetwork]) -> None:
     columns = batch() | {"p_mask": np.zeros((3, 12), np.int32)}
     found = []
-    for target in ("CPU", "GPU"):
-        with left_out(), made_for(target):
-            scores = make()
+    for backend in (Backend.COMPOSED, Backend.ACCELERATOR):
+        scores = make(TINY.replace(backend=backend))
         initialise_weights(scores, 0.3, 1)
         network = AnsweringNetwork(scores)
         outputs = network(*(Tensor(columns[name]) for name in network.input_columns))

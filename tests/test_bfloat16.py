@@ -11,9 +11,9 @@ import pytest
 from mindspore import Tensor, ops
 
 from model_utils import device, native_code
+from model_utils.backend import Backend
 from model_utils.device import FPMATH_MODE, Device, bfloat16_obstacle, setup_device
 from model_utils.errors import DeviceError
-from model_utils.native_code import left_out
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.checkpoints.checkpoint_files import find_checkpoint
@@ -151,8 +151,8 @@ def test_bfloat16_is_refused_where_it_would_not_be_used(monkeypatch: pytest.Monk
         assert bfloat16_obstacle("CPU") == ""
     with pytest.raises(DeviceError, match=r"bfloat16.*fused_layers is never"):
         setup_device("CPU", compute_type="bfloat16", fused_layers="never")
-    with left_out(), pytest.raises(DeviceError, match="and they cannot be made here: allowed is float32"):
-        layers.dense_product(ms.bfloat16)
+    with pytest.raises(DeviceError, match="and they cannot be made here: allowed is float32"):
+        layers.dense_product(ms.bfloat16, backend=Backend.COMPOSED)
     monkeypatch.setattr(native_code, "find_compiler", lambda: None)
     with pytest.raises(DeviceError, match=r"compute_type is bfloat16.*compiler"):
         setup_device("CPU", compute_type="bfloat16")

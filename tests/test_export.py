@@ -17,10 +17,10 @@ from mindspore import Tensor
 from mindspore.train import serialization
 
 import export
-from model_utils import device
+from model_utils.backend import Backend
 from model_utils.device import bfloat16_obstacle
 from model_utils.errors import CheckpointError, ConfigError, DataError, DeviceError, UserError
-from model_utils.native_code import find_compiler, left_out
+from model_utils.native_code import find_compiler
 from model_utils.schema import load_config
 from src.checkpoints.checkpoint_files import save_checkpoint
 from src.inference.deploy_config import AIR, MINDIR, ONNX, ExportConfig
@@ -28,7 +28,6 @@ from src.inference.exported_model import fused_network, load_exported, load_mind
 from src.inference.exporting import check, export_model
 from src.inference.predictor import Predictor
 from src.model_folder import ModelFolder, read_task_info
-from src.nn.layer_form import made_for
 from src.tasks import TASKS
 from tests.helpers.answers import assert_close
 from tests.helpers.folder_state import folder_state
@@ -94,8 +93,8 @@ def test_the_mindir_answers_as_the_checkpoint(task: str, tmp_path: Path) -> None
     model = portable_model(folder, is_embeddings)
     file = exported(model, tmp_path / "out" / task)
     records = [RECORDS[task](text) for text in TEXTS]
-    with left_out():  # else its weights are read, and computed with in the layers that a checkpoint has here
-        from_mindir = load_exported(file)
+    # Else its weights are read, and computed with in the layers that a checkpoint has here.
+    from_mindir = load_exported(file, backend=Backend.COMPOSED)
     ours = ModelFolder.load(folder).predictor(is_embeddings)
     answers = from_mindir.predict(records)
     assert_close(answers, ours.predict(records))
@@ -110,8 +109,7 @@ def test_the_mindir_answers_as_the_checkpoint(task: str, tmp_path: Path) -> None
     assert folder_state(folder) == before
 
 
-def test_a_program_that_sets_up_nothing_computes_in_graphs(mindir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "_set_up", [False])
+def test_a_program_that_sets_up_nothing_computes_in_graphs(mindir: Path) -> None:
     ms.set_context(mode=ms.PYNATIVE_MODE)
     try:
         load_exported(mindir)
@@ -136,16 +134,16 @@ def test_answers_in_bfloat16_are_near(classifier: Path, mindir: Path) -> None:
     assert rounded == load_exported(mindir, compute_type="bfloat16").predict(records) != exact
     for one, other in zip(rounded, exact, strict=True):
         assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-2)
-    with left_out(), pytest.raises(ConfigError, match="compute_type=bfloat16"):
-        load_exported(mindir, compute_type="bfloat16")
+    with pytest.raises(ConfigError, match="compute_type=bfloat16"):
+        load_exported(mindir, compute_type="bfloat16", backend=Backend.COMPOSED)
 
 
 def test_a_deep_network_with_relative_positions(tmp_path: Path) -> None:
     architecture = ARCHITECTURE.replace(use_relative_positions=True, num_hidden_layers=3, num_hidden_groups=3)
     folder = make_folder(tmp_path / "run", "token_classification", architecture)
     records = [{"text": text} for text in TEXTS]
-    with left_out():
-        answers = load_exported(exported(portable_model(folder), tmp_path / "deep")).predict(records)
+    file = exported(portable_model(folder), tmp_path / "deep")
+    answers = load_exported(file, backend=Backend.COMPOSED).predict(records)
     assert_close(answers, ModelFolder.load(folder).predictor().predict(records))
 
 
@@ -320,8 +318,7 @@ def test_a_description_with_longer_rows_than_the_network_takes(copy: Path) -> No
     content = json.loads(description.read_text()) | {"max_seq_length": 400}
     del content["checksum"]
     description.write_text(json.dumps(content))
-    with left_out():
-        predictor = load_exported(copy)
+    predictor = load_exported(copy, backend=Backend.COMPOSED)
     assert predictor.task_info.max_seq_length == ARCHITECTURE.max_position_embeddings
     assert predictor.predict([{"text_a": "a" * 100}])[0]["truncated"]
 
@@ -452,8 +449,11 @@ def test_a_tasks_yaml_may_be_given_but_its_keys_not_as_flags(tmp_path: Path) -> 
 
 
 @pytest.mark.oracles
-def test_onnx_has_the_form_for_cpus_wherever_it_is_written(classifier: Path, tmp_path: Path) -> None:
+def test_onnx_has_the_form_for_cpus_wherever_it_is_written(
+    classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "choose_target", lambda _: "GPU")  # whose LayerNorm MindSpore cannot write
+    monkeypatch.setattr(export, "setup_device", lambda *_, **__: None)
     name = tmp_path / "out" / "model"
-    with made_for("GPU"):  # whose LayerNorm MindSpore cannot write
-        export.main(ExportConfig(export_ckpt_file=str(classifier), export_file_name=str(name), file_format=ONNX))
+    export.main(ExportConfig(export_ckpt_file=str(classifier), export_file_name=str(name), file_format=ONNX))
     assert name.with_suffix(".onnx").is_file()

@@ -20,15 +20,15 @@ import pytest
 from mindspore import Parameter, Tensor, nn, ops
 
 from model_utils import device, native_code
+from model_utils.backend import USES, Backend
 from model_utils.device import setup_device
 from model_utils.errors import DeviceError
 from model_utils.files import sealed
-from model_utils.native_code import build_library, find_compiler, left_out, library_for
+from model_utils.native_code import build_library, find_compiler, library_for
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.nn import fused_layers, fused_products, layers, native_operations
 from src.nn.dropout import Dropout, random_features
-from src.nn.layer_form import made_for
 from src.nn.losses import cross_entropy
 from tests.conftest import ROOT
 from tests.helpers.gradients import Gradients
@@ -44,10 +44,10 @@ LABELS = RANDOM.integers(0, 300, 170).astype(np.int32)
 class Add(nn.Cell):
     """LayerNorm.of_sum with weights other than 1 and 0."""
 
-    def __init__(self, probability: float = 0.0) -> None:
+    def __init__(self, probability: float = 0.0, backend: Backend = Backend.AUTO) -> None:
         super().__init__()
-        self.norm = layers.LayerNorm(48, probability=probability)
-        self.dropout = Dropout(probability, site=1).set_train(True)
+        self.norm = layers.LayerNorm(48, probability=probability, backend=backend)
+        self.dropout = Dropout(probability, 1, backend).set_train(True)
         self.norm.gamma.set_data(Tensor(np.linspace(-1, 2, 48, dtype=np.float32)))
         self.norm.beta.set_data(Tensor(np.linspace(1, 3, 48, dtype=np.float32)))
 
@@ -58,9 +58,9 @@ class Add(nn.Cell):
 class Drop(nn.Cell):
     """Dropout with a key."""
 
-    def __init__(self) -> None:
+    def __init__(self, backend: Backend) -> None:
         super().__init__()
-        self.dropout = Dropout(0.3, site=1).set_train(True)
+        self.dropout = Dropout(0.3, 1, backend).set_train(True)
 
     def construct(self, x: Tensor) -> Tensor:
         return self.dropout(x, Tensor(5, ms.int32))
@@ -69,49 +69,66 @@ class Drop(nn.Cell):
 class Losses(nn.Cell):
     """Losses of rows."""
 
-    def __init__(self) -> None:
+    def __init__(self, backend: Backend) -> None:
         super().__init__()
-        self.cross_entropy = cross_entropy()
+        self.cross_entropy = cross_entropy(backend)
 
     def construct(self, logits: Tensor, labels: Tensor) -> Tensor:
         return self.cross_entropy(logits, labels)[0]
 
 
 # What makes the cell, its inputs; several sizes, so that rows are dealt out to the threads or not.
-CASES: dict[str, tuple[Callable[[], nn.Cell], tuple[np.ndarray, ...]]] = {
+CASES: dict[str, tuple[Callable[..., nn.Cell], tuple[np.ndarray, ...]]] = {
     "product": (Multiply, (normal(70, 33), normal(301, 33))),
     "product, tall": (Multiply, (normal(999, 64), normal(96, 64))),
     "product, a row": (Multiply, (normal(1, 64), normal(2, 64))),
-    "three products": (lambda: Multiply(3), (normal(999, 48), normal(48, 48), normal(96, 48), normal(7, 48))),
-    "prepacked": (lambda: Multiply(shared=True), (normal(70, 33), normal(301, 33))),
-    "prepacked, parts": (lambda: Multiply(shared=True), (normal(170, 33), normal(1301, 33))),
-    "prepacked, fewer parts than threads": (lambda: Multiply(shared=True), (normal(500, 33), normal(600, 33))),
-    "prepacked, parts, tall": (lambda: Multiply(shared=True), (normal(1999, 33), normal(1301, 33))),
-    "prepacked, a row": (lambda: Multiply(shared=True), (normal(1, 64), normal(2, 64))),
-    "three products, prepacked": (
-        lambda: Multiply(3, shared=True),
+    "three products": (
+        lambda backend: Multiply(3, backend=backend),
         (normal(999, 48), normal(48, 48), normal(96, 48), normal(7, 48)),
     ),
-    "bias_gelu": (lambda: layers.bias_activation("gelu_new"), (normal(517, 96), normal(96))),
-    "bias_gelu, far out": (lambda: layers.bias_activation("gelu_new"), (50 * normal(3, 7), normal(7))),
-    "layer_norm": (lambda: layers.LayerNorm(48), (normal(700, 48),)),
+    "prepacked": (lambda backend: Multiply(shared=True, backend=backend), (normal(70, 33), normal(301, 33))),
+    "prepacked, parts": (lambda backend: Multiply(shared=True, backend=backend), (normal(170, 33), normal(1301, 33))),
+    "prepacked, fewer parts than threads": (
+        lambda backend: Multiply(shared=True, backend=backend),
+        (normal(500, 33), normal(600, 33)),
+    ),
+    "prepacked, parts, tall": (
+        lambda backend: Multiply(shared=True, backend=backend),
+        (normal(1999, 33), normal(1301, 33)),
+    ),
+    "prepacked, a row": (lambda backend: Multiply(shared=True, backend=backend), (normal(1, 64), normal(2, 64))),
+    "three products, prepacked": (
+        lambda backend: Multiply(3, shared=True, backend=backend),
+        (normal(999, 48), normal(48, 48), normal(96, 48), normal(7, 48)),
+    ),
+    "bias_gelu": (lambda backend: layers.bias_activation("gelu_new", backend), (normal(517, 96), normal(96))),
+    "bias_gelu, far out": (lambda backend: layers.bias_activation("gelu_new", backend), (50 * normal(3, 7), normal(7))),
+    "layer_norm": (lambda backend: layers.LayerNorm(48, backend=backend), (normal(700, 48),)),
     "of_sum": (Add, (normal(701, 48), normal(48), normal(701, 48))),
-    "of_sum, dropout": (lambda: Add(0.3), (normal(1033, 48), normal(48), normal(1033, 48))),
-    "attention": (lambda: Attend(), attention_inputs(3, 33, 48)),
-    "attention, long": (lambda: Attend(), attention_inputs(2, 300, 48)),
-    "attention, one token": (lambda: Attend(), attention_inputs(2, 1, 48)),
-    "relative": (lambda: Attend(use_relative_positions=True, max_relative_position=64), attention_inputs(3, 33, 48)),
+    "of_sum, dropout": (lambda backend: Add(0.3, backend=backend), (normal(1033, 48), normal(48), normal(1033, 48))),
+    "attention": (lambda backend: Attend(backend=backend), attention_inputs(3, 33, 48)),
+    "attention, long": (lambda backend: Attend(backend=backend), attention_inputs(2, 300, 48)),
+    "attention, one token": (lambda backend: Attend(backend=backend), attention_inputs(2, 1, 48)),
+    "relative": (
+        lambda backend: Attend(use_relative_positions=True, max_relative_position=64, backend=backend),
+        attention_inputs(3, 33, 48),
+    ),
     "relative, far": (
-        lambda: Attend(use_relative_positions=True, max_relative_position=5),
+        lambda backend: Attend(use_relative_positions=True, max_relative_position=5, backend=backend),
         attention_inputs(2, 300, 48),
     ),
-    "attention, dropout": (lambda: Attend(attention_probs_dropout_prob=0.2), attention_inputs(2, 33, 48)),
+    "attention, dropout": (
+        lambda backend: Attend(attention_probs_dropout_prob=0.2, backend=backend),
+        attention_inputs(2, 33, 48),
+    ),
     "relative, far, dropout": (
-        lambda: Attend(use_relative_positions=True, max_relative_position=5, attention_probs_dropout_prob=0.2),
+        lambda backend: Attend(
+            use_relative_positions=True, max_relative_position=5, attention_probs_dropout_prob=0.2, backend=backend
+        ),
         attention_inputs(2, 150, 48),
     ),
     "dropout": (Drop, (normal(999, 77),)),
-    "cross_entropy": (lambda: Losses(), (10 * normal(170, 300), LABELS)),
+    "cross_entropy": (lambda backend: Losses(backend=backend), (10 * normal(170, 300), LABELS)),
 }
 
 # The mask, and the keys' bias, which is the same for all keys of a query: its gradient is rounding errors.
@@ -121,10 +138,9 @@ WITHOUT_GRADIENT = {(name, i) for name in CASES if name.startswith(("attention",
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_gradients_are_those_of_the_composed_operations(name: str) -> None:
     make, inputs = CASES[name]
-    with left_out():
-        composed = make()
     found, expected = [], []
-    for cell, results in ((make(), found), (composed, expected)):
+    for backend, results in ((Backend.FUSED, found), (Backend.COMPOSED, expected)):
+        cell = make(backend=backend)
         tensors = [Tensor(value) for value in inputs]
         dout = Tensor(np.random.default_rng(1).standard_normal(cell(*tensors).shape).astype(np.float32))
         value, (by_input, by_weight) = Gradients(cell)(dout, *tensors)
@@ -185,9 +201,8 @@ def test_weights_that_stay_are_prepacked_once_for_all() -> None:
 def compare_with_composed(config: AlbertConfig) -> None:
     """Loss and gradients of a network in both forms."""
     results = []
-    for context in (left_out, contextlib.nullcontext):
-        with context():
-            network = AlbertForPreTraining(config, seed=1).set_train(True)
+    for backend in (Backend.COMPOSED, Backend.FUSED):
+        network = AlbertForPreTraining(config.replace(backend=backend), seed=1).set_train(True)
         inputs = [Tensor(batch(config)[name]) for name in network.input_columns]
         weights = ms.ParameterTuple(network.trainable_params())
         (loss, *_), gradients = ops.value_and_grad(network, None, weights, has_aux=True)(*inputs, KEY)
@@ -208,18 +223,16 @@ def test_sums_of_squares_and_scaled_tensors() -> None:
 
 def test_scaled_by_nothing_is_0_even_of_what_is_not_finite() -> None:
     damaged = Tensor([np.nan, np.inf, -np.inf, 1.0], ms.float32)
-    for context in (left_out, contextlib.nullcontext):
-        with context():
-            scale = layers.scale_all(2)
+    for backend in (Backend.COMPOSED, Backend.FUSED):
+        scale = layers.scale_all(2, backend)
         for scaled in scale((damaged, damaged), Tensor(0.0, ms.float32)):
             np.testing.assert_array_equal(scaled.asnumpy(), np.zeros(4))
 
 
 def test_a_hit_is_the_first_of_the_largest() -> None:
     logits = np.array([[1, 3, 3, 2], [1, 3, 3, 2], [0, -1, -2, 5], [7, 7, 7, 7]], np.float32)
-    for context in (left_out, contextlib.nullcontext):
-        with context():
-            cell = cross_entropy()
+    for backend in (Backend.COMPOSED, Backend.FUSED):
+        cell = cross_entropy(backend)
         hits = cell(Tensor(logits), Tensor([1, 2, 3, 0], ms.int32))[1].asnumpy()
         np.testing.assert_array_equal(hits, [1, 0, 1, 1])
 
@@ -333,18 +346,19 @@ def test_without_a_compiler_layers_are_composed(
     native_code._usable_library.cache_clear()
     try:
         with caplog.at_level(logging.WARNING):
-            assert not native_operations.used()
-            assert not native_operations.used()
+            assert not native_operations.is_fused(Backend.AUTO)
+            assert not native_operations.is_fused(Backend.AUTO)
         assert [record.getMessage() for record in caplog.records] == [
             "layers are not fused, so that networks compute more slowly: no C++ compiler is installed "
             "(looked for no-such-compiler, which CXX names)"
         ]
-        native_code.choose("always")
-        for ask in (native_operations.used, lambda: setup_device("CPU", fused_layers="always")):
+        for ask in (
+            lambda: layers.LayerNorm(8, backend=Backend.FUSED),
+            lambda: setup_device("CPU", fused_layers="always"),
+        ):
             with pytest.raises(DeviceError, match=r"fused_layers is always, but no C\+\+ compiler"):
                 ask()
     finally:
-        native_code.choose("auto")
         native_code._usable_library.cache_clear()
 
 
@@ -378,12 +392,12 @@ def test_a_compiler_that_waits_instead_of_saying_its_version_is_a_sentence(
 
 
 def test_the_configuration_says_whether_they_are_used() -> None:
-    for choice in native_code.USES:
-        setup_device("CPU", fused_layers=choice)
-        assert native_operations.used() == (choice != "never")
-    setup_device("CPU")
+    for choice in USES:
+        chosen = setup_device("CPU", fused_layers=choice)
+        assert native_operations.is_fused(chosen.backend) == (choice != "never")
+    assert Backend.of("GPU", "auto") is Backend.ACCELERATOR
     with pytest.raises(DeviceError, match=r"fused_layers is always.*GPU"):
-        device._fused_layers("always", "GPU")
+        device._check_fused_layers("always", "GPU")
     with pytest.raises(DeviceError, match=r"threads is 4.*GPU"):
         device._threads(4, "GPU", 1)
 
@@ -445,29 +459,29 @@ def test_a_library_of_another_system_is_left_where_it_is(
     assert foreign.read_bytes() == sealed(b"no library") and str(library.parent) in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("cache", "allowed", "sentence"),
+    [
+        ("a:b", None, "has a colon in its path"),
+        (".", "others", "MS_CUSTOM_AOT_WHITE_LIST allows operations from .*others alone, not from"),
+    ],
+)
 def test_what_mindspore_would_not_call_is_not_used(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    cache: str,
+    allowed: str | None,
+    sentence: str,
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    (tmp_path / "a:b").mkdir()
-    for cache, allowed, sentence in (
-        ("a:b", None, r"albert-mindspore is not a folder without a colon in its path"),
-        (".", tmp_path / "others", r"MS_CUSTOM_AOT_WHITE_LIST allows operations from .*others alone, not from"),
-    ):
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / cache))
-        source = tmp_path / f"{len(cache)}.cc"
-        source.write_text('extern "C" __attribute__((visibility("default"))) const char *obstacle() { return ""; }')
-        if allowed:
-            monkeypatch.setenv("MS_CUSTOM_AOT_WHITE_LIST", str(allowed))
-        with caplog.at_level(logging.WARNING):
-            library = library_for(source)
-        assert (library is None) == bool(allowed) and ":" not in str(library)
-        assert re.search(sentence, caplog.text)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "a:b"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a:b"))
-    (tmp_path / "c.cc").write_text(source.read_text())
-    assert library_for(tmp_path / "c.cc") is None
-    assert "a:b" in caplog.messages[-1] and "TMPDIR" in caplog.messages[-1]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / cache))
+    if allowed:
+        monkeypatch.setenv("MS_CUSTOM_AOT_WHITE_LIST", str(tmp_path / allowed))
+    source = tmp_path / "none.cc"
+    source.write_text('extern "C" __attribute__((visibility("default"))) const char *obstacle() { return ""; }')
+    with caplog.at_level(logging.WARNING):
+        assert library_for(source) is None
+    assert re.search(sentence, caplog.text)
 
 
 def test_a_library_s_path_has_no_links(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -578,8 +592,7 @@ def test_the_number_of_threads_changes_the_last_digits_at_most(tmp_path: Path) -
 
 
 def test_networks_for_other_devices_have_none_of_them() -> None:
-    with made_for("GPU"):
-        network = AlbertForPreTraining(TINY, seed=1)
+    network = AlbertForPreTraining(TINY.replace(backend=Backend.ACCELERATOR), seed=1)
     cells = {type(cell).__module__ for _, cell in network.cells_and_names()}
     own = {"src.nn.fused_layers", "src.nn.fused_products"}
     assert "src.nn.layers" in cells and not own & cells
@@ -595,9 +608,8 @@ def test_a_library_says_what_keeps_it_from_being_used(
     with caplog.at_level(logging.WARNING):
         assert library_for(source) is None
     assert caplog.messages == ["layers are not fused, so that networks compute more slowly: no luck"]
-    monkeypatch.setattr(native_code, "_use", ["always"])
     with pytest.raises(DeviceError, match="fused_layers is always, but no luck"):
-        library_for(source)
+        library_for(source, is_needed=True)
 
 
 def test_a_cache_that_others_can_write_to_is_not_used(
@@ -673,51 +685,11 @@ def test_a_cache_below_a_sticky_folder_is_used(monkeypatch: pytest.MonkeyPatch, 
     assert native_code._load(source)[1].seven() == 7
 
 
-@pytest.mark.parametrize("planted", ["link", "mode", "owner", "pipe"])
-def test_a_library_that_others_can_change_is_made_anew(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, planted: str
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    (source := tmp_path / "seven.cc").write_text(SEVEN)
-    library = build_library(source)
-    (elsewhere := tmp_path / "elsewhere").write_bytes(library.read_bytes())
-    if planted == "mode":
-        library.chmod(0o722)
-    elif planted == "owner":
-        give_away(library)
-    else:
-        library.unlink()
-        library.symlink_to(elsewhere) if planted == "link" else os.mkfifo(library)
-    assert native_code._open_intact(library) is None
-    assert build_library(source) == library and not library.is_symlink()
-    assert (library.stat().st_uid, stat.S_IMODE(library.stat().st_mode)) == (os.geteuid(), 0o700)
-
-
-def test_what_was_checked_is_loaded_although_its_name_leads_elsewhere_by_then(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    (source := tmp_path / "seven.cc").write_text(SEVEN)
-    check = native_code._open_intact
-
-    def check_and_lose(library: Path) -> int | None:
-        descriptor = check(library)
-        library.unlink(missing_ok=True)
-        library.write_bytes(b"no library")
-        return descriptor
-
-    library = build_library(source)
-    monkeypatch.setattr(native_code, "_open_intact", check_and_lose)
-    assert native_code._load_checked(library).seven() == 7
-
-
 def test_masks_are_the_same_in_both_forms() -> None:
     """Bit for bit, whatever the key: a run may go on where there is no compiler."""
     numbers = random_features(2100, 0)
     keys = [*RANDOM.integers(-(2**31), 2**31, 50).tolist(), 0, -1, 2**31 - 1, -(2**31)]
-    with left_out():
-        composed = Dropout(0.1, 1)
-    forms = Dropout(0.1, 1), composed
+    forms = [Dropout(0.1, 1, backend) for backend in (Backend.FUSED, Backend.COMPOSED)]
     for key in keys:
         np.testing.assert_array_equal(*(form.by_row(numbers, Tensor(key, ms.int32)).asnumpy() for form in forms))
 
@@ -725,9 +697,8 @@ def test_masks_are_the_same_in_both_forms() -> None:
 @pytest.mark.parametrize("probability", [0.1, 0.5, 2.0**-14])
 def test_what_is_dropped_is_the_same_in_both_forms(probability: float) -> None:
     """In blocks of columns that are whole and in the last one, of rows of any length."""
-    with left_out():
-        composed = Dropout(probability, 3).set_train(True)
-    fused, x = Dropout(probability, 3).set_train(True), Tensor(np.ones((2100, 150), np.float32))
+    fused, composed = (Dropout(probability, 3, b).set_train(True) for b in (Backend.FUSED, Backend.COMPOSED))
+    x = Tensor(np.ones((2100, 150), np.float32))
     for key in (5, -7):
         dropped, expected = (form(x, Tensor(key, ms.int32)).asnumpy() == 0.0 for form in (fused, composed))
         np.testing.assert_array_equal(dropped, expected)

@@ -1,20 +1,18 @@
 """Recompute: the same updates, in less memory; and training's memory does not grow."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 
 import numpy as np
 import pytest
 
 from benchmarks.soak import SoakConfig, measure
-from model_utils.native_code import left_out
+from model_utils.backend import Backend
 from src import albert_model
 from src.albert_config import AlbertConfig
 from src.albert_for_finetune import AlbertForMultipleChoice, AlbertForSequenceClassification, AlbertForSpanSearch
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.albert_networks import TrainingNetwork
 from src.finetune_eval_model import MultipleChoiceScores, SequenceClassificationScores, SpanSearchScores
-from src.nn.layer_form import made_for
 from tests.helpers.tiny_model import TINY, assert_same_gradients, batch, metrics_and_gradients
 
 SMALL = TINY.replace(
@@ -24,11 +22,6 @@ SMALL = TINY.replace(
     classifier_dropout_prob=0.1,
     initializer_range=0.2,
 )
-
-
-def in_form(form: AbstractContextManager, config: AlbertConfig) -> TrainingNetwork:
-    with form:
-        return AlbertForPreTraining(config)
 
 
 CASES: dict[str, tuple[dict, Callable[[AlbertConfig], TrainingNetwork]]] = {
@@ -45,8 +38,11 @@ CASES: dict[str, tuple[dict, Callable[[AlbertConfig], TrainingNetwork]]] = {
         {"share_parameters": "none"},
         lambda config: AlbertForMultipleChoice(MultipleChoiceScores(config, 2)),
     ),
-    "composed layers": ({}, lambda config: in_form(left_out(), config)),
-    "layers for a GPU, float16": ({"compute_type": "float16"}, lambda config: in_form(made_for("GPU"), config)),
+    "composed layers": ({"backend": Backend.COMPOSED}, AlbertForPreTraining),
+    "layers for a GPU, float16": (
+        {"compute_type": "float16", "backend": Backend.ACCELERATOR},
+        AlbertForPreTraining,
+    ),
     "span search": ({}, lambda config: AlbertForSpanSearch(SpanSearchScores(config, 2, 2))),
 }
 

@@ -11,21 +11,17 @@ import pytest
 
 import run_pretrain
 from src import create_pretraining_data
-from src.albert_config import PRESETS, fitted_initializer_range
+from src.albert_config import PRESETS
 from src.create_pretraining_data import CreateDataConfig
+from src.pretraining.pretraining import learning_check
+from src.pretraining_data.diagnostics import RANDOM_SHARE, LearningCheck, loss_without_context
 from src.pretraining_data.masking import KEEP_SHARE, MASK_SHARE
-from src.training.learning_check import (
-    RANDOM_SHARE,
-    LearningCheck,
-    learning_check,
-    likely_causes,
-    loss_without_context,
-)
 from src.training.training_config import PretrainConfig
 from tests.helpers.pretraining_run import SPECIALS, config_of
 
 WORDS = [f"word{number}" for number in range(20)]
 FIRST = "nothing is learnt from context"
+COUNTS = np.ones(1000)
 
 
 @pytest.fixture(scope="module")
@@ -64,30 +60,20 @@ def test_a_run_says_whether_it_learns(
     assert "learning_rate 1e-07 is low for AdamWeightDecay with hidden_size 32 (usual: about 0.0094)" in warning
 
 
-def data_of(token_counts: np.ndarray | None, **settings: bool) -> SimpleNamespace:
-    return SimpleNamespace(token_counts=token_counts, facts={"settings": settings} if settings else {})
-
-
-def check(**changes: Any) -> LearningCheck:
+def check(counts: np.ndarray | None = COUNTS, permuted: bool = False, **changes: Any) -> LearningCheck | None:
     lines = {"mlm_loss": {"chance": 10.0, "unigram": 7.0}, "hidden_mlm_loss": {"unigram": 7.1}}
-    found = learning_check(PretrainConfig(**changes), PRESETS["albert_tiny"], lines, data_of(np.ones(1000)))
-    assert found is not None
-    return found
+    data = SimpleNamespace(token_counts=counts, facts={"settings": {"do_permutation": permuted}})
+    return learning_check(PretrainConfig(**changes), PRESETS["albert_tiny"], lines, data)
 
 
-def test_what_is_held_out_and_hidden_decides_where_it_is_known(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_held_out_and_hidden_decides_where_it_is_known() -> None:
     assert (check().metric, check().unigram) == ("mlm_loss", 7.0)
     evaluated = check(eval_steps=10, eval_data_dir="held_out")
-    assert (evaluated.metric, evaluated.unigram) == ("eval_hidden_mlm_loss", 7.1)
-    for share, loss in ((0.1, 7.2), (0.3, None), (0.3, 6.5), (0.4, 7.2)):
-        evaluated.watch({"step": 30, "mlm_loss": 9.0, "eval_hidden_mlm_loss": loss}, share)
-    assert caplog.text == ""  # the first evaluation after a fifth of the run was good
-    again = check()
-    again.watch({"step": 30, "mlm_loss": 7.0}, 1.0)  # final_warnings covers the end
-    assert caplog.text == "" and not again.begun
-    for share in (0.1, 0.3, 0.5):
-        again.watch({"step": 30, "mlm_loss": 7.0}, share)
-    assert caplog.text.count(FIRST) == 1 and "after 30 updates, 30% of the run" in caplog.text
+    assert (evaluated.metric, evaluated.unigram, evaluated.height) == ("eval_hidden_mlm_loss", 7.1, 7.1)
+    assert evaluated.warning({"step": 30, "mlm_loss": 9.0, "eval_hidden_mlm_loss": 7.09}, 0.5)
+    for loss in (None, 7.0):
+        assert not evaluated.warning({"step": 30, "mlm_loss": 9.0, "eval_hidden_mlm_loss": loss}, 0.5)
+    assert check(counts=None) is None
 
 
 def test_copying_of_tokens_left_in_place_is_nothing_learnt() -> None:
@@ -96,9 +82,8 @@ def test_copying_of_tokens_left_in_place_is_nothing_learnt() -> None:
     warning = plain.warning({"step": 30, "mlm_loss": 6.5}, 0.5)
     assert "7.000" in warning and "6.439" in warning
     assert not plain.warning({"step": 30, "mlm_loss": 6.4}, 0.5)
+    assert check(permuted=True).height == 7.0  # of permuted tokens none is copied
     assert loss_without_context(1.0, np.ones(3)) == 1.0  # of a vocabulary so small that nobody would copy
-    evaluated = check(eval_steps=10, eval_data_dir="held_out")
-    assert evaluated.height == 7.1 and not evaluated.warning({"step": 30, "eval_hidden_mlm_loss": 7.0}, 0.5)
 
 
 def test_frequent_tokens_are_copied_more_surely_than_rare_ones() -> None:
@@ -113,54 +98,41 @@ def test_frequent_tokens_are_copied_more_surely_than_rare_ones() -> None:
     assert floor < 0.9 * unigram + 0.2 * math.log(2) - 0.03
 
 
-@pytest.mark.parametrize("permuted", [False, True])
-def test_of_permuted_tokens_none_is_copied(permuted: bool) -> None:
-    lines, data = {"mlm_loss": {"unigram": 7.0}}, data_of(np.ones(1000), do_permutation=permuted)
-    found = learning_check(PretrainConfig(), PRESETS["albert_tiny"], lines, data)
-    assert (found.height == 7.0) == permuted and (found.height < 6.5) != permuted
+def causes(updates: int = 10_000, relative: bool = True, **changes: Any) -> list[str]:
+    config = PretrainConfig(**changes)
+    tiny = PRESETS["albert_tiny"].replace(use_relative_positions=relative)
+    lines = {"mlm_loss": {"unigram": 7.0}}
+    found = learning_check(config, tiny, lines, SimpleNamespace(token_counts=COUNTS, facts={}))
+    text = found.warning({"step": updates, "mlm_loss": 7.0}, 1.0)
+    return text.partition("most likely first: ")[2].split("; ")
 
 
-def test_examples_that_do_not_say_how_frequent_tokens_are_are_not_watched(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
-    lines = {"mlm_loss": {"chance": 10.0}}
-    assert learning_check(PretrainConfig(), PRESETS["albert_tiny"], lines, data_of(None)) is None
-    assert len(caplog.records) == 1
+def adam(**settings: Any) -> dict[str, Any]:
+    return {"optimizer_cfg": {"AdamWeightDecay": settings}}
+
+
+@pytest.mark.parametrize(
+    ("beginning", "changes"),
+    [
+        ("the vocabulary does not fit", adam(learning_rate=1e-3)),
+        ("learning_rate 2e-05 is low", adam(learning_rate=2e-5)),
+        ("learning_rate 0.002 is high", adam(learning_rate=2e-3)),  # learns nothing at this width
+        ("the warm-up takes 30%", adam(warmup_steps=3000)),
+        ("the warm-up takes 30%", {"warmup_ratio": 0.3} | adam(warmup_steps=0)),
+        ("absolute positions", {"relative": False}),
+        ("1000 updates are few", {"updates": 1000} | adam(warmup_steps=0)),
+        ("learning_rate 0.004 is high", {"phases": [{"share": 0.5, "learning_rate": 4e-3}, {"share": 0.5}]}),
+        (
+            "learning_rate 0.1 is high for Lamb with hidden_size 312 (usual: about 0.007)",
+            {"optimizer_cfg": {"optimizer": "Lamb", "Lamb": {"learning_rate": 0.1, "warmup_steps": 10}}},
+        ),
+    ],
+)
+def test_the_likeliest_cause_is_what_the_settings_leave(beginning: str, changes: dict[str, Any]) -> None:
+    assert causes(**changes)[0].startswith(beginning)
 
 
 def test_updates_in_all_follow_from_the_share_that_is_over() -> None:
     record = {"step": 1500, "mlm_loss": 7.0}
     assert "1500 updates are few" in check().warning(record, 1.0)
     assert "updates are few" not in check().warning(record, 0.5)
-    assert check().warning(record | {"mlm_loss": check().height - 0.01}, 1.0)  # no more than chance below
-
-
-def test_causes_are_those_that_the_settings_leave() -> None:
-    tiny = PRESETS["albert_tiny"].replace(use_relative_positions=True, initializer_range=0.02)
-    good = PretrainConfig(optimizer_cfg={"AdamWeightDecay": {"learning_rate": 1e-3}})
-    (last,) = likely_causes(good, tiny, updates=10_000)
-    assert "vocabulary" in last
-    settings = {"learning_rate": 2e-5, "beta2": 0.999, "warmup_steps": 300}
-    fitted = PRESETS["albert_tiny"].replace(initializer_range=fitted_initializer_range(312))
-    causes = likely_causes(PretrainConfig(optimizer_cfg={"AdamWeightDecay": settings}), fitted, 1000)
-    beginnings = ("learning_rate 2e-05 is low", "the warm-up takes 30%", "absolute positions", "1000 updates")
-    beginnings += ("beta2 0.999", "initializer_range 0.036 is large for hidden_size 312", "the vocabulary")
-    assert [cause.startswith(start) for cause, start in zip(causes, beginnings, strict=True)] == [True] * 7
-    twice = PretrainConfig(optimizer_cfg={"AdamWeightDecay": {"learning_rate": 2e-3}})  # learns nothing at this width
-    assert likely_causes(twice, tiny, 10_000)[0].startswith("learning_rate 0.002 is high")
-    corrected = PretrainConfig(optimizer_cfg={"AdamWeightDecay": settings | {"bias_correction": True}})
-    assert not any("beta2" in cause for cause in likely_causes(corrected, PRESETS["albert_tiny"], 1000))
-    adam = {"optimizer": "Adam", "Adam": {"learning_rate": 1e-3, "beta2": 0.999}}  # bias-corrected by itself
-    assert not any("beta2" in cause for cause in likely_causes(PretrainConfig(optimizer_cfg=adam), tiny, 10_000))
-    share = PretrainConfig(warmup_ratio=0.3, optimizer_cfg={"AdamWeightDecay": {"warmup_steps": 0}})
-    assert likely_causes(share, tiny, 10_000)[0].startswith("the warm-up takes 30% of the run")
-    for times_less, low in ((5, True), (3, False)):
-        settings = {"learning_rate": 0.3 / 312 / times_less}
-        some = PretrainConfig(optimizer_cfg={"AdamWeightDecay": settings})
-        assert likely_causes(some, tiny, 10_000)[0].startswith("learning_rate") == low
-    phases = [{"share": 0.5, "learning_rate": 4e-3}, {"share": 0.5, "learning_rate": 1e-3}]
-    assert likely_causes(twice.replace(phases=phases), tiny, 10_000)[0].startswith("learning_rate 0.004 is high")
-    assert likely_causes(twice.replace(phases=[phases[1] | {"share": 1}]), tiny, 10_000) == [last]
-    wild = PretrainConfig(optimizer_cfg={"optimizer": "Lamb", "Lamb": {"learning_rate": 0.1, "warmup_steps": 10}})
-    assert likely_causes(wild, tiny, 10_000)[0] == (
-        "learning_rate 0.1 is high for Lamb with hidden_size 312 (usual: about 0.007)"
-    )

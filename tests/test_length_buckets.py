@@ -6,9 +6,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from model_utils.backend import Backend
+from src.albert_config import AlbertConfig
 from src.data.length_buckets import MAX_BUCKETS, choose_boundaries, graded_widths, paying_boundaries
 from src.finetuning.task_data import TaskData
-from src.nn.layer_form import made_for
 
 
 def padded(lengths: np.ndarray, boundaries: tuple[int, ...]) -> int:
@@ -50,10 +51,10 @@ def test_a_gpu_compiles_fewer_widths() -> None:
         config=SimpleNamespace(length_buckets=0), task=task, _number_of_batches=lambda rows, training: 300
     )
     widths = {}
-    for target in ("CPU", "GPU"):
-        with made_for(target):
-            widths[target] = TaskData._widths(data, lengths, is_training=True)
-    assert widths["GPU"] == (128,) and len(widths["CPU"]) > 1
+    for backend in (Backend.COMPOSED, Backend.ACCELERATOR):
+        data.architecture = AlbertConfig(backend=backend)
+        widths[backend] = TaskData._widths(data, lengths, is_training=True)
+    assert widths[Backend.ACCELERATOR] == (128,) and len(widths[Backend.COMPOSED]) > 1
 
 
 def test_graded_widths_are_few_and_fit() -> None:

@@ -1,16 +1,12 @@
 """The backbone: sizes as published, sharing modes, groups, relative positions, mixed precision."""
 
-import contextlib
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-
 import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Tensor, ops
 from scipy.special import erf, log_softmax, softmax
 
-from model_utils.native_code import left_out
+from model_utils.backend import Backend
 from src.albert_config import PRESETS, AlbertConfig
 from src.albert_for_pre_training import AlbertForPreTraining, PreTrainingScores, initialise_output_bias
 from src.albert_model import AlbertModel, initialise_weights, sharing_plan
@@ -18,7 +14,6 @@ from src.finetune_eval_model import SequenceClassificationScores
 from src.nn import layers
 from src.nn.attention import relative_position_table
 from src.nn.dropout import Dropout, mix_bits
-from src.nn.layer_form import made_for
 from src.nn.layers import GeluErf, GeluTanh, LayerNorm, sigmoid_tanh
 from src.nn.losses import cross_entropy
 from tests.helpers.layer_inputs import Attend, attention_inputs
@@ -104,16 +99,15 @@ class CheckedSoftmax(ms.nn.Cell):
         return self.softmax(x)
 
 
-@pytest.mark.parametrize("target", ["CPU", "GPU"])
-def test_float16_is_what_products_multiply_alone(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("backend", [Backend.COMPOSED, Backend.ACCELERATOR])
+def test_float16_is_what_products_multiply_alone(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     """LayerNorm and the residual stream stay float32: the sums here are too large for float16. So does a CPU's softmax.
 
     A GPU's takes and gives float16, and computes in float32.
     """
-    monkeypatch.setattr(CheckedSoftmax, "allowed", ms.float32 if target == "CPU" else ms.float16)
+    monkeypatch.setattr(CheckedSoftmax, "allowed", ms.float32 if backend.is_for_cpu else ms.float16)
     monkeypatch.setattr(ops, "Softmax", CheckedSoftmax)
-    with left_out(), made_for(target):
-        network = AlbertModel(TINY.replace(num_hidden_layers=1, compute_type="float16"))
+    network = AlbertModel(TINY.replace(num_hidden_layers=1, compute_type="float16", backend=backend))
     parameters = {each.name: each for each in network.trainable_params()}
     summand = np.linspace(-40000, 40000, 16).astype(np.float16).astype(np.float32)
     for name in ("embedding_hidden_mapping", "attentions.0.output"):  # all weights are 0
@@ -166,12 +160,11 @@ def test_heads_get_the_states_that_they_read(blocks: int, places: list[list[int]
     np.testing.assert_allclose(pooled, of_all, atol=1e-6)
 
 
-@pytest.mark.parametrize("context", [left_out, contextlib.nullcontext])
-def test_relative_positions_are_part_of_keys_and_values(context: Callable[[], AbstractContextManager]) -> None:
+@pytest.mark.parametrize("backend", [Backend.COMPOSED, Backend.AUTO])
+def test_relative_positions_are_part_of_keys_and_values(backend: Backend) -> None:
     """As in NEZHA (Wei et al. 2019, section 3.1): e_ij = q_i (k_j + a_ij) / sqrt(D), z_i = sum_j P_ij (v_j + a_ij)."""
     inputs = attention_inputs(2, 12, 48)
-    with context():
-        attend = Attend(use_relative_positions=True, max_relative_position=5)
+    attend = Attend(use_relative_positions=True, max_relative_position=5, backend=backend)
     x, *weights_and_biases, mask = (value.astype(np.float64) for value in inputs)
     query, key, value = (
         (x @ weight.T + bias).reshape(2, 12, 4, 12).swapaxes(1, 2)  # B, A, L, D
@@ -231,16 +224,19 @@ class WeightedSum(ms.nn.Cell):
         return ops.reduce_sum(self.weight * self.cell(*inputs))
 
 
-@left_out()
 def reference_cases() -> list:
     """(cell, the same function in float64, further inputs)."""
     labels = np.array([1, 4, 0], np.int32)
     return [
         (GeluTanh(), lambda v: 0.5 * v * (1 + np.tanh(np.sqrt(2 / np.pi) * (v + 0.044715 * v**3))), ()),
         (GeluErf(), lambda v: 0.5 * v * (1 + erf(v / np.sqrt(2))), ()),
-        (LayerNorm(5), lambda v: (v - v.mean(-1, keepdims=True)) / v.std(-1, keepdims=True), ()),
-        (layers.Softmax(), lambda v: softmax(v, -1), ()),
-        (cross_entropy().losses, lambda v: -log_softmax(v, -1)[range(3), labels], (Tensor(labels),)),
+        (
+            LayerNorm(5, backend=Backend.COMPOSED),
+            lambda v: (v - v.mean(-1, keepdims=True)) / v.std(-1, keepdims=True),
+            (),
+        ),
+        (layers.Softmax(Backend.COMPOSED), lambda v: softmax(v, -1), ()),
+        (cross_entropy(Backend.COMPOSED).losses, lambda v: -log_softmax(v, -1)[range(3), labels], (Tensor(labels),)),
     ]
 
 

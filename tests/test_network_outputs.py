@@ -54,13 +54,12 @@ MEASURE = """
 import json, resource, sys
 import mindspore as ms, numpy as np
 from mindspore import Tensor
-from model_utils import native_code
 from src.albert_config import AlbertConfig
 from src.finetune_eval_model import AnsweringNetwork, SequenceClassificationScores, SpanSearchScores
 
-native_code.choose(sys.argv.pop())
+backend = sys.argv.pop()
 ms.set_context(mode=ms.GRAPH_MODE)
-config = AlbertConfig(**json.loads(sys.argv[1]))
+config = AlbertConfig(**json.loads(sys.argv[1]), backend=backend)
 starts, rows, width = map(int, sys.argv[2:])
 scores = SpanSearchScores(config, starts, starts) if starts else SequenceClassificationScores(config, 2)
 network = AnsweringNetwork(scores)
@@ -73,12 +72,12 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
 
 
 @pytest.mark.parametrize(
-    ("sizes", "starts", "width", "fused_layers"),
-    [((96, 12, 384), 0, 512, "never"), ((768, 12, 3072), 0, 128, "auto"), ((512, 2, 512), 5, 256, "auto")],
+    ("sizes", "starts", "width", "backend"),
+    [((96, 12, 384), 0, 512, "composed"), ((768, 12, 3072), 0, 128, "auto"), ((512, 2, 512), 5, 256, "auto")],
     ids=["scores", "intermediate states", "starts of a search"],
 )
 def test_a_batch_takes_the_memory_that_it_may(
-    sizes: tuple[int, int, int], starts: int, width: int, fused_layers: str
+    sizes: tuple[int, int, int], starts: int, width: int, backend: str
 ) -> None:
     """Three layers, so that one whose memory is kept would show; attention in C++ keeps no scores."""
     hidden, heads, intermediate = sizes
@@ -91,7 +90,7 @@ def test_a_batch_takes_the_memory_that_it_may(
     )
     rows = rows_in_memory(architecture, width, starts) // 2  # half of it, for the sake of time
     command = [sys.executable, "-c", MEASURE, json.dumps(architecture.facts()), str(starts), str(rows), str(width)]
-    command.append(fused_layers)
+    command.append(backend)
     taken = int(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()[-1])
     print(f"{rows} x {width}: {taken / 1e6:.0f} MB")
     assert taken < 0.6 * WORKING_MEMORY

@@ -19,7 +19,6 @@ from src.pretraining.pretraining_phases import describe, identity_of, plan_phase
 from src.pretraining_data.checked_data import PretrainingData
 from src.training.dry_run import dry_run
 from src.training.phases import Phase, Phases
-from src.training.progress import Progress
 from src.training.ranks import Ranks
 from src.training.run_folder import RunFolder
 from src.training.run_log import RunLog
@@ -125,7 +124,7 @@ def three_phases() -> Phases:
 def fit_phases(folder: Path, step: Step | None = None, **arguments: Any) -> Step:
     config, step = make_config(folder, log_steps=6), step or Step()
     with RunFolder(folder, config) as run:
-        Trainer(step, three_phases(), RunPlan(20), config, run, make_facts(), **arguments).fit()
+        Trainer(step, three_phases(), RunPlan(20), run, make_facts(), **arguments).fit()
     return step
 
 
@@ -216,7 +215,7 @@ def test_updates_in_the_queue_are_read_before_a_phase_begins(
 ) -> None:
     config = make_config(tmp_path, log_steps=6, enable_data_sink="true", data_sink_steps=4, save_checkpoint_steps=0)
     with RunFolder(tmp_path, config) as run:
-        Trainer(Step(), three_phases(), RunPlan(20), config, run, make_facts()).fit()
+        Trainer(Step(), three_phases(), RunPlan(20), run, make_facts()).fit()
     assert without_speed(log(tmp_path)) == without_speed(log(undisturbed_phases[0]))
 
 
@@ -226,10 +225,10 @@ def test_phases_begin_by_the_time_where_more_of_it_is_over_on_all_ranks_alike(tm
     def act(rank: int) -> tuple[list[int], list[float]]:
         config, step = make_config(tmp_path / "run", max_train_hours=1), Step()
         ranks, plan, seconds = Ranks(rank, 2, tmp_path, wait_minutes=0.5), RunPlan(200, 10.0), itertools.count(1.0)
-        with RunFolder(config.save_checkpoint_path, config, writer=ranks.writer) as folder:
-            trainer = Trainer(step, three_phases(), plan, config, folder, make_facts(), ranks)
+        with RunFolder(config.save_checkpoint_path, config, ranks) as folder:
+            trainer = Trainer(step, three_phases(), plan, folder, make_facts())
             trainer.signals = NoSignals()
-            trainer.progress = Progress(plan, [lambda: next(seconds), lambda: 0.0][rank])
+            trainer.progress.clock = [lambda: next(seconds), lambda: 0.0][rank]
             trainer.fit()
         return trainer.phases.starts, step.rate_factors
 
@@ -254,8 +253,8 @@ def test_where_phases_began_by_the_time_is_kept(tmp_path: Path) -> None:
     for _ in range(9):
         step, seconds = Killed(), itertools.count(0.4, 0.4)
         with RunFolder(tmp_path, config) as folder:
-            trainer = Trainer(step, three_phases(), plan, config, folder, make_facts())
-            trainer.progress = Progress(plan, lambda seconds=seconds: next(seconds))
+            trainer = Trainer(step, three_phases(), plan, folder, make_facts())
+            trainer.progress.clock = lambda seconds=seconds: next(seconds)
             with pytest.raises(KeyboardInterrupt):
                 trainer.fit()
         assert trainer.phases.starts[: len(starts)] == starts
@@ -270,7 +269,7 @@ def test_where_phases_began_by_the_time_is_kept(tmp_path: Path) -> None:
 def test_a_dry_run_tries_every_phase(tmp_path: Path) -> None:
     config, step = make_config(tmp_path / "run"), Step()
     folder = RunFolder(tmp_path / "run", config)
-    said = dry_run(Trainer(step, three_phases(), RunPlan(20), config, folder, make_facts()))
+    said = dry_run(Trainer(step, three_phases(), RunPlan(20), folder, make_facts()))
     for part in ("one update of phase 1 with 4 x 8 takes 0.", "of phase 2 with 4 x 8", "of phase 3 with 4 x 12"):
         assert part in said
     assert step.seen == [0] * 2 * (2 + 1 + 3)

@@ -67,7 +67,7 @@ def test_killed_in_any_phase_a_run_ends_with_the_same_weights(
     kills = 3, 7, 8
 
     def start(trainer: Trainer, micro_batches: list) -> None:
-        if left and trainer.progress.step == left[0]:
+        if left and trainer.state.step == left[0]:
             left.pop(0)
             raise KeyboardInterrupt  # nothing is saved at this moment, as after kill -9
         start_as_ever(trainer, micro_batches)

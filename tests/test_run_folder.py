@@ -20,6 +20,7 @@ from src.tasks.classification_examples import ClassifierConfig
 from src.tasks.multiple_choice import RaceConfig
 from src.tasks.question_answering import SquadConfig, SquadV2Config
 from src.tasks.token_classification import NerConfig
+from src.training.ranks import Ranks
 from src.training.run_folder import RunFolder
 from src.training.training_config import PhaseConfig, PretrainConfig
 
@@ -142,7 +143,7 @@ def test_a_link_in_the_old_place_serves_a_moved_project(tmp_path: Path, monkeypa
     begin(tmp_path / "old/run", "--data_dir", "data")
     (tmp_path / "old").rename(tmp_path / "new")
     monkeypatch.chdir(tmp_path / "new")
-    with pytest.raises(ConfigError, match=r"data_dir is .*; where it was moved, a link in the old place serves"):
+    with pytest.raises(ConfigError, match=r"data_dir is "):
         begin(tmp_path / "new/run", "--data_dir", "data")
     (tmp_path / "old").symlink_to(tmp_path / "new")
     begin(tmp_path / "new/run", "--data_dir", "data")
@@ -159,7 +160,7 @@ def test_another_phase_is_refused_by_its_key(tmp_path: Path, monkeypatch: pytest
         (phases.replace("data}", "../data}").replace("8", "4"), r"phases\[1\].batch_size is 8 there and 4 here"),
         (
             phases,
-            r"phases\[0\].data_dir is '.*/data' there and '.*/elsewhere/data' here.*a link in the old place serves",
+            r"phases\[0\].data_dir is '.*/data' there and '.*/elsewhere/data' here",
         ),
         ("[]", r"phases\[0\].share is 0.5 there and '\(absent\)' here"),
     ):
@@ -233,6 +234,7 @@ import os, sys, time
 sys.path.insert(0, {str(ROOT)!r})
 from src.training.training_config import PretrainConfig
 from model_utils.schema import load_config
+from src.training.ranks import Ranks
 from src.training.run_folder import RunFolder
 config = load_config(PretrainConfig, ["--config_path", os.devnull, "--train_steps", "100"])
 with RunFolder({str(tmp_path)!r}, config) as run:
@@ -259,7 +261,7 @@ with RunFolder({str(tmp_path)!r}, config) as run:
 
 
 def test_ranks_that_do_not_write_leave_the_folder_alone(tmp_path: Path) -> None:
-    with RunFolder(tmp_path / "new", make_config(), writer=False) as run:
+    with RunFolder(tmp_path / "new", make_config(), Ranks(1, 2, tmp_path)) as run:
         run.begin(1)
         run.finish({})
     assert not (tmp_path / "new").exists()

@@ -170,8 +170,7 @@ def test_parts_of_speech(tmp_path: Path) -> None:
     assert [one.tags for one in task.read("test")] == [("DT", "NN", "VB"), ("JJ", "NN")]
     result = evaluate(task, "test", ["DT", "NN", "NN", "NN", "NN"])
     assert result.metrics["f1"] == result.metrics["tag_accuracy"] == pytest.approx(3 / 5)
-    assert result.metrics["f1_NN"] == pytest.approx(2 * 2 / (4 + 2)) and not result.collapse
-    assert "'NN'" in evaluate(task, "dev", ["NN"] * 5).collapse
+    assert result.metrics["f1_NN"] == pytest.approx(2 * 2 / (4 + 2))
     (tmp_path / "dev.txt").write_text("The DT\ncat NN\n")
     changed = ner_task(data_dir=tmp_path)
     train, dev = (PreparedSplit(NerSplit(s, changed.read(s), changed.labels, None, 16), None) for s in ("train", "dev"))

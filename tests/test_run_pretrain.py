@@ -25,8 +25,6 @@ from src.checkpoints.checkpoint_files import find_checkpoint, list_checkpoints, 
 from src.model_folder import read_counts
 from src.pretraining.pretraining_evaluation import evaluate, unigram_lines
 from src.pretraining_data.checked_data import PretrainingData
-from src.training.progress import Progress
-from src.training.ranks import ALONE
 from src.training.run_folder import RunFolder
 from src.training.training_config import PretrainConfig, PretrainEvalConfig
 from tests.helpers.pretraining_run import (
@@ -120,7 +118,7 @@ def test_interruptions_change_no_number(data: Path, finished: Path, tmp_path: Pa
 def test_every_row_has_the_weight_of_the_order_loss(data: Path, tmp_path: Path) -> None:
     config = config_of(data, tmp_path, sop_loss_weight=0.1)
     with RunFolder(tmp_path, config) as folder:
-        trainer = run_pretrain.build_trainer(config, setup_device("CPU"), ALONE, folder)
+        trainer = run_pretrain.build_trainer(config, setup_device("CPU"), folder)
     batch = next(trainer.phases.current.data.batches(0))
     np.testing.assert_array_equal(batch["sop_loss_weights"], np.full(8, 0.1, np.float32))
 
@@ -225,13 +223,13 @@ def test_a_warm_start_takes_weights_and_sizes_from_the_checkpoint(
         del words[place : place + 2]
     config = load_config(PretrainConfig, words)
     with RunFolder(config.save_checkpoint_path, config) as folder:
-        trainer = run_pretrain.build_trainer(config, setup_device("CPU"), ALONE, folder)
+        trainer = run_pretrain.build_trainer(config, setup_device("CPU"), folder)
         trainer.resume()
     saved = find_checkpoint(finished).values
     for name, parameter in trainer.step.network.parameters_dict().items():
         if name in saved:
             np.testing.assert_array_equal(parameter.asnumpy(), saved[name], err_msg=name)
-    assert trainer.progress.step == 0 and int(trainer.step.optimizer.global_step.asnumpy()) == 0
+    assert trainer.state.step == 0 and int(trainer.step.optimizer.global_step.asnumpy()) == 0
     said = capsys.readouterr().out
     assert "0 missing" in said and "hidden_size 32 instead of 768" in said
 
@@ -352,7 +350,7 @@ def test_what_is_hidden_is_evaluated_by_itself(data: Path, finished: Path, evalu
 def test_the_log_has_the_lines_of_what_is_evaluated(data: Path, tmp_path: Path, evaluated: dict[str, Any]) -> None:
     config = config_of(data, tmp_path)
     with RunFolder(tmp_path, config) as folder:
-        lines = run_pretrain.build_trainer(config, setup_device("CPU"), ALONE, folder).baselines
+        lines = run_pretrain.build_trainer(config, setup_device("CPU"), folder).recorder.baselines
     for metric, expected in evaluated["baselines"].items():
         assert lines[metric] == pytest.approx({name: expected[name] for name in expected if name != "own unigram"})
 
@@ -420,8 +418,8 @@ def test_the_rate_comes_to_its_end_with_the_time(data: Path, tmp_path: Path) -> 
     config = config_of(data, tmp_path, **changes)
     seconds = itertools.count(0.0)
     with RunFolder(tmp_path, config) as folder:
-        trainer = run_pretrain.build_trainer(config, setup_device("CPU"), ALONE, folder)
-        trainer.progress = Progress(trainer.plan, lambda: next(seconds))
+        trainer = run_pretrain.build_trainer(config, setup_device("CPU"), folder)
+        trainer.progress.clock = lambda: next(seconds)
         trainer.fit()
     rates = {record["step"]: record["learning_rate"] for record in log(tmp_path)}
     assert max(rates) == 36 and rates[19] == pytest.approx(1e-3 * 19 / 20)

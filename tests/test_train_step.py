@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor
 
+from model_utils.backend import Backend
 from model_utils.config import UPDATES
 from model_utils.device import setup_device
 from src.albert_for_pre_training import AlbertForPreTraining
@@ -121,6 +122,7 @@ class Explosive(ms.nn.Cell):
     weight_columns = ()
     metric_names = ("loss",)
     recompute_layers = False
+    backend = Backend.AUTO
     counted_rows = property(lambda self: (self.table, self.rows.row_square_sum))
 
     def __init__(self) -> None:

@@ -15,7 +15,8 @@ from mindspore import Tensor
 from model_utils.device import Device
 from model_utils.errors import CheckpointError, ConfigError, UserError
 from src.checkpoints.checkpoint_files import list_checkpoints
-from src.training import trainer
+from src.training import checkpoint
+from src.training.checkpoint import RunCheckpoints
 from src.training.dry_run import dry_run
 from src.training.evaluation import Selection
 from src.training.event_file import EventFile
@@ -158,15 +159,12 @@ def test_data_sink_waits_for_the_device_only_every_data_sink_steps(tmp_path: Pat
             super().read()
 
     with RunFolder(tmp_path, config) as folder:
-        Counting(Step(), one_phase(), RunPlan(20), config, folder, make_facts()).fit()
+        Counting(Step(), one_phase(), RunPlan(20), folder, make_facts()).fit()
     assert [count for count in reads if count] == [1, 4, 5, 5, 5]  # the first one compiles
 
 
-def test_batches_made_ahead_change_no_number(
-    tmp_path: Path, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(trainer, "on_cpu", lambda: False)
-    fit(make_config(tmp_path))
+def test_batches_made_ahead_change_no_number(tmp_path: Path, undisturbed: Path) -> None:
+    fit(make_config(tmp_path), precision=Precision("GPU", "float32", LossScale("off")))
     assert without_speed(log(tmp_path)) == without_speed(log(undisturbed))
     assert "read_ahead" not in {thread.name for thread in threading.enumerate()}
 
@@ -230,19 +228,6 @@ def test_a_run_is_not_resumed_as_another_model(tmp_path: Path) -> None:
     fit(config, architecture=model)
 
 
-def test_options_of_the_loss_scale_that_count_for_nothing_are_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    given = make_config(tmp_path, loss_scale_mode="static", loss_scale_value=1024, max_skipped_steps=3)
-    for compute_type in ("float32", "bfloat16"):
-        assert plan_precision(given, Device("CPU", compute_type)).scaling == LossScale("off")
-        warning = capsys.readouterr().out
-        assert "loss_scale_mode, loss_scale_value, max_skipped_steps" in warning and compute_type in warning
-    plan_precision(given, Device("GPU", "float16"))
-    plan_precision(make_config(tmp_path, max_skipped_steps=None), Device("CPU", "float32"))
-    assert capsys.readouterr().out == ""
-
-
 def test_a_run_does_not_change_its_precision_in_silence(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """Begun on a CPU, found again where there is a GPU; compute_type is empty unless a test names it."""
     unset, folder = make_config(tmp_path / "run", save_checkpoint_steps=20), tmp_path / "run"
@@ -276,10 +261,10 @@ def test_ranks_that_would_train_apart_are_refused(tmp_path: Path, differing: dic
         given = {"identity": {"rows": 20}, "seed": 1, "weight": 0.5} | (differing if rank else {})
         config, step = make_config(tmp_path / "run", seed=given["seed"]), Step()
         step.weight.set_data(Tensor(given["weight"], ms.float32))
-        folder, ranks = RunFolder(tmp_path / "run", config), Ranks(rank, 2, tmp_path, wait_minutes=0.5)
+        folder = RunFolder(tmp_path / "run", config, Ranks(rank, 2, tmp_path, wait_minutes=0.5))
         try:
             facts = make_facts(given["identity"])
-            Trainer(step, one_phase(), RunPlan(20), config, folder, facts, ranks).check_ranks()
+            Trainer(step, one_phase(), RunPlan(20), folder, facts).check_ranks()
         except UserError as error:
             return str(error)
         return ""
@@ -302,11 +287,11 @@ def test_saving_by_the_clock(tmp_path: Path) -> None:
 
 def test_minutes_between_checkpoints_have_sixty_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = make_config(tmp_path, save_checkpoint_steps=0, save_checkpoint_minutes=10)
-    waiting = Trainer(Step(), one_phase(), RunPlan(20), config, RunFolder(tmp_path, config), make_facts())
+    waiting = RunCheckpoints(Step(), RunFolder(tmp_path, config), keeps_best=False)
     waiting.saved_time = 1_000.0  # whole seconds: those of the clock and 600 more may differ by a little less
     for seconds, due in ((599, False), (600, True)):
-        monkeypatch.setattr(trainer, "time", SimpleNamespace(monotonic=lambda seconds=seconds: 1_000.0 + seconds))
-        assert waiting.save_due(4) == due
+        monkeypatch.setattr(checkpoint, "time", SimpleNamespace(monotonic=lambda seconds=seconds: 1_000.0 + seconds))
+        assert waiting.due(4) == due
 
 
 def test_the_disk_must_hold_the_checkpoints_that_are_kept_and_one_more(
@@ -335,7 +320,7 @@ def test_a_dry_run_keeps_nothing(tmp_path: Path, selection: Selection | None, co
     step, data = Step(), Rows(lengths=(8, 12))
     folder = RunFolder(tmp_path / "run", config)
     measured = selection and evaluation(lambda _: {}, 3, selection)
-    sentence = dry_run(Trainer(step, one_phase(data), RunPlan(20), config, folder, make_facts(), evaluation=measured))
+    sentence = dry_run(Trainer(step, one_phase(data), RunPlan(20), folder, make_facts(), evaluation=measured))
     assert sentence.startswith("dry run: one update with 4 x 8 takes 0.") and ", with 4 x 12 takes 0." in sentence
     assert step.seen == [0, 0, 0, 0, 1, 1, 1, 1]  # two updates of two micro-batches for each width
     assert "20 updates take about 0:00:0" in sentence and f"at most {copies} at a time" in sentence

@@ -14,8 +14,8 @@ from mindspore import Tensor
 from model_utils.errors import UserError
 from model_utils.json_files import read_object
 from src.checkpoints.checkpoint_files import list_checkpoints
-from src.training import trainer
-from src.training.evaluation import BestTracker, Selection
+from src.training import checkpoint
+from src.training.evaluation import Selection
 from src.training.ranks import Ranks
 from src.training.run_folder import RunFolder
 from src.training.run_plan import RunPlan
@@ -67,7 +67,7 @@ def test_a_signal_at_the_end_is_obeyed_when_the_run_is_finished(
             return super().train(micro_batches, *pace)
 
     def save(trainer: Trainer) -> None:
-        if moment == "last checkpoint" and trainer.progress.step == 20:
+        if moment == "last checkpoint" and trainer.state.step == 20:
             os.kill(os.getpid(), signal.SIGTERM)
         save_as_ever(trainer)
 
@@ -118,7 +118,7 @@ def test_a_best_checkpoint_that_a_kill_left_without_its_mark_gets_it(
     arguments = {"config": make_config(tmp_path, save_checkpoint_steps=0)}
     arguments["evaluation"] = evaluation(lambda _: {"f1": next(scores)}, 3, Selection("f1"))
     with monkeypatch.context() as patch:
-        patch.setattr(BestTracker, "mark", killed)
+        patch.setattr(checkpoint, "mark_best", killed)
         with pytest.raises(KeyboardInterrupt):
             fit(**arguments)
     assert not (tmp_path / "best_checkpoint.json").exists()
@@ -148,7 +148,7 @@ def test_a_kill_before_older_checkpoints_went_keeps_none_too_many(
 
     config = make_config(tmp_path, save_checkpoint_num=1)
     with monkeypatch.context() as patch:
-        patch.setattr(trainer, "prune_checkpoints", lambda _, written, __: killed() if len(written) > 1 else written)
+        patch.setattr(checkpoint, "prune_checkpoints", lambda _, written, __: killed() if len(written) > 1 else written)
         with pytest.raises(KeyboardInterrupt):
             fit(config)
     assert [step for step, _ in list_checkpoints(tmp_path)] == [10, 5]
@@ -242,9 +242,9 @@ def test_all_ranks_leave_an_evaluation_together(tmp_path: Path) -> None:
                 signals.received = signal.SIGTERM * (rank == 1 and batches == 2)
             return {"f1": 0.5}
 
-        with RunFolder(config.save_checkpoint_path, config, writer=ranks.writer) as folder:
-            run = make_facts(), ranks, None, evaluation(evaluate, 3)
-            trainer = Trainer(Step(), one_phase(), RunPlan(20), config, folder, *run)
+        with RunFolder(config.save_checkpoint_path, config, ranks) as folder:
+            measured = evaluation(evaluate, 3)
+            trainer = Trainer(Step(), one_phase(), RunPlan(20), folder, make_facts(), evaluation=measured)
             trainer.signals = signals
             try:
                 trainer.fit()

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from src import create_pretraining_data
-from src.create_pretraining_data import CreateDataConfig
 from src.data.feature_files import open_records
 from src.finetuning.task_data import TaskData
-from src.pretraining_data.vocabulary_fit import LetterTable, VocabularyFit, case_warning
+from src.pretraining_data.diagnostics import LetterTable, VocabularyFit
 from src.tasks.multiple_choice import MULTIPLE_CHOICE
 from src.tasks.race_data import RaceQuestion, RaceSplit
 from src.tokenization import FullTokenizer
@@ -46,19 +45,9 @@ def test_letters_beside_letters_and_unknown_tokens_are_counted(tmp_path):
 @pytest.mark.parametrize(
     ("unknown", "broken", "fits"), [(0, 0, True), (50, 300, True), (51, 0, False), (0, 301, False)]
 )
-def test_a_vocabulary_that_plainly_does_not_fit_is_named(unknown, broken, fits):
-    warning = VocabularyFit(1000, unknown, broken).warning("x.model")
-    assert warning == "" if fits else "the vocabulary x.model does not fit this text" in warning
-
-
-def test_capitals_that_the_text_loses_are_named(tmp_path, text_and_model, capsys):
-    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIALS, "The", *"abcdefghijklmnopqrstuvwxyz"]) + "\n")
-    cased, lower = (FullTokenizer(tmp_path / "vocab.txt", lower) for lower in (False, True))
-    assert case_warning(cased) == ""
-    assert "1 of the 32 entries of vocab.txt have capitals" in case_warning(lower)
-    config = {"input_file": text_and_model[0], "output_file": tmp_path / "pre/pre.mindrecord", "dry_run": True}
-    create_pretraining_data.main(CreateDataConfig(vocab_file=tmp_path / "vocab.txt", **config))
-    assert "give do_lower_case false if the vocabulary was made so" in capsys.readouterr().out
+def test_a_vocabulary_that_plainly_does_not_fit_is_named(unknown, broken, fits, caplog):
+    assert VocabularyFit(1000, unknown, broken).warn("x.model") != fits
+    assert ("the vocabulary x.model does not fit this text" in caplog.text) != fits
 
 
 def test_a_vocabulary_of_its_own_text_fits(text_and_model, tmp_path, capsys):
@@ -93,7 +82,7 @@ def test_words_broken_to_letters_are_noticed(tmp_path):
     letters = sorted(set(RUSSIAN.lower()) - {" "})
     tokenizer = wordpiece(tmp_path, [*letters, *(f"##{letter}" for letter in letters)])
     fit = VocabularyFit.of(np.array(tokenizer.encode(RUSSIAN * 5)), LetterTable(tokenizer))
-    assert fit.broken / fit.tokens > 0.9 and fit.warning("vocab.txt")
+    assert fit.broken / fit.tokens > 0.9 and fit.warn("vocab.txt")
 
 
 def test_choices_that_lie_beside_each_other_are_counted_one_by_one(tmp_path, caplog):
@@ -113,11 +102,11 @@ def test_chinese_characters_are_whole_words(shared):
     tokenizer = FullTokenizer(vocab_file=shared / "data/vocab/vocab_zh.txt")
     text = min((shared / "data/corpus/wiki_zh").iterdir()).read_text("utf-8")[:100_000]
     fit = VocabularyFit.of(np.array(tokenizer.encode(text)), LetterTable(tokenizer))
-    assert fit.tokens > 50_000 and fit.broken / fit.tokens < 0.01 and not fit.warning("vocab_zh.txt")
+    assert fit.tokens > 50_000 and fit.broken / fit.tokens < 0.01 and not fit.warn("vocab_zh.txt")
 
 
 def test_english_has_few_broken_words(shared):
     tokenizer = FullTokenizer(spm_model_file=shared / "data/vocab/30k-clean.model")
     text = (shared / "data/corpus/wikitext2_valid.txt").read_text("utf-8").replace("<unk>", "")[:200_000]
     fit = VocabularyFit.of(np.array(tokenizer.encode(text)), LetterTable(tokenizer))
-    assert fit.tokens > 30_000 and fit.broken / fit.tokens < 0.01 and not fit.warning("30k-clean.model")
+    assert fit.tokens > 30_000 and fit.broken / fit.tokens < 0.01 and not fit.warn("30k-clean.model")

@@ -18,7 +18,7 @@ from model_utils.device import Device, setup_device
 from model_utils.errors import CheckpointError, ConfigError, UserError
 from model_utils.files import write_json
 from model_utils.json_files import read_object
-from src.albert_config import AlbertConfig, check_memory
+from src.albert_config import check_memory
 from src.checkpoints.checkpoint_files import (
     ARCHITECTURE,
     check_network,
@@ -41,6 +41,7 @@ from src.training.evaluation import Evaluation, Selection
 from src.training.network_outputs import are_finite, predict_rows
 from src.training.phases import Phase, Phases
 from src.training.ranks import ranks_of
+from src.training.recorder import Reporting
 from src.training.run_folder import CONFIG_FILE, RunFolder, check_run_folder
 from src.training.run_log import EVAL_PREFIX
 from src.training.run_plan import RunFacts, plan_precision, plan_run
@@ -50,11 +51,6 @@ from src.training.utilisation import Utilisation
 
 logger = logging.getLogger(__name__)
 EVAL_FILE = "eval_results.json"
-# Advice for AdamWeightDecay without pre-trained weights, or with weights of a narrow model.
-COLD_RATE, COLD_BETA2 = 3e-4, 0.98
-PUBLISHED_HIDDEN = 768  # hidden_size of the narrowest English weights that google published
-# Best initializer_range of cold starts: 0.03 at hidden_size 312, 0.02 at 384 (docs/experiments).
-WIDE, NARROW_START, WIDE_START = 384, 0.03, 0.02
 MakeTask = Callable[[FinetuneConfig, FullTokenizer, TaskInfo | None], Task]
 
 
@@ -78,28 +74,23 @@ def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
     check_runs(root, runs)
     if config.dry_run:
         name, run_config = next(iter(runs.items()))
-        trainer = finetuning.build(RunFolder(root / name, run_config, writer=finetuning.ranks.writer), run_config)
+        trainer = finetuning.build(RunFolder(root / name, run_config, finetuning.ranks))
         logger.info(dry_run(trainer, kept=f" but features in {config.feature_dir}"))
         if len(runs) > 1:
             logger.info(f"each of {len(runs)} seeds takes this time and this much disk space")
         return
     output = Path(config.output_path) if config.output_path else root
     results: dict[str, dict[str, float]] = {}
-    collapsed: list[int] = []
     for name, run_config in runs.items():
         evaluation = finetuning.train(root / name, run_config)
         if config.do_eval or config.do_predict:
             report = finetuning.evaluate(root / name, output / name, evaluation)
             results[str(run_config.seed)] = report.metrics
-            if report.collapsed:
-                collapsed.append(run_config.seed)
             if report.calibration and finetuning.ranks.writer:
                 calibrate(root / name, report.calibration)
     if config.num_seeds > 1 and finetuning.ranks.writer and any(results.values()):
-        if collapsed:
-            logger.warning(f"collapsed: {len(collapsed)} of {config.num_seeds} seeds: {', '.join(map(str, collapsed))}")
         summary = summarise(list(results.values()))
-        write_json(output / EVAL_FILE, {"seeds": results, "collapsed_seeds": collapsed, **summary})
+        write_json(output / EVAL_FILE, {"seeds": results, **summary})
 
 
 def runs_of(config: FinetuneConfig) -> dict[str, FinetuneConfig]:
@@ -185,7 +176,6 @@ class Report:
     baselines: dict[str, float] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     calibration: dict[str, Any] = field(default_factory=dict)
-    collapsed: bool = False
 
     def add(self, split: str, prefix: str, result: EvaluationResult, baseline: dict[str, float]) -> None:
         """Add the result of a split."""
@@ -199,15 +189,14 @@ class Report:
         earlier_metrics = dict(earlier)
         baselines = earlier_metrics.pop("baselines", {})
         warnings = earlier_metrics.pop("remarks", [])
-        collapsed = earlier_metrics.pop("collapsed", False)
+        earlier_metrics.pop("collapsed", None)  # version 0.2.0 wrote this key
         self.metrics = earlier_metrics | self.metrics
         self.baselines = baselines | self.baselines
         self.warnings = list(dict.fromkeys([*warnings, *self.warnings]))
-        self.collapsed |= collapsed
 
     def write(self, output: Path, **checkpoint_facts: Any) -> None:
         """Write eval_results.json, checkpoint facts first."""
-        summary = {"collapsed": self.collapsed, "baselines": self.baselines, "remarks": self.warnings}
+        summary = {"baselines": self.baselines, "remarks": self.warnings}
         write_json(output / EVAL_FILE, {**checkpoint_facts, **self.metrics, **summary})
 
     def log(self) -> None:
@@ -217,42 +206,6 @@ class Report:
             logger.info(f"{name}: {value:.4f}{baseline}")
         for warning in self.warnings:
             logger.info(warning)
-
-
-def describe_collapse(collapse: str, config: FinetuneConfig, architecture: AlbertConfig) -> str:
-    """Return a warning about a collapsed fine-tuning, with settings to try (Mosbach et al. 2021, section 5).
-
-    The defaults suit published weights. Without pre-trained weights (docs/fine-tuning.md), or with those of a narrow
-    model (docs/pretraining.md), they are the likely cause of the collapse.
-    """
-    warning = f"collapsed: on the development set {collapse}"
-    if not config.do_train:
-        return warning
-    settings = config.optimizer_settings()
-    rate = settings["learning_rate"]
-    beta2 = settings["beta2"]
-    is_cold = not config.load_pretrain_checkpoint_path
-    hidden_size = architecture.hidden_size
-    initializer_range = architecture.initializer_range
-    if hidden_size >= WIDE:
-        best_range = WIDE_START
-        is_bad_range = is_cold and initializer_range > best_range
-    else:
-        best_range = NARROW_START
-        is_bad_range = is_cold and initializer_range < best_range
-    range_advice = f"albert_cfg.initializer_range {best_range:g} (here {initializer_range:g})"
-    is_slow = rate < COLD_RATE or (is_cold and beta2 > COLD_BETA2)
-    if settings["name"] == "AdamWeightDecay" and is_slow and (is_cold or hidden_size < PUBLISHED_HIDDEN):
-        start = "without load_pretrain_checkpoint_path" if is_cold else f"from weights of hidden_size {hidden_size}"
-        rate_advice = f"learning_rate {COLD_RATE:g} and beta2 {COLD_BETA2:g} (here {rate:g} and {beta2:g})"
-        warning += f"; {start} try {rate_advice}"
-        if is_bad_range:
-            warning += f", and {range_advice}"
-        return warning
-    advice = f"a quarter of the learning rate ({rate:g} -> {rate / 4:g}), a warm-up twice as long, or another seed"
-    if is_bad_range and hidden_size >= WIDE:
-        advice = f"{range_advice}, {advice}"
-    return f"{warning}; try {advice}"
 
 
 class Finetuning:
@@ -265,7 +218,7 @@ class Finetuning:
         self.ranks = ranks_of(device)
         self.precision = plan_precision(config, device)
         self.architecture = config.albert_config(
-            tokenizer.vocab_size, self.precision.compute_type, config.load_checkpoint_path
+            tokenizer.vocab_size, device.compute_type, config.load_checkpoint_path, device.backend
         )
         positions = self.architecture.max_position_embeddings
         if config.max_seq_length > positions and not self.architecture.use_relative_positions:
@@ -285,8 +238,9 @@ class Finetuning:
         weights = config.load_pretrain_checkpoint_path
         self.start = Path(weights) if weights else None
 
-    def build(self, folder: RunFolder, config: FinetuneConfig) -> Trainer:
+    def build(self, folder: RunFolder) -> Trainer:
         """Return the trainer of one seed, with the compiled step of earlier seeds."""
+        config = folder.config
         task = self.task
         data = self.data.dataset(TRAIN, task.spec.losses.weight_columns, config.seed)
         batches = data.batches_per_epoch
@@ -305,22 +259,18 @@ class Finetuning:
             self.step.restart(config.seed)
         network = self.step.network
         folder.artifacts = ModelFolder(self.architecture, self.tokenizer, task.task_info)
+        baseline = self.data.baseline(task.dev_splits[0])
+        baselines = {EVAL_PREFIX + name: {"baseline": value} for name, value in baseline.items()}
         eval_steps = config.eval_steps or max(1, batches // config.accumulation_steps)
         return Trainer(
             self.step,
             phases,
             plan,
-            config,
             folder,
             self.facts(),
-            self.ranks,
-            initialise=lambda: self.initialise(network),
-            evaluation=self.evaluation(network, eval_steps) if config.do_eval else None,
-            baselines={
-                EVAL_PREFIX + name: {"baseline": value}
-                for name, value in self.data.baseline(task.dev_splits[0]).items()
-            },
-            utilisation=Utilisation(self.architecture, task.spec.texts_per_row, self.data.reads_tokens),
+            lambda: self.initialise(network),
+            self.evaluation(network, eval_steps) if config.do_eval else None,
+            Reporting(baselines, Utilisation(self.architecture, task.spec.texts_per_row, self.data.reads_tokens)),
         )
 
     def facts(self) -> RunFacts:
@@ -364,12 +314,12 @@ class Finetuning:
         Collective: every rank calls it.
         """
         evaluation = None
-        with RunFolder(path, config, writer=self.ranks.writer) as folder:
+        with RunFolder(path, config, self.ranks) as folder:
             if folder.finished:
                 self.check_finished(path)
                 logger.info(f"{path} holds this run, already finished: nothing to train")
             else:
-                trainer = self.build(folder, config)
+                trainer = self.build(folder)
                 trainer.fit()
                 evaluation = trainer.evaluation
         self.ranks.wait("the last checkpoint")
@@ -410,9 +360,6 @@ class Finetuning:
             prefix = "" if split == selection_split else f"{split}_"
             is_labelled = bool(result.metrics)
             report.add(split, prefix, result, self.data.baseline(split) if is_labelled else {})
-            if result.collapse and split == selection_split:
-                report.collapsed = True
-                report.warnings.append(describe_collapse(result.collapse, self.config, self.architecture))
             if self.ranks.writer:
                 output.mkdir(parents=True, exist_ok=True)
                 result.write(output)

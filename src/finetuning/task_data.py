@@ -22,8 +22,7 @@ from src.data.length_buckets import (
 )
 from src.data.packing import SIZE_STEP, Packing
 from src.data.ready_features import ReadySplit
-from src.nn.layer_form import on_cpu
-from src.pretraining_data.vocabulary_fit import LetterTable, VocabularyFit
+from src.pretraining_data.diagnostics import LetterTable, VocabularyFit
 from src.tasks.finetune_config import FinetuneConfig, is_tfrecord
 from src.tasks.spec import PreparedSplit, Task
 from src.training.network_outputs import rows_in_memory
@@ -121,9 +120,7 @@ class TaskData:
             texts = self.task.spec.texts_per_row
             ids = features.values["input_ids"].values.reshape(-1, texts).T
             mask = features.values["input_mask"].values.reshape(-1, texts).T
-            fit = VocabularyFit.of(ids[mask == 1], LetterTable(tokenizer))
-            if warning := fit.warning(tokenizer.file.name):
-                logger.warning(f"{warning} ({fit})")
+            VocabularyFit.of(ids[mask == 1], LetterTable(tokenizer)).warn(tokenizer.file.name)
         return features
 
     def baseline(self, name: str) -> dict[str, float]:
@@ -175,7 +172,7 @@ class TaskData:
         step = WIDTH_STEP * self.task.spec.texts_per_row
         if self.config.length_buckets:
             return choose_boundaries(lengths, self.config.length_buckets, step)
-        compilation = COMPILATION if on_cpu() else COMPILATION_ON_GPU
+        compilation = COMPILATION if self.architecture.backend.is_for_cpu else COMPILATION_ON_GPU
         return paying_boundaries(lengths, self._number_of_batches(len(lengths), is_training), step, compilation)
 
     def _packing(self, records: Collection[RecordSet], loading: Loading) -> Packing:

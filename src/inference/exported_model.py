@@ -8,6 +8,7 @@ from typing import Any, Literal
 import mindspore as ms
 from mindspore import Tensor, nn
 
+from model_utils.backend import Backend
 from model_utils.device import ensure_device
 from model_utils.errors import ConfigError, DataError
 from model_utils.json_files import FileName, Schema, Sha256, read_validated, validated
@@ -15,7 +16,7 @@ from src.albert_config import AlbertConfig
 from src.data.feature_files import sha256_of
 from src.finetune_eval_model import AnsweringNetwork, packed_where_possible
 from src.inference.predictor import Predictor
-from src.nn.native_operations import used
+from src.nn.native_operations import is_fused
 from src.tasks import TASKS, parse_task_info
 from src.tasks.task_info import TaskInfo
 from src.tokenization import build_tokenizer
@@ -57,12 +58,15 @@ class DescriptionSchema(Schema):
     architecture: dict[str, Any]
 
 
-def load_exported(file: Path, compute_type: str = "float32", **settings: Any) -> Predictor:
+def load_exported(
+    file: Path, compute_type: str = "float32", backend: Backend = Backend.AUTO, **settings: Any
+) -> Predictor:
     """Return a Predictor for NAME.mindir and the files beside it.
 
     Sets up the device as ModelFolder.network does, unless that is done already.
 
     Args:
+        backend: FUSED, or AUTO with a compiler on a CPU: the C++ layers compute with the graph's weights.
         settings: those of ModelFolder.predictor.
 
     Raises:
@@ -78,16 +82,16 @@ def load_exported(file: Path, compute_type: str = "float32", **settings: Any) ->
     tokenizer = build_tokenizer(*vocabulary_paths, described.do_lower_case)
     if tokenizer.sha256 != described.vocabulary.sha256:
         raise DataError(f"{vocabulary} is not the vocabulary that {file.name} was exported with")
-    if compute_type != "float32" and not used():
+    if compute_type != "float32" and not is_fused(backend):
         raise ConfigError(
             f"compute_type={compute_type} needs the C++ layers, which are not in use for {file}; use "
             "compute_type=float32"
         )
     architecture = AlbertConfig.from_values(described.architecture, file.with_suffix(".json"))
-    architecture = architecture.replace(compute_type=compute_type)
+    architecture = architecture.replace(compute_type=compute_type, backend=backend)
     task_info = task_info.fitted(architecture)
     graph = load_mindir(file)
-    network = fused_network(graph, architecture, task_info) if used() else ExportedNetwork(graph, described)
+    network = fused_network(graph, architecture, task_info) if is_fused(backend) else ExportedNetwork(graph, described)
     return Predictor(task_info, tokenizer, network, architecture, **settings)
 
 

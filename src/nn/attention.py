@@ -12,9 +12,8 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 
 from src.albert_config import AlbertConfig
-from src.nn import fused_layers, fused_products, native_operations
+from src.nn import fused_layers, fused_products
 from src.nn.dropout import Dropout
-from src.nn.layer_form import on_cpu
 from src.nn.layers import (
     AddBias,
     Softmax,
@@ -22,6 +21,7 @@ from src.nn.layers import (
     compute_dtype,
     dense_product,
 )
+from src.nn.native_operations import is_fused
 
 
 def relative_position_table(max_distance: int, head_size: int) -> np.ndarray:
@@ -46,7 +46,7 @@ def attention_for(config: AlbertConfig, site: int, shared: bool = False) -> nn.C
     Inputs: x (N, H); what `matrices` makes of the weights (H, H) of queries, keys and values; their biases (H);
     score_mask (B, 1, 1, L), added to scores; dropout_key () int32.
     """
-    fused = compute_dtype(config) != ms.float16 and native_operations.used()
+    fused = compute_dtype(config) != ms.float16 and is_fused(config.backend)
     return FusedAttention(config, site, shared) if fused else ComposedAttention(config, site)
 
 
@@ -62,7 +62,7 @@ class _Attention(nn.Cell):
         self.max_distance = config.max_relative_position
         if self.relative:
             self.relative_table = Tensor(relative_position_table(self.max_distance, self.head_size))
-        self.dropout = Dropout(config.attention_probs_dropout_prob, site)
+        self.dropout = Dropout(config.attention_probs_dropout_prob, site, config.backend)
 
     def matrices(self, *weights: Tensor) -> tuple[Tensor, ...]:
         """Return the matrices that x is multiplied with, from the weights of query, key and value."""
@@ -98,12 +98,12 @@ class ComposedAttention(_Attention):
     def __init__(self, config: AlbertConfig, site: int) -> None:
         super().__init__(config, site)
         self.scale = 1.0 / math.sqrt(self.head_size)
-        self.on_cpu = on_cpu()
+        self.on_cpu = config.backend.is_for_cpu
         self.softmax_type = ms.float32 if self.on_cpu else self.compute_type
         self.add_bias = AddBias()
-        self.swap = SwapMiddleAxes()
-        self.softmax = Softmax()
-        self.product = dense_product(self.compute_type)
+        self.swap = SwapMiddleAxes(config.backend)
+        self.softmax = Softmax(config.backend)
+        self.product = dense_product(self.compute_type, backend=config.backend)
         self.scores = ops.BatchMatMul(transpose_b=True)
         self.context = ops.BatchMatMul()
 

@@ -7,8 +7,10 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore.ops import constexpr
 
-from src.nn import fused_layers, native_operations
+from model_utils.backend import Backend
+from src.nn import fused_layers
 from src.nn.layers import apply_mask
+from src.nn.native_operations import is_fused
 
 
 def mix_bits(x: Tensor) -> Tensor:
@@ -60,12 +62,12 @@ class Dropout(nn.Cell):
     Inputs: x (rows, columns) float32, key () int32. Identity when not training or probability is 0.
     """
 
-    def __init__(self, probability: float, site: int) -> None:
+    def __init__(self, probability: float, site: int, backend: Backend = Backend.AUTO) -> None:
         super().__init__()
         self.probability = probability
         self.site = site
-        self.by_row = fused_layers.RowFactors() if native_operations.used() else _RowFactors()
-        self.mask = apply_mask(probability)
+        self.by_row = fused_layers.RowFactors() if is_fused(backend) else _RowFactors()
+        self.mask = apply_mask(probability, backend)
 
     def drops(self) -> bool:
         """Return whether this cell drops anything now."""

@@ -2,7 +2,7 @@
 
 Each cell carries its own gradient, which saves the passes over memory that automatic differentiation of the composed
 form would make. Reductions inside `bprop` use primitives because the functional forms do not compile there. GPUs and
-Ascend have the stock forms, each a kernel of one pass (`on_cpu`).
+Ascend have the stock forms, each a kernel of one pass. Which form a cell has follows from its `backend`.
 Shape letters: B batch, L length, H hidden size, V vocabulary size, N = B * L rows.
 """
 
@@ -12,10 +12,11 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
+from model_utils.backend import Backend
 from model_utils.errors import DeviceError
 from src.albert_config import AlbertConfig
-from src.nn import fused_layers, fused_products, native_operations
-from src.nn.layer_form import on_cpu
+from src.nn import fused_layers, fused_products
+from src.nn.native_operations import is_fused
 
 _mean_last = ops.ReduceMean(keep_dims=True)
 _sum_last = ops.ReduceSum(keep_dims=True)
@@ -87,9 +88,9 @@ class Spread(nn.Cell):
     costs less.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, backend: Backend = Backend.AUTO) -> None:
         super().__init__()
-        self.in_full = on_cpu()
+        self.in_full = backend.is_for_cpu
 
     def construct(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
         return ops.broadcast_to(x, shape) if self.in_full else x
@@ -121,22 +122,22 @@ def sum_rows(x: Tensor) -> Tensor:
 class _BiasActivation(nn.Cell):
     """The activation of x + bias: (N, C), (C) -> (N, C)."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, backend: Backend) -> None:
         super().__init__()
         self.add_bias = AddBias()
-        self.activation = (ACTIVATIONS if on_cpu() else STOCK_ACTIVATIONS)[name]()
+        self.activation = (ACTIVATIONS if backend.is_for_cpu else STOCK_ACTIVATIONS)[name]()
 
     def construct(self, x: Tensor, bias: Tensor) -> Tensor:
         return self.activation(self.add_bias(x, ops.cast(bias, x.dtype)))
 
 
-def bias_activation(name: str) -> nn.Cell:
+def bias_activation(name: str, backend: Backend = Backend.AUTO) -> nn.Cell:
     """Return a cell that computes activation(x + bias): (N, C), (C) -> (N, C).
 
     Args:
         name: of ACTIVATIONS.
     """
-    return fused_layers.BiasGelu() if name == "gelu_new" and native_operations.used() else _BiasActivation(name)
+    return fused_layers.BiasGelu() if name == "gelu_new" and is_fused(backend) else _BiasActivation(name, backend)
 
 
 class _Normalise(nn.Cell):
@@ -145,7 +146,7 @@ class _Normalise(nn.Cell):
     def __init__(self, epsilon: float) -> None:
         super().__init__()
         self.epsilon = epsilon
-        self.spread = Spread()
+        self.spread = Spread(Backend.COMPOSED)
         self.bias_add = ops.BiasAdd()
 
     def construct(self, x: Tensor, gamma: Tensor, beta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -188,9 +189,9 @@ class _ApplyMask(nn.Cell):
         return x * ops.stop_gradient(kept)
 
 
-def apply_mask(probability: float) -> nn.Cell:
+def apply_mask(probability: float, backend: Backend = Backend.AUTO) -> nn.Cell:
     """Return a cell that applies the mask of Dropout.factors to x (N, C)."""
-    return fused_layers.ApplyMask(probability) if native_operations.used() else _ApplyMask(probability)
+    return fused_layers.ApplyMask(probability) if is_fused(backend) else _ApplyMask(probability)
 
 
 class _AddNormalise(nn.Cell):
@@ -224,15 +225,17 @@ class LayerNorm(nn.Cell):
         probability: of the dropout of summands.
     """
 
-    def __init__(self, size: int, epsilon: float = 1e-12, probability: float = 0.0) -> None:
+    def __init__(
+        self, size: int, epsilon: float = 1e-12, probability: float = 0.0, backend: Backend = Backend.AUTO
+    ) -> None:
         super().__init__()
         self.gamma = Parameter(Tensor(np.ones(size, np.float32)), name="gamma")
         self.beta = Parameter(Tensor(np.zeros(size, np.float32)), name="beta")
-        if native_operations.used():
+        if is_fused(backend):
             self.normalise = fused_layers.Normalise(epsilon)
             self.add_normalise = fused_layers.AddNormalise(epsilon, probability)
         else:
-            self.normalise = _Normalise(epsilon) if on_cpu() else ops.LayerNorm(1, 1, epsilon)
+            self.normalise = _Normalise(epsilon) if backend.is_for_cpu else ops.LayerNorm(1, 1, epsilon)
             self.add_normalise = _AddNormalise(self.normalise, probability)
 
     def construct(self, x: Tensor) -> Tensor:
@@ -250,11 +253,11 @@ class Softmax(nn.Cell):
     sums that are not spread from 96 x 12 x 128 rows.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, backend: Backend = Backend.AUTO) -> None:
         super().__init__()
         self.softmax = ops.Softmax(-1)
-        self.by_product = not on_cpu()
-        self.spread = Spread()
+        self.by_product = not backend.is_for_cpu
+        self.spread = Spread(backend)
 
     def construct(self, x: Tensor) -> Tensor:
         return self.softmax(x)
@@ -276,9 +279,9 @@ class SwapMiddleAxes(nn.Cell):
     input and output until the whole graph has run.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, backend: Backend = Backend.AUTO) -> None:
         super().__init__()
-        self.by_rows = on_cpu()
+        self.by_rows = backend.is_for_cpu
 
     def swap(self, x: Tensor) -> Tensor:
         if not self.by_rows:
@@ -317,17 +320,17 @@ class _ScaleAll(nn.Cell):
         return scaled
 
 
-def square_sum() -> nn.Cell:
+def square_sum(backend: Backend = Backend.AUTO) -> nn.Cell:
     """Return a cell from a tuple of tensors to the sum of the squares of all their entries, ()."""
-    return fused_layers.SquareSum() if native_operations.used() else _SquareSum()
+    return fused_layers.SquareSum() if is_fused(backend) else _SquareSum()
 
 
-def scale_all(count: int) -> nn.Cell:
+def scale_all(count: int, backend: Backend = Backend.AUTO) -> nn.Cell:
     """Return a cell from a tuple of `count` tensors and a factor () to the tuple of their products.
 
     A factor of 0 gives 0 everywhere, also for entries that are not finite.
     """
-    return fused_layers.ScaleAll(count) if native_operations.used() else _ScaleAll()
+    return fused_layers.ScaleAll(count) if is_fused(backend) else _ScaleAll()
 
 
 class RowSquareSum(nn.Cell):
@@ -356,7 +359,9 @@ class _CountedIdentity(nn.Cell):
         return dout, _sum_all(dout * dout)
 
 
-def dense_product(compute_type: ms.dtype, shared: bool = False) -> nn.Cell | ops.Primitive:
+def dense_product(
+    compute_type: ms.dtype, shared: bool = False, backend: Backend = Backend.AUTO
+) -> nn.Cell | ops.Primitive:
     """Return a cell that computes x W^T: (N, K), (M, K) -> (N, M), both of the operand_dtype.
 
     Args:
@@ -365,7 +370,7 @@ def dense_product(compute_type: ms.dtype, shared: bool = False) -> nn.Cell | ops
     Raises:
         DeviceError: the type is bfloat16, but there are no layers in C++, or oneDNN does not multiply it here.
     """
-    if compute_type != ms.float16 and native_operations.used():
+    if compute_type != ms.float16 and is_fused(backend):
         return fused_products.Product(compute_type, shared)
     if compute_type == ms.bfloat16:
         raise DeviceError(
@@ -399,13 +404,14 @@ class Dense(DenseWeights):
         compute_type: ms.dtype = ms.float32,
         has_bias: bool = True,
         shared: bool = False,
+        backend: Backend = Backend.AUTO,
     ) -> None:
         super().__init__(in_size, out_size, has_bias)
         self.has_bias = has_bias
-        self.matmul = dense_product(compute_type, shared)
+        self.matmul = dense_product(compute_type, shared, backend)
         self.add_bias = AddBias()
         self.operand_type = operand_dtype(compute_type)
-        self.product_type = ms.float32 if on_cpu() else compute_type
+        self.product_type = ms.float32 if backend.is_for_cpu else compute_type
 
     def product(self, x: Tensor, weight: Tensor) -> Tensor:
         """x W^T of a weight W like this one's, without the bias: on CPU in float32, elsewhere in the compute type."""

@@ -3,21 +3,22 @@
 import mindspore as ms
 from mindspore import Tensor, nn, ops
 
-from src.nn import fused_layers, native_operations
-from src.nn.layer_form import on_cpu
+from model_utils.backend import Backend
+from src.nn import fused_layers
 from src.nn.layers import Spread
+from src.nn.native_operations import is_fused
 
 
 class _CrossEntropy(nn.Cell):
     """-log softmax(logits)[label] of each row: (N, V) float32, (N,) int32 -> (N,) float32, in nats."""
 
-    def __init__(self) -> None:
+    def __init__(self, backend: Backend) -> None:
         super().__init__()
         self.log_softmax = ops.LogSoftmax(-1)
         self.softmax = ops.Softmax(-1)
         self.gather = ops.GatherD()
         self.scatter_add = ops.TensorScatterAdd()
-        self.spread = Spread()
+        self.spread = Spread(backend)
 
     def construct(self, logits: Tensor, labels: Tensor) -> Tensor:
         return -self.gather(self.log_softmax(logits), 1, labels.expand_dims(1)).squeeze(1)
@@ -32,10 +33,10 @@ class _CrossEntropy(nn.Cell):
 class _LossesAndHits(nn.Cell):
     """Losses and hits: (N, V) float32, (N,) int32 -> (N,) float32 each."""
 
-    def __init__(self) -> None:
+    def __init__(self, backend: Backend) -> None:
         super().__init__()
-        self.losses = _CrossEntropy()
-        self.by_argmax = on_cpu()
+        self.losses = _CrossEntropy(backend)
+        self.by_argmax = backend.is_for_cpu
         self.largest = ops.ReduceMax()
         self.gather = ops.GatherD()
 
@@ -47,9 +48,9 @@ class _LossesAndHits(nn.Cell):
         return self.losses(logits, labels), ops.cast(hits, ms.float32)
 
 
-def cross_entropy() -> nn.Cell:
+def cross_entropy(backend: Backend = Backend.AUTO) -> nn.Cell:
     """Return a cell from logits (N, V) float32 and labels (N,) int32 to losses and hits, (N,) float32 each.
 
     A loss is -log softmax(logits)[label] in nats; a hit is 1.0 where the label has the largest logit, else 0.0.
     """
-    return fused_layers.CrossEntropy() if native_operations.used() else _LossesAndHits()
+    return fused_layers.CrossEntropy() if is_fused(backend) else _LossesAndHits(backend)

@@ -8,32 +8,35 @@ from pathlib import Path
 import mindspore as ms
 from mindspore import ops
 
+from model_utils.backend import Backend
 from model_utils.cpu_threads import threads
 from model_utils.native_code import library_for
-from src.nn.layer_form import on_cpu
 
 SOURCE = Path(__file__).parent / "native" / "operations.cc"
 
 
-def used() -> bool:
-    """Return whether networks built now use the C++ operations.
+def is_fused(backend: Backend) -> bool:
+    """Return whether networks of this backend use the C++ operations.
 
     Raises:
-        DeviceError: they always should, but cannot.
+        DeviceError: they must, but cannot.
     """
-    return on_cpu() and _library() is not None
+    if backend is Backend.FUSED:
+        return library_for(SOURCE, is_needed=True) is not None
+    return backend is Backend.AUTO and backend.is_for_cpu and library_for(SOURCE) is not None
 
 
-def _library() -> Path | None:
-    library = library_for(SOURCE)
-    if library is not None:
-        _set_threads(library)
-    return library
+def without_cpp(backend: Backend) -> Backend:
+    """Return the backend of MindSpore's operations for the same device, whose networks can be exported."""
+    return Backend.COMPOSED if backend.is_for_cpu else Backend.ACCELERATOR
 
 
 @functools.cache
-def _set_threads(library: Path) -> None:
+def _library() -> Path:
+    """Return the library, which computes in as many threads as are chosen when it is first used."""
+    library = library_for(SOURCE, is_needed=True)
     ctypes.CDLL(str(library)).set_threads(threads())
+    return library
 
 
 @functools.cache

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from model_utils.device import Device
 from model_utils.errors import ConfigError, DataError
 from model_utils.facts import flatten
 from model_utils.option_values import show
@@ -17,10 +18,11 @@ from src.checkpoints.checkpoint_files import Checkpoint, find_checkpoint, folder
 from src.model_folder import TOKENIZER_FILE, load_tokenizer
 from src.pretraining.pretraining_evaluation import AnswerCounts, HeldOut, baselines, count_answers, evaluate
 from src.pretraining_data.checked_data import PretrainingData, vocabulary_facts
+from src.pretraining_data.diagnostics import OWN_UNIGRAM, UNIGRAM, LearningCheck, loss_without_context
 from src.tokenization import FullTokenizer
 from src.training.evaluation import Evaluation
 from src.training.ranks import Ranks
-from src.training.run_log import OWN_UNIGRAM, Baselines
+from src.training.run_log import EVAL_PREFIX, Baselines
 from src.training.training_config import PretrainConfig, PretrainEvalConfig
 
 logger = logging.getLogger(__name__)
@@ -32,7 +34,7 @@ def build_architecture(
     config: PretrainConfig | PretrainEvalConfig,
     data: PretrainingData,
     tokenizer: FullTokenizer | None,
-    compute_type: str,
+    device: Device,
     weights: str,
 ) -> AlbertConfig:
     """Return the architecture: of the json beside the weights or the preset, with overrides and the data's vocab_size.
@@ -47,7 +49,7 @@ def build_architecture(
     stored_tokenizer = tokenizer_beside(Path(weights), data, tokenizer) if weights else None
     file = find_config_file(weights) if weights else None
     vocab_size = _vocab_size(config, data, tokenizer or stored_tokenizer, file)
-    architecture = config.albert_config(vocab_size, compute_type, weights)
+    architecture = config.albert_config(vocab_size, device.compute_type, weights, device.backend)
     data.check_fits(architecture)
     preset = PRESETS[config.albert_network].to_dict()
     stored = AlbertConfig.from_json(file).to_dict() if file else {}
@@ -180,3 +182,21 @@ def reference_lines(
         metric: {name: value for name, value in values.items() if name != OWN_UNIGRAM}
         for metric, values in lines.items()
     }
+
+
+def learning_check(
+    config: PretrainConfig, architecture: AlbertConfig, lines: Baselines, data: PretrainingData
+) -> LearningCheck | None:
+    """Return the check whether a run on this data learns; None, which is logged, if there are no token counts."""
+    if data.token_counts is None:
+        logger.info("whether the run learns is not checked: its examples have no token counts")
+        return None
+    settings = config.optimizer_settings()
+    settings["learning_rate"] = max(phase.learning_rate for phase in config.all_phases())
+    name = "hidden_mlm_loss" if config.eval_steps and "hidden_mlm_loss" in lines else "mlm_loss"
+    unigram = lines[name][UNIGRAM]
+    permuted = data.facts.get("settings", {}).get("do_permutation")  # visible tokens are then rarely labels
+    can_copy = name == "mlm_loss" and not permuted
+    height = loss_without_context(unigram, data.token_counts) if can_copy else unigram
+    metric = EVAL_PREFIX + name if config.eval_steps else name
+    return LearningCheck(settings, architecture, metric, unigram, height)

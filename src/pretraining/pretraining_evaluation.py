@@ -15,9 +15,10 @@ from mindspore import Tensor
 
 from model_utils.errors import DataError
 from src.albert_for_pre_training import PreTrainingEvaluation
+from src.pretraining_data.diagnostics import OWN_UNIGRAM, UNIGRAM
 from src.tokenization import FullTokenizer
 from src.training.ranks import ALONE, Ranks
-from src.training.run_log import OWN_UNIGRAM, UNIGRAM, Baselines
+from src.training.run_log import Baselines
 
 PER_CHARACTER = "hidden_nats_per_character"
 

@@ -24,12 +24,10 @@ class Documents:
     Attributes:
         ids: (tokens,) int32.
         borders: for each document, the ascending positions where a sentence begins, and the document's end.
-        left_out: number of documents that were too short.
     """
 
     ids: np.ndarray
     borders: list[list[int]]
-    left_out: int
 
 
 def join_documents(documents: list[list[list[int]]]) -> Documents:
@@ -42,7 +40,7 @@ def join_documents(documents: list[list[list[int]]]) -> Documents:
             for sentence in document:
                 ids.extend(sentence)
                 borders[-1].append(len(ids))
-    return Documents(np.array(ids, np.int32), borders, len(documents) - len(borders))
+    return Documents(np.array(ids, np.int32), borders)
 
 
 class SegmentSpan(NamedTuple):

@@ -43,15 +43,12 @@ from src.tasks.spec import (
     Task,
     TaskSpec,
     dense_shapes,
-    describe_one_answer,
 )
 from src.tasks.task_info import LabelledInfo, TaskInfo, check_left_out
 from src.tokenization import FullTokenizer
 
 logger = logging.getLogger(__name__)
 
-# A regression counts as collapsed below this standard deviation of its scores, relative to that of the gold scores.
-CONSTANT = 0.01
 LABELS = "labels"  # name of the array of gold label ids or scores beside the rows of a labelled split
 
 
@@ -201,15 +198,7 @@ class ClassifierTask(Task):
         if submission and not _is_complete(prepared.split):
             warnings.append(f"{submission} is not written: max_predict_samples or skip_labels leaves rows out")
         write = partial(self._write, prepared.split, logits, gold)
-        collapse = "" if gold is None else self._describe_collapse(predictions, gold)
-        return EvaluationResult(metrics, write, tuple(warnings), collapse=collapse)
-
-    def _describe_collapse(self, predictions: np.ndarray, gold: np.ndarray) -> str:
-        if not self.regression:
-            return describe_one_answer("label", predictions, gold, self.labels)
-        if predictions.std() < CONSTANT * gold.std():
-            return f"the score of every text is about {predictions.mean():.3g}"
-        return ""
+        return EvaluationResult(metrics, write, tuple(warnings))
 
     def _submission(self, split: str) -> str:
         """Return the name of the split's submission file for GLUE's server, "" for none."""

@@ -42,7 +42,6 @@ from src.tasks.spec import (
     RecordField,
     Task,
     TaskSpec,
-    describe_one_answer,
     linear_head,
 )
 from src.tasks.task_info import TaskInfo
@@ -150,8 +149,7 @@ class RaceTask(Task):
             "prediction": letters[choices].tolist(),
             "probability": softmax(logits, 1).max(1),
         }
-        collapse = describe_one_answer("answer", choices, gold, ANSWERS)
-        return EvaluationResult(metrics, partial(_write, prepared.split, columns), collapse=collapse)
+        return EvaluationResult(metrics, partial(_write, prepared.split, columns))
 
     def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:
         """Return the metrics of the letter that is most often right in training."""

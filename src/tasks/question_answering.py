@@ -190,13 +190,10 @@ class SquadV2Task(SquadTask):
             metrics = score_with_threshold(questions, written, language=config.language) | best | {THRESHOLD: threshold}
         warnings = [*label_warnings(questions)]
         warnings.append(f"answers are empty where no_answer_probability is above {threshold:g}, {origin}")
-        collapse = ""
         if not any(written.values()):
             warnings.append(f"no question is answered: {_no_answers_reason(no_answer, threshold)}")
-            if metrics and not all(question.is_impossible for question in questions):
-                collapse = "no question is answered"
         write = partial(_write, prepared.split, predictions, threshold)
-        return EvaluationResult(metrics, write, tuple(warnings), calibration, collapse)
+        return EvaluationResult(metrics, write, tuple(warnings), calibration)
 
     def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:
         """Return the metrics of answering no question."""

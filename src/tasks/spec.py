@@ -1,12 +1,11 @@
 """Interface of a fine-tuning task; modules of this folder define TaskSpecs, and src/tasks/__init__.py lists them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from mindspore import nn
 
 from src.albert_config import AlbertConfig
@@ -17,8 +16,6 @@ from src.tasks.answerer import Answer, Answerer, Outputs
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
-
-ONE_ANSWER = 0.99  # share of rows with the same prediction from which a model counts as collapsed
 
 
 @dataclass(frozen=True)
@@ -113,35 +110,12 @@ class EvaluationResult:
         write: writes the predictions into a folder: predictions_SPLIT.tsv and the task's official formats.
         warnings: sentences without which the metrics could be misread.
         calibration: settings fitted on the development split, where task.json does not hold them yet.
-        collapse: description of the one answer that nearly all rows get, though gold labels differ; "" otherwise.
     """
 
     metrics: dict[str, float]
     write: Callable[[Path], object]
     warnings: tuple[str, ...] = ()
     calibration: dict[str, Any] = field(default_factory=dict)
-    collapse: str = ""
-
-
-def describe_one_answer(noun: str, predictions: np.ndarray, gold: np.ndarray, names: Sequence[str]) -> str:
-    """Return a description of a collapse: nearly all predictions are the same, and no other prediction is right.
-
-    Args:
-        noun: the word for a prediction, such as "label".
-        predictions, gold: (rows,) indices into names.
-
-    Returns:
-        A sentence, or "" if the predictions have not collapsed.
-    """
-    counts = np.bincount(predictions)
-    majority = int(counts.argmax())
-    share = counts[majority] / len(predictions)
-    others_right = (predictions == gold)[predictions != majority].any()
-    if share < ONE_ANSWER or np.ptp(gold) == 0 or others_right:
-        return ""
-    if share == 1:
-        return f"the {noun} of every row is {names[majority]!r}"
-    return f"the {noun} of {share:.1%} of the rows is {names[majority]!r}, and no other prediction is right"
 
 
 class Task(ABC):

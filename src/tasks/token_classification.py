@@ -3,7 +3,7 @@
 import itertools
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,6 @@ from src.tasks.spec import (
     RecordField,
     Task,
     TaskSpec,
-    describe_one_answer,
     linear_head,
 )
 from src.tasks.task_info import NO_DEV_SPLIT, LabelledInfo, TaskInfo, choose_dev_split
@@ -222,16 +221,7 @@ class NerTask(Task):
         gold = [sentence.tags for sentence in prepared.split.examples]
         is_labelled = all(tags is not None for tags in gold)
         metrics = entity_scores(gold, predicted, self.labels) if is_labelled else {}
-        collapse = ""
-        if metrics and OUTSIDE not in self.labels:
-            predicted_ids = self._label_ids(predicted)
-            collapse = describe_one_answer("tag", predicted_ids, self._label_ids(gold), self.labels)
-        elif metrics and not _has_entities(predicted) and _has_entities(gold):
-            collapse = "no word of any sentence is an entity"
-        return EvaluationResult(metrics, partial(_write, prepared.split, predicted, confidences), collapse=collapse)
-
-    def _label_ids(self, sentences: Iterable[Sequence[str]]) -> np.ndarray:
-        return np.array([self.labels.index(tag) for tags in sentences for tag in tags])
+        return EvaluationResult(metrics, partial(_write, prepared.split, predicted, confidences))
 
     def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:
         """Return the metrics of each word's most frequent training tag; unseen words get O or the majority tag."""
@@ -246,10 +236,6 @@ class NerTask(Task):
         sentences = dev.split.examples
         predicted = [[majority_tags.get(word, unseen_tag) for word in sentence.words] for sentence in sentences]
         return entity_scores([sentence.tags for sentence in sentences], predicted, self.labels)
-
-
-def _has_entities(sentences: Iterable[Sequence[str]]) -> bool:
-    return any(tag != OUTSIDE for tags in sentences for tag in tags)
 
 
 def _write(split: Split, predicted: list[list[str]], confidences: list[np.ndarray], folder: Path) -> None:

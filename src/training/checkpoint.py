@@ -1,5 +1,7 @@
-"""A run's checkpoints: its whole state restored, the best one marked, older ones deleted."""
+"""A run's checkpoints: when one is due, which are kept, and the whole state restored."""
 
+import time
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from mindspore import nn, ops
@@ -13,9 +15,88 @@ from src.checkpoints.checkpoint_files import (
     best_checkpoint,
     checkpoint_path,
     differing_shapes,
+    list_checkpoints,
+    newest_checkpoint,
+    save_checkpoint,
     set_parameters,
     state_of,
 )
+from src.training.loop_state import LoopState, check_whole
+from src.training.run_folder import RunFolder
+
+
+class RunCheckpoints:
+    """The checkpoints of one run.
+
+    Args:
+        cell: all its Parameters are saved.
+        keeps_best: the best one is marked, and kept beside the newest.
+    """
+
+    def __init__(self, cell: nn.Cell, folder: RunFolder, keeps_best: bool) -> None:
+        self.cell = cell
+        self.folder = folder.path
+        self.config = folder.config
+        self.ranks = folder.ranks
+        self.saved_time = time.monotonic()
+        # Those that are kept, the best one, and one that is being written.
+        self.most = self.config.save_checkpoint_num + keeps_best + 1
+
+    def due(self, step: int) -> bool:
+        """Return whether a checkpoint is due at this step by the configuration."""
+        config = self.config
+        minutes = (time.monotonic() - self.saved_time) / 60
+        by_steps = config.save_checkpoint_steps > 0 and step % config.save_checkpoint_steps == 0
+        return by_steps or 0 < config.save_checkpoint_minutes <= minutes
+
+    def bytes_needed(self, state: LoopState) -> int:
+        """Return the free disk space that further checkpoints take."""
+        if not self.config.enable_save_ckpt:
+            return 0
+        size = sum(parameter.nbytes for parameter in state_of(self.cell).values())
+        return size * max(1, self.most - len(state.written))
+
+    def newest(self) -> Checkpoint | None:
+        """Return the newest good checkpoint, None if there is none; raise CheckpointError if all are damaged."""
+        if not self.folder.exists():
+            return None
+        contents = newest_checkpoint(self.folder)
+        if contents is not None:
+            check_whole(contents.loop_state, contents.path)
+        elif list_checkpoints(self.folder):
+            raise CheckpointError(
+                f"{self.folder} holds checkpoints, and none of them can be read, for the reasons above: put a good one "
+                "back, or choose another folder to begin anew"
+            )
+        return contents
+
+    def save(self, state: LoopState, seconds: float) -> None:
+        """Write a checkpoint and delete older ones; only rank 0 does, if checkpoints are wanted.
+
+        Args:
+            seconds: of training, by this rank's clock.
+        """
+        self.saved_time = time.monotonic()
+        if self.ranks.writer and self.config.enable_save_ckpt:
+            state.written = [*state.written, state.step]
+            save_checkpoint(self.cell, self.folder, state.step, asdict(replace(state, seconds=seconds)))
+            self.tidy(state)
+
+    def tidy(self, state: LoopState) -> None:
+        """Mark the best checkpoint, and delete all but this and the newest ones of the run; only rank 0 does."""
+        if not self.ranks.writer:
+            return
+        if state.best.step > 0 and checkpoint_path(self.folder, state.best.step).exists():
+            mark_best(self.folder, state.best.step, state.best.metrics)
+        if self.config.enable_save_ckpt:
+            state.written = prune_checkpoints(self.folder, state.written, self.config.save_checkpoint_num)
+
+    def remaining(self, state: LoopState) -> str:
+        """Return the clause of an error message that says which checkpoint is left."""
+        whole = [step for step, _ in list_checkpoints(self.folder) if step in state.written]
+        if not whole:
+            return f"{self.folder} holds no checkpoint yet, so that the same command begins anew"
+        return f"the checkpoint after step {whole[0]} in {self.folder} is whole and the same command resumes from it"
 
 
 def prune_checkpoints(folder: Path, written: list[int], keep: int) -> list[int]:

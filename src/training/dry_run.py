@@ -3,6 +3,7 @@
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 
@@ -22,10 +23,12 @@ def dry_run(trainer: Trainer, kept: str = "") -> str:
     Args:
         kept: clause of the text that names what was made before and stays; nothing else does.
     """
-    config, steps, phases = trainer.config, trainer.plan.train_steps, trainer.phases
-    if trainer.initialise:
-        trainer.initialise()
-    updates, compilation = [], 0.0
+    config = trainer.config
+    steps = trainer.plan.train_steps
+    phases = trainer.phases
+    trainer.initialise()
+    updates = []
+    compilation = 0.0
     mean_seconds = rate = 0.0  # of an update, over shares of the updates; updates a second, over shares of the time
     for number, phase in enumerate(phases.all, 1):
         place = f"of phase {number} " if phases.several else ""
@@ -35,12 +38,13 @@ def dry_run(trainer: Trainer, kept: str = "") -> str:
             first, usual = (timed_update(trainer, [batch] * phase.accumulation_steps) for _ in range(2))
             taken = f"takes {usual:.2f} s (the first {first:.1f} s, with compilation)"
             updates.append(f"{place}with {describe_size(batch)} {taken}")
-            compilation, usual_of_phase = compilation + first, usual_of_phase + share * usual
+            compilation += first
+            usual_of_phase += share * usual
         mean_seconds += phase.share * usual_of_phase
         rate += phase.share / usual_of_phase
     with tempfile.TemporaryDirectory() as folder:
-        size = save_checkpoint(trainer.step, Path(folder), 1, trainer.state()).stat().st_size
-    copies = trainer.most_checkpoints if config.enable_save_ckpt else 0
+        size = save_checkpoint(trainer.step, Path(folder), 1, asdict(trainer.state)).stat().st_size
+    copies = trainer.checkpoints.most if config.enable_save_ckpt else 0
     memory = f"Host memory at its peak: {peak_memory() / 1e9:.2f} GB"
     if trainer.facts.precision.device_target != "CPU":
         memory += f", the device's: {ms.runtime.max_memory_allocated() / 1e9:.2f} GB"

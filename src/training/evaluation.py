@@ -3,18 +3,17 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from mindspore import nn
 
-from src.checkpoints.checkpoint_files import checkpoint_path
-from src.training.checkpoint import copy_parameters, mark_best
+from src.training.checkpoint import copy_parameters
+from src.training.loop_state import Best
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Which development metric chooses the best checkpoint, the larger the better.
+    """Which development metric chooses the best checkpoint, the larger the better; of equal ones the first.
 
     patience: evaluations in a row without a better one that end the run; 0: none do.
     """
@@ -22,42 +21,19 @@ class Selection:
     metric: str
     patience: int = 0
 
-
-class BestTracker:
-    """The step with the best development metric, of equal ones the first; without a selection there is none.
-
-    state: of a checkpoint: "step" (0 before the first evaluation), its "metrics", "worse_since": evaluations since.
-    """
-
-    def __init__(self, selection: Selection | None) -> None:
-        self.selection = selection
-        self.state: dict[str, Any] = {"step": 0, "metrics": {}, "worse_since": 0}
-
-    @property
-    def step(self) -> int:
-        """The best step so far; 0: none."""
-        return self.state["step"]
-
-    @property
-    def out_of_patience(self) -> bool:
-        """True if the metric has not improved for as many evaluations as end the run."""
-        return bool(self.selection and 0 < self.selection.patience <= self.state["worse_since"])
-
-    def update(self, step: int, metrics: dict[str, float]) -> bool:
-        """Return whether an evaluation is better than the best one so far, and remember it if so."""
-        if not self.selection:
-            return False
-        name = self.selection.metric
-        if metrics[name] > self.state["metrics"].get(name, -math.inf):
-            self.state = {"step": step, "metrics": metrics, "worse_since": 0}
+    def update(self, best: Best, step: int, metrics: dict[str, float]) -> bool:
+        """Return whether an evaluation is better than the best one so far, which it then replaces."""
+        if metrics[self.metric] > best.metrics.get(self.metric, -math.inf):
+            best.step = step
+            best.metrics = metrics
+            best.worse_since = 0
             return True
-        self.state = self.state | {"worse_since": self.state["worse_since"] + 1}
+        best.worse_since += 1
         return False
 
-    def mark(self, folder: Path) -> None:
-        """Mark the best step's checkpoint, if it lies in the folder."""
-        if self.step > 0 and checkpoint_path(folder, self.step).exists():
-            mark_best(folder, self.step, self.state["metrics"])
+    def is_out_of_patience(self, best: Best) -> bool:
+        """Return whether the metric has not improved for as many evaluations as end the run."""
+        return 0 < self.patience <= best.worse_since
 
 
 class Evaluation:
@@ -82,17 +58,17 @@ class Evaluation:
         steps: int,
         selection: Selection | None = None,
     ) -> None:
-        self.training, self.network, self.evaluate = training, network, evaluate
-        self.steps, self.selection = steps, selection
-        self.latest: Any = None
+        self.training = training
+        self.network = network
+        self.evaluate = evaluate
+        self.steps = steps
+        self.selection = selection
         self.kept: dict[int, Any] = {}
 
-    def __call__(self, before_batch: Callable[[], object]) -> dict[str, float]:
-        """Return the metrics of the training network as it is now."""
+    def __call__(self, step: int, best: Best, before_batch: Callable[[], object]) -> dict[str, float]:
+        """Return the metrics of the training network as it is after `step` updates; keep them if they are the best."""
         copy_parameters(self.training, self.network)
-        self.latest = self.evaluate(self.network, before_batch)
-        return self.latest.metrics
-
-    def keep(self, step: int) -> None:
-        """Remember the latest result, which is the best so far, as that of `step`."""
-        self.kept = {step: self.latest}
+        result = self.evaluate(self.network, before_batch)
+        if self.selection and self.selection.update(best, step, result.metrics):
+            self.kept = {step: result}
+        return result.metrics

@@ -22,7 +22,9 @@ class _Layer(nn.Cell):
 
     def __init__(self, encoder: Encoder, attention: int, feed_forward: int) -> None:
         super().__init__(auto_prefix=False)
-        self.encoder, self.attention, self.feed_forward = encoder, attention, feed_forward
+        self.encoder = encoder
+        self.attention = attention
+        self.feed_forward = feed_forward
         self.weights = ParameterTuple(encoder.layer_parameters(attention, feed_forward))
 
     def construct(self, x: Tensor, score_mask: Tensor, key: Tensor, rows_read: Tensor = None) -> Tensor:

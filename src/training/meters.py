@@ -1,6 +1,5 @@
-"""Meters of the loop: seconds of training alone, speed, and means over a window of updates."""
+"""Meters of the loop: seconds of training alone, and speed."""
 
-import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,26 +47,3 @@ class Speed:
     def per_second(self, count: float) -> float | None:
         """Return a count per second; None before anything was measured."""
         return count / self.seconds if self.seconds > 0 else None
-
-
-class Window:
-    """Sums of the metrics since the last record: {name: [sum, number of finite values]}.
-
-    It is saved with every checkpoint, so that records do not depend on interruptions. Values that are not finite (a
-    skipped update's) stay out of the means.
-    """
-
-    def __init__(self, sums: dict[str, list[float]] | None = None) -> None:
-        self.sums = sums or {}
-
-    def add(self, values: dict[str, float]) -> None:
-        """Add one update's values."""
-        for name, value in values.items():
-            entry = self.sums.setdefault(name, [0.0, 0])
-            if math.isfinite(value):
-                entry[0] += value
-                entry[1] += 1
-
-    def means(self) -> dict[str, float | None]:
-        """Return the mean of each metric; None where no value was finite."""
-        return {name: total / count if count else None for name, (total, count) in self.sums.items()}

@@ -39,7 +39,9 @@ class OutputTable:
     """
 
     def __init__(self, network: Any, lengths: np.ndarray, ignored: Collection[str] = ()) -> None:
-        self.network, self.lengths, self.ignored = network, lengths, ignored
+        self.network = network
+        self.lengths = lengths
+        self.ignored = ignored
         self.values: dict[str, Any] = {}
 
     def put(self, rows: np.ndarray, outputs: Any) -> None:

@@ -36,8 +36,9 @@ class PendingUpdates:
     """The queue of updates under way; those that are read together share the time since the last reading evenly."""
 
     def __init__(self, clock: Stopwatch) -> None:
-        self.clock, self.read_at = clock, clock.seconds()
+        self.clock = clock
         self.queue: list[Update] = []
+        self.begin()
 
     def begin(self) -> None:
         """Count time from now on."""
@@ -54,7 +55,8 @@ class PendingUpdates:
 
     def read(self) -> list[ReadUpdate]:
         """Wait for all updates under way and empty the queue."""
-        updates, self.queue = self.queue, []
+        updates = self.queue
+        self.queue = []
         values = [read_values(update.outputs) for update in updates]
         now = self.clock.seconds()
         measured = sum(not update.compiled for update in updates)

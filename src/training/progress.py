@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable
 
+from src.training.loop_state import LoopState
 from src.training.run_plan import RunPlan
 
 
@@ -11,22 +12,18 @@ class Progress:
     """Share of a run that is over: of its updates, or of its time limit (max_train_hours) if that is more.
 
     Training time is summed over all starts of the run, with compilation, evaluation and saving, but without the pauses
-    between starts.
-
-    Attributes:
-        step: updates started.
-        seconds: training time, synchronised between ranks, unlike measured().
+    between starts. It is `state.seconds`, synchronised between ranks, unlike measured().
     """
 
-    def __init__(self, plan: RunPlan, clock: Callable[[], float] = time.monotonic) -> None:
-        self.plan, self.clock = plan, clock
+    def __init__(self, plan: RunPlan, state: LoopState) -> None:
+        self.plan = plan
+        self.state = state
+        self.clock: Callable[[], float] = time.monotonic
         self.start()
 
-    def start(self, step: int = 0, seconds: float = 0.0) -> None:
-        """Start the clock of a run, or resume it after `step` updates and `seconds` of training."""
-        self.step = step
-        self.seconds = seconds
-        self.began = self.clock() - seconds
+    def start(self) -> None:
+        """Start the clock of a run, or resume it after `state.seconds` of training."""
+        self.began = self.clock() - self.state.seconds
 
     def measured(self) -> float:
         """Return the seconds of training by this rank's clock."""
@@ -36,21 +33,21 @@ class Progress:
         """Return measured(), but less than the limit for a run whose last update and record are still to come."""
         limit = self.plan.max_seconds
         measured = self.measured()
-        return min(measured, math.nextafter(limit, 0)) if self.seconds < limit else measured
+        return min(measured, math.nextafter(limit, 0)) if self.state.seconds < limit else measured
 
     @property
     def elapsed(self) -> float:
         """Share of the run's time limit that is over; 0 without a limit."""
-        return min(1.0, self.seconds / self.plan.max_seconds) if self.plan.max_seconds else 0.0
+        return min(1.0, self.state.seconds / self.plan.max_seconds) if self.plan.max_seconds else 0.0
 
     @property
     def share(self) -> float:
         """Share of the run that is over, 0 to 1."""
-        return max(self.step / self.plan.train_steps, self.elapsed)
+        return max(self.state.step / self.plan.train_steps, self.elapsed)
 
     def seconds_left(self, step: int, rate: float) -> float:
         """Return the seconds that remain after `step` at `rate` updates a second."""
         by_updates = (self.plan.train_steps - step) / rate
         if not self.plan.max_seconds:
             return by_updates
-        return min(by_updates, max(0.0, self.plan.max_seconds - self.seconds))
+        return min(by_updates, max(0.0, self.plan.max_seconds - self.state.seconds))

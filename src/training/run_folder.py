@@ -18,9 +18,11 @@ from model_utils.config import check_output_folder
 from model_utils.errors import CheckpointError, ConfigError, UserError
 from model_utils.facts import first_difference
 from model_utils.files import remove_leftovers, write_json
-from model_utils.schema import Config, load_config, write_config
+from model_utils.schema import load_config, write_config
 from src.checkpoints.checkpoint_files import list_checkpoints
+from src.training.ranks import ALONE, Ranks
 from src.training.run_log import LOG_FILE
+from src.training.training_config import TrainingConfig
 
 CONFIG_FILE = "config.yaml"
 RESULTS_FILE = "train_results.json"
@@ -38,7 +40,7 @@ class RunFolder:
 
     Args:
         config: merged; its options say what of it must stay the same (on_resume).
-        writer: whether this process writes (rank 0); the others neither lock nor write.
+        ranks: those that train in it; rank 0 locks and writes, the others do neither.
 
     Attributes:
         artifacts: what is written beside the checkpoints when work starts; whoever builds the training sets it.
@@ -51,17 +53,18 @@ class RunFolder:
         UserError: another process is running in it, or it cannot be written or locked.
     """
 
-    def __init__(self, path: str | Path, config: Config, writer: bool = True) -> None:
+    def __init__(self, path: str | Path, config: TrainingConfig, ranks: Ranks = ALONE) -> None:
         self.path = Path(path)
         self.config = config
-        self.writer = writer
+        self.ranks = ranks
         self._lock: int | None = None
         self.artifacts: Artifacts | None = None
-        self.begun = self.finished = False
+        self.begun = False
+        self.finished = False
 
     def __enter__(self) -> Self:
         check_run_folder(self.path, self.config)
-        if self.writer:
+        if self.ranks.writer:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
                 self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
@@ -103,7 +106,7 @@ class RunFolder:
         Raises:
             UserError: fewer than needed_bytes of the disk are free.
         """
-        if not self.writer:
+        if not self.ranks.writer:
             return
         remove_leftovers(self.path)  # they may take the bytes that are needed
         free = shutil.disk_usage(self.path).free
@@ -118,11 +121,11 @@ class RunFolder:
 
     def finish(self, results: dict[str, Any]) -> None:
         """Write train_results.json: the run is complete."""
-        if self.writer:
+        if self.ranks.writer:
             write_json(self.path / RESULTS_FILE, results)
 
 
-def check_run_folder(path: Path, config: Config) -> None:
+def check_run_folder(path: Path, config: TrainingConfig) -> None:
     """Raise as RunFolder if a run of this configuration may not start or resume in the folder; write nothing."""
     check_output_folder(path, "the run's folder")
     if not path.exists():
@@ -144,9 +147,7 @@ def check_run_folder(path: Path, config: Config) -> None:
         fingerprint = {"train_steps": fingerprint["train_steps"]} | fingerprint
     if difference := first_difference(fingerprint, theirs):
         key, ours, there = difference
-        moved = os.path.isabs(str(there)) and os.path.isabs(str(ours))
-        link = "; where it was moved, a link in the old place serves" if moved else ""
         raise ConfigError(
             f"{path} holds a run of another configuration: {key} is {there!r} there and {ours!r} here; "
-            f"choose another folder or give the same value{link}"
+            "choose another folder or give the same value"
         )

@@ -22,10 +22,6 @@ LOG_FILE = "train_log.jsonl"
 CURVES_FILE = "curves.png"
 EVAL_PREFIX = "eval_"
 
-# The reference lines of a model that knows how frequent each token is, and nothing else: by the training data, and by
-# the text itself that is evaluated.
-UNIGRAM, OWN_UNIGRAM = "unigram", "own unigram"
-
 Baselines = Mapping[str, dict[str, float]]  # metric -> name of a reference line -> its height
 
 

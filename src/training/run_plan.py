@@ -1,18 +1,14 @@
 """The plan of a run: length, precision, and what a resumed run must match."""
 
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from model_utils.device import Device
 from model_utils.errors import CheckpointError, ConfigError
 from src.checkpoints.checkpoint_files import ARCHITECTURE
-
-logger = logging.getLogger(__name__)
-OF_FLOAT16 = "loss_scale_mode loss_scale_value scale_factor scale_window min_loss_scale max_skipped_steps".split()
+from src.training.training_config import TrainingConfig
 
 
 @dataclass(frozen=True)
@@ -116,7 +112,7 @@ class RunFacts:
                 )
 
 
-def plan_run(config: Any, epochs: int, rows_at_once: int, batches_per_epoch: int) -> RunPlan:
+def plan_run(config: TrainingConfig, epochs: int, rows_at_once: int, batches_per_epoch: int) -> RunPlan:
     """Return the plan of config.train_steps updates or, where that is not above 0, of as many as the epochs hold.
 
     Args:
@@ -139,36 +135,8 @@ def plan_run(config: Any, epochs: int, rows_at_once: int, batches_per_epoch: int
     return RunPlan(planned, 3600 * config.max_train_hours)
 
 
-def incomplete_run_warnings(settings: Mapping[str, Any], step: int, starts: Sequence[int], phases: int) -> list[str]:
-    """Return warnings for a run that ended inside its warm-up or before a phase.
-
-    Args:
-        settings: a TrainingConfig's optimizer_settings().
-        step: updates of the run.
-        starts: updates at which phases began, of `phases` in all.
-    """
-    warnings = []
-    if not settings["warmup_ratio"] and step < settings["warmup_steps"]:
-        warnings.append(
-            f"the run ended within its warm-up of {settings['warmup_steps']} updates, so the learning rate never fell; "
-            "lower warmup_steps, or give warmup_ratio"
-        )
-    for number, (start, end) in enumerate(pairwise(starts), 1):
-        if start == end:
-            warnings.append(f"phase {number} got no update: its share of the run passed between two updates")
-    if len(starts) < phases:
-        warnings.append(f"the run ended in phase {len(starts)} of {phases}: later phases got no update")
-    return warnings
-
-
-def plan_precision(config: Any, device: Device) -> Precision:
+def plan_precision(config: TrainingConfig, device: Device) -> Precision:
     """Return the device's compute type and the loss scale, which is off unless the type is float16."""
-    ignored = [key for key in OF_FLOAT16 if getattr(config, key) != type(config).model_fields[key].default]
-    if ignored and device.compute_type != "float16":  # not refused: a file without compute_type is for CPUs and GPUs
-        logger.info(
-            f"loss scaling applies to float16 only (compute_type is {device.compute_type}), so these have no effect: "
-            f"{', '.join(ignored)}"
-        )
     if not config.enable_lossscale or device.compute_type != "float16":
         return Precision(device.target, device.compute_type, LossScale("off"))
     scaling = LossScale(

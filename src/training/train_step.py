@@ -20,6 +20,7 @@ from src.training.layerwise_gradient import LayerwiseGradient, scaled_loss
 from src.training.optimizer import Optimizer, OptimizerSettings, build_optimizer, describe_decay_groups
 from src.training.ranks import ALONE, Ranks
 from src.training.run_plan import LossScale, Precision, RunPlan
+from src.training.training_config import TrainingConfig
 
 logger = logging.getLogger(__name__)
 # Between two ranks. Update s of one has the masks of update s + d of another for no d up to UPDATES with 21 ranks; for
@@ -82,7 +83,8 @@ class TrainStep(nn.Cell):
         counted_table, row_squares = network.counted_rows
         self.counted_table = [weight.name for weight in self.weights].index(counted_table.name)
         self.differentiated = ParameterTuple([*self.weights, row_squares])
-        self.square_sum, self.scale_all = square_sum(), scale_all(len(self.weights))
+        self.square_sum = square_sum(network.backend)
+        self.scale_all = scale_all(len(self.weights), network.backend)
         self.scaling = loss_scale
         self.loss_scale = Parameter(Tensor(loss_scale.start, ms.float32), name="loss_scale", requires_grad=False)
         self.good_steps = Parameter(Tensor(0, ms.int32), name="good_steps", requires_grad=False)
@@ -251,7 +253,7 @@ class TrainStep(nn.Cell):
 
 
 def build_step(
-    config: Any, network: nn.Cell, plan: RunPlan, precision: Precision, ranks: Ranks, accumulate: bool
+    config: TrainingConfig, network: nn.Cell, plan: RunPlan, precision: Precision, ranks: Ranks, accumulate: bool
 ) -> TrainStep:
     """Return the training step of a run with its TrainingConfig's optimizer; raises as build_optimizer."""
     settings = OptimizerSettings(**config.optimizer_settings())

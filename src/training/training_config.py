@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
+from model_utils.backend import Backend
 from model_utils.config import DEVICES, EPOCHS, LOSS_SCALE, MICRO_BATCHES, MINUTES, ROWS, SEED, UPDATES, LayersConfig
 from model_utils.errors import ConfigError
 from model_utils.schema import ANY, SAME_PLACE, Config, option, section, sections
@@ -116,9 +117,12 @@ class ArchitectureConfig(LayersConfig):
         on_resume=ANY,
     )
 
-    def albert_config(self, vocab_size: int, compute_type: str, weights: str) -> AlbertConfig:
+    def albert_config(
+        self, vocab_size: int, compute_type: str, weights: str, backend: Backend = Backend.AUTO
+    ) -> AlbertConfig:
         """Return the architecture for a vocabulary of this size; see resolve_albert_config."""
-        return resolve_albert_config(self.albert_network, self.albert_cfg, vocab_size, compute_type, weights)
+        config = resolve_albert_config(self.albert_network, self.albert_cfg, vocab_size, compute_type, weights)
+        return config.replace(backend=backend)
 
     def check_architecture(self, weights: str) -> None:
         """Raise ConfigError if albert_cfg contradicts the preset; with weights, their own json is checked later."""

@@ -22,7 +22,9 @@ class Utilisation:
     """
 
     def __init__(self, config: AlbertConfig, texts_per_row: int = 1, reads_tokens: bool = True) -> None:
-        self.config, self.texts_per_row, self.reads_tokens = config, texts_per_row, reads_tokens
+        self.config = config
+        self.texts_per_row = texts_per_row
+        self.reads_tokens = reads_tokens
         self.peak = 0.0
 
     def measure_device(self) -> None:
@@ -56,7 +58,7 @@ class Utilisation:
 def matmul_flops_per_second(config: AlbertConfig) -> float:
     """Return operations a second of large square matrix products in the compute type, the median of several."""
     compute_type = compute_dtype(config)
-    product = dense_product(compute_type)
+    product = dense_product(compute_type, backend=config.backend)
 
     def product_seconds(matrix: Tensor) -> float:
         start = time.perf_counter()

@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from benchmarks.pretraining import random_batch
+from model_utils.backend import Backend
 from model_utils.device import setup_device
 from src.albert_config import PRESETS
 
@@ -29,21 +30,20 @@ class FinalGraph:
 
     @staticmethod
     def compile(layers: int, dropout: float) -> None:
-        setup_device("CPU", fused_layers="never")
+        setup_device("CPU")
         import mindspore as ms
         from mindspore import Tensor, ops
 
         from src.albert_for_pre_training import AlbertForPreTraining
-        from src.nn.layer_form import made_for
 
         config = PRESETS["albert_tiny"].replace(
             num_hidden_layers=layers,
             compute_type="float16",
             hidden_dropout_prob=dropout,
             attention_probs_dropout_prob=dropout,
+            backend=Backend.ACCELERATOR,
         )
-        with made_for("GPU"):
-            network = AlbertForPreTraining(config, seed=1).set_train(True)
+        network = AlbertForPreTraining(config, seed=1).set_train(True)
         columns = random_batch(config, 2, 128)
         gradient = ops.value_and_grad(network, None, ms.ParameterTuple(network.trainable_params()), has_aux=True)
 

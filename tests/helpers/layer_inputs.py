@@ -1,5 +1,7 @@
 """What single layers are tested on, the same in every process."""
 
+from typing import Any
+
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
@@ -17,7 +19,7 @@ def normal(*shape: int) -> np.ndarray:
 class Attend(nn.Cell):
     """Attention of four heads with a key."""
 
-    def __init__(self, **changes: float) -> None:
+    def __init__(self, **changes: Any) -> None:
         super().__init__()
         self.attention = attention_for(TINY.replace(hidden_size=48, num_attention_heads=4, **changes), 1).set_train(
             True

@@ -132,7 +132,7 @@ def fit(config: PretrainConfig, step: Step | None = None, **arguments: Any) -> d
     facts = make_facts(**{key: arguments.pop(key) for key in FACTS if key in arguments})
     with RunFolder(config.save_checkpoint_path, config) as folder:
         plan = RunPlan(config.train_steps)
-        return Trainer(step or Step(), phases, plan, config, folder, facts, **arguments).fit()
+        return Trainer(step or Step(), phases, plan, folder, facts, **arguments).fit()
 
 
 def log(folder: Path) -> list[dict[str, Any]]:

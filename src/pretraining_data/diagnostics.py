@@ -1,0 +1,178 @@
+"""Warnings that save hours: the vocabulary does not fit the text, and pre-training learns nothing from context."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from src.albert_config import AlbertConfig
+from src.pretraining_data.masking import KEEP_SHARE, MASK_SHARE
+from src.text.corpus import IS_CJK
+from src.tokenization import WORD_START, FullTokenizer
+
+logger = logging.getLogger(__name__)
+# Shares of the tokens above which a vocabulary does not fit. google's has 2.2 % unknown in WikiText, <unk> included.
+MAX_UNKNOWN = 0.05
+MAX_BROKEN = 0.3
+# Baselines of a model that knows how frequent each token is, and nothing else: by the training data, and by the text
+# itself that is evaluated.
+UNIGRAM = "unigram"
+OWN_UNIGRAM = "own unigram"
+BEGUN = 0.2  # share of a run after which it should have learnt something from context
+NOISE = 0.02  # nats; a run that has learnt from context is further below unigram
+RANDOM_SHARE = 1 - MASK_SHARE - KEEP_SHARE
+RATE_TIMES_WIDTH = 0.3  # usual learning_rate * hidden_size of AdamWeightDecay and Adam: 1e-3 at 312, 4e-4 at 768
+LAMB_RATE = 0.007  # usual with LAMB at any width: LTG-BERT's (Samuel et al. 2023)
+FAR = 4.0  # factor below the usual rate that counts as low; with LAMB, also the factor above it that counts as high
+TOO_HIGH = 1.5  # factor that counts as high with the others: 2e-3 learns nothing at width 256 (docs/pretraining.md)
+FEW_UPDATES = 3000
+
+
+class LetterTable:
+    """Table of the tokens of a vocabulary that are single letters of words.
+
+    Attributes:
+        starts: (V,) bool, tokens that begin a word.
+        letters: (V,) bool, one letter with or without the mark of a word's begin, or the mark alone; no Chinese and
+            Japanese characters, which are single tokens in every vocabulary.
+    """
+
+    def __init__(self, tokenizer: FullTokenizer) -> None:
+        tokens = [tokenizer.inv_vocab[index] for index in range(tokenizer.vocab_size)]
+        if tokenizer.is_sentencepiece:
+            self.starts = np.array([token.startswith(WORD_START) for token in tokens])
+            plain = [token.removeprefix(WORD_START) for token in tokens]
+        else:
+            self.starts = np.array([not token.startswith("##") for token in tokens])
+            plain = [token.removeprefix("##") for token in tokens]
+        self.letters = np.array([not text or _is_letter(text) for text in plain])
+        self.unk_id = tokenizer.unk_id
+
+
+def _is_letter(text: str) -> bool:
+    return len(text) == 1 and text.isalpha() and not IS_CJK.match(text)
+
+
+@dataclass(frozen=True)
+class VocabularyFit:
+    """Counts of tokens, unknown tokens and single letters beside single letters; they add up over parts of a text."""
+
+    tokens: int = 0
+    unknown: int = 0
+    broken: int = 0
+
+    @classmethod
+    def of(cls, ids: np.ndarray, table: LetterTable) -> Self:
+        """Count (tokens,) ids; a letter is of a broken word if a neighbouring piece of the word is a letter, too."""
+        letters = table.letters[ids]
+        joined = letters[1:] & letters[:-1] & ~table.starts[ids[1:]]
+        broken = np.zeros(len(ids), bool)
+        broken[1:] |= joined
+        broken[:-1] |= joined
+        return cls(len(ids), int((ids == table.unk_id).sum()), int(broken.sum()))
+
+    def __add__(self, other: "VocabularyFit") -> "VocabularyFit":
+        return VocabularyFit(*(one + another for one, another in zip(astuple(self), astuple(other), strict=True)))
+
+    def facts(self) -> dict[str, float]:
+        """Return the number of tokens, and the shares of unknown tokens and of letters of broken words."""
+        return {
+            "tokens": self.tokens,
+            "unknown_share": self.unknown / max(1, self.tokens),
+            "broken_share": self.broken / max(1, self.tokens),
+        }
+
+    def __str__(self) -> str:
+        shares = self.facts()
+        return (
+            f"of {self.tokens:,} tokens {shares['unknown_share']:.2%} are unknown and {shares['broken_share']:.2%} "
+            "single letters of words that the vocabulary does not have"
+        )
+
+    def warn(self, vocabulary: str) -> bool:
+        """Log a warning if the vocabulary clearly does not fit the text; return whether it was logged."""
+        shares = self.facts()
+        if shares["unknown_share"] <= MAX_UNKNOWN and shares["broken_share"] <= MAX_BROKEN:
+            return False
+        logger.warning(
+            f"the vocabulary {vocabulary} does not fit this text: more than {MAX_UNKNOWN:.0%} of the tokens are "
+            f"unknown, or more than {MAX_BROKEN:.0%} single letters; use another one, or train one on this text with "
+            f"python -m src.train_vocabulary ({self})"
+        )
+        return True
+
+
+@dataclass(frozen=True)
+class LearningCheck:
+    """Comparison of a pre-training run's loss with that of a model without context.
+
+    Attributes:
+        settings: those of the optimizer, with the largest learning rate of all phases.
+        metric: key of the log's records that is compared.
+        unigram: unigram baseline of the metric.
+        height: loss of a model that has learnt nothing from context: below the baseline if tokens can be copied.
+    """
+
+    settings: Mapping[str, Any]
+    architecture: AlbertConfig
+    metric: str
+    unigram: float
+    height: float
+
+    def warning(self, record: Mapping[str, Any], share: float) -> str:
+        """Return a warning if a record of the log, after this share of the run, shows nothing learnt; else ""."""
+        loss = record.get(self.metric)
+        if loss is None or loss < self.height - NOISE:
+            return ""
+        causes = likely_causes(self.settings, self.architecture, round(record["step"] / share))
+        copied = f", with copying of unmasked tokens {self.height:.3f}" if self.height < self.unigram else ""
+        return (
+            f"nothing is learnt from context: after {record['step']} updates, {share:.0%} of the run, {self.metric} is "
+            f"{loss:.3f}, no better than token frequencies alone (unigram {self.unigram:.3f}{copied}). "
+            f"Likely causes, most likely first: " + "; ".join(causes)
+        )
+
+
+def loss_without_context(unigram: float, token_counts: np.ndarray) -> float:
+    """Return the masked-token loss, in nats, of a model that uses token frequencies and the visible token alone.
+
+    A visible token at a masked position is either the label, left in place, or a random replacement; the more frequent
+    the token, the likelier it is the label.
+
+    Args:
+        unigram: loss at positions where [MASK] is shown.
+        token_counts: (V,) how often each token is a label.
+    """
+    frequency = (token_counts + 1.0) / (token_counts + 1.0).sum()
+    kept = KEEP_SHARE * frequency
+    replaced = RANDOM_SHARE / len(frequency)
+    is_label = kept / (kept + replaced)  # (V,) probability that a visible token is the label
+    kept_loss = -(frequency * np.log(is_label + (1 - is_label) * frequency)).sum()
+    replaced_loss = unigram - np.log1p(-is_label).mean()
+    return min(unigram, float(MASK_SHARE * unigram + KEEP_SHARE * kept_loss + RANDOM_SHARE * replaced_loss))
+
+
+def likely_causes(settings: Mapping[str, Any], architecture: AlbertConfig, updates: int) -> list[str]:
+    """Return what may keep a run of `updates` updates at the unigram baseline, as phrases, most likely first."""
+    hidden = architecture.hidden_size
+    optimizer = settings["name"]
+    rate = settings["learning_rate"]
+    usual_rate = LAMB_RATE if optimizer == "Lamb" else RATE_TIMES_WIDTH / hidden
+    high_factor = FAR if optimizer == "Lamb" else TOO_HIGH
+    usual = f"for {optimizer} with hidden_size {hidden} (usual: about {usual_rate:.2g})"
+    warmup = settings["warmup_ratio"] or settings["warmup_steps"] / updates
+    causes = []
+    if rate < usual_rate / FAR:
+        causes.append(f"learning_rate {rate:g} is low {usual}")
+    if rate > usual_rate * high_factor:
+        causes.append(f"learning_rate {rate:g} is high {usual}")
+    if warmup > BEGUN:
+        causes.append(f"the warm-up takes {warmup:.0%} of the run (usual: a tenth or less)")
+    if not architecture.use_relative_positions:
+        causes.append("absolute positions take long to be learnt (try albert_cfg.use_relative_positions true)")
+    if updates < FEW_UPDATES:
+        causes.append(f"{updates} updates are few (use a smaller batch or shorter examples)")
+    causes.append("the vocabulary does not fit the text, or the text is not prose (look at some examples)")
+    return causes
