@@ -1,10 +1,12 @@
 """The command that makes pre-training data, and the statistics of its output beside google's own."""
 
 import gzip
+import itertools
 import json
 import os
 import pydoc_data.topics
 import re
+import shutil
 from pathlib import Path
 from random import Random
 
@@ -18,7 +20,7 @@ from src.create_pretraining_data import CreateDataConfig, UnitMaker, group_docum
 from src.data import mindrecord_file
 from src.data.feature_files import open_records
 from src.pretraining_data.instances import join_documents, sample_pairs
-from src.pretraining_data.masking import InstanceSettings, MaskVocabulary
+from src.pretraining_data.masking import MaskVocabulary
 from src.tokenization import FullTokenizer
 from tests.helpers.pretraining_rows import CLS, MASK, SEP, SETTINGS, masked_runs, original_ids, rows_of, word_numbers
 from tests.helpers.small_text import make_records, train_model, write_text
@@ -39,10 +41,10 @@ def made(text_and_model, tmp_path_factory):
 def test_what_was_made_says_how(made, text_and_model):
     text, model = text_and_model
     facts = open_records(made, "pretrain").facts
-    assert facts["vocab_file"] == "small.model" and facts["vocab_size"] == 900
-    assert facts["vocab_sha256"] == FullTokenizer(spm_model_file=model).sha256
+    expected = {"vocab_file": "small.model", "vocab_size": 900, "max_seq_length": 128, "max_predictions_per_seq": 20}
+    expected |= {"seed": 12345, "vocab_sha256": FullTokenizer(spm_model_file=model).sha256}
+    assert expected.items() <= facts.items()
     assert (made.parent / "small.model").read_bytes() == model.read_bytes()
-    assert (facts["max_seq_length"], facts["max_predictions_per_seq"], facts["seed"]) == (128, 20, 12345)
     assert facts["settings"]["dupe_factor"] == 2
     assert facts["source"]["text.txt"]["bytes"] == text.stat().st_size
     assert str(text.parent) not in json.dumps(facts)
@@ -63,42 +65,35 @@ def test_unigram_counts_are_those_of_the_predicted_tokens(made):
 
 def test_the_output_does_not_depend_on_the_number_of_processes(text_and_model, tmp_path, monkeypatch):
     monkeypatch.setattr(create_pretraining_data, "UNIT_CHARACTERS", 20_000)
-    paths = [
-        make_records(tmp_path / str(workers) / "pre.mindrecord", *text_and_model, num_workers=workers, dupe_factor=1)
-        for workers in (1, 3)
-    ]
-    contents = [{file.name: file.read_bytes() for file in path.parent.iterdir()} for path in paths]
-    assert len(contents[0]) == 7 and contents[0] == contents[1]
+    contents = []
+    for workers in (1, 3):
+        path = tmp_path / str(workers) / "pre.mindrecord"
+        make_records(path, *text_and_model, num_workers=workers, dupe_factor=1)
+        contents.append({file.name: file.read_bytes() for file in path.parent.iterdir()})
+    assert len(contents[0]) == 7
+    assert contents[0] == contents[1]
 
 
-def test_seeds_and_duplicates_differ(text_and_model, tmp_path):
-    maker = make_maker(FullTokenizer(spm_model_file=text_and_model[1]), seed=1, dupe_factor=2)
+def test_seeds_and_duplicates_differ(text_and_model):
+    tokenizer = FullTokenizer(spm_model_file=text_and_model[1])
+    maker, other = (UnitMaker(tokenizer, SETTINGS, seed, 2) for seed in (1, 2))
     documents = next(group_documents(create_pretraining_data.read_documents([text_and_model[0]])))[:40]
     rows = maker.make(0, documents).packed.rows
     assert len(set(rows)) == len(rows)
     assert rows == maker.make(0, documents).packed.rows
     assert rows != maker.make(1, documents).packed.rows
-    assert rows != make_maker(maker.tokenizer, seed=2, dupe_factor=2).make(0, documents).packed.rows
-
-
-def make_maker(
-    tokenizer: FullTokenizer, seed: int = 0, dupe_factor: int = 1, settings: InstanceSettings = SETTINGS
-) -> UnitMaker:
-    return UnitMaker(tokenizer, settings, seed, dupe_factor)
+    assert rows != other.make(0, documents).packed.rows
 
 
 def test_a_second_run_has_nothing_to_do_and_another_one_is_refused(made, text_and_model, capsys):
     before = {file: file.stat().st_mtime_ns for file in made.parent.iterdir()}
     make_records(made, *text_and_model, dupe_factor=2)
     assert "nothing to do" in capsys.readouterr().out
-    with pytest.raises(DataError, match=r"settings\.dupe_factor 2, asked for is 3; give another output_file"):
+    with pytest.raises(DataError, match=r"settings\.dupe_factor 2, .* 3"):
         make_records(made, *text_and_model, dupe_factor=3)
-    assert before == {file: file.stat().st_mtime_ns for file in made.parent.iterdir()}
-
-
-def test_text_of_another_key_is_other_text(made, text_and_model):
-    with pytest.raises(DataError, match=r"settings\.text_key 'text', asked for is 'content'"):
+    with pytest.raises(DataError, match=r"settings\.text_key 'text', .* 'content'"):
         make_records(made, *text_and_model, dupe_factor=2, text_key="content")
+    assert before == {file: file.stat().st_mtime_ns for file in made.parent.iterdir()}
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress])
@@ -130,16 +125,16 @@ def test_text_that_was_taken_away_is_noticed(text_and_model, tmp_path):
     for name in ("first", "second"):
         (tmp_path / f"{name}.txt").write_text(text.read_text("utf-8")[:5000], encoding="utf-8")
     make_records(output, tmp_path / "*.txt", model, dupe_factor=1)
-    with pytest.raises(DataError, match=r"made with source\.second\.txt\.bytes \d+, asked for is '\(absent\)'"):
+    with pytest.raises(DataError, match=r"source\.second\.txt\.bytes \d+, .* '\(absent\)'"):
         make_records(output, tmp_path / "first.txt", model, dupe_factor=1)
 
 
 def test_names_may_be_absolute_and_relative(text_and_model, tmp_path, monkeypatch):
     text, model = text_and_model
     (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "a.txt").write_text(text.read_text("utf-8"), encoding="utf-8")
+    shutil.copy(text, tmp_path / "own/a.txt")
     monkeypatch.chdir(tmp_path)
-    output = make_records(tmp_path / "pre.mindrecord", f"own/a.txt,{text}", model, dry_run=False, dupe_factor=1)
+    output = make_records(tmp_path / "pre.mindrecord", f"own/a.txt,{text}", model, dupe_factor=1)
     assert len(open_records(output, "pretrain").facts["source"]) == 2
 
 
@@ -155,45 +150,41 @@ def test_what_is_left_over_joins_the_unit_before_it(monkeypatch):
     monkeypatch.setattr(create_pretraining_data, "UNIT_CHARACTERS", 5)
     a, b, short = ["aaaaaa"], ["bbbbbb"], ["c"]
     assert list(group_documents([a, b, short])) == [[a], [b], [short]]
-    assert list(group_documents([a, b, short], 5)) == [[a, b, short]]
-    assert list(group_documents([a, b, b, a], 5)) == [[a, b], [b, a]]
-    assert list(group_documents([a, short, short, b, a], 5)) == [[a, short, short, b, a]]
-    assert list(group_documents([a], 5)) == [[a]] and list(group_documents([], 5)) == []
+    for units in ([[a, b, short]], [[a, b], [b, a]], [[a, short, short, b, a]], [[a]], []):
+        assert list(group_documents(itertools.chain(*units), 5)) == units
 
 
+@pytest.mark.parametrize("enough", [True, False])
 def test_short_documents_between_long_ones_leave_these_in_next_sentence_pairs(
-    text_and_model, tmp_path, monkeypatch, capsys
+    text_and_model, tmp_path, monkeypatch, capsys, enough
 ):
     """The short ones can lend no segment, so a unit must have a second long one; where there is none, that is said."""
     monkeypatch.setattr(create_pretraining_data, "UNIT_CHARACTERS", 4000)
     text, model = text_and_model
     lines = [line for line in text.read_text("utf-8").splitlines() if line]
-    long = ["\n".join(lines[start : start + 60]) for start in range(0, 240, 60)]
-    for number, short, enough in (4, "a b", True), (1, "\n".join(lines[:3]), False):
-        mixed = tmp_path / f"{number}.txt"
-        mixed.write_text("\n\n".join(f"{document}\n\n{short}" for document in long[:number]), encoding="utf-8")
-        make_records(tmp_path / f"{number}/pre.mindrecord", mixed, model, random_next_sentence=True, dupe_factor=1)
-        said = capsys.readouterr().out
-        assert (float(re.search(r"uses each token ([\d.]+) times", said)[1]) > 0.9) == enough, said
-        assert ("few documents are long enough" in said) == (not enough)
+    long = ["\n".join(lines[start : start + 60]) for start in range(0, 240 if enough else 60, 60)]
+    short = "a b" if enough else "\n".join(lines[:3])
+    mixed = tmp_path / "mixed.txt"
+    mixed.write_text("\n\n".join(f"{document}\n\n{short}" for document in long), encoding="utf-8")
+    make_records(tmp_path / "out/pre.mindrecord", mixed, model, random_next_sentence=True, dupe_factor=1)
+    said = capsys.readouterr().out
+    assert (float(re.search(r"uses each token ([\d.]+) times", said)[1]) > 0.9) == enough, said
+    assert ("few documents are long enough" in said) == (not enough)
 
 
-def test_as_many_tokens_are_masked_as_are_asked_for(text_and_model, tmp_path, capsys):
+@pytest.mark.parametrize(("most", "share"), [({}, 0.15), ({"max_predictions_per_seq": 10}, 0.039)])
+def test_as_many_tokens_are_masked_as_are_asked_for(text_and_model, tmp_path, capsys, most, share):
     given = {"max_seq_length": 256, "short_seq_prob": 0.0, "dupe_factor": 1}
-    shares = {}
-    for name, most in ("all", {}), ("few", {"max_predictions_per_seq": 10}):
-        path = make_records(tmp_path / f"{name}/pre.mindrecord", *text_and_model, **given, **most)
-        rows = [row for row in read_rows(path) if row["input_mask"].sum() == 256]
-        shares[name] = np.mean([row["masked_lm_weights"].sum() for row in rows]) / 256
-        warned = re.search(r"max_predictions_per_seq 10 .*3\.9%.*256 .*15\.0%", capsys.readouterr().out)
-        assert bool(warned) == bool(most)
-    assert shares == pytest.approx({"all": 0.15, "few": 0.039}, abs=0.004)
+    path = make_records(tmp_path / "pre.mindrecord", *text_and_model, **given, **most)
+    rows = [row for row in read_rows(path) if row["input_mask"].sum() == 256]
+    assert np.mean([row["masked_lm_weights"].sum() for row in rows]) / 256 == pytest.approx(share, abs=0.004)
+    warned = re.search(r"max_predictions_per_seq 10 .*3\.9%.*256 .*15\.0%", capsys.readouterr().out)
+    assert bool(warned) == bool(most)
 
 
-def test_every_share_of_masked_tokens_has_a_most(tmp_path):
+def test_every_share_of_masked_tokens_has_a_most():
     sizes = {"input_file": "x", "output_file": "y.mindrecord", "max_seq_length": 64}
-    shares = (0.15, 10), (0.99, 63)
-    assert all(CreateDataConfig(**sizes, masked_lm_prob=share).predictions == most for share, most in shares)
+    assert [CreateDataConfig(**sizes, masked_lm_prob=share).predictions for share in (0.15, 0.99)] == [10, 63]
 
 
 def test_paragraphs_that_are_taken_for_documents_are_noticed(text_and_model, tmp_path, capsys):
@@ -206,9 +197,8 @@ def test_paragraphs_that_are_taken_for_documents_are_noticed(text_and_model, tmp
 
 
 def test_dry_run_estimates_and_keeps_nothing(text_and_model, tmp_path, capsys):
-    make_records(tmp_path / "new" / "pre.mindrecord", *text_and_model, dry_run=True)
-    said = capsys.readouterr().out
-    assert re.search(r"MB on disk in 1 file\(s\) and 0:00:\d\d with 1 process", said) and "Nothing was kept" in said
+    make_records(tmp_path / "new/pre.mindrecord", *text_and_model, dry_run=True)
+    assert re.search(r"MB on disk in 1 file\(s\) and 0:00:\d\d with 1 process", capsys.readouterr().out)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -219,65 +209,68 @@ def test_a_dry_run_that_has_read_all_text_counts_its_examples(text_and_model, tm
     given = tmp_path / "pre.mindrecord", tmp_path / "text.jsonl", text_and_model[1]
     make_records(*given, dry_run=True)
     said = capsys.readouterr().out
-    examples = open_records(make_records(*given), "pretrain").num_rows
-    assert f"about {examples:,} examples" in said and "estimated from all of" in said
+    assert f"about {open_records(make_records(*given), 'pretrain').num_rows:,} examples" in said
+    assert "estimated from all of" in said
 
 
-def test_the_number_of_files_follows_from_the_size_and_too_few_are_refused_at_the_start(
-    text_and_model, tmp_path, monkeypatch, capsys
-):
+@pytest.fixture
+def small_files(monkeypatch):
+    """Files hold little, so that several are needed."""
     monkeypatch.setattr(create_pretraining_data, "UNIT_CHARACTERS", 20_000)
     monkeypatch.setattr(mindrecord_file, "HEADER_BYTES", 1 << 14)
     monkeypatch.setattr(mindrecord_file, "PAGE_BYTES", 1 << 15)
-    for dry_run in (True, False):
-        with pytest.raises(
-            DataError, match=r"do not fit into 1 file\(s\) of 1 MB; give output_file_num 0, or at least 1\d"
-        ):
-            make_records(
-                tmp_path / "one" / "pre.mindrecord", *text_and_model, output_file_num=1, dupe_factor=5, dry_run=dry_run
-            )
+
+
+@pytest.mark.usefixtures("small_files")
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_too_few_files_are_refused_at_the_start(text_and_model, tmp_path, dry_run):
+    settings = {"output_file_num": 1, "dupe_factor": 5, "dry_run": dry_run}
+    with pytest.raises(DataError, match=r"1 file\(s\) of 1 MB; .*output_file_num 0, .*1\d"):
+        make_records(tmp_path / "one/pre.mindrecord", *text_and_model, **settings)
     assert not list(tmp_path.glob("*/*"))
-    make_records(tmp_path / "new" / "pre.mindrecord", *text_and_model, dupe_factor=1, dry_run=True)
-    files = int(re.search(r"in (\d+) file", capsys.readouterr().out)[1])
-    made = make_records(tmp_path / "new" / "pre.mindrecord", *text_and_model, dupe_factor=1)
-    assert abs(len(open_records(made, "pretrain").files) - files) <= 1 and files > 2
+
+
+@pytest.mark.usefixtures("small_files")
+def test_the_number_of_files_follows_from_the_size(text_and_model, tmp_path, capsys):
+    output = tmp_path / "new/pre.mindrecord"
+    make_records(output, *text_and_model, dupe_factor=1, dry_run=True)
+    estimate = int(re.search(r"in (\d+) file", capsys.readouterr().out)[1])
+    files = len(open_records(make_records(output, *text_and_model, dupe_factor=1), "pretrain").files)
+    assert estimate > 2
+    assert abs(files - estimate) <= 1
 
 
 def test_several_files_and_short_sequences(text_and_model, tmp_path):
     settings = {"output_file_num": 2, "max_seq_length": 32, "max_predictions_per_seq": 5, "dupe_factor": 1}
-    made = make_records(tmp_path / "pre.mindrecord", *text_and_model, **settings)
-    rows = read_rows(made)
-    assert sorted(file.name for file in tmp_path.glob("*.mindrecord*")) == [
-        *("pre.mindrecord0", "pre.mindrecord0.db", "pre.mindrecord1", "pre.mindrecord1.db")
-    ]
+    rows = read_rows(make_records(tmp_path / "pre.mindrecord", *text_and_model, **settings))
+    names = {file.name.removeprefix("pre.mindrecord") for file in tmp_path.glob("*.mindrecord*")}
+    assert names == {"0", "0.db", "1", "1.db"}
     assert max(len(row["input_ids"]) for row in rows) == 32
     assert max(len(row["masked_lm_ids"]) for row in rows) == 5
 
 
 @pytest.mark.parametrize(
-    ("content", "sentence"),
+    ("content", "reason"),
     [
         (None, "no file matches"),
         (b"", "empty"),
         (b"\n\n  \n", "no text"),
-        (b"Good text first. Then a byte:\xff\n", r"offset 29 is not UTF-8"),
-        (b"Too short.\n\nThis too.\n", "gives no example: no document has 16 tokens"),
+        (b"Good text first. Then a byte:\xff\n", "offset 29"),
+        (b"Too short.\n\nThis too.\n", "16 tokens"),
     ],
 )
-def test_bad_input_is_a_sentence_and_leaves_nothing(text_and_model, tmp_path, content, sentence):
+def test_bad_input_is_refused_and_leaves_nothing(text_and_model, tmp_path, content, reason):
     text = tmp_path / "bad.txt"
     if content is not None:
         text.write_bytes(content)
-    with pytest.raises(DataError, match=sentence):
-        make_records(tmp_path / "out" / "pre.mindrecord", text, text_and_model[1])
+    with pytest.raises(DataError, match=reason):
+        make_records(tmp_path / "out/pre.mindrecord", text, text_and_model[1])
     assert not list((tmp_path / "out").glob("*"))
 
 
 def test_a_pipe_is_no_vocabulary(text_and_model, tmp_path):
     os.mkfifo(tmp_path / "pipe.model")
-    with pytest.raises(
-        DataError, match=r"the vocabulary .*pipe\.model cannot be read: it is a folder, a device or a pipe"
-    ):
+    with pytest.raises(DataError, match=r"vocabulary .*pipe\.model"):
         make_records(tmp_path / "pre.mindrecord", text_and_model[0], tmp_path / "pipe.model")
 
 
@@ -293,7 +286,7 @@ def test_a_pipe_is_no_vocabulary(text_and_model, tmp_path):
     ],
 )
 def test_numbers_have_upper_bounds(key, most):
-    with pytest.raises(ConfigError, match=rf"{key} is {most + 1}, allowed is .* at most "):
+    with pytest.raises(ConfigError, match=f"{key} is {most + 1}"):
         CreateDataConfig(**{key: most + 1})
 
 
@@ -312,9 +305,11 @@ def test_chinese_words_are_characters(tmp_path):
     tokenizer = FullTokenizer(vocab_file=file)
     vocab = MaskVocabulary.of(tokenizer)
     assert vocab.word_start.tolist() == [token != "##thon" for token in tokenizer.vocab]
-    assert 4 not in vocab.replacements and len(vocab.replacements) == tokenizer.vocab_size - 5
-    result = make_maker(tokenizer, dupe_factor=20).make(0, [[text, "python 天地" + text]])
-    assert len(result.packed.rows) == 20 and result.token_counts[1] == 0
+    assert 4 not in vocab.replacements
+    assert len(vocab.replacements) == tokenizer.vocab_size - 5
+    result = UnitMaker(tokenizer, SETTINGS, 0, 20).make(0, [[text, "python 天地" + text]])
+    assert len(result.packed.rows) == 20
+    assert result.token_counts[1] == 0
     assert result.token_counts[tokenizer.vocab["py"]] == result.token_counts[tokenizer.vocab["##thon"]] > 0
 
 
@@ -334,7 +329,7 @@ def google_and_ours(golden, shared):
         ends = {128: int(row["input_mask"].sum()), 20: int(row["masked_lm_weights"].sum()), 1: 1}
         google.append({name: values[: ends[len(values)]] for name, values in row.items()})
     tokenizer = FullTokenizer(spm_model_file=shared / "data/vocab/30k-clean.model")
-    maker = make_maker(tokenizer)
+    maker = UnitMaker(tokenizer, SETTINGS, 0, 1)
     ours = []
     documents = create_pretraining_data.read_documents([shared / "data/corpus/wikitext2_valid.txt"])
     for unit in group_documents(documents):
@@ -382,7 +377,7 @@ def test_chinese_wikipedia(shared):
     tokenizer = FullTokenizer(vocab_file=shared / "data/vocab/vocab_zh.txt")
     file = min((shared / "data/corpus/wiki_zh").iterdir())
     unit = next(group_documents(create_pretraining_data.read_documents([file])))
-    result = make_maker(tokenizer).make(0, unit)
+    result = UnitMaker(tokenizer, SETTINGS, 0, 1).make(0, unit)
     assert len(result.packed.rows) > 500
     assert np.mean(result.packed.lengths == 128) > 0.6
     unknown = result.token_counts[tokenizer.unk_id] / result.token_counts.sum()
