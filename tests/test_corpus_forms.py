@@ -17,7 +17,7 @@ from benchmarks.order_leak import OrderLeakConfig
 from model_utils.errors import DataError
 from src.create_pretraining_data import CreateDataConfig
 from src.text import corpus
-from src.text.corpus import expand_glob, iter_documents, read_documents
+from src.text.corpus import iter_documents, read_documents
 from src.train_vocabulary import TrainVocabularyConfig
 from src.utils import estimate_text_bytes
 from tests.helpers.corpus_memory import peak_memory
@@ -31,18 +31,16 @@ def in_two(pack: Callable[[bytes], bytes], between: bytes = b"") -> Callable[[by
     return lambda raw: pack(raw[: len(raw) // 2]) + between + pack(raw[len(raw) // 2 :])
 
 
-def zstd_without_size(raw: bytes) -> bytes:
+def zstd_without_size(raw: bytes, **settings: object) -> bytes:
     """Compress as from a pipe, where the frame does not say how much it holds."""
-    compressor = zstandard.ZstdCompressor().compressobj()
+    compressor = zstandard.ZstdCompressor(**settings).compressobj()
     return compressor.compress(raw) + compressor.flush()
 
 
 def zstd_with_long_window(raw: bytes) -> bytes:
     """Compress as `zstd --long=31` does from a pipe."""
     settings = {"window_log": 31, "hash_log": 10, "chain_log": 10, "strategy": zstandard.STRATEGY_FAST}
-    parameters = zstandard.ZstdCompressionParameters(**settings)
-    compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
-    return compressor.compress(raw) + compressor.flush()
+    return zstd_without_size(raw, compression_params=zstandard.ZstdCompressionParameters(**settings))
 
 
 def skippable_frame(content: bytes) -> bytes:
@@ -58,14 +56,18 @@ COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
     "zstd, no size": zstd_without_size,
     "zstd, long window": zstd_with_long_window,
     "zstd, two frames": in_two(zstandard.compress),
-    "zstd, skippable frames": lambda raw: in_two(zstandard.compress, skippable_frame(b"abc"))(raw),
+    "zstd, skippable frames": in_two(zstandard.compress, skippable_frame(b"abc")),
     "zstd, skippable first": lambda raw: skippable_frame(b"index") + zstandard.compress(raw),
     "bzip2": bz2.compress,
     "bzip2, two streams": in_two(bz2.compress),
     "xz": lzma.compress,
     "xz, two streams": in_two(lzma.compress),
+    "xz, padded": lambda raw: in_two(lzma.compress, bytes(8))(raw) + bytes(4),
 }
 PACKED = {name: pack for name, pack in COMPRESSIONS.items() if name != "plain"}
+
+
+PACKERS = [gzip.compress, zstandard.compress, bz2.compress, lzma.compress]
 
 TITLES: list[Document] = [
     ("Repeated", ["Repeated", "A text. Two."]),
@@ -99,19 +101,21 @@ def wikiextractor(documents: Iterable[Document]) -> str:
     articles = []
     for title, lines in documents:
         attribute = "" if title is None else f' title="{html.escape(title)}"'
-        text = "\n\n".join(html.escape(line, quote=False) for line in lines)
-        articles.append(f'<doc id="1" url="u"{attribute}>\n{text}\n\n</doc>\n')
+        articles.append(f'<doc id="1" url="u"{attribute}>\n{escaped(lines)}\n\n</doc>\n')
     return "".join(articles)
 
 
 def wikiextractor_json(documents: Iterable[Document]) -> str:
     articles = []
     for title, lines in documents:
-        text = "\n\n".join(html.escape(line, quote=False) for line in lines)
         # A title that is missing cannot be told from another kind of JSON, which has no entities.
-        article = {"id": "1", "url": "u", "title": title or "", "text": text}
+        article = {"id": "1", "url": "u", "title": title or "", "text": escaped(lines)}
         articles.append(json.dumps(article, ensure_ascii=False) + "\n")
     return "".join(articles)
+
+
+def escaped(lines: list[str]) -> str:
+    return "\n\n".join(html.escape(line, quote=False) for line in lines)
 
 
 def json_lines(documents: Iterable[Document], text_key: str = "text") -> str:
@@ -143,14 +147,6 @@ def test_documents_come_out_of_every_layout_and_compression(tmp_path: Path, layo
     assert list(iter_documents(path, text_key)) == expected
 
 
-@pytest.mark.parametrize("layout", ["WikiExtractor", "WikiExtractor --json", "JSON lines"])
-@pytest.mark.parametrize("document", TITLES)
-def test_a_first_line_is_left_out_where_it_is_the_title(tmp_path: Path, layout: str, document: Document) -> None:
-    path = tmp_path / "text"
-    path.write_text(LAYOUTS[layout]([document]), encoding="utf-8")
-    assert list(iter_documents(path)) == without_titles([document])
-
-
 @pytest.mark.parametrize("title", [None, 1984, ["A"], {"A": 1}, True])
 def test_a_title_that_is_no_text_is_no_title(tmp_path: Path, title: object) -> None:
     path = tmp_path / "text"
@@ -159,20 +155,37 @@ def test_a_title_that_is_no_text_is_no_title(tmp_path: Path, title: object) -> N
 
 
 @pytest.mark.parametrize("name", ["text.gz", "text.zst", "text.txt"])
-@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("compression", ["plain", "gzip", "zstd", "bzip2", "xz"])
 def test_the_first_bytes_decide_and_not_the_name(tmp_path: Path, name: str, compression: str) -> None:
     path = tmp_path / name
     path.write_bytes(COMPRESSIONS[compression](b"One.\n\nTwo.\n"))
     assert list(iter_documents(path)) == [["One."], ["Two."]]
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress, bz2.compress, lzma.compress])
+@pytest.mark.parametrize("pack", PACKERS)
 def test_a_compressed_file_without_text_has_no_documents(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
     path = tmp_path / "empty"
     path.write_bytes(pack(b""))
-    assert list(iter_documents(path)) == []
     with pytest.raises(DataError, match=r"empty.*1 file"):
         list(read_documents([path]))
+
+
+@pytest.mark.parametrize("pack", PACKERS)
+def test_a_later_stream_that_is_damaged_is_not_passed_over(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    path = tmp_path / "damaged"
+    path.write_bytes(pack(b"One.\n") + b"?" + pack(b"Two.\n")[1:])
+    with pytest.raises(DataError, match=r"/damaged (is damaged|cannot be read)"):
+        list(iter_documents(path))
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress, zstd_without_size, lzma.compress])
+def test_memory_does_not_grow_with_what_a_file_unpacks_to(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(pack((b"Text that says little. " * 100 + b"\n\n") * 15_000))
+    assert path.stat().st_size < 1e6
+    assert peak_memory(path, 15_000) < 15e6
+    path.write_bytes(pack(b"word " * 4_000_000))
+    assert peak_memory(path) < 20e6
 
 
 def random_text(characters: int) -> bytes:
@@ -192,20 +205,6 @@ def test_a_file_that_is_cut_short_is_refused_by_name(tmp_path: Path, compression
         pytest.skip("only the padding is cut")
     with pytest.raises(DataError, match=r"/cut is damaged or cut short"):
         list(iter_documents(path))
-
-
-@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress, bz2.compress, lzma.compress])
-def test_a_later_stream_that_is_damaged_is_not_passed_over(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
-    path = tmp_path / "damaged"
-    path.write_bytes(pack(b"One.\n") + b"?" + pack(b"Two.\n")[1:])
-    with pytest.raises(DataError, match=r"/damaged (is damaged|cannot be read)"):
-        list(iter_documents(path))
-
-
-def test_xz_may_be_padded(tmp_path: Path) -> None:
-    path = tmp_path / "padded"
-    path.write_bytes(lzma.compress(b"One.\n") + bytes(8) + lzma.compress(b"Two.\n") + bytes(4))
-    assert list(iter_documents(path)) == [["One.", "Two."]]
 
 
 @pytest.mark.parametrize("compression", PACKED)
@@ -257,16 +256,6 @@ def test_an_archive_of_files_is_refused(tmp_path: Path, mode: str) -> None:
         list(iter_documents(tmp_path / "text.tar"))
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress, zstd_without_size, lzma.compress])
-def test_memory_does_not_grow_with_what_a_file_unpacks_to(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
-    path = tmp_path / "text"
-    path.write_bytes(pack((b"Text that says little. " * 100 + b"\n\n") * 15_000))
-    assert path.stat().st_size < 1e6
-    assert peak_memory(path, 15_000) < 15e6
-    (tmp_path / "line").write_bytes(pack(b"word " * 4_000_000))
-    assert peak_memory(tmp_path / "line") < 20e6
-
-
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 def test_long_lines_come_in_the_same_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: str) -> None:
     monkeypatch.setattr(corpus, "MAX_LINE_BYTES", 10)
@@ -305,16 +294,14 @@ def test_another_key_may_hold_the_text(tmp_path: Path) -> None:
         list(read_documents([path], "body"))
 
 
-def test_titles_may_be_the_text(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [("title", "A headline"), ("content", "Write &amp; for &.")],  # entities are the text's alone
+)
+def test_text_under_another_key_is_taken_as_it_is(tmp_path: Path, key: str, text: str) -> None:
     path = tmp_path / "text"
-    path.write_text(json.dumps({"title": "A headline", "text": "An article."}))
-    assert list(iter_documents(path, "title")) == [["A headline"]]
-
-
-def test_text_under_another_key_has_no_entities(tmp_path: Path) -> None:
-    path = tmp_path / "text.jsonl"
-    path.write_text(json.dumps({"url": "u", "title": "A", "text": "", "content": "Write &amp; for &."}))
-    assert list(iter_documents(path, "content")) == [["Write &amp; for &."]]
+    path.write_text(json.dumps({"url": "u", "title": "A", "text": "", key: text}))
+    assert list(iter_documents(path, key)) == [[text]]
 
 
 @pytest.mark.parametrize("kind", [CreateDataConfig, TrainVocabularyConfig, OrderLeakConfig])
@@ -322,47 +309,12 @@ def test_whatever_reads_a_corpus_takes_the_key(kind: type) -> None:
     assert kind().text_key == "text"
 
 
-# --- sentences stay short ---
-
-
 @pytest.mark.parametrize(
-    "pattern",
-    [
-        ",".join(f"/nowhere/part_{number:05}.txt" for number in range(2000)),
-        "n" * 100_000,
-        "/" + "/".join(["folder"] * 10_000),
-    ],
+    ("record", "key"), [({"k" * 9999: 1}, "text"), ({"text": ["x"] * 9999}, "text"), ({"a": 1}, "k" * 9999)]
 )
-def test_sentences_do_not_quote_long_patterns_whole(pattern: str) -> None:
-    with pytest.raises(DataError, match="no file matches") as caught:
-        expand_glob(pattern)
-    assert len(str(caught.value)) < 500
-
-
-@pytest.mark.parametrize("pattern", ["a\0b", "a\0b/*", "*\0"])
-def test_a_pattern_that_no_name_can_match_is_refused(pattern: str) -> None:
-    with pytest.raises(DataError, match="no file matches"):
-        expand_glob(pattern)
-
-
-def test_sentences_about_many_files_name_a_few(tmp_path: Path) -> None:
-    files = [tmp_path / f"part_{number:05}.txt" for number in range(300)]
-    for file in files:
-        file.touch()
-    with pytest.raises(DataError, match="300 file") as caught:
-        expand_glob(",".join(map(str, files)))
-    assert len(str(caught.value)) < 500
-    for file in files:
-        file.write_text("\n")
-    with pytest.raises(DataError, match=r"part_00000.*300 file") as caught:
-        list(read_documents(files))
-    assert len(str(caught.value)) < 2000
-
-
-def test_sentences_about_json_do_not_quote_it_whole(tmp_path: Path) -> None:
+def test_errors_about_json_do_not_quote_it_whole(tmp_path: Path, record: dict, key: str) -> None:
     path = tmp_path / "text.jsonl"
-    for record, key in (({"k" * 9999: 1}, "text"), ({"text": ["x"] * 9999}, "text"), ({"a": 1}, "k" * 9999)):
-        path.write_text(json.dumps(record))
-        with pytest.raises(DataError, match="line 1") as caught:
-            list(iter_documents(path, key))
-        assert len(str(caught.value)) < 1000
+    path.write_text(json.dumps(record))
+    with pytest.raises(DataError, match="line 1") as caught:
+        list(iter_documents(path, key))
+    assert len(str(caught.value)) < 1000
