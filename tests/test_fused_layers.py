@@ -1,16 +1,9 @@
 """Layers in C++ compute what the composed ones do, and are only used where they can be."""
 
 import contextlib
-import ctypes
-import errno
-import fcntl
-import logging
 import os
-import re
-import stat
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,26 +12,23 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn, ops
 
-from model_utils import device, native_code
-from model_utils.device import setup_device
-from model_utils.errors import DeviceError
-from model_utils.files import sealed
-from model_utils.native_code import build_library, find_compiler, left_out, library_for
-from src.albert_config import AlbertConfig
+from model_utils.native_code import find_compiler, left_out
 from src.albert_for_pre_training import AlbertForPreTraining
-from src.nn import fused_layers, fused_products, layers, native_operations
+from src.nn import fused_layers, fused_products, layers
 from src.nn.dropout import Dropout, random_features
 from src.nn.layer_form import made_for
 from src.nn.losses import cross_entropy
-from tests.conftest import ROOT
 from tests.helpers.gradients import Gradients
 from tests.helpers.layer_inputs import RANDOM, Attend, attention_inputs, normal
 from tests.helpers.products import Multiply
 from tests.helpers.threads import helpers
-from tests.helpers.tiny_model import KEY, TINY, assert_same_gradients, batch
+from tests.helpers.tiny_model import KEY, TINY, assert_same_gradients, batch, outputs_and_gradients
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler is installed")
 LABELS = RANDOM.integers(0, 300, 170).astype(np.int32)
+Form = Callable[[], contextlib.AbstractContextManager]
+FORMS = (left_out, contextlib.nullcontext)  # composed, fused
+RELATIVE = {"use_relative_positions": True, "max_relative_position": 5}
 
 
 class Add(nn.Cell):
@@ -77,63 +67,63 @@ class Losses(nn.Cell):
         return self.cross_entropy(logits, labels)[0]
 
 
+def multiply(*sizes: int, shared: bool = False) -> tuple[Callable[[], nn.Cell], tuple[np.ndarray, ...]]:
+    """A cell and inputs: products of (sizes[0], sizes[1]) and weights of (size, sizes[1]) for the other sizes."""
+    rows, inner, *widths = sizes
+    return lambda: Multiply(len(widths), shared), (normal(rows, inner), *(normal(width, inner) for width in widths))
+
+
+def attend(texts: int, length: int, **changes: float) -> tuple[Callable[[], nn.Cell], tuple[np.ndarray, ...]]:
+    return lambda: Attend(**changes), attention_inputs(texts, length, 48)
+
+
 # What makes the cell, its inputs; several sizes, so that rows are dealt out to the threads or not.
 CASES: dict[str, tuple[Callable[[], nn.Cell], tuple[np.ndarray, ...]]] = {
-    "product": (Multiply, (normal(70, 33), normal(301, 33))),
-    "product, tall": (Multiply, (normal(999, 64), normal(96, 64))),
-    "product, a row": (Multiply, (normal(1, 64), normal(2, 64))),
-    "three products": (lambda: Multiply(3), (normal(999, 48), normal(48, 48), normal(96, 48), normal(7, 48))),
-    "prepacked": (lambda: Multiply(shared=True), (normal(70, 33), normal(301, 33))),
-    "prepacked, parts": (lambda: Multiply(shared=True), (normal(170, 33), normal(1301, 33))),
-    "prepacked, fewer parts than threads": (lambda: Multiply(shared=True), (normal(500, 33), normal(600, 33))),
-    "prepacked, parts, tall": (lambda: Multiply(shared=True), (normal(1999, 33), normal(1301, 33))),
-    "prepacked, a row": (lambda: Multiply(shared=True), (normal(1, 64), normal(2, 64))),
-    "three products, prepacked": (
-        lambda: Multiply(3, shared=True),
-        (normal(999, 48), normal(48, 48), normal(96, 48), normal(7, 48)),
-    ),
+    "product": multiply(70, 33, 301),
+    "product, tall": multiply(999, 64, 96),
+    "product, a row": multiply(1, 64, 2),
+    "three products": multiply(999, 48, 48, 96, 7),
+    "prepacked": multiply(70, 33, 301, shared=True),
+    "prepacked, parts": multiply(170, 33, 1301, shared=True),
+    "prepacked, fewer parts than threads": multiply(500, 33, 600, shared=True),
+    "prepacked, parts, tall": multiply(1999, 33, 1301, shared=True),
+    "prepacked, a row": multiply(1, 64, 2, shared=True),
+    "three products, prepacked": multiply(999, 48, 48, 96, 7, shared=True),
     "bias_gelu": (lambda: layers.bias_activation("gelu_new"), (normal(517, 96), normal(96))),
     "bias_gelu, far out": (lambda: layers.bias_activation("gelu_new"), (50 * normal(3, 7), normal(7))),
     "layer_norm": (lambda: layers.LayerNorm(48), (normal(700, 48),)),
     "of_sum": (Add, (normal(701, 48), normal(48), normal(701, 48))),
     "of_sum, dropout": (lambda: Add(0.3), (normal(1033, 48), normal(48), normal(1033, 48))),
-    "attention": (lambda: Attend(), attention_inputs(3, 33, 48)),
-    "attention, long": (lambda: Attend(), attention_inputs(2, 300, 48)),
-    "attention, one token": (lambda: Attend(), attention_inputs(2, 1, 48)),
-    "relative": (lambda: Attend(use_relative_positions=True, max_relative_position=64), attention_inputs(3, 33, 48)),
-    "relative, far": (
-        lambda: Attend(use_relative_positions=True, max_relative_position=5),
-        attention_inputs(2, 300, 48),
-    ),
-    "attention, dropout": (lambda: Attend(attention_probs_dropout_prob=0.2), attention_inputs(2, 33, 48)),
-    "relative, far, dropout": (
-        lambda: Attend(use_relative_positions=True, max_relative_position=5, attention_probs_dropout_prob=0.2),
-        attention_inputs(2, 150, 48),
-    ),
+    "attention": attend(3, 33),
+    "attention, long": attend(2, 300),
+    "attention, one token": attend(2, 1),
+    "relative": attend(3, 33, use_relative_positions=True, max_relative_position=64),
+    "relative, far": attend(2, 300, **RELATIVE),
+    "attention, dropout": attend(2, 33, attention_probs_dropout_prob=0.2),
+    "relative, far, dropout": attend(2, 150, **RELATIVE, attention_probs_dropout_prob=0.2),
     "dropout": (Drop, (normal(999, 77),)),
-    "cross_entropy": (lambda: Losses(), (10 * normal(170, 300), LABELS)),
+    "cross_entropy": (Losses, (10 * normal(170, 300), LABELS)),
 }
-
-# The mask, and the keys' bias, which is the same for all keys of a query: its gradient is rounding errors.
-WITHOUT_GRADIENT = {(name, i) for name in CASES if name.startswith(("attention", "relative")) for i in (5, 7)}
+KEYS_BIAS, MASK = 5, 7  # inputs of attention without a gradient: the bias is the same for all keys of a query
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_gradients_are_those_of_the_composed_operations(name: str) -> None:
     make, inputs = CASES[name]
-    with left_out():
-        composed = make()
-    found, expected = [], []
-    for cell, results in ((make(), found), (composed, expected)):
+    results = []
+    for form in FORMS:
+        with form():
+            cell = make()
         tensors = [Tensor(value) for value in inputs]
         dout = Tensor(np.random.default_rng(1).standard_normal(cell(*tensors).shape).astype(np.float32))
         value, (by_input, by_weight) = Gradients(cell)(dout, *tensors)
-        needed = [each for i, each in enumerate(by_input) if (name, i) not in WITHOUT_GRADIENT]
-        if len(needed) < len(by_input):
-            assert np.abs(by_input[5].asnumpy()).max() <= 1e-5 * np.abs(by_input[4].asnumpy()).max()
-        results += [value.asnumpy(), *(each.asnumpy() for each in (*needed, *by_weight))]
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=2e-6, atol=2e-6 * max(1, np.abs(other).max()))
+        by_input = [gradient.asnumpy() for gradient in by_input]
+        if name.startswith(("attention", "relative")):
+            assert np.abs(by_input[KEYS_BIAS]).max() <= 1e-5 * np.abs(by_input[4]).max()
+            by_input[KEYS_BIAS] = by_input[MASK] = np.zeros(1)
+        results.append([value.asnumpy(), *by_input, *(gradient.asnumpy() for gradient in by_weight)])
+    for composed, fused in zip(*results, strict=True):
+        np.testing.assert_allclose(fused, composed, rtol=2e-6, atol=2e-6 * max(1, np.abs(composed).max()))
 
 
 @pytest.mark.parametrize(
@@ -147,7 +137,15 @@ def test_values_and_gradients_are_those_of_the_composed_operations(name: str) ->
     ids=str,
 )
 def test_a_network_trains_as_without_them(changes: dict) -> None:
-    compare_with_composed(TINY.replace(initializer_range=0.2, **changes))
+    config = TINY.replace(initializer_range=0.2, **changes)
+    results = []
+    for form in FORMS:
+        with form():
+            network = AlbertForPreTraining(config, seed=1).set_train(True)
+        results.append(outputs_and_gradients(network, batch(config)))
+    ((loss, *_), gradients), ((fused_loss, *_), fused_gradients) = results
+    assert fused_loss == pytest.approx(loss, rel=1e-6)
+    assert_same_gradients(fused_gradients, gradients, 5e-6)
 
 
 @pytest.mark.parametrize(
@@ -182,21 +180,6 @@ def test_weights_that_stay_are_prepacked_once_for_all() -> None:
         assert fused_products.prepackings() == before
 
 
-def compare_with_composed(config: AlbertConfig) -> None:
-    """Loss and gradients of a network in both forms."""
-    results = []
-    for context in (left_out, contextlib.nullcontext):
-        with context():
-            network = AlbertForPreTraining(config, seed=1).set_train(True)
-        inputs = [Tensor(batch(config)[name]) for name in network.input_columns]
-        weights = ms.ParameterTuple(network.trainable_params())
-        (loss, *_), gradients = ops.value_and_grad(network, None, weights, has_aux=True)(*inputs, KEY)
-        results.append((float(loss), {w.name: g.asnumpy() for w, g in zip(weights, gradients, strict=True)}))
-    (loss, gradients), (fused_loss, fused_gradients) = results
-    assert fused_loss == pytest.approx(loss, rel=1e-6)
-    assert_same_gradients(fused_gradients, gradients, 5e-6)
-
-
 def test_sums_of_squares_and_scaled_tensors() -> None:
     tensors = [normal(300, 999), normal(7), normal(2, 3, 4)]
     inputs = tuple(Tensor(each) for each in tensors)
@@ -206,37 +189,39 @@ def test_sums_of_squares_and_scaled_tensors() -> None:
         np.testing.assert_array_equal(scaled.asnumpy(), each * np.float32(0.25))
 
 
-def test_scaled_by_nothing_is_0_even_of_what_is_not_finite() -> None:
+@pytest.mark.parametrize("form", FORMS)
+def test_scaled_by_nothing_is_0_even_of_what_is_not_finite(form: Form) -> None:
+    with form():
+        scale = layers.scale_all(2)
     damaged = Tensor([np.nan, np.inf, -np.inf, 1.0], ms.float32)
-    for context in (left_out, contextlib.nullcontext):
-        with context():
-            scale = layers.scale_all(2)
-        for scaled in scale((damaged, damaged), Tensor(0.0, ms.float32)):
-            np.testing.assert_array_equal(scaled.asnumpy(), np.zeros(4))
+    for scaled in scale((damaged, damaged), Tensor(0.0, ms.float32)):
+        np.testing.assert_array_equal(scaled.asnumpy(), np.zeros(4))
 
 
-def test_a_hit_is_the_first_of_the_largest() -> None:
-    logits = np.array([[1, 3, 3, 2], [1, 3, 3, 2], [0, -1, -2, 5], [7, 7, 7, 7]], np.float32)
-    for context in (left_out, contextlib.nullcontext):
-        with context():
-            cell = cross_entropy()
-        hits = cell(Tensor(logits), Tensor([1, 2, 3, 0], ms.int32))[1].asnumpy()
-        np.testing.assert_array_equal(hits, [1, 0, 1, 1])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_hit_is_the_first_of_the_largest(form: Form) -> None:
+    with form():
+        cell = cross_entropy()
+    logits = Tensor([[1, 3, 3, 2], [1, 3, 3, 2], [0, -1, -2, 5], [7, 7, 7, 7]], ms.float32)
+    _, hits = cell(logits, Tensor([1, 2, 3, 0], ms.int32))
+    np.testing.assert_array_equal(hits.asnumpy(), [1, 0, 1, 1])
 
 
-def test_not_a_number_and_infinity_are_passed_on() -> None:
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_not_a_number_and_infinity_are_passed_on(bad: float) -> None:
     """The loss scale is lowered by what overflows, and must see it."""
-    for bad in (np.nan, np.inf):
-        x = normal(4, 8)
-        x[2, 3] = bad
-        assert not np.isfinite(layers.bias_activation("gelu_new")(Tensor(x), Tensor(normal(8))).asnumpy()[2, 3])
-        assert not np.isfinite(layers.LayerNorm(8)(Tensor(x)).asnumpy()[2]).any()
-        assert not np.isfinite(cross_entropy()(Tensor(x), Tensor(LABELS[:4] % 8))[0].asnumpy()[2])
-        inputs = [Tensor(each) for each in attention_inputs(1, 4, 48)]
-        query = normal(4, 48)
-        query[2, 3] = bad
-        context = fused_layers.Attention(4, None, 0.0)(Tensor(query), *inputs[:1] * 2, tuple(inputs[4:7]), inputs[7])
-        assert not np.isfinite(context.asnumpy()[2, :12]).any() and np.isfinite(context.asnumpy()[1]).all()
+    x = normal(4, 8)
+    x[2, 3] = bad
+    assert not np.isfinite(layers.bias_activation("gelu_new")(Tensor(x), Tensor(normal(8))).asnumpy()[2, 3])
+    assert not np.isfinite(layers.LayerNorm(8)(Tensor(x)).asnumpy()[2]).any()
+    assert not np.isfinite(cross_entropy()(Tensor(x), Tensor(LABELS[:4] % 8))[0].asnumpy()[2])
+    query = normal(4, 48)
+    query[2, 3] = bad
+    key, *_, query_bias, key_bias, value_bias, mask = map(Tensor, attention_inputs(1, 4, 48))
+    biases = query_bias, key_bias, value_bias
+    context = fused_layers.Attention(4, None, 0.0)(Tensor(query), key, key, biases, mask).asnumpy()
+    assert not np.isfinite(context[2, :12]).any()
+    assert np.isfinite(context[1]).all()
 
 
 @pytest.mark.parametrize("relative", [False, True])
@@ -326,210 +311,6 @@ def test_results_are_the_same_every_time_although_several_operations_run_at_once
     assert helpers() == 2  # beside the thread that calls
 
 
-def test_without_a_compiler_layers_are_composed(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    native_code._usable_library.cache_clear()
-    try:
-        with caplog.at_level(logging.WARNING):
-            assert not native_operations.used()
-            assert not native_operations.used()
-        assert [record.getMessage() for record in caplog.records] == [
-            "layers are not fused, so that networks compute more slowly: no C++ compiler is installed "
-            "(looked for no-such-compiler, which CXX names)"
-        ]
-        native_code.choose("always")
-        for ask in (native_operations.used, lambda: setup_device("CPU", fused_layers="always")):
-            with pytest.raises(DeviceError, match=r"fused_layers is always, but no C\+\+ compiler"):
-                ask()
-    finally:
-        native_code.choose("auto")
-        native_code._usable_library.cache_clear()
-
-
-def test_a_compilation_that_takes_too_long_ends_with_what_it_has_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """g++ starts others for each of its steps."""
-    compiler, child = tmp_path / "compiler", tmp_path / "child"
-    compiler.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exit\nsleep 600 &\necho $! > {child}\nwait\n')
-    compiler.chmod(0o700)
-    monkeypatch.setenv("CXX", str(compiler))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(native_code, "SECONDS", 2)
-    with pytest.raises(DeviceError, match=r"compiler has not compiled .*operations.cc in 2 s"):
-        build_library(native_operations.SOURCE)
-    state = Path(f"/proc/{child.read_text().strip()}/stat")
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        assert state.read_text().split()[2] == "Z"  # its new parent need not ask for its exit code
-
-
-def test_a_compiler_that_waits_instead_of_saying_its_version_is_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compiler = tmp_path / "compiler"
-    compiler.write_text("#!/bin/sh\nexec sleep 600\n")
-    compiler.chmod(0o700)
-    monkeypatch.setenv("CXX", str(compiler))
-    monkeypatch.setattr(native_code, "SECONDS", 0.5)
-    with pytest.raises(DeviceError, match=r"compiler --version` has not ended in 0.5 s"):
-        build_library(native_operations.SOURCE)
-
-
-def test_the_configuration_says_whether_they_are_used() -> None:
-    for choice in native_code.USES:
-        setup_device("CPU", fused_layers=choice)
-        assert native_operations.used() == (choice != "never")
-    setup_device("CPU")
-    with pytest.raises(DeviceError, match=r"fused_layers is always.*GPU"):
-        device._fused_layers("always", "GPU")
-    with pytest.raises(DeviceError, match=r"threads is 4.*GPU"):
-        device._threads(4, "GPU", 1)
-
-
-def test_a_library_is_compiled_once_and_is_there_whole_or_not_at_all(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    source = tmp_path / "one.cc"
-    source.write_text('extern "C" int one() { return 1; }')
-    library = build_library(source)
-    assert library.parent == tmp_path / "albert-mindspore" and library.parent.stat().st_mode & 0o777 == 0o700
-    made = library.stat().st_mtime_ns
-    assert build_library(source) == library and library.stat().st_mtime_ns == made
-    source.write_text('extern "C" int one() { return 2; }')
-    second = build_library(source)
-    assert second != library
-    (tmp_path / "used.h").write_text("// what it includes")
-    assert build_library(source) not in (library, second)
-    source.write_text("no C++")
-    with pytest.raises(DeviceError, match=r"cannot compile .*one\.cc: "):
-        build_library(source)
-    assert sorted(path.suffix for path in library.parent.iterdir()) == [".so", ".so", ".so"]
-
-
-def test_a_compiler_may_be_named_with_arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    source = tmp_path / "one.cc"
-    source.write_text('extern "C" __attribute__((visibility("default"))) int one() { return ONE; }')
-    monkeypatch.setenv("CXX", f"{find_compiler()[0]} -DONE=7")
-    assert ctypes.CDLL(str(build_library(source))).one() == 7
-
-
-def test_a_library_that_was_damaged_is_compiled_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    source = tmp_path / "none.cc"
-    source.write_text('extern "C" __attribute__((visibility("default"))) const char *obstacle() { return ""; }')
-    library = build_library(source)
-    made = library.read_bytes()
-    for damaged in (b"", made[: len(made) // 2], made[:-1], b"\0" * len(made)):  # half of one kills who loads it
-        library.write_bytes(damaged)
-        assert build_library(source) == library and library.read_bytes() == made
-    assert library_for(source) == library
-
-
-def test_a_library_of_another_system_is_left_where_it_is(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Where machines share a home: whole, but it cannot be loaded here."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    source = tmp_path / "none.cc"
-    source.write_text('extern "C" __attribute__((visibility("default"))) const char *obstacle() { return ""; }')
-    foreign = build_library(source)
-    foreign.write_bytes(sealed(b"no library"))
-    with caplog.at_level(logging.WARNING):
-        library = library_for(source)
-    assert library is not None and library.parent.name.startswith("albert-mindspore-")
-    assert foreign.read_bytes() == sealed(b"no library") and str(library.parent) in caplog.text
-
-
-def test_what_mindspore_would_not_call_is_not_used(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    (tmp_path / "a:b").mkdir()
-    for cache, allowed, sentence in (
-        ("a:b", None, r"albert-mindspore is not a folder without a colon in its path"),
-        (".", tmp_path / "others", r"MS_CUSTOM_AOT_WHITE_LIST allows operations from .*others alone, not from"),
-    ):
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / cache))
-        source = tmp_path / f"{len(cache)}.cc"
-        source.write_text('extern "C" __attribute__((visibility("default"))) const char *obstacle() { return ""; }')
-        if allowed:
-            monkeypatch.setenv("MS_CUSTOM_AOT_WHITE_LIST", str(allowed))
-        with caplog.at_level(logging.WARNING):
-            library = library_for(source)
-        assert (library is None) == bool(allowed) and ":" not in str(library)
-        assert re.search(sentence, caplog.text)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "a:b"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a:b"))
-    (tmp_path / "c.cc").write_text(source.read_text())
-    assert library_for(tmp_path / "c.cc") is None
-    assert "a:b" in caplog.messages[-1] and "TMPDIR" in caplog.messages[-1]
-
-
-def test_a_library_s_path_has_no_links(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """MindSpore loads what a path leads to: another name of it would be another library, with threads of its own."""
-    (tmp_path / "home").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "home")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "link"))
-    source = tmp_path / "one.cc"
-    source.write_text('extern "C" int one() { return 1; }')
-    assert build_library(source).parent == tmp_path / "home" / "albert-mindspore"
-
-
-TEAM = """#include "team.h"
-#include <cstdio>
-#include <new>
-
-int main() {
-  albert::Team::threads = 3;
-  for (int64_t failing = 0; failing < 12; ++failing) {
-    std::atomic<int64_t> done{0};
-    try {
-      albert::Team::get().run(12, [&](int64_t part) {
-        if (part == failing) throw std::bad_alloc();
-        ++done;
-      });
-      return std::puts("nothing thrown"), 1;
-    } catch (const std::bad_alloc &) {
-    }
-    if (done != 11) return std::puts("parts still to do"), 1;
-    albert::Team::get().run(12, [&](int64_t) { ++done; });
-    if (done != 23) return std::puts("the next operation is not whole"), 1;
-  }
-}
-"""
-
-
-def test_a_part_that_fails_ends_its_operation_and_no_other(tmp_path: Path) -> None:
-    (tmp_path / "team.cc").write_text(TEAM)
-    program = tmp_path / "team"
-    flags = ["-std=c++17", "-O1", "-pthread", f"-I{native_operations.SOURCE.parent}"]
-    subprocess.run([*find_compiler(), *flags, str(tmp_path / "team.cc"), "-o", str(program)], check=True)
-    done = subprocess.run([str(program)], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout) == (0, "")
-
-
-def test_a_cache_that_takes_no_locks_keeps_the_library(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """As some network drives do, where homes lie."""
-
-    def refuse(*_: object) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    source = tmp_path / "none.cc"
-    source.write_text('extern "C" __attribute__((visibility("default"))) const char *obstacle() { return ""; }')
-    with caplog.at_level(logging.WARNING):
-        library = library_for(source)
-    assert list((tmp_path / "albert-mindspore").iterdir()) == [library] and not caplog.messages
-
-
 def test_as_many_threads_as_the_user_says_or_one_a_core() -> None:
     script = (
         "import os, sys; os.sched_setaffinity(0, range(os.cpu_count()))  # whatever core the tests have\n"
@@ -584,131 +365,6 @@ def test_networks_for_other_devices_have_none_of_them() -> None:
     own = {"src.nn.fused_layers", "src.nn.fused_products"}
     assert "src.nn.layers" in cells and not own & cells
     assert own <= {type(cell).__module__ for _, cell in AlbertForPreTraining(TINY, 1).cells_and_names()}
-
-
-def test_a_library_says_what_keeps_it_from_being_used(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    source = tmp_path / "none.cc"
-    source.write_text('extern "C" __attribute__((visibility("default"))) const char *obstacle() { return "no luck"; }')
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with caplog.at_level(logging.WARNING):
-        assert library_for(source) is None
-    assert caplog.messages == ["layers are not fused, so that networks compute more slowly: no luck"]
-    monkeypatch.setattr(native_code, "_use", ["always"])
-    with pytest.raises(DeviceError, match="fused_layers is always, but no luck"):
-        library_for(source)
-
-
-def test_a_cache_that_others_can_write_to_is_not_used(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    (tmp_path / "albert-mindspore").mkdir()
-    (tmp_path / "albert-mindspore").chmod(0o777)
-    source = tmp_path / "one.cc"
-    source.write_text('extern "C" int one() { return 1; }')
-    with caplog.at_level(logging.WARNING):
-        folder = build_library(source).parent
-    assert folder.name.startswith("albert-mindspore-")
-    assert "is not a folder that this user alone can write to" in caplog.text
-    script = "import sys; from model_utils.native_code import _cache_folder; print(_cache_folder().is_dir())"
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == "True\n" and sorted(tmp_path.glob("albert-mindspore-*")) == [folder]  # its own is gone
-
-
-SEVEN = """extern "C" __attribute__((visibility("default"))) int seven() { return 7; }
-extern "C" __attribute__((visibility("default"))) const char *obstacle() { return ""; }"""
-
-
-def give_away(path: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("only root can give files away")
-    os.chown(path, 65534, 65534)
-
-
-@pytest.mark.parametrize(
-    ("changed", "change"),
-    [
-        ("shared", lambda folder: folder.chmod(0o777)),
-        ("shared", lambda folder: folder.chmod(0o770)),
-        ("shared", give_away),
-        ("shared/home", give_away),
-        ("shared/home/albert-mindspore", lambda folder: folder.chmod(0o1777)),
-        ("shared/home/albert-mindspore", give_away),
-    ],
-)
-def test_a_cache_that_others_can_exchange_is_left_alone(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture, changed: str, change: Callable
-) -> None:
-    cache = tmp_path / "shared/home/albert-mindspore"
-    cache.mkdir(parents=True, mode=0o700)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache.parent))
-    (elsewhere := tmp_path / "tmp").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(elsewhere))
-    (source := tmp_path / "seven.cc").write_text(SEVEN)
-    planted = build_library(source)
-    change(tmp_path / changed)
-    with caplog.at_level(logging.WARNING):
-        library = library_for(source)
-    assert planted.parent == cache and library.parent.parent == elsewhere
-    assert [record.levelname for record in caplog.records].count("WARNING") == 1
-    assert str(tmp_path / changed) in caplog.text and stat.S_IMODE(library.parent.stat().st_mode) == 0o700
-
-
-def test_a_cache_below_a_sticky_folder_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    tmp_path.chmod(0o1777)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a" / "b"))
-    (source := tmp_path / "seven.cc").write_text(SEVEN)
-    before = os.umask(0o002)
-    try:
-        library = build_library(source)
-    finally:
-        os.umask(before)
-    made = library.stat()
-    assert library.parent == tmp_path / "a/b/albert-mindspore" and build_library(source) == library
-    assert stat.S_IMODE(made.st_mode) == 0o700 and library.stat().st_mtime_ns == made.st_mtime_ns
-    assert native_code._load(source)[1].seven() == 7
-
-
-@pytest.mark.parametrize("planted", ["link", "mode", "owner", "pipe"])
-def test_a_library_that_others_can_change_is_made_anew(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, planted: str
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    (source := tmp_path / "seven.cc").write_text(SEVEN)
-    library = build_library(source)
-    (elsewhere := tmp_path / "elsewhere").write_bytes(library.read_bytes())
-    if planted == "mode":
-        library.chmod(0o722)
-    elif planted == "owner":
-        give_away(library)
-    else:
-        library.unlink()
-        library.symlink_to(elsewhere) if planted == "link" else os.mkfifo(library)
-    assert native_code._open_intact(library) is None
-    assert build_library(source) == library and not library.is_symlink()
-    assert (library.stat().st_uid, stat.S_IMODE(library.stat().st_mode)) == (os.geteuid(), 0o700)
-
-
-def test_what_was_checked_is_loaded_although_its_name_leads_elsewhere_by_then(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    (source := tmp_path / "seven.cc").write_text(SEVEN)
-    check = native_code._open_intact
-
-    def check_and_lose(library: Path) -> int | None:
-        descriptor = check(library)
-        library.unlink(missing_ok=True)
-        library.write_bytes(b"no library")
-        return descriptor
-
-    library = build_library(source)
-    monkeypatch.setattr(native_code, "_open_intact", check_and_lose)
-    assert native_code._load_checked(library).seven() == 7
 
 
 def test_masks_are_the_same_in_both_forms() -> None:
