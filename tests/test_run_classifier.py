@@ -16,25 +16,17 @@ import pytest
 import run_classifier
 from model_utils.errors import CheckpointError, ConfigError, DataError, UserError
 from model_utils.files import write_json
-from model_utils.schema import load_config
-from src.assessment_method import assess
 from src.checkpoints.checkpoint_files import find_checkpoint, list_checkpoints
-from src.create_finetune_data import Example
-from src.data.ready_features import ReadySplit
 from src.finetuning import finetune as finetuning
-from src.finetuning.finetune import Finetuning, find_tokenizer
+from src.finetuning.finetune import Finetuning
 from src.model_folder import ModelFolder, read_task_info
-from src.tasks import parse_task_info
-from src.tasks.classification import ClassifierTask
-from src.tasks.classification_examples import ClassifierConfig, CustomExamples
-from src.tasks.spec import PreparedSplit
-from src.tasks.task_info import DevSplit
 from src.training.network_outputs import OutputTable
 from src.training.trainer import Trainer
 from tests.conftest import ROOT
 from tests.helpers.classifier_run import (
     classifier_arguments,
     config_of,
+    evaluating,
     predicted_labels,
     read,
     read_columns,
@@ -42,9 +34,8 @@ from tests.helpers.classifier_run import (
     write_classifier_data,
     write_table,
 )
-from tests.helpers.finetune_arguments import arguments
 from tests.helpers.folder_state import folder_state
-from tests.helpers.trained_folders import head_of, make_folder
+from tests.helpers.trained_folders import make_folder
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +47,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train_classifier(data, tmp_path_factory.mktemp("run") / "run")
+
+
+def evaluated_steps(run: Path) -> dict[int, float]:
+    """Accuracy by step, as the log has it."""
+    log = [json.loads(line) for line in (run / "train_log.jsonl").read_text().splitlines()]
+    return {record["step"]: record["eval_accuracy"] for record in log if "eval_accuracy" in record}
 
 
 def test_it_learns_and_every_example_is_evaluated_and_predicted(run: Path, tmp_path: Path) -> None:
@@ -71,23 +68,20 @@ def test_it_learns_and_every_example_is_evaluated_and_predicted(run: Path, tmp_p
 
 
 def test_the_best_checkpoint_is_the_one_that_is_evaluated(run: Path) -> None:
-    log = [json.loads(line) for line in (run / "train_log.jsonl").read_text().splitlines()]
-    evaluated = {record["step"]: record["eval_accuracy"] for record in log if "eval_accuracy" in record}
+    evaluated = evaluated_steps(run)
     best, results = read(run / "best_checkpoint.json"), read(run / "eval_results.json")
     assert len(evaluated) == 10
     assert best["step"] == results["step"] == max(evaluated, key=lambda step: (evaluated[step], -step))
     assert results["accuracy"] == pytest.approx(evaluated[best["step"]])
 
 
+@pytest.mark.parametrize("most", [45, 44])
 def test_that_other_examples_are_chosen_than_in_training_is_told(
-    data: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], most: int
 ) -> None:
     """As by the configuration that is kept with the second of several seeds."""
-    for most in (45, 44):
-        weights = {"do_train": False, "load_finetune_checkpoint_path": run, "output_path": tmp_path}
-        run_classifier.main(config_of(data, None, max_eval_samples=most, seed=12346, **weights))
-        said = capsys.readouterr().out
-        assert ("max_eval_samples 44 and seed 12346" in said) == (most < 45)
+    run_classifier.main(evaluating(data, run, max_eval_samples=most, seed=12346, output_path=tmp_path))
+    assert ("max_eval_samples 44 and seed 12346" in capsys.readouterr().out) == (most < 45)
 
 
 def test_predictions_say_which_row_what_is_right_and_how_sure_they_are(data: Path, run: Path) -> None:
@@ -105,30 +99,29 @@ def test_weights_alone_give_the_same_results_and_stay_as_they_are(
 ) -> None:
     """The vocabulary, the sizes and the labels lie beside them; other batches change nothing."""
     before = folder_state(run)
-    config = config_of(
-        data,
-        None,
-        do_train=False,
-        load_finetune_checkpoint_path=run,
-        vocab_file_path="",
-        output_path=tmp_path,
-        eval_batch_size=7,
-        length_buckets=1,
-        eval_data_shuffle=True,
-        assessment_method="f1",
-        do_predict=True,
-        max_predict_samples=5,
-    )
-    run_classifier.main(config)
+    changes = {
+        "vocab_file_path": "",
+        "output_path": tmp_path,
+        "eval_batch_size": 7,
+        "length_buckets": 1,
+        "eval_data_shuffle": True,
+        "assessment_method": "f1",
+        "do_predict": True,
+        "max_predict_samples": 5,
+    }
+    run_classifier.main(evaluating(data, run, **changes))
     assert " here, and " not in capsys.readouterr().out  # the settings are those of the training
     results = read(tmp_path / "eval_results.json")
     assert results["accuracy"] == read(run / "eval_results.json")["accuracy"]
-    assert results["remarks"] == ["dev: f1 is that of the label 'good', the second of bad, good (label_list)"]
+    (remark,) = results["remarks"]
+    assert "'good'" in remark
     here, there = (read_columns(folder / "predictions_dev.tsv") for folder in (tmp_path, run))
     sure, as_sure = (list(map(float, columns.pop("probability"))) for columns in (here, there))
-    assert here == there and sure == pytest.approx(as_sure, abs=1e-5)
+    assert here == there
+    assert sure == pytest.approx(as_sure, abs=1e-5)
     few, all_of_them = (read_columns(folder / "predictions_test.tsv") for folder in (tmp_path, run))
-    assert len(few["line"]) == 5 and set(few["line"]) < set(all_of_them["line"])
+    assert len(few["line"]) == 5
+    assert set(few["line"]) < set(all_of_them["line"])
     assert folder_state(run) == before
 
 
@@ -136,11 +129,11 @@ def test_settings_other_than_those_of_the_training_are_warned_of(run: Path, capl
     trained = read_task_info(run)
     here = SimpleNamespace(task=SimpleNamespace(task_info=trained.model_copy(update={"max_seq_length": 24})))
     assert Finetuning.check_task(here, run) == trained
-    assert caplog.messages == [f"max_seq_length is 24, but 32 in the task.json of {run}"]
-    assert caplog.records[0].levelname == "WARNING"
     known = SimpleNamespace(stated=lambda: {"task_name": "ax"})  # of the very weights that it is predicted with
     assert Finetuning.check_task(SimpleNamespace(task=SimpleNamespace(task_info=known)), run) == trained
-    assert len(caplog.messages) == 1
+    (warning,) = caplog.records
+    assert warning.levelname == "WARNING"
+    assert {"max_seq_length", "24,", "32"} < set(warning.getMessage().split())
 
 
 def test_a_finished_run_is_not_trained_again(data: Path, run: Path, capsys: pytest.CaptureFixture) -> None:
@@ -156,22 +149,20 @@ def test_a_finished_run_is_not_evaluated_as_that_of_other_data(data: Path, run: 
     (done / "config.yaml").write_text(config.replace(str(data), str(here)))
     run_classifier.main(config_of(here, done))
     before = (done / "eval_results.json").read_bytes()
-    with (here / "train.tsv").open("a", encoding="utf-8") as file:
-        file.write((here / "train.tsv").read_text(encoding="utf-8").splitlines()[-1] + "\n")
-    with pytest.raises(CheckpointError, match=r"was trained on other data: train rows was .* choose another folder"):
+    write_table(here / "train.tsv", 204, 1)
+    with pytest.raises(CheckpointError, match="train rows was"):
         run_classifier.main(config_of(here, done))
     assert (done / "eval_results.json").read_bytes() == before
 
 
 def test_runs_of_one_seed_and_of_several_do_not_share_a_folder(data: Path, run: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="holds a single run"):
+    with pytest.raises(ConfigError, match="single run"):
         run_classifier.main(config_of(data, run, num_seeds=2, dry_run=True))
-    several = {"num_seeds": 2, "seed": 12344}
     shutil.copytree(run, tmp_path / "seed-12345")
-    with pytest.raises(ConfigError, match="holds runs of several seeds"):
+    with pytest.raises(ConfigError, match="several seeds"):
         run_classifier.main(config_of(data, tmp_path, dry_run=True))
-    with pytest.raises(ConfigError, match="seed-12345 holds a run of another configuration: epoch_num is"):
-        run_classifier.main(config_of(data, tmp_path, epoch_num=77, **several))
+    with pytest.raises(ConfigError, match=r"seed-12345 .*epoch_num"):
+        run_classifier.main(config_of(data, tmp_path, epoch_num=77, num_seeds=2, seed=12344))
     assert not (tmp_path / "seed-12344").exists()  # which would have come first
 
 
@@ -276,158 +267,84 @@ def test_a_dry_run_keeps_features_alone(
 ) -> None:
     features = tmp_path / "features"
     run_classifier.main(config_of(data, tmp_path / "run", dry_run=True, feature_dir=features))
-    said = capsys.readouterr().out
-    assert "dry run: one update with" in said and f"Nothing was kept but features in {features}." in said
+    assert str(features) in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == [features]
-    with pytest.raises(ConfigError, match=r"dry_run is true, .* do_train is false"):
-        run_classifier.main(config_of(data, None, do_train=False, load_finetune_checkpoint_path=run, dry_run=True))
-
-
-def test_figures_of_a_regression_can_be_computed_from_its_predictions(data: Path, tmp_path: Path) -> None:
-    """Scores as close to each other as float32 allows."""
-    task = ClassifierTask(config_of(data, tmp_path / "run", num_class=1), tokenizer=None)
-    scores = np.nextafter(np.float32(0.7), np.float32([0, 0.7, 1]))
-    right = np.float32([3, 1, 2])
-    records = SimpleNamespace(columns={"label_ids": None}, array=lambda _: right)
-    result = task.evaluate(
-        PreparedSplit(ReadySplit("dev", Path()), records), {"logits": scores[:, None]}, task.task_info
-    )
-    result.write(tmp_path)
-    columns = read_columns(tmp_path / "predictions_dev.tsv")
-    assert list(columns) == ["index", "label", "prediction"]
-    again = [np.float32(list(map(float, columns[name]))) for name in ("prediction", "label")]
-    assert assess("spearman_correlation", *again) == pytest.approx(result.metrics)
-    assert result.metrics["spearman_correlation"] == pytest.approx(-0.5)
-
-
-def test_gold_scores_are_written_as_the_file_has_them(data: Path, tmp_path: Path) -> None:
-    task = ClassifierTask(config_of(data, tmp_path / "run", num_class=1), tokenizer=None)
-    labels = ["2.400", "0.1", "3"]
-    examples = [Example("a", "", label, Path("dev.tsv"), line) for line, label in enumerate(labels, 2)]
-    split = SimpleNamespace(name="dev", examples=examples, complete=True)
-    logits = np.float32([[0.1], [2.4], [1e-7]])
-    task._write(split, logits, np.float32([2.4, 0.1, 3]), tmp_path)
-    columns = read_columns(tmp_path / "predictions_dev.tsv")
-    assert list(columns["label"]) == labels and list(columns["prediction"]) == ["0.1", "2.4", "1e-07"]
-
-
-@pytest.mark.parametrize("cap", [0, 1, 2, 3])
-def test_a_capped_test_set_is_no_submission(data: Path, tmp_path: Path, cap: int) -> None:
-    """Unless the cap leaves nothing out."""
-    (tmp_path / "test.tsv").write_text("index\tsentence\n0\ta dull film\n1\ta fine film\n")
-    settings = {"task_name": "sst-2", "data_dir": tmp_path, "do_predict": True, "max_predict_samples": cap}
-    task = ClassifierTask(config_of(data, tmp_path / "run", **settings), tokenizer=None)
-    prepared = PreparedSplit(task.split("test"), SimpleNamespace(columns={}))
-    result = task.evaluate(prepared, {"logits": np.float32([[1, 0], [0, 3]])[: cap or 2]}, task.task_info)
-    result.write(tmp_path)
-    assert predicted_labels(tmp_path / "predictions_test.tsv") == ["0", "1"][: cap or 2]
-    assert (tmp_path / "SST-2.tsv").exists() == (cap != 1)
-    assert [warning.split()[0] for warning in result.warnings] == (["SST-2.tsv"] if cap == 1 else [])
+    with pytest.raises(ConfigError, match="dry_run"):
+        run_classifier.main(evaluating(data, run, dry_run=True))
 
 
 def test_weights_of_another_head_are_refused(data: Path, run: Path, tmp_path: Path) -> None:
-    config = config_of(
-        data, None, do_train=False, load_finetune_checkpoint_path=run, label_list="bad,good,great", output_path=tmp_path
-    )
-    with pytest.raises(CheckpointError, match=r"another head: labels is \['bad', 'good'\]"):
+    config = evaluating(data, run, label_list="bad,good,great", output_path=tmp_path)
+    with pytest.raises(CheckpointError, match=r"labels is \['bad', 'good'\]"):
         run_classifier.main(config)
     config = config.replace(label_list=(), albert_cfg=config.albert_cfg.replace(num_attention_heads=1))
-    with pytest.raises(CheckpointError, match=r"trained with num_attention_heads \d+, here it is 1: leave out"):
+    with pytest.raises(CheckpointError, match="num_attention_heads"):
         run_classifier.main(config)
 
 
 def test_weights_of_another_task_are_refused_by_their_task(data: Path, tmp_path: Path) -> None:
     """Whatever the options say of labels, and before any text is read."""
     weights = make_folder(tmp_path / "weights", "squad_v1")
-    config = config_of(
-        data,
-        None,
-        do_train=False,
-        load_finetune_checkpoint_path=weights,
-        vocab_file_path="",
-        output_path=tmp_path,
-        data_dir=tmp_path / "nowhere",
-    )
-    with pytest.raises(CheckpointError, match="another head: task is squad_v1, but classification or regression"):
-        run_classifier.main(config)
-
-
-def test_weights_say_that_the_task_is_a_regression(data: Path, tmp_path: Path) -> None:
-    config = config_of(data, None, do_train=False, load_finetune_checkpoint_path=tmp_path)
-    task = ClassifierTask(config, find_tokenizer(config), head_of("regression"))
-    assert task.regression and task.task_info.task == "regression" and task.method == "spearman_correlation"
-    assert not ClassifierTask(config, find_tokenizer(config), head_of("classification", "bad", "good")).regression
-    with pytest.raises(ConfigError, match="num_class above 1 and label_list have no effect"):
-        ClassifierTask(config.replace(num_class=2), find_tokenizer(config), head_of("regression"))
+    with pytest.raises(CheckpointError, match="task is squad_v1"):
+        run_classifier.main(
+            evaluating(data, weights, vocab_file_path="", output_path=tmp_path, data_dir=tmp_path / "nowhere")
+        )
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("changes", "named"),
     [
-        ({"max_seq_length": 64}, "max_seq_length is 64, but the model has max_position_embeddings"),
-        ({"num_class": 3}, "num_class is 3, but there are 2 labels"),
-        ({"num_class": 1, "label_list": "bad,good"}, "label_list have no effect: the task is a regression"),
-        ({"task_name": "sts-b", "num_class": 5}, "num_class above 1 and label_list have no effect"),
+        ({"max_seq_length": 64}, "max_seq_length is 64"),
+        ({"num_class": 3}, "num_class is 3, .* 2 labels"),
+        ({"num_class": 1, "label_list": "bad,good"}, "label_list"),
+        ({"task_name": "sts-b", "num_class": 5}, "num_class above 1"),
         ({"seed": 2**32 - 1, "num_seeds": 2}, "seed is 4294967295 and num_seeds is 2"),
-        (
-            {"do_train": False, "load_finetune_checkpoint_path": "x", "num_seeds": 2},
-            "num_seeds .* do_train is false",
-        ),
-        ({"assessment_method": "spearman_correlation"}, "spearman_correlation is for regressions"),
-        (
-            {"albert_cfg.type_vocab_size": 1, "text_b_column": "label"},
-            "type_vocab_size is 1, but the rows of this task",
-        ),
-        ({"output_path": __file__}, "output_path is .*test_run_classifier.py, but nothing can be written there"),
+        ({"do_train": False, "load_finetune_checkpoint_path": "x", "num_seeds": 2}, "num_seeds .*do_train"),
+        ({"assessment_method": "spearman_correlation"}, "spearman_correlation"),
+        ({"albert_cfg.type_vocab_size": 1, "text_b_column": "label"}, "type_vocab_size is 1"),
+        ({"output_path": __file__}, "output_path is .*test_run_classifier.py"),
         ({"output_path": f"{__file__}/x", "dry_run": True}, "output_path is .*: Not a directory"),
+        ({"save_finetune_checkpoint_path": __file__}, "save_finetune_checkpoint_path is .*: Not a directory"),
+        ({"save_finetune_checkpoint_path": __file__, "dry_run": True}, "save_finetune_checkpoint_path is "),
+        ({"do_predict": True, "test_file": "nothing.tsv"}, r"nothing\.tsv"),
     ],
 )
-def test_contradictions_end_before_any_work(data: Path, tmp_path: Path, changes: dict, sentence: str) -> None:
-    with pytest.raises(ConfigError, match=sentence):
+def test_contradictions_end_before_any_work(data: Path, tmp_path: Path, changes: dict, named: str) -> None:
+    with pytest.raises((ConfigError, DataError), match=named):
         run_classifier.main(config_of(data, tmp_path / "run", **changes))
     assert not list(tmp_path.iterdir())
 
 
-def test_values_that_fit_the_weights_and_are_not_theirs_are_noticed(data: Path, run: Path, tmp_path: Path) -> None:
-    shutil.copytree(run, tmp_path / "run")
-    config = config_of(data, None, do_train=False, load_finetune_checkpoint_path=tmp_path / "run", output_path=tmp_path)
-    changes = {
-        "albert_config.json": ("num_attention_heads", 2, r"num_attention_heads is 2, but albert-.* was trained with 4"),
-        "task.json": ("max_seq_length", 16, r"task\.json was changed after it was written"),
-        "tokenizer_config.json": ("do_lower_case", False, r"tokenizer_config\.json was changed after it was written"),
-    }
-    for name, (key, value, sentence) in changes.items():
-        file = tmp_path / "run" / name
-        whole = file.read_text()
-        file.write_text(json.dumps(json.loads(whole) | {key: value}))
-        with pytest.raises((CheckpointError, DataError), match=sentence):
-            run_classifier.main(config)
-        file.write_text(whole)
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_fewer_rows_than_a_batch_are_an_error(data: Path, tmp_path: Path, dry_run: bool) -> None:
+    with pytest.raises(ConfigError, match="train_batch_size"):
+        run_classifier.main(config_of(data, tmp_path / "run", max_train_samples=6, dry_run=dry_run))
 
 
-@pytest.mark.parametrize("dry_run", [True, False])
-def test_a_run_that_could_not_be_saved_ends_before_any_work(data: Path, tmp_path: Path, dry_run: bool) -> None:
-    with pytest.raises(ConfigError, match=r"save_finetune_checkpoint_path is .*vocab\.txt.*: Not a directory"):
-        run_classifier.main(config_of(data, data / "vocab.txt", dry_run=dry_run, feature_dir=tmp_path / "features"))
-    assert not list(tmp_path.iterdir())
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("albert_config.json", "num_attention_heads", 2),
+        ("task.json", "max_seq_length", 16),
+        ("tokenizer_config.json", "do_lower_case", False),
+    ],
+)
+def test_values_that_fit_the_weights_and_are_not_theirs_are_noticed(
+    data: Path, run: Path, tmp_path: Path, name: str, key: str, value: Any
+) -> None:
+    weights = shutil.copytree(run, tmp_path / "run")
+    (weights / name).write_text(json.dumps(read(weights / name) | {key: value}))
+    with pytest.raises((CheckpointError, DataError), match=f"{key} is {value}|{name} was changed"):
+        run_classifier.main(evaluating(data, weights, output_path=tmp_path))
 
 
-def test_weights_that_must_be_converted_end_it_with_the_command(data: Path, tmp_path: Path) -> None:
-    (tmp_path / "hf").mkdir()
+@pytest.mark.parametrize("vocabulary", [{}, {"vocab_file_path": ""}])
+def test_weights_that_must_be_converted_end_it_with_the_command(data: Path, tmp_path: Path, vocabulary: dict) -> None:
     for name in ("config.json", "tokenizer_config.json", "model.safetensors"):
-        (tmp_path / "hf" / name).write_text("{}")
-    for vocabulary in ("", data / "vocab.txt"):
-        config = config_of(
-            data, tmp_path / "run", load_pretrain_checkpoint_path=tmp_path / "hf", vocab_file_path=vocabulary
-        )
-        with pytest.raises(CheckpointError, match=r"convert_ckpt --source hf .* --input .*hf --output DIR"):
-            run_classifier.main(config)
-
-
-def test_texts_to_predict_are_missed_before_the_training(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"nothing\.tsv cannot be read: No such file"):
-        run_classifier.main(config_of(data, tmp_path / "run", do_predict=True, test_file=tmp_path / "nothing.tsv"))
-    assert not list(tmp_path.iterdir())
+        (tmp_path / name).write_text("{}")
+    config = config_of(data, tmp_path / "run", load_pretrain_checkpoint_path=tmp_path, **vocabulary)
+    with pytest.raises(CheckpointError, match=rf"convert_ckpt --source hf .* --input {tmp_path} "):
+        run_classifier.main(config)
 
 
 def test_two_processes_do_what_one_does(data: Path, tmp_path: Path) -> None:
@@ -440,112 +357,33 @@ def test_two_processes_do_what_one_does(data: Path, tmp_path: Path) -> None:
     command = [*launch, *classifier_arguments(data, tmp_path / "two", **settings)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    logs = [
-        [json.loads(line) for line in (tmp_path / name / "train_log.jsonl").read_text().splitlines()]
-        for name in ("one", "two")
-    ]
-    losses = [[record["loss"] for record in log if "loss" in record] for log in logs]
+    losses = []
+    for name in ("one", "two"):
+        log = map(json.loads, (tmp_path / name / "train_log.jsonl").read_text().splitlines())
+        losses.append([record["loss"] for record in log if "loss" in record])
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     for split in ("dev", "test"):
         name = f"predictions_{split}.tsv"
         assert predicted_labels(tmp_path / "one" / name) == predicted_labels(tmp_path / "two" / name)
 
 
-def test_the_names_of_the_texts_columns_are_known(tmp_path: Path) -> None:
-    """task.json has them, for records to be read by (src/tasks/answerer.py)."""
-    (tmp_path / "train.csv").write_text("review,title,label\nfine,a,good\n")
-    (tmp_path / "plain.tsv").write_text("good\tfine\ta\n")
-
-    def names(**settings: Any) -> dict[str, str]:
-        return CustomExamples(load_config(ClassifierConfig, arguments({}, settings))).text_columns()
-
-    assert names(train_file=tmp_path / "train.csv", text_a_column="1") == {"text_a": "review"}
-    both = {"text_a_column": "review", "text_b_column": 2}
-    assert names(train_file=tmp_path / "train.csv", **both) == {"text_a": "review", "text_b": "title"}
-    headless = {"column_names": "label,body,head", "text_a_column": "body"}
-    assert names(train_file=tmp_path / "plain.tsv", **headless) == {"text_a": "body"}
-    assert names(positive_file=tmp_path / "plain.tsv", negative_file=tmp_path / "plain.tsv") == {}
-
-
-def test_development_examples_are_those_that_the_weights_were_chosen_by(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Others were trained on."""
-    write_table(tmp_path / "train.tsv", 40, 4)
-    settings = {"data_dir": tmp_path, "dev_file": "", "train_file": "", "test_file": ""}
-    config = config_of(data, tmp_path / "run", seed=7, dev_ratio=0.2, **settings)
-    tokenizer = find_tokenizer(config)
-    training = ClassifierTask(config, tokenizer)
-    again = config_of(data, None, do_train=False, load_finetune_checkpoint_path=tmp_path, **settings)
-    known = parse_task_info(training.task_info.stated(), "task.json")
-    task = ClassifierTask(again, tokenizer, known)
-    assert [one.line for one in task.examples.read("dev")] == [one.line for one in training.examples.read("dev")]
-    assert "a share of 0.2 of the training file" in capsys.readouterr().out
-    silent = known.model_copy(update={"dev_split": DevSplit(ratio=0.2, seed=7)})  # about the file, as others were
-    assert ClassifierTask(again, tokenizer, silent).examples.read("dev") == task.examples.read("dev")
-    elsewhere = ClassifierTask(again, tokenizer, known.model_copy(update={"dev_split": None}))
-    assert elsewhere.examples.read("dev") != task.examples.read("dev")
-    assert "dev_ratio 0.1 and seed 12345" in capsys.readouterr().out
-
-
-def test_no_share_of_a_training_file_that_has_changed_is_evaluated(data: Path, tmp_path: Path) -> None:
-    """Rows that were trained on would be in it; corrected labels change nothing."""
-    file = tmp_path / "train.tsv"
-    write_table(file, 40, 4)
-    settings = {"data_dir": tmp_path, "dev_file": "", "train_file": "", "test_file": ""}
-    config = config_of(data, tmp_path / "run", **settings)
-    known = ClassifierTask(config, find_tokenizer(config)).task_info
-    again = config_of(data, None, do_train=False, load_finetune_checkpoint_path=tmp_path, **settings)
-    header, *rows = file.read_text().splitlines()
-    file.write_text("\n".join([header, *rows]).replace("\tbad", "\tgood", 1) + "\n")
-    assert CustomExamples(again, known).dev_split == known.dev_split
-    for changed in (rows[1:], [*rows, rows[0]], rows[::-1]):
-        file.write_text("\n".join([header, *changed]) + "\n")
-        with pytest.raises(DataError, match=r"train\.tsv has other texts"):
-            CustomExamples(again, known)
-    write_table(tmp_path / "dev.tsv", 10, 5)
-    assert len(CustomExamples(again, known).read("dev")) == 10
-
-
-@pytest.mark.parametrize("dry_run", [False, True])
-def test_fewer_rows_than_a_batch_are_a_sentence(data: Path, tmp_path: Path, dry_run: bool) -> None:
-    config = config_of(data, tmp_path / "run", max_train_samples=6, dry_run=dry_run)
-    with pytest.raises(ConfigError, match="the data has fewer rows than one batch of 16: lower train_batch_size"):
-        run_classifier.main(config)
-
-
-def test_a_rare_label_may_stand_in_the_share_for_development_alone(data: Path, tmp_path: Path) -> None:
-    write_table(tmp_path / "train.tsv", 40, 4)
-    settings = {"data_dir": tmp_path, "dev_file": "", "train_file": "", "test_file": ""}
-    config = config_of(data, tmp_path / "run", **settings)
-    tokenizer = find_tokenizer(config)
-    line = ClassifierTask(config, tokenizer).examples.read("dev")[0].line
-    rows = (tmp_path / "train.tsv").read_text().splitlines()
-    rows[line - 1] = rows[line - 1].rsplit("\t", 1)[0] + "\trare"
-    (tmp_path / "train.tsv").write_text("\n".join(rows) + "\n")
-    assert ClassifierTask(config, tokenizer).labels == ["bad", "good", "rare"]
-
-
-def test_predictions_alone_leave_the_figures_of_the_run(data: Path, run: Path, tmp_path: Path) -> None:
-    shutil.copytree(run, tmp_path / "run")
-    figures = read(run / "eval_results.json")
-    (tmp_path / "run/predictions_test.tsv").unlink()
-    weights = {"load_finetune_checkpoint_path": tmp_path / "run", "do_train": False}
-    run_classifier.main(config_of(data, None, do_eval=False, do_predict=True, **weights))
-    assert read(tmp_path / "run/eval_results.json") == figures and (tmp_path / "run/predictions_test.tsv").exists()
-
-
 def test_figures_of_a_test_set_stand_beside_those_of_the_run(data: Path, run: Path, tmp_path: Path) -> None:
-    shutil.copytree(run, tmp_path / "run")
-    before = read(run / "eval_results.json")
-    weights = {"load_finetune_checkpoint_path": tmp_path / "run", "do_train": False}
-    predicting = config_of(data, None, do_eval=False, do_predict=True, test_file=data / "dev.tsv", **weights)
-    run_classifier.main(predicting)
-    after = read(tmp_path / "run/eval_results.json")
-    assert after["test_accuracy"] == before["accuracy"] and before.items() <= after.items()
-    write_json(tmp_path / "run/eval_results.json", before | {"step": before["step"] - 1})
-    run_classifier.main(predicting)
-    assert "accuracy" not in read(tmp_path / "run/eval_results.json")  # of other weights
+    """Unless those are of other weights."""
+    weights = shutil.copytree(run, tmp_path / "run")
+    results = weights / "eval_results.json"
+    before = read(results)
+    (weights / "predictions_test.tsv").unlink()
+    run_classifier.main(evaluating(data, weights, do_eval=False, do_predict=True))
+    assert (weights / "predictions_test.tsv").exists()
+    assert read(results) == before  # of a test set without labels there are none
+    labelled = evaluating(data, weights, do_eval=False, do_predict=True, test_file=data / "dev.tsv")
+    run_classifier.main(labelled)
+    after = read(results)
+    assert after["test_accuracy"] == before["accuracy"]
+    assert before.items() <= after.items()
+    write_json(results, before | {"step": before["step"] - 1})
+    run_classifier.main(labelled)
+    assert "accuracy" not in read(results)
 
 
 def test_weights_whose_outputs_are_no_numbers_are_not_scored(data: Path, run: Path, tmp_path: Path) -> None:
@@ -553,9 +391,8 @@ def test_weights_whose_outputs_are_no_numbers_are_not_scored(data: Path, run: Pa
     head = next(name for name in model.weights if name.startswith("classifier."))
     broken = model.with_weights(model.weights | {head: np.full_like(model.weights[head], np.inf)})
     broken.save(tmp_path / "run")
-    config = config_of(data, None, do_train=False, load_finetune_checkpoint_path=tmp_path / "run")
-    with pytest.raises(UserError, match=r"ckpt gives outputs for the dev split that are not finite"):
-        run_classifier.main(config)
+    with pytest.raises(UserError, match="dev split"):
+        run_classifier.main(evaluating(data, tmp_path / "run"))
 
 
 def test_an_evaluation_in_training_may_be_no_numbers(
@@ -572,75 +409,9 @@ def test_an_evaluation_in_training_may_be_no_numbers(
 
     monkeypatch.setattr(OutputTable, "put", put_nan_first)
     run_classifier.main(config_of(data, tmp_path / "run", epoch_num=2))
-    log = [json.loads(line) for line in (tmp_path / "run/train_log.jsonl").read_text().splitlines()]
-    evaluated = {record["step"]: record["eval_accuracy"] for record in log if "eval_accuracy" in record}
+    evaluated = evaluated_steps(tmp_path / "run")
     first, second = sorted(evaluated)
-    assert evaluated[first] is None and evaluated[second] > 0
+    assert evaluated[first] is None
+    assert evaluated[second] > 0
     assert read(tmp_path / "run/best_checkpoint.json")["step"] == second
-    assert f"evaluation after step {first}: accuracy is nan" in capsys.readouterr().out
-
-
-def test_polarity_files_stand_in_place_of_the_folders_training_file(data: Path, tmp_path: Path) -> None:
-    for name in ("positive", "negative"):
-        (tmp_path / f"{name}.txt").write_text(f"so {name}\n")
-    named = {f"{name}_file": tmp_path / f"{name}.txt" for name in ("positive", "negative")}
-    shutil.copytree(data, tmp_path / "data", ignore=shutil.ignore_patterns("features"))
-    for name in ("train.csv", "test.csv"):  # several are an error only of a split that is read
-        (tmp_path / "data" / name).touch()
-    config = config_of(data, tmp_path, data_dir=tmp_path / "data", **named)
-    examples = CustomExamples(config)
-    assert len(examples.read("dev")) == 45
-    with pytest.raises(DataError, match=r"several test files: test\.csv, test\.tsv; name one with --test_file"):
-        examples.read("test")
-    named = config.replace(do_predict=True, test_file=str(data / "test.tsv"))
-    assert len(CustomExamples(named).read("test")) == 21
-    assert {one.text_a for one in examples.read("train")} == {"so positive", "so negative"}
-
-
-def test_weights_of_pairs_are_not_evaluated_on_single_texts(data: Path) -> None:
-    config = config_of(data, None, do_train=False, load_finetune_checkpoint_path="run")
-    known = head_of("classification", "bad", "good")
-    pairs = known.model_copy(update={"text_columns": {"text_a": "premise", "text_b": "claim"}})
-    with pytest.raises(
-        ConfigError, match="text_b_column is '', but the weights were trained on premise and claim: nam"
-    ):
-        CustomExamples(config, pairs)
-    CustomExamples(config.replace(text_b_column="claim"), pairs)
-    with pytest.raises(ConfigError, match="text_b_column is 'claim', but the weights were trained on review: name as"):
-        CustomExamples(
-            config.replace(text_b_column="claim"), known.model_copy(update={"text_columns": {"text_a": "review"}})
-        )
-
-
-POLARITY = {"positive_file": "a", "negative_file": "b", "train_file": "", "dev_file": "", "do_eval": False}
-
-
-@pytest.mark.parametrize(
-    ("changes", "key"),
-    [
-        ({"dev_ratio": 0.3}, "dev_ratio"),
-        ({"dev_file": "dev.tsv", "eval_data_file_path": "a.mindrecord"}, "dev_file"),
-        ({"train_file": "train.tsv", "train_data_file_path": "a.mindrecord"}, "train_file"),
-        ({"positive_file": "a", "negative_file": "b", "train_data_file_path": "a.mindrecord"}, "positive_file"),
-        ({**POLARITY, "text_b_column": "b"}, "text_b_column"),
-        ({**POLARITY, "column_names": "text,label"}, "column_names"),
-        ({"train_file": "a.jsonl", "dev_file": "b.jsonl", "column_names": "text,label"}, "column_names"),
-    ],
-)
-def test_options_that_do_nothing_are_refused(data: Path, tmp_path: Path, changes: dict, key: str) -> None:
-    with pytest.raises(ConfigError, match=rf"^{key} is .*, .*; leave {key} at "):
-        CustomExamples(config_of(data, tmp_path, **changes))
-
-
-def test_lower_case_is_as_asked_for_where_nothing_beside_the_weights_says_it(data: Path, tmp_path: Path) -> None:
-    config = config_of(data, tmp_path / "run", load_pretrain_checkpoint_path=tmp_path, do_lower_case=False)
-    assert not find_tokenizer(config).do_lower_case
-
-
-def test_a_layer_before_the_classifier_is_that_of_the_weights(data: Path, run: Path) -> None:
-    known = parse_task_info(read(run / "task.json") | {"classifier_hidden_size": 5}, "task.json")
-    config = config_of(data, None, do_train=False, load_finetune_checkpoint_path=run)
-    assert ClassifierTask(config, find_tokenizer(config), known).task_info.classifier_hidden_size == 5
-    other = config.replace(classifier_hidden_size=6)
-    with pytest.raises(ConfigError, match="classifier_hidden_size is 6, but the weights have 5"):
-        ClassifierTask(other, find_tokenizer(config), known)
+    assert f"step {first}: accuracy is nan" in capsys.readouterr().out
