@@ -2,15 +2,13 @@
 
 from collections.abc import Callable
 
-import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Tensor, ops
+from mindspore import Tensor
 
 from benchmarks.operations import FinalGraph, OperationsConfig
 from benchmarks.turns import Contender
 from model_utils.native_code import left_out
-from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.albert_model import initialise_weights
 from src.albert_networks import ScoresNetwork
@@ -21,17 +19,7 @@ from src.finetune_eval_model import (
     TokenClassificationScores,
 )
 from src.nn.layer_form import made_for
-from tests.helpers.tiny_model import KEY, TINY, assert_same_gradients, batch
-
-
-def losses_and_gradients(config: AlbertConfig, target: str) -> tuple[list[float], dict[str, np.ndarray]]:
-    with left_out(), made_for(target):
-        network = AlbertForPreTraining(config, seed=1).set_train(True)
-    inputs = [Tensor(batch(config)[name]) for name in network.input_columns]
-    weights = ms.ParameterTuple(network.trainable_params())
-    values, gradients = ops.value_and_grad(network, None, weights, has_aux=True)(*inputs, KEY)
-    named = {weight.name: gradient.asnumpy() for weight, gradient in zip(weights, gradients, strict=True)}
-    return [float(value) for value in values], named
+from tests.helpers.tiny_model import TINY, assert_same_gradients, batch, outputs_and_gradients
 
 
 @pytest.mark.parametrize(
@@ -46,8 +34,12 @@ def losses_and_gradients(config: AlbertConfig, target: str) -> tuple[list[float]
 )
 def test_losses_and_gradients_are_those_on_a_cpu(changes: dict, tolerance: float, rounding: float) -> None:
     config = TINY.replace(initializer_range=0.2, **changes)
-    losses, gradients = losses_and_gradients(config, "CPU")
-    found, found_gradients = losses_and_gradients(config, "GPU")
+    results = []
+    for target in ("CPU", "GPU"):
+        with left_out(), made_for(target):
+            network = AlbertForPreTraining(config, seed=1).set_train(True)
+        results.append(outputs_and_gradients(network, batch(config)))
+    (losses, gradients), (found, found_gradients) = results
     np.testing.assert_allclose(found, losses, rtol=tolerance)
     assert_same_gradients(found_gradients, gradients, tolerance, rounding)
 

@@ -11,7 +11,7 @@ from mindspore import Tensor, ops
 from scipy.special import erf, log_softmax, softmax
 
 from model_utils.native_code import left_out
-from src.albert_config import PRESETS, AlbertConfig
+from src.albert_config import PRESETS
 from src.albert_for_pre_training import AlbertForPreTraining, PreTrainingScores, initialise_output_bias
 from src.albert_model import AlbertModel, initialise_weights, sharing_plan
 from src.finetune_eval_model import SequenceClassificationScores
@@ -22,16 +22,7 @@ from src.nn.layer_form import made_for
 from src.nn.layers import GeluErf, GeluTanh, LayerNorm, sigmoid_tanh
 from src.nn.losses import cross_entropy
 from tests.helpers.layer_inputs import Attend, attention_inputs
-from tests.helpers.tiny_model import KEY, TINY, assert_same_gradients, batch
-
-
-def loss_and_gradients(config: AlbertConfig) -> tuple[float, dict[str, np.ndarray]]:
-    """Loss and gradients of a freshly drawn network on `batch`, in training mode."""
-    network = AlbertForPreTraining(config, seed=1).set_train(True)
-    inputs = [Tensor(batch(config)[name]) for name in network.input_columns]
-    parameters = ms.ParameterTuple(network.trainable_params())
-    outputs, gradients = ops.value_and_grad(network, None, parameters, has_aux=True)(*inputs, KEY)
-    return float(outputs[0]), {p.name: g.asnumpy() for p, g in zip(parameters, gradients, strict=True)}
+from tests.helpers.tiny_model import KEY, TINY, assert_same_gradients, batch, outputs_and_gradients
 
 
 @pytest.mark.parametrize(
@@ -79,9 +70,11 @@ def test_sharing_plan(share: str, groups: int, layers: list[tuple[int, int]]) ->
 
 
 def test_float16_stays_near_float32() -> None:
-    config = TINY.replace(initializer_range=0.2)
-    loss, gradients = loss_and_gradients(config)
-    half_loss, half_gradients = loss_and_gradients(config.replace(compute_type="float16"))
+    results = []
+    for compute_type in ("float32", "float16"):
+        config = TINY.replace(initializer_range=0.2, compute_type=compute_type)
+        results.append(outputs_and_gradients(AlbertForPreTraining(config, seed=1).set_train(True), batch(config)))
+    ((loss, *_), gradients), ((half_loss, *_), half_gradients) = results
     assert half_loss == pytest.approx(loss, rel=5e-4)
     assert half_loss != loss
     assert {gradient.dtype for gradient in half_gradients.values()} == {np.dtype(np.float32)}
@@ -92,7 +85,6 @@ class CheckedSoftmax(ms.nn.Cell):
     """The stock one, of one type alone."""
 
     allowed = ms.float32
-
     stock = ops.Softmax
 
     def __init__(self, axis: int) -> None:
@@ -130,13 +122,14 @@ def test_padding_is_not_seen() -> None:
     initialise_weights(network, 0.3, seed=2)
     columns = batch()
     mask = columns["input_mask"]
-    outputs = []
+    sequences, pooled = [], []
     for filler in (0, 7):
         ids = np.where(mask == 1, columns["input_ids"], filler).astype(np.int32)
-        sequence, pooled = network(Tensor(ids), Tensor(mask), Tensor(columns["segment_ids"]), KEY)
-        outputs.append((sequence.asnumpy()[mask == 1], pooled.asnumpy()))
-    np.testing.assert_array_equal(outputs[0][0], outputs[1][0])
-    np.testing.assert_array_equal(outputs[0][1], outputs[1][1])
+        outputs = network(Tensor(ids), Tensor(mask), Tensor(columns["segment_ids"]), KEY)
+        sequences.append(outputs[0].asnumpy()[mask == 1])
+        pooled.append(outputs[1].asnumpy())
+    np.testing.assert_array_equal(*sequences)
+    np.testing.assert_array_equal(*pooled)
 
 
 @pytest.mark.parametrize("blocks", [1, 2])
@@ -296,5 +289,5 @@ def test_output_bias_starts_at_the_unigram_distribution() -> None:
     initialise_output_bias(network, counts)
     bias = next(p for p in network.get_parameters() if p.name == "mlm.bias").asnumpy()
     np.testing.assert_allclose(np.exp(bias), (counts + 1) / (counts + 1).sum(), rtol=1e-5)
-    with pytest.raises(ValueError, match="the vocabulary of the model is 50 tokens"):
+    with pytest.raises(ValueError, match="50 tokens"):
         initialise_output_bias(network, counts[1:])
