@@ -65,8 +65,6 @@ COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
     "xz, padded": lambda raw: in_two(lzma.compress, bytes(8))(raw) + bytes(4),
 }
 PACKED = {name: pack for name, pack in COMPRESSIONS.items() if name != "plain"}
-
-
 PACKERS = [gzip.compress, zstandard.compress, bz2.compress, lzma.compress]
 
 TITLES: list[Document] = [
