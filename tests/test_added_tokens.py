@@ -56,28 +56,34 @@ def size_of(vocabulary: Path) -> int:
 
 
 def tokens_with_ids(vocabulary: Path) -> list[dict[str, Any]]:
-    return [
-        {"id": size_of(vocabulary) + index} | dict.fromkeys(FLAGS, False) | token for index, token in enumerate(ADDED)
-    ]
+    flags = dict.fromkeys(FLAGS, False)
+    return [{"id": number, **flags, **token} for number, token in enumerate(ADDED, size_of(vocabulary))]
+
+
+def class_of(vocabulary: Path) -> str:
+    return "BertTokenizer" if vocabulary.suffix == ".txt" else "AlbertTokenizer"
+
+
+def tokenizer_of(vocabulary: Path) -> FullTokenizer:
+    is_wordpiece = vocabulary.suffix == ".txt"
+    return FullTokenizer(vocabulary, True) if is_wordpiece else FullTokenizer(None, True, vocabulary)
 
 
 def folder_with(folder: Path, vocabulary: Path, rows: int, **files: Any) -> Path:
     """A folder of Hugging Face's with a model of so many rows, and with files of these contents (NAME.json)."""
     config = SMALL.replace(vocab_size=rows)
     theirs = write_hugging_face(folder, config, random_values(config, PRE_TRAINING))
-    name = "vocab.txt" if vocabulary.suffix == ".txt" else "spiece.model"
-    shutil.copy(vocabulary, theirs / name)
-    kind = "BertTokenizer" if name == "vocab.txt" else "AlbertTokenizer"
-    files.setdefault("tokenizer_config", {"tokenizer_class": kind})
-    for stem, content in files.items():
+    shutil.copy(vocabulary, theirs / ("vocab.txt" if vocabulary.suffix == ".txt" else "spiece.model"))
+    for stem, content in ({"tokenizer_config": {"tokenizer_class": class_of(vocabulary)}} | files).items():
         (theirs / f"{stem}.json").write_text(json.dumps(content))
     return theirs
 
 
-def decoder_config(vocabulary: Path) -> dict[str, Any]:
-    kind = "BertTokenizer" if vocabulary.suffix == ".txt" else "AlbertTokenizer"
-    tokens = {str(token["id"]): {k: v for k, v in token.items() if k != "id"} for token in tokens_with_ids(vocabulary)}
-    return {"tokenizer_class": kind, "added_tokens_decoder": tokens}
+def folder_with_added(folder: Path, vocabulary: Path, rows: int) -> Path:
+    """Such a folder, whose tokenizer has the tokens of ADDED."""
+    tokens = {str(token.pop("id")): token for token in tokens_with_ids(vocabulary)}
+    config = {"tokenizer_class": class_of(vocabulary), "added_tokens_decoder": tokens}
+    return folder_with(folder, vocabulary, rows, tokenizer_config=config)
 
 
 def check_offsets(tokenizer: FullTokenizer, text: str) -> None:
@@ -96,63 +102,53 @@ def check_offsets(tokenizer: FullTokenizer, text: str) -> None:
 
 # --- reading: every file that may name them ---
 
+
+def naming_files(source: str, first: int, second: int) -> dict[str, Any]:
+    """The file, one of those that may, that names the tokens [E1] and [E2] by their ids."""
+    flags = dict.fromkeys(FLAGS, False) | {"special": True}
+    tokens = [{"id": first, "content": "[E1]", **flags}, {"id": second, "content": "[E2]", **flags}]
+    by_id = {str(token["id"]): token for token in tokens}
+    return {
+        "added_tokens_decoder": {"tokenizer_config": {"added_tokens_decoder": by_id}},
+        "tokenizer_json": {"tokenizer": {"added_tokens": tokens}},
+        "added_tokens": {"added_tokens": {"[E1]": first, "[E2]": second}},
+        "special_tokens_map": {"special_tokens_map": {"additional_special_tokens": ["[E1]", {"content": "[E2]"}]}},
+        "extra_special_tokens": {"tokenizer_config": {"extra_special_tokens": {"1": "[E1]", "2": "[E2]"}}},
+    }[source]
+
+
 SOURCES = ["added_tokens_decoder", "tokenizer_json", "added_tokens", "special_tokens_map", "extra_special_tokens"]
 
 
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_files_that_name_added_tokens(tmp_path: Path, vocabularies: dict[str, Path], kind: str, source: str) -> None:
-    vocabulary = vocabularies[kind]
-    size = size_of(vocabulary)
-    names = ["[E1]", "[E2]"]
-    special = dict.fromkeys(FLAGS, False) | {"special": True}
-    files = {
-        "added_tokens_decoder": {
-            "tokenizer_config": {
-                "added_tokens_decoder": {str(size + i): {"content": name, **special} for i, name in enumerate(names)}
-            }
-        },
-        "tokenizer_json": {
-            "tokenizer": {"added_tokens": [{"id": size + i, "content": n, **special} for i, n in enumerate(names)]}
-        },
-        "added_tokens": {"added_tokens": {name: size + i for i, name in enumerate(names)}},
-        "special_tokens_map": {
-            "special_tokens_map": {"additional_special_tokens": ["[E1]", {"content": "[E2]", "lstrip": False}]}
-        },
-        "extra_special_tokens": {"tokenizer_config": {"extra_special_tokens": {"first": "[E1]", "second": "[E2]"}}},
-    }[source]
-    theirs = folder_with(tmp_path / "hf", vocabulary, size + 2, **files)
+    size = size_of(vocabularies[kind])
+    theirs = folder_with(tmp_path / "hf", vocabularies[kind], size + 2, **naming_files(source, size, size + 1))
     ours = load_tokenizer(convert("hf", "mindspore", theirs, tmp_path / "ours"))
     assert ours.vocab_size == size + 2
     ids = ours.encode("the[E1]the [E2]")
-    assert ids[-1] == size + 1 and size in ids and ids.count(size) == 1
+    assert ids[-1] == size + 1 and ids.count(size) == 1
     check_offsets(ours, "[E1]the [E2][E2] new")
 
 
 def test_a_token_that_the_vocabulary_has(tmp_path: Path, vocabularies: dict[str, Path]) -> None:
     vocabulary = tmp_path / "vocab.txt"
     vocabulary.write_text(vocabularies["wordpiece"].read_text() + "[E1]\n")
-    theirs = folder_with(
-        tmp_path / "hf", vocabulary, len(WORDS) + 1, special_tokens_map={"additional_special_tokens": ["[E1]"]}
-    )
+    names = {"additional_special_tokens": ["[E1]"]}
+    theirs = folder_with(tmp_path / "hf", vocabulary, len(WORDS) + 1, special_tokens_map=names)
     tokenizer = load_tokenizer(convert("hf", "mindspore", theirs, tmp_path / "ours"))
     assert tokenizer.tokenize("the [E1]a") == ["the", "[E1]", "a"] and tokenizer.vocab_size == len(WORDS) + 1
 
 
 @pytest.mark.parametrize(
-    ("added", "found"),
-    [
-        ({"[E1]": 3}, "3"),
-        ({"[E1]": 300}, "300"),
-        ({"[E1]": -1}, "-1"),
-        ({"[E1]": "x"}, "x"),
-        ({"the": len(WORDS)}, "the"),
-    ],
+    ("token", "number", "found"),
+    [("[E1]", 3, "3"), ("[E1]", 300, "300"), ("[E1]", -1, "-1"), ("[E1]", "x", "x"), ("the", len(WORDS), "the")],
 )
 def test_ids_that_do_not_fit_are_refused(
-    tmp_path: Path, vocabularies: dict[str, Path], added: dict[str, Any], found: str
+    tmp_path: Path, vocabularies: dict[str, Path], token: str, number: int | str, found: str
 ) -> None:
-    theirs = folder_with(tmp_path / "hf", vocabularies["wordpiece"], len(WORDS) + 1, added_tokens=added)
+    theirs = folder_with(tmp_path / "hf", vocabularies["wordpiece"], len(WORDS) + 1, added_tokens={token: number})
     with pytest.raises(DataError, match=found):
         convert("hf", "mindspore", theirs, tmp_path / "ours")
 
@@ -165,10 +161,9 @@ def test_ids_that_do_not_fit_are_refused(
 def test_spare_rows_are_cut_and_said(
     tmp_path: Path, vocabularies: dict[str, Path], kind: str, multiple: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    vocabulary = vocabularies[kind]
-    size = size_of(vocabulary) + len(ADDED)
+    size = size_of(vocabularies[kind]) + len(ADDED)
     rows = -(-size // multiple) * multiple
-    theirs = folder_with(tmp_path / "hf", vocabulary, rows, tokenizer_config=decoder_config(vocabulary))
+    theirs = folder_with_added(tmp_path / "hf", vocabularies[kind], rows)
     with caplog.at_level("INFO"):
         ours = ModelFolder.load(convert("hf", "mindspore", theirs, tmp_path / "ours"))
     assert ours.architecture.vocab_size == ours.tokenizer.vocab_size == size
@@ -181,11 +176,11 @@ def test_spare_rows_are_cut_and_said(
 
 @pytest.mark.parametrize("difference", [-1, -len(ADDED), 1, 64])
 def test_embeddings_of_another_size_are_refused(tmp_path: Path, vocabularies: dict[str, Path], difference: int) -> None:
-    vocabulary = vocabularies["wordpiece"]
     size = len(WORDS) + len(ADDED)
-    rows = size + difference + (1 if (size + difference) % 8 == 0 else 0)
-    theirs = folder_with(tmp_path / "hf", vocabulary, rows, tokenizer_config=decoder_config(vocabulary))
-    with pytest.raises(DataError, match=rf"{size} entries.*{len(ADDED)} of them.* {rows} "):
+    rows = size + difference
+    rows += rows % 8 == 0  # spare rows would be allowed
+    theirs = folder_with_added(tmp_path / "hf", vocabularies["wordpiece"], rows)
+    with pytest.raises(DataError, match=rf"{size} .*{len(ADDED)} .*{rows} "):
         convert("hf", "mindspore", theirs, tmp_path / "ours")
 
 
@@ -196,20 +191,18 @@ def test_embeddings_of_another_size_are_refused(tmp_path: Path, vocabularies: di
 def test_added_tokens_belong_to_the_vocabulary(tmp_path: Path, vocabularies: dict[str, Path], kind: str) -> None:
     vocabulary = vocabularies[kind]
     rows = size_of(vocabulary) + len(ADDED)
-    theirs = folder_with(tmp_path / "hf", vocabulary, rows, tokenizer_config=decoder_config(vocabulary))
-    ours = convert("hf", "mindspore", theirs, tmp_path / "ours")
+    ours = convert("hf", "mindspore", folder_with_added(tmp_path / "hf", vocabulary, rows), tmp_path / "ours")
     tokenizer = load_tokenizer(ours)
     text = "go[E1] to New York, [E2] <Tag> the"
     again = pickle.loads(pickle.dumps(tokenizer))
     assert again.encode(text) == tokenizer.encode(text) and again.sha256 == tokenizer.sha256
-    plain = FullTokenizer(*((vocabulary, True) if kind == "wordpiece" else (None, True, vocabulary)))
-    assert plain.sha256 != tokenizer.sha256
+    assert tokenizer_of(vocabulary).sha256 != tokenizer.sha256
     assert tokenizer.convert_ids_to_tokens([size_of(vocabulary) + 2]) == ["New York"]
     assert len(tokenizer.characters()) == rows and tokenizer.is_word_start("[E1]")
     specials = {token["id"] for token in tokens_with_ids(vocabulary) if token["special"]}
     assert specials.isdisjoint(MaskVocabulary.of(tokenizer).replacements.tolist())
     ids = encode_masked("[E1] [MASK][E2] a", tokenizer, 20)
-    assert {tokenizer.mask_id, *(tokenizer.vocab[name] for name in ("[E1]", "[E2]"))} <= set(ids)
+    assert {tokenizer.mask_id, tokenizer.vocab["[E1]"], tokenizer.vocab["[E2]"]} <= set(ids)
 
     back = convert("mindspore", "hf", ours, tmp_path / "back")
     twice = load_tokenizer(convert("hf", "mindspore", back, tmp_path / "twice"))
@@ -225,34 +218,37 @@ def test_added_tokens_belong_to_the_vocabulary(tmp_path: Path, vocabularies: dic
         load_tokenizer(ours)
 
 
-def test_a_damaged_list_is_a_sentence(tmp_path: Path, vocabularies: dict[str, Path]) -> None:
-    vocabulary = Path(shutil.copy(vocabularies["wordpiece"], tmp_path / "vocab.txt"))
-    token = {"id": len(WORDS), "content": "[E1]"}
-    for content in (
+TOKEN = {"id": len(WORDS), "content": "[E1]"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
         {},
         {"tokens": []},
-        {"tokens": [token, token]},
-        {"tokens": [token, token | {"id": len(WORDS) + 1}]},
-        {"tokens": [token | {"lstrip": 1}]},
-        {"tokens": [token], "normalizer": {"type": "Unknown"}},
-        {"tokens": [token | {"content": ""}]},
-        {"tokens": [token | {"content": "\0"}]},
-    ):
-        (tmp_path / "vocab.txt.added_tokens.json").write_text(json.dumps(content))
-        with pytest.raises(DataError, match=r"vocab\.txt\.added_tokens\.json"):
-            FullTokenizer(vocabulary)
+        {"tokens": [TOKEN, TOKEN]},
+        {"tokens": [TOKEN, TOKEN | {"id": len(WORDS) + 1}]},
+        {"tokens": [TOKEN | {"lstrip": 1}]},
+        {"tokens": [TOKEN], "normalizer": {"type": "Unknown"}},
+        {"tokens": [TOKEN | {"content": ""}]},
+        {"tokens": [TOKEN | {"content": "\0"}]},
+    ],
+)
+def test_a_damaged_list_is_named(tmp_path: Path, vocabularies: dict[str, Path], content: dict) -> None:
+    vocabulary = Path(shutil.copy(vocabularies["wordpiece"], tmp_path / "vocab.txt"))
+    (tmp_path / "vocab.txt.added_tokens.json").write_text(json.dumps(content))
+    with pytest.raises(DataError, match=r"vocab\.txt\.added_tokens\.json"):
+        FullTokenizer(vocabulary)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_text_has_places(tmp_path: Path, vocabularies: dict[str, Path], kind: str) -> None:
     vocabulary = Path(shutil.copy(vocabularies[kind], tmp_path / vocabularies[kind].name))
-    listed = {
-        "tokens": tokens_with_ids(vocabulary),
-        "normalizer": {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
-        | {"strip_accents": None, "lowercase": True},
-    }
+    normalizer = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
+    normalizer |= {"strip_accents": None, "lowercase": True}
+    listed = {"tokens": tokens_with_ids(vocabulary), "normalizer": normalizer}
     (tmp_path / f"{vocabulary.name}.added_tokens.json").write_text(json.dumps(listed))
-    tokenizer = FullTokenizer(*((vocabulary, True) if kind == "wordpiece" else (None, True, vocabulary)))
+    tokenizer = tokenizer_of(vocabulary)
 
     @settings(max_examples=150, derandomize=True, database=None, suppress_health_check=list(HealthCheck), deadline=None)
     @given(st.one_of(TEXTS, st.text(max_size=20).map(lambda text: f"{text}[E1]{text}")))
@@ -269,17 +265,16 @@ def test_any_text_has_places(tmp_path: Path, vocabularies: dict[str, Path], kind
 @pytest.mark.oracles
 @pytest.mark.parametrize("lower", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("torch")
 def test_texts_are_cut_as_by_transformers(
-    torch: ModuleType, transformers: ModuleType, tmp_path: Path, vocabularies: dict[str, Path], kind: str, lower: bool
+    transformers: ModuleType, tmp_path: Path, vocabularies: dict[str, Path], kind: str, lower: bool
 ) -> None:
     """With tokens added there, what was saved there is converted here, and written back for it."""
     vocabulary = vocabularies[kind]
     rows = size_of(vocabulary) + len(ADDED)
-    name = "BertTokenizer" if kind == "wordpiece" else "AlbertTokenizer"
-    theirs = folder_with(
-        tmp_path / "hf", vocabulary, rows, tokenizer_config={"tokenizer_class": name, "do_lower_case": lower}
-    )
-    oracle = getattr(transformers, name).from_pretrained(theirs)
+    config = {"tokenizer_class": class_of(vocabulary), "do_lower_case": lower}
+    theirs = folder_with(tmp_path / "hf", vocabulary, rows, tokenizer_config=config)
+    oracle = getattr(transformers, class_of(vocabulary)).from_pretrained(theirs)
     oracle.add_tokens([AddedToken(**{"normalized": False} | token) for token in ADDED])
     assert len(oracle) == rows
     oracle.save_pretrained(theirs)

@@ -1,4 +1,4 @@
-"""Conversions of google's checkpoints: weights and figures are google's own, damage is a sentence."""
+"""Conversions of google's checkpoints: weights and figures are google's own, damage is refused."""
 
 import json
 import shutil
@@ -33,15 +33,8 @@ from tests.helpers.conversions import (
 from tests.helpers.converted_outputs import computed, pre_training_outputs
 from tests.helpers.small_text import train_model, write_text
 
-GOOGLE_TASKS = {
-    "pretrain": "",
-    "classifier": "",
-    "sts-b": "regression",
-    "race": "multiple_choice",
-    "squad_v1": "",
-    "squad_v2_train": "",
-    "squad_v2_infer": "",
-}
+GOOGLE_TASKS = dict.fromkeys(("pretrain", "classifier", "squad_v1", "squad_v2_train", "squad_v2_infer"), "")
+GOOGLE_TASKS |= {"sts-b": "regression", "race": "multiple_choice"}  # what --task must say
 GOOGLE_HEADS = {
     "classifier": lambda config: heads.SequenceClassificationScores(config, 3),
     "sts-b": lambda config: heads.SequenceClassificationScores(config, 1),
@@ -93,9 +86,10 @@ def test_embeddings_as_wide_as_the_layers_need_no_mapping(
     lacking: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """google's transformer_model makes none; the identity, which computes the same, stands for it here."""
-    config = GROUPED.replace(embedding_size=GROUPED.hidden_size)
+    width = GROUPED.hidden_size
+    config = GROUPED.replace(embedding_size=width)
     values = random_values(config, PRE_TRAINING)
-    mapping = {"weight": np.eye(config.hidden_size, dtype=np.float32), "bias": np.zeros(config.hidden_size, np.float32)}
+    identity = {"weight": np.eye(width, dtype=np.float32), "bias": np.zeros(width, np.float32)}
     variables = as_google(values, config)
     for part in lacking:
         del variables[google_names()[f"{MAPPING}.{part}"]]
@@ -107,7 +101,7 @@ def test_embeddings_as_wide_as_the_layers_need_no_mapping(
             convert("tf", "mindspore", tmp_path, tmp_path / "ours")
         return
     ours = convert("tf", "mindspore", tmp_path, tmp_path / "ours")
-    assert_same_bits(own_weights(ours), values | {f"{MAPPING}.{part}": mapping[part] for part in lacking})
+    assert_same_bits(own_weights(ours), values | {f"{MAPPING}.{part}": identity[part] for part in lacking})
 
 
 @pytest.mark.usefixtures("without_tensorflow")
@@ -150,12 +144,13 @@ def test_googles_pre_training_figures_after_conversion(golden: Path, tmp_path: P
     columns = (right["in"][name] for name in ("input_ids", "input_mask", "segment_ids"))
     sequence, pooled, mlm, sop = pre_training_outputs(ours, *columns)
     masked = np.take_along_axis(mlm, right["in"]["masked_lm_positions"][..., None], 1)
-    for name, value in (
-        ("sequence_output", sequence),
-        ("pooled_output", pooled),
-        ("mlm_log_probs", log_softmax(masked, -1).reshape((15, -1))),
-        ("sop_log_probs", log_softmax(sop, -1)),
-    ):
+    found = {
+        "sequence_output": sequence,
+        "pooled_output": pooled,
+        "mlm_log_probs": log_softmax(masked, -1).reshape((15, -1)),
+        "sop_log_probs": log_softmax(sop, -1),
+    }
+    for name, value in found.items():
         np.testing.assert_allclose(value, right["out"][name], atol=1e-5, rtol=0, err_msg=name)
 
 
@@ -167,25 +162,27 @@ def test_task_that_google_does_not_tell(golden: Path, tmp_path: Path, capsys: py
         convert("tf", "hf", golden / "google/race", tmp_path / "hf")
 
 
-def test_tensorflow_missing_is_a_sentence(golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_tensorflow_its_installation_is_advised(
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     with pytest.raises(ConfigError, match=r"pip install -r requirements-convert\.txt"):
         convert("tf", "mindspore", golden / "google/pretrain", tmp_path / "ours")
 
 
-def test_checkpoint_that_is_not_there(tmp_path: Path) -> None:
-    for path, sentence in ((tmp_path / "model.ckpt-best", "is no folder, and"), (tmp_path, "it holds none")):
-        with pytest.raises(CheckpointError, match=sentence):
-            convert("tf", "mindspore", path, tmp_path / "ours")
-    for name in ("a.index", "b.index"):
-        (tmp_path / name).touch()
+def test_a_checkpoint_that_is_not_there(tmp_path: Path) -> None:
+    for name, named in (("model.ckpt-best", "model.ckpt-best is no folder"), ("", "it holds none")):
+        with pytest.raises(CheckpointError, match=named):
+            convert("tf", "mindspore", tmp_path / name, tmp_path / "ours")
+    (tmp_path / "a.index").touch()
+    with pytest.raises(CheckpointError, match=r"albert_config\.json .*a, in assets/"):
+        convert("tf", "mindspore", tmp_path / "a.index", tmp_path / "ours")
+    (tmp_path / "b.index").touch()
     with pytest.raises(CheckpointError, match="2 checkpoints: a, b"):
         convert("tf", "mindspore", tmp_path, tmp_path / "ours")
     (tmp_path / "albert.data-v2").mkdir()
     with pytest.raises(CheckpointError, match=r"albert\.data-v2 must hold one checkpoint"):
         convert("tf", "mindspore", tmp_path / "albert.data-v2", tmp_path / "ours")
-    with pytest.raises(CheckpointError, match=r"no albert_config\.json lies beside .*a, in assets/"):
-        convert("tf", "mindspore", tmp_path / "a.index", tmp_path / "ours")
 
 
 def write_google(tensorflow: ModuleType, prefix: Path, variables: dict[str, np.ndarray]) -> None:
@@ -235,34 +232,25 @@ def test_published_layouts(
 
 
 @pytest.mark.oracles
-def test_damaged_google_checkpoints(tensorflow: ModuleType, golden: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("damaged", ["data", "index"])
+@pytest.mark.parametrize("damage", ["halved", "flipped", "emptied", "missing"])
+@pytest.mark.usefixtures("tensorflow")
+def test_damaged_google_checkpoints(golden: Path, tmp_path: Path, damaged: str, damage: str) -> None:
     shutil.copy(golden / "google/albert_config.json", tmp_path)
-    data, index = "model.ckpt-0.data-00000-of-00001", "model.ckpt-0.index"
-    for number, (file, keep, flip) in enumerate(
-        [
-            (data, 0.5, False),
-            (data, 1, True),
-            (data, 0, False),
-            (index, 0.5, False),
-            (index, 1, True),
-            (index, 0, False),
-        ]
-    ):
-        folder = tmp_path / f"broken{number}"
-        folder.mkdir()
-        for name in (data, index):
-            content = bytearray((golden / "google/pretrain" / name).read_bytes())
-            if name == file:
-                content = content[: int(len(content) * keep)]
-                if flip:
-                    content[len(content) // 2] ^= 1
-            (folder / name).write_bytes(content)
-        with pytest.raises(CheckpointError, match="is damaged or incomplete"):
-            convert("tf", "mindspore", folder, tmp_path / "ours")
-    (folder / data).unlink()
-    shutil.copy(golden / "google/pretrain" / index, folder / index)
-    with pytest.raises(CheckpointError, match="is damaged or incomplete"):
-        convert("tf", "mindspore", folder, tmp_path / "ours")
+    files = {"data": "model.ckpt-0.data-00000-of-00001", "index": "model.ckpt-0.index"}
+    for name in files.values():
+        shutil.copy(golden / "google/pretrain" / name, tmp_path)
+    file = tmp_path / files[damaged]
+    content = bytearray(file.read_bytes())
+    middle = len(content) // 2
+    content[middle] ^= 1
+    if damage == "missing":
+        file.unlink()
+    else:
+        file.write_bytes({"halved": content[:middle], "flipped": content, "emptied": b""}[damage])
+    is_index_missing = (damaged, damage) == ("index", "missing")
+    with pytest.raises(CheckpointError, match="holds none" if is_index_missing else "damaged or incomplete"):
+        convert("tf", "mindspore", tmp_path, tmp_path / "ours")
 
 
 @pytest.mark.oracles

@@ -1,6 +1,8 @@
 """transformers as the oracle of conversion: what it writes computes the same here, and what we write, there."""
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -9,13 +11,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from model_utils import convert_ckpt
-from model_utils.convert_ckpt import ConvertConfig
 from model_utils.errors import CheckpointError
 from src import finetune_eval_model as heads
 from src.albert_config import AlbertConfig
 from src.model_folder import load_tokenizer, read_task_info
 from src.tasks.fill_mask import encode_masked
+from tests.helpers.conversions import assert_same_bits, convert, read_json_file
 from tests.helpers.converted_outputs import computed, pre_training_outputs
 from tests.helpers.trained_folders import head_of, make_folder
 
@@ -43,12 +44,12 @@ SHAPES = {
     "a group each": SMALL | {"num_hidden_groups": 4, "hidden_act": "gelu"},
 }
 OUTPUTS = ("sequence", "pooled", "mlm", "sop")
-LABELS = ("a", "b", "c")
 HEADS = {
-    "AlbertForSequenceClassification": (heads.SequenceClassificationScores, head_of("classification", *LABELS)),
-    "AlbertForTokenClassification": (heads.TokenClassificationScores, head_of("token_classification", *LABELS)),
-    "AlbertForQuestionAnswering": (heads.QuestionAnsweringScores, head_of("squad_v1")),
-    "AlbertForMultipleChoice": (heads.MultipleChoiceScores, head_of("multiple_choice")),
+    "classification": ("AlbertForSequenceClassification", heads.SequenceClassificationScores, (3,), ("a", "b", "c")),
+    "regression": ("AlbertForSequenceClassification", heads.SequenceClassificationScores, (1,), ()),
+    "token_classification": ("AlbertForTokenClassification", heads.TokenClassificationScores, (3,), ("a", "b", "c")),
+    "squad_v1": ("AlbertForQuestionAnswering", heads.QuestionAnsweringScores, (), ()),
+    "multiple_choice": ("AlbertForMultipleChoice", heads.MultipleChoiceScores, (ROWS,), ()),
 }
 
 
@@ -64,9 +65,16 @@ def random_oracle(torch: ModuleType, transformers: ModuleType, architecture: str
     return oracle
 
 
-def convert(source: str, target: str, given: Path, output: Path) -> Path:
-    convert_ckpt.main(ConvertConfig(source=source, target=target, input=str(given), output=str(output)))
-    return output
+@pytest.fixture
+def make_oracle(torch: ModuleType, transformers: ModuleType, tmp_path: Path) -> Callable[..., Any]:
+    """A function that makes a model of transformers and saves it in tmp_path / "hf"."""
+
+    def make(architecture: str, **settings: Any) -> Any:
+        oracle = random_oracle(torch, transformers, architecture, **settings)
+        oracle.save_pretrained(tmp_path / "hf")
+        return oracle
+
+    return make
 
 
 def batch(vocab_size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -78,11 +86,9 @@ def batch(vocab_size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def ask(torch: ModuleType, oracle: Any, columns: tuple[np.ndarray, np.ndarray, np.ndarray]) -> Any:
     """The oracle's outputs for a batch."""
-    names = ("input_ids", "attention_mask", "token_type_ids")
+    input_ids, attention_mask, token_type_ids = (torch.from_numpy(column.astype(np.int64)) for column in columns)
     with torch.no_grad():
-        return oracle(
-            **{name: torch.from_numpy(value.astype(np.int64)) for name, value in zip(names, columns, strict=True)}
-        )
+        return oracle(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
 
 
 def assert_close(found: np.ndarray, right: Any, name: str) -> None:
@@ -92,13 +98,10 @@ def assert_close(found: np.ndarray, right: Any, name: str) -> None:
     assert found.shape == expected.shape and difference < 2e-5, name
 
 
-def assert_there_and_back(transformers: ModuleType, theirs: Path, ours: Path, back: Path, architecture: str) -> Any:
+def assert_there_and_back(transformers: ModuleType, folder: Path, architecture: str) -> Any:
     """Convert back: the same bits in the file, which from_pretrained takes whole. Returns the model."""
-    convert("mindspore", "hf", ours, back)
-    found, expected = (load_file(folder / "model.safetensors") for folder in (back, theirs))
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        assert found[name].tobytes() == value.tobytes() and found[name].dtype == value.dtype, name
+    back = convert("mindspore", "hf", folder / "ours", folder / "back")
+    assert_same_bits(load_file(back / "model.safetensors"), load_file(folder / "hf/model.safetensors"))
     model, report = getattr(transformers, architecture).from_pretrained(back, output_loading_info=True)
     assert not any(report.values()), report
     return model.eval()
@@ -113,57 +116,56 @@ def compare_pre_training(torch: ModuleType, oracle: Any, ours: Path) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_pre_trained_sizes(torch: ModuleType, transformers: ModuleType, tmp_path: Path, shape: str) -> None:
+def test_pre_trained_sizes(
+    torch: ModuleType, transformers: ModuleType, make_oracle: Callable, tmp_path: Path, shape: str
+) -> None:
     settings = {"vocab_size": 120, "max_position_embeddings": 32} | SHAPES[shape]
-    oracle = random_oracle(torch, transformers, "AlbertForPreTraining", **settings)
-    oracle.save_pretrained(tmp_path / "hf")
-    ours = convert("hf", "mindspore", tmp_path / "hf", tmp_path / "ours")
-    compare_pre_training(torch, oracle, ours)
+    oracle = make_oracle("AlbertForPreTraining", **settings)
+    compare_pre_training(torch, oracle, convert("hf", "mindspore", tmp_path / "hf", tmp_path / "ours"))
     del oracle
-    assert_there_and_back(transformers, tmp_path / "hf", ours, tmp_path / "back", "AlbertForPreTraining")
+    assert_there_and_back(transformers, tmp_path, "AlbertForPreTraining")
 
 
 @pytest.mark.parametrize("name", ["tiny", "small_google", "base"])
 def test_chinese_configurations(
-    torch: ModuleType, transformers: ModuleType, shared: Path, tmp_path: Path, name: str
+    torch: ModuleType, transformers: ModuleType, make_oracle: Callable, shared: Path, tmp_path: Path, name: str
 ) -> None:
     """google's configuration files, whose gelu is transformers' gelu_new, with the vocabulary that belongs to them."""
-    stated = json.loads((shared / f"data/vocab/albert_config_{name}.json").read_text())
-    known = transformers.AlbertConfig().to_dict()
-    settings = {key: value for key, value in stated.items() if key in known}
+    stated = read_json_file(shared / f"data/vocab/albert_config_{name}.json")
+    settings = {key: value for key, value in stated.items() if key in transformers.AlbertConfig().to_dict()}
     settings |= {"hidden_act": "gelu_new", "num_hidden_layers": min(4, stated["num_hidden_layers"])}
-    oracle = random_oracle(torch, transformers, "AlbertForPreTraining", **settings)
-    oracle.save_pretrained(tmp_path / "hf")
-    transformers.BertTokenizer(str(shared / "data/vocab/vocab_zh.txt")).save_pretrained(tmp_path / "hf")
+    oracle = make_oracle("AlbertForPreTraining", **settings)
+    original = transformers.BertTokenizer(str(shared / "data/vocab/vocab_zh.txt"))
+    original.save_pretrained(tmp_path / "hf")
     ours = convert("hf", "mindspore", tmp_path / "hf", tmp_path / "ours")
     compare_pre_training(torch, oracle, ours)
-    assert_there_and_back(transformers, tmp_path / "hf", ours, tmp_path / "back", "AlbertForPreTraining")
+    assert_there_and_back(transformers, tmp_path, "AlbertForPreTraining")
     text = "今天天气很好，Python 3。"
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
-    expected = transformers.BertTokenizer(str(shared / "data/vocab/vocab_zh.txt"))(text, text)["input_ids"]
     ids = load_tokenizer(ours).encode(text)
-    assert tokenizer(text, text)["input_ids"] == expected == [101, *ids, 102, *ids, 102]
-    assert sum(tokenizer(text, text)["token_type_ids"]) == len(ids) + 1
+    pair = tokenizer(text, text)
+    assert pair["input_ids"] == original(text, text)["input_ids"] == [101, *ids, 102, *ids, 102]
+    assert sum(pair["token_type_ids"]) == len(ids) + 1
 
 
-@pytest.mark.parametrize("architecture", HEADS)
-def test_heads(torch: ModuleType, transformers: ModuleType, tmp_path: Path, architecture: str) -> None:
-    kind, task = HEADS[architecture]
-    labels = dict(enumerate(task.labels or ("LABEL_0", "LABEL_1")))
-    oracle = random_oracle(torch, transformers, architecture, **SMALL, id2label=labels)
-    oracle.save_pretrained(tmp_path / "hf")
+@pytest.mark.parametrize("task", HEADS)
+def test_heads(torch: ModuleType, transformers: ModuleType, make_oracle: Callable, tmp_path: Path, task: str) -> None:
+    architecture, kind, outputs, labels = HEADS[task]
+    placeholders = ["LABEL_0"] if task == "regression" else ["LABEL_0", "LABEL_1"]
+    id2label = dict(enumerate(labels or placeholders))
+    oracle = make_oracle(architecture, **SMALL, id2label=id2label)
     ours = convert("hf", "mindspore", tmp_path / "hf", tmp_path / "ours")
-    assert read_task_info(ours) == task
+    assert read_task_info(ours) == head_of(task, *labels)
     columns, their_columns = batch(SMALL["vocab_size"]), batch(SMALL["vocab_size"])
-    outputs = {"classification": (3,), "token_classification": (3,), "multiple_choice": (ROWS,)}.get(task.task, ())
-    if task.task == "multiple_choice":  # the rows are choices of one question; interleaved by token here
+    if task == "multiple_choice":  # the rows are choices of one question; interleaved by token here
         columns = tuple(column.T.reshape((1, -1)) for column in columns)
         their_columns = tuple(column[None] for column in their_columns)
     network = kind(AlbertConfig.from_json(ours / "albert_config.json"), *outputs)
     found = computed(ours, network, *columns)
-    back = assert_there_and_back(transformers, tmp_path / "hf", ours, tmp_path / "back", architecture)
+    back = assert_there_and_back(transformers, tmp_path, architecture)
+    assert (back.config.problem_type == "regression") == (task == "regression")
     for model in (oracle, back):
-        assert model.config.id2label == labels
+        assert model.config.id2label == id2label
         right = ask(torch, model, their_columns)
         for name, value in zip(network.output_names, found, strict=True):
             assert_close(value, right[name], name)
@@ -172,65 +174,50 @@ def test_heads(torch: ModuleType, transformers: ModuleType, tmp_path: Path, arch
 def test_how_a_model_is_used_survives_transformers(transformers: ModuleType, tmp_path: Path) -> None:
     ours = make_folder(tmp_path / "ours", "squad_v1", max_seq_length=24, doc_stride=3)
     there = convert("mindspore", "hf", ours, tmp_path / "hf")
-    model = transformers.AlbertForQuestionAnswering.from_pretrained(there)
     transformers.AutoTokenizer.from_pretrained(there).save_pretrained(tmp_path / "saved")
-    model.save_pretrained(tmp_path / "saved")
+    transformers.AlbertForQuestionAnswering.from_pretrained(there).save_pretrained(tmp_path / "saved")
     back = convert("hf", "mindspore", tmp_path / "saved", tmp_path / "back")
-    assert json.loads((back / "task.json").read_text()) == json.loads((ours / "task.json").read_text())
-
-
-def test_regression(torch: ModuleType, transformers: ModuleType, tmp_path: Path) -> None:
-    oracle = random_oracle(torch, transformers, "AlbertForSequenceClassification", **SMALL, num_labels=1)
-    oracle.save_pretrained(tmp_path / "hf")
-    ours = convert("hf", "mindspore", tmp_path / "hf", tmp_path / "ours")
-    assert read_task_info(ours) == head_of("regression")
-    columns = batch(SMALL["vocab_size"])
-    network = heads.SequenceClassificationScores(AlbertConfig.from_json(ours / "albert_config.json"), 1)
-    assert_close(computed(ours, network, *columns)[0], ask(torch, oracle, columns).logits, "regression")
-    back = assert_there_and_back(
-        transformers, tmp_path / "hf", ours, tmp_path / "back", "AlbertForSequenceClassification"
-    )
-    assert back.config.num_labels == 1 and back.config.problem_type == "regression"
+    assert read_json_file(back / "task.json") == read_json_file(ours / "task.json")
 
 
 @pytest.mark.parametrize(("architecture", "outputs"), [("AlbertForMaskedLM", (2,)), ("AlbertModel", (0, 1))])
 def test_parts_of_pre_training(
-    torch: ModuleType, transformers: ModuleType, tmp_path: Path, architecture: str, outputs: tuple[int, ...]
+    torch: ModuleType,
+    transformers: ModuleType,
+    make_oracle: Callable,
+    tmp_path: Path,
+    architecture: str,
+    outputs: tuple[int, ...],
 ) -> None:
-    oracle = random_oracle(torch, transformers, architecture, **SMALL)
-    oracle.save_pretrained(tmp_path / "hf")
+    oracle = make_oracle(architecture, **SMALL)
     ours = convert("hf", "mindspore", tmp_path / "hf", tmp_path / "ours")
     columns = batch(SMALL["vocab_size"])
     found, right = pre_training_outputs(ours, *columns, needed=("albert.",)), ask(torch, oracle, columns)
     for place, output in enumerate(outputs):
         assert_close(found[output], right[place], OUTPUTS[output])
-    assert_there_and_back(transformers, tmp_path / "hf", ours, tmp_path / "back", architecture)
+    assert_there_and_back(transformers, tmp_path, architecture)
 
 
 def test_tokenizer_that_transformers_saved(
-    torch: ModuleType, transformers: ModuleType, shared: Path, tmp_path: Path
+    transformers: ModuleType, make_oracle: Callable, shared: Path, tmp_path: Path
 ) -> None:
     """transformers 5 saves a tokenizer.json alone: the SentencePiece model is made from it again."""
-    original = shared / "data/vocab/30k-clean.model"
-    settings = SMALL | {"vocab_size": 30000}
-    random_oracle(torch, transformers, "AlbertForPreTraining", **settings).save_pretrained(tmp_path / "hf")
-    (tmp_path / "hf/spiece.model").write_bytes(original.read_bytes())
+    make_oracle("AlbertForPreTraining", **SMALL | {"vocab_size": 30000})
+    shutil.copy(shared / "data/vocab/30k-clean.model", tmp_path / "hf/spiece.model")
     transformers.AutoTokenizer.from_pretrained(tmp_path / "hf").save_pretrained(tmp_path / "hf")
     (tmp_path / "hf/spiece.model").unlink()
-    ours = convert("hf", "mindspore", tmp_path / "hf", tmp_path / "ours")
-    tokenizer = load_tokenizer(ours)
+    tokenizer = load_tokenizer(convert("hf", "mindspore", tmp_path / "hf", tmp_path / "ours"))
     lines = (shared / "golden/tokenization/sentencepiece_en.jsonl").read_text(encoding="utf-8").splitlines()
     for line in map(json.loads, lines):
         assert tokenizer.convert_tokens_to_ids(tokenizer.tokenize(line["text"])) == line["ids"], line["text"]
 
 
 def test_tokenizer_that_is_written(
-    torch: ModuleType, transformers: ModuleType, shared: Path, golden: Path, tmp_path: Path
+    transformers: ModuleType, make_oracle: Callable, shared: Path, golden: Path, tmp_path: Path
 ) -> None:
     """transformers cuts text as google's code does, with the tokenizer.json beside the weights."""
-    settings = SMALL | {"vocab_size": 30000}
-    random_oracle(torch, transformers, "AlbertForPreTraining", **settings).save_pretrained(tmp_path / "hf")
-    (tmp_path / "hf/spiece.model").write_bytes((shared / "data/vocab/30k-clean.model").read_bytes())
+    make_oracle("AlbertForPreTraining", **SMALL | {"vocab_size": 30000})
+    shutil.copy(shared / "data/vocab/30k-clean.model", tmp_path / "hf/spiece.model")
     ours = convert("hf", "mindspore", tmp_path / "hf", tmp_path / "ours")
     tokenizer = load_tokenizer(ours)
     theirs = transformers.AutoTokenizer.from_pretrained(convert("mindspore", "hf", ours, tmp_path / "back"))
@@ -243,7 +230,8 @@ def test_tokenizer_that_is_written(
         assert theirs(text)["input_ids"] == encode_masked(text, tokenizer, 64), text
     pair = theirs("a b", "c")
     assert pair["input_ids"] == [2, *tokenizer.encode("a b"), 3, *tokenizer.encode("c"), 3]
-    assert pair["token_type_ids"] == [0, 0, 0, 0, 1, 1] and theirs.pad_token_id == 0 and theirs.mask_token_id == 4
+    assert pair["token_type_ids"] == [0, 0, 0, 0, 1, 1]
+    assert (theirs.pad_token_id, theirs.mask_token_id) == (0, 4)
 
     theirs.save_pretrained(tmp_path / "back")
     (tmp_path / "back/spiece.model").unlink()
@@ -251,22 +239,19 @@ def test_tokenizer_that_is_written(
     assert all(again.encode(text) == tokenizer.encode(text) for text in texts)
 
 
-def test_pytorch_file(torch: ModuleType, transformers: ModuleType, tmp_path: Path) -> None:
-    oracle = random_oracle(torch, transformers, "AlbertForPreTraining", **SMALL)
-    oracle.save_pretrained(tmp_path / "hf")
-    expected = convert("hf", "mindspore", tmp_path / "hf", tmp_path / "a")
-    (tmp_path / "hf/model.safetensors").unlink()
-    torch.save(oracle.state_dict(), tmp_path / "hf/pytorch_model.bin")
-    found = convert("hf", "mindspore", tmp_path / "hf", tmp_path / "b")
-    assert (found / "albert-0.ckpt").read_bytes() == (expected / "albert-0.ckpt").read_bytes()
-    torch.save(oracle.to(torch.bfloat16).state_dict(), tmp_path / "hf/pytorch_model.bin")
-    halved = convert("hf", "mindspore", tmp_path / "hf", tmp_path / "c")
-    (tmp_path / "hf/pytorch_model.bin").unlink()
-    oracle.save_pretrained(tmp_path / "hf")
-    same = convert("hf", "mindspore", tmp_path / "hf", tmp_path / "d")
-    assert (halved / "albert-0.ckpt").read_bytes() == (same / "albert-0.ckpt").read_bytes()
-    (tmp_path / "hf/model.safetensors").unlink()
-    for content in (b"", b"no archive", expected.joinpath("albert-0.ckpt").read_bytes()[:1000]):
-        (tmp_path / "hf/pytorch_model.bin").write_bytes(content)
-        with pytest.raises(CheckpointError, match="is damaged, or holds more than weights"):
-            convert("hf", "mindspore", tmp_path / "hf", tmp_path / "e")
+def test_pytorch_file(torch: ModuleType, make_oracle: Callable, tmp_path: Path) -> None:
+    """Gives the same bits as a safetensors file, in float32 and in bfloat16."""
+    oracle = make_oracle("AlbertForPreTraining", **SMALL)
+    weights, pytorch_file = tmp_path / "hf/model.safetensors", tmp_path / "hf/pytorch_model.bin"
+    for precision in (torch.float32, torch.bfloat16):
+        oracle.to(precision).save_pretrained(tmp_path / "hf")
+        expected = convert("hf", "mindspore", tmp_path / "hf", tmp_path / f"safe {precision}") / "albert-0.ckpt"
+        weights.unlink()
+        torch.save(oracle.state_dict(), pytorch_file)
+        found = convert("hf", "mindspore", tmp_path / "hf", tmp_path / f"pytorch {precision}") / "albert-0.ckpt"
+        assert found.read_bytes() == expected.read_bytes()
+        pytorch_file.unlink()
+    for content in (b"", b"no archive", expected.read_bytes()[:1000]):
+        pytorch_file.write_bytes(content)
+        with pytest.raises(CheckpointError, match=r"pytorch_model\.bin is damaged"):
+            convert("hf", "mindspore", tmp_path / "hf", tmp_path / "damaged")

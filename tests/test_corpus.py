@@ -46,62 +46,66 @@ def write(folder, text, name="text.txt"):
 # --- layouts ---
 
 
-def test_wikiextractor_articles_lose_title_and_tags(tmp_path):
-    assert list(iter_documents(write(tmp_path, WIKI))) == [
-        ["A is a letter. B is another.", "History.", "They are old."],
-        ["字是文字。"],
-    ]
-
-
-def test_wikiextractor_articles_keep_what_is_no_title_and_lose_entities(tmp_path):
-    text = '<doc id="1" url="u" title="Q &amp; A">\nFirst &lt;b&gt; &amp; ?a=1&copy=2.\nTwo&#10;lines.\n</doc>\n'
-    assert list(iter_documents(write(tmp_path, text))) == [["First <b> & ?a=1&copy=2.", "Two", "lines."]]
-
-
-@pytest.mark.parametrize(
-    "attributes", ['title="New_York" url="u"', "id='2' title='New  York'", 'url="u" title="New York" id="3"']
+WIKITEXT = (
+    " \n = One = \n \n Some text . \n \n = = Part = = \n \n More = text . \n Last . \n \n = Two = \n \n Other . \n"
 )
-def test_titles_are_known_however_they_are_given(tmp_path, attributes):
-    text = f"<doc {attributes}>\nNew York\n\nA town. A state.\n</doc>\n"
-    assert list(iter_documents(write(tmp_path, text))) == [["A town. A state."]]
+TOWN = "\nNew York\n\nA town. A state.\n</doc>\n"
+ARTICLE = '{"id": "1", "revid": "2", "url": "u", "title": "A", "text": "AT&amp;T: 5 &lt; 6.\\nOne&nbsp;more."}\n'
+COMEDY = ['{"To be": a comedy}', "[A man enters]", '["What?" he says.]']
+LAYOUTS = {
+    "WikiExtractor": (WIKI, [["A is a letter. B is another.", "History.", "They are old."], ["字是文字。"]]),
+    "entities": (
+        '<doc id="1" url="u" title="Q &amp; A">\nFirst &lt;b&gt; &amp; ?a=1&copy=2.\nTwo&#10;lines.\n</doc>\n',
+        [["First <b> & ?a=1&copy=2.", "Two", "lines."]],
+    ),
+    "title first": ('<doc title="New_York" url="u">' + TOWN, [["A town. A state."]]),
+    "title in single quotes": ("<doc id='2' title='New  York'>" + TOWN, [["A town. A state."]]),
+    "title between": ('<doc url="u" title="New York" id="3">' + TOWN, [["A town. A state."]]),
+    "entities in WikiExtractor's JSON alone": (
+        ARTICLE + '{"text": "Write &amp; for &."}\n',
+        [["AT&T: 5 < 6.", "One\xa0more."], ["Write &amp; for &."]],
+    ),
+    "half a character costs itself alone": (
+        '{"text": "One \\ud83d."}\n{"text": "Two \\ud83d\\ude00.", "score": NaN}\n{"text": ""}',
+        [["One \ufffd."], ["Two 😀."]],
+    ),
+    "blank lines": ("one\ntwo\n\n \t\n\nthree\n", [["one", "two"], ["three"]]),
+    "wikitext": (WIKITEXT, [["Some text .", "More = text .", "Last ."], ["Other ."]]),
+    "a footnote": ("[1]\nOne. Two.\n", [["[1]", "One. Two."]]),
+    "a comedy": ("\n".join(COMEDY), [COMEDY]),
+    "a comedy that begins with a bracket": ("\n".join(COMEDY[::-1]), [COMEDY[::-1]]),
+    "braces": ("{Not JSON.\n\n{Nor this.\n", [["{Not JSON."], ["{Nor this."]]),
+    "braces and quotes": ('{"one\n{"two\n', [['{"one', '{"two']]),
+    "unusual line breaks": ("one\u2028two\x0bthree\x85four\n", [["one\u2028two\x0bthree\x85four"]]),
+    "Windows": ("\ufeffone\r\ntwo\r\n\r\nthree\r\n", [["one", "two"], ["three"]]),
+}
 
 
-def test_json_lines_are_documents(tmp_path):
-    lines = [{"id": "1", "title": "A", "text": "One.\nTwo words.\n\nThree."}, {"text": ""}, {"text": "好。"}]
-    path = tmp_path / "wiki_00"
-    path.write_text("\n".join(json.dumps(line) for line in lines) + "\n")
-    assert list(iter_documents(path)) == [["One.", "Two words.", "Three."], ["好。"]]
-    path.write_text(path.read_text() + '{"title": "no text"}\n')
-    with pytest.raises(DataError, match=r"line 4 has no 'text', but 'title'"):
-        list(iter_documents(path))
-
-
-def test_json_of_wikiextractor_loses_entities(tmp_path):
-    article = {"id": "1", "revid": "2", "url": "u", "title": "A", "text": "AT&amp;T: 5 &lt; 6.\nOne&nbsp;more."}
-    other = {"text": "Write &amp; for &."}
-    text = "\n".join(map(json.dumps, (article, other)))
-    assert list(iter_documents(write(tmp_path, text))) == [["AT&T: 5 < 6.", "One\xa0more."], ["Write &amp; for &."]]
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_documents_of_a_layout(tmp_path, layout):
+    text, documents = LAYOUTS[layout]
+    assert list(iter_documents(write(tmp_path, text))) == documents
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ('{"title": "A", "content": "One. Two."}\n', "line 1 has no 'text', but 'title', 'content'"),
-        ('{"text": null}\n{"text": "One."}\n', "line 1 has the 'text' None"),
-        ('[{"text": "One."}]\n', "line 1 is not a JSON object"),
-        ('\n{\n  "text": "One."\n}\n', "line 2 is not JSON"),
-        ('[\n  {"text": "One."}\n]\n', "line 1 is not JSON"),
-        ('["One.", "Two."]\n', "line 1 is not a JSON object"),
-        ("{}\n", "line 1 has no 'text', but nothing"),
+        ('{"title": "A", "content": "One. Two."}\n', ": line 1 has no 'text', but 'title', 'content'"),
+        ('{"text": null}\n{"text": "One."}\n', ": line 1 has the 'text' None"),
+        ('[{"text": "One."}]\n', ": line 1 is not a JSON object"),
+        ('\n{\n  "text": "One."\n}\n', ": line 2 is not JSON"),
+        ('[\n  {"text": "One."}\n]\n', ": line 1 is not JSON"),
+        ('["One.", "Two."]\n', ": line 1 is not a JSON object"),
+        ("{}\n", ": line 1 has no 'text', but nothing"),
+        ('<mediawiki xmlns="u">\n<page>', r" is XML .*WikiExtractor"),
+        ("\n<!DOCTYPE html>\n<p>A text.", " is XML or HTML"),
+        ("A text.\nTwo.\n".encode("utf-16-le"), r" has NUL .*UTF-16"),
+        ("A text.\rTwo.\r", r" .*carriage return"),
     ],
 )
-def test_json_of_another_form_is_not_taken_for_text(tmp_path, text, reason):
-    with pytest.raises(DataError, match=reason):
+def test_what_is_in_no_layout_is_refused(tmp_path, text, reason):
+    with pytest.raises(DataError, match=rf"text\.txt{reason}"):
         list(iter_documents(write(tmp_path, text)))
-
-
-def test_a_text_that_begins_with_a_footnote_is_text(tmp_path):
-    assert list(iter_documents(write(tmp_path, "[1]\nOne. Two.\n"))) == [["[1]", "One. Two."]]
 
 
 def test_a_rule_of_equal_signs_takes_time_in_proportion(tmp_path):
@@ -111,41 +115,13 @@ def test_a_rule_of_equal_signs_takes_time_in_proportion(tmp_path):
     assert time.process_time() - begin < 5
 
 
-def test_half_of_a_character_in_json_costs_that_character_alone(tmp_path):
-    lines = ['{"text": "One \\ud83d."}', '{"text": "Two \\ud83d\\ude00.", "score": NaN}']
-    assert list(iter_documents(write(tmp_path, "\n".join(lines)))) == [["One \ufffd."], ["Two 😀."]]
-
-
 def test_a_document_of_json_may_be_longer_than_other_lines(tmp_path, monkeypatch):
     path = write(tmp_path, json.dumps({"text": "Word by word. " * 20}) + "\n" + json.dumps({"text": "Two."}) + "\n")
     monkeypatch.setattr(corpus, "MAX_LINE_BYTES", 50)
     assert [len(document[0]) for document in iter_documents(path)] == [279, 4]
     monkeypatch.setattr(corpus, "MAX_JSON_BYTES", 100)
-    with pytest.raises(DataError, match="line 1 is not JSON, or has more than 100 bytes"):
+    with pytest.raises(DataError, match=r"line 1 .* 100 bytes"):
         list(iter_documents(path))
-    path.write_text('{"one\n{"two\n')
-    assert list(iter_documents(path)) == [['{"one', '{"two']]
-
-
-def test_a_text_that_begins_with_a_brace_is_text(tmp_path):
-    comedy = '{"To be": a comedy}', "[A man enters]", '["What?" he says.]'
-    assert list(iter_documents(write(tmp_path, "\n".join(comedy)))) == [list(comedy)]
-    assert list(iter_documents(write(tmp_path, "\n".join(comedy[::-1])))) == [list(comedy[::-1])]
-    path = tmp_path / "text"
-    path.write_text("{Not JSON.\n\n{Nor this.\n")
-    assert list(iter_documents(path)) == [["{Not JSON."], ["{Nor this."]]
-
-
-def test_blank_lines_separate_documents(tmp_path):
-    text = "first line\nsecond line\n\n \t\n\nthird line\n"
-    assert list(iter_documents(write(tmp_path, text))) == [["first line", "second line"], ["third line"]]
-
-
-def test_wikitext_articles_begin_at_first_level_headings(tmp_path):
-    text = (
-        " \n = One = \n \n Some text . \n \n = = Part = = \n \n More = text . \n Last . \n \n = Two = \n \n Other . \n"
-    )
-    assert list(iter_documents(write(tmp_path, text))) == [["Some text .", "More = text .", "Last ."], ["Other ."]]
 
 
 def test_hard_line_breaks_are_joined_to_paragraphs(tmp_path):
@@ -211,27 +187,24 @@ def test_sentences_as_lines_are_not_taken_for_broken_lines(tmp_path, language):
     assert list(iter_documents(write(tmp_path, "\n".join(lines)))) == [lines]
 
 
-def lines_of(number, first, last, form):
-    """Lines of first to last ideographs in a form with a place for them, and one for the line's number."""
-    ideographs = "天地玄黄宇宙洪荒日月盈昃辰宿列张寒来暑往秋收冬藏闰余成岁律吕调阳" * 2
-    sizes = [first + line * 7 % (last + 1 - first) for line in range(number)]
-    return [form.format(ideographs[line % 9 : line % 9 + size], line) for line, size in enumerate(sizes)]
-
-
 @pytest.mark.parametrize(
-    "lines",
+    ("first", "last", "form"),
     [
-        lines_of(60, 4, 26, "“{}。”"),
-        lines_of(60, 4, 26, "A：{}。"),
-        lines_of(60, 4, 26, "{1}、{0}。"),
-        lines_of(60, 4, 26, "2019年{}"),
-        lines_of(60, 4, 26, "——{}"),
-        lines_of(60, 4, 26, "({1}){0}"),
-        lines_of(60, 21, 21, "{}。"),  # verses
-        lines_of(60, 15, 25, "{}"),  # headlines
+        (4, 26, "“{}。”"),
+        (4, 26, "A：{}。"),
+        (4, 26, "{1}、{0}。"),
+        (4, 26, "2019年{}"),
+        (4, 26, "——{}"),
+        (4, 26, "({1}){0}"),
+        (21, 21, "{}。"),  # verses
+        (15, 25, "{}"),  # headlines
     ],
 )
-def test_chinese_units_as_lines_are_not_taken_for_broken_lines(tmp_path, lines):
+def test_chinese_units_as_lines_are_not_taken_for_broken_lines(tmp_path, first, last, form):
+    """Lines of first to last ideographs in a form with a place for them, and one for the line's number."""
+    ideographs = "天地玄黄宇宙洪荒日月盈昃辰宿列张寒来暑往秋收冬藏闰余成岁律吕调阳" * 2
+    sizes = [first + line * 7 % (last + 1 - first) for line in range(60)]
+    lines = [form.format(ideographs[line % 9 : line % 9 + size], line) for line, size in enumerate(sizes)]
     assert list(iter_documents(write(tmp_path, "\n".join(lines)))) == [lines]
 
 
@@ -243,18 +216,6 @@ def test_chinese_units_as_lines_are_not_taken_for_broken_lines(tmp_path, lines):
 def test_written_documents_are_read_back(tmp_path_factory, documents):
     text = "\n\n".join("\n".join(document) for document in documents)
     assert list(iter_documents(write(tmp_path_factory.mktemp("documents"), text))) == documents
-
-
-def test_windows_line_ends_and_byte_order_mark(tmp_path):
-    assert list(iter_documents(write(tmp_path, "\ufeff" + WIKI.replace("\n", "\r\n")))) == list(
-        iter_documents(write(tmp_path, WIKI, "plain.txt"))
-    )
-
-
-def test_unusual_line_breaks_stay_inside_a_unit(tmp_path):
-    assert list(iter_documents(write(tmp_path, "one\u2028two\x0bthree\x85four\n"))) == [
-        ["one\u2028two\x0bthree\x85four"]
-    ]
 
 
 # --- size ---
@@ -278,21 +239,14 @@ def test_long_lines_come_in_pieces(tmp_path, monkeypatch, text):
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path):
-    small, large = (
-        peak_memory(write(tmp_path, WIKI * copies, f"{copies}.txt"), 2 * copies) for copies in (2_000, 20_000)
-    )
-    assert large < 1.2 * small
-
-
-def wrapped_text(characters: int, stop: str) -> str:
-    """Lines of even width without a blank one."""
-    words = " ".join(f"Word{number}{stop * (number % 12 == 0)}" for number in range(characters // 9))
-    return "\n".join(textwrap.wrap(words, 70))
+    small = peak_memory(write(tmp_path, WIKI * 2_000, "small"), 4_000)
+    assert peak_memory(write(tmp_path, WIKI * 20_000, "large"), 40_000) < 1.2 * small
 
 
 @pytest.mark.parametrize("stop", [".", ""])
 def test_broken_lines_without_blank_ones_are_cut_after_sentences(tmp_path, stop):
-    text = wrapped_text(3_000_000, stop)
+    words = " ".join(f"Word{number}{stop * (number % 12 == 0)}" for number in range(300_000))
+    text = "\n".join(textwrap.wrap(words, 70))
     path = write(tmp_path, text)
     documents = list(iter_documents(path))
     assert [word for document in documents for unit in document for word in unit.split()] == text.split()
@@ -311,11 +265,11 @@ def test_patterns_folders_and_lists(tmp_path):
     (tmp_path / "a/b").mkdir(parents=True)
     one, two = write(tmp_path, "x", "a/one.txt"), write(tmp_path, "x", "a/b/two, and more.txt")
     write(tmp_path, "x", "a/.hidden")
-    assert expand_glob(str(tmp_path / "a")) == sorted([one, two])
+    assert expand_glob(str(tmp_path / "a")) == [two, one]
     assert expand_glob(f"{tmp_path}/a/*.txt") == [one]
-    assert expand_glob(f"{tmp_path}/**/*.txt") == sorted([one, two])
+    assert expand_glob(f"{tmp_path}/**/*.txt") == [two, one]
     assert expand_glob(str(two)) == [two]
-    assert expand_glob(f"{one}, {tmp_path}/a/b/*,{one},{tmp_path}/a/b/../one.txt") == sorted([one, two])
+    assert expand_glob(f"{one}, {tmp_path}/a/b/*,{one},{tmp_path}/a/b/../one.txt") == [two, one]
 
 
 def test_folders_that_are_links_are_read_once(tmp_path):
@@ -331,65 +285,74 @@ def test_folders_that_are_links_are_read_once(tmp_path):
 def test_a_list_may_be_longer_than_a_name(tmp_path):
     files = [write(tmp_path, "x", f"part_{number:04}.txt") for number in range(40)]
     assert expand_glob(",".join(map(str, files))) == files
-    with pytest.raises(DataError, match="no file matches 'nnn"):
-        expand_glob("n" * 300)
 
 
 def test_a_name_that_is_not_utf8_is_refused_before_work(tmp_path):
     with open(os.fsencode(tmp_path) + b"/\xce\xc4.txt", "w") as file:
         file.write("x")
-    with pytest.raises(DataError, match=r"the name of the file .*\\xce\\xc4\.txt is not UTF-8: rename it"):
+    with pytest.raises(DataError, match=r"\\xce\\xc4\.txt is not UTF-8"):
         expand_glob(str(tmp_path))
 
 
 @pytest.mark.parametrize(
-    ("pattern", "message"),
-    [("nothing*", "no file matches"), ("", "is empty"), (" ,\n", "is empty"), ("empty.txt", "all are empty")],
+    ("pattern", "reason"),
+    [
+        ("nothing*", "no file matches"),
+        ("", "is empty"),
+        (" ,\n", "is empty"),
+        ("empty.txt", "all are empty"),
+        ("pipe", "device or a pipe"),
+        ("p*", "device or a pipe"),
+        ("/dev/null", "device or a pipe"),
+        ("folder", "no file matches"),
+        ("a\0b", "no file matches"),
+        ("a\0b/*", "no file matches"),
+        ("*\0", "no file matches"),
+        (",".join(f"/nowhere/part_{number:05}.txt" for number in range(2000)), "no file matches"),
+        ("n" * 100_000, "no file matches"),
+        ("/" + "/".join(["folder"] * 10_000), "no file matches"),
+    ],
 )
-def test_missing_and_empty_input(tmp_path, monkeypatch, pattern, message):
+def test_patterns_without_text_are_named_in_short(tmp_path, monkeypatch, pattern, reason):
     monkeypatch.chdir(tmp_path)
     write(tmp_path, "", "empty.txt")
-    with pytest.raises(DataError, match=message):
-        expand_glob(pattern)
-
-
-def test_pipes_and_devices_are_no_text(tmp_path):
+    (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
-    for pattern in (tmp_path / "pipe", f"{tmp_path}/p*", "/dev/null"):
-        with pytest.raises(DataError, match="is a device or a pipe"):
-            expand_glob(str(pattern))
-    with pytest.raises(DataError, match="no file matches"):
-        expand_glob(str(tmp_path))
-    with pytest.raises(DataError, match=r"pipe cannot be read: it is a folder, a device or a pipe"):
+    os.mkfifo(tmp_path / "folder/pipe")
+    with pytest.raises(DataError, match=reason) as caught:
+        expand_glob(pattern)
+    assert len(str(caught.value)) < 500
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match="pipe cannot be read"):
         list(iter_documents(tmp_path / "pipe"))
 
 
-def test_files_without_text(tmp_path):
+def test_files_without_text_are_named(tmp_path):
     path = write(tmp_path, '<doc id="2" title="Only a title">\nOnly a title\n\n</doc>\n')
-    with pytest.raises(DataError, match=r"no text .*text\.txt \(1 file"):
+    with pytest.raises(DataError, match=r"text\.txt \(1 file"):
         list(read_documents([path]))
 
 
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        ('<mediawiki xmlns="u">\n<page>', "is XML or HTML: .* WikiExtractor.* the pattern"),
-        ("\n<!DOCTYPE html>\n<p>A text.", "is XML or HTML"),
-        ("A text.\nTwo.\n".encode("utf-16-le"), "has NUL characters, as UTF-16 has"),
-        ("A text.\rTwo.\r", "has lines that end with a carriage return alone"),
-    ],
-)
-def test_other_kinds_of_files_are_no_text(tmp_path, text, kind):
-    with pytest.raises(DataError, match=rf"text\.txt {kind}"):
-        list(iter_documents(write(tmp_path, text)))
+def test_errors_about_many_files_name_a_few(tmp_path):
+    files = [write(tmp_path, "", f"part_{number:05}.txt") for number in range(300)]
+    with pytest.raises(DataError, match="300 file") as caught:
+        expand_glob(",".join(map(str, files)))
+    assert len(str(caught.value)) < 500
+    for file in files:
+        file.write_text("\n")
+    with pytest.raises(DataError, match=r"part_00000.*300 file") as caught:
+        list(read_documents(files))
+    assert len(str(caught.value)) < 2000
 
 
 def test_undecodable_byte_is_named_when_it_is_reached(tmp_path):
     good = "a good line\n\n" * 20_000
-    path = write(tmp_path, good.encode() + b"bad \xff byte\n")
-    documents = iter_documents(path)
+    documents = iter_documents(write(tmp_path, good.encode() + b"bad \xff byte\n"))
     assert next(documents) == ["a good line"]
-    with pytest.raises(DataError, match=rf"text\.txt: byte 0xff at offset {len(good) + 4} is not UTF-8"):
+    with pytest.raises(DataError, match=rf"text\.txt: byte 0xff at offset {len(good) + 4} "):
         list(documents)
 
 

@@ -20,31 +20,13 @@ SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PAD, UNK, CLS, SEP, MASK = range(5)
 LETTERS = "abcdefghijklmnopqrst"
 A, B, C, D, E, F, G, H = range(5, 13)  # ids of the first letters
-SQUAD = {
-    "version": "1.1",
-    "data": [
-        {
-            "title": "Letters",
-            "paragraphs": [
-                {
-                    "context": "A b c d e",
-                    "qas": [
-                        {"id": "1", "question": "f g", "answers": [{"text": "c d", "answer_start": 4}]},
-                        {
-                            "id": "2",
-                            "question": "h",
-                            "answers": [{"text": "A", "answer_start": 0}, {"text": "A b", "answer_start": 0}],
-                        },
-                    ],
-                },
-                {
-                    "context": "f g",
-                    "qas": [{"id": "3", "question": "i", "answers": [{"text": "g", "answer_start": 2}]}],
-                },
-            ],
-        }
-    ],
-}
+LONG = {"context": "A b c d e", "qas": []}
+LONG["qas"].append({"id": "1", "question": "f g", "answers": [{"text": "c d", "answer_start": 4}]})
+LONG["qas"].append(
+    {"id": "2", "question": "h", "answers": [{"text": "A", "answer_start": 0}, {"text": "A b", "answer_start": 0}]}
+)
+SHORT = {"context": "f g", "qas": [{"id": "3", "question": "i", "answers": [{"text": "g", "answer_start": 2}]}]}
+SQUAD = {"version": "1.1", "data": [{"title": "Letters", "paragraphs": [LONG, SHORT]}]}
 
 
 @pytest.fixture(scope="module")
@@ -57,11 +39,6 @@ def tokenizer(tmp_path_factory) -> FullTokenizer:
 @pytest.fixture(scope="module")
 def english(shared) -> FullTokenizer:
     return FullTokenizer(spm_model_file=shared / "data" / "vocab" / "30k-clean.model")
-
-
-@pytest.fixture(scope="module")
-def chinese(shared) -> FullTokenizer:
-    return FullTokenizer(shared / "data" / "vocab" / "vocab_zh.txt")
 
 
 def write(tmp_path, document, name="dev.json"):
@@ -110,11 +87,13 @@ def test_a_file_is_read_in_its_order(tmp_path):
 
 def test_version_2_has_questions_without_an_answer(tmp_path):
     (question, other, _) = read_squad(write(tmp_path, impossible(SQUAD, plausible_answers=[])), version_2=True)
-    assert question.is_impossible and question.answers == () and not other.is_impossible
+    assert question.is_impossible
+    assert question.answers == ()
+    assert not other.is_impossible
     document = impossible(SQUAD)
     del first_question(document)["is_impossible"]
     assert read_squad(write(tmp_path, document), version_2=True)[0].is_impossible
-    with pytest.raises(DataError, match=r"paragraphs\[0\]\.qas\[0\]\.answers is empty.*run_squad_v2\.py"):
+    with pytest.raises(DataError, match=r"paragraphs\[0\]\.qas\[0\]\.answers .*run_squad_v2\.py"):
         read_squad(write(tmp_path, document), version_2=False)
 
 
@@ -128,13 +107,16 @@ def test_questions_to_predict_need_no_answers(tmp_path):
         read_squad(write(tmp_path, document), version_2=True)
 
 
-def test_questions_to_predict_may_say_that_they_have_no_answer(tmp_path):
-    told, untold = impossible(SQUAD), impossible(SQUAD, is_impossible=False)
-    for document, version_2, expected in ((told, True, True), (told, False, False), (untold, True, False)):
-        question = read_squad(write(tmp_path, document), version_2, labelled=False)[0]
-        assert question.is_impossible == expected and question.answers == ()
+@pytest.mark.parametrize(
+    ("said", "version_2", "expected"), [(True, True, True), (True, False, False), (False, True, False)]
+)
+def test_questions_to_predict_may_say_that_they_have_no_answer(tmp_path, said, version_2, expected):
+    path = write(tmp_path, impossible(SQUAD, is_impossible=said))
+    question = read_squad(path, version_2, labelled=False)[0]
+    assert question.is_impossible == expected
+    assert question.answers == ()
     contradiction = write(tmp_path, impossible(SQUAD, answers=first_question(SQUAD)["answers"]))
-    with pytest.raises(DataError, match="is_impossible is true while there are 1 answers"):
+    with pytest.raises(DataError, match="is_impossible is true"):
         read_squad(contradiction, version_2=True, labelled=False)
 
 
@@ -155,29 +137,29 @@ ANSWER = (*QUESTION, "answers", 0)
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "message"),
+    ("place", "value"),
     [
-        (("data",), None, "data is missing"),
-        (("data",), {}, r"data is \{\}, needed is a list"),
-        (("data", 0), "x", r'data\[0\] is "x", needed is an object'),
-        (("data", 0, "paragraphs"), None, r"data\[0\]\.paragraphs is missing"),
-        (PARAGRAPH, 7, r"data\[0\]\.paragraphs\[1\] is 7, needed is an object"),
-        ((*PARAGRAPH, "context"), None, r"data\[0\]\.paragraphs\[1\]\.context is missing"),
-        ((*PARAGRAPH, "context"), " \n", r"data\[0\]\.paragraphs\[1\]\.context is empty"),
-        ((*PARAGRAPH, "qas"), None, r"data\[0\]\.paragraphs\[1\]\.qas is missing"),
-        ((*QUESTION, "id"), None, r"data\[0\]\.paragraphs\[1\]\.qas\[0\]\.id is missing"),
-        ((*QUESTION, "id"), 12, r"qas\[0\]\.id is 12, needed is a text"),
-        ((*QUESTION, "question"), None, r"qas\[0\]\.question is missing"),
-        ((*QUESTION, "answers"), {"text": ["g"]}, r"qas\[0\]\.answers\.answer_start is missing"),
-        ((*QUESTION, "is_impossible"), "no", r'qas\[0\]\.is_impossible is "no", needed is true or false'),
-        ((*QUESTION, "is_impossible"), True, r"qas\[0\]\.is_impossible is true while there are 1 answers"),
-        ((*ANSWER, "text"), None, r"qas\[0\]\.answers\[0\]\.text is missing"),
-        ((*ANSWER, "answer_start"), None, r"qas\[0\]\.answers\[0\]\.answer_start is missing"),
-        ((*ANSWER, "answer_start"), "2", r'answers\[0\]\.answer_start is "2", needed is a whole number'),
-        ((*ANSWER, "answer_start"), True, r"answers\[0\]\.answer_start is true, needed is a whole number"),
+        (("data",), None),
+        (("data",), {}),
+        (("data", 0), "x"),
+        (("data", 0, "paragraphs"), None),
+        (PARAGRAPH, 7),
+        ((*PARAGRAPH, "context"), None),
+        ((*PARAGRAPH, "context"), " \n"),
+        ((*PARAGRAPH, "qas"), None),
+        ((*QUESTION, "id"), None),
+        ((*QUESTION, "id"), 12),
+        ((*QUESTION, "question"), None),
+        ((*QUESTION, "answers"), {"text": ["g"]}),
+        ((*QUESTION, "is_impossible"), "no"),
+        ((*QUESTION, "is_impossible"), True),
+        ((*ANSWER, "text"), None),
+        ((*ANSWER, "answer_start"), None),
+        ((*ANSWER, "answer_start"), "2"),
+        ((*ANSWER, "answer_start"), True),
     ],
 )
-def test_what_is_not_squad_is_named(tmp_path, place, value, message):
+def test_what_is_not_squad_is_named_by_its_place(tmp_path, place, value):
     document = copy.deepcopy(SQUAD)
     node = document
     for key in place[:-1]:
@@ -186,28 +168,29 @@ def test_what_is_not_squad_is_named(tmp_path, place, value, message):
         del node[place[-1]]
     else:
         node[place[-1]] = value
-    with pytest.raises(DataError, match=rf"dev\.json .*: .*{message}"):
+    name = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in place)
+    with pytest.raises(DataError, match=rf"dev\.json .*{re.escape(name.removeprefix('.'))}"):
         read_squad(write(tmp_path, document), version_2=True)
 
 
 @pytest.mark.parametrize(
-    ("document", "message"),
+    ("document", "reason"),
     [
         ('{"data": [', r"dev\.json is not JSON"),
         ('"data"', "it holds a text"),
         ("7.5", "it holds a single value"),
         ('{"questions": "x"}', "data is missing"),
-        ({"data": []}, "holds no questions"),
-        (SQUAD | {"data": SQUAD["data"] * 2}, "two questions have the id '1'"),
+        ({"data": []}, "no questions"),
+        (SQUAD | {"data": SQUAD["data"] * 2}, "id '1'"),
     ],
 )
-def test_files_that_are_refused(tmp_path, document, message):
-    with pytest.raises(DataError, match=message):
+def test_files_that_are_refused(tmp_path, document, reason):
+    with pytest.raises(DataError, match=reason):
         read_squad(write(tmp_path, document), version_2=False)
 
 
-def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(DataError, match=r"nowhere\.json cannot be read"):
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(DataError, match=r"nowhere\.json"):
         read_squad(tmp_path / "nowhere.json", version_2=False)
 
 
@@ -267,12 +250,10 @@ def test_unanswerable_questions_point_at_cls(tokenizer):
 
 
 def test_an_answer_inside_words_takes_whole_tokens(tokenizer):
-    context = "[a] (b) c"
-    question = SquadQuestion("1", "a", context, (SquadAnswer("b) ", 5),))
+    question = SquadQuestion("1", "a", "[a] (b) c", (SquadAnswer("b) ", 5),))
     features = SquadSplit("train", [question], tokenizer, 32, 8, 4).features()
-    ids = rows_of(features, "input_ids")[0]
     start, end, _ = targets_of(features)[0]
-    assert ids[start : end + 1] == [B, UNK]
+    assert rows_of(features, "input_ids")[0][start : end + 1] == [B, UNK]
 
 
 def test_answers_that_lie_elsewhere_are_left_out_of_training(tokenizer, capsys):
@@ -285,20 +266,13 @@ def test_answers_that_lie_elsewhere_are_left_out_of_training(tokenizer, capsys):
     features = SquadSplit("train", questions, tokenizer, 16, 8, 4).features()
     assert targets_of(features) == [(6, 6, 0)]  # q5
     (said,) = capsys.readouterr().out.splitlines()
-    assert said.startswith("train.json: 6 of 7 questions")
-    assert re.search(r"q0 \('b' at 1, .*' '.*\), q1 \('c' at -1, .*''.*\), q2 \('b' at 99", said)
-    assert said.endswith(", ...")
-    with pytest.raises(DataError, match="there are no questions"):
-        SquadSplit("train", questions[:2], tokenizer, 16, 8, 4).features()
-    capsys.readouterr()
+    assert re.search(r"^train\.json: 6 of 7 .*q0 \('b' at 1, .*q1 \('c' at -1, .*q2 \('b' at 99", said)
     evaluated = SquadSplit("dev", questions, tokenizer, 16, 8, 4).features()
     assert SquadWindows.of(evaluated.arrays.__getitem__).questions.tolist() == list(range(7))
     assert capsys.readouterr().out == ""
-
-
-def test_no_questions_are_refused(tokenizer):
-    with pytest.raises(DataError, match="there are no questions"):
-        SquadSplit("dev", [], tokenizer, 16, 8, 4).features()
+    for split, left in (("train", questions[:2]), ("dev", [])):
+        with pytest.raises(DataError, match="no questions"):
+            SquadSplit(split, left, tokenizer, 16, 8, 4).features()
 
 
 def test_contexts_are_tokenized_once(tokenizer, tmp_path, monkeypatch):
@@ -318,32 +292,20 @@ def test_windows_know_the_characters_of_their_tokens(tokenizer, tmp_path):
     assert windows.questions.tolist() == [0, 0, 0, 1, 2, 3]
     assert windows.token_counts.tolist() == [4, 4, 4, 2, 2, 4]
     assert windows.context_starts.tolist() == [4, 4, 4, 4, 4, 3]
-    spans = [
-        windows.token_spans[first:][:count]
-        for first, count in zip(windows.first_tokens, windows.token_counts, strict=True)
-    ]
-    texts = [
-        [questions[number].context[start:end] for start, end in rows.tolist()]
-        for number, rows in zip(windows.questions, spans, strict=True)
-    ]
-    assert texts == [
-        ["a", "b", "c", "d"],
-        ["c", "d", "e", "f"],
-        ["e", "f", "g", "h"],
-        *[["a", "b"]] * 2,
-        [*"Á(", "ab", ")"],
-    ]
+    texts = []
+    for number, first, count in zip(windows.questions, windows.first_tokens, windows.token_counts, strict=True):
+        spans = windows.token_spans[first:][:count].tolist()
+        texts.append([questions[number].context[start:end] for start, end in spans])
+    assert texts == [list("abcd"), list("cdef"), list("efgh"), list("ab"), list("ab"), ["Á", "(", "ab", ")"]]
 
 
 def plain_max_context(starts, counts, position):
     """google's rule as its text says: the window with the largest smaller side, longer ones and then earlier first."""
-    scores = [
-        min(position - start, start + count - 1 - position) + 0.01 * count
-        if start <= position < start + count
-        else None
-        for start, count in zip(starts, counts, strict=True)
-    ]
-    return scores.index(max(score for score in scores if score is not None))
+    scores = {}
+    for number, (start, count) in enumerate(zip(starts, counts, strict=True)):
+        if start <= position < start + count:
+            scores[number] = min(position - start, start + count - 1 - position) + 0.01 * count
+    return max(scores, key=scores.get)
 
 
 @given(st.integers(1, 40), st.integers(1, 8), st.integers(1, 10))
@@ -357,12 +319,13 @@ def test_every_token_has_one_window_of_most_context(tokenizer, length, room, str
         (rows,) = np.nonzero(windows.questions == number)
         starts, counts = windows.first_tokens[rows] - windows.first_tokens[rows[0]], windows.token_counts[rows]
         tokens = len(question.context.split())
-        step = min(stride, room)
-        assert starts.tolist() == list(range(0, starts[-1] + 1, step)) and starts[-1] + counts[-1] == tokens
+        assert starts.tolist() == list(range(0, starts[-1] + 1, min(stride, room)))
+        assert starts[-1] + counts[-1] == tokens
         assert len(rows) == 1 or starts[-2] + room < tokens  # no window more than needed
         for row, start, count in zip(rows, starts, counts, strict=True):
             expected = [plain_max_context(starts, counts, start + at) == row - rows[0] for at in range(count)]
-            assert most[row, :count].tolist() == expected and not most[row, count:].any()
+            assert most[row, :count].tolist() == expected
+            assert not most[row, count:].any()
 
 
 # --- real data ---
@@ -390,8 +353,9 @@ def test_squadshifts_answers_lie_where_they_should(shared, english, capsys):
     assert sum(not flag for _, _, flag in targets_of(features)) >= 500 and capsys.readouterr().out == ""
 
 
-def test_chinese_answers_are_found_by_character(chinese, capsys):
+def test_chinese_answers_are_found_by_character(shared, capsys):
     """In the form of XQuAD's Chinese part."""
+    chinese = FullTokenizer(shared / "data/vocab/vocab_zh.txt")
     context = "沃尔特·惠特曼（Walt Whitman，1819年－1892年）生于长岛，1855年出版《草叶集》。"
     answers = ["沃尔特·惠特曼", "1819年", "Walt Whitman", "长岛", "《草叶集》", "草叶集"]
     questions = [
@@ -404,10 +368,10 @@ def test_chinese_answers_are_found_by_character(chinese, capsys):
     for row, (text, (start, end, impossible)) in enumerate(zip(answers, targets_of(features), strict=True)):
         shift = windows.first_tokens[row] - windows.context_starts[row]
         first, last = windows.token_spans[start + shift, 0], windows.token_spans[end + shift, 1]
-        assert not impossible and context[first:last] == text
-    assert chinese.convert_ids_to_tokens(rows_of(features, "input_ids")[3][:7]) == [
-        "[CLS]", "他", "是", "谁", "？", "[SEP]", "沃",
-    ]  # fmt: skip
+        assert not impossible
+        assert context[first:last] == text
+    tokens = chinese.convert_ids_to_tokens(rows_of(features, "input_ids")[3][:7])
+    assert tokens == "[CLS] 他 是 谁 ？ [SEP] 沃".split()
 
 
 # --- facts ---

@@ -685,6 +685,44 @@ def test_a_cache_below_a_sticky_folder_is_used(monkeypatch: pytest.MonkeyPatch, 
     assert native_code._load(source)[1].seven() == 7
 
 
+@pytest.mark.parametrize("planted", ["link", "mode", "owner", "pipe"])
+def test_a_library_that_others_can_change_is_made_anew(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, planted: str
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (source := tmp_path / "seven.cc").write_text(SEVEN)
+    library = build_library(source)
+    (elsewhere := tmp_path / "elsewhere").write_bytes(library.read_bytes())
+    if planted == "mode":
+        library.chmod(0o722)
+    elif planted == "owner":
+        give_away(library)
+    else:
+        library.unlink()
+        library.symlink_to(elsewhere) if planted == "link" else os.mkfifo(library)
+    assert native_code._open_intact(library) is None
+    assert build_library(source) == library and not library.is_symlink()
+    assert (library.stat().st_uid, stat.S_IMODE(library.stat().st_mode)) == (os.geteuid(), 0o700)
+
+
+def test_what_was_checked_is_loaded_although_its_name_leads_elsewhere_by_then(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (source := tmp_path / "seven.cc").write_text(SEVEN)
+    check = native_code._open_intact
+
+    def check_and_lose(library: Path) -> int | None:
+        descriptor = check(library)
+        library.unlink(missing_ok=True)
+        library.write_bytes(b"no library")
+        return descriptor
+
+    library = build_library(source)
+    monkeypatch.setattr(native_code, "_open_intact", check_and_lose)
+    assert native_code._load_checked(library).seven() == 7
+
+
 def test_masks_are_the_same_in_both_forms() -> None:
     """Bit for bit, whatever the key: a run may go on where there is no compiler."""
     numbers = random_features(2100, 0)

@@ -88,56 +88,51 @@ def google_mask(words: np.ndarray, wanted: int, settings: InstanceSettings, rand
     return covered
 
 
+def masked_of(ids: np.ndarray, starts: np.ndarray, in_b: np.ndarray, settings: InstanceSettings) -> np.ndarray:
+    """Which tokens of rows that have no padding are masked, bool."""
+    rows, length = ids.shape
+    random = RowRandom([0], np.arange(rows))
+    everywhere = np.ones(ids.shape, bool)
+    return mask_tokens(ids, np.full(rows, length), starts, everywhere, in_b, vocabulary(), settings, random)[1]
+
+
+def run_shares(masked: np.ndarray, words: np.ndarray) -> np.ndarray:
+    """Of all runs of masked tokens, the shares of those of 1 to 6 words."""
+    runs = []
+    for row, row_words in zip(masked, words, strict=True):
+        places = np.flatnonzero(row)
+        for run in np.split(places, np.flatnonzero(np.diff(places) > 1) + 1):
+            runs.append(len(set(row_words[run])))
+    return np.bincount(runs, minlength=8)[1:7] / len(runs)
+
+
 @pytest.mark.parametrize("favor_shorter_ngram", [True, False])
 @pytest.mark.parametrize("ngram", [1, 3])
 def test_n_grams_are_those_of_google_s_procedure(ngram, favor_shorter_ngram):
     settings = with_settings(ngram=ngram, favor_shorter_ngram=favor_shorter_ngram)
-    vocab, random = vocabulary(), np.random.default_rng(0)
-    rows, length = 800, 100
-    ids = random.integers(FIRST, V, (rows, length), np.int32)
-    starts = vocab.word_start[ids]
+    random = np.random.default_rng(0)
+    ids = random.integers(FIRST, V, (800, 100), np.int32)
+    starts = vocabulary().word_start[ids]
     starts[:, 0] = True
-    everywhere = np.ones((rows, length), bool)
-    lengths = np.full(rows, length)
-    _, masked = mask_tokens(
-        ids, lengths, starts, everywhere, ~everywhere, vocab, settings, RowRandom([0], np.arange(rows))
-    )
+    masked = masked_of(ids, starts, np.zeros(ids.shape, bool), settings)
     words = np.cumsum(starts, 1) - 1
     expected = np.zeros_like(masked)
-    for row in range(rows):
+    for row in range(len(ids)):
         expected[row, list(google_mask(words[row], 15, settings, random))] = True
     assert masked.sum() == pytest.approx(expected.sum(), rel=0.002)
-    for matrix in (masked, expected):
-        assert matrix.sum(1).max() == 15
-
-    def run_shares(matrix: np.ndarray) -> np.ndarray:
-        runs = [
-            len(set(words[row][positions]))
-            for row in range(rows)
-            for positions in np.split(
-                np.flatnonzero(matrix[row]), np.flatnonzero(np.diff(np.flatnonzero(matrix[row])) > 1) + 1
-            )
-        ]
-        return np.bincount(runs, minlength=8)[1:7] / len(runs)
-
-    np.testing.assert_allclose(run_shares(masked), run_shares(expected), atol=0.02)
+    assert masked.sum(1).max() == expected.sum(1).max() == 15
+    np.testing.assert_allclose(run_shares(masked, words), run_shares(expected, words), atol=0.02)
 
 
 def test_no_n_gram_crosses_into_the_second_segment():
-    vocab = vocabulary(word_start_share=1.0)
     settings = with_settings(ngram=3, favor_shorter_ngram=False, masked_lm_prob=0.03)
     ids = np.full((4000, 100), FIRST, np.int32)
-    everywhere = np.ones(ids.shape, bool)
-    in_b = np.arange(100)[None] >= np.full((4000, 1), 50)
-    lengths = np.full(4000, 100)
-    _, masked = mask_tokens(
-        ids, lengths, everywhere, everywhere, in_b, vocab, settings, RowRandom([0], np.arange(4000))
-    )
-    runs = masked[:, 47:53]
-    assert (runs.sum(1) == 3).any()
-    lone = masked.sum(1) == 3  # one trigram, or chance neighbours
-    across = masked[lone][:, 49] & masked[lone][:, 50]
-    beside = masked[lone][:, 20] & masked[lone][:, 21]
+    in_b = np.broadcast_to(np.arange(100) >= 50, ids.shape)
+    masked = masked_of(ids, np.ones(ids.shape, bool), in_b, settings)
+    assert (masked[:, 47:53].sum(1) == 3).any()
+    lone = masked[masked.sum(1) == 3]  # one trigram, or chance neighbours
+    across = lone[:, 49] & lone[:, 50]
+    beside = lone[:, 20] & lone[:, 21]
     assert across.sum() < 0.2 * beside.sum()
 
 

@@ -16,22 +16,27 @@ from src.training.optimizer import LearningRate, OptimizerSettings, build_optimi
 from tests.helpers.tiny_model import OPTIMIZER_SETTINGS, TINY
 
 
+def rate_at(rate: LearningRate, step: int, elapsed: float = 0.0) -> float:
+    return float(rate(Tensor(step, ms.int32), Tensor(elapsed, ms.float32)))
+
+
+def with_changes(**changes: Any) -> OptimizerSettings:
+    return dataclasses.replace(OPTIMIZER_SETTINGS, **changes)
+
+
 def test_learning_rate_schedule() -> None:
-    rate = LearningRate(dataclasses.replace(OPTIMIZER_SETTINGS, warmup_steps=4, end_learning_rate=0.001, power=2.0), 10)
-    values = [float(rate(Tensor(step, ms.int32), Tensor(0.0, ms.float32))) for step in range(13)]
+    rate = LearningRate(with_changes(warmup_steps=4, end_learning_rate=0.001, power=2.0), 10)
+    values = [rate_at(rate, step) for step in range(13)]
     np.testing.assert_allclose(values[:4], [0, 0.0025, 0.005, 0.0075], rtol=1e-6)
     np.testing.assert_allclose(values[4:11], [0.001 + 0.009 * (1 - s / 10) ** 2 for s in range(4, 11)], rtol=1e-5)
     np.testing.assert_allclose(values[11:], 0.001, rtol=1e-6)
-    with pytest.raises(ConfigError, match=r"warmup_steps is 10,.* 10 updates"):
-        LearningRate(dataclasses.replace(OPTIMIZER_SETTINGS, warmup_steps=10), 10)
 
 
 def test_learning_rate_follows_the_time_where_more_of_it_is_over() -> None:
-    rate = LearningRate(dataclasses.replace(OPTIMIZER_SETTINGS, warmup_steps=4), 10)
-    given = [(2, 0.9), (5, 0.2), (5, 0.5), (5, 0.8), (6, 1.0)]
-    values = [float(rate(Tensor(step, ms.int32), Tensor(elapsed, ms.float32))) for step, elapsed in given]
+    rate = LearningRate(with_changes(warmup_steps=4), 10)
+    values = [rate_at(rate, *moment) for moment in [(2, 0.9), (5, 0.2), (5, 0.5), (5, 0.8), (6, 1.0)]]
     np.testing.assert_allclose(values, [0.005, 0.005, 0.005, 0.002, 0.0], rtol=1e-5)
-    assert values[1] == float(rate(Tensor(5, ms.int32), Tensor(0.0, ms.float32)))
+    assert values[1] == rate_at(rate, 5)
 
 
 SCHEDULES = {
@@ -46,33 +51,28 @@ SCHEDULES = {
 def test_schedules_by_updates_and_by_time(schedule: str, warmup: dict[str, float]) -> None:
     """A warm-up that is a share of the run follows the time, too; one in updates does not."""
     end = 0.0 if schedule == "constant" else 0.001
-    changes = {"schedule": schedule, "decay_share": 0.25, "end_learning_rate": end, **warmup}
-    rate = LearningRate(dataclasses.replace(OPTIMIZER_SETTINGS, **changes), 20)
+    rate = LearningRate(with_changes(schedule=schedule, decay_share=0.25, end_learning_rate=end, **warmup), 20)
     for step, elapsed in [*((step, 0.0) for step in range(22)), (2, 0.15), (2, 0.6), (5, 0.1), (5, 0.9), (6, 1.0)]:
         progress = max(min(step / 20, 1.0), elapsed)
         warm = step / 4 if "warmup_steps" in warmup else progress / 0.2
         expected = 0.01 * warm if warm < 1 else end + (0.01 - end) * SCHEDULES[schedule](progress, 0.2)
-        found = float(rate(Tensor(step, ms.int32), Tensor(elapsed, ms.float32)))
-        assert found == pytest.approx(expected, rel=1e-5, abs=1e-9), (step, elapsed)
+        assert rate_at(rate, step, elapsed) == pytest.approx(expected, rel=1e-5, abs=1e-9), (step, elapsed)
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("changes", "named"),
     [
-        ({"warmup_ratio": 0.96}, "warmup_ratio is 0.96, which makes 10 updates,.* 10 updates"),
-        (
-            {"schedule": "trapezoid", "decay_share": 0.5, "warmup_steps": 6},
-            "warmup_steps is 6,.* last 0.5 of the run.* 10 updates",
-        ),
+        ({"warmup_steps": 10}, "warmup_steps is 10"),
+        ({"warmup_ratio": 0.96}, r"warmup_ratio is 0\.96"),
+        ({"schedule": "trapezoid", "decay_share": 0.5, "warmup_steps": 6}, "warmup_steps is 6"),
     ],
 )
-def test_a_warm_up_that_leaves_no_room_is_refused(changes: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ConfigError, match=sentence):
-        LearningRate(dataclasses.replace(OPTIMIZER_SETTINGS, **changes), 10)
+def test_a_warm_up_that_leaves_no_room_is_refused(changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{named}.* 10 updates"):
+        LearningRate(with_changes(**changes), 10)
 
 
-CORRECTED = dataclasses.replace(
-    OPTIMIZER_SETTINGS,
+CORRECTED = with_changes(
     learning_rate=0.5,
     schedule="constant",
     beta1=1 - 2**-3,  # these two are exact in float32, 0.999 is not: 1 - 0.999 would be off by 1e-5
@@ -85,16 +85,20 @@ VALUES = np.array([1.0, -2.0, 3.0])
 GRADIENTS = [np.array([0.1, -0.3, 2.0]) * t for t in range(1, 5)]
 
 
+def moment(step: int, rate_factor: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
+    """What an optimizer is told about time."""
+    return Tensor(step, ms.int32), Tensor(0.0, ms.float32), Tensor(rate_factor, ms.float32)
+
+
 def updated(settings: OptimizerSettings, rate_factor: float = 1.0, unwanted: int = 0) -> dict[str, np.ndarray]:
     """Weights, moments and count after four updates, before each so many unwanted ones; `bias` has no decay."""
     parameters = [Parameter(Tensor(VALUES, ms.float32), name=name) for name in ("weight", "bias")]
     optimizer = build_optimizer(parameters, settings, 100)
+    nothing = Tensor(np.zeros(3), ms.float32)
     for t, gradient in enumerate(GRADIENTS, 1):
-        moment = Tensor(t, ms.int32), Tensor(0.0, ms.float32), Tensor(rate_factor, ms.float32)
         for _ in range(unwanted):
-            nothing = Tensor(np.zeros(3), ms.float32)
-            assert float(optimizer((nothing, nothing), Tensor(False), *moment)) == 0.0
-        optimizer((Tensor(gradient, ms.float32),) * 2, Tensor(True), *moment)
+            assert float(optimizer((nothing, nothing), Tensor(False), *moment(t, rate_factor))) == 0.0
+        optimizer((Tensor(gradient, ms.float32),) * 2, Tensor(True), *moment(t, rate_factor))
     return {parameter.name: parameter.asnumpy() for parameter in optimizer.get_parameters()}
 
 
@@ -135,25 +139,23 @@ def test_an_unwanted_update_changes_nothing(name: str, bias_correction: bool) ->
 
 
 def test_lamb_moves_weights_that_are_zero() -> None:
-    settings = dataclasses.replace(OPTIMIZER_SETTINGS, name="Lamb", schedule="constant")
     parameter = Parameter(Tensor([0.0, 0.0], ms.float32), name="weight")
-    moment = Tensor(1, ms.int32), Tensor(0.0, ms.float32), Tensor(1.0, ms.float32)
-    build_optimizer([parameter], settings, 100)((Tensor([1.0, -1.0], ms.float32),), Tensor(True), *moment)
+    optimizer = build_optimizer([parameter], with_changes(name="Lamb", schedule="constant"), 100)
+    optimizer((Tensor([1.0, -1.0], ms.float32),), Tensor(True), *moment(1))
     assert parameter.asnumpy()[0] < 0 < parameter.asnumpy()[1]
 
 
 def test_lamb_leaves_alone_what_no_loss_depends_on() -> None:
     """Weight decay alone, scaled to the weights' own size, would take 10 % of them at every update."""
-    settings = dataclasses.replace(OPTIMIZER_SETTINGS, name="Lamb", learning_rate=0.1, schedule="constant")
-    parameters = [Parameter(Tensor([3.0, 4.0], ms.float32), name=name) for name in ("used.weight", "unused.weight")]
-    optimizer = build_optimizer(parameters, settings, 100)
+    used, unused = (Parameter(Tensor([3.0, 4.0], ms.float32), name=f"{name}.weight") for name in ("used", "unused"))
+    settings = with_changes(name="Lamb", learning_rate=0.1, schedule="constant")
+    optimizer = build_optimizer([used, unused], settings, 100)
     for step, of_unused in enumerate((1.0, 0.0, 0.0), start=1):
-        before = parameters[1].asnumpy().copy()
+        before = unused.asnumpy().copy()
         gradients = (Tensor([1.0, 0.0], ms.float32), Tensor([0.0, of_unused], ms.float32))
-        moment = Tensor(step, ms.int32), Tensor(0.0, ms.float32), Tensor(1.0, ms.float32)
-        optimizer(gradients, Tensor(True), *moment)
-        assert np.array_equal(before, parameters[1].asnumpy()) == (of_unused == 0.0)
-    assert parameters[0].asnumpy()[0] < 2.5
+        optimizer(gradients, Tensor(True), *moment(step))
+        assert np.array_equal(before, unused.asnumpy()) == (of_unused == 0.0)
+    assert used.asnumpy()[0] < 2.5
 
 
 def test_the_rate_is_multiplied_by_a_factor() -> None:
@@ -181,4 +183,4 @@ def test_decay_groups_and_unknown_optimizer() -> None:
     assert "mlm.bias" not in names and "sop.weight" in names and len(names) == 13
     assert describe_decay_groups(optimizer).startswith("AdamWeightDecay: 13 tensors")
     with pytest.raises(ConfigError, match="allowed are AdamWeightDecay, Lamb, Adam"):
-        build_optimizer(network.trainable_params(), dataclasses.replace(OPTIMIZER_SETTINGS, name="SGD"), 10)
+        build_optimizer(network.trainable_params(), with_changes(name="SGD"), 10)

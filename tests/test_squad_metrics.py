@@ -1,5 +1,7 @@
 """The official metrics of SQuAD and CMRC 2018, on figures worked out by hand."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -113,7 +115,7 @@ def test_version_1_counts_questions_without_a_prediction_as_wrong(capsys):
     asked = questions(("x",), ("y",), ("x y",), ("z",), ("z",), ("z",))
     figures = score_answers(asked, {"0": "x", "2": "x", "unknown": "z"})
     assert figures == {"exact_match": pytest.approx(100 / 6), "f1": pytest.approx((100 + 200 / 3) / 6)}
-    assert capsys.readouterr().out == "4 of 6 questions have no prediction and count as wrong: 1, 3, 4, ...\n"
+    assert re.match(r"4 of 6 .*: 1, 3, 4, ", capsys.readouterr().out)
     score_answers(asked[:1], {"0": "x"})
     assert capsys.readouterr().out == ""
 
@@ -137,27 +139,28 @@ def test_version_2_tells_questions_with_and_without_an_answer_apart():
 
 def test_version_2_counts_questions_without_a_prediction_as_wrong(capsys):
     figures = score_with_threshold(questions(("x",), (), ()), {"0": "x", "1": ""}, {"0": 0.2, "1": 0.4})
-    assert capsys.readouterr().out == "1 of 3 questions have no prediction and count as wrong: 2\n"
+    assert re.match(r"1 of 3 .*: 2$", capsys.readouterr().out)
     assert figures["exact"] == figures["f1"] == figures["best_exact"] == pytest.approx(200 / 3)
     assert (figures["NoAns_exact"], figures["best_exact_thresh"]) == (50, 0.2)
 
 
-def test_a_question_above_the_threshold_has_no_answer():
-    asked = questions(("x",), (), ("z",), ())
-    predictions, no_answer = numbered(["x", "x", "z", "x"]), numbered([0.1, 0.5, 0.6, 0.9])
-    by_threshold = {
-        threshold: score_with_threshold(asked, predictions, no_answer, threshold)["exact"]
-        for threshold in (1.0, 0.9, 0.6, 0.5, 0.49, 0.1, 0.0)
-    }
-    assert by_threshold == {1.0: 50, 0.9: 50, 0.6: 75, 0.5: 50, 0.49: 75, 0.1: 75, 0.0: 50}
+FOUR = questions(("x",), (), ("z",), ())
+NO_ANSWER = numbered([0.1, 0.5, 0.6, 0.9])
+
+
+@pytest.mark.parametrize(
+    ("threshold", "exact"), [(1.0, 50), (0.9, 50), (0.6, 75), (0.5, 50), (0.49, 75), (0.1, 75), (0.0, 50)]
+)
+def test_a_question_above_the_threshold_has_no_answer(threshold, exact):
+    predictions = numbered(["x", "x", "z", "x"])
+    assert score_with_threshold(FOUR, predictions, NO_ANSWER, threshold)["exact"] == exact
 
 
 def test_the_best_threshold_is_the_lowest_of_equally_good_ones():
-    asked = questions(("x",), (), ("z",), ())
-    figures = score_with_threshold(asked, numbered(["x", "x", "z", "x"]), numbered([0.1, 0.5, 0.6, 0.9]))
+    figures = score_with_threshold(FOUR, numbered(["x", "x", "z", "x"]), NO_ANSWER)
     assert (figures["best_exact"], figures["best_exact_thresh"]) == (75, 0.1)
     # F1 of question 0 is 2/3 now, so that exact match is best without any answer, and F1 with it.
-    figures = score_with_threshold(asked, numbered(["x y", "x", "", "x"]), numbered([0.1, 0.5, 0.6, 0.9]))
+    figures = score_with_threshold(FOUR, numbered(["x y", "x", "", "x"]), NO_ANSWER)
     assert (figures["best_exact"], figures["best_exact_thresh"]) == (50, 0.0)
     assert (figures["best_f1"], figures["best_f1_thresh"]) == (pytest.approx(100 * (2 / 3 + 2) / 4), 0.1)
 

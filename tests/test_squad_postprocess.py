@@ -44,14 +44,13 @@ def windows(tokenizer) -> SquadWindows:
     return windows_of(QUESTIONS, tokenizer)
 
 
-def logits(windows, width=WIDTH, **scores):
+def logits(windows, width=WIDTH, start=None, end=None):
     """start_logits and end_logits: 0, and where a row and a token of it are named, another score."""
-    outputs = {
-        name: np.zeros((len(windows.token_counts), width), np.float32) for name in ("start_logits", "end_logits")
-    }
-    for name, places in scores.items():
-        for (row, token), score in places.items():
-            outputs[f"{name}_logits"][row, windows.context_starts[row] + token] = score
+    outputs = {}
+    for name, scores in (("start_logits", start or {}), ("end_logits", end or {})):
+        outputs[name] = np.zeros((len(windows.token_counts), width), np.float32)
+        for (row, token), score in scores.items():
+            outputs[name][row, windows.context_starts[row] + token] = score
     return flat(outputs)
 
 
@@ -137,13 +136,12 @@ def test_answers_end_after_they_start_and_are_not_too_long(windows):
 
 def test_scores_outside_the_context_do_not_count(windows):
     outputs = logits(windows)
+    expected = independent_predictions(QUESTIONS, windows, outputs, 5, 3)
     for row, (place, count) in enumerate(zip(windows.context_starts, windows.token_counts, strict=True)):
         for scores in outputs.values():
             of_row = scores.values[row * WIDTH : (row + 1) * WIDTH]
             of_row[:place] = of_row[place + count :] = 100.0
-    assert independent_predictions(QUESTIONS, windows, outputs, 5, 3) == independent_predictions(
-        QUESTIONS, windows, logits(windows), 5, 3
-    )
+    assert independent_predictions(QUESTIONS, windows, outputs, 5, 3) == expected
 
 
 def test_a_text_counts_once(windows):
@@ -258,31 +256,26 @@ def test_files_of_version_2(windows, tmp_path):
     write_predictions(tmp_path, QUESTIONS, predictions, threshold=0.4, suffix="_dev")
     files = read(tmp_path)
     assert set(files) == {"predictions_dev.json", "nbest_predictions_dev.json", "null_odds_dev.json"}
-    odds, texts, n_best = (
-        files["null_odds_dev.json"],
-        files["predictions_dev.json"],
-        files["nbest_predictions_dev.json"],
-    )
-    assert odds == pytest.approx({"long": 0.5, "short": 1 / (1 + math.exp(-1)), "cut": 1 / (1 + math.e)})
-    assert (texts["long"], texts["short"], texts["cut"]) == ("", "", n_best["cut"][0]["text"])
-    assert n_best["long"][0]["text"] and [span["text"] for span in n_best["short"]] == [""]
-    assert n_best["long"][0].keys() == {"text", "start", "end", "probability", "start_log_prob", "end_log_prob"}
-    assert answer_texts(QUESTIONS, predictions)["long"] == n_best["long"][0]["text"]
-    assert answer_texts(QUESTIONS, predictions, odds["long"])["long"] == n_best["long"][0]["text"]  # above, not at
+    texts, n_best = files["predictions_dev.json"], files["nbest_predictions_dev.json"]
+    odds = {"long": 0.5, "short": 1 / (1 + math.exp(-1)), "cut": 1 / (1 + math.e)}
+    assert files["null_odds_dev.json"] == pytest.approx(odds)
+    best = n_best["long"][0]
+    assert best.keys() == {"text", "start", "end", "probability", "start_log_prob", "end_log_prob"}
+    assert texts == {"long": "", "short": "", "cut": n_best["cut"][0]["text"]}
+    assert [span["text"] for span in n_best["short"]] == [""]
+    assert best["text"]
+    for threshold in ((), (files["null_odds_dev.json"]["long"],)):  # above it there is no answer, not at it
+        assert answer_texts(QUESTIONS, predictions, *threshold)["long"] == best["text"]
 
 
 # --- real data ---
 
 
-@pytest.fixture(scope="module")
-def english(shared) -> FullTokenizer:
-    return FullTokenizer(spm_model_file=shared / "data" / "vocab" / "30k-clean.model")
-
-
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_network_that_knows_the_answers_gets_full_marks(shared, english, version):
+def test_a_network_that_knows_the_answers_gets_full_marks(shared, version):
     """Answers that begin or end inside a token are out of reach; there are few."""
-    questions = read_squad(shared / "data" / f"squad_v{version}" / "dev.json", version == 2)
+    english = FullTokenizer(spm_model_file=shared / "data/vocab/30k-clean.model")
+    questions = read_squad(shared / f"data/squad_v{version}/dev.json", version == 2)
     lengths = (192, 64, 32)
     training = SquadSplit("train", questions, english, *lengths).features().values
     features = SquadSplit("dev", questions, english, *lengths).features()
@@ -296,7 +289,8 @@ def test_a_network_that_knows_the_answers_gets_full_marks(shared, english, versi
         }
         predictions = independent_predictions(questions, windows, flat(outputs), 3, 60)
         figures = score_answers(questions, answer_texts(questions, predictions))
-        assert figures["exact_match"] > 98 and figures["f1"] > 99
+        assert figures["exact_match"] > 98
+        assert figures["f1"] > 99
     else:
         outputs = {
             "start_top_index": starts,
@@ -308,5 +302,6 @@ def test_a_network_that_knows_the_answers_gets_full_marks(shared, english, versi
         predictions = beam_predictions(questions, windows, outputs, 3, 60)
         no_answer = {q.id: p.no_answer_probability for q, p in zip(questions, predictions, strict=True)}
         figures = score_with_threshold(questions, answer_texts(questions, predictions), no_answer)
-        assert figures["NoAns_f1"] == 100 and figures["HasAns_exact"] > 98
+        assert figures["NoAns_f1"] == 100
+        assert figures["HasAns_exact"] > 98
         assert figures["best_exact"] == figures["exact"]

@@ -44,7 +44,7 @@ from src.data.feature_cache import cached_features
 from src.data.feature_files import open_records
 from src.data.tfrecords import check_tfrecord
 from src.finetune_eval_model import SpanSearchScores
-from src.inference.exported_model import load_exported, read_key
+from src.inference.exported_model import load_exported
 from src.inference.file_answers import answer_records
 from src.inference.predictor import Predictor
 from src.inference.record_files import check_input, check_output, read_records
@@ -264,7 +264,6 @@ def test_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> No
         lambda: check_input(name, "table"),
         lambda: check_output(name, name),
         lambda: check_output_folder(Path(name), "key"),
-        lambda: read_key(name),
         lambda: build_tokenizer(name, "", True),
         lambda: build_tokenizer("", name, True),
         lambda: AlbertConfig.from_json(name),

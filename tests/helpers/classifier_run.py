@@ -65,6 +65,11 @@ def config_of(data: Path, run: Path | None, **changes: Any) -> ClassifierConfig:
     return load_config(ClassifierConfig, classifier_arguments(data, run, **changes))
 
 
+def evaluating(data: Path, weights: Path, **changes: Any) -> ClassifierConfig:
+    """The configuration that evaluates weights and trains nothing."""
+    return config_of(data, None, do_train=False, load_finetune_checkpoint_path=weights, **changes)
+
+
 def train_classifier(data: Path, run: Path) -> Path:
     """The folder of the run itself, finished, with evaluation and prediction."""
     run_classifier.main(config_of(data, run, do_predict=True))

@@ -6,7 +6,7 @@ from random import Random
 import numpy as np
 
 from src.pretraining_data.examples import build_examples, exchange, without_padding
-from src.pretraining_data.instances import join_documents, sample_pairs
+from src.pretraining_data.instances import Documents, Pair, SegmentSpan, join_documents, sample_pairs
 from src.pretraining_data.masking import InstanceSettings, MaskVocabulary, RowRandom
 
 SETTINGS = InstanceSettings(
@@ -92,3 +92,21 @@ def masked_runs(row, words: np.ndarray) -> list[int]:
     sizes, hits = np.bincount(words), np.bincount(words, masked).astype(int)
     assert set(hits[hits > 0] - sizes[hits > 0]) <= {0}
     return [len(list(group)) for whole, group in itertools.groupby(hits == sizes) if whole]
+
+
+def document_of(span: SegmentSpan, joined: Documents) -> list[int]:
+    """The borders of the document that a segment begins in."""
+    return next(borders for borders in joined.borders if borders[0] <= span.start < borders[-1])
+
+
+def assert_fits(pair: Pair, joined: Documents, settings: InstanceSettings) -> None:
+    """Segments lie in documents, one after the other in the same one unless B is random, and fit into an example."""
+    first, second, label = pair
+    of_first, of_second = document_of(first, joined), document_of(second, joined)
+    assert first.start < first.end <= of_first[-1] and second.start < second.end <= of_second[-1]
+    assert first.end - first.start + second.end - second.start <= settings.max_seq_length - 3
+    assert label in (0, 1)
+    if settings.random_next_sentence and label:
+        assert of_first is not of_second
+    else:
+        assert of_first is of_second and first.end <= second.start

@@ -2,7 +2,7 @@
 
 import mindspore as ms
 import numpy as np
-from mindspore import Tensor
+from mindspore import Tensor, ops
 
 from src.albert_config import PRESETS, AlbertConfig
 from src.albert_networks import TrainingNetwork
@@ -51,6 +51,17 @@ def batch(config: AlbertConfig = TINY, rows: int = 3, length: int = 12) -> dict[
         "sequence_weights": np.ones(rows, np.float32),
         "sop_loss_weights": np.ones(rows, np.float32),
     }
+
+
+def outputs_and_gradients(
+    network: TrainingNetwork, columns: dict[str, np.ndarray]
+) -> tuple[list[float], dict[str, np.ndarray]]:
+    """Losses and figures of a batch, and the loss's gradients by parameter, without a training step."""
+    inputs = [Tensor(columns[name]) for name in network.input_columns]
+    weights = ms.ParameterTuple(network.trainable_params())
+    outputs, gradients = ops.value_and_grad(network, None, weights, has_aux=True)(*inputs, KEY)
+    by_name = {weight.name: gradient.asnumpy() for weight, gradient in zip(weights, gradients, strict=True)}
+    return [float(output) for output in outputs], by_name
 
 
 def metrics_and_gradients(
