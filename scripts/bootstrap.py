@@ -12,10 +12,10 @@ import fcntl
 import hashlib
 import importlib.metadata
 import json
-import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,29 +25,21 @@ LOCK = ROOT / ".venv-lock"
 VERSIONS = ((3, 11), (3, 12))
 
 
-def usable() -> bool:
-    """Return True if .venv has a working Python of one of VERSIONS, with pip."""
-    probe = f"import sys, pip; sys.exit(sys.version_info[:2] not in {VERSIONS})"
+def is_usable() -> bool:
+    """Return True if .venv has a working Python of one of VERSIONS."""
+    probe = f"import sys; sys.exit(sys.version_info[:2] not in {VERSIONS})"
     python = VENV / "bin/python"
-    return python.exists() and subprocess.run([python, "-c", probe], capture_output=True, check=False).returncode == 0
+    return python.exists() and subprocess.run([python, "-c", probe], check=False).returncode == 0
 
 
-def has_pip_again() -> bool:
-    """Install pip into a .venv that was made without it; return True if .venv is usable now."""
-    python = VENV / "bin/python"
-    if not python.exists():
-        return False
-    return subprocess.run([python, "-m", "ensurepip"], capture_output=True, check=False).returncode == 0 and usable()
-
-
-def digests(names: list[str]) -> dict[str, str]:
-    """Return the sha256 of requirement files and of those that they include with `-r` or `-c`."""
-    digest_of: dict[str, str] = {}
-    for name in names:
-        text = (ROOT / name).read_text(encoding="utf-8")
-        included = [line.split()[1] for line in text.splitlines() if line.startswith(("-r ", "-c "))]
-        digest_of |= {name: hashlib.sha256(text.encode()).hexdigest(), **digests(included)}
-    return digest_of
+def create() -> None:
+    """Create .venv, in place of what lies there."""
+    if VENV.exists():
+        print(f"replacing {VENV}, which has no working Python 3.11 or 3.12", file=sys.stderr, flush=True)
+        shutil.rmtree(VENV)
+    python = getattr(sys, "_base_executable", sys.executable)  # not .venv's own Python, which may run this
+    if subprocess.run([python, "-m", "venv", VENV], check=False).returncode:
+        sys.exit(f"error: {python} could not create the environment {VENV}")
 
 
 def install(names: list[str]) -> None:
@@ -56,12 +48,14 @@ def install(names: list[str]) -> None:
         installed = json.loads(STAMP.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         installed = {}
-    required = digests(names)
+    required = {name: hashlib.sha256((ROOT / name).read_bytes()).hexdigest() for name in names}
     if required.items() <= installed.items():
         return
     print(f"installing {', '.join(names)} into {VENV} (only the first time; some minutes)", file=sys.stderr, flush=True)
-    files = [word for name in names for word in ("-r", str(ROOT / name))]
-    pip = [VENV / "bin/python", "-m", "pip", "install", "-qq", "--disable-pip-version-check", *files]
+    python = VENV / "bin/python"
+    subprocess.run([python, "-m", "ensurepip"], capture_output=True, check=False)  # uv makes environments without pip
+    files = [word for name in names for word in ("-r", name)]
+    pip = [python, "-m", "pip", "install", "-qq", "--disable-pip-version-check", *files]
     if subprocess.run(pip, cwd=ROOT, check=False).returncode:
         sys.exit(f"error: pip could not install {', '.join(names)}; run the same command again to continue")
     temporary = STAMP.with_suffix(".tmp")
@@ -69,14 +63,22 @@ def install(names: list[str]) -> None:
     temporary.replace(STAMP)
 
 
-def satisfies(names: list[str]) -> bool:
+def direct_dependencies(name: str) -> list[str]:
+    """Return the packages that the project itself needs of a requirement file, as PACKAGE==VERSION."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extra = name.removeprefix("requirements").removeprefix("-").removesuffix(".txt")
+    dependencies = project["optional-dependencies"][extra] if extra else project["dependencies"]
+    return [dependency for dependency in dependencies if "==" in dependency]  # not another extra of the project
+
+
+def is_active_enough(names: list[str]) -> bool:
     """Return True if this Python has the direct dependencies of requirement files.
 
     MindSpore and the packages for tests and comparisons must have the pinned versions; others may differ.
     """
-    for name in digests(names):
-        direct, _, _ = (ROOT / name).read_text(encoding="utf-8").partition("# What those pull in")
-        for package, version in re.findall(r"^([\w.-]+)==(\S+)", direct, re.MULTILINE):
+    for name in names:
+        for dependency in direct_dependencies(name):
+            package, _, version = dependency.partition("==")
             try:
                 installed, _, _ = importlib.metadata.version(package).partition("+")
             except importlib.metadata.PackageNotFoundError:
@@ -90,7 +92,7 @@ def main() -> None:
     """Wait for other installations, create .venv if it is not usable, and install."""
     if sys.argv[1] == "--active":
         is_other = Path(sys.prefix).resolve() != VENV.resolve()  # .venv is always updated to the requirements
-        if not (is_other and satisfies(sys.argv[2:])):
+        if not (is_other and is_active_enough(sys.argv[2:])):
             sys.exit(1)
         print(sys.prefix)
         sys.exit()
@@ -98,13 +100,8 @@ def main() -> None:
         with contextlib.suppress(OSError):  # a read-only folder, or a file system without locks
             # Opened for appending, because NFS does not lock files that are open only for reading.
             fcntl.flock(stack.enter_context(LOCK.open("a")), fcntl.LOCK_EX)
-        if not usable() and not has_pip_again():
-            if VENV.exists():
-                print(f"replacing {VENV}, which has no working Python 3.11 or 3.12", file=sys.stderr, flush=True)
-                shutil.rmtree(VENV)
-            python = getattr(sys, "_base_executable", sys.executable)  # not .venv's own Python, which may run this
-            if subprocess.run([python, "-m", "venv", VENV], check=False).returncode:
-                sys.exit(f"error: {python} could not create the environment {VENV}")
+        if not is_usable():
+            create()
         install(sys.argv[1:])
 
 

@@ -1,4 +1,4 @@
-"""Fixtures for all tests, and which tests run: --slow and --oracles of scripts/test.sh."""
+"""Fixtures for all tests, and which tests run: --slow and --oracles of scripts/test.sh, graphs in heavy files alone."""
 
 import importlib
 import os
@@ -16,6 +16,7 @@ from model_utils.messages import show_messages
 hypothesis.settings.register_profile("project", deadline=None)  # how long an example takes says nothing here
 hypothesis.settings.load_profile("project")
 ROOT = Path(__file__).resolve().parents[1]
+HEAVY_FILES = (ROOT / "tests/heavy_files.txt").read_text(encoding="utf-8").split()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -82,6 +83,23 @@ def graph_mode() -> None:
         import mindspore
 
         mindspore.set_context(mode=mindspore.GRAPH_MODE)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_graphs(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail tests that compile a graph, but in the files that scripts/test.sh gives a process of their own."""
+    if request.path.name in HEAVY_FILES or "mindspore" not in sys.modules:
+        yield
+        return
+    from mindspore.graph import api
+
+    def refuse(*_: Any, **__: Any) -> None:
+        pytest.fail(f"this test compiles a graph: add {request.path.name} to tests/heavy_files.txt")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(api._CellGraphExecutor, "compile", refuse)
+        patch.setattr(api._JitExecutor, "compile", refuse)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

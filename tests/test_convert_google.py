@@ -138,9 +138,11 @@ def test_google_s_files_do_not_say_whether_text_is_lower_cased(golden: Path, tmp
 
 
 @pytest.mark.usefixtures("without_tensorflow")
-def test_googles_pre_training_figures_after_conversion(golden: Path, tmp_path: Path) -> None:
-    ours = convert("tf", "mindspore", golden / "google/pretrain", tmp_path / "ours")
-    right = google_figures.load(golden / "google/pretrain")
+def test_googles_pre_training_figures_after_conversion(tmp_path: Path) -> None:
+    shutil.copytree(google_figures.PRETRAINING.parent, tmp_path / "google")
+    (tmp_path / "google/pretrain/model.ckpt-0.index").touch()
+    ours = convert("tf", "mindspore", tmp_path / "google/pretrain", tmp_path / "ours")
+    right = google_figures.load(google_figures.PRETRAINING)
     columns = (right["in"][name] for name in ("input_ids", "input_mask", "segment_ids"))
     sequence, pooled, mlm, sop = pre_training_outputs(ours, *columns)
     masked = np.take_along_axis(mlm, right["in"]["masked_lm_positions"][..., None], 1)
@@ -151,7 +153,9 @@ def test_googles_pre_training_figures_after_conversion(golden: Path, tmp_path: P
         "sop_log_probs": log_softmax(sop, -1),
     }
     for name, value in found.items():
-        np.testing.assert_allclose(value, right["out"][name], atol=1e-5, rtol=0, err_msg=name)
+        expected = right["out"][name]
+        value = google_figures.leading_block(value, expected)
+        np.testing.assert_allclose(value, expected, atol=1e-5, rtol=0, err_msg=name)
 
 
 @pytest.mark.usefixtures("without_tensorflow")

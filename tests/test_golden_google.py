@@ -31,8 +31,8 @@ def pre_training_network(folder: Path) -> tuple[AlbertForPreTraining, dict, dict
     return network, figures, columns
 
 
-def test_pre_training_losses_and_gradients(shared: Path) -> None:
-    network, figures, columns = pre_training_network(shared / "golden/google/pretrain")
+def test_pre_training_losses_and_gradients() -> None:
+    network, figures, columns = pre_training_network(google.PRETRAINING)
     batch = normalise_weights([columns], network.weight_columns)[0]
     inputs = [Tensor(batch[name]) for name in network.input_columns]
     parameters = ms.ParameterTuple(network.trainable_params())
@@ -44,7 +44,8 @@ def test_pre_training_losses_and_gradients(shared: Path) -> None:
     for parameter, gradient in zip(parameters, gradients, strict=True):
         expected = figures["grad"][parameter.name]
         tolerance = max(1e-4 * np.abs(expected).max(), 1e-7 * largest)
-        np.testing.assert_allclose(gradient.asnumpy(), expected, atol=tolerance, rtol=0, err_msg=parameter.name)
+        found = google.leading_block(gradient.asnumpy(), expected)
+        np.testing.assert_allclose(found, expected, atol=tolerance, rtol=0, err_msg=parameter.name)
 
 
 @pytest.mark.parametrize(("optimizer", "folder"), [("AdamWeightDecay", "optim_adamw"), ("Lamb", "optim_lamb")])

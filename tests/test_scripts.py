@@ -18,20 +18,24 @@ VENV = Path(sys.prefix)
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A copy of the scripts in a folder whose name has a space; requirement files are empty, .venv does not exist."""
+    """A copy of the scripts in a folder whose name has a space; nothing is required, .venv does not exist."""
     folder = tmp_path / "a project"
     shutil.copytree(ROOT / "scripts", folder / "scripts")
-    for name in ("requirements.txt", "requirements-test.txt", "requirements-dev.txt"):
+    for name in ("requirements.txt", "requirements-test.txt"):
         (folder / name).write_text("")
+    require(folder)
     return folder
 
 
+def require(project: Path, dependencies: tuple[str, ...] = (), test: tuple[str, ...] = ()) -> None:
+    text = f"dependencies = {[*dependencies]}\noptional-dependencies.test = {[*test]}\n"
+    (project / "pyproject.toml").write_text(f"[project]\nname = 'project'\nversion = '1'\n{text}")
+
+
 @pytest.fixture
-def ready_project(project: Path) -> Path:
+def ready_project(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project that uses the environment of this test run."""
-    (project / ".venv").symlink_to(VENV)
-    for file in ROOT.glob("requirements*.txt"):
-        shutil.copy(file, project)
+    monkeypatch.setenv("PATH", f"{VENV}/bin:{os.environ['PATH']}")
     return project
 
 
@@ -51,12 +55,13 @@ LAUNCHERS = sorted(path.stem for path in (ROOT / "scripts").glob("run_*.sh"))
 
 
 @pytest.mark.parametrize("flag", ["--help", "-h"])
-@pytest.mark.parametrize("script", ["quickstart", "test", "env", "gpu_env", *LAUNCHERS])
+@pytest.mark.parametrize("script", ["lock", "quickstart", "test", "env", "gpu_env", *LAUNCHERS])
 def test_help_explains_and_does_nothing(project: Path, script: str, flag: str) -> None:
-    (project / "requirements.txt").write_text("no-such-package==1.0\n")
+    require(project, ("no-such-package==1.0",))
     done = bash(f"bash scripts/{script}.sh {flag}", project)
     assert done.returncode == 0 and re.search(rf"usage: (bash|\.) scripts/{script}\.sh", done.stdout)
-    assert sorted(path.name for path in project.glob("[!r]*")) == ["scripts"]  # neither .venv nor a folder of results
+    found = sorted(path.name for path in project.glob("[!r]*"))
+    assert found == ["pyproject.toml", "scripts"]  # neither .venv nor a folder of results
 
 
 @pytest.mark.parametrize("script", LAUNCHERS)
@@ -70,7 +75,8 @@ def test_help_lists_the_options_where_there_is_an_environment(ready_project: Pat
 
 @pytest.mark.parametrize(("version", "is_used"), [(pytest.__version__, True), ("0.1", False)])
 def test_an_active_environment_is_used_if_it_has_the_packages(project: Path, version: str, is_used: bool) -> None:
-    (project / "requirements-test.txt").write_text(f"--no-index\npytest=={version}\n# What those pull in\nnone==1\n")
+    (project / "requirements-test.txt").write_text(f"--no-index\npytest=={version}\nnone==1\n")
+    require(project, test=("project[other]", f"pytest=={version}"))
     command = ". scripts/env.sh && prepare_environment requirements-test.txt && echo $VIRTUAL_ENV"
     done = bash(command, project, PATH=f"{VENV}/bin:{os.environ['PATH']}")
     assert (done.stdout == f"{VENV}\n") == is_used, done.stderr
@@ -98,8 +104,9 @@ PREPARE = ". scripts/env.sh && prepare_environment requirements.txt && python -c
 def test_the_environment_is_made_once_and_follows_the_requirements(project: Path, tmp_path: Path) -> None:
     for version in ("1.0", "2.0"):
         make_wheel(tmp_path / f"demo-{version}-py3-none-any.whl", version)
-    (project / "requirements.txt").write_text(f"-r more.txt\n--find-links {tmp_path}\n--no-index\n")
-    (project / "more.txt").write_text("demo==1.0\n")
+    require(project, ("demo==1.0",))
+    index = f"--find-links {tmp_path}\n--no-index\n"
+    (project / "requirements.txt").write_text(index + "demo==1.0\n")
     starts = [
         subprocess.Popen(
             ["bash", "-c", PREPARE], cwd=project, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -111,7 +118,7 @@ def test_the_environment_is_made_once_and_follows_the_requirements(project: Path
     assert [out for out, _ in outputs] == ["1.0\n", "1.0\n"]
     assert sum(err.count("installing requirements.txt into") for _, err in outputs) == 1
 
-    (project / "more.txt").write_text("demo==2.0\n")
+    (project / "requirements.txt").write_text(index + "demo==2.0\n")
     changed = bash(PREPARE, project)
     assert (changed.returncode, changed.stdout) == (0, "2.0\n") and "installing" in changed.stderr
 
@@ -121,7 +128,7 @@ def test_the_environment_is_made_once_and_follows_the_requirements(project: Path
     repaired = bash(PREPARE, project)
     assert (repaired.returncode, repaired.stdout) == (0, "2.0\n"), repaired.stderr
 
-    (project / "more.txt").write_text("demo==3.0\n")
+    (project / "requirements.txt").write_text(index + "demo==3.0\n")
     for _ in range(2):  # a failed installation is tried again
         failed = bash(PREPARE, project)
         assert failed.returncode == 2 and "error: pip could not install requirements.txt" in failed.stderr
@@ -472,8 +479,10 @@ def tested_project(ready_project: Path) -> Path:
     for name in ("tests/conftest.py", "model_utils/__init__.py", "model_utils/messages.py", "model_utils/errors.py"):
         (ready_project / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, ready_project / name)
+    (ready_project / "tests/heavy_files.txt").touch()
     settings, _, _ = (ROOT / "pyproject.toml").read_text().partition("[tool.importlinter]")
-    (ready_project / "pyproject.toml").write_text(settings + IMPORT_CONTRACT)
+    with (ready_project / "pyproject.toml").open("a") as file:
+        file.write(settings[settings.index("[tool.ruff]") :] + IMPORT_CONTRACT)
     write_tests(ready_project, "one", "def test_a():\n    pass\n\n\ndef test_b():\n    pass\n")
     write_tests(
         ready_project,
@@ -515,9 +524,11 @@ def test_a_wrong_argument_of_pytest_ends_all(tested_project: Path) -> None:
 def test_a_process_that_dies_is_interrupted_or_finds_no_such_test_counts_as_a_failure(tested_project: Path) -> None:
     write_tests(tested_project, "three", "import os\n\n\ndef test_d():\n    os._exit(0)\n")
     write_tests(tested_project, "four", "def test_e():\n    raise KeyboardInterrupt\n")
+    heavy = "test_one.py\ntest_two.py\ntest_three.py\ntest_four.py\n"
+    (tested_project / "tests/heavy_files.txt").write_text(heavy)
     done = bash("bash scripts/test.sh tests/test_{one,three,four}.py tests/test_two.py::test_z", tested_project)
     assert done.stdout.splitlines()[-1] == "2 passed, 3 failed, 0 skipped"
-    assert re.search(r"pytest ended without a report for .*/tests/test_three\.py\n", done.stdout)
+    assert re.search(r"pytest ended without a report for tests/test_three\.py\n", done.stdout)
     assert done.returncode == 1
 
 
@@ -538,6 +549,26 @@ def test_what_the_import_linter_finds_fails_too(tested_project: Path) -> None:
     assert done.returncode == 1
 
 
-def test_continuous_integration_runs_the_tests_with_the_oracles() -> None:
-    assert "exec bash scripts/test.sh --oracles" in (ROOT / ".ci/run").read_text()
-    assert os.access(ROOT / ".ci/run", os.X_OK)
+GRAPH = """
+import mindspore as ms
+
+
+class Double(ms.nn.Cell):
+    def construct(self, x):
+        return 2 * x
+
+
+def test_graph():
+    assert Double()(ms.Tensor(1)) == 2
+"""
+
+
+def test_fast_leaves_out_heavy_files_and_a_graph_elsewhere_is_an_error(tested_project: Path) -> None:
+    write_tests(tested_project, "graph", GRAPH)
+    done = bash("bash scripts/test.sh --fast", tested_project)
+    assert done.stdout.splitlines()[-1] == "2 passed, 1 failed, 1 skipped"
+    assert "add test_graph.py to tests/heavy_files.txt" in done.stdout
+    (tested_project / "tests/heavy_files.txt").write_text("test_graph.py\n")
+    for arguments, passed in (("--fast", 2), ("", 3)):
+        done = bash(f"bash scripts/test.sh {arguments}", tested_project)
+        assert done.stdout.splitlines()[-1] == f"{passed} passed, 0 failed, 1 skipped"

@@ -7,6 +7,7 @@ from mindspore import Tensor, nn
 
 from src.conversion.weight_names import from_google, google_names
 
+PRETRAINING = Path(__file__).parents[1] / "golden/google/pretrain"  # with the first rows of the gradients
 _NAMES = {theirs: ours for ours, theirs in google_names().items()}
 
 
@@ -34,3 +35,8 @@ def set_parameters(network: nn.Cell, values: dict[str, np.ndarray]) -> None:
 def get_parameters(network: nn.Cell) -> dict[str, np.ndarray]:
     """Name -> value of every trainable parameter."""
     return {parameter.name: parameter.asnumpy() for parameter in network.trainable_params()}
+
+
+def leading_block(value: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """Return the part of `value` that golden figures in the shape of `expected` are about."""
+    return value[tuple(slice(size) for size in expected.shape)]
