@@ -153,8 +153,13 @@ def test_an_output_that_cannot_be_is_refused_before_work(tmp_path: Path, monkeyp
 def test_an_output_whose_ending_promises_something_else_is_refused(tmp_path: Path, ending: str) -> None:
     with pytest.raises(ConfigError, match=rf"\.{ending.rpartition('.')[2]}.*\.jsonl"):
         check_output(str(tmp_path / f"out.{ending}"), "-")
-    os.mkfifo(tmp_path / f"out.{ending}")
-    check_output(str(tmp_path / f"out.{ending}"), "-")
+
+
+def test_an_output_that_is_a_pipe_is_refused_and_stays(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "out.jsonl")
+    with pytest.raises(DataError, match=r"out\.jsonl"):
+        check_output(str(tmp_path / "out.jsonl"), "-")
+    assert (tmp_path / "out.jsonl").is_fifo()
 
 
 @pytest.mark.parametrize("name", ["out", "out.jsonl", "out.NDJSON", "out.json", "out.txt"])

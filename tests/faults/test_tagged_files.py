@@ -79,8 +79,13 @@ def test_numbers_that_do_not_count_every_sentence_are_words(tmp_path: Path, caps
     rows = "1 CD O\n2 CD O\n3 CD B-A\n\na DT O\n"
     assert read(tmp_path / "a.txt", rows) == [("1 2 3", "O O B-A"), ("a", "O")]
     assert "counts" not in capsys.readouterr().out
-    assert read(tmp_path / "a.txt", "1 a O\n2 b B-A\n\n1 c O\n2 d O\n\n1 e O\n3 f O\n")[2] == ("1 3", "O O")
-    assert "line 7" in capsys.readouterr().out
+
+
+def test_a_column_of_numbers_that_do_not_count_is_refused_unless_it_is_named(tmp_path: Path) -> None:
+    rows = "1 a O\n2 b B-A\n\n1 c O\n2 d O\n\n1 e O\n3 f O\n"
+    with pytest.raises(DataError, match="word_column"):
+        read(tmp_path / "a.txt", rows)
+    assert read(tmp_path / "a.txt", rows, word="1")[2] == ("1 3", "O O")
 
 
 @pytest.mark.parametrize(
