@@ -7,6 +7,7 @@ from src.tasks.classification_examples import ClassifierConfig
 
 
 def main(config: ClassifierConfig) -> None:
+    """Fine-tune on classes or scores of texts, evaluate, predict."""
     finetune(config, ClassifierTask)
 
 

@@ -6,6 +6,7 @@ from src.tasks.token_classification import NerConfig, NerTask
 
 
 def main(config: NerConfig) -> None:
+    """Fine-tune on tags of words, evaluate, predict."""
     finetune(config, NerTask)
 
 

@@ -6,6 +6,7 @@ from src.tasks.multiple_choice import RaceConfig, RaceTask
 
 
 def main(config: RaceConfig) -> None:
+    """Fine-tune on multiple choice, evaluate, predict."""
     finetune(config, RaceTask)
 
 

@@ -6,6 +6,7 @@ from src.tasks.question_answering import SquadConfig, SquadTask
 
 
 def main(config: SquadConfig) -> None:
+    """Fine-tune on answers in texts, evaluate, predict."""
     finetune(config, SquadTask)
 
 

@@ -6,6 +6,7 @@ from src.tasks.question_answering import SquadV2Config, SquadV2Task
 
 
 def main(config: SquadV2Config) -> None:
+    """Fine-tune on answers in texts that may have none, evaluate, predict."""
     finetune(config, SquadV2Task)
 
 

@@ -28,10 +28,11 @@ def without_cuda_libraries() -> Iterator[None]:
     if before is None:
         yield
         return
-    remaining = []
-    for folder in before.split(":"):
-        if not any((Path(folder) / name).exists() for name in CUDA_LIBRARIES):
-            remaining.append(folder)
+
+    def has_cuda(folder: str) -> bool:
+        return any((Path(folder) / name).exists() for name in CUDA_LIBRARIES)
+
+    remaining = [folder for folder in before.split(":") if not has_cuda(folder)]
     os.environ[LIBRARY_PATH] = ":".join(remaining)
     try:
         yield

@@ -170,7 +170,7 @@ class Config(BaseModel):
             elif rules.section:
                 changes[key] = value.from_anywhere()
             elif rules.on_resume == SAME_PLACE and value:
-                changes[key] = os.path.join(os.getcwd(), value)  # not abspath, which drops `link/..` without following
+                changes[key] = str(Path.cwd() / value)  # not abspath, which drops `link/..` without following
         return self.replace(**changes)
 
     def resume_fingerprint(self, prefix: str = "") -> dict[str, Any]:

@@ -10,10 +10,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-import xml.etree.ElementTree as tree
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -95,7 +95,7 @@ class TestRun:
     def count(self, report: str) -> int:
         """Add a JUnit report to the counts, and return the number of failures in it."""
         failures = 0
-        for suite in tree.fromstring(report).iter("testsuite"):
+        for suite in ElementTree.fromstring(report).iter("testsuite"):
             skipped = int(suite.get("skipped", 0))
             failed = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
             failures += failed

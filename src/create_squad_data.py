@@ -362,7 +362,7 @@ def _token_columns(
     one = np.ones_like(token_counts)
     segment_lengths = np.stack([context_starts, token_counts + 1], 1).ravel()
     segments = np.repeat(np.tile(np.array([0, 1], np.int32), len(token_counts)), segment_lengths)
-    # [CLS], question and [SEP], context, [SEP]
+    # Of [CLS]; of the question and its [SEP]; of the context; of the last [SEP].
     mask_lengths = np.stack([one, context_starts - 1, token_counts, one], 1).ravel()
     p_mask = np.repeat(np.tile(np.array([0, 1, 0, 1], np.int32), len(token_counts)), mask_lengths)
     columns = token_columns(tokenizer, width) | {"p_mask": Column("int32", width, 1, True)}

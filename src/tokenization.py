@@ -415,7 +415,7 @@ def _load_model(content: bytes, file: Path) -> sentencepiece.SentencePieceProces
 
 
 def _decode(content: bytes, file: Path) -> list[str]:
-    """Return the lines of a vocabulary; only "\n" ends a line: Chinese vocabularies have other breaks as entries."""
+    r"""Return the lines of a vocabulary; only "\n" ends a line: Chinese vocabularies have other breaks as entries."""
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

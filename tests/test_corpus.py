@@ -288,7 +288,7 @@ def test_a_list_may_be_longer_than_a_name(tmp_path):
 
 
 def test_a_name_that_is_not_utf8_is_refused_before_work(tmp_path):
-    with open(os.fsencode(tmp_path) + b"/\xce\xc4.txt", "w") as file:
+    with open(os.fsencode(tmp_path) + b"/\xce\xc4.txt", "w") as file:  # noqa: PTH123 - a name of bytes
         file.write("x")
     with pytest.raises(DataError, match=r"\\xce\\xc4\.txt is not UTF-8"):
         expand_glob(str(tmp_path))

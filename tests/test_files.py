@@ -145,19 +145,19 @@ def test_what_cannot_be_written_is_an_oserror(tmp_path: Path, write) -> None:
     assert names(tmp_path) == {"file", "loop"} and (tmp_path / "file").read_text() == "old"
 
 
-class Broken(Exception):
+class BrokenError(Exception):
     """The error that a writer raises."""
 
 
 def begin_and_break(path: Path) -> None:
     with open_atomically(path) as stream:
         stream.write("buffered, so that closing writes")
-        raise Broken
+        raise BrokenError
 
 
 def test_an_error_keeps_the_old_file(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("old")
-    with pytest.raises(Broken):
+    with pytest.raises(BrokenError):
         begin_and_break(tmp_path / "a")
     assert (tmp_path / "a").read_text() == "old" and names(tmp_path) == {"a"}
 

@@ -34,7 +34,7 @@ def wordpiece(folder, tokens) -> FullTokenizer:
 def test_letters_beside_letters_and_unknown_tokens_are_counted(tmp_path):
     tokenizer = wordpiece(tmp_path, ["a", "c", "##a", "##t", "##s", "dog", "'", "天", "地"])
     fit = VocabularyFit.of(np.array(tokenizer.encode("cats a dogs dog's 天地 elk")), LetterTable(tokenizer))
-    # c ##a ##t ##s | a | dog ##s | dog ' (unknown: no word s) | 天 | 地 | (unknown)
+    # Tokens: c, ##a, ##t, ##s; a; dog, ##s; dog, ', unknown (no word s); 天; 地; unknown.
     assert (fit.tokens, fit.unknown, fit.broken) == (13, 2, 4)
     twice = fit + fit
     assert twice == VocabularyFit(26, 4, 8) and VocabularyFit() + fit == fit

@@ -35,7 +35,7 @@ def _find_conversion(path: Path) -> tuple[str, str, str] | None:
     folder = path if path.is_dir() else path.parent
     if path.name in _HUGGING_FACE or (path.is_dir() and any((path / name).is_file() for name in _HUGGING_FACE)):
         return "hf", "Hugging Face's transformers", shlex.quote(str(folder))
-    is_prefix = os.path.isfile(f"{path}.index")  # False for a name that is too long
+    is_prefix = os.path.isfile(f"{path}.index")  # noqa: PTH113 - False for a name that is too long
     if is_prefix or path.suffix == ".index" or (path.is_dir() and any(any(path.glob(name)) for name in _GOOGLE)):
         return "tf", "TensorFlow", shlex.quote(str(path))
     return None

@@ -1,7 +1,6 @@
 """Writer of one MindRecord file that knows when the file is full: MindSpore reports it late or not at all."""
 
 import math
-import os
 import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -79,8 +78,8 @@ class MindRecordFile:
     def rename(self, name: str) -> None:
         """Rename a committed file and its index, which repeats the name."""
         target = self.path.with_name(name)
-        os.rename(self.path, target)
-        os.rename(f"{self.path}.db", f"{target}.db")
+        self.path.rename(target)
+        Path(f"{self.path}.db").rename(f"{target}.db")
         index = sqlite3.connect(f"{target}.db")
         with index:
             index.execute("UPDATE SHARD_NAME SET NAME = ?", (name,))

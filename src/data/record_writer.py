@@ -128,7 +128,7 @@ class RecordWriter(contextlib.AbstractContextManager):
             stack.callback(os.close, lock)
             if os.fstat(lock).st_uid != os.geteuid():
                 raise PermissionError(errno.EPERM, "another user made this folder; remove it", str(self._folder))
-            os.chmod(lock, 0o700)
+            os.fchmod(lock, 0o700)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -136,7 +136,7 @@ class RecordWriter(contextlib.AbstractContextManager):
                     raise DataError(f"another process is writing {self.path}; wait until it ends") from None
                 logger.info(f"waiting for another process that is writing {self.path}")
                 fcntl.flock(lock, fcntl.LOCK_EX)
-            if os.path.samestat(os.fstat(lock), os.stat(self._folder)):
+            if os.path.samestat(os.fstat(lock), self._folder.stat()):
                 stack.pop_all()
                 self._lock = lock
 

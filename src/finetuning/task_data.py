@@ -184,10 +184,8 @@ class TaskData:
         rows = sum(split_records.num_rows for split_records in records)
         sample_loading = replace(loading, packing=packing, seed=self.config.seed)
         epochs = 1 if loading.evaluation else min(MOST_EPOCHS, max(1, ROWS_LOOKED_AT // rows))
-        sizes = []
-        for split_records in records:
-            for epoch in range(epochs):
-                sizes.append(FeatureDataset(split_records, sample_loading).plan(epoch).widths)
+        datasets = [FeatureDataset(split_records, sample_loading) for split_records in records]
+        sizes = [dataset.plan(epoch).widths for dataset in datasets for epoch in range(epochs)]
         batch_sizes = np.concatenate(sizes)
         if not len(batch_sizes):
             return packing

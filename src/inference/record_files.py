@@ -165,7 +165,7 @@ def check_output(file: str, source: str) -> None:
     try:
         if path.exists() and not path.is_file():
             raise DataError(f"{file} is a folder, a device or a pipe: name a file, or use - for standard output")
-        if path.exists() and os.path.exists(source) and path.samefile(source):
+        if path.exists() and Path(source).exists() and path.samefile(source):
             raise ConfigError(f"the output {file} is also the input: choose another output")
         check_writable(Path(os.path.realpath(file)).parent)  # of a link's target, even if that is still to be made
     except OSError as error:

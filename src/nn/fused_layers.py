@@ -30,8 +30,8 @@ class BiasGelu(nn.Cell):
 
     def __init__(self) -> None:
         super().__init__()
-        self.value = operation("bias_gelu", lambda x, bias: x)
-        self.gradient = operation("bias_gelu_gradient", lambda dy, x, bias: (x, bias), 2)
+        self.value = operation("bias_gelu", lambda x, _: x)
+        self.gradient = operation("bias_gelu_gradient", lambda _, x, bias: (x, bias), 2)
 
     def construct(self, x: Tensor, bias: Tensor) -> Tensor:
         return self.value(x, bias)
@@ -194,7 +194,7 @@ class _Attention(nn.Cell):
         super().__init__()
         self.settings = Tensor(np.array([heads, probability], np.float32))
         self.value = operation("attention", lambda query, *_: (query, [query[0] * heads, 2]), 2)
-        self.gradient = operation("attention_gradient", lambda dy, *others: (*others[:6],), 6)
+        self.gradient = operation("attention_gradient", lambda _, *others: (*others[:6],), 6)
 
     def construct(
         self,
@@ -303,8 +303,8 @@ class _CrossEntropy(nn.Cell):
 
     def __init__(self) -> None:
         super().__init__()
-        self.value = operation("cross_entropy", lambda logits, labels: (labels, labels, labels), 3)
-        self.gradient = operation("cross_entropy_gradient", lambda dy, logits, *_: logits)
+        self.value = operation("cross_entropy", lambda _, labels: (labels, labels, labels), 3)
+        self.gradient = operation("cross_entropy_gradient", lambda *operands: operands[1])
 
     def construct(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return self.value(logits, labels)

@@ -414,7 +414,7 @@ class Dense(DenseWeights):
         self.product_type = ms.float32 if backend.is_for_cpu else compute_type
 
     def product(self, x: Tensor, weight: Tensor) -> Tensor:
-        """x W^T of a weight W like this one's, without the bias: on CPU in float32, elsewhere in the compute type."""
+        """Return x W^T of a weight W like this one's, without the bias: on CPU in float32, else in the compute type."""
         product = self.matmul(ops.cast(x, self.operand_type), ops.cast(weight, self.operand_type))
         return ops.cast(product, self.product_type)
 

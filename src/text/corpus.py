@@ -180,7 +180,7 @@ def _match(pattern: str) -> list[Path]:
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:  # a long comma-separated list is not a path
             raise
-    candidates = [literal] if exists else [Path(name) for name in glob.glob(pattern, recursive=True)]
+    candidates = [literal] if exists else [Path(name) for name in glob.glob(pattern, recursive=True)]  # noqa: PTH207 - absolute
     files: list[Path] = []
     for path in candidates:
         if path.is_dir():
@@ -400,8 +400,9 @@ def _has_margin(pairs: list[tuple[str, str]], width: Callable[[str], int]) -> bo
 
 
 def _needed(line: str, width: Callable[[str], int]) -> int:
-    """Return the width that the beginning of a line needs at the end of the line before: two ideographs, or a space,
-    the first word and two characters.
+    """Return the width that the beginning of a line needs at the end of the line before.
+
+    It is that of two ideographs, or of a space, the first word and two characters.
     """
     word = _FIRST_WORD.match(line)
     return 3 + width(word.group()) if word else 2 * width(line[0])

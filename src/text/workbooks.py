@@ -47,7 +47,7 @@ Row = list[str] | list[str | None]  # None: the value is not text, a number or a
 NumberedRows = Iterator[tuple[int, Row]]
 
 
-class _Fault(ValueError):
+class _Fault(ValueError):  # noqa: N818 - its text becomes a DataError
     """Fault of a workbook; the message lacks its subject (file or row)."""
 
 
