@@ -165,7 +165,7 @@ class TransformersUpdates:
         names = hugging_face_names(config.num_hidden_groups, config.inner_group_num)
         state = {names[name]: torch.from_numpy(value) for name, value in weights.items()}
         missing, unexpected = self.model.load_state_dict(state, strict=False)
-        if set(missing) != TIED_COPIES.keys() or unexpected:
+        if unexpected or not set(missing) <= TIED_COPIES.keys():
             raise RuntimeError(f"weights do not fit transformers' model: missing {missing}, unexpected {unexpected}")
         self.model.to(self.device.name)
         self.forward = torch.compile(self.model) if way == "compile" else self.model

@@ -431,7 +431,7 @@ def test_damaged_folder_is_a_sentence_and_leaves_nothing(tmp_path: Path, damage:
     [
         (SMALL.replace(share_parameters="ffn"), PRE_TRAINING, None, "share ffn alone"),
         (SMALL.replace(use_relative_positions=True), PRE_TRAINING, None, "relative positions"),
-        (SMALL, ("albert.", "start_", "end_", "answer_"), head_of("squad_v2"), "no ALBERT with such a beam search"),
+        (SMALL, ("albert.", "start_", "end_", "answer_"), head_of("squad_v2"), "no ALBERT with such a head"),
         (SMALL, ("albert.", "classifier."), None, "give --task"),
         (SMALL, (*PRE_TRAINING, "classifier."), head_of("regression"), "and for pre-training"),
         (SMALL, ("albert.", "classifier.", "qa_outputs."), None, "several fine-tuned heads"),
