@@ -39,7 +39,8 @@ class ConfigError(UserError, ValueError):
         self, sentence: str = "", *, key: str = "", value: Any = None, expected: str = "", hint: str = ""
     ) -> None:
         if not sentence:
-            sentence = f"{key} is {shorten(value)}, allowed is {expected}" if expected else f"{key} is not a key"
+            found = str(value).lower() if isinstance(value, bool) else shorten(value)
+            sentence = f"{key} is {found}, allowed is {expected}" if expected else f"{key} is not a key"
             sentence += f"; {hint}" if hint else ""
         super().__init__(sentence)
         self.key = key

@@ -133,7 +133,7 @@ def test_google_s_files_do_not_say_whether_text_is_lower_cased(golden: Path, tmp
     (tmp_path / "google/vocab.txt").write_text("\n".join(words[:-1]) + "\n")
     with pytest.raises(DataError, match=rf"vocab.txt has {len(words) - 1} entries and .* says {len(words)}"):
         convert("tf", "mindspore", tmp_path / "google/pretrain", tmp_path / "other")
-    with pytest.raises(ConfigError, match="do_lower_case is False, allowed is true while source is hf"):
+    with pytest.raises(ConfigError, match="do_lower_case is false, allowed is true while source is hf"):
         load_config(ConvertConfig, ["--source", "hf", "--target", "mindspore", "--do_lower_case", "false"])
 
 
