@@ -1,6 +1,7 @@
 """Run a trained model on raw text: python predict.py --help lists all keys; docs/export.md shows the formats."""
 
 from pathlib import Path
+from typing import Any
 
 from model_utils.backend import Backend
 from model_utils.config import run_main
@@ -44,7 +45,7 @@ def main(config: PredictConfig) -> int:
 
 def load_predictor(config: PredictConfig, backend: Backend) -> Predictor:
     """Return the Predictor of a MINDIR, or of a checkpoint and the files beside it."""
-    settings = {
+    settings: dict[str, Any] = {
         "batch_tokens": config.batch_tokens,
         "top_k": config.top_k,
         "text_columns": (config.text_a_column, config.text_b_column),

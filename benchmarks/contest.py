@@ -61,7 +61,7 @@ class ContestConfig(Config):
     KNOWN_PEERS: ClassVar[tuple[str, ...]] = ()
     output: str = option("", "JSON file for the figures; empty: none")
 
-    def validate(self) -> None:
+    def check_together(self) -> None:
         unknown = [peer for peer in self.peers if peer not in self.KNOWN_PEERS]
         if unknown:
             raise ConfigError(f"peers names {unknown[0]}, allowed are {', '.join(self.KNOWN_PEERS)}")

@@ -39,8 +39,8 @@ class ForwardConfig(ContestConfig):
     KNOWN_PEERS: ClassVar[tuple[str, ...]] = WAYS
     source: str = option("checkpoint", "what this project computes with", choices=("checkpoint", "mindir"))
 
-    def validate(self) -> None:
-        super().validate()
+    def check_together(self) -> None:
+        super().check_together()
         if self.device_target == "GPU" and "onnxruntime" in self.peers:
             raise ConfigError("onnxruntime is measured on CPU: on GPU allowed are eager and compile")
 

@@ -40,7 +40,7 @@ class PredictionConfig(CommandsConfig):
     compute_type: str = option("float32", "of this project; the others compute in float32", choices=ANSWERS_IN)
     batch_sizes: tuple[str, ...] = option(("1", "8", "32"), "of transformers, of which the fastest is chosen first")
 
-    def validate(self) -> None:
+    def check_together(self) -> None:
         for size in self.batch_sizes or ("",):
             if not size.isdecimal() or int(size) < 1:
                 raise ConfigError(f"batch_sizes holds {size!r}, allowed are whole numbers from 1, at least one of them")

@@ -37,7 +37,7 @@ class SoakConfig(Config):
     dropout: float = option(0.1, "probability in the encoder", minimum=0.0, maximum=0.9)
     limit: float = option(5.0, "MB by which memory may grow from then to the end", minimum=0.0)
 
-    def validate(self) -> None:
+    def check_together(self) -> None:
         if self.warm_up >= self.updates:
             raise ConfigError(f"warm_up is {self.warm_up}, allowed is less than updates ({self.updates})")
         if self.hidden_size % 16:

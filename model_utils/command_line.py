@@ -59,8 +59,8 @@ def make_parser(kind: type[BaseModel], defaults: BaseModel, path: str) -> argpar
         limits = f"{describe_allowed(field)}; default {show(functools.reduce(getattr, key.split('.'), defaults))}"
         if rules.needs:
             limits += f"; only with {rules.needs[0]} {show(rules.needs[1])}"
-        lines = [field.description, limits]
-        if rules.is_list:
+        lines = [field.description or "", limits]
+        if rules.is_list and rules.section:
             items = rules.section.model_fields.items()
             lines += [f"    {name}: {item.description}; {describe_allowed(item)}" for name, item in items]
         parser.add_argument(f"--{key}", metavar="VALUE", help="\n".join(lines).replace("%", "%%"))

@@ -84,7 +84,7 @@ class Config(BaseModel):
     @field_validator("*", mode="wrap")
     @classmethod
     def _convert(cls, value: Any, check: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
-        field = cls.model_fields[info.field_name]
+        field = cls.model_fields[info.field_name or ""]
         rules = rules_of(field)
         if rules.is_list:
             return check(read_list(value))
@@ -102,10 +102,10 @@ class Config(BaseModel):
         return value
 
     @model_validator(mode="after")
-    def _check_together(self, info: ValidationInfo) -> Self:
+    def _check_all(self, info: ValidationInfo) -> Self:
         if info.context != VALUES_ONLY:
             self._check_needs()
-            self.validate()
+            self.check_together()
         return self
 
     def _check_needs(self) -> None:
@@ -127,11 +127,11 @@ class Config(BaseModel):
             if rules_of(field).required and getattr(self, key) == "":
                 raise ConfigError(f"--{key} is needed: {field.description}", key=key)
 
-    def validate(self) -> None:
+    def check_together(self) -> None:
         """Check keys against each other; derived classes raise ConfigError."""
 
     def derive(self, key: str, value: int) -> None:
-        """Set a key that is 0 to a value derived from others; for validate()."""
+        """Set a key that is 0 to a value derived from others; for check_together()."""
         if not getattr(self, key):
             self.__dict__[key] = value
 
@@ -221,11 +221,11 @@ def _config_error(error: ValidationError, kind: type[Config]) -> ConfigError:
     steps = first["loc"]
     path = key_path(steps)
     reason = first.get("ctx", {}).get("error")
-    if isinstance(reason, ConfigError):  # raised by validate()
+    if isinstance(reason, ConfigError):  # raised by check_together()
         return reason.at(f"in {path}") if path else reason
     for step in steps[:-1]:
         if isinstance(step, str):
-            kind = rules_of(kind.model_fields[step]).section
+            kind = rules_of(kind.model_fields[step]).section or kind
     if steps[-1] in kind.model_fields and first["type"] == "extra_forbidden":
         return ConfigError(f"{path} is given by both of its names: leave one out", key=path)
     if first["type"] in ("extra_forbidden", "invalid_key"):

@@ -35,7 +35,7 @@ def write_yaml(value: Any, one_line: bool = False) -> str:
 
 
 def _yaml(one_line: bool = False) -> YAML:
-    yaml = YAML(typ="safe", pure=True)
+    yaml: Any = YAML(typ="safe", pure=True)
     yaml.max_depth = NESTING
     yaml.default_flow_style = one_line
     yaml.sort_base_mapping_type_on_output = False

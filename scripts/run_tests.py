@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-LINTERS = ("ruff check .", "ruff format --check .", "lint-imports --no-logo --no-cache")
+LINTERS = ("ruff check .", "ruff format --check .", "mypy", "lint-imports --no-logo --no-cache")
 MAX_CORES = 4  # a process takes up to 2 GB
 MAX_SECONDS = 1800  # of a process
 STACKS_AFTER = 300  # seconds in one test, after which pytest prints the stacks of all threads

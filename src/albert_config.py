@@ -103,7 +103,7 @@ class AlbertConfig(Config):
     recompute: bool = option(False, "recompute activations for the gradient: less memory, more time", on_resume=ANY)
     backend: Backend = option(Backend.AUTO, "form of the layers", choices=tuple(Backend), on_resume=ANY)
 
-    def validate(self) -> None:
+    def check_together(self) -> None:
         if self.hidden_size % self.num_attention_heads:
             raise ConfigError(
                 f"hidden_size is {self.hidden_size} and num_attention_heads is {self.num_attention_heads}: "
@@ -182,10 +182,9 @@ class AlbertConfig(Config):
 def _from_bert(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of a BERT's config.json as that of an ALBERT, with BertConfig's defaults."""
     defaults = {"hidden_act": "gelu", "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
-    values = defaults | values | BERT | {"embedding_size": values["hidden_size"]}
-    dropout = values.get("classifier_dropout")
-    values["classifier_dropout_prob"] = values["hidden_dropout_prob"] if dropout is None else dropout
-    return values
+    merged = {**defaults, **values, **BERT, "embedding_size": values["hidden_size"]}
+    dropout = merged.get("classifier_dropout")
+    return merged | {"classifier_dropout_prob": merged["hidden_dropout_prob"] if dropout is None else dropout}
 
 
 def _presets() -> dict[str, AlbertConfig]:
@@ -233,7 +232,8 @@ def _override(key: str, field: FieldInfo) -> tuple[Any, FieldInfo]:
     """Return an optional copy of a field of AlbertConfig, without `needs`: the merged architecture checks them."""
     override = with_default(field, None)
     words = (AUTO,) if key == "initializer_range" else ()
-    override.json_schema_extra = {"rules": dataclasses.replace(rules_of(field), needs=None, words=words)}
+    extra: Any = {"rules": dataclasses.replace(rules_of(field), needs=None, words=words)}
+    override.json_schema_extra = extra
     annotation: Any = field.annotation
     return annotation | None, override
 

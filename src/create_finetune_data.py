@@ -192,7 +192,7 @@ def find_labels(examples: Iterable[Example]) -> list[str]:
 
 def report_labels(examples: Sequence[Example], held_out: int) -> None:
     """Log the labels of a training file and the size of its dev split; warn if they look like regression targets."""
-    counts = Counter(example.label for example in examples)
+    counts = Counter(example.label or "" for example in examples)
     common = ", ".join(f"{label} ({count:,})" for label, count in counts.most_common(10))
     more = f" and {len(counts) - 10:,} more" if len(counts) > 10 else ""
     dev_count = f", {held_out:,} of them for development" if held_out else ""
@@ -223,9 +223,9 @@ def drop_labels(examples: Sequence[Example], skip_labels: Collection[str], label
     Raises:
         DataError: no examples are left.
     """
-    labels = {example.label for example in examples}
-    if not labelled and labels - {None} and labels <= {None, "-1", *skip_labels}:
-        logger.info(f"{examples[0].file}: all labels are {', '.join(sorted(labels - {None}))}: it is unlabelled")
+    labels = {example.label for example in examples if example.label is not None}
+    if not labelled and labels and labels <= {"-1", *skip_labels}:
+        logger.info(f"{examples[0].file}: all labels are {', '.join(sorted(labels))}: it is unlabelled")
         return [replace(example, label=None) for example in examples]
     remaining = [example for example in examples if example.label not in skip_labels]
     if not remaining:
@@ -270,8 +270,8 @@ def label_warnings(counts: Counter[str]) -> list[str]:
         is_reused = any(component and len(positions[component]) > 1 for component in label_components)
         if len(label_components) > 1 and is_reused and label not in decimal_commas:
             multi_labels.append(label)
-    numbers = {_parse_number(label) for label in counts}
-    is_placeholder = "-1" in counts and None not in numbers and min(numbers) == -1 and max(numbers) > 1
+    numbers = [number for label in counts if (number := _parse_number(label)) is not None]
+    is_placeholder = "-1" in counts and len(numbers) == len(counts) and min(numbers) == -1 and max(numbers) > 1
     findings = {
         "labels without letters or digits; if they mark unlabelled rows, name them with --skip_labels": [
             label for label in counts if not any(map(str.isalnum, label))
@@ -413,4 +413,4 @@ def _targets(examples: Sequence[Example], labels: Sequence[str] | None, advice: 
         if example.label not in ids:
             allowed = ", ".join(labels)
             raise DataError(f"{example.place} has the label {shorten(example.label)}, allowed are {allowed}{advice}")
-    return np.array([ids[example.label] for example in examples], np.int32)
+    return np.array([ids[example.label or ""] for example in examples], np.int32)

@@ -122,7 +122,7 @@ class CreateDataConfig(CorpusConfig):
         needed = predictions_needed(self.masked_lm_prob, self.max_seq_length)
         return self.max_predictions_per_seq or min(needed, self.max_seq_length - 1)
 
-    def validate(self) -> None:
+    def check_together(self) -> None:
         if self.masking == "dynamic" and self.passes > 1:
             raise ConfigError(
                 f"dupe_factor is {self.dupe_factor}, allowed is 1 or 0 with dynamic masking, whose masks differ in "

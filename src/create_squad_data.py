@@ -233,7 +233,8 @@ class SquadWindows:
     @classmethod
     def of(cls, array: Callable[[str], np.ndarray]) -> "SquadWindows":
         """Return the windows from the arrays, by name, of features for evaluation."""
-        return cls(*array("windows").T, array("token_spans"))
+        questions, first_tokens, token_counts, context_starts = array("windows").T
+        return cls(questions, first_tokens, token_counts, context_starts, array("token_spans"))
 
     def max_context(self) -> np.ndarray:
         """Return (rows, largest token count) bool: the row has the maximum context of the token in its question.

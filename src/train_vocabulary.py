@@ -10,6 +10,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import sentencepiece
@@ -68,7 +69,7 @@ class TrainVocabularyConfig(CorpusConfig):
         """Fraction of the text that is covered by the characters in the vocabulary."""
         return self.character_coverage or COVERAGE[self.kind]
 
-    def validate(self) -> None:
+    def check_together(self) -> None:
         if 0 < self.character_coverage < LEAST_COVERAGE:
             raise ConfigError(
                 f"character_coverage is {self.character_coverage:g}, allowed is 0 or from {LEAST_COVERAGE} to 1"
@@ -94,7 +95,7 @@ def main(config: TrainVocabularyConfig) -> None:
     targets[-1].parent.mkdir(parents=True, exist_ok=True)
     # The model comes first: its listing is of no use alone.
     for target, content in reversed([*zip(targets, contents, strict=True)]):
-        write_atomically(target, lambda temporary, content=content: temporary.write_bytes(content))
+        write_atomically(target, partial(Path.write_bytes, data=content))
     if config.kind == "sentencepiece":
         tokenizer = FullTokenizer(None, config.do_lower_case, targets[-1])
     else:

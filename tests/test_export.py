@@ -246,8 +246,8 @@ def test_places_that_cannot_be_written_to(portable: Predictor, tmp_path: Path) -
     assert {path.name for path in tmp_path.iterdir()} == {"file", "model.json"}
     for name in (f"{tmp_path}/model.mindir", ".", ".."):
         with pytest.raises(ConfigError, match=re.escape(f"export_file_name is {name};")):
-            ExportConfig(export_ckpt_file="run", export_file_name=name).validate()
-    ExportConfig(export_ckpt_file="run", export_file_name=f"{tmp_path}/model-1.0").validate()
+            ExportConfig(export_ckpt_file="run", export_file_name=name).check_together()
+    ExportConfig(export_ckpt_file="run", export_file_name=f"{tmp_path}/model-1.0").check_together()
 
 
 def test_a_place_may_have_any_name(
@@ -284,7 +284,7 @@ def test_one_name_has_one_format(copy: Path, portable: Predictor) -> None:
     assert load_exported(copy).predict([{"text_a": "a"}])
     for name in ("out/", "out/."):
         with pytest.raises(ConfigError, match=f"export_file_name is {name}, a folder"):
-            ExportConfig(export_ckpt_file="run", export_file_name=name).validate()
+            ExportConfig(export_ckpt_file="run", export_file_name=name).check_together()
 
 
 def test_an_older_export_outlives_a_disk_that_fails(

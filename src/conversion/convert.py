@@ -58,7 +58,7 @@ class ConvertConfig(Config):
     )
     labels: tuple[str, ...] = option((), "names of a classifier's outputs in order, where the input gives none")
 
-    def validate(self) -> None:
+    def check_together(self) -> None:
         if self.source and self.source == self.target:
             raise ConfigError(f"source and target are both {self.source}: there is nothing to convert")
 

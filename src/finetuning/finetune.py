@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
+from typing import Any, cast
 
 from mindspore import nn
 
@@ -51,7 +51,7 @@ from src.training.utilisation import Utilisation
 
 logger = logging.getLogger(__name__)
 EVAL_FILE = "eval_results.json"
-MakeTask = Callable[[FinetuneConfig, FullTokenizer, TaskInfo | None], Task]
+MakeTask = Callable[[Any, FullTokenizer, TaskInfo | None], Task]
 
 
 def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
@@ -240,9 +240,11 @@ class Finetuning:
 
     def build(self, folder: RunFolder) -> Trainer:
         """Return the trainer of one seed, with the compiled step of earlier seeds."""
-        config = folder.config
+        config = cast(FinetuneConfig, folder.config)
         task = self.task
-        data = self.data.dataset(TRAIN, task.spec.losses.weight_columns, config.seed)
+        losses = task.spec.losses
+        assert losses, "a task that is trained has losses"
+        data = self.data.dataset(TRAIN, losses.weight_columns, config.seed)
         batches = data.batches_per_epoch
         plan = plan_run(config, config.epoch_num, data.rows_at_once, batches)
         rows_per_update = config.accumulation_steps * data.rows_at_once
@@ -252,7 +254,7 @@ class Finetuning:
         phases = Phases([Phase(data, config.accumulation_steps)])
         if self.step is None:
             scores = task.spec.scores(self.architecture, task.task_info)
-            network = task.spec.losses(scores, config.seed, self.data.packed)
+            network = losses(scores, config.seed, self.data.packed)
             self.step = build_step(config, network, plan, self.precision, self.ranks, phases.accumulate)
         else:
             self.step.network.draw_weights(config.seed)
@@ -336,7 +338,7 @@ class Finetuning:
         check_network(contents, self.architecture)
         self.data.warn_of_other_examples(contents.loop_state.get("identity", {}))
         self.ranks.must_agree({"checkpoint": contents.path.name}, "what they evaluate")
-        step = contents.loop_state.get("step")
+        step = contents.loop_state.get("step", -1)
         is_same_task_info = task_info.stated() == self.task.task_info.stated()
         training_result = evaluation.kept.get(step) if evaluation and is_same_task_info else None
         selection_split = self.task.dev_splits[0]

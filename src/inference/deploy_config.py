@@ -41,7 +41,7 @@ class ExportConfig(OneDeviceConfig):
     spm_model_file: str = option("", "SentencePiece model, if the checkpoint's folder has none")
     do_lower_case: bool = option(True, "lower-case the text; only if the checkpoint's folder has no vocabulary")
 
-    def validate(self) -> None:
+    def check_together(self) -> None:
         name = Path(self.export_file_name)
         if self.export_file_name and (name.name in ("", "..") or name.suffix in (".mindir", ".air", ".onnx", ".json")):
             raise ConfigError(f"export_file_name is {self.export_file_name}; give DIR/NAME or NAME without an ending")

@@ -49,7 +49,7 @@ class VocabularySchema(Schema):
 class DescriptionSchema(Schema):
     """Contents of NAME.json beyond those of task.json: the files and the graph."""
 
-    format_version: Literal[FORMAT_VERSION]
+    format_version: Literal[1]  # FORMAT_VERSION
     sha256: Sha256
     inputs: tuple[InputSchema, ...]
     outputs: tuple[OutputSchema, ...]

@@ -9,7 +9,7 @@ from mindspore.train import mind_ir_pb2
 
 # The fields of onnx.proto that name tensors: message -> (field, number, message of the field or None for a text).
 # Serialising keeps all other fields as they are.
-_ONNX = {
+_ONNX: dict[str, list[tuple[str, int, str | None]]] = {
     "Value": [("name", 1, None)],
     "Node": [("input", 1, None), ("output", 2, None)],
     "Graph": [("node", 1, "Node"), ("output", 12, "Value")],

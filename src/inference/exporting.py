@@ -102,8 +102,10 @@ def _checked_shape(
         if (size := len(os.fsencode(f"{name.name}{suffix}"))) > NAME_BYTES:
             raise DataError(f"{file} has a name of {size} bytes, allowed are {NAME_BYTES}; choose a shorter one")
     for other in {MINDIR, AIR, ONNX} - {file_format}:
-        if os.path.lexists(file := f"{name}.{other.lower()}"):
-            raise DataError(f"{file} exists and uses {name}.json; choose another export_file_name, or delete the file")
+        if os.path.lexists(other_file := f"{name}.{other.lower()}"):
+            raise DataError(
+                f"{other_file} exists and uses {name}.json; choose another export_file_name, or delete the file"
+            )
     fixed_shape = None if file_format == MINDIR else (batch_size, length or model.task_info.max_seq_length)
     shortest, longest = model.task_info.shortest_row, model.task_info.max_seq_length
     if fixed_shape and not shortest <= fixed_shape[1] <= longest:

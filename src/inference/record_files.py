@@ -5,6 +5,7 @@ Files that cannot be read or written raise DataError.
 
 import codecs
 import contextlib
+import io
 import json
 import os
 import re
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 from model_utils.config import check_not_home
 from model_utils.errors import ConfigError, DataError, first_few, shorten
@@ -181,7 +182,7 @@ def write_records(file: str) -> Iterator[Callable[[dict[str, Any]], object]]:
 
     try:
         if file == STANDARD:
-            sys.stdout.reconfigure(encoding="utf-8")  # whatever the locale
+            cast(io.TextIOWrapper, sys.stdout).reconfigure(encoding="utf-8")  # whatever the locale
             yield writer(sys.stdout)
             sys.stdout.flush()
         else:

@@ -86,4 +86,5 @@ class Dropout(nn.Cell):
     def construct(self, x: Tensor, key: Tensor) -> Tensor:
         if not self.drops():
             return x
-        return self.mask(x, *self.factors(*x.shape, key))
+        rows, columns = x.shape
+        return self.mask(x, *self.factors(rows, columns, key))

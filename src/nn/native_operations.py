@@ -35,6 +35,7 @@ def without_cpp(backend: Backend) -> Backend:
 def _library() -> Path:
     """Return the library, which computes in as many threads as are chosen when it is first used."""
     library = library_for(SOURCE, is_needed=True)
+    assert library
     ctypes.CDLL(str(library)).set_threads(threads())
     return library
 

@@ -73,10 +73,11 @@ def tokenizer_beside(weights: Path, data: PretrainingData, given: FullTokenizer 
     merged = weights_facts | vocabulary_facts(given) | data.facts
     data_facts = {key: merged[key] for key in weights_facts}
     if data_facts != weights_facts:
+        data_vocabulary = data.facts.get("vocab_file") or (given.file if given else "")
         option = "spm_model_file" if tokenizer.is_sentencepiece else "vocab_file"
         raise DataError(
             f"{data.data_dir} was made with another vocabulary than the weights in {folder_of(weights)}: "
-            f"{data.facts.get('vocab_file') or given.file} (sha256 {data_facts['vocab_sha256']}), do_lower_case "
+            f"{data_vocabulary} (sha256 {data_facts['vocab_sha256']}), do_lower_case "
             f"{show(data_facts['do_lower_case'])}; make the data again with that of the weights: python -m "
             f"src.create_pretraining_data --{option} {tokenizer.file} --do_lower_case {show(tokenizer.do_lower_case)}"
         )
@@ -192,7 +193,7 @@ def learning_check(
         logger.info("whether the run learns is not checked: its examples have no token counts")
         return None
     settings = config.optimizer_settings()
-    settings["learning_rate"] = max(phase.learning_rate for phase in config.all_phases())
+    settings["learning_rate"] = max(phase.learning_rate or 0.0 for phase in config.all_phases())
     name = "hidden_mlm_loss" if config.eval_steps and "hidden_mlm_loss" in lines else "mlm_loss"
     unigram = lines[name][UNIGRAM]
     permuted = data.facts.get("settings", {}).get("do_permutation")  # visible tokens are then rarely labels

@@ -93,7 +93,7 @@ def evaluate(
     sop_loss, sop_accuracy = sums[2, 1:] / sums[2, 0]
     metrics = {"loss": mlm_loss + sop_loss, "mlm_loss": mlm_loss, "sop_loss": sop_loss}
     metrics |= {"mlm_accuracy": mlm_accuracy, "sop_accuracy": sop_accuracy}
-    if sums[1, 0]:
+    if tokenizer and sums[1, 0]:
         loss, accuracy = sums[1, 1:] / sums[1, 0]
         metrics |= {"hidden_mlm_loss": loss, "hidden_mlm_accuracy": accuracy}
         metrics |= {PER_CHARACTER: loss / characters_per_token(answers.hidden, tokenizer)}
@@ -148,7 +148,7 @@ def baselines(
     losses, accuracies = unigram_lines(counts.predicted, training_counts)
     lines["mlm_loss"] |= losses
     lines["mlm_accuracy"] |= accuracies
-    if counts.hidden.any():
+    if tokenizer and counts.hidden.any():
         losses, accuracies = unigram_lines(counts.hidden, training_counts)
         lines["hidden_mlm_loss"] = {"chance": math.log(vocab_size)} | losses
         lines["hidden_mlm_accuracy"] = {"chance": 1.0 / vocab_size} | accuracies

@@ -20,7 +20,7 @@ def data_of_phases(config: PretrainConfig, loading: Loading) -> list[dict[str, A
     return [
         {
             "data_dir": phase.data_dir,
-            "loading": replace(loading, batch_size=phase.batch_size),
+            "loading": replace(loading, batch_size=phase.batch_size or 0),
             "schema_dir": phase.schema_dir,
             "sop_loss_weight": phase.sop_loss_weight,
             "masking": _overrides(phase),
@@ -60,7 +60,7 @@ def plan_phases(
         phases.append(
             Phase(
                 data,
-                phase.accumulation_steps,
+                phase.accumulation_steps or 0,
                 phase.share,
                 phase.learning_rate / learning_rate,
                 source=json.dumps(data.facts["files"], sort_keys=True),  # independent of their folder's name

@@ -72,8 +72,8 @@ class ClassifierConfig(FinetuneConfig):
     column_names: tuple[str, ...] = option((), "column names of files without a header", needs=OWN_FILES)
     label_list: tuple[str, ...] = option((), "labels in order; empty: labels of the examples, sorted", needs=OWN_FILES)
 
-    def validate(self) -> None:
-        super().validate()
+    def check_together(self) -> None:
+        super().check_together()
         if bool(self.positive_file) != bool(self.negative_file) or (self.positive_file and self.train_file):
             raise ConfigError("positive_file and negative_file belong together and replace train_file")
         if self.test_file and not self.do_predict:

@@ -161,8 +161,8 @@ class FinetuneConfig(TrainingConfig):
             return self.max_predict_samples
         return self.max_train_samples if split == "train" else self.max_eval_samples
 
-    def validate(self) -> None:
-        super().validate()
+    def check_together(self) -> None:
+        super().check_together()
         ready = {key: getattr(self, key) for key in ("train_data_file_path", "eval_data_file_path")}
         tfrecords = {key: path for key, path in ready.items() if is_tfrecord(path)}
         if not self.reads_tfrecords:

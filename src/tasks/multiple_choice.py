@@ -66,8 +66,8 @@ class RaceConfig(FinetuneConfig):
         maximum=LENGTH,
     )
 
-    def validate(self) -> None:
-        super().validate()
+    def check_together(self) -> None:
+        super().check_together()
         if not self.reads_examples and self.level != "all":
             raise ConfigError(f"level is {self.level}, which has no effect on ready features: leave it at all")
         self.derive("max_qa_length", min(128, self.max_seq_length - 3))

@@ -178,18 +178,18 @@ def _check_guessed_words(path: Path, sentences: Sequence[Sentence], labels: Sequ
 
 def _check_tags(sentences: Sequence[Sentence]) -> None:
     """Raise DataError if a tag breaks the scheme of the others."""
-    scheme, invalid = misfits(tag for sentence in sentences for tag in sentence.tags)
+    scheme, invalid = misfits(tag for sentence in sentences for tag in sentence.tags or ())
     if not invalid:
         return
     for sentence in sentences:
-        for word, tag in enumerate(sentence.tags):
+        for word, tag in enumerate(sentence.tags or ()):
             if tag in invalid:
                 raise DataError(f"{sentence.place(word)} has the tag {shorten(tag)}, allowed are {scheme.value}")
 
 
 def _warn_of_unbegun(path: Path, sentences: Sequence[Sentence], labels: Sequence[str]) -> None:
     """Warn of tags that continue an entity that has not begun."""
-    tags = [sentence.tags for sentence in sentences]
+    tags = [sentence.tags or () for sentence in sentences]
     scheme = find_scheme(labels or itertools.chain.from_iterable(tags))
     unbegun = [] if scheme is Scheme.WORDS else unbegun_words(tags, scheme)
     if unbegun:
@@ -276,8 +276,8 @@ def _read_names(path: Path, columns: EntityColumns, labelled: bool) -> list[Sent
     # Without any name, an unlabelled file has no gold tags.
     has_tags = labelled or any(names for _, names in line_and_names.values())
     sentences = []
-    missing = []
-    covered = []
+    missing: list[str] = []
+    covered: list[str] = []
     for text, (line, names) in line_and_names.items():
         words = [text[start:end] for start, end in split_words(text)]
         tags, missing_here, covered_here = tag_names_in(words, names, columns.label)
@@ -309,8 +309,8 @@ def tag_names_in(words: Sequence[str], names: Sequence[str], label: str) -> tupl
     """
     lowered = [word.lower() for word in words]
     tags = [OUTSIDE] * len(words)
-    missing = []
-    covered = []
+    missing: list[str] = []
+    covered: list[str] = []
     names_by_words = {tuple(name[start:end].lower() for start, end in split_words(name)): name for name in names}
     for name_words, name in sorted(names_by_words.items(), key=lambda item: -len(item[0])):
         size = len(name_words)
@@ -388,10 +388,11 @@ class NerSplit:
         if label_ids is not None:
             row_starts = np.cumsum(row_lengths) - row_lengths
             indices = row_starts[word_positions[:, 0]] + word_positions[:, 1]
-            for name, dtype, word_values in (("label_ids", "int32", label_ids), ("label_weights", "float32", 1)):
-                array = np.zeros(len(input_ids), dtype)
+            columns["label_ids"] = Column("int32", self.max_seq_length, 0, True)
+            columns["label_weights"] = Column("float32", self.max_seq_length, 0, True)
+            for name, word_values in (("label_ids", label_ids), ("label_weights", 1)):
+                array = np.zeros(len(input_ids), columns[name].dtype)
                 array[indices] = word_values
-                columns[name] = Column(dtype, self.max_seq_length, 0, True)
                 values[name] = Ragged(array, row_lengths)
         return Features(columns, values, {"words": word_positions, "sentence_words": word_counts.astype(np.int32)})
 
@@ -402,10 +403,10 @@ def _label_ids(sentences: Sequence[Sentence], labels: Sequence[str]) -> np.ndarr
         return None
     ids = {label: index for index, label in enumerate(labels)}
     for sentence in sentences:
-        for word, tag in enumerate(sentence.tags):
+        for word, tag in enumerate(sentence.tags or ()):
             if tag not in ids:
                 raise DataError(f"{sentence.place(word)} has the tag {shorten(tag)}, allowed are {', '.join(labels)}")
-    return np.array([ids[tag] for sentence in sentences for tag in sentence.tags], np.int32)
+    return np.array([ids[tag] for sentence in sentences for tag in sentence.tags or ()], np.int32)
 
 
 def word_logits(array: Callable[[str], np.ndarray], logits: Ragged) -> list[np.ndarray]:

@@ -75,8 +75,8 @@ class SquadConfig(FinetuneConfig):
     max_answer_length: int = option(30, "maximum tokens of an answer", minimum=1, maximum=LENGTH)
     n_best_size: int = option(20, "number of answers to keep per question", minimum=1, maximum=BEAM)
 
-    def validate(self) -> None:
-        super().validate()
+    def check_together(self) -> None:
+        super().check_together()
         if self.data_dir:
             raise ConfigError("data_dir is not used here: give train_json_path, eval_json_path, predict_json_path")
         self.derive("max_query_length", min(64, self.max_seq_length - 4))
@@ -95,8 +95,8 @@ class SquadV2Config(SquadConfig):
     start_n_top: int = option(5, "beam size: number of span starts", minimum=1, maximum=BEAM)
     end_n_top: int = option(5, "number of span ends per start", minimum=1, maximum=BEAM)
 
-    def validate(self) -> None:
-        super().validate()
+    def check_together(self) -> None:
+        super().check_together()
         beam = max(self.start_n_top, self.end_n_top)
         if beam > self.max_seq_length:
             raise ConfigError(

@@ -81,8 +81,9 @@ def read_columns(
             del lines[: lines.index(first) + 1]
         above = list(itertools.takewhile(lambda line: is_comment(line[1]), lines))
         comments.append(above)
-        body = [(line, _split(text, width, by_tabs)) for line, text in lines[len(above) :]]
-        rows.append([(line, tuple(map(sys.intern, cells))) for line, cells in body])  # one object for equal cells
+        cells_by_line = [(line, _split(text, width, by_tabs)) for line, text in lines[len(above) :]]
+        # One object for equal cells.
+        rows.append([(line, tuple(map(sys.intern, cells))) for line, cells in cells_by_line])
     _check_widths(path, rows, width, labelled, guess)
     layout = _find_layout(path, top, has_header, rows, (word_column, tag_column), labelled)
     tags = {cells[layout.tag] for body in rows for _, cells in body} if layout.tag is not None else set()
@@ -91,8 +92,8 @@ def read_columns(
         return layout.is_counted or len(row[1]) != width or layout.tag is None or row[1][layout.tag] not in tags
 
     for above, body in zip(comments, rows, strict=True):
-        split = [(line, tuple(_split(text, width, by_tabs))) for line, text in above]
-        words = list(itertools.dropwhile(is_comment_row, split))
+        above_rows = [(line, tuple(_split(text, width, by_tabs))) for line, text in above]
+        words = list(itertools.dropwhile(is_comment_row, above_rows))
         _check_widths(path, [words], width, labelled, guess)
         sentence = words + [row for row in body if not (layout.is_counted and _UNCOUNTED.fullmatch(row[1][0]))]
         if sentence:

@@ -81,8 +81,8 @@ class NerConfig(FinetuneConfig):
     tag_column: str = option("", "columns: column of the tags, by name or number from 1; empty: the last one")
     label_list: tuple[str, ...] = option((), "tags in order; empty: those of the training sentences")
 
-    def validate(self) -> None:
-        super().validate()
+    def check_together(self) -> None:
+        super().check_together()
         scheme, invalid = misfits(self.label_list)
         if invalid:
             raise ConfigError(f"label_list holds {min(invalid)!r}, allowed are {scheme.value}")

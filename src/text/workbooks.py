@@ -329,7 +329,7 @@ def _sheet_rows(path: Path, archive: zipfile.ZipFile, sheet: _Sheet, decoder: _C
     row_number = 0
     is_warned = False
     try:
-        row: Row = []
+        row: list[str | None] = []
         for tag, attributes, text in _events(archive, sheet.part):
             if tag == "row":
                 if attributes is None:

@@ -24,7 +24,7 @@ class EventFile:
 
     def __init__(self, folder: Path, first_step: int) -> None:
         # tensorboardX imports torch if it is installed, which takes more than a second; None blocks the import.
-        hides_torch = sys.modules.setdefault("torch", None) is None
+        hides_torch = sys.modules.setdefault("torch", None) is None  # type: ignore[arg-type]
         try:
             from tensorboardX.event_file_writer import EventsWriter
             from tensorboardX.proto import event_pb2, summary_pb2

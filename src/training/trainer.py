@@ -261,6 +261,7 @@ class Trainer:
 
     def evaluate(self, step: int) -> None:
         """Evaluate the network after this step, and write the step's record."""
+        assert self.evaluation
         self.state.evaluating = True
         with self.clock.paused():
             metrics = self.evaluation(step, self.state.best, self.stop_if_asked)

@@ -1,7 +1,7 @@
 """Configurations shared by all trainings, and those of pre-training; model_utils/schema.py explains the fields."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from model_utils.backend import Backend
 from model_utils.config import DEVICES, EPOCHS, LOSS_SCALE, MICRO_BATCHES, MINUTES, ROWS, SEED, UPDATES, LayersConfig
@@ -53,7 +53,7 @@ class AdamConfig(Config):
     beta2: float = option(0.999, "decay of the second moment", minimum=0, below=1)
     eps: float = option(1e-6, "added to the root of the second moment", above=0, maximum=1)
 
-    def validate(self) -> None:
+    def check_together(self) -> None:
         if self.end_learning_rate > self.learning_rate:
             raise ConfigError(
                 f"end_learning_rate is {self.end_learning_rate:g}, allowed is at most learning_rate "
@@ -136,6 +136,11 @@ class TrainingConfig(ArchitectureConfig):
     """Keys of all trainings, from which pre-training and the tasks derive."""
 
     epochs_key: ClassVar[str]  # name of the key with the number of epochs, used if train_steps is not set
+    if TYPE_CHECKING:  # every kind of training has these, with defaults and help of its own
+        train_steps: int
+
+        @property
+        def load_checkpoint_path(self) -> str: ...
 
     # Training.
     accumulation_steps: int = option(1, "micro-batches per update", minimum=1, maximum=MICRO_BATCHES)
@@ -263,7 +268,7 @@ class TrainingConfig(ArchitectureConfig):
                 "train_steps to 0"
             )
 
-    def validate(self) -> None:
+    def check_together(self) -> None:
         self.check_architecture(self.load_checkpoint_path)
         self._check_epochs(self.epochs_key in self.model_fields_set and "train_steps" not in self.model_fields_set)
         settings = self.optimizer_settings()
@@ -382,8 +387,8 @@ class PretrainConfig(TrainingConfig):
         run_values["learning_rate"] = self.optimizer_settings()["learning_rate"]
         return tuple(PhaseConfig(**run_values | phase.to_dict()) for phase in self.phases or (PhaseConfig(),))
 
-    def validate(self) -> None:
-        super().validate()
+    def check_together(self) -> None:
+        super().check_together()
         total = sum(phase.share for phase in self.phases)
         if self.phases and abs(total - 1) > SHARES_ROUNDED:
             shares = " + ".join(f"{phase.share:g}" for phase in self.phases)
@@ -415,5 +420,5 @@ class PretrainEvalConfig(ArchitectureConfig):
     eval_batches: int = option(0, "batches to evaluate; 0: all", minimum=0, maximum=UPDATES)
     output_path: str = option("", "folder for eval_results.json; empty: the checkpoint's folder")
 
-    def validate(self) -> None:
+    def check_together(self) -> None:
         self.check_architecture(self.load_checkpoint_path)

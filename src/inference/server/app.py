@@ -92,7 +92,7 @@ def create_app(predictor: Predictor, limits: Limits = DEFAULT_LIMITS, hosts: Col
 
 def _answer_records(app: FastAPI, task_info: TaskInfo, batcher: MicroBatcher, limits: Limits) -> None:
     """Add POST /predict."""
-    requests = request_model(task_info, limits.records, limits.characters)
+    requests: Any = request_model(task_info, limits.records, limits.characters)
 
     @app.post(
         "/predict",
@@ -258,7 +258,8 @@ class DrainingServer(uvicorn.Server):
     """Server that goes on for DRAIN_TIME when it is told to stop, so that requests already sent are answered."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self.config.app.state.stopping = True
+        app: Any = self.config.app
+        app.state.stopping = True
         await asyncio.sleep(DRAIN_TIME)
         await super().shutdown(sockets)
 

@@ -60,7 +60,7 @@ def accept_absolute_targets(app: ASGIApp) -> ASGIApp:
             path = match["path"] or "/"
             headers = [header for header in scope["headers"] if header[0] != b"host"]
             headers.append((b"host", match["authority"].encode("latin-1", "replace")))
-            scope = scope | {"path": path, "raw_path": path.encode(), "headers": headers}
+            scope = {**scope, "path": path, "raw_path": path.encode(), "headers": headers}
         await app(scope, receive, send)
 
     return answer

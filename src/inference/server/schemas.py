@@ -61,14 +61,15 @@ def request_model(task_info: TaskInfo, max_records: int, max_characters: int) ->
             return Annotated[list[text], Field(min_length=min_texts, max_length=max_texts)], ...
         return (text | None, None) if field.optional else (text, ...)
 
-    fields = {}
+    fields: dict[str, Any] = {}
     for name, field in TASKS[task_info.task].fields.items():
         field_type, default = definition(field)
         column = task_info.text_columns.get(name, name)
         fields[name] = (field_type, Field(default, alias=name if column == "id" else column))
-    record = create_model("Record", __base__=StrictModel, **fields, id=(Identity, None))
-    record_or_invalid = Annotated[record, WrapValidator(_or_invalid)]
-    records = Annotated[list[record_or_invalid], Field(min_length=1, max_length=max_records)]
+    fields["id"] = (Identity, None)
+    record: Any = create_model("Record", __base__=StrictModel, **fields)
+    record_or_invalid: Any = Annotated[record, WrapValidator(_or_invalid)]
+    records: Any = Annotated[list[record_or_invalid], Field(min_length=1, max_length=max_records)]
     return create_model("PredictRequest", __base__=StrictModel, records=(records, ...))
 
 
@@ -89,12 +90,14 @@ def _or_invalid(value: Any, validate: Callable[[Any], BaseModel]) -> BaseModel |
         return validate(value)
     except ValidationError as error:
         identity = value.get("id") if isinstance(value, dict) else None
-        return InvalidRecord(identity if is_identity(identity) else None, error.errors()[0])
+        return InvalidRecord(identity if is_identity(identity) else None, dict(error.errors()[0]))
 
 
 def reply_model(task: str) -> type[BaseModel]:
     """Return the model of {"answers": [...]}, one per record, in order."""
-    return create_model("PredictReply", answers=(list[TASKS[task].answer | RecordError], ...))
+    answer: Any = TASKS[task].answer
+    answers: Any = list[answer | RecordError]
+    return create_model("PredictReply", answers=(answers, ...))
 
 
 def sentence(error: dict[str, Any]) -> str:
