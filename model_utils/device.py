@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import functools
 import logging
 import os
 import sys
@@ -139,10 +140,12 @@ def setup_device(
     return Device(target, compute_type, device_id, rank, rank_size, Backend.of(target, fused_layers))
 
 
+@functools.cache
 def ensure_device() -> None:
     """Set up the device that MindSpore's context names, for programs that use the project as a library.
 
-    Does nothing if MindSpore is in graph mode, as after setup_device.
+    Does nothing if MindSpore is in graph mode, as after setup_device, or after the first call: a mode that the program
+    chooses later stays.
 
     Raises:
         DeviceError: as setup_device.

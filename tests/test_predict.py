@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import predict
+from model_utils.backend import Backend
 from model_utils.device import bfloat16_obstacle
 from model_utils.errors import ConfigError
 from model_utils.schema import load_config
@@ -168,7 +169,7 @@ def test_text_is_read_as_the_vocabulary_was_made(tmp_path: Path) -> None:
 
     def answers(**keys: Any) -> list[Any]:
         config = PredictConfig(model=folder, input="-", output="-", vocab_file_path=vocabulary, **keys)
-        return predict.load_predictor(config).predict([{"text_a": "good"}, {"text_a": "GOOD"}])
+        return predict.load_predictor(config, Backend.AUTO).predict([{"text_a": "good"}, {"text_a": "GOOD"}])
 
     lower, upper = answers()
     assert lower == upper and [lower] != answers(do_lower_case=False)[1:]
@@ -179,7 +180,7 @@ def test_a_threshold_may_be_given_and_its_lack_is_told(
 ) -> None:
     def threshold(model: Path, given: float | None) -> float:
         config = PredictConfig(model=model, input="in.jsonl", output="out.jsonl", null_threshold=given)
-        return predict.load_predictor(config).task_info.null_threshold
+        return predict.load_predictor(config, Backend.AUTO).task_info.null_threshold
 
     own = make_folder(tmp_path / "own", "squad_v2")
     assert threshold(own, None) == 0.5

@@ -94,7 +94,7 @@ from src.training.training_config import PretrainConfig
 from model_utils.config import run_main
 from src.pretraining import pretraining
 
-from src.training import trainer
+from src.training import checkpoint, trainer
 
 rank, start = int(os.environ["RANK_ID"]), trainer.Trainer.start
 disturbed = sys.argv.pop(1)
@@ -121,7 +121,7 @@ def start_and_be_stopped(self, micro_batches):
 LONG = 33  # s; a CPU's collective ends the job after 30
 if disturbed in ("evaluation", "compilation", "checkpoint"):
     trainer.Trainer.start = start_and_be_stopped
-    delay(trainer, "save_checkpoint", LONG if disturbed == "checkpoint" else 5)
+    delay(checkpoint, "save_checkpoint", LONG if disturbed == "checkpoint" else 5)
 if disturbed == "evaluation" and rank == 1:
     delay(pretraining, "evaluate", LONG)
 if disturbed == "compilation" and rank == 0:

@@ -270,18 +270,6 @@ def held_out(data: Path, batch_size: int) -> PretrainingData:
     return create_pretrain_dataset(data / "held_out", loading)
 
 
-def test_evaluation_has_a_dry_run(
-    data: Path, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    batches = held_out(data, 8).batches_per_epoch
-    assert batches > 3
-    for eval_batches, evaluated in ((0, batches), (3, 3)):
-        run_evaluation(data, finished, output_path=tmp_path / "new", eval_batches=eval_batches, dry_run=True)
-        said = capsys.readouterr().out
-        assert f"compilation); {evaluated} batches take about 0:00:" in said
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_only_the_network_that_was_trained_is_evaluated(
     data: Path, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
