@@ -51,13 +51,11 @@ class MultiLabelSplit(ClassificationSplit):
     """Examples of a split, whose label column holds labels with | between them."""
 
     def features(self) -> Features:
-        label_sets = [set((example.label or "").split("|")) for example in self.examples]
-        gold = np.array([[label in label_set for label in self.labels] for label_set in label_sets], np.float32)
-        texts = [example.text_a for example in self.examples]
-        values, _ = encode_pairs(texts, [""] * len(texts), self.tokenizer, self.max_seq_length)
+        rows = self.examples
+        gold = np.array([[label in (row.label or "").split("|") for label in self.labels] for row in rows], np.float32)
+        values, _ = encode_pairs([row.text_a for row in rows], [""] * len(rows), self.tokenizer, self.max_seq_length)
         values["label_ids"] = Ragged(gold.ravel(), np.full(len(gold), len(self.labels)))
-        columns = token_columns(self.tokenizer, self.max_seq_length)
-        columns["label_ids"] = Column("float32", len(self.labels))
+        columns = token_columns(self.tokenizer, self.max_seq_length) | {"label_ids": Column("float32", gold.shape[1])}
         return Features(columns, values, {"labels": gold})
 
 
@@ -85,8 +83,7 @@ class MultiLabelTask(Task):
         return EvaluationResult(_micro_f1(prepared, predictions), write)
 
     def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:
-        majority = train.records.array("labels").mean(0) > 0.5
-        return _micro_f1(dev, np.tile(majority, (dev.records.num_rows, 1)))
+        return _micro_f1(dev, np.tile(train.records.array("labels").mean(0) > 0.5, (dev.records.num_rows, 1)))
 
 
 def _micro_f1(prepared: PreparedSplit, predictions: np.ndarray) -> dict[str, float]:
@@ -97,6 +94,9 @@ class MultiLabelAnswerer(ClassificationAnswerer):
     """Answerer: text_a -> probabilities."""
 
     texts = ("text_a",)
+
+    def read(self, record: Record) -> tuple[str, str]:
+        return self.text(record, "text_a"), ""
 
     def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
         names = self.task_info.labels

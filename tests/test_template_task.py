@@ -8,7 +8,7 @@ import pytest
 from model_utils.schema import load_config
 from src.finetuning.finetune import finetune
 from src.model_folder import ModelFolder
-from src.tasks import TASKS
+from src.tasks import HEADS, TASKS
 from tests.conftest import ROOT
 from tests.helpers.classifier_run import read
 from tests.helpers.finetune_arguments import arguments
@@ -23,6 +23,7 @@ def test_the_template_trains_evaluates_and_answers(tmp_path: Path, monkeypatch: 
     monkeypatch.syspath_prepend(TEMPLATE.parent)
     template = importlib.import_module("template_task")
     monkeypatch.setitem(TASKS, "multi_label", template.MULTI_LABEL)
+    monkeypatch.setitem(HEADS, "multi_label", template.MULTI_LABEL.head)
     for name in ("train", "dev"):
         lines = ["text_a\tlabel", *(f"{text}\t{labels}" for text, labels in TEXTS.items())]
         (tmp_path / f"{name}.tsv").write_text("\n".join(lines) + "\n")
