@@ -18,7 +18,7 @@ from mindspore.train import serialization
 
 import export
 from model_utils.backend import Backend
-from model_utils.device import bfloat16_obstacle
+from model_utils.device import bfloat16_obstacle, ensure_device
 from model_utils.errors import CheckpointError, ConfigError, DataError, DeviceError, UserError
 from model_utils.native_code import find_compiler
 from model_utils.schema import load_config
@@ -111,6 +111,7 @@ def test_the_mindir_answers_as_the_checkpoint(task: str, tmp_path: Path) -> None
 
 def test_a_program_that_sets_up_nothing_computes_in_graphs(mindir: Path) -> None:
     ms.set_context(mode=ms.PYNATIVE_MODE)
+    ensure_device.cache_clear()
     try:
         load_exported(mindir)
         assert ms.get_context("mode") == ms.GRAPH_MODE

@@ -97,10 +97,11 @@ def _checked_shape(
     """Return the fixed (batch, length) of the file, None for any, after all checks that need no computation."""
     vocabulary_suffixes = [path.name for path in model.tokenizer.files(Path(_vocabulary_suffix(model)))]
     for suffix in (f".{file_format.lower()}", *vocabulary_suffixes, ".json"):
-        if (file := Path(f"{name}{suffix}")).is_dir():
-            raise DataError(f"{file} is a folder; choose another export_file_name")
-        if (size := len(os.fsencode(f"{name.name}{suffix}"))) > NAME_BYTES:
+        file = Path(f"{name}{suffix}")
+        if (size := len(os.fsencode(file.name))) > NAME_BYTES:
             raise DataError(f"{file} has a name of {size} bytes, allowed are {NAME_BYTES}; choose a shorter one")
+        if file.is_dir():
+            raise DataError(f"{file} is a folder; choose another export_file_name")
     for other in {MINDIR, AIR, ONNX} - {file_format}:
         if os.path.lexists(other_file := f"{name}.{other.lower()}"):
             raise DataError(
