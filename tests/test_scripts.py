@@ -481,8 +481,9 @@ def tested_project(ready_project: Path) -> Path:
         shutil.copy(ROOT / name, ready_project / name)
     (ready_project / "tests/heavy_files.txt").touch()
     settings, _, _ = (ROOT / "pyproject.toml").read_text().partition("[tool.importlinter]")
+    settings = settings[settings.index("[tool.ruff]") :].replace('"src", "model_utils", "*.py"', '"model_utils"')
     with (ready_project / "pyproject.toml").open("a") as file:
-        file.write(settings[settings.index("[tool.ruff]") :] + IMPORT_CONTRACT)
+        file.write(settings + IMPORT_CONTRACT)
     write_tests(ready_project, "one", "def test_a():\n    pass\n\n\ndef test_b():\n    pass\n")
     write_tests(
         ready_project,
@@ -536,6 +537,15 @@ def test_a_process_that_dies_is_interrupted_or_finds_no_such_test_counts_as_a_fa
 def test_what_ruff_finds_fails_too(tested_project: Path, text: str) -> None:
     (tested_project / "module.py").write_text(text)
     done = bash("bash scripts/test.sh", tested_project)
+    assert done.stdout.splitlines()[-1] == "2 passed, 0 failed, 1 skipped"
+    assert done.returncode == 1
+
+
+def test_what_mypy_finds_fails_too(tested_project: Path) -> None:
+    with (tested_project / "model_utils/messages.py").open("a") as file:
+        file.write('\nNUMBER: int = "no number"\n')
+    done = bash("bash scripts/test.sh", tested_project)
+    assert "[assignment]" in done.stdout
     assert done.stdout.splitlines()[-1] == "2 passed, 0 failed, 1 skipped"
     assert done.returncode == 1
 
