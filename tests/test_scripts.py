@@ -541,20 +541,18 @@ def test_what_ruff_finds_fails_too(tested_project: Path, text: str) -> None:
     assert done.returncode == 1
 
 
-def test_what_mypy_finds_fails_too(tested_project: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "finding"),
+    [
+        ('NUMBER: int = "no number"', "[assignment]"),  # mypy
+        ("from model_utils import errors  # noqa: E402, F401", "model_utils.messages -> model_utils.errors"),
+    ],
+)
+def test_what_other_linters_find_fails_too(tested_project: Path, line: str, finding: str) -> None:
     with (tested_project / "model_utils/messages.py").open("a") as file:
-        file.write('\nNUMBER: int = "no number"\n')
+        file.write(f"\n{line}\n")
     done = bash("bash scripts/test.sh", tested_project)
-    assert "[assignment]" in done.stdout
-    assert done.stdout.splitlines()[-1] == "2 passed, 0 failed, 1 skipped"
-    assert done.returncode == 1
-
-
-def test_what_the_import_linter_finds_fails_too(tested_project: Path) -> None:
-    with (tested_project / "model_utils/messages.py").open("a") as file:
-        file.write("\nfrom model_utils import errors  # noqa: E402, F401\n")
-    done = bash("bash scripts/test.sh", tested_project)
-    assert "model_utils.messages -> model_utils.errors" in done.stdout
+    assert finding in done.stdout
     assert done.stdout.splitlines()[-1] == "2 passed, 0 failed, 1 skipped"
     assert done.returncode == 1
 
