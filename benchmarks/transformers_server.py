@@ -33,13 +33,18 @@ def main(config: TransformersServerConfig) -> None:
     app = FastAPI()
     slots = threading.Semaphore(config.at_once)  # FastAPI itself has 40 threads
 
+    def classify(text: str) -> dict:
+        return classifier(text, truncation=True, max_length=config.max_seq_length)[0]
+
+    classify("")  # sets the tokenizer's truncation, which fails while another thread encodes ("Already borrowed")
+
     class Request(BaseModel):
         text: str
 
     @app.post("/predict")
     def predict(request: Request) -> dict:
         with slots:
-            return classifier(request.text, truncation=True, max_length=config.max_seq_length)[0]
+            return classify(request.text)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         print(f"serving on http://127.0.0.1:{listener.getsockname()[1]}/", flush=True)
