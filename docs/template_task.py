@@ -1,7 +1,4 @@
-"""Template of a task: any number of labels for a text, from tables with the columns text_a and label ("sport|news").
-
-Copy it into src/tasks/ and change what differs. tests/test_template_task.py keeps it working.
-"""
+"""Template of a task, to be copied into src/tasks/: any number of labels for a text, in tables as "sport|news"."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -13,7 +10,7 @@ from mindspore import Tensor, ops
 from scipy.special import expit
 from sklearn.metrics import f1_score
 
-from model_utils.schema import option
+from model_utils.schema import SAME_PLACE, option
 from src.albert_networks import TrainingNetwork
 from src.create_finetune_data import ClassificationSplit, TextColumns, encode_pairs, read_examples
 from src.data.feature_cache import Features
@@ -32,6 +29,7 @@ class MultiLabelConfig(FinetuneConfig):
     """Configuration of python run_multi_label.py, which gives texts any number of labels."""
 
     config_file = "task_multi_label_config.yaml"
+    data_dir: str = option("", "folder with train.tsv, dev.tsv and test.tsv", on_resume=SAME_PLACE)
     label_list: tuple[str, ...] = option((), "all labels, in the order of the outputs")
 
 

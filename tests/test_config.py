@@ -745,7 +745,7 @@ def test_ready_features_of_any_other_name_are_tfrecords(name: str) -> None:
         load_config(ClassifierConfig, [*words, f"{name}.mindrecord"])
 
 
-@pytest.mark.parametrize("key", ["train_data_file_path", "eval_data_file_path", "schema_file_path"])
+@pytest.mark.parametrize("key", ["train_data_file_path", "eval_data_file_path"])
 def test_tasks_that_read_no_tfrecords_refuse_them(key: str) -> None:
-    with pytest.raises(ConfigError, match=rf"{key} (is some\.tfrecord|has no effect)"):
+    with pytest.raises(ConfigError, match=rf"{key} is some\.tfrecord"):
         load_config(RaceConfig, [f"--{key}", "some.tfrecord"])

@@ -11,7 +11,6 @@ from scipy.special import logit
 
 import run_squad_v1
 import run_squad_v2
-from model_utils.errors import ConfigError
 from model_utils.schema import load_config
 from src.create_squad_data import SquadAnswer, SquadQuestion, SquadSplit, read_squad
 from src.tasks.question_answering import SQUAD_V2, SquadConfig, SquadTask, SquadV2Config, SquadV2Task
@@ -188,11 +187,6 @@ def test_baseline_answers_of_v1_are_beginnings(language: str, context: str, answ
     assert task.baseline(None, prepared("dev", questions)) == pytest.approx(
         {"exact_match": 100.0 * (f1 == 100.0), "f1": f1}
     )
-
-
-def test_a_folder_of_data_means_nothing() -> None:
-    with pytest.raises(ConfigError, match="data_dir is not used here: give train_json_path"):
-        SquadConfig(data_dir="squad")
 
 
 def test_baseline_answers_of_v2_are_none() -> None:

@@ -18,8 +18,9 @@ from src.create_finetune_data import (
     warn_of_unmatched,
 )
 from src.data.feature_cache import TRAIN
+from src.data.feature_files import SUFFIX
 from src.data.features import split_off
-from src.tasks.finetune_config import FinetuneConfig
+from src.tasks.finetune_config import READY_KEYS, FinetuneConfig, is_tfrecord
 from src.tasks.glue import GLUE_TASKS, read_glue
 from src.tasks.task_info import NO_DEV_SPLIT, TaskInfo, choose_dev_split
 from src.text.text_tables import JSON_SUFFIXES, read_table
@@ -38,6 +39,8 @@ class ClassifierConfig(FinetuneConfig):
     config_file = "task_classifier_config.yaml"
     reads_tfrecords = True
 
+    data_dir: str = option("", "folder with the files of a GLUE task, or train.*, dev.*, test.*", on_resume=SAME_PLACE)
+    schema_file_path: str = option("", "schema.json of TFRecord features", on_resume=SAME_PLACE)
     task_name: str = option("custom", "GLUE task, or custom for other files", choices=(*GLUE_TASKS, CUSTOM))
     assessment_method: str = option(
         "",
@@ -74,6 +77,11 @@ class ClassifierConfig(FinetuneConfig):
 
     def check_together(self) -> None:
         super().check_together()
+        if self.schema_file_path and not any(is_tfrecord(getattr(self, key)) for key in READY_KEYS):
+            raise ConfigError(
+                f"schema_file_path is {self.schema_file_path}, but neither {' nor '.join(READY_KEYS)} names a TFRecord "
+                f"(any file but *{SUFFIX})"
+            )
         if bool(self.positive_file) != bool(self.negative_file) or (self.positive_file and self.train_file):
             raise ConfigError("positive_file and negative_file belong together and replace train_file")
         if self.test_file and not self.do_predict:

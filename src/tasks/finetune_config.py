@@ -1,17 +1,16 @@
 """Base configuration of the fine-tuning scripts; the module of each task extends it."""
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 from model_utils.config import EPOCHS, ROWS, SEED, UPDATES
 from model_utils.errors import ConfigError
-from model_utils.option_values import show
 from model_utils.schema import ANY, SAME_PLACE, option
 from src.albert_config import LENGTH
 from src.data.feature_files import SUFFIX
 from src.training.training_config import AdamConfig, DecayedAdamConfig, OptimizerConfig, TrainingConfig
 
 SAMPLES = 2**31 - 1
+READY_KEYS = ("train_data_file_path", "eval_data_file_path")
 EVALUATION_KEYS = (
     "dev_file",
     "eval_data_file_path",
@@ -60,8 +59,11 @@ class FinetuneConfig(TrainingConfig):
         "", "fine-tuned weights to evaluate: a checkpoint or the folder of a run", needs=("do_train", False)
     )
 
+    temperature: float = option(
+        2.0, "divisor of the logits of model and teacher before they are compared", above=0, maximum=100
+    )
+
     # Data.
-    data_dir: str = option("", "folder with the files of the task", on_resume=SAME_PLACE)
     vocab_file_path: str = option("", "WordPiece vocabulary, if the weights come without one", on_resume=SAME_PLACE)
     spm_model_file: str = option("", "SentencePiece model, if the weights come without one", on_resume=SAME_PLACE)
     do_lower_case: bool = option(True, "lower-case the text, if the weights come without a vocabulary")
@@ -88,7 +90,6 @@ class FinetuneConfig(TrainingConfig):
         on_resume=SAME_PLACE,
     )
     eval_data_file_path: str = option("", "ready development features instead of examples", on_resume=SAME_PLACE)
-    schema_file_path: str = option("", "schema.json of TFRecord features", on_resume=SAME_PLACE)
     feature_dir: str = option("output/features", "cache of feature files, named by fingerprint", on_resume=ANY)
 
     dry_run: bool = option(
@@ -145,16 +146,6 @@ class FinetuneConfig(TrainingConfig):
         dev_examples = self.do_eval and not self.eval_data_file_path
         return self.do_predict or train_examples or dev_examples
 
-    def refuse(self, keys: Sequence[str], reason: str) -> None:
-        """Raise ConfigError if one of the keys is not at its default, because for this reason it has no effect."""
-        for key in keys:
-            value = getattr(self, key)
-            default = type(self).model_fields[key].default
-            if value != default:
-                raise ConfigError(
-                    f"{key} is {show(value)}, which has no effect: {reason}; leave {key} at {show(default)}"
-                )
-
     def most_samples(self, split: str) -> int:
         """Return the maximum number of examples of a split, 0 for all."""
         if split.startswith("test"):
@@ -163,18 +154,10 @@ class FinetuneConfig(TrainingConfig):
 
     def check_together(self) -> None:
         super().check_together()
-        ready = {key: getattr(self, key) for key in ("train_data_file_path", "eval_data_file_path")}
-        tfrecords = {key: path for key, path in ready.items() if is_tfrecord(path)}
-        if not self.reads_tfrecords:
-            for key, path in tfrecords.items():
+        for key in READY_KEYS:
+            path = getattr(self, key)
+            if is_tfrecord(path) and not self.reads_tfrecords:
                 raise ConfigError(f"{key} is {path}, but this task reads feature files only: DIR/NAME{SUFFIX}")
-            if self.schema_file_path:
-                raise ConfigError("schema_file_path has no effect: this task reads no TFRecords")
-        elif self.schema_file_path and not tfrecords:
-            raise ConfigError(
-                f"schema_file_path is {self.schema_file_path}, but neither {' nor '.join(ready)} names a TFRecord (any "
-                f"file but *{SUFFIX})"
-            )
         if not (self.do_train or self.do_eval or self.do_predict):
             raise ConfigError("do_train, do_eval and do_predict are all false: set at least one to true")
         if self.num_seeds > 1 and not self.do_train:
@@ -183,6 +166,10 @@ class FinetuneConfig(TrainingConfig):
             raise ConfigError(
                 f"seed is {self.seed} and num_seeds is {self.num_seeds}: the last seed exceeds the maximum {SEED}"
             )
+        if not self.do_train:
+            self.refuse(["teacher"], "do_train is false")
+        if not self.teacher:
+            self.refuse(["temperature"], "no teacher is named")
         if self.do_train:
             evaluating = "do_eval" if self.do_eval else "do_predict" if self.do_predict else ""
             if evaluating and not self.enable_save_ckpt:

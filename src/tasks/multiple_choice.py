@@ -13,7 +13,7 @@ from scipy.special import softmax
 
 from model_utils.errors import ConfigError, DataError
 from model_utils.files import write_json
-from model_utils.schema import option
+from model_utils.schema import SAME_PLACE, option
 from src.albert_config import LENGTH, AlbertConfig
 from src.albert_for_finetune import AlbertForMultipleChoice
 from src.assessment_method import assess
@@ -58,6 +58,7 @@ class RaceConfig(FinetuneConfig):
     train_batch_size: int = 8
     optimizer_cfg: OptimizerConfig = finetuning_optimizers(1e-5)
 
+    data_dir: str = option("", "the folder RACE, or the folder that holds it", on_resume=SAME_PLACE)
     level: str = option("all", "school level of the questions", choices=("middle", "high", "all"))
     max_qa_length: int = option(
         0,

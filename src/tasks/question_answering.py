@@ -57,7 +57,6 @@ class SquadConfig(FinetuneConfig):
     epoch_num: int = 2
     train_batch_size: int = 48
 
-    data_dir: str = option("", "not used: give train_json_path, eval_json_path and so on", on_resume=SAME_PLACE)
     train_json_path: str = option(
         "", "training questions in SQuAD's format, as flat records or JSON lines", on_resume=SAME_PLACE
     )
@@ -77,8 +76,6 @@ class SquadConfig(FinetuneConfig):
 
     def check_together(self) -> None:
         super().check_together()
-        if self.data_dir:
-            raise ConfigError("data_dir is not used here: give train_json_path, eval_json_path, predict_json_path")
         self.derive("max_query_length", min(64, self.max_seq_length - 4))
         if self.max_query_length + 4 > self.max_seq_length:
             raise ConfigError(

@@ -59,6 +59,7 @@ class NerConfig(FinetuneConfig):
 
     config_file = "task_ner_config.yaml"
 
+    data_dir: str = option("", "folder with train.*, dev.* and test.*", on_resume=SAME_PLACE)
     train_file: str = option("", "tagged training sentences; empty: train.* in data_dir", on_resume=SAME_PLACE)
     dev_file: str = option(
         "", "tagged development sentences; empty: dev.* in data_dir, or split by dev_ratio", on_resume=SAME_PLACE
