@@ -103,6 +103,8 @@ CASES: dict[str, tuple[Callable[..., nn.Cell], tuple[np.ndarray, ...]]] = {
     ),
     "bias_gelu": (lambda backend: layers.bias_activation("gelu_new", backend), (normal(517, 96), normal(96))),
     "bias_gelu, far out": (lambda backend: layers.bias_activation("gelu_new", backend), (50 * normal(3, 7), normal(7))),
+    "bias_gelu_erf": (lambda backend: layers.bias_activation("gelu", backend), (normal(517, 96), normal(96))),
+    "bias_gelu_erf, far out": (lambda backend: layers.bias_activation("gelu", backend), (50 * normal(3, 7), normal(7))),
     "layer_norm": (lambda backend: layers.LayerNorm(48, backend=backend), (normal(700, 48),)),
     "of_sum": (Add, (normal(701, 48), normal(48), normal(701, 48))),
     "of_sum, dropout": (lambda backend: Add(0.3, backend=backend), (normal(1033, 48), normal(48), normal(1033, 48))),
@@ -242,7 +244,8 @@ def test_not_a_number_and_infinity_are_passed_on() -> None:
     for bad in (np.nan, np.inf):
         x = normal(4, 8)
         x[2, 3] = bad
-        assert not np.isfinite(layers.bias_activation("gelu_new")(Tensor(x), Tensor(normal(8))).asnumpy()[2, 3])
+        for name in fused_layers.GELUS:
+            assert not np.isfinite(layers.bias_activation(name)(Tensor(x), Tensor(normal(8))).asnumpy()[2, 3])
         assert not np.isfinite(layers.LayerNorm(8)(Tensor(x)).asnumpy()[2]).any()
         assert not np.isfinite(cross_entropy()(Tensor(x), Tensor(LABELS[:4] % 8))[0].asnumpy()[2])
         inputs = [Tensor(each) for each in attention_inputs(1, 4, 48)]

@@ -25,13 +25,20 @@ def _scalar(value: float) -> Tensor:
     return Tensor(np.array([value], np.float32))
 
 
-class BiasGelu(nn.Cell):
-    """GELU of x + bias: (N, C), (C) -> (N, C)."""
+GELUS = {"gelu_new": "bias_gelu", "gelu": "bias_gelu_erf"}  # operations by the activation's name
 
-    def __init__(self) -> None:
+
+class BiasGelu(nn.Cell):
+    """GELU of x + bias: (N, C), (C) -> (N, C).
+
+    Args:
+        name: gelu_new, google's form with tanh, or gelu, the exact one.
+    """
+
+    def __init__(self, name: str) -> None:
         super().__init__()
-        self.value = operation("bias_gelu", lambda x, _: x)
-        self.gradient = operation("bias_gelu_gradient", lambda _, x, bias: (x, bias), 2)
+        self.value = operation(GELUS[name], lambda x, _: x)
+        self.gradient = operation(f"{GELUS[name]}_gradient", lambda _, x, bias: (x, bias), 2)
 
     def construct(self, x: Tensor, bias: Tensor) -> Tensor:
         return self.value(x, bias)

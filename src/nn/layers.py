@@ -137,7 +137,9 @@ def bias_activation(name: str, backend: Backend = Backend.AUTO) -> nn.Cell:
     Args:
         name: of ACTIVATIONS.
     """
-    return fused_layers.BiasGelu() if name == "gelu_new" and is_fused(backend) else _BiasActivation(name, backend)
+    if name in fused_layers.GELUS and is_fused(backend):
+        return fused_layers.BiasGelu(name)
+    return _BiasActivation(name, backend)
 
 
 class _Normalise(nn.Cell):

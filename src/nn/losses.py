@@ -48,6 +48,17 @@ class _LossesAndHits(nn.Cell):
         return self.losses(logits, labels), ops.cast(hits, ms.float32)
 
 
+def divergence(logits: Tensor, teacher_logits: Tensor, temperature: float) -> Tensor:
+    """Return the distance of logits (*, C) from a teacher's, (*); TrainingNetwork.teach defines it."""
+    if logits.shape[-1] == 1:
+        difference = (logits - teacher_logits).squeeze(-1)
+        return difference * difference
+    log_probabilities = ops.log_softmax(logits / temperature, -1)
+    teacher_log_probabilities = ops.log_softmax(teacher_logits / temperature, -1)
+    differences = teacher_log_probabilities - log_probabilities
+    return temperature**2 * ops.reduce_sum(ops.exp(teacher_log_probabilities) * differences, -1)
+
+
 def cross_entropy(backend: Backend = Backend.AUTO) -> nn.Cell:
     """Return a cell from logits (N, V) float32 and labels (N,) int32 to losses and hits, (N,) float32 each.
 

@@ -46,6 +46,25 @@ constexpr float kCubic = 0.044715f * kLinear;
 
 inline float gate(float x) { return 1.0f / (1.0f + exponential(-x * (kLinear + kCubic * x * x))); }
 
+constexpr float kDensity = 0.3989422804014327f;  // 1 / sqrt(2 pi)
+
+// The normal distribution function at x, to 3e-7, given exp(-x x / 2). The polynomial in t approximates the tail over
+// t exp(-x x / 2) with a relative error of 1.4e-8 (least squares, weighted until the largest error was smallest).
+inline float normal_distribution(float x, float bell) {
+  const float t = 1.0f / (1.0f + 0.21f * std::fabs(x));
+  float p = -7.203552451e-2f;
+  p = p * t + 2.854610650e-1f;
+  p = p * t - 3.342059230e-1f;
+  p = p * t + 3.540529043e-1f;
+  p = p * t - 9.725959635e-2f;
+  p = p * t + 1.263613878e-1f;
+  p = p * t + 6.878833557e-2f;
+  p = p * t + 8.512966666e-2f;
+  p = p * t + 8.370768625e-2f;
+  const float tail = bell * t * p;
+  return x < 0.0f ? tail : 1.0f - tail;
+}
+
 // y = (x - mean) / deviation * gamma + beta of a row; x is overwritten by (x - mean) / deviation.
 inline float normalise(float *x, const float *gamma, const float *beta, float *y, int64_t size, float epsilon) {
   float sum = 0.0f, squares = 0.0f;

@@ -80,6 +80,41 @@ OPERATION(bias_gelu_gradient) {
   return 0;
 }
 
+// x (N, C), bias (C) -> y (N, C)
+OPERATION(bias_gelu_erf) {
+  const Operands o{data, ranks, shapes};
+  const int64_t size = o.last(0);
+  const float *bias = o[1];
+  each_row(o.rows(0), size, [&](int64_t i) {
+    const float *x = o[0] + i * size;
+    float *y = o[2] + i * size;
+#pragma omp simd
+    for (int64_t j = 0; j < size; ++j) {
+      const float shifted = x[j] + bias[j];
+      y[j] = shifted * normal_distribution(shifted, exponential(-0.5f * shifted * shifted));
+    }
+  });
+  return 0;
+}
+
+// dy (N, C), x (N, C), bias (C) -> dx (N, C), dbias (C)
+OPERATION(bias_gelu_erf_gradient) {
+  const Operands o{data, ranks, shapes};
+  const int64_t size = o.last(0);
+  const float *bias = o[2];
+  each_row_summed(o.rows(0), size, {o[4]}, [&](int64_t i, float *sums) {
+    const float *dy = o[0] + i * size, *x = o[1] + i * size;
+    float *dx = o[3] + i * size;
+#pragma omp simd
+    for (int64_t j = 0; j < size; ++j) {
+      const float shifted = x[j] + bias[j], bell = exponential(-0.5f * shifted * shifted);
+      dx[j] = dy[j] * (normal_distribution(shifted, bell) + shifted * kDensity * bell);
+      sums[j] += dx[j];
+    }
+  });
+  return 0;
+}
+
 // x (N, C), gamma (C), beta (C), epsilon (1) -> y (N, C), normal (N, C), inverse (N)
 OPERATION(layer_norm) {
   const Operands o{data, ranks, shapes};
