@@ -7,9 +7,9 @@ from functools import partial
 from dataset import create_pretrain_dataset
 from model_utils.config import run_main
 from model_utils.device import Device, setup_device
-from src.albert_for_pre_training import AlbertForPreTraining
 from src.data.batches import Loading
 from src.model_folder import ModelFolder
+from src.pretraining.distillation import build_network
 from src.pretraining.pretraining import (
     build_architecture,
     held_out_evaluation,
@@ -59,7 +59,7 @@ def build_trainer(config: PretrainConfig, device: Device, folder: RunFolder) -> 
     precision = plan_precision(config, device)
     architecture = build_architecture(config, data, tokenizer, device, weights)
     phases = plan_phases(config, datasets, architecture, tokenizer)
-    network = AlbertForPreTraining(architecture, seed=config.seed)
+    network = build_network(config, architecture, datasets)
     step = build_step(config, network, plan, precision, ranks, phases.accumulate)
     folder.artifacts = ModelFolder(architecture, tokenizer, token_counts=data.token_counts)
     evaluation = held_out = None

@@ -18,16 +18,20 @@ from src.create_squad_data import read_squad
 from src.tasks.squad_metrics import score_answers
 from src.text.text_tables import read_table
 
-SEED = 1
 STRIDE = 128
-TEXTS = {"sst-2": ("sentence",), "mrpc": ("#1 String", "#2 String")}  # columns of GLUE's tables
-LABELS = {"sst-2": "label", "mrpc": "Quality"}
+TEXTS = {  # columns of GLUE's tables
+    "sst-2": ("sentence",),
+    "mrpc": ("#1 String", "#2 String"),
+    "rte": ("sentence1", "sentence2"),
+    "qnli": ("question", "sentence"),
+}
+LABELS = {task: "Quality" if task == "mrpc" else "label" for task in TEXTS}
 SQUAD = "squad_v1"
 FIRST_UPDATE = "update 1"
 
 
 class TransformersConfig(Config):
-    """Fine-tune with transformers for one epoch: python -m benchmarks.transformers_finetuning."""
+    """Fine-tune with transformers: python -m benchmarks.transformers_finetuning."""
 
     model: str = option("", "folder that from_pretrained reads", required=True)
     task: str = option("sst-2", "fine-tuned for", choices=(*TEXTS, SQUAD))
@@ -37,27 +41,31 @@ class TransformersConfig(Config):
     padding: str = option("longest", "of a batch, or to max_length", choices=("longest", "max_length"))
     max_length: int = option(128, "tokens of a row", minimum=8)
     batch_size: int = option(32, "rows of a batch", minimum=1)
+    epoch_num: int = option(1, "epochs", minimum=1)
     learning_rate: float = option(5e-5, "at the beginning", above=0)
+    seed: int = option(1, "of the head and the order of rows", minimum=0)
 
 
 def train(config: TransformersConfig, model: Any, tokenizer: Any, rows: list[dict[str, Any]]) -> None:
-    """Train for one epoch over rows of token ids and labels."""
+    """Train over rows of token ids and labels."""
     import torch
 
-    torch.manual_seed(SEED)
-    updates = len(rows) // config.batch_size
+    per_epoch = len(rows) // config.batch_size
+    updates = config.epoch_num * per_epoch
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / updates)
-    order = torch.randperm(len(rows)).tolist()
     model.train()
-    for first in range(0, updates * config.batch_size, config.batch_size):
+    for update in range(updates):
+        if update % per_epoch == 0:
+            order = torch.randperm(len(rows)).tolist()
+        first = update % per_epoch * config.batch_size
         batch = tokenizer.pad([rows[row] for row in order[first : first + config.batch_size]], return_tensors="pt")
         optimizer.zero_grad()
         model(**batch).loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-        if first == 0:
+        if update == 0:
             print(FIRST_UPDATE, flush=True)
 
 
@@ -73,7 +81,8 @@ def classify(config: TransformersConfig, tokenizer: Any) -> dict[str, float]:
         padding = config.padding == "max_length" and "max_length"
         encoded = tokenizer(*map(list, texts), truncation=True, max_length=config.max_length, padding=padding)
         names = tokenizer.model_input_names
-        columns = zip(*(encoded[name] for name in names), map(int, labels), strict=True)
+        classes = sorted(set(labels))
+        columns = zip(*(encoded[name] for name in names), map(classes.index, labels), strict=True)
         return [dict(zip((*names, "labels"), values, strict=True)) for values in columns]
 
     model = AutoModelForSequenceClassification.from_pretrained(config.model, num_labels=2)
@@ -127,7 +136,7 @@ def answer_rows(tokenizer: Any, windows: Any, examples: list[Any]) -> Iterator[d
 def main(config: TransformersConfig) -> None:
     """Train, evaluate, write the metrics."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # download nothing
-    load_torch()
+    load_torch().manual_seed(config.seed)
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(config.model)

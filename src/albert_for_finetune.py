@@ -15,16 +15,19 @@ class AlbertForSequenceClassification(TrainingNetwork):
     """Classes of texts, by cross-entropy (google's classifier_utils): label_ids (B,) int32."""
 
     label_columns = ("label_ids", "sequence_weights")
-    metric_names = ("loss", "accuracy")
+    metric_names: tuple[str, ...] = ("loss", "accuracy")
 
-    def losses(
-        self, sequence: Tensor, pooled: Tensor, labels: Tensor, weights: Tensor, dropout_key: Tensor
+    def logits_of(
+        self, outputs: tuple[Tensor, Tensor], texts: tuple[Tensor, ...], further: tuple[Tensor, ...]
+    ) -> tuple[tuple[Tensor, Tensor], ...]:
+        _, weights, dropout_key = further
+        return ((self.scores.head(*outputs, dropout_key), weights),)
+
+    def label_losses(
+        self, outputs: tuple[Tensor, Tensor], texts: tuple[Tensor, ...], further: tuple[Tensor, ...]
     ) -> tuple[Tensor, Tensor]:
-        return self.weighted_sums(self.scores.head(sequence, pooled, dropout_key), labels, weights)
-
-    def weighted_sums(self, logits: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the sums of losses and hits for logits (*, C), labels (*) and weights (*)."""
-        losses, hits = self.cross_entropy(logits.reshape((-1, logits.shape[-1])), labels.reshape((-1,)))
+        logits, weights = self.logits_of(outputs, texts, further)[0]
+        losses, hits = self.cross_entropy(logits.reshape((-1, logits.shape[-1])), further[0].reshape((-1,)))
         weights = weights.reshape((-1,))
         return ops.reduce_sum(weights * losses), ops.reduce_sum(weights * hits)
 
@@ -35,18 +38,17 @@ class AlbertForMultipleChoice(AlbertForSequenceClassification):
     Choices without tokens, which pad questions with fewer options, get no probability.
     """
 
-    def losses_of(
+    def logits_of(
         self, outputs: tuple[Tensor, Tensor], texts: tuple[Tensor, ...], further: tuple[Tensor, ...]
-    ) -> tuple[Tensor, ...]:
+    ) -> tuple[tuple[Tensor, Tensor], ...]:
         if self.packed:
             begins = texts[2]
             has_tokens = begins[1:] > begins[:-1]
         else:
             has_tokens = texts[1][:, 0] > 0
         absent = 1.0 - ops.cast(has_tokens, ms.float32).reshape((-1, self.scores.num_choices))
-        labels, weights, dropout_key = further
-        logits = self.scores.head(*outputs, dropout_key)
-        return self.weighted_sums(logits - FORBIDDEN * absent, labels, weights)
+        _, weights, dropout_key = further
+        return ((self.scores.head(*outputs, dropout_key) - FORBIDDEN * absent, weights),)
 
 
 class AlbertForTokenClassification(AlbertForSequenceClassification):
@@ -56,16 +58,16 @@ class AlbertForTokenClassification(AlbertForSequenceClassification):
     weight_columns = ("label_weights",)
 
 
-class AlbertForRegression(TrainingNetwork):
+class AlbertForRegression(AlbertForSequenceClassification):
     """Scores of texts by squared error (STS-B): label_ids (B,) float32."""
 
-    label_columns = ("label_ids", "sequence_weights")
     metric_names = ("loss",)
 
-    def losses(
-        self, sequence: Tensor, pooled: Tensor, labels: Tensor, weights: Tensor, dropout_key: Tensor
+    def label_losses(
+        self, outputs: tuple[Tensor, Tensor], texts: tuple[Tensor, ...], further: tuple[Tensor, ...]
     ) -> tuple[Tensor, ...]:
-        error = self.scores.head(sequence, pooled, dropout_key).squeeze(1) - labels
+        scores, weights = self.logits_of(outputs, texts, further)[0]
+        error = scores.squeeze(1) - further[0]
         return (ops.reduce_sum(weights * error * error),)
 
 
@@ -73,29 +75,31 @@ class AlbertForQuestionAnswering(TrainingNetwork):
     """Answer spans (SQuAD v1.1): start_positions, end_positions (B,) int32.
 
     The loss is the mean of those of start and end; accuracy counts rows in which both are right. Tokens of padding can
-    be chosen, as in google's code; tokens that are `absent` (B, L), 1 behind packed texts, cannot.
+    be chosen, as in google's code; positions behind the end of a packed text cannot.
     """
 
     label_columns = ("start_positions", "end_positions", "sequence_weights")
     metric_names = ("loss", "accuracy")
-    compares_tokens = True
+    compared_logits = 2
 
-    def losses(
-        self,
-        sequence: Tensor,
-        pooled: Tensor,
-        starts: Tensor,
-        ends: Tensor,
-        weights: Tensor,
-        dropout_key: Tensor,
-        absent: Tensor = None,
-    ) -> tuple[Tensor, Tensor]:
-        start_logits, end_logits = self.scores.head(sequence, pooled, dropout_key)
-        if absent is not None:
+    def logits_of(
+        self, outputs: tuple[Tensor, Tensor], texts: tuple[Tensor, ...], further: tuple[Tensor, ...]
+    ) -> tuple[tuple[Tensor, Tensor], ...]:
+        _, _, weights, dropout_key = further
+        start_logits, end_logits = self.scores.head(*outputs, dropout_key)
+        if self.packed:
+            absent = ops.cast(ops.equal(texts[-1], texts[0].shape[1] - 1), ms.float32)  # (B, L)
             start_logits, end_logits = start_logits - FORBIDDEN * absent, end_logits - FORBIDDEN * absent
-        of_starts, start_hits = self.cross_entropy(start_logits, starts)
-        of_ends, end_hits = self.cross_entropy(end_logits, ends)
-        loss = ops.reduce_sum(weights * 0.5 * (of_starts + of_ends))
+        return (start_logits, weights), (end_logits, weights)
+
+    def label_losses(
+        self, outputs: tuple[Tensor, Tensor], texts: tuple[Tensor, ...], further: tuple[Tensor, ...]
+    ) -> tuple[Tensor, Tensor]:
+        starts, ends, weights, _ = further
+        pairs = self.logits_of(outputs, texts, further)
+        start_losses, start_hits = self.cross_entropy(pairs[0][0], starts)
+        end_losses, end_hits = self.cross_entropy(pairs[1][0], ends)
+        loss = ops.reduce_sum(weights * 0.5 * (start_losses + end_losses))
         return loss, ops.reduce_sum(weights * start_hits * end_hits)
 
 
@@ -108,26 +112,31 @@ class AlbertForSpanSearch(TrainingNetwork):
 
     label_columns = ("start_positions", "end_positions", "is_impossible", "sequence_weights")
     metric_names = ("loss", "accuracy")
+    compared_logits = 3
 
-    def losses(
-        self,
-        sequence: Tensor,
-        pooled: Tensor,
-        p_mask: Tensor,
-        starts: Tensor,
-        ends: Tensor,
-        is_impossible: Tensor,
-        weights: Tensor,
-        dropout_key: Tensor,
-    ) -> tuple[Tensor, Tensor]:
+    def logits_of(
+        self, outputs: tuple[Tensor, Tensor], texts: tuple[Tensor, ...], further: tuple[Tensor, ...]
+    ) -> tuple[tuple[Tensor, Tensor], ...]:
+        """Return logits of starts, of ends for the right starts, and of answerability (B, 2), the second: none."""
+        sequence, _ = outputs
+        p_mask, starts, _, _, weights, dropout_key = further
         p_mask = ops.cast(p_mask, ms.float32)
         start_logits = self.scores.starts(sequence, p_mask)
         start_states = gather_positions(sequence, starts.expand_dims(1))
         end_logits = self.scores.ends(sequence, start_states, p_mask).squeeze(1)
         no_answer = self.scores.answerable(sequence, start_logits, dropout_key)
+        answerability = ops.stack((ops.zeros_like(no_answer), no_answer), 1)
+        return (start_logits, weights), (end_logits, weights), (answerability, weights)
+
+    def label_losses(
+        self, outputs: tuple[Tensor, Tensor], texts: tuple[Tensor, ...], further: tuple[Tensor, ...]
+    ) -> tuple[Tensor, Tensor]:
+        _, starts, ends, is_impossible, weights, _ = further
+        pairs = self.logits_of(outputs, texts, further)
+        no_answer = pairs[2][0][:, 1]
         impossible = ops.cast(is_impossible, ms.float32)
         # The binary cross-entropy of a logit, in the form that cannot overflow.
         answerability = ops.relu(no_answer) - no_answer * impossible + ops.log1p(ops.exp(-ops.abs(no_answer)))
-        spans = self.cross_entropy(start_logits, starts)[0] + self.cross_entropy(end_logits, ends)[0]
+        spans = self.cross_entropy(pairs[0][0], starts)[0] + self.cross_entropy(pairs[1][0], ends)[0]
         right = ops.cast(ops.equal(no_answer > 0, is_impossible > 0), ms.float32)
         return ops.reduce_sum(weights * 0.5 * (spans + answerability)), ops.reduce_sum(weights * right)

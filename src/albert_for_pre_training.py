@@ -88,7 +88,7 @@ class AlbertForPreTraining(TrainingNetwork):
         "sop_loss_weights",
     )
     weight_columns = ("masked_lm_weights", "sequence_weights")
-    metric_names = ("loss", "mlm_loss", "sop_loss", "mlm_accuracy", "sop_accuracy")
+    metric_names: tuple[str, ...] = ("loss", "mlm_loss", "sop_loss", "mlm_accuracy", "sop_accuracy")
 
     def __init__(self, config: AlbertConfig, seed: int = 0) -> None:
         super().__init__(PreTrainingScores(config), seed)

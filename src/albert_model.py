@@ -297,7 +297,11 @@ class Encoder(nn.Cell):
         cells += [self.feed_forwards[feed_forward * self.inner + inner] for inner in range(self.inner)]
         return [parameter for cell in cells for parameter in cell.trainable_params()]
 
-    def construct(self, x: Tensor, score_mask: Tensor, dropout_key: Tensor, rows_read: Tensor = None) -> Tensor:
+    def layer_states(
+        self, x: Tensor, score_mask: Tensor, dropout_key: Tensor, rows_read: Tensor = None
+    ) -> tuple[Tensor, ...]:
+        """Return the input of the first layer and the output of each."""
+        states: tuple[Tensor, ...] = (x,)
         key = dropout_key
         of_attentions, of_feed_forwards = self.matrices(*self.layers[0])
         for i in range(len(self.layers)):
@@ -312,8 +316,12 @@ class Encoder(nn.Cell):
                 x, of_feed_forwards = self.boundary(x, of_feed_forwards)
             rows = rows_read if i == len(self.layers) - 1 else None
             x = self.layer(*self.layers[i], (of_attentions, of_feed_forwards), x, score_mask, key, rows)
+            states += (x,)
             key = key + LAYER_KEY_STEP
-        return x
+        return states
+
+    def construct(self, x: Tensor, score_mask: Tensor, dropout_key: Tensor, rows_read: Tensor = None) -> Tensor:
+        return self.layer_states(x, score_mask, dropout_key, rows_read)[-1]
 
 
 class AlbertModel(nn.Cell):
@@ -374,6 +382,10 @@ class AlbertModel(nn.Cell):
             return first.reshape((-1,))
         others = ops.gather_elements(texts[-1], 1, positions) if packed else first + positions
         return ops.concat((first, others), 1).reshape((-1,))
+
+    def layer_states(self, texts: tuple[Tensor, ...], dropout_key: Tensor) -> tuple[Tensor, ...]:
+        """Return the input of the first layer and the output of each, (N, H)."""
+        return self.encoder.layer_states(self.first_states(texts, dropout_key), self.score_mask(texts), dropout_key)
 
     def outputs(self, states: Tensor, texts: tuple[Tensor, ...], all_rows: bool) -> tuple[Tensor, Tensor]:
         """Return sequence and pooled output from the last layer's states of all rows, or of the rows read."""

@@ -3,15 +3,17 @@
 Shape letters: B batch, L length.
 """
 
-from typing import Any
+from typing import Any, Protocol
 
-import mindspore as ms
+import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from src.albert_config import AlbertConfig
 from src.albert_model import AlbertModel, initialise_weights
 from src.data.packing import PACKED_COLUMNS, TEXT_COLUMNS
-from src.nn.losses import cross_entropy
+from src.nn.losses import cross_entropy, divergence
+
+TEACHER_LOSS = "teacher_loss"
 
 
 class ScoresNetwork(nn.Cell):
@@ -59,6 +61,13 @@ class ScoresNetwork(nn.Cell):
         return self.head(sequence, pooled, *further)
 
 
+class LogitsTeacher(Protocol):
+    """Source of the logits that a TrainingNetwork is taught."""
+
+    def logits(self, columns: list[Tensor]) -> tuple[Tensor, ...]:
+        """Return the logits of TrainingNetwork.logits_of for its input columns."""
+
+
 class TrainingNetwork(nn.Cell):
     """Losses and metrics on a network of scores, whose weights are drawn anew.
 
@@ -74,7 +83,7 @@ class TrainingNetwork(nn.Cell):
     label_columns: tuple[str, ...]
     weight_columns: tuple[str, ...] = ("sequence_weights",)  # label columns that losses and metrics are weighted with
     metric_names: tuple[str, ...]
-    compares_tokens = False  # True if `losses` must be told which positions lie behind the end of a packed text
+    compared_logits = 1  # number of logits_of's pairs
 
     def __init__(self, scores: ScoresNetwork, seed: int = 0, packed: bool = False) -> None:
         super().__init__(auto_prefix=False)
@@ -86,7 +95,21 @@ class TrainingNetwork(nn.Cell):
         self.backend = scores.config.backend
         self.cross_entropy = cross_entropy(self.backend)
         self.recompute_layers = scores.config.recompute
+        self.teacher: LogitsTeacher | None = None
+        self.is_taught = False
         self.draw_weights(seed)
+
+    def teach(self, teacher: "LogitsTeacher", weight: float, temperature: float) -> None:
+        """Add weight times the distance to the teacher's logits to the loss, and to the metrics as teacher_loss.
+
+        The distance is that of Hinton et al. 2015: the Kullback-Leibler divergence of the probabilities at this
+        temperature, times its square; of a single logit, the squared difference.
+        """
+        self.teacher = teacher
+        self.is_taught = True
+        self.teacher_loss_weight = weight
+        self.temperature = temperature
+        self.metric_names = (*type(self).metric_names, TEACHER_LOSS)
 
     def draw_weights(self, seed: int) -> None:
         """Draw all weights anew."""
@@ -98,14 +121,44 @@ class TrainingNetwork(nn.Cell):
         embeddings = self.scores.albert.embeddings
         return embeddings.token_type_embeddings, embeddings.segment_rows.row_square_sum
 
+    def inputs(self, batch: dict[str, np.ndarray]) -> list[Tensor]:
+        """Return the inputs of `construct` for a batch, without the dropout key."""
+        columns = [Tensor(batch[name]) for name in self.input_columns]
+        return [*columns, *self.teacher.logits(columns)] if self.teacher else columns
+
+    def label_losses(
+        self, outputs: tuple[Tensor, Tensor], texts: tuple[Tensor, ...], further: tuple[Tensor, ...]
+    ) -> tuple[Tensor, ...]:
+        """Return losses and metrics by the labels, from the backbone's outputs for these texts."""
+        return self.losses(*outputs, *further)
+
+    def logits_of(
+        self, outputs: tuple[Tensor, Tensor], texts: tuple[Tensor, ...], further: tuple[Tensor, ...]
+    ) -> tuple[tuple[Tensor, Tensor], ...]:
+        """Return pairs of logits (*, C) and weights (*), which are compared with those of a teacher."""
+        raise NotImplementedError
+
     def losses_of(
         self, outputs: tuple[Tensor, Tensor], texts: tuple[Tensor, ...], further: tuple[Tensor, ...]
     ) -> tuple[Tensor, ...]:
-        """Return losses and metrics from the backbone's outputs for these texts."""
-        if self.packed and self.compares_tokens:
-            absent = ops.cast(ops.equal(texts[-1], texts[0].shape[1] - 1), ms.float32)
-            return self.losses(*outputs, *further, absent)
-        return self.losses(*outputs, *further)
+        """Return losses and metrics from the backbone's outputs for these texts.
+
+        Args:
+            further: further inputs of the scores, labels, the teacher's logits if there is a teacher, dropout_key.
+        """
+        if not self.is_taught:
+            return self.label_losses(outputs, texts, further)
+        given = len(further) - 1 - self.compared_logits
+        teacher_logits = further[given:-1]
+        further = (*further[:given], further[-1])
+        pairs = self.logits_of(outputs, texts, further)
+        teacher_loss = 0.0
+        for i in range(self.compared_logits):
+            logits, weights = pairs[i]
+            distances = divergence(logits, teacher_logits[i], self.temperature)
+            teacher_loss = teacher_loss + ops.reduce_sum(weights * distances)
+        metrics = self.label_losses(outputs, texts, further)
+        return (metrics[0] + self.teacher_loss_weight * teacher_loss, *metrics[1:], teacher_loss)
 
     def construct(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         texts, further = inputs[: self.text_inputs], inputs[self.text_inputs :]

@@ -153,7 +153,7 @@ def test_the_facts_of_a_machine_name_its_gpus(monkeypatch: pytest.MonkeyPatch) -
 def test_fine_tuning_warms_up_on_neither_side(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finetune, "write_random_models", lambda *_: (tmp_path / "model", tmp_path / "peer"))
     config = finetune.FinetuneBenchmarkConfig(train="t", dev="d", spm_model_file="v", task=task)
-    _, command = finetune.Sides(config, tmp_path).project_command()
+    _, command = finetune.Sides(config, tmp_path).project_command(1)
     settings = command.optimizer_settings()
     assert settings["warmup_ratio"] == settings["warmup_steps"] == 0
 

@@ -131,6 +131,9 @@ class Explosive(ms.nn.Cell):
         self.rows = RowSquareSum()
         self.weight = Parameter(Tensor([1.0, 2.0]), name="weight")
 
+    def inputs(self, batch: dict[str, np.ndarray]) -> list[Tensor]:
+        return [Tensor(batch["slope"])]
+
     def construct(self, slope: Tensor, dropout_key: Tensor) -> tuple[Tensor]:
         return (ms.ops.reduce_sum(self.weight * slope) + ms.ops.reduce_sum(self.rows(self.table)) * 0.0,)
 

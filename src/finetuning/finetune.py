@@ -29,6 +29,7 @@ from src.checkpoints.checkpoint_files import (
 )
 from src.data.feature_cache import TRAIN
 from src.finetune_eval_model import AnsweringNetwork, PackedNetwork
+from src.finetuning.soft_labels import FinetunedTeacher
 from src.finetuning.task_data import TaskData
 from src.model_folder import TASK_FILE, ModelFolder, calibrate, load_tokenizer, read_task_info
 from src.tasks import TASKS
@@ -255,6 +256,9 @@ class Finetuning:
         if self.step is None:
             scores = task.spec.scores(self.architecture, task.task_info)
             network = losses(scores, config.seed, self.data.packed)
+            if config.teacher:
+                teacher = FinetunedTeacher(config, task, self.architecture, self.data.packed)
+                network.teach(teacher, config.teacher_loss_weight, config.temperature)
             self.step = build_step(config, network, plan, self.precision, self.ranks, phases.accumulate)
         else:
             self.step.network.draw_weights(config.seed)

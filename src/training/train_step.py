@@ -52,7 +52,7 @@ class TrainStep(nn.Cell):
     """Trains `network` with `optimizer`; every Parameter of this cell together is the state to save.
 
     Args:
-        network: construct(*input_columns, dropout_key) -> (loss, ...), scalars that are weighted sums; see
+        network: construct(*inputs(batch), dropout_key) -> (loss, ...), scalars that are weighted sums; see
             TrainingNetwork.
         accumulate: whether an update may have more than one micro-batch, or any number of them.
         clip_norm: global norm to which gradients are clipped before the update (google's 1.0); 0 switches it off.
@@ -230,10 +230,10 @@ class TrainStep(nn.Cell):
         self, i: int, last: bool, batch: dict[str, np.ndarray], elapsed: float = 0.0, rate_factor: float = 1.0
     ) -> tuple[Any, ...]:
         """Return the arguments of construct for micro-batch i."""
-        columns = [Tensor(batch[name]) for name in self.network.input_columns]
+        inputs = self.network.inputs(batch)
         int_args = [Tensor(value, ms.int32) for value in (self.seed, i)]
         float_args = [Tensor(value, ms.float32) for value in (elapsed, rate_factor)]
-        return (last, *int_args, *float_args, *columns)
+        return (last, *int_args, *float_args, *inputs)
 
     def graphs(self, micro_batches: Sequence[dict[str, np.ndarray]]) -> list[tuple]:
         """Return the graph that each micro-batch of an update runs, as ready_graphs names it."""

@@ -1,11 +1,12 @@
 """Configurations shared by all trainings, and those of pre-training; model_utils/schema.py explains the fields."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from model_utils.backend import Backend
 from model_utils.config import DEVICES, EPOCHS, LOSS_SCALE, MICRO_BATCHES, MINUTES, ROWS, SEED, UPDATES, LayersConfig
 from model_utils.errors import ConfigError
+from model_utils.option_values import show
 from model_utils.schema import ANY, SAME_PLACE, Config, option, section, sections
 from src.albert_config import COMPUTE_TYPES, PRESETS, AlbertConfig, AlbertOverrides, resolve_albert_config
 from src.pretraining_data.masking import NGRAM
@@ -158,6 +159,14 @@ class TrainingConfig(ArchitectureConfig):
         minimum=0,
         maximum=MINUTES / 60,
     )
+    teacher: str = option(
+        "",
+        "folder of a trained model to learn from, of the same vocabulary and, in fine-tuning, for the same task",
+        on_resume=SAME_PLACE,
+    )
+    teacher_loss_weight: float = option(
+        1.0, "weight of the distance to the teacher, relative to the loss without it", above=0, maximum=1000
+    )
     clip_norm: float = option(1.0, "global norm to which gradients are clipped; 0: no clipping", minimum=0, maximum=1e6)
     seed: int = option(12345, "seed of initial weights, data order and dropout", minimum=0, maximum=SEED)
 
@@ -238,6 +247,16 @@ class TrainingConfig(ArchitectureConfig):
             "threads": self.threads,
         }
 
+    def refuse(self, keys: Sequence[str], reason: str) -> None:
+        """Raise ConfigError if one of the keys is not at its default, because for this reason it has no effect."""
+        for key in keys:
+            value = getattr(self, key)
+            default = type(self).model_fields[key].default
+            if value != default:
+                raise ConfigError(
+                    f"{key} is {show(value)}, which has no effect: {reason}; leave {key} at {show(default)}"
+                )
+
     def optimizer_settings(self) -> dict[str, Any]:
         """Return the chosen optimizer's name and settings, with warmup_ratio."""
         return self.optimizer_cfg.settings() | {"warmup_ratio": self.warmup_ratio}
@@ -271,6 +290,8 @@ class TrainingConfig(ArchitectureConfig):
     def check_together(self) -> None:
         self.check_architecture(self.load_checkpoint_path)
         self._check_epochs(self.epochs_key in self.model_fields_set and "train_steps" not in self.model_fields_set)
+        if not self.teacher:
+            self.refuse(["teacher_loss_weight"], "no teacher is named")
         settings = self.optimizer_settings()
         if self.warmup_ratio and settings["warmup_steps"]:
             raise ConfigError(
@@ -313,6 +334,7 @@ class PretrainConfig(TrainingConfig):
     epochs_key = "epoch_size"
 
     albert_network: str = "albert_mini"
+    teacher_loss_weight: float = 10.0
     load_checkpoint_path: str = option(
         "", "checkpoint or run folder whose weights are loaded for a warm start", on_resume=SAME_PLACE
     )

@@ -1,0 +1,80 @@
+"""A fine-tuned model whose logits another one learns in its training (Hinton et al. 2015)."""
+
+from pathlib import Path
+
+import mindspore as ms
+from mindspore import Tensor, nn
+
+from model_utils.errors import ConfigError
+from src.albert_config import AlbertConfig
+from src.albert_networks import TrainingNetwork
+from src.checkpoints.checkpoint_files import load_backbone
+from src.model_folder import ModelFolder
+from src.tasks.finetune_config import FinetuneConfig
+from src.tasks.spec import Task
+
+SAME_SETTINGS = ("task", "labels")  # of task.json, which teacher and model must share
+
+
+class _Logits(nn.Cell):
+    """Logits that a TrainingNetwork compares, without dropout: its input columns -> tensors of logits_of."""
+
+    def __init__(self, network: TrainingNetwork) -> None:
+        super().__init__(auto_prefix=False)
+        self.network = network
+        self.no_dropout = Tensor(0, ms.int32)
+        self.set_train(False)
+
+    def construct(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        texts = inputs[: self.network.text_inputs]
+        further = (*inputs[self.network.text_inputs :], self.no_dropout)
+        outputs = self.network.scores.encode(texts, further)
+        pairs = self.network.logits_of(outputs, self.network.scores.backbone_texts(texts), further)
+        logits: tuple[Tensor, ...] = ()
+        for i in range(self.network.compared_logits):
+            logits += (pairs[i][0],)
+        return logits
+
+
+class FinetunedTeacher:
+    """Teacher of a fine-tuning: reads the same rows as its student.
+
+    Args:
+        config: names the teacher's folder.
+        architecture: of the student, whose compute type and backend the teacher shares.
+        packed: as TrainingNetwork has it.
+
+    Raises:
+        ConfigError: the teacher is of another vocabulary, task or labels, or reads shorter texts.
+        CheckpointError, DataError: as ModelFolder.load.
+    """
+
+    def __init__(self, config: FinetuneConfig, task: Task, architecture: AlbertConfig, packed: bool) -> None:
+        folder = Path(config.teacher)
+        model = ModelFolder.load(folder, compute_type=architecture.compute_type, backend=architecture.backend)
+        check_teacher(model, task, folder)
+        losses = task.spec.losses
+        assert losses, "a task that is trained has losses"
+        scores = task.spec.scores(model.architecture, task.task_info)
+        self.network = _Logits(losses(scores, packed=packed))
+        load_backbone(scores, model.loaded, task.spec.needed)
+
+    def logits(self, columns: list[Tensor]) -> tuple[Tensor, ...]:
+        return self.network(*columns)
+
+
+def check_teacher(model: ModelFolder, task: Task, folder: Path) -> None:
+    """Raise ConfigError if a model cannot teach this task."""
+    if model.tokenizer is None or model.tokenizer.sha256 != task.tokenizer.sha256:
+        raise ConfigError(f"teacher is {folder}, whose vocabulary is not the model's: both must have the same one")
+    length = task.config.max_seq_length
+    positions = model.architecture.max_position_embeddings
+    if length > positions and not model.architecture.use_relative_positions:
+        raise ConfigError(f"max_seq_length is {length}, but the teacher {folder} reads at most {positions} tokens")
+    wanted = task.task_info.stated()
+    settings = model.task_info.stated() if model.task_info else {}
+    for key in SAME_SETTINGS:
+        if settings.get(key) != wanted.get(key):
+            raise ConfigError(
+                f"teacher is {folder}, whose {key} is {settings.get(key, 'not set')}: here it is {wanted.get(key)}"
+            )

@@ -1,0 +1,182 @@
+"""Pre-training with a teacher: the student's states approach those of a larger or better model.
+
+Student and teacher are compared at equal depths: at the input of the first layer, at the output of the last one, and at
+layers between them (Jiao et al. 2020, TinyBERT). The teacher reads the text before tokens were masked, so a student
+learns to guess its states where it sees [MASK].
+Shape letters: B batch, L length, M matched layers, H hidden size of the student, K of the teacher.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Self
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn, ops
+
+from model_utils.errors import ConfigError
+from src.albert_config import AlbertConfig
+from src.albert_for_pre_training import AlbertForPreTraining
+from src.albert_model import AlbertModel, initialise_weights
+from src.albert_networks import TEACHER_LOSS
+from src.checkpoints.checkpoint_files import BACKBONE, load_backbone
+from src.data.packing import TEXT_COLUMNS
+from src.model_folder import ModelFolder
+from src.nn.layers import Dense, Spread, compute_dtype
+from src.pretraining_data.checked_data import PretrainingData, vocabulary_facts
+from src.training.training_config import PretrainConfig
+
+TEXT_READ = (*TEXT_COLUMNS, "masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
+
+
+def matched_layers(student: int, teacher: int) -> list[tuple[int, int]]:
+    """Return pairs of (student's layer, teacher's layer) at equal depth; 0 is the input of the first layer."""
+    steps = math.gcd(student, teacher)
+    return [(step * student // steps, step * teacher // steps) for step in range(steps + 1)]
+
+
+class TeacherStates(nn.Cell):
+    """States of the teacher's matched layers for the text without masks: columns of TEXT_READ -> (M, B * L, K) float32.
+
+    Args:
+        layers: of the teacher, ascending.
+    """
+
+    def __init__(self, config: AlbertConfig, layers: tuple[int, ...]) -> None:
+        super().__init__()
+        self.albert = AlbertModel(config)
+        self.layers = layers
+        self.no_dropout = Tensor(0, ms.int32)
+        self.set_train(False)
+
+    def construct(
+        self,
+        input_ids: Tensor,
+        input_mask: Tensor,
+        segment_ids: Tensor,
+        positions: Tensor,
+        masked_ids: Tensor,
+        masked_weights: Tensor,
+    ) -> Tensor:
+        # Filler positions, of weight 0, name token 0 and put back what is there.
+        there = ops.gather_elements(input_ids, 1, positions)
+        originals = ops.select(masked_weights > 0, masked_ids, there)
+        text = ops.tensor_scatter_elements(input_ids, positions, originals, 1)
+        states = self.albert.layer_states((text, input_mask, segment_ids), self.no_dropout)
+        matched: tuple[Tensor, ...] = ()
+        for layer in self.layers:
+            matched += (states[layer],)
+        return ops.stack(matched)
+
+
+class Teacher:
+    """A trained model whose states are the targets of a student.
+
+    Args:
+        model: of any ALBERT or BERT, with its vocabulary.
+        student_layers: number of the student's layers.
+    """
+
+    def __init__(self, model: ModelFolder, student_layers: int) -> None:
+        self.model = model
+        self.hidden_size = model.architecture.hidden_size
+        pairs = matched_layers(student_layers, model.architecture.num_hidden_layers)
+        self.student_layers = tuple(student for student, _ in pairs)
+        self.network = TeacherStates(model.architecture, tuple(teacher for _, teacher in pairs))
+        load_backbone(self.network, model.loaded, (BACKBONE,))
+
+    @classmethod
+    def load(cls, path: str, student: AlbertConfig) -> Self:
+        """Return the teacher in a folder, which computes as the student does; raises as ModelFolder.load."""
+        model = ModelFolder.load(path, compute_type=student.compute_type, backend=student.backend)
+        return cls(model, student.num_hidden_layers)
+
+    def check_data(self, data: PretrainingData) -> None:
+        """Raise DataError if the examples are longer than the teacher reads or were made with another vocabulary."""
+        data.check_vocabulary(vocabulary_facts(self.model.tokenizer), self.model.loaded.path.parent)
+        data.check_fits(self.model.architecture)
+
+    def states(self, batch: dict[str, np.ndarray]) -> Tensor:
+        """Return (M, B * L, K) float32 for a batch of create_pretrain_dataset."""
+        return self.network(*(Tensor(batch[name]) for name in TEXT_READ))
+
+
+class AlbertForDistillation(AlbertForPreTraining):
+    """Pre-training's losses and the distance to the teacher's states.
+
+    teacher_loss is the squared distance of states over the square of the teacher's: 0 for equal ones, 1 for a student
+    whose states are zero; the mean over matched layers and over the tokens of each text. Students of another width than
+    the teacher's learn a projection for each layer, which only training uses.
+
+    Args:
+        teacher_loss_weight: of teacher_loss in the loss, beside 1 for the masked tokens.
+    """
+
+    def __init__(self, config: AlbertConfig, teacher: Teacher, teacher_loss_weight: float, seed: int = 0) -> None:
+        if config.recompute:
+            raise ConfigError("albert_cfg.recompute is true, which a run with a teacher does not support")
+        super().__init__(config, seed)
+        self.metric_names = (*AlbertForPreTraining.metric_names, TEACHER_LOSS)
+        self.states_teacher = teacher
+        self.teacher_loss_weight = teacher_loss_weight
+        self.layers = teacher.student_layers
+        self.spread = Spread(config.backend)
+        self.projects = config.hidden_size != teacher.hidden_size
+        if self.projects:
+            size = config.hidden_size, teacher.hidden_size
+            projections = [Dense(*size, compute_dtype(config), backend=config.backend) for _ in self.layers]
+            self.teacher_projections = nn.CellList(projections)
+            self.teacher_projections.update_parameters_name("teacher_projections.")
+            initialise_weights(self.teacher_projections, config.initializer_range, seed)
+
+    def inputs(self, batch: dict[str, np.ndarray]) -> list[Tensor]:
+        return [*super().inputs(batch), self.states_teacher.states(batch)]
+
+    def construct(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        texts, further = inputs[: self.text_inputs], inputs[self.text_inputs :]
+        dropout_key, teacher_states = further[-1], further[-2]
+        further = (*further[:-2], dropout_key)
+        states = self.scores.albert.layer_states(texts, dropout_key)
+        rows_read = ops.gather(states[-1], self.scores.rows_read(texts, further), 0)
+        outputs = self.scores.albert.outputs(rows_read, texts, all_rows=False)
+        metrics = self.losses_of(outputs, texts, further)
+        sequence_weights = further[self.label_columns.index("sequence_weights") + 1]
+        teacher_loss = self.distance(states, teacher_states, texts[1], sequence_weights)
+        return (metrics[0] + self.teacher_loss_weight * teacher_loss, *metrics[1:], teacher_loss)
+
+    def distance(
+        self, states: tuple[Tensor, ...], teacher_states: Tensor, input_mask: Tensor, sequence_weights: Tensor
+    ) -> Tensor:
+        """Return teacher_loss as a sum weighted with sequence_weights (B,).
+
+        Args:
+            states: of all layers of the student, (B * L, H) each.
+            teacher_states: (M, B * L, K).
+        """
+        mask = ops.cast(input_mask, ms.float32)  # (B, L)
+        weights = mask * self.spread(
+            (sequence_weights / ops.maximum(ops.reduce_sum(mask, 1), 1.0)).reshape((-1, 1)), mask.shape
+        )
+        weights = weights.reshape((-1,)) / len(self.layers)
+        total = 0.0
+        for i in range(len(self.layers)):
+            student = states[self.layers[i]]
+            if self.projects:
+                student = self.teacher_projections[i](student)
+            difference = student - teacher_states[i]
+            squares = ops.reduce_sum(difference * difference, 1)
+            norms = ops.reduce_sum(teacher_states[i] * teacher_states[i], 1)
+            total = total + ops.reduce_sum(weights * squares / norms)
+        return total
+
+
+def build_network(
+    config: PretrainConfig, architecture: AlbertConfig, datasets: Sequence[PretrainingData]
+) -> AlbertForPreTraining:
+    """Return the network of a run, with its teacher if it has one; raises as Teacher.load and check_data."""
+    if not config.teacher:
+        return AlbertForPreTraining(architecture, seed=config.seed)
+    teacher = Teacher.load(config.teacher, architecture)
+    for data in datasets:
+        teacher.check_data(data)
+    return AlbertForDistillation(architecture, teacher, config.teacher_loss_weight, config.seed)
