@@ -50,6 +50,8 @@ def load_predictor(config: PredictConfig, backend: Backend) -> Predictor:
         "top_k": config.top_k,
         "text_columns": (config.text_a_column, config.text_b_column),
         "null_threshold": config.null_threshold,
+        "pooling": config.pooling,
+        "normalise": config.normalise,
     }
     model = Path(config.model)
     if model.suffix == MINDIR_SUFFIX:

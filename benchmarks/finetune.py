@@ -22,6 +22,7 @@ from src.tasks.classification_examples import ClassifierConfig
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.question_answering import SquadConfig
 
+LAST_STEP = 10**6  # beyond the end of all runs here
 PADDINGS = ("longest", "max_length")  # of transformers
 
 
@@ -85,6 +86,7 @@ class Sides:
             "train_batch_size": config.batch_size,
             "epoch_num": config.epoch_num,
             "seed": seed,
+            "eval_steps": LAST_STEP,  # the last weights are evaluated, as the peer's are
             "warmup_ratio": 0.0,  # as the peer
             "optimizer_cfg": {"AdamWeightDecay": optimizer},
         }

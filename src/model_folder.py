@@ -49,7 +49,7 @@ from src.checkpoints.checkpoint_files import (
 )
 from src.checkpoints.foreign_weights import refuse_foreign
 from src.finetune_eval_model import AnsweringNetwork, packed_where_possible
-from src.inference.predictor import Predictor
+from src.inference.predictor import AnswerSettings, Predictor
 from src.nn.native_operations import without_cpp
 from src.tasks import HEADS, TASKS, parse_task_info
 from src.tasks.task_info import TaskInfo
@@ -216,7 +216,7 @@ class ModelFolder:
                 "convert it again with --task"
             )
         if embeddings and has_initial_pooler(self.architecture, self.weights):
-            logger.warning("the weights have an untrained pooler: use the states of the tokens, not the pooled output")
+            logger.warning("the weights have an untrained pooler: use another pooling (mean, cls, max)")
         architecture = self.architecture
         if portable:
             architecture = architecture.replace(backend=without_cpp(architecture.backend))
@@ -228,7 +228,7 @@ class ModelFolder:
         """Return a predictor for records.
 
         Args:
-            settings: batch_tokens, top_k, text_columns and null_threshold of Predictor.
+            settings: those of AnswerSettings.
 
         Raises:
             CheckpointError: as for `network`.
@@ -240,7 +240,7 @@ class ModelFolder:
         network: nn.Cell = self.network(embeddings, portable)
         if not portable:
             network = packed_where_possible(network)
-        return Predictor(self.usage(embeddings), self.tokenizer, network, self.architecture, **settings)
+        return Predictor(self.usage(embeddings), self.tokenizer, network, self.architecture, AnswerSettings(**settings))
 
 
 def _no_vocabulary(folder: Path) -> DataError:

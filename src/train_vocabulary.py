@@ -21,8 +21,9 @@ from model_utils.errors import ConfigError, DataError, shorten
 from model_utils.files import write_atomically
 from model_utils.schema import option
 from src.text.corpus import CorpusConfig, expand_glob, read_documents, split_sentences
+from src.text.sentence_piece import SENTENCEPIECE_SPECIALS, preprocess_text
 from src.text.wordpiece import LONGEST_WORD, split_words
-from src.tokenization import SENTENCEPIECE_SPECIALS, WORDPIECE_SPECIALS, FullTokenizer, preprocess_text
+from src.tokenization import WORDPIECE_SPECIALS, FullTokenizer
 
 logger = logging.getLogger(__name__)
 COVERAGE = {"sentencepiece": 0.99995, "wordpiece": 0.9995}  # ALBERT's; leaves room for words in Chinese vocabularies

@@ -230,7 +230,7 @@ def test_embeddings_of_a_pooler_that_was_made_up_are_warned_of(
     model.network(embeddings=True)
     assert "pooler" not in capsys.readouterr().out
     model.with_weights(model.weights | initial_pooler(model.architecture)).network(embeddings=True)
-    assert "the weights have an untrained pooler: use the states of the tokens" in capsys.readouterr().out
+    assert "the weights have an untrained pooler: use another pooling" in capsys.readouterr().out
 
 
 def test_a_network_needs_its_weights(classifier: Path) -> None:

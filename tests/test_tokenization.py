@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model_utils.errors import DataError
+from src.text.sentence_piece import preprocess_text
 from src.text.wordpiece import split_words
-from src.tokenization import FullTokenizer, preprocess_text
+from src.tokenization import FullTokenizer
 
 GOLDEN_TEXT = [json.loads(line) for line in (Path(__file__).parent / "golden/google_text.jsonl").open("rb")]
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

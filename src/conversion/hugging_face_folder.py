@@ -26,7 +26,8 @@ from src.tasks.entities import find_scheme
 from src.tasks.question_answering import SQUAD_V1
 from src.tasks.task_info import TaskInfo
 from src.tasks.token_classification import TOKEN_CLASSIFICATION
-from src.tokenization import SENTENCEPIECE_SPECIALS, FullTokenizer, open_tokenizer
+from src.text.sentence_piece import SENTENCEPIECE_SPECIALS
+from src.tokenization import FullTokenizer, open_tokenizer
 
 logger = logging.getLogger(__name__)
 CONFIG, TOKENIZER_CONFIG, TOKENIZER = "config.json", "tokenizer_config.json", "tokenizer.json"

@@ -12,7 +12,8 @@ from tokenizers import normalizers
 from model_utils.errors import DataError, shorten
 from model_utils.json_files import Schema, parse_json, read_object, validated
 from src.text.added_tokens import AddedTokens, AddedTokensSchema
-from src.tokenization import SENTENCEPIECE_SPECIALS, WORDPIECE_SPECIALS, FullTokenizer
+from src.text.sentence_piece import SENTENCEPIECE_SPECIALS
+from src.tokenization import WORDPIECE_SPECIALS, FullTokenizer
 
 TOKENIZER_CONFIG, TOKENIZER = "tokenizer_config.json", "tokenizer.json"
 IDS, SPECIALS_MAP = "added_tokens.json", "special_tokens_map.json"

@@ -16,7 +16,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from model_utils.errors import DataError, shorten
 from model_utils.json_files import read_object
 from src.text.added_tokens import AddedTokens, library_token
-from src.tokenization import SENTENCEPIECE_SPECIALS, is_number_comma
+from src.text.sentence_piece import SENTENCEPIECE_SPECIALS, is_number_comma
 
 NEVER = -100.0  # added to a piece's score, so that other pieces are always better
 

@@ -138,6 +138,7 @@ class FeatureDataset:
     Args:
         weight_columns: columns that are set to 0 in padding rows.
         vocab_size: vocabulary size of the model; a larger token id raises DataError. None skips this check.
+        row_weights: (rows,) float32 that sequence_weights are multiplied by; None: 1 for every row.
 
     Attributes:
         facts: the manifest of the files.
@@ -155,8 +156,10 @@ class FeatureDataset:
         loading: Loading,
         weight_columns: Sequence[str] = (),
         vocab_size: int | None = None,
+        row_weights: np.ndarray | None = None,
     ) -> None:
         self.records = records
+        self.row_weights = row_weights
         self.loading = loading
         self.weight_columns = tuple(weight_columns)
         self.vocab_size = vocab_size
@@ -237,6 +240,8 @@ class FeatureDataset:
                 batch = self._reader.read(streams, batch_rows[real] if real.any() else np.zeros(1, int))
                 row_width = packing.places * packing.texts_per_row if packing else int(width)
                 columns = complete_batch(batch, self.columns, row_width, real, self.weight_columns)
+                if self.row_weights is not None:
+                    columns[SEQUENCE_WEIGHTS] *= self.row_weights[batch_rows]  # padding rows have 0
                 if self.vocab_size:
                     check_ids(columns, self.vocab_size, self.facts.get("source", self.records.folder))
                 packed = packing.pack(columns, real, int(width)) if packing else {}

@@ -157,7 +157,8 @@ class TaskData:
             max_width = config.max_seq_length * texts
             widths = {max(min_width, min(width, max_width)) for width in self._widths(lengths, is_training)}
             loading = replace(loading, bucket_boundaries=tuple(sorted(widths)))
-        return FeatureDataset(records[name], loading, weight_columns, self.architecture.vocab_size)
+        row_weights = self.task.row_weights(records[name]) if is_training else None
+        return FeatureDataset(records[name], loading, weight_columns, self.architecture.vocab_size, row_weights)
 
     def _number_of_batches(self, rows: int, is_training: bool) -> float:
         """Return the number of batches that one rank computes from the rows in the whole run."""

@@ -7,6 +7,7 @@ from model_utils.errors import ConfigError
 from model_utils.schema import option
 from src.albert_config import LENGTH
 from src.tasks import TASKS
+from src.tasks.fill_mask import POOLER, POOLINGS
 from src.training.training_config import PretrainConfig
 
 MINDIR, AIR, ONNX = "MINDIR", "AIR", "ONNX"
@@ -77,7 +78,13 @@ class PredictConfig(LayersConfig):
     )
     top_k: int | None = option(None, "fill_mask: tokens per mask; unset: 5", minimum=1, maximum=1000)
     null_threshold: float | None = NULL_THRESHOLD
-    embeddings: bool = option(False, "return the encoder's pooled output, not the task's answers")
+    embeddings: bool = option(False, "return a vector for each text, not the task's answers")
+    pooling: str = option(
+        POOLER,
+        "embeddings: output of the trained pooler, or the first token's state (cls), mean or maximum of all states",
+        choices=POOLINGS,
+    )
+    normalise: bool = option(False, "embeddings: scale vectors to length 1")
     vocab_file_path: str = option("", "WordPiece vocabulary, if the checkpoint's folder has none")
     spm_model_file: str = option("", "SentencePiece model, if the checkpoint's folder has none")
     do_lower_case: bool = option(True, "lower-case the text; only if the checkpoint's folder has no vocabulary")

@@ -15,7 +15,7 @@ from model_utils.json_files import FileName, Schema, Sha256, read_validated, val
 from src.albert_config import AlbertConfig
 from src.data.feature_files import sha256_of
 from src.finetune_eval_model import AnsweringNetwork, packed_where_possible
-from src.inference.predictor import Predictor
+from src.inference.predictor import AnswerSettings, Predictor
 from src.nn.native_operations import is_fused
 from src.tasks import TASKS, parse_task_info
 from src.tasks.task_info import TaskInfo
@@ -92,7 +92,7 @@ def load_exported(
     task_info = task_info.fitted(architecture)
     graph = load_mindir(file)
     network = fused_network(graph, architecture, task_info) if is_fused(backend) else ExportedNetwork(graph, described)
-    return Predictor(task_info, tokenizer, network, architecture, **settings)
+    return Predictor(task_info, tokenizer, network, architecture, AnswerSettings(**settings))
 
 
 def fused_network(graph: nn.Cell, architecture: AlbertConfig, task_info: TaskInfo) -> nn.Cell:

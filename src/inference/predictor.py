@@ -1,6 +1,7 @@
 """Prediction on raw text, with the network of a ModelFolder or an exported one."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from src.finetune_eval_model import PackedNetwork
 from src.inference.network_batches import PackedBatches, PaddedBatches
 from src.tasks import TASKS
 from src.tasks.answerer import Record
-from src.tasks.fill_mask import MaskAnswerer
+from src.tasks.fill_mask import POOLER, EmbeddingsAnswerer, MaskAnswerer
 from src.tasks.question_answering import with_threshold
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
@@ -22,6 +23,30 @@ from src.training.network_outputs import WORKING_MEMORY, OutputTable, rows_not_f
 
 _RECORDS_AT_ONCE = 1024  # records whose rows and outputs are in memory together
 _OUTPUTS_AT_ONCE = WORKING_MEMORY // 16  # float32 numbers, each held about four times during computation
+
+
+@dataclass(frozen=True)
+class AnswerSettings:
+    """Settings of a Predictor.
+
+    Attributes:
+        batch_tokens: tokens per batch including padding, at least one row; 0: a fast size with bounded memory
+            (src.training.network_outputs.rows_in_memory).
+        top_k: fill_mask: tokens per mask; None: MaskAnswerer's default.
+        text_columns: keys of the first and the second text in records (src/tasks/answerer.py); empty: as in training.
+        null_threshold: SQuAD v2.0: highest no_answer_probability that still gives an answer; None: task_info's.
+        pooling, normalise: embeddings: as in EmbeddingsAnswerer.
+    """
+
+    batch_tokens: int = 0
+    top_k: int | None = None
+    text_columns: tuple[str, str] = ("", "")
+    null_threshold: float | None = None
+    pooling: str = POOLER
+    normalise: bool = False
+
+
+DEFAULTS = AnswerSettings()
 
 
 class Predictor:
@@ -32,14 +57,9 @@ class Predictor:
     Args:
         task_info: of the network, with lengths that it takes.
         network: a PackedNetwork, AnsweringNetwork or ExportedNetwork.
-        batch_tokens: tokens per batch including padding, at least one row; 0: a fast size with bounded memory
-            (src.training.network_outputs.rows_in_memory).
-        top_k: fill_mask: tokens per mask; None: MaskAnswerer's default.
-        text_columns: keys of the first and the second text in records (src/tasks/answerer.py); empty: as in training.
-        null_threshold: SQuAD v2.0: highest no_answer_probability that still gives an answer; None: task_info's.
 
     Raises:
-        ConfigError: the task has no such text, no masks, or no threshold.
+        ConfigError: the task has no such text, no masks, no threshold, or no vectors.
     """
 
     def __init__(
@@ -48,24 +68,33 @@ class Predictor:
         tokenizer: FullTokenizer,
         network: Any,
         architecture: AlbertConfig,
-        batch_tokens: int = 0,
-        top_k: int | None = None,
-        text_columns: tuple[str, str] = ("", ""),
-        null_threshold: float | None = None,
+        settings: AnswerSettings = DEFAULTS,
     ) -> None:
-        task_info = with_threshold(task_info, null_threshold)
+        task_info = with_threshold(task_info, settings.null_threshold)
         self.task_info = task_info
         self.tokenizer = tokenizer
         self.network = network
         self.architecture = architecture
         self._spec = TASKS[task_info.task]
-        self._answerer = self._spec.answerer(task_info, tokenizer, text_columns)
-        if top_k is not None:
-            if not isinstance(self._answerer, MaskAnswerer):
-                raise ConfigError(f"top_k is {top_k}, but the model's task is {task_info.task}, not fill_mask")
-            self._answerer.top_k = top_k
+        self._answerer = self._spec.answerer(task_info, tokenizer, settings.text_columns)
+        self._apply(settings)
         batches_class = PackedBatches if isinstance(network, PackedNetwork) else PaddedBatches
-        self._batches = batches_class(network, architecture, task_info, self._spec.texts_per_row, batch_tokens)
+        self._batches = batches_class(network, architecture, task_info, self._spec.texts_per_row, settings.batch_tokens)
+
+    def _apply(self, settings: AnswerSettings) -> None:
+        """Pass the settings of single tasks to the answerer; raise ConfigError if its task does not have them."""
+        task = self.task_info.task
+        answerer = self._answerer
+        if isinstance(answerer, MaskAnswerer):
+            answerer.top_k = settings.top_k or answerer.top_k
+        elif settings.top_k is not None:
+            raise ConfigError(f"top_k is {settings.top_k}, but the model's task is {task}, not fill_mask")
+        if isinstance(answerer, EmbeddingsAnswerer):
+            answerer.pooling = settings.pooling
+            answerer.normalise = settings.normalise
+            answerer.hidden_size = self.architecture.hidden_size
+        elif settings.pooling != POOLER or settings.normalise:
+            raise ConfigError(f"pooling and normalise apply to embeddings, but the model's task is {task}")
 
     def predict(self, records: Sequence[Record]) -> list[Record]:
         """Return one answer per record, in order.

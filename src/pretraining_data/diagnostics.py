@@ -10,7 +10,8 @@ import numpy as np
 from src.albert_config import AlbertConfig
 from src.pretraining_data.masking import KEEP_SHARE, MASK_SHARE
 from src.text.corpus import IS_CJK
-from src.tokenization import WORD_START, FullTokenizer
+from src.text.sentence_piece import WORD_START
+from src.tokenization import FullTokenizer
 
 logger = logging.getLogger(__name__)
 # Shares of the tokens above which a vocabulary does not fit. google's has 2.2 % unknown in WikiText, <unk> included.

@@ -30,7 +30,9 @@ from src.data.features import sample, token_columns
 from src.data.ready_features import ReadySplit
 from src.finetune_eval_model import SequenceClassificationScores
 from src.tasks.answerer import Answer, Answerer, Outputs, Probability, Record, likeliest_name, shortest
+from src.tasks.class_weights import class_weights
 from src.tasks.classification_examples import ClassifierConfig, CustomExamples, GlueExamples
+from src.tasks.classification_report import write_report
 from src.tasks.finetune_config import is_tfrecord
 from src.tasks.glue import GLUE_TASKS, write_submission
 from src.tasks.prediction_table import write_prediction_table
@@ -84,6 +86,10 @@ class ClassifierTask(Task):
                 "spearman_correlation is for regressions, all other methods are for classes"
             )
         self.selection = METHODS[self.method][0]
+        if self.regression:
+            config.refuse(["class_weights"], "the task is a regression")
+        else:
+            class_weights(config.class_weights, self.labels, np.zeros(0, int))  # wrong ones fail before the features
         self.spec = REGRESSION if self.regression else CLASSIFICATION
         settings = {"task_name": config.task_name, "classifier_hidden_size": self._hidden_size()}
         self.task_info = self.spec.info(
@@ -186,6 +192,12 @@ class ClassifierTask(Task):
         if len(invalid):
             raise DataError(f"{path} holds the label {invalid[0]!s}, allowed are integers from 0 to {highest}")
 
+    def row_weights(self, train: RecordSet) -> np.ndarray | None:
+        if not self.config.class_weights:
+            return None
+        labels = train.array(LABELS)
+        return class_weights(self.config.class_weights, self.labels, labels)[labels]
+
     def evaluate(self, prepared: PreparedSplit, outputs: Outputs, task_info: TaskInfo) -> EvaluationResult:
         logits = outputs["logits"]
         predictions = logits[:, 0] if self.regression else logits.argmax(1)
@@ -224,6 +236,8 @@ class ClassifierTask(Task):
         if any(example.text_b for example in examples):
             columns["text_b"] = [example.text_b for example in examples]
         write_prediction_table(folder, split.name, columns)
+        if gold is not None and not self.regression:
+            write_report(folder, split.name, self.labels, softmax(logits, 1), gold, examples)
         if self._submission(split.name) and _is_complete(split):
             write_submission(folder, self.config.task_name, split.name, predictions)
 

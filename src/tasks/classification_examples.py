@@ -58,6 +58,12 @@ class ClassifierConfig(FinetuneConfig):
         (), "labels of rows to leave out; empty: '-' in natural language inference, else none"
     )
 
+    class_weights: tuple[str, ...] = option(
+        (),
+        "how much the rows of a class count in the loss: balanced (all classes together alike), or LABEL=WEIGHT for "
+        "some, 1 for the others; empty: 1",
+    )
+
     # Files of custom examples, and their columns.
     train_file: str = option(
         "", "tsv, csv, jsonl, ndjson, xls or xlsx; empty: train.* in data_dir", needs=OWN_FILES, on_resume=SAME_PLACE

@@ -19,6 +19,9 @@ from src.tasks.spec import RecordField, TaskSpec
 from src.tokenization import FullTokenizer
 
 MASK = "[MASK]"
+POOLER = "pooler"
+POOLINGS = (POOLER, "cls", "mean", "max")
+SMALLEST_LENGTH = 1e-12  # of a vector that is divided by its length
 
 
 def encode_masked(text: str, tokenizer: FullTokenizer, max_length: int) -> list[int]:
@@ -83,16 +86,45 @@ class MaskAnswerer(Answerer):
 
 
 class EmbeddingsAnswerer(ClassificationAnswerer):
-    """Answerer: text_a -> pooled."""
+    """Answerer: text_a -> pooled, a vector (H,).
 
-    ignored_outputs = ("sequence_output",)
+    Attributes:
+        pooling: pooler (the trained dense layer on the first token's state), or cls, mean, max of the states of all
+            tokens, [CLS] and [SEP] included, as sentence-transformers has them.
+        normalise: True for vectors of length 1.
+        hidden_size: H.
+    """
+
     texts = ("text_a",)
+    pooling = POOLER
+    normalise = False
+    hidden_size = 0
+
+    @property
+    def ignored_outputs(self) -> tuple[str, ...]:  # type: ignore[override]
+        return ("sequence_output",) if self.pooling == POOLER else ("pooled_output",)
 
     def read(self, record: Record) -> tuple[str, str]:
         return self.text(record, "text_a"), ""
 
+    def outputs_of(self, item: tuple[str, str]) -> int:
+        return 0 if self.pooling == POOLER else self.length * self.hidden_size
+
     def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
-        return [{"pooled": row} for row in shortest(outputs["pooled_output"])]
+        vectors = outputs["pooled_output"] if self.pooling == POOLER else pool(outputs["sequence_output"], self.pooling)
+        if self.normalise:
+            vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), SMALLEST_LENGTH)
+        return [{"pooled": row} for row in shortest(vectors)]
+
+
+def pool(states: Ragged, pooling: str) -> np.ndarray:
+    """Return (texts, H) float32 of the states of all tokens of each text, (tokens, H): cls, mean or max."""
+    starts = np.cumsum(states.counts) - states.counts
+    if pooling == "cls":
+        return states.values[starts]
+    if pooling == "max":
+        return np.maximum.reduceat(states.values, starts)
+    return np.add.reduceat(states.values, starts) / states.counts[:, None].astype(np.float32)
 
 
 class TokenProbability(BaseModel):

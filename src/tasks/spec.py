@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from mindspore import nn
 
 from src.albert_config import AlbertConfig
@@ -163,6 +164,10 @@ class Task(ABC):
 
     def check_ready(self, records: RecordSet, path: Path) -> None:  # noqa: B027
         """Raise DataError if ready features do not fit this task, beyond what their manifest says."""
+
+    def row_weights(self, train: RecordSet) -> np.ndarray | None:
+        """Return how much each training row counts in the loss, (rows,) float32; None: all alike."""
+        return None
 
     @abstractmethod
     def split(self, name: str) -> Split:

@@ -1,0 +1,46 @@
+"""Weights of classes in the loss, for data in which some are rare."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from model_utils.errors import ConfigError, first_few
+
+BALANCED = "balanced"
+
+
+def class_weights(configured: Sequence[str], labels: Sequence[str], gold: np.ndarray) -> np.ndarray:
+    """Return the weight of each label, (C,) float32; the loss is the mean over rows weighted with them.
+
+    Args:
+        configured: the option class_weights.
+        gold: (rows,) label ids of the training rows, from which balanced weights follow: rows / (C * rows of the
+            class), as in scikit-learn.
+
+    Raises:
+        ConfigError: an entry is not LABEL=WEIGHT, names no label, or its weight is not a number above 0.
+    """
+    if tuple(configured) == (BALANCED,):
+        counts = np.bincount(gold, minlength=len(labels))
+        return (len(gold) / (len(labels) * np.maximum(counts, 1))).astype(np.float32)
+    weights: dict[str, float] = {}
+    for entry in configured:
+        label, separator, text = entry.rpartition("=")
+        if not separator:
+            raise ConfigError(f"class_weights has {entry!r}, allowed are {BALANCED} alone, or LABEL=WEIGHT")
+        if label not in labels or label in weights:
+            problem = "twice" if label in weights else "which is no label"
+            raise ConfigError(f"class_weights names {label!r} {problem}; the labels are {first_few(list(labels), 10)}")
+        weights[label] = _weight(text, entry)
+    return np.array([weights.get(label, 1.0) for label in labels], np.float32)
+
+
+def _weight(text: str, entry: str) -> float:
+    try:
+        weight = float(text)
+    except ValueError:
+        weight = math.nan
+    if not 0 < weight < math.inf:
+        raise ConfigError(f"class_weights has {entry!r}: the weight must be a number above 0")
+    return weight
