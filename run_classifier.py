@@ -2,13 +2,13 @@
 
 from model_utils.config import run_main
 from src.finetuning.finetune import finetune
-from src.tasks.classification import ClassifierTask
 from src.tasks.classification_examples import ClassifierConfig
+from src.tasks.multi_label import make_classifier
 
 
 def main(config: ClassifierConfig) -> None:
     """Fine-tune on classes or scores of texts, evaluate, predict."""
-    finetune(config, ClassifierTask)
+    finetune(config, make_classifier)
 
 
 if __name__ == "__main__":

@@ -25,15 +25,15 @@ from src.tasks.spec import EvaluationResult, Head, PreparedSplit, RecordField, T
 from src.tasks.task_info import LabelledInfo, TaskInfo
 
 
-class MultiLabelConfig(FinetuneConfig):
-    """Configuration of python run_multi_label.py, which gives texts any number of labels."""
+class TopicConfig(FinetuneConfig):
+    """Configuration of python run_topics.py, which gives texts any number of labels."""
 
-    config_file = "task_multi_label_config.yaml"
+    config_file = "task_topics_config.yaml"
     data_dir: str = option("", "folder with train.tsv, dev.tsv and test.tsv", on_resume=SAME_PLACE)
     label_list: tuple[str, ...] = option((), "all labels, in the order of the outputs")
 
 
-class AlbertForMultiLabel(TrainingNetwork):
+class AlbertForTopic(TrainingNetwork):
     """Labels of texts by binary cross-entropy that cannot overflow: label_ids (B, C) float32, 0 or 1."""
 
     label_columns = ("label_ids", "sequence_weights")
@@ -45,7 +45,7 @@ class AlbertForMultiLabel(TrainingNetwork):
         return (ops.reduce_sum(weights * ops.reduce_mean(losses, 1)),)
 
 
-class MultiLabelSplit(ClassificationSplit):
+class TopicSplit(ClassificationSplit):
     """Examples of a split, whose label column holds labels with | between them."""
 
     def features(self) -> Features:
@@ -57,22 +57,22 @@ class MultiLabelSplit(ClassificationSplit):
         return Features(columns, values, {"labels": gold})
 
 
-class MultiLabelTask(Task):
+class TopicTask(Task):
     """Task that reads train.tsv, dev.tsv and test.tsv in data_dir."""
 
-    kind = "multi_label"
+    kind = "topics"
     selection = "f1"
     pairs = False  # one text a row
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.spec = MULTI_LABEL
+        self.spec = TOPICS
         length = self.config.max_seq_length
         self.task_info = LabelledInfo(task=self.spec.name, labels=self.config.label_list, max_seq_length=length)
 
-    def split(self, name: str) -> MultiLabelSplit:
+    def split(self, name: str) -> TopicSplit:
         examples = read_examples(Path(self.config.data_dir) / f"{name}.tsv", TextColumns())
-        return MultiLabelSplit(name, examples, self.config.label_list, self.tokenizer, self.config.max_seq_length)
+        return TopicSplit(name, examples, self.config.label_list, self.tokenizer, self.config.max_seq_length)
 
     def evaluate(self, prepared: PreparedSplit, outputs: Outputs, task_info: TaskInfo) -> EvaluationResult:
         predictions = outputs["logits"] > 0
@@ -88,7 +88,7 @@ def _micro_f1(prepared: PreparedSplit, predictions: np.ndarray) -> dict[str, flo
     return {"f1": float(f1_score(prepared.records.array("labels"), predictions, average="micro", zero_division=0))}
 
 
-class MultiLabelAnswerer(ClassificationAnswerer):
+class TopicAnswerer(ClassificationAnswerer):
     """Answerer: text_a -> probabilities."""
 
     texts = ("text_a",)
@@ -101,18 +101,18 @@ class MultiLabelAnswerer(ClassificationAnswerer):
         return [{"probabilities": dict(zip(names, shortest(row), strict=True))} for row in expit(outputs["logits"])]
 
 
-class MultiLabelAnswer(Answer):
+class TopicAnswer(Answer):
     probabilities: dict[str, Probability]
 
 
-MULTI_LABEL = TaskSpec(
-    "multi_label",
+TOPICS = TaskSpec(
+    "topics",
     scores=lambda architecture, info: SequenceClassificationScores(architecture, len(info.labels)),
-    answerer=MultiLabelAnswerer,
+    answerer=TopicAnswerer,
     fields={"text_a": RecordField()},
-    answer=MultiLabelAnswer,
+    answer=TopicAnswer,
     head=Head("classifier", 0, (("classifier.",),), lambda *sizes: dense_shapes("classifier", *sizes[:2])),
     info=LabelledInfo,
-    losses=AlbertForMultiLabel,
-    config=MultiLabelConfig,
+    losses=AlbertForTopic,
+    config=TopicConfig,
 )

@@ -22,7 +22,7 @@ from src.data.feature_cache import Features
 from src.data.feature_files import Ragged
 from src.data.features import labelled_features, text_facts, token_columns
 from src.data.packing import TEXT_COLUMNS
-from src.text.text_tables import JSON_SUFFIXES, SUFFIXES, read_table
+from src.text.text_tables import JSON_SUFFIXES, SUFFIXES, read_table, suffix_of
 from src.tokenization import FullTokenizer
 from src.utils import read_lines
 
@@ -60,12 +60,14 @@ class TextColumns:
 
     Attributes:
         names: column names of files without a header. A first row with the name text_a is still a header.
+        needs_label: False if a labelled row may have an empty label.
     """
 
     text_a: str = "text_a"
     text_b: str = ""
     label: str = "label"
     names: tuple[str, ...] = ()
+    needs_label: bool = True
 
 
 def read_examples(
@@ -91,17 +93,18 @@ def read_examples(
         selected.append(columns.label)
     column_indices = [table.place(column) for column in selected]
     is_by_number = not {*selected} <= {*table.names}
-    if is_by_number and not columns.names and path.suffix.lower() not in JSON_SUFFIXES:
+    if is_by_number and not columns.names and suffix_of(path) not in JSON_SUFFIXES:
         # Column numbers suggest a file without a header.
         logger.info(
             f"{path}: the first line is the header ({', '.join(table.names)[:200]}); if it is not, set column_names"
         )
     first_required = 0 if skipped is None else len(selected) - 1
+    required = slice(first_required, len(selected) - (has_label and not columns.needs_label))
     examples = []
     for line, row in table.rows:
         try:
             fields = [field.strip() for field in table.pick(line, row, column_indices)]
-            if labelled and "" in fields[first_required:]:
+            if labelled and "" in fields[required]:
                 empty_column = selected[fields.index("", first_required)]
                 raise DataError(f"{path}: line {line} is empty in column {empty_column!r}; fill it or remove the row")
         except DataError as error:
@@ -168,7 +171,7 @@ def find_splits(data_dir: str, named: Mapping[str, str], endings: Sequence[str] 
     folder = Path(data_dir)
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder")
-    files = [path for path in sorted(folder.iterdir()) if endings is None or path.suffix.lower() in endings]
+    files = [path for path in sorted(folder.iterdir()) if endings is None or suffix_of(path) in endings]
     for split, names in _SPLIT_NAMES.items():
         split_files = [path for path in files if path.is_file() and path.name.split(".")[0] in names]
         if split_files:
@@ -369,7 +372,7 @@ class ClassificationSplit:
         max_tokens = self.max_seq_length
         if not examples:
             raise DataError("there are no examples to make features of")
-        targets = _targets(examples, self.labels, self.other_label)
+        targets = self.targets()
         texts_a = [example.text_a for example in examples]
         texts_b = [example.text_b for example in examples]
         values, truncated = encode_pairs(texts_a, texts_b, self.tokenizer, max_tokens)
@@ -382,6 +385,10 @@ class ClassificationSplit:
         if targets is None:
             return Features(columns, values)
         return labelled_features(columns, values, targets)
+
+    def targets(self) -> np.ndarray | None:
+        """Return the label ids or regression targets, (rows,); None if all examples are unlabelled."""
+        return _targets(self.examples, self.labels, self.other_label)
 
 
 def score_of(example: Example) -> float:

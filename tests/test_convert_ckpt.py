@@ -394,7 +394,6 @@ DAMAGES = {
         r"tokenizer_config\.json: do_lower_case is 'false', allowed is a valid boolean",
     ),
     "other head": (lambda folder: state(folder, architectures=["AlbertForQuestionAnswering"]), "not for squad_v1"),
-    "several labels": (lambda folder: state(folder, problem_type="multi_label_classification"), "exclude each other"),
     "several scores": (
         lambda folder: state(folder, problem_type="regression"),
         "problem_type is regression with 3 outputs; allowed here is one",

@@ -47,6 +47,7 @@ OUTPUTS = ("sequence", "pooled", "mlm", "sop")
 HEADS = {
     "classification": ("AlbertForSequenceClassification", heads.SequenceClassificationScores, (3,), ("a", "b", "c")),
     "regression": ("AlbertForSequenceClassification", heads.SequenceClassificationScores, (1,), ()),
+    "multi_label": ("AlbertForSequenceClassification", heads.SequenceClassificationScores, (3,), ("a", "b", "c")),
     "token_classification": ("AlbertForTokenClassification", heads.TokenClassificationScores, (3,), ("a", "b", "c")),
     "squad_v1": ("AlbertForQuestionAnswering", heads.QuestionAnsweringScores, (), ()),
     "multiple_choice": ("AlbertForMultipleChoice", heads.MultipleChoiceScores, (ROWS,), ()),

@@ -44,6 +44,7 @@ def test_what_is_null_is_missing(tmp_path: Path) -> None:
 RECORDS_WITH = {  # a record whose text holds a word
     "classification": lambda word: {"text_a": f"a {word} c"},
     "regression": lambda word: {"text_a": "b", "text_b": word},
+    "multi_label": lambda word: {"text_a": f"a {word} c"},
     "multiple_choice": lambda word: {"article": "a b", "question": "c", "options": ["a", "b", word, "d"]},
     "squad_v1": lambda word: {"context": "a b c d " * 15 + word, "question": "what"},  # several windows
     "squad_v2": lambda word: {"context": "a b c d " * 15 + word, "question": "what"},

@@ -37,6 +37,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RECORDS = {
     "classification": {"text_a": "good", "text_b": "evening"},
     "regression": {"text_a": "four"},
+    "multi_label": {"text_a": "good"},
     "multiple_choice": {"article": "a", "question": "b", "options": ["c", "d", "e", "f"]},
     "squad_v1": {"context": "To be or not", "question": "be?"},
     "squad_v2": {"context": "To be or not", "question": "be?"},

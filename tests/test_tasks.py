@@ -14,7 +14,7 @@ from src.tasks.task_info import TaskInfo
 from tests.helpers.scripted_predictor import SCRIPTS
 from tests.helpers.trained_folders import TASK_INFOS
 
-LABELS = {"classification": ["a", "b"], "token_classification": ["O", "B-X"]}
+LABELS = {"classification": ["a", "b"], "multi_label": ["a", "b"], "token_classification": ["O", "B-X"]}
 
 
 def parse(task: str, **content: Any) -> TaskInfo:
@@ -78,7 +78,7 @@ def test_what_is_refused(content: dict[str, Any], sentence: str) -> None:
     ("module", "outputs", "tasks"),
     [
         ("classifier", 1, ["regression", "multiple_choice"]),
-        ("classifier", 2, ["classification", "token_classification"]),
+        ("classifier", 2, ["classification", "multi_label", "token_classification"]),
         ("qa_outputs", 2, ["squad_v1"]),
         ("start_logits", 1, ["squad_v2"]),
     ],

@@ -22,8 +22,8 @@ def test_the_template_trains_evaluates_and_answers(tmp_path: Path, monkeypatch: 
     assert len(TEMPLATE.read_text("utf-8").splitlines()) <= 120
     monkeypatch.syspath_prepend(TEMPLATE.parent)
     template = importlib.import_module("template_task")
-    monkeypatch.setitem(TASKS, "multi_label", template.MULTI_LABEL)
-    monkeypatch.setitem(HEADS, "multi_label", template.MULTI_LABEL.head)
+    monkeypatch.setitem(TASKS, "topics", template.TOPICS)
+    monkeypatch.setitem(HEADS, "topics", template.TOPICS.head)
     for name in ("train", "dev"):
         lines = ["text_a\tlabel", *(f"{text}\t{labels}" for text, labels in TEXTS.items())]
         (tmp_path / f"{name}.tsv").write_text("\n".join(lines) + "\n")
@@ -43,7 +43,7 @@ def test_the_template_trains_evaluates_and_answers(tmp_path: Path, monkeypatch: 
         "optimizer_cfg.AdamWeightDecay.learning_rate": 0.01,
     }
     model = architecture | {"max_position_embeddings": 40, "initializer_range": 0.2}
-    finetune(load_config(template.MultiLabelConfig, arguments(model, settings)), template.MultiLabelTask)
+    finetune(load_config(template.TopicConfig, arguments(model, settings)), template.TopicTask)
     results = read(tmp_path / "run/eval_results.json")
     assert results["f1"] == 1.0
     predictor = ModelFolder.load(tmp_path / "run").predictor()

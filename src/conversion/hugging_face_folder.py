@@ -23,6 +23,7 @@ from src.conversion.weight_names import TIED_COPIES, bert_names, hugging_face_na
 from src.model_folder import ModelFolder
 from src.tasks import HEADS
 from src.tasks.entities import find_scheme
+from src.tasks.multi_label import MULTI_LABEL
 from src.tasks.question_answering import SQUAD_V1
 from src.tasks.task_info import TaskInfo
 from src.tasks.token_classification import TOKEN_CLASSIFICATION
@@ -47,7 +48,9 @@ NOT_IN_BERT = ("embedding_size", "num_hidden_groups", "inner_group_num")
 # The class of transformers for each task of a fine-tuned model; SQuAD v2's beam search has none.
 ARCHITECTURES = {name: head.hugging_face for name, head in HEADS.items() if head.hugging_face}
 HEAD_NAMES = dict.fromkeys(f"{HEADS[name].module}.{weight}" for name in ARCHITECTURES for weight in ("weight", "bias"))
-TASK_OF = {architecture: task for task, architecture in ARCHITECTURES.items() if task != "regression"}
+MULTI_LABEL_TYPE = "multi_label_classification"
+SPECIAL_TYPES = ("regression", MULTI_LABEL.name)  # tasks told apart from classification by problem_type
+TASK_OF = {architecture: task for task, architecture in ARCHITECTURES.items() if task not in SPECIAL_TYPES}
 TASK_OF |= {architecture.replace("Albert", "Bert"): task for architecture, task in TASK_OF.items()}
 
 
@@ -143,23 +146,24 @@ def _drop_copies(weights: dict[str, np.ndarray], folder: Path) -> None:
 
 
 def _stated_task(stated: ConfigSchema, values: dict[str, np.ndarray], folder: Path) -> dict[str, Any]:
-    if stated.problem_type == "multi_label_classification":
-        raise CheckpointError(f"{folder}: problem_type is multi_label_classification; classes here exclude each other")
     tasks = [TASK_OF[name] for name in stated.architectures or () if name in TASK_OF]
     if not tasks:
         return {}
     settings = stated.albert_mindspore
     outputs = len(values.get("classifier.bias", ()))
-    if tasks[0] == "classification" and outputs == 1:
+    task = tasks[0]
+    if task == "classification" and stated.problem_type == MULTI_LABEL_TYPE:
+        task = MULTI_LABEL.name
+    elif task == "classification" and outputs == 1:
         return settings | {"task": "regression"}
-    if tasks[0] == "classification" and stated.problem_type == "regression":
+    elif task == "classification" and stated.problem_type == "regression":
         raise CheckpointError(f"{folder}: problem_type is regression with {outputs} outputs; allowed here is one")
     labels = stated.id2label or {}
     if sorted(map(int, labels)) != list(range(len(labels))):
         raise CheckpointError(
             f"{folder / CONFIG}: id2label has the numbers {', '.join(labels)}, needed are 0, 1, 2, ..."
         )
-    return settings | {"task": tasks[0], "labels": [str(labels[key]) for key in sorted(labels, key=int)]}
+    return settings | {"task": task, "labels": [str(labels[key]) for key in sorted(labels, key=int)]}
 
 
 def _fit_rows(
@@ -296,6 +300,8 @@ def _describe_task(task: TaskInfo | None) -> dict[str, Any]:
         described |= {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}, "problem_type": "regression"}
     if not HEADS[task.task].outputs:
         numbers = {label: number for number, label in enumerate(task.labels)}
+        if task.task == MULTI_LABEL.name:
+            described["problem_type"] = MULTI_LABEL_TYPE
         described |= {"id2label": {str(number): label for label, number in numbers.items()}, "label2id": numbers}
     return described
 

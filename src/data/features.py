@@ -49,9 +49,13 @@ def token_columns(tokenizer: FullTokenizer, width: int) -> dict[str, Column]:
 def labelled_features(
     columns: dict[str, Column], values: dict[str, Ragged], targets: np.ndarray, **arrays: np.ndarray
 ) -> Features:
-    """Return features with a column `label_ids` and an array `labels` of (rows,) int32 or float32 targets."""
-    ragged = Ragged(targets, np.ones(len(targets), np.int64))
-    label_column = {"label_ids": Column(targets.dtype.name, 0)}
+    """Return features with a column `label_ids` and an array `labels` of targets, int32 or float32.
+
+    Args:
+        targets: (rows,), or (rows, C) where a row has several.
+    """
+    ragged = Ragged(targets.ravel(), np.full(len(targets), targets[:1].size))
+    label_column = {"label_ids": Column(targets.dtype.name, targets.shape[1] if targets.ndim == 2 else 0)}
     return Features(columns | label_column, values | {"label_ids": ragged}, {"labels": targets, **arrays})
 
 

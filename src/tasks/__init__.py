@@ -9,13 +9,24 @@ from model_utils.errors import DataError, shorten
 from model_utils.json_files import Schema, validated
 from src.tasks.classification import CLASSIFICATION, REGRESSION
 from src.tasks.fill_mask import EMBEDDINGS, FILL_MASK
+from src.tasks.multi_label import MULTI_LABEL
 from src.tasks.multiple_choice import MULTIPLE_CHOICE
 from src.tasks.question_answering import SQUAD_V1, SQUAD_V2
 from src.tasks.spec import Head, TaskSpec
 from src.tasks.task_info import TaskInfo
 from src.tasks.token_classification import TOKEN_CLASSIFICATION
 
-_SPECS = (CLASSIFICATION, REGRESSION, MULTIPLE_CHOICE, SQUAD_V1, SQUAD_V2, TOKEN_CLASSIFICATION, FILL_MASK, EMBEDDINGS)
+_SPECS = (
+    CLASSIFICATION,
+    REGRESSION,
+    MULTI_LABEL,
+    MULTIPLE_CHOICE,
+    SQUAD_V1,
+    SQUAD_V2,
+    TOKEN_CLASSIFICATION,
+    FILL_MASK,
+    EMBEDDINGS,
+)
 TASKS: dict[str, TaskSpec] = {spec.name: spec for spec in _SPECS}
 HEADS: dict[str, Head] = {name: spec.head for name, spec in TASKS.items() if spec.head}
 # All settings of all tasks: task.json may contain those of other tasks, but only with valid values.

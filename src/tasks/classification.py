@@ -18,6 +18,7 @@ from src.albert_for_finetune import AlbertForRegression, AlbertForSequenceClassi
 from src.assessment_method import METHODS, assess
 from src.create_finetune_data import (
     ClassificationSplit,
+    Example,
     encode_pairs,
     find_labels,
     label_warnings,
@@ -131,10 +132,8 @@ class ClassifierTask(Task):
         else:
             # A rare label may occur in the development share alone, so the whole file is searched.
             dev_examples = self.examples.read("dev") if self.examples.dev_split else []
-            examples = [*self.examples.read(TRAIN), *dev_examples]
-            labels = find_labels(examples)
+            labels = self.labels_of([*self.examples.read(TRAIN), *dev_examples], len(dev_examples))
             self.labels_from_train_file = True
-            report_labels(examples, len(dev_examples))
         if labels is None:
             raise ConfigError(f"{config.train_data_file_path} holds scores, not labels: give --num_class 1")
         labels = [plain_label(label) for label in labels]
@@ -145,6 +144,12 @@ class ClassifierTask(Task):
                 f"num_class is {config.num_class}, but there are {len(labels)} labels ({', '.join(labels)}): set it to "
                 "their number, to 1 for a regression, or to 0 to count them (not with TFRecords)"
             )
+        return labels
+
+    def labels_of(self, examples: Sequence[Example], held_out: int) -> list[str]:
+        """Return and log the labels of a training file, of whose examples so many are held out."""
+        labels = find_labels(examples)
+        report_labels(examples, held_out)
         return labels
 
     def split(self, name: str) -> Split:

@@ -1,6 +1,7 @@
 """Examples of classification: options, GLUE files and custom files."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from model_utils.errors import ConfigError, DataError
@@ -23,7 +24,7 @@ from src.data.features import split_off
 from src.tasks.finetune_config import READY_KEYS, FinetuneConfig, is_tfrecord
 from src.tasks.glue import GLUE_TASKS, read_glue
 from src.tasks.task_info import NO_DEV_SPLIT, TaskInfo, choose_dev_split
-from src.text.text_tables import JSON_SUFFIXES, read_table
+from src.text.text_tables import JSON_SUFFIXES, read_table, suffix_of
 
 CUSTOM = "custom"
 OWN_FILES = ("task_name", CUSTOM)  # `needs` of options for custom files
@@ -64,6 +65,9 @@ class ClassifierConfig(FinetuneConfig):
         "some, 1 for the others; empty: 1",
     )
 
+    multi_label: bool = option(False, "a row has any number of labels, also none", needs=OWN_FILES)
+    label_separator: str = option("|", "text between the labels of a row", needs=("multi_label", True))
+
     # Files of custom examples, and their columns.
     train_file: str = option(
         "", "tsv, csv, jsonl, ndjson, xls or xlsx; empty: train.* in data_dir", needs=OWN_FILES, on_resume=SAME_PLACE
@@ -88,6 +92,11 @@ class ClassifierConfig(FinetuneConfig):
                 f"schema_file_path is {self.schema_file_path}, but neither {' nor '.join(READY_KEYS)} names a TFRecord "
                 f"(any file but *{SUFFIX})"
             )
+        if self.multi_label:
+            reason = "multi_label is true"
+            self.refuse(["assessment_method", "class_weights", "skip_labels", "positive_file", *READY_KEYS], reason)
+            if not self.label_separator.strip():
+                raise ConfigError("label_separator is blank: name the text between two labels")
         if bool(self.positive_file) != bool(self.negative_file) or (self.positive_file and self.train_file):
             raise ConfigError("positive_file and negative_file belong together and replace train_file")
         if self.test_file and not self.do_predict:
@@ -161,6 +170,8 @@ class CustomExamples:
     def __init__(self, config: ClassifierConfig, trained_info: TaskInfo | None = None) -> None:
         self.config = config
         self.columns = TextColumns(config.text_a_column, config.text_b_column, config.label_column, config.column_names)
+        if config.multi_label:
+            self.columns = replace(self.columns, needs_label=False)
         configured_files = {TRAIN: config.train_file, "dev": config.dev_file, "test": config.test_file}
         self.files = find_splits(config.data_dir, configured_files)
         self.dev_split = None
@@ -190,7 +201,7 @@ class CustomExamples:
         if config.positive_file and reads_train_examples and not tables:
             keys = ["text_a_column", "text_b_column", "label_column", "column_names"]
             config.refuse(keys, "positive_file and negative_file have no columns, and no table is read")
-        if tables and all(file.suffix.lower() in JSON_SUFFIXES for file in tables):
+        if tables and all(suffix_of(file) in JSON_SUFFIXES for file in tables):
             config.refuse(["column_names"], "JSON lines contain their column names")
         if not tables:
             config.refuse(["skip_labels"], "no table is read")

@@ -1,12 +1,13 @@
 """Readers of text tables: rows of strings with their line numbers.
 
 .tsv, .txt      fields separated by tabs; no quoting, a double quote is text as in GLUE's files
-.csv            RFC 4180: comma-separated; fields with commas, quotes or line breaks are in double quotes
-.jsonl, .ndjson, .json  one object per line; the keys of the first object are the columns
+.csv            RFC 4180: fields with commas, quotes or line breaks are in double quotes; where the first line has no
+                comma, semicolons, tabs or vertical bars separate fields
+.jsonl, .ndjson, .json  one object per line, or a list of objects; the keys of the first object are the columns
 .xls, .xlsx     the first visible sheet (src/text/workbooks.py)
 
-Text is UTF-8, with or without a byte order mark; line ends are LF or CRLF. Lines count from 1. Empty rows are skipped
-but counted.
+Text may be compressed (.csv.gz and so on). It is UTF-8, with or without a byte order mark; line ends are LF or CRLF.
+Lines count from 1. Empty rows are skipped but counted.
 """
 
 import csv
@@ -17,11 +18,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from model_utils.errors import DataError, first_few, shorten
 from model_utils.json_files import parse_json
 from src.text.workbooks import NumberedRows, Row, read_xls, read_xlsx, text_of
-from src.utils import read_lines
+from src.utils import read_json_text, read_lines
 
 logger = logging.getLogger(__name__)
 _LIST = re.compile(r"\s*\[\s*(\{|$)")
@@ -105,7 +107,7 @@ def read_table(path: str | Path, names: Sequence[str] = (), header_holds: str = 
         DataError: the file cannot be read, is empty, damaged or in another format; also raised while iterating rows.
     """
     path = Path(path)
-    suffix = path.suffix.lower()
+    suffix = suffix_of(path)
     if suffix not in SUFFIXES:
         raise DataError(f"{path} is not a supported table; allowed are {', '.join(SUFFIXES)}")
     rows = _READERS[suffix](path)
@@ -120,6 +122,12 @@ def read_table(path: str | Path, names: Sequence[str] = (), header_holds: str = 
     while first and not first[-1]:
         first.pop()
     return Table(path, [(name or "").strip() for name in first], rows, hint)
+
+
+def suffix_of(path: Path) -> str:
+    """Return the suffix that tells the format of a table, in lower case, without that of a compression."""
+    suffix = path.suffix.lower()
+    return Path(path.stem).suffix.lower() if suffix in COMPRESSED else suffix
 
 
 def _delimiter_hint(suffix: str, first: Row) -> str:
@@ -182,7 +190,12 @@ def _read_tsv(path: Path) -> NumberedRows:
 
 def _read_csv(path: Path) -> NumberedRows:
     csv.field_size_limit(LONGEST_FIELD)
-    reader = csv.reader(text_lines(path), strict=True, skipinitialspace=True)
+    lines = text_lines(path)
+    header = next(lines, "")
+    delimiter = _csv_delimiter(header)
+    if delimiter != _DELIMITERS[".csv"]:
+        logger.info(f"{path}: fields are separated by {_DELIMITER_NAMES[delimiter]}")
+    reader = csv.reader(itertools.chain([header], lines), delimiter=delimiter, strict=True, skipinitialspace=True)
     line = 1
     try:
         for row in reader:
@@ -193,18 +206,33 @@ def _read_csv(path: Path) -> NumberedRows:
         raise DataError(f"{path}: the row that begins in line {line} is not CSV: {error}") from None
 
 
-def _read_json_lines(path: Path) -> NumberedRows:
-    names: list[str] = []
-    ignored_keys: set[str] = set()
+def _csv_delimiter(header: str) -> str:
+    """Return the comma, or what separates the fields of a first line that has none."""
+    comma = _DELIMITERS[".csv"]
+    likely = max(_DELIMITER_NAMES, key=header.count)
+    return likely if comma not in header and likely in header else comma
+
+
+def _json_values(path: Path) -> Iterator[tuple[int, Any]]:
+    """Yield the number and the value of each line or, if the file holds a list, of each item."""
+    is_first = True
     for line, text in enumerate(text_lines(path), 1):
         if not text.strip():
             continue
-        if not names and _LIST.match(text):
-            raise DataError(f"{path} holds a list, needed is an object in each line; convert it with jq -c '.[]'")
+        if is_first and _LIST.match(text):
+            yield from enumerate(read_json_text(path), 1)
+            return
+        is_first = False
         try:
-            values = parse_json(text)
+            yield line, parse_json(text)
         except ValueError as error:
             raise DataError(f"{path}: line {line} is not JSON: {error}") from None
+
+
+def _read_json_lines(path: Path) -> NumberedRows:
+    names: list[str] = []
+    ignored_keys: set[str] = set()
+    for line, values in _json_values(path):
         if not isinstance(values, dict):
             raise DataError(f"{path}: line {line} is not a JSON object, needed is one object in each line")
         if not names:
@@ -234,6 +262,7 @@ def _workbook_reader(read_rows: Callable[[Path], NumberedRows]) -> Callable[[Pat
     return read
 
 
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 _DELIMITERS = {".tsv": "\t", ".txt": "\t", ".csv": ","}
 _DELIMITER_NAMES = {"\t": "TABs", ",": "commas", ";": "semicolons", "|": "vertical bars"}

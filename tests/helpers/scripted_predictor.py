@@ -51,6 +51,10 @@ def fill_masks(record: Record) -> Record:
 
 SCRIPTS: dict[str, tuple[tuple[str, ...], Callable[[Record], Record]]] = {
     "classification": (("bad", "good"), classify),
+    "multi_label": (
+        ("art", "sport"),
+        lambda record: {"labels": ["sport"], "probabilities": {"art": 0.2, "sport": 0.8}},
+    ),
     "regression": ((), lambda record: {"score": float(len(record["text_a"]))}),
     "multiple_choice": (
         (),

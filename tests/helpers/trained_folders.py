@@ -19,6 +19,7 @@ TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 TASK_INFOS: dict[str, dict[str, Any]] = {
     "classification": {"labels": ["bad", "good", "so so"], "classifier_hidden_size": 12},
     "regression": {"labels": []},
+    "multi_label": {"labels": ["art", "news", "sport"], "thresholds": [0.3, 0.5, 0.6]},
     "multiple_choice": {"labels": []},
     "squad_v1": {"labels": []},
     "squad_v2": {"labels": [], "start_n_top": 3, "end_n_top": 4, "null_threshold": 0.5},

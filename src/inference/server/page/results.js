@@ -12,6 +12,16 @@ function classification(record, answer) {
   };
 }
 
+function multiLabel(record, answer) {
+  const ordered = Object.entries(answer.probabilities).sort((a, b) => b[1] - a[1]);
+  const rows = ordered.map(([label, probability]) => element("li", {}, bar(label, probability, answer.labels.includes(label))));
+  const headline = answer.labels.join(", ") || texts.noLabel;
+  return {
+    summary: headline,
+    nodes: [element("h2", { class: answer.labels.length ? "" : "none" }, headline), element("ul", { class: "bars" }, ...rows)],
+  };
+}
+
 function regression(record, answer) {
   const figure = decimal(answer.score);
   return {
@@ -133,6 +143,7 @@ function embeddings(record, answer) {
 
 export const results = {
   classification,
+  multi_label: multiLabel,
   regression,
   multiple_choice: multipleChoice,
   squad_v1: questionAnswering,

@@ -25,6 +25,10 @@ const tasks = {
       { text_a: "The jokes are old, the songs are louder than they are good, and it is two hours long." },
     ],
   },
+  multi_label: {
+    fields: textPair,
+    examples: [{ text_a: "The minister of sport opened the new stadium and promised lower taxes for clubs." }],
+  },
   regression: { fields: textPair, examples: similarity },
   multiple_choice: {
     fields: [{ name: "article", rows: 6 }, { name: "question", rows: 1 }, { name: "options" }],

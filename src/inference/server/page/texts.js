@@ -3,6 +3,7 @@
 const english = {
   titles: {
     classification: "Text classification",
+    multi_label: "Labels of a text",
     regression: "Text scoring",
     multiple_choice: "Multiple choice",
     squad_v1: "Question answering",
@@ -13,6 +14,7 @@ const english = {
   },
   subtitles: {
     classification: "Type a text; the model says which label fits.",
+    multi_label: "Type a text; the model says which labels fit.",
     regression: "Type a text, or two to be compared; the model gives a score.",
     multiple_choice: "Type a passage, a question and its options; the model picks one.",
     squad_v1: "Type a passage and a question; the model marks the answer in the passage.",
@@ -30,7 +32,7 @@ const english = {
     question: "Question",
     options: "Options",
   },
-  submits: { default: "Answer", classification: "Classify", regression: "Score", token_classification: "Find entities", fill_mask: "Fill in", embeddings: "Embed" },
+  submits: { default: "Answer", classification: "Classify", multi_label: "Find labels", regression: "Score", token_classification: "Find entities", fill_mask: "Fill in", embeddings: "Embed" },
   optional: "optional",
   example: "Another example",
   insertMask: "Insert [MASK]",
@@ -40,6 +42,7 @@ const english = {
   unreachable: "The server does not answer. Is it still running?",
   strange: (code) => `The server replied with something that is no answer (status ${code}).`,
   noAnswer: "No answer in this passage",
+  noLabel: "No label",
   noAnswerProbability: "Probability that there is no answer",
   inText: "In the passage",
   candidates: "Candidates",
@@ -61,6 +64,7 @@ const english = {
 const chinese = {
   titles: {
     classification: "文本分类",
+    multi_label: "多标签分类",
     regression: "文本打分",
     multiple_choice: "选择题",
     squad_v1: "阅读理解",
@@ -71,6 +75,7 @@ const chinese = {
   },
   subtitles: {
     classification: "输入文本，模型给出它的类别。",
+    multi_label: "输入文本，模型给出适合它的标签。",
     regression: "输入一段文本，或两段用于比较，模型给出分数。",
     multiple_choice: "输入文章、问题和选项，模型选出其中一项。",
     squad_v1: "输入文章和问题，模型在文章中标出答案。",
@@ -80,7 +85,7 @@ const chinese = {
     embeddings: "输入文本，模型把它变成一个向量。",
   },
   fields: { text: "文本", text_a: "文本", text_b: "第二段文本", context: "文章", article: "文章", question: "问题", options: "选项" },
-  submits: { default: "回答", classification: "分类", regression: "打分", token_classification: "标注", fill_mask: "填空", embeddings: "计算" },
+  submits: { default: "回答", classification: "分类", multi_label: "分类", regression: "打分", token_classification: "标注", fill_mask: "填空", embeddings: "计算" },
   optional: "可选",
   example: "换个例子",
   insertMask: "插入 [MASK]",
@@ -90,6 +95,7 @@ const chinese = {
   unreachable: "服务器没有响应，它还在运行吗？",
   strange: (code) => `服务器的回复不是答案（状态码 ${code}）。`,
   noAnswer: "文章中没有答案",
+  noLabel: "没有标签",
   noAnswerProbability: "没有答案的概率",
   inText: "在文章中",
   candidates: "候选答案",
