@@ -95,6 +95,8 @@ class ClassifierConfig(FinetuneConfig):
         if self.multi_label:
             reason = "multi_label is true"
             self.refuse(["assessment_method", "class_weights", "skip_labels", "positive_file", *READY_KEYS], reason)
+            if self.num_class == 1:
+                raise ConfigError("num_class is 1, a regression, but multi_label is true: remove one of the two")
             if not self.label_separator.strip():
                 raise ConfigError("label_separator is blank: name the text between two labels")
         if bool(self.positive_file) != bool(self.negative_file) or (self.positive_file and self.train_file):
