@@ -20,7 +20,7 @@ from src.model_folder import ModelFolder
 from src.tasks.classification_examples import ClassifierConfig
 from src.tasks.multi_label import figures_of_labels, fit_thresholds, multi_label_metrics
 from src.text.text_tables import read_table
-from tests.helpers.batches import assert_close
+from tests.helpers.answers import assert_close
 from tests.helpers.classifier_run import read
 from tests.helpers.finetune_arguments import arguments
 from tests.helpers.trained_folders import ARCHITECTURE, write_vocabulary

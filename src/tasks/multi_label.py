@@ -248,6 +248,8 @@ def figures_of_labels(labels: Sequence[str], predictions: np.ndarray, gold: np.n
 class MultiLabelAnswerer(ClassificationAnswerer):
     """Answerer: text_a, text_b -> labels, probabilities."""
 
+    task_info: MultiLabelInfo
+
     def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
         names = np.array(self.task_info.labels)
         thresholds = np.array(self.task_info.thresholds or UNFITTED, np.float32)
