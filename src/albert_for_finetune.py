@@ -118,25 +118,29 @@ class AlbertForSpanSearch(TrainingNetwork):
         self, outputs: tuple[Tensor, Tensor], texts: tuple[Tensor, ...], further: tuple[Tensor, ...]
     ) -> tuple[tuple[Tensor, Tensor], ...]:
         """Return logits of starts, of ends for the right starts, and of answerability (B, 2), the second: none."""
+        start_logits, end_logits, no_answer = self.span_logits(outputs, further)
+        weights = further[-2]
+        answerability = ops.stack((ops.zeros_like(no_answer), no_answer), 1)
+        return (start_logits, weights), (end_logits, weights), (answerability, weights)
+
+    def span_logits(self, outputs: tuple[Tensor, Tensor], further: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return logits of starts (B, L), of ends for the right starts (B, L), and of no answer (B,)."""
         sequence, _ = outputs
-        p_mask, starts, _, _, weights, dropout_key = further
+        p_mask, starts, _, _, _, dropout_key = further
         p_mask = ops.cast(p_mask, ms.float32)
         start_logits = self.scores.starts(sequence, p_mask)
         start_states = gather_positions(sequence, starts.expand_dims(1))
         end_logits = self.scores.ends(sequence, start_states, p_mask).squeeze(1)
-        no_answer = self.scores.answerable(sequence, start_logits, dropout_key)
-        answerability = ops.stack((ops.zeros_like(no_answer), no_answer), 1)
-        return (start_logits, weights), (end_logits, weights), (answerability, weights)
+        return start_logits, end_logits, self.scores.answerable(sequence, start_logits, dropout_key)
 
     def label_losses(
         self, outputs: tuple[Tensor, Tensor], texts: tuple[Tensor, ...], further: tuple[Tensor, ...]
     ) -> tuple[Tensor, Tensor]:
         _, starts, ends, is_impossible, weights, _ = further
-        pairs = self.logits_of(outputs, texts, further)
-        no_answer = pairs[2][0][:, 1]
+        start_logits, end_logits, no_answer = self.span_logits(outputs, further)
         impossible = ops.cast(is_impossible, ms.float32)
         # The binary cross-entropy of a logit, in the form that cannot overflow.
         answerability = ops.relu(no_answer) - no_answer * impossible + ops.log1p(ops.exp(-ops.abs(no_answer)))
-        spans = self.cross_entropy(pairs[0][0], starts)[0] + self.cross_entropy(pairs[1][0], ends)[0]
+        spans = self.cross_entropy(start_logits, starts)[0] + self.cross_entropy(end_logits, ends)[0]
         right = ops.cast(ops.equal(no_answer > 0, is_impossible > 0), ms.float32)
         return ops.reduce_sum(weights * 0.5 * (spans + answerability)), ops.reduce_sum(weights * right)

@@ -96,14 +96,14 @@ class TrainingNetwork(nn.Cell):
         self.cross_entropy = cross_entropy(self.backend)
         self.recompute_layers = scores.config.recompute
         self.teacher: LogitsTeacher | None = None
-        self.is_taught = False
+        self.is_taught = False  # read in graphs, where `teacher` itself would not compile
         self.draw_weights(seed)
 
     def teach(self, teacher: "LogitsTeacher", weight: float, temperature: float) -> None:
         """Add weight times the distance to the teacher's logits to the loss, and to the metrics as teacher_loss.
 
         The distance is that of Hinton et al. 2015: the Kullback-Leibler divergence of the probabilities at this
-        temperature, times its square; of a single logit, the squared difference.
+        temperature, times the squared temperature; of a single logit, the squared difference.
         """
         self.teacher = teacher
         self.is_taught = True

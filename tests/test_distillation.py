@@ -131,14 +131,15 @@ def teacher(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_with_a_teacher_goes_on_after_a_kill(data: Path, teacher: Path, tmp_path: Path) -> None:
     settings: dict[str, Any] = {
         "teacher": teacher,
-        "train_steps": 80,
-        "save_checkpoint_steps": 20,
-        "eval_steps": 40,
+        "train_steps": 40,
+        "save_checkpoint_steps": 10,
+        "eval_steps": 0,
+        "eval_data_dir": "",
         "albert_cfg.hidden_size": 16,
     }
     code, said = start(data, tmp_path / "undisturbed", **settings)
     assert code == 0, said
-    code, said = start(data, tmp_path / "killed", signal.SIGKILL, after_step=50, **settings)
+    code, said = start(data, tmp_path / "killed", signal.SIGKILL, after_step=20, **settings)
     assert code == -signal.SIGKILL, said
     code, said = start(data, tmp_path / "killed", **settings)
     assert code == 0, said

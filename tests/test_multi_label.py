@@ -75,6 +75,14 @@ def test_equal_probabilities_are_not_separated() -> None:
     assert fit_thresholds(probabilities, np.array([[True], [False], [False]])) == pytest.approx([0.3])
 
 
+def test_a_threshold_separates_neighbouring_numbers() -> None:
+    one = np.float32(1.0)
+    below = np.nextafter(one, np.float32(0))
+    probabilities = np.array([[one], [below]], np.float32)
+    gold = np.array([[True], [False]])
+    assert ((probabilities > fit_thresholds(probabilities, gold)) == gold).all()
+
+
 def write_table(path: Path, rows: dict[str, str]) -> None:
     path.write_text("\n".join(["text_a\tlabel", *(f"{text}\t{labels}" for text, labels in rows.items())]) + "\n")
 
@@ -131,6 +139,14 @@ def test_the_weights_are_evaluated_again_without_the_option(folder: Path, tmp_pa
     config = config_of(folder, **words)
     run_classifier.main(config)
     assert read(tmp_path / "eval_results.json")["exact_match"] == 1.0
+
+
+def test_thresholds_are_not_fitted_on_test_data(folder: Path, tmp_path: Path) -> None:
+    run_classifier.main(
+        config_of(folder, save_finetune_checkpoint_path=tmp_path, do_eval=False, do_predict=True, eval_steps=0)
+    )
+    assert "thresholds" not in read(tmp_path / "task.json")
+    assert 0 <= read(tmp_path / "eval_results.json")["test_micro_f1"] <= 1
 
 
 def test_checkpoint_and_export_give_the_same_labels(folder: Path, tmp_path: Path) -> None:

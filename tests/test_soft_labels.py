@@ -139,6 +139,13 @@ def test_a_smaller_model_learns_from_a_teacher(data: Path, teacher: Path, tmp_pa
     assert records[-1]["teacher_loss"] < 0.3 * records[0]["teacher_loss"]
 
 
+def test_a_teacher_has_a_head_of_its_own_form(data: Path, tmp_path: Path) -> None:
+    run_classifier.main(config_of(data, tmp_path / "teacher", train_steps=3, classifier_hidden_size=32))
+    run_classifier.main(config_of(data, tmp_path / "run", train_steps=3, teacher=tmp_path / "teacher"))
+    (first, *_) = (json.loads(line) for line in (tmp_path / "run/train_log.jsonl").read_text().splitlines())
+    assert first["teacher_loss"] > 0
+
+
 def test_a_teacher_of_other_labels_is_refused(data: Path, teacher: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="labels"):
         run_classifier.main(config_of(data, tmp_path / "run", teacher=teacher, label_list="good,bad"))

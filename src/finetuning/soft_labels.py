@@ -55,7 +55,7 @@ class FinetunedTeacher:
         check_teacher(model, task, folder)
         losses = task.spec.losses
         assert losses, "a task that is trained has losses"
-        scores = task.spec.scores(model.architecture, task.task_info)
+        scores = task.spec.scores(model.architecture, model.task_info)
         self.network = _Logits(losses(scores, packed=packed))
         load_backbone(scores, model.loaded, task.spec.needed)
 
@@ -65,8 +65,12 @@ class FinetunedTeacher:
 
 def check_teacher(model: ModelFolder, task: Task, folder: Path) -> None:
     """Raise ConfigError if a model cannot teach this task."""
-    if model.tokenizer is None or model.tokenizer.sha256 != task.tokenizer.sha256:
-        raise ConfigError(f"teacher is {folder}, whose vocabulary is not the model's: both must have the same one")
+    if model.tokenizer is None:
+        raise ConfigError(f"teacher is {folder}, which has no vocabulary: give the folder of a run or a conversion")
+    if (model.tokenizer.sha256, model.tokenizer.do_lower_case) != (task.tokenizer.sha256, task.tokenizer.do_lower_case):
+        raise ConfigError(
+            f"teacher is {folder}, whose vocabulary or do_lower_case is not the model's: both must have the same"
+        )
     length = task.config.max_seq_length
     positions = model.architecture.max_position_embeddings
     if length > positions and not model.architecture.use_relative_positions:

@@ -1,8 +1,8 @@
 """Pre-training with a teacher: the student's states approach those of a larger or better model.
 
-Student and teacher are compared at equal depths: at the input of the first layer, at the output of the last one, and at
-layers between them (Jiao et al. 2020, TinyBERT). The teacher reads the text before tokens were masked, so a student
-learns to guess its states where it sees [MASK].
+Student and teacher are compared at equal depths: at the input of the first layer, at the output of the last one, and
+where the depths of layers between them agree (Jiao et al. 2020, TinyBERT). The teacher reads the text before tokens are
+masked, so a student learns to guess its states where it sees [MASK].
 Shape letters: B batch, L length, M matched layers, H hidden size of the student, K of the teacher.
 """
 
@@ -117,7 +117,7 @@ class AlbertForDistillation(AlbertForPreTraining):
             raise ConfigError("albert_cfg.recompute is true, which a run with a teacher does not support")
         super().__init__(config, seed)
         self.metric_names = (*AlbertForPreTraining.metric_names, TEACHER_LOSS)
-        self.states_teacher = teacher
+        self.states_teacher = teacher  # not TrainingNetwork.teacher, which gives logits
         self.teacher_loss_weight = teacher_loss_weight
         self.layers = teacher.student_layers
         self.spread = Spread(config.backend)
@@ -140,7 +140,7 @@ class AlbertForDistillation(AlbertForPreTraining):
         rows_read = ops.gather(states[-1], self.scores.rows_read(texts, further), 0)
         outputs = self.scores.albert.outputs(rows_read, texts, all_rows=False)
         metrics = self.losses_of(outputs, texts, further)
-        sequence_weights = further[self.label_columns.index("sequence_weights") + 1]
+        sequence_weights = further[1 + self.label_columns.index("sequence_weights")]  # behind masked_lm_positions
         teacher_loss = self.distance(states, teacher_states, texts[1], sequence_weights)
         return (metrics[0] + self.teacher_loss_weight * teacher_loss, *metrics[1:], teacher_loss)
 

@@ -52,7 +52,6 @@ def report(labels: Sequence[str], probabilities: np.ndarray, gold: np.ndarray) -
 
     classes: precision, recall, F1 and support, as scikit-learn computes them.
     confusions: how many rows of a label got another one, the most frequent pair first.
-    calibration_error: see calibration_error.
     """
     from sklearn.metrics import precision_recall_fscore_support
 

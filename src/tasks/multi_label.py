@@ -48,7 +48,7 @@ class AlbertForMultiLabel(TrainingNetwork):
     def logits_of(
         self, outputs: tuple[Tensor, Tensor], texts: tuple[Tensor, ...], further: tuple[Tensor, ...]
     ) -> tuple[tuple[Tensor, Tensor], ...]:
-        """Return the logits of not having and of having each label, (B, C, 2)."""
+        """Return the logits of not having and of having each label, (B, C, 2), with weights (B, 1)."""
         _, weights, dropout_key = further
         logits = self.scores.head(*outputs, dropout_key)
         return ((ops.stack((ops.zeros_like(logits), logits), 2), weights.expand_dims(1) / logits.shape[1]),)
@@ -153,7 +153,7 @@ class MultiLabelTask(ClassifierTask):
         gold = prepared.records.array(LABELS) > 0 if "label_ids" in prepared.records.columns else None
         thresholds = np.array(getattr(task_info, "thresholds", ()), np.float32)
         calibration = {}
-        if not len(thresholds) and gold is not None:
+        if not len(thresholds) and gold is not None and prepared.split.name in self.dev_splits:
             thresholds = fit_thresholds(probabilities, gold)
             calibration = {"thresholds": tuple(shortest(thresholds))}
         predictions = probabilities > (thresholds if len(thresholds) else UNFITTED)
@@ -213,12 +213,13 @@ def fit_thresholds(probabilities: np.ndarray, gold: np.ndarray) -> np.ndarray:
     thresholds = np.full(gold.shape[1], UNFITTED, np.float32)
     for label in np.flatnonzero(gold.any(0)):
         order = np.argsort(-probabilities[:, label], kind="stable")
-        values = np.append(probabilities[order, label], 0.0)
+        values = np.append(probabilities[order, label], np.float32(0))
         hits = np.cumsum(gold[order, label])
         f1 = 2 * hits / (np.arange(1, len(order) + 1) + hits[-1])
         f1[values[:-1] == values[1:]] = 0  # equal probabilities cannot be separated
         best = int(f1.argmax())
-        thresholds[label] = (values[best] + values[best + 1]) / 2
+        middle = (values[best] + values[best + 1]) / 2
+        thresholds[label] = middle if middle < values[best] else values[best + 1]  # neighbours have no number between
     return thresholds
 
 

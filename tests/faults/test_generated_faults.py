@@ -365,9 +365,13 @@ def test_records(tmp_path: Path, count: int) -> None:
         record = whole_record(task)
         assert "error" not in predictors[task].predict([record])[0], task
         assert servers[task].post("/predict", json={"records": [record]}).status_code == 200, task
+        check((task, ".jsonl", encoded(json.dumps(record))))
+    for suffix, separator in ((".tsv", "\t"), (".csv", ",")):
+        check(("classification", suffix, encoded(f"text_a{separator}text_b\na{separator}b")))
+    assert set(answered) == {*TASK_INFOS, ".tsv", ".csv"}, answered
     explore(count, record_files(), check)
     explore(count, record_files(), ask)
-    assert set(answered) == {*TASK_INFOS, ".tsv", ".csv"} and 200 in replies, (answered, replies)
+    assert 200 in replies, replies
 
 
 # --- tables and texts of training ---
