@@ -1,4 +1,4 @@
-"""Write a student that starts from its teacher: python 2026-11-29-start-from-a-teacher.py TEACHER OUTPUT LAYER WIDTH.
+"""Write a student that starts from its teacher: PYTHONPATH=. python docs/experiments/THIS TEACHER OUTPUT LAYER WIDTH.
 
 Embeddings: the principal components of the teacher's embedding output, WIDTH of them, randomly rotated. Layers: all
 share the teacher's layer LAYER (from 0). 2026-11-29-a-teacher-on-two-cores.md has the figures.
