@@ -44,6 +44,7 @@ SHAPES = {
     "a group each": SMALL | {"num_hidden_groups": 4, "hidden_act": "gelu"},
 }
 OUTPUTS = ("sequence", "pooled", "mlm", "sop")
+PROBLEM_TYPES = {"regression": "regression", "multi_label": "multi_label_classification"}  # of transformers
 HEADS = {
     "classification": ("AlbertForSequenceClassification", heads.SequenceClassificationScores, (3,), ("a", "b", "c")),
     "regression": ("AlbertForSequenceClassification", heads.SequenceClassificationScores, (1,), ()),
@@ -154,7 +155,8 @@ def test_heads(torch: ModuleType, transformers: ModuleType, make_oracle: Callabl
     architecture, kind, outputs, labels = HEADS[task]
     placeholders = ["LABEL_0"] if task == "regression" else ["LABEL_0", "LABEL_1"]
     id2label = dict(enumerate(labels or placeholders))
-    oracle = make_oracle(architecture, **SMALL, id2label=id2label)
+    stated = {"problem_type": PROBLEM_TYPES["multi_label"]} if task == "multi_label" else {}  # one output is regression
+    oracle = make_oracle(architecture, **SMALL, id2label=id2label, **stated)
     ours = convert("hf", "mindspore", tmp_path / "hf", tmp_path / "ours")
     assert read_task_info(ours) == head_of(task, *labels)
     columns, their_columns = batch(SMALL["vocab_size"]), batch(SMALL["vocab_size"])
@@ -164,7 +166,7 @@ def test_heads(torch: ModuleType, transformers: ModuleType, make_oracle: Callabl
     network = kind(AlbertConfig.from_json(ours / "albert_config.json"), *outputs)
     found = computed(ours, network, *columns)
     back = assert_there_and_back(transformers, tmp_path, architecture)
-    assert (back.config.problem_type == "regression") == (task == "regression")
+    assert back.config.problem_type == PROBLEM_TYPES.get(task)
     for model in (oracle, back):
         assert model.config.id2label == id2label
         right = ask(torch, model, their_columns)

@@ -92,7 +92,9 @@ class Teacher:
         return cls(model, student.num_hidden_layers)
 
     def check_data(self, data: PretrainingData) -> None:
-        """Raise DataError if the examples are longer than the teacher reads or were made with another vocabulary."""
+        """Raise DataError if the examples do not fit the teacher, ConfigError if it has no vocabulary to compare."""
+        if self.model.tokenizer is None:
+            raise ConfigError(f"the teacher {self.model.loaded.path.parent} has no vocabulary beside its weights")
         data.check_vocabulary(vocabulary_facts(self.model.tokenizer), self.model.loaded.path.parent)
         data.check_fits(self.model.architecture)
 
@@ -179,4 +181,5 @@ def build_network(
     teacher = Teacher.load(config.teacher, architecture)
     for data in datasets:
         teacher.check_data(data)
+        data.check_fits(architecture)  # the student's vocabulary bounds the ids of batches, not the teacher's
     return AlbertForDistillation(architecture, teacher, config.teacher_loss_weight, config.seed)
