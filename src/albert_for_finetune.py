@@ -7,7 +7,7 @@ Shape letters: B batch, L length, C labels or choices.
 import mindspore as ms
 from mindspore import Tensor, ops
 
-from src.albert_networks import TrainingNetwork
+from src.albert_networks import Tensors, TrainingNetwork
 from src.finetune_eval_model import FORBIDDEN, gather_positions
 
 
@@ -17,15 +17,11 @@ class AlbertForSequenceClassification(TrainingNetwork):
     label_columns = ("label_ids", "sequence_weights")
     metric_names: tuple[str, ...] = ("loss", "accuracy")
 
-    def logits_of(
-        self, outputs: tuple[Tensor, Tensor], texts: tuple[Tensor, ...], further: tuple[Tensor, ...]
-    ) -> tuple[tuple[Tensor, Tensor], ...]:
+    def logits_of(self, outputs: Tensors, texts: Tensors, further: Tensors) -> tuple[tuple[Tensor, Tensor], ...]:
         _, weights, dropout_key = further
         return ((self.scores.head(*outputs, dropout_key), weights),)
 
-    def label_losses(
-        self, outputs: tuple[Tensor, Tensor], texts: tuple[Tensor, ...], further: tuple[Tensor, ...]
-    ) -> tuple[Tensor, Tensor]:
+    def label_losses(self, outputs: Tensors, texts: Tensors, further: Tensors) -> tuple[Tensor, Tensor]:
         logits, weights = self.logits_of(outputs, texts, further)[0]
         losses, hits = self.cross_entropy(logits.reshape((-1, logits.shape[-1])), further[0].reshape((-1,)))
         weights = weights.reshape((-1,))
@@ -38,9 +34,7 @@ class AlbertForMultipleChoice(AlbertForSequenceClassification):
     Choices without tokens, which pad questions with fewer options, get no probability.
     """
 
-    def logits_of(
-        self, outputs: tuple[Tensor, Tensor], texts: tuple[Tensor, ...], further: tuple[Tensor, ...]
-    ) -> tuple[tuple[Tensor, Tensor], ...]:
+    def logits_of(self, outputs: Tensors, texts: Tensors, further: Tensors) -> tuple[tuple[Tensor, Tensor], ...]:
         if self.packed:
             begins = texts[2]
             has_tokens = begins[1:] > begins[:-1]
@@ -63,9 +57,7 @@ class AlbertForRegression(AlbertForSequenceClassification):
 
     metric_names = ("loss",)
 
-    def label_losses(
-        self, outputs: tuple[Tensor, Tensor], texts: tuple[Tensor, ...], further: tuple[Tensor, ...]
-    ) -> tuple[Tensor, ...]:
+    def label_losses(self, outputs: Tensors, texts: Tensors, further: Tensors) -> Tensors:
         scores, weights = self.logits_of(outputs, texts, further)[0]
         error = scores.squeeze(1) - further[0]
         return (ops.reduce_sum(weights * error * error),)
@@ -80,21 +72,17 @@ class AlbertForQuestionAnswering(TrainingNetwork):
 
     label_columns = ("start_positions", "end_positions", "sequence_weights")
     metric_names = ("loss", "accuracy")
-    compared_logits = 2
+    target_count = 2
 
-    def logits_of(
-        self, outputs: tuple[Tensor, Tensor], texts: tuple[Tensor, ...], further: tuple[Tensor, ...]
-    ) -> tuple[tuple[Tensor, Tensor], ...]:
+    def logits_of(self, outputs: Tensors, texts: Tensors, further: Tensors) -> tuple[tuple[Tensor, Tensor], ...]:
         _, _, weights, dropout_key = further
         start_logits, end_logits = self.scores.head(*outputs, dropout_key)
         if self.packed:
             absent = ops.cast(ops.equal(texts[-1], texts[0].shape[1] - 1), ms.float32)  # (B, L)
             start_logits, end_logits = start_logits - FORBIDDEN * absent, end_logits - FORBIDDEN * absent
-        return (start_logits, weights), (end_logits, weights)
+        return (start_logits, 0.5 * weights), (end_logits, 0.5 * weights)
 
-    def label_losses(
-        self, outputs: tuple[Tensor, Tensor], texts: tuple[Tensor, ...], further: tuple[Tensor, ...]
-    ) -> tuple[Tensor, Tensor]:
+    def label_losses(self, outputs: Tensors, texts: Tensors, further: Tensors) -> tuple[Tensor, Tensor]:
         starts, ends, weights, _ = further
         pairs = self.logits_of(outputs, texts, further)
         start_losses, start_hits = self.cross_entropy(pairs[0][0], starts)
@@ -112,18 +100,16 @@ class AlbertForSpanSearch(TrainingNetwork):
 
     label_columns = ("start_positions", "end_positions", "is_impossible", "sequence_weights")
     metric_names = ("loss", "accuracy")
-    compared_logits = 3
+    target_count = 3
 
-    def logits_of(
-        self, outputs: tuple[Tensor, Tensor], texts: tuple[Tensor, ...], further: tuple[Tensor, ...]
-    ) -> tuple[tuple[Tensor, Tensor], ...]:
+    def logits_of(self, outputs: Tensors, texts: Tensors, further: Tensors) -> tuple[tuple[Tensor, Tensor], ...]:
         """Return logits of starts, of ends for the right starts, and of answerability (B, 2), the second: none."""
         start_logits, end_logits, no_answer = self.span_logits(outputs, further)
-        weights = further[-2]
+        weights = 0.5 * further[-2]
         answerability = ops.stack((ops.zeros_like(no_answer), no_answer), 1)
         return (start_logits, weights), (end_logits, weights), (answerability, weights)
 
-    def span_logits(self, outputs: tuple[Tensor, Tensor], further: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor]:
+    def span_logits(self, outputs: Tensors, further: Tensors) -> tuple[Tensor, Tensor, Tensor]:
         """Return logits of starts (B, L), of ends for the right starts (B, L), and of no answer (B,)."""
         sequence, _ = outputs
         p_mask, starts, _, _, _, dropout_key = further
@@ -133,9 +119,7 @@ class AlbertForSpanSearch(TrainingNetwork):
         end_logits = self.scores.ends(sequence, start_states, p_mask).squeeze(1)
         return start_logits, end_logits, self.scores.answerable(sequence, start_logits, dropout_key)
 
-    def label_losses(
-        self, outputs: tuple[Tensor, Tensor], texts: tuple[Tensor, ...], further: tuple[Tensor, ...]
-    ) -> tuple[Tensor, Tensor]:
+    def label_losses(self, outputs: Tensors, texts: Tensors, further: Tensors) -> tuple[Tensor, Tensor]:
         _, starts, ends, is_impossible, weights, _ = further
         start_logits, end_logits, no_answer = self.span_logits(outputs, further)
         impossible = ops.cast(is_impossible, ms.float32)

@@ -14,6 +14,7 @@ from src.data.packing import PACKED_COLUMNS, TEXT_COLUMNS
 from src.nn.losses import cross_entropy, divergence
 
 TEACHER_LOSS = "teacher_loss"
+Tensors = tuple[Tensor, ...]
 
 
 class ScoresNetwork(nn.Cell):
@@ -38,7 +39,7 @@ class ScoresNetwork(nn.Cell):
         """Return the backbone's inputs: the columns themselves, unless a row holds several sequences."""
         return input_ids, input_mask, segment_ids
 
-    def rows_read(self, texts: tuple[Tensor, ...], further: tuple[Tensor, ...]) -> Tensor | None:
+    def rows_read(self, texts: Tensors, further: Tensors) -> Tensor | None:
         """Return the rows of the last layer that the head reads, as AlbertModel.encode takes them; None: all.
 
         Args:
@@ -47,12 +48,12 @@ class ScoresNetwork(nn.Cell):
         """
         return None if self.reads_tokens else self.albert.rows_of(texts)
 
-    def encode(self, texts: tuple[Tensor, ...], further: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    def encode(self, texts: Tensors, further: Tensors) -> tuple[Tensor, Tensor]:
         """Return the backbone's outputs for padded texts (TEXT_COLUMNS) or packed ones (PACKED_COLUMNS)."""
         texts = self.backbone_texts(texts)
         return self.albert.encode(texts, further[-1], self.rows_read(texts, further))
 
-    def backbone_texts(self, texts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def backbone_texts(self, texts: Tensors) -> Tensors:
         """Return the texts as the backbone reads them: `sequences` of padded ones."""
         return self.sequences(*texts) if len(texts) == len(TEXT_COLUMNS) else texts
 
@@ -61,20 +62,20 @@ class ScoresNetwork(nn.Cell):
         return self.head(sequence, pooled, *further)
 
 
-class LogitsTeacher(Protocol):
-    """Source of the logits that a TrainingNetwork is taught."""
+class Teacher(Protocol):
+    """A trained model, whose outputs another one learns beside its labels."""
 
-    def logits(self, columns: list[Tensor]) -> tuple[Tensor, ...]:
-        """Return the logits of TrainingNetwork.logits_of for its input columns."""
+    def targets(self, columns: dict[str, Tensor]) -> Tensors:
+        """Return what the student's outputs are compared with, for the columns of TrainingNetwork.inputs."""
 
 
 class TrainingNetwork(nn.Cell):
     """Losses and metrics on a network of scores, whose weights are drawn anew.
 
-    Inputs: the columns of `input_columns`, those of the text first, `label_columns` last; then dropout_key () int32.
-    Outputs: the float32 scalars of `metric_names`, which `losses` makes of the backbone's outputs and the further
-    inputs: weighted sums, of which the first is minimised. src/training/layerwise_gradient.py also runs the parts of
-    `construct` one at a time.
+    Inputs: the columns of `input_columns`, those of the text first, `label_columns` last; the targets of a teacher, if
+    there is one; then dropout_key () int32. Outputs: the float32 scalars of `metric_names`, which `total_losses` makes
+    of the backbone's outputs and the further inputs: weighted sums, of which the first is minimised.
+    src/training/layerwise_gradient.py also runs the parts of `construct` one at a time.
 
     Args:
         packed: texts come without padding, as PACKED_COLUMNS; else as TEXT_COLUMNS.
@@ -83,7 +84,7 @@ class TrainingNetwork(nn.Cell):
     label_columns: tuple[str, ...]
     weight_columns: tuple[str, ...] = ("sequence_weights",)  # label columns that losses and metrics are weighted with
     metric_names: tuple[str, ...]
-    compared_logits = 1  # number of logits_of's pairs
+    target_count = 1  # tensors that a teacher gives for a batch
 
     def __init__(self, scores: ScoresNetwork, seed: int = 0, packed: bool = False) -> None:
         super().__init__(auto_prefix=False)
@@ -95,15 +96,14 @@ class TrainingNetwork(nn.Cell):
         self.backend = scores.config.backend
         self.cross_entropy = cross_entropy(self.backend)
         self.recompute_layers = scores.config.recompute
-        self.teacher: LogitsTeacher | None = None
+        self.teacher: Teacher | None = None
         self.is_taught = False  # read in graphs, where `teacher` itself would not compile
         self.draw_weights(seed)
 
-    def teach(self, teacher: "LogitsTeacher", weight: float, temperature: float) -> None:
-        """Add weight times the distance to the teacher's logits to the loss, and to the metrics as teacher_loss.
+    def teach(self, teacher: Teacher, weight: float, temperature: float = 1.0) -> None:
+        """Add weight times the distance to a teacher's outputs to the loss, and the distance to the metrics.
 
-        The distance is that of Hinton et al. 2015: the Kullback-Leibler divergence of the probabilities at this
-        temperature, times the squared temperature; of a single logit, the squared difference.
+        `teacher_loss` computes it. At a temperature, logits are divided by it before they are compared.
         """
         self.teacher = teacher
         self.is_taught = True
@@ -123,43 +123,50 @@ class TrainingNetwork(nn.Cell):
 
     def inputs(self, batch: dict[str, np.ndarray]) -> list[Tensor]:
         """Return the inputs of `construct` for a batch, without the dropout key."""
-        columns = [Tensor(batch[name]) for name in self.input_columns]
-        return [*columns, *self.teacher.logits(columns)] if self.teacher else columns
+        columns = {name: Tensor(batch[name]) for name in self.input_columns}
+        targets = self.teacher.targets(columns) if self.teacher else ()
+        return [*columns.values(), *targets]
 
-    def label_losses(
-        self, outputs: tuple[Tensor, Tensor], texts: tuple[Tensor, ...], further: tuple[Tensor, ...]
-    ) -> tuple[Tensor, ...]:
-        """Return losses and metrics by the labels, from the backbone's outputs for these texts."""
+    def label_losses(self, outputs: Tensors, texts: Tensors, further: Tensors) -> Tensors:
+        """Return losses and metrics by the labels, from the backbone's outputs for these texts.
+
+        Args:
+            further: further inputs of the scores, labels, dropout_key.
+        """
         return self.losses(*outputs, *further)
 
-    def logits_of(
-        self, outputs: tuple[Tensor, Tensor], texts: tuple[Tensor, ...], further: tuple[Tensor, ...]
-    ) -> tuple[tuple[Tensor, Tensor], ...]:
-        """Return pairs of logits (*, C) and weights (*), which are compared with those of a teacher."""
+    def logits_of(self, outputs: Tensors, texts: Tensors, further: Tensors) -> tuple[tuple[Tensor, Tensor], ...]:
+        """Return target_count pairs of logits (*, C) and weights (*); arguments as those of label_losses."""
         raise NotImplementedError
 
-    def losses_of(
-        self, outputs: tuple[Tensor, Tensor], texts: tuple[Tensor, ...], further: tuple[Tensor, ...]
-    ) -> tuple[Tensor, ...]:
+    def teacher_loss(self, outputs: Tensors, texts: Tensors, further: Tensors, targets: Tensors) -> Tensor:
+        """Return the weighted sum of the distances of `logits_of` from a teacher's, () float32.
+
+        The distance is that of Hinton et al. 2015: the Kullback-Leibler divergence of the probabilities at the
+        temperature, times the squared temperature; of a single logit, the squared difference.
+        """
+        pairs = self.logits_of(outputs, texts, further)
+        total = 0.0
+        for i in range(self.target_count):
+            logits, weights = pairs[i]
+            total = total + ops.reduce_sum(weights * divergence(logits, targets[i], self.temperature))
+        return total
+
+    def total_losses(self, outputs: Tensors, texts: Tensors, further: Tensors) -> Tensors:
         """Return losses and metrics from the backbone's outputs for these texts.
 
         Args:
-            further: further inputs of the scores, labels, the teacher's logits if there is a teacher, dropout_key.
+            further: further inputs of the scores, labels, the targets if there is a teacher, dropout_key.
         """
         if not self.is_taught:
             return self.label_losses(outputs, texts, further)
-        given = len(further) - 1 - self.compared_logits
-        teacher_logits = further[given:-1]
-        further = (*further[:given], further[-1])
-        pairs = self.logits_of(outputs, texts, further)
-        teacher_loss = 0.0
-        for i in range(self.compared_logits):
-            logits, weights = pairs[i]
-            distances = divergence(logits, teacher_logits[i], self.temperature)
-            teacher_loss = teacher_loss + ops.reduce_sum(weights * distances)
+        label_end = len(further) - 1 - self.target_count
+        targets = further[label_end:-1]
+        further = (*further[:label_end], further[-1])
         metrics = self.label_losses(outputs, texts, further)
+        teacher_loss = self.teacher_loss(outputs, texts, further, targets)
         return (metrics[0] + self.teacher_loss_weight * teacher_loss, *metrics[1:], teacher_loss)
 
-    def construct(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+    def construct(self, *inputs: Tensor) -> Tensors:
         texts, further = inputs[: self.text_inputs], inputs[self.text_inputs :]
-        return self.losses_of(self.scores.encode(texts, further), self.scores.backbone_texts(texts), further)
+        return self.total_losses(self.scores.encode(texts, further), self.scores.backbone_texts(texts), further)

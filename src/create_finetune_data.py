@@ -29,6 +29,7 @@ from src.utils import read_lines
 logger = logging.getLogger(__name__)
 LARGEST_SCORE = 1e6  # of a regression target: squared errors are summed in float32
 NEGATIVE, POSITIVE = "negative", "positive"
+INDICATED = {"0": False, "1": True, "false": False, "true": True}
 _SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "valid", "validation", "val"), "test": ("test",)}
 _MAX_NUMERIC_LABELS = 20  # more distinct numbers are probably regression targets
 _SHOWN = 5  # file names or labels listed in a message
@@ -60,14 +61,31 @@ class TextColumns:
 
     Attributes:
         names: column names of files without a header. A first row with the name text_a is still a header.
-        needs_label: False if a labelled row may have an empty label.
+        separator: text between the labels of a row, which may then have any number of them, also as a JSON list; empty:
+            a row has one label.
+        indicators: columns of 0 and 1, one for each label, in place of `label`.
     """
 
     text_a: str = "text_a"
     text_b: str = ""
     label: str = "label"
     names: tuple[str, ...] = ()
-    needs_label: bool = True
+    separator: str = ""
+    indicators: tuple[str, ...] = ()
+
+    def label_of(self, fields: Sequence[str], place: str) -> str | None:
+        """Return the label in the fields of a row's label columns, or its labels with the separator between them.
+
+        Raises:
+            DataError: an indicator is neither 0 nor 1.
+        """
+        if not self.indicators:
+            return plain_label(fields[0]) or None
+        for name, field in zip(self.indicators, fields, strict=True):
+            if plain_label(field).lower() not in INDICATED:
+                raise DataError(f"{place} has {shorten(field)} in column {name}, allowed are 0 and 1")
+        given = (INDICATED[plain_label(field).lower()] for field in fields)
+        return self.separator.join(itertools.compress(self.indicators, given)) or None
 
 
 def read_examples(
@@ -84,13 +102,12 @@ def read_examples(
     Raises:
         DataError: the file cannot be read, lacks a column or has no rows; a row is invalid.
     """
-    table = read_table(path, columns.names, columns.text_a)
-    has_label = labelled or table.has(columns.label)
-    selected = [columns.text_a]
-    if columns.text_b:
-        selected.append(columns.text_b)
-    if has_label:
-        selected.append(columns.label)
+    joined = (columns.label, columns.separator) if columns.separator else None
+    table = read_table(path, columns.names, columns.text_a, joined)
+    texts = [columns.text_a, columns.text_b] if columns.text_b else [columns.text_a]
+    label_columns = columns.indicators or (columns.label,)
+    has_label = labelled or all(map(table.has, label_columns))
+    selected = [*texts, *label_columns] if has_label else texts
     column_indices = [table.place(column) for column in selected]
     is_by_number = not {*selected} <= {*table.names}
     if is_by_number and not columns.names and suffix_of(path) not in JSON_SUFFIXES:
@@ -99,7 +116,7 @@ def read_examples(
             f"{path}: the first line is the header ({', '.join(table.names)[:200]}); if it is not, set column_names"
         )
     first_required = 0 if skipped is None else len(selected) - 1
-    required = slice(first_required, len(selected) - (has_label and not columns.needs_label))
+    required = slice(first_required, len(texts) if columns.separator else len(selected))
     examples = []
     for line, row in table.rows:
         try:
@@ -107,12 +124,12 @@ def read_examples(
             if labelled and "" in fields[required]:
                 empty_column = selected[fields.index("", first_required)]
                 raise DataError(f"{path}: line {line} is empty in column {empty_column!r}; fill it or remove the row")
+            label = columns.label_of(fields[len(texts) :], f"{path}: line {line}") if has_label else None
         except DataError as error:
             if skipped is None:
                 raise
             skipped.append(str(error))
             continue
-        label = plain_label(fields.pop()) or None if has_label else None
         examples.append(Example(fields[0], fields[1] if columns.text_b else "", label, table.path, line))
     if not examples:
         raise DataError(f"{path} holds no examples")

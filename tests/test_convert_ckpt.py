@@ -251,6 +251,23 @@ def test_weights_in_shards_and_half_precision(tmp_path: Path) -> None:
     )
 
 
+def test_weights_can_be_stored_in_half_precision(tmp_path: Path) -> None:
+    values = random_values(SMALL, PRE_TRAINING)
+    ours = write_ours(tmp_path, SMALL, values)
+    rounded = {name: value.astype(np.float16) for name, value in values.items()}
+    half = convert("mindspore", "mindspore", ours, tmp_path / "half", dtype="float16")
+    assert_same_bits(own_weights(half), rounded)
+    theirs = convert("mindspore", "hf", half, tmp_path / "theirs", dtype="float16")
+    assert {value.dtype.name for value in load_file(theirs / "model.safetensors").values()} == {"float16"}
+    assert read_json_file(theirs / "config.json")["dtype"] == "float16"
+    back = convert("hf", "mindspore", theirs, tmp_path / "back")
+    assert_same_bits(own_weights(back), {name: value.astype(np.float32) for name, value in rounded.items()})
+    values["mlm.bias"][0] = 1e5
+    large = write_ours(tmp_path / "large", SMALL, values)
+    with pytest.raises(CheckpointError, match=r"mlm\.bias"):
+        convert("mindspore", "hf", large, tmp_path / "large/theirs", dtype="float16")
+
+
 def test_copies_and_constants_of_older_files_are_passed_over(tmp_path: Path) -> None:
     values = random_values(SMALL, PRE_TRAINING)
     theirs = write_hugging_face(tmp_path / "hf", SMALL, values)
@@ -511,7 +528,7 @@ def test_command(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("settings", "sentence"),
-    [({"source": "hf", "target": "hf"}, "nothing to convert"), ({"source": "torch"}, "allowed is one of")],
+    [({"source": "hf", "target": "hf"}, "nothing changes"), ({"source": "torch"}, "allowed is one of")],
 )
 def test_configuration(settings: dict, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):

@@ -1,6 +1,7 @@
 """Texts with labels: what is read, chosen and encoded, and what is refused with its line."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -187,6 +188,24 @@ def test_two_parts_hold_every_item_once(size, ratio, seed):
     assert sorted(rest + part) == items
     assert len(part) == round(ratio * size)
     assert (rest, part) == (sorted(rest), sorted(part)) == split_off(items, ratio, seed)
+
+
+@given(st.lists(st.integers(0, 3), min_size=10, max_size=60), st.floats(0.1, 0.5), st.integers(0, 3))
+def test_each_class_has_its_share_of_both_parts(classes, ratio, seed):
+    labels = list(map(str, classes))
+    items = list(enumerate(labels))
+    counts = Counter(labels)
+    if round(ratio * len(items)) > len(items) - len(counts):
+        return
+    rest, part = split_off(items, ratio, seed, labels)
+    assert sorted(rest + part) == items
+    assert len(part) == round(ratio * len(items))
+    assert (rest, part) == (sorted(rest), sorted(part)) == split_off(items, ratio, seed, labels)
+    assert {label for _, label in rest} == set(labels)
+    chosen = Counter(label for _, label in part)
+    share = len(part) / (len(items) - len(counts))
+    for label, count in counts.items():
+        assert abs(chosen[label] - share * (count - 1)) < 1
 
 
 def test_too_few_examples_for_two_parts():

@@ -15,7 +15,7 @@ from src.albert_config import AlbertConfig
 from src.albert_model import AlbertModel, initialise_weights
 from src.checkpoints.checkpoint_files import Checkpoint, find_checkpoint
 from src.model_folder import ModelFolder
-from src.pretraining.distillation import AlbertForDistillation, Teacher, matched_layers
+from src.pretraining.distillation import AlbertForDistillation, StatesTeacher, match_layers
 from src.tokenization import build_tokenizer
 from tests.helpers.google_figures import get_parameters, set_parameters
 from tests.helpers.pretraining_run import config_of, log, start, write_pretraining_data
@@ -24,12 +24,12 @@ from tests.helpers.tiny_model import KEY, TINY, batch
 LARGE = TINY.replace(hidden_size=24, num_hidden_layers=6, initializer_range=0.3)
 
 
-def teacher_of(config: AlbertConfig, student_layers: int) -> Teacher:
+def teacher_of(config: AlbertConfig, student_layer_count: int) -> StatesTeacher:
     """Return a teacher with weights of its own."""
     backbone = AlbertModel(config)
     initialise_weights(backbone, config.initializer_range, seed=8)
     values = {f"albert.{name}": value for name, value in get_parameters(backbone).items()}
-    return Teacher(ModelFolder(config, checkpoint=Checkpoint(Path("teacher"), values, {})), student_layers)
+    return StatesTeacher(ModelFolder(config, checkpoint=Checkpoint(Path("teacher"), values, {})), student_layer_count)
 
 
 class States(nn.Cell):
@@ -42,6 +42,11 @@ class States(nn.Cell):
 
     def construct(self, input_ids: Tensor, input_mask: Tensor, segment_ids: Tensor) -> tuple[Tensor, ...]:
         return self.albert.layer_states((input_ids, input_mask, segment_ids), KEY)
+
+
+def targets_of(teacher: StatesTeacher, columns: dict[str, np.ndarray]) -> np.ndarray:
+    (states,) = teacher.targets({name: Tensor(values) for name, values in columns.items()})
+    return states.asnumpy()
 
 
 def states_of(albert: AlbertModel, columns: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -59,7 +64,7 @@ def states_of(albert: AlbertModel, columns: dict[str, np.ndarray]) -> list[np.nd
     ],
 )
 def test_layers_are_matched_at_equal_depth(student: int, teacher: int, pairs: list[tuple[int, int]]) -> None:
-    assert matched_layers(student, teacher) == pairs
+    assert match_layers(student, teacher) == pairs
 
 
 def test_the_teacher_reads_the_text_without_masks() -> None:
@@ -76,7 +81,7 @@ def test_the_teacher_reads_the_text_without_masks() -> None:
     assert (columns["input_ids"] != original).any()
     teacher = teacher_of(TINY, TINY.num_hidden_layers)
     expected = states_of(teacher.network.albert, columns | {"input_ids": original})
-    np.testing.assert_allclose(teacher.states(columns).asnumpy(), np.stack(expected), atol=1e-6)
+    np.testing.assert_allclose(targets_of(teacher, columns), np.stack(expected), atol=1e-6)
 
 
 def test_a_student_that_equals_its_teacher_has_no_distance() -> None:
@@ -97,17 +102,17 @@ def test_the_distance_is_that_of_numpy(config: AlbertConfig) -> None:
     loss, mlm_loss, sop_loss, *_, teacher_loss = (
         float(metric.asnumpy()) for metric in student(*student.inputs(columns), KEY)
     )
-    own = [states_of(student.scores.albert, columns)[layer] for layer in (0, 2, 4)]
+    student_states = [states_of(student.scores.albert, columns)[layer] for layer in (0, 2, 4)]
     if config.hidden_size != LARGE.hidden_size:
         parameters = get_parameters(student.teacher_projections)
-        own = [
+        student_states = [
             state @ parameters[f"teacher_projections.{i}.weight"].T + parameters[f"teacher_projections.{i}.bias"]
-            for i, state in enumerate(own)
+            for i, state in enumerate(student_states)
         ]
-    theirs = teacher.states(columns).asnumpy()
+    teacher_states = targets_of(teacher, columns)
     mask = columns["input_mask"]
     expected = 0.0
-    for state, target in zip(own, theirs, strict=True):
+    for state, target in zip(student_states, teacher_states, strict=True):
         shares = (((state - target) ** 2).sum(1) / (target**2).sum(1)).reshape(mask.shape)
         expected += (columns["sequence_weights"] * (shares * mask).sum(1) / mask.sum(1)).sum() / 3
     assert teacher_loss == pytest.approx(expected, rel=1e-4)
@@ -123,8 +128,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def teacher(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("teacher")
-    code, said = start(data, run, train_steps=40, **{"albert_cfg.num_hidden_layers": 2})
-    assert code == 0, said
+    code, output = start(data, run, train_steps=40, **{"albert_cfg.num_hidden_layers": 2})
+    assert code == 0, output
     return run
 
 
@@ -137,12 +142,12 @@ def test_a_run_with_a_teacher_goes_on_after_a_kill(data: Path, teacher: Path, tm
         "eval_data_dir": "",
         "albert_cfg.hidden_size": 16,
     }
-    code, said = start(data, tmp_path / "undisturbed", **settings)
-    assert code == 0, said
-    code, said = start(data, tmp_path / "killed", signal.SIGKILL, after_step=20, **settings)
-    assert code == -signal.SIGKILL, said
-    code, said = start(data, tmp_path / "killed", **settings)
-    assert code == 0, said
+    code, output = start(data, tmp_path / "undisturbed", **settings)
+    assert code == 0, output
+    code, output = start(data, tmp_path / "killed", signal.SIGKILL, after_step=20, **settings)
+    assert code == -signal.SIGKILL, output
+    code, output = start(data, tmp_path / "killed", **settings)
+    assert code == 0, output
     records = log(tmp_path / "undisturbed")
     assert log(tmp_path / "killed") == records
     assert records[-1]["teacher_loss"] < 0.9 * records[0]["teacher_loss"]

@@ -1,5 +1,6 @@
 """Any number of labels for a text: metrics and thresholds by scikit-learn, and a run from tables to answers."""
 
+import json
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,11 +15,13 @@ from model_utils.convert_ckpt import ConvertConfig
 from model_utils.convert_ckpt import main as convert
 from model_utils.errors import ConfigError, DataError
 from model_utils.schema import load_config
+from src.create_finetune_data import TextColumns, read_examples
+from src.finetuning.finetune import find_tokenizer
 from src.inference.deploy_config import ExportConfig
 from src.inference.exported_model import load_exported
 from src.model_folder import ModelFolder
 from src.tasks.classification_examples import ClassifierConfig
-from src.tasks.multi_label import figures_of_labels, fit_thresholds, multi_label_metrics
+from src.tasks.multi_label import MultiLabelTask, figures_of_labels, fit_thresholds, multi_label_metrics
 from src.text.text_tables import read_table
 from tests.helpers.answers import assert_close
 from tests.helpers.classifier_run import read
@@ -191,9 +194,49 @@ def test_a_label_that_dev_alone_has_is_refused(folder: Path, tmp_path: Path) -> 
         run_classifier.main(config_of(tmp_path))
 
 
+def labels_by_line(path: Path, columns: TextColumns) -> list[str | None]:
+    return [example.label for example in read_examples(path, columns)]
+
+
+def test_labels_are_read_from_columns_of_0_and_1(tmp_path: Path) -> None:
+    rows = ["comment,toxic,threat", "a,0,1", "b,1.0,True", "c,0,0"]
+    (tmp_path / "train.csv").write_text("\n".join(rows))
+    columns = TextColumns("comment", separator="|", indicators=("toxic", "threat"))
+    assert labels_by_line(tmp_path / "train.csv", columns) == ["threat", "toxic|threat", None]
+    settings = {"text_a_column": "comment", "indicator_columns": "toxic,threat", "dev_ratio": 0.4}
+    config = config_of(tmp_path, **settings, train_batch_size=1, max_train_samples=1)
+    assert MultiLabelTask(config, find_tokenizer(config)).labels == ["toxic", "threat"]
+    for wrong in ("2", "-1", "", "yes"):
+        (tmp_path / "train.csv").write_text("\n".join([*rows, f"d,{wrong},0"]))
+        with pytest.raises(DataError, match=r"line 5 .* column toxic, allowed are 0 and 1"):
+            labels_by_line(tmp_path / "train.csv", columns)
+
+
+def test_labels_are_read_from_json_lists(tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    values: list[Any] = [["sport", "news"], [], "art|news", [3, 1]]
+    lines = [json.dumps({"text_a": "a", "label": value}) for value in values]
+    path.write_text("\n".join(lines))
+    columns = TextColumns(separator="|")
+    assert labels_by_line(path, columns) == ["sport|news", None, "art|news", "3|1"]
+    for wrong in ([["a"]], ["a|b"], [{"name": "a"}]):
+        path.write_text("\n".join([*lines, json.dumps({"text_a": "a", "label": wrong})]))
+        with pytest.raises(DataError, match="line 5"):
+            labels_by_line(path, columns)
+    with pytest.raises(DataError, match="line 1"):
+        labels_by_line(path, TextColumns())  # of a single label
+
+
 @pytest.mark.parametrize(
     "changes",
-    [{"class_weights": "balanced"}, {"assessment_method": "f1"}, {"label_separator": " "}, {"task_name": "mrpc"}],
+    [
+        {"class_weights": "balanced"},
+        {"assessment_method": "f1"},
+        {"label_separator": " "},
+        {"task_name": "mrpc"},
+        {"indicator_columns": "a,b", "label_list": "a,b"},
+        {"indicator_columns": "a|b,c"},
+    ],
 )
 def test_options_of_single_labels_are_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(changes)) if "task_name" not in changes else "multi_label"):

@@ -15,7 +15,7 @@ from src.data.feature_files import Ragged
 from src.inference.predictor import Predictor
 from src.inference.server import create_app
 from src.model_folder import ModelFolder, calibrate, load_tokenizer
-from src.tasks.fill_mask import encode_masked
+from src.tasks.fill_mask import encode_masked, filled
 from tests.helpers.answers import assert_close
 from tests.helpers.messages import messages_of
 from tests.helpers.trained_folders import ARCHITECTURE, TAGS, TASK_INFOS, make_folder
@@ -265,11 +265,28 @@ def test_masks_are_filled_in(tmp_path: Path) -> None:
         probabilities = [token["probability"] for token in tokens]
         assert len(tokens) == 3 and probabilities == sorted(probabilities, reverse=True) and sum(probabilities) <= 1
         assert all(token["token"] in vocabulary for token in tokens)
+    first = answers[0]["predictions"][0][0]["token"]
+    assert answers[0]["filled"] == filled(texts[0], [first], is_sentencepiece=False)
     assert answers[2]["error"] == "the text 'none' has no [MASK] to fill in"
     assert answers[3]["error"].endswith("has 41 tokens, the network takes at most 40")
     classifier = ModelFolder.load(make_folder(tmp_path / "classifier", "classification"))
     with pytest.raises(ConfigError, match="top_k is 5, but the model's task is classification, not fill_mask"):
         classifier.predictor(top_k=5)
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens", "is_sentencepiece", "expected"),
+    [
+        ("[MASK] is [MASK].", ["▁paris", "▁big"], True, "paris is big."),
+        ("a walk [MASK] home [MASK]", ["ing", "."], True, "a walking home."),
+        ("a walk [MASK] to [MASK]", ["##ing", "##."], False, "a walking to."),
+        ("[MASK] [MASK]", ["▁", "paris"], False, "▁ paris"),
+    ],
+)
+def test_tokens_are_joined_as_their_prefixes_say(
+    text: str, tokens: list[str], is_sentencepiece: bool, expected: str
+) -> None:
+    assert filled(text, tokens, is_sentencepiece) == expected
 
 
 def test_many_masks_are_computed_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

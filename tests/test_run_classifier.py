@@ -487,7 +487,7 @@ def test_development_examples_are_those_that_the_weights_were_chosen_by(
 
 
 def test_no_share_of_a_training_file_that_has_changed_is_evaluated(data: Path, tmp_path: Path) -> None:
-    """Rows that were trained on would be in it; corrected labels change nothing."""
+    """Rows that were trained on would be in it; a label decides on its row, too, where classes are split alike."""
     file = tmp_path / "train.tsv"
     write_table(file, 40, 4)
     settings = {"data_dir": tmp_path, "dev_file": "", "train_file": "", "test_file": ""}
@@ -495,9 +495,9 @@ def test_no_share_of_a_training_file_that_has_changed_is_evaluated(data: Path, t
     known = ClassifierTask(config, find_tokenizer(config)).task_info
     again = config_of(data, None, do_train=False, load_finetune_checkpoint_path=tmp_path, **settings)
     header, *rows = file.read_text().splitlines()
-    file.write_text("\n".join([header, *rows]).replace("\tbad", "\tgood", 1) + "\n")
     assert CustomExamples(again, known).dev_split == known.dev_split
-    for changed in (rows[1:], [*rows, rows[0]], rows[::-1]):
+    corrected = "\n".join(rows).replace("\tbad", "\tgood", 1).splitlines()
+    for changed in (rows[1:], [*rows, rows[0]], rows[::-1], corrected):
         file.write_text("\n".join([header, *changed]) + "\n")
         with pytest.raises(DataError, match=r"train\.tsv has other texts"):
             CustomExamples(again, known)
@@ -512,7 +512,7 @@ def test_fewer_rows_than_a_batch_are_a_sentence(data: Path, tmp_path: Path, dry_
         run_classifier.main(config)
 
 
-def test_a_rare_label_may_stand_in_the_share_for_development_alone(data: Path, tmp_path: Path) -> None:
+def test_a_label_of_one_row_is_trained_on(data: Path, tmp_path: Path) -> None:
     write_table(tmp_path / "train.tsv", 40, 4)
     settings = {"data_dir": tmp_path, "dev_file": "", "train_file": "", "test_file": ""}
     config = config_of(data, tmp_path / "run", **settings)
@@ -521,7 +521,9 @@ def test_a_rare_label_may_stand_in_the_share_for_development_alone(data: Path, t
     rows = (tmp_path / "train.tsv").read_text().splitlines()
     rows[line - 1] = rows[line - 1].rsplit("\t", 1)[0] + "\trare"
     (tmp_path / "train.tsv").write_text("\n".join(rows) + "\n")
-    assert ClassifierTask(config, tokenizer).labels == ["bad", "good", "rare"]
+    task = ClassifierTask(config, tokenizer)
+    assert task.labels == ["bad", "good", "rare"]
+    assert "rare" in {example.label for example in task.examples.read("train")}
 
 
 def test_predictions_alone_leave_the_figures_of_the_run(data: Path, run: Path, tmp_path: Path) -> None:

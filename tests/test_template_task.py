@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from model_utils.errors import ConfigError
 from model_utils.schema import load_config
 from src.finetuning.finetune import finetune
 from src.model_folder import ModelFolder
@@ -51,3 +52,6 @@ def test_the_template_trains_evaluates_and_answers(tmp_path: Path, monkeypatch: 
         (answer,) = predictor.predict([{"text_a": text}])
         likely = {label for label, probability in answer["probabilities"].items() if probability > 0.5}
         assert likely == set(labels.split("|"))
+    settings |= {"teacher": tmp_path / "run", "save_finetune_checkpoint_path": tmp_path / "taught"}
+    with pytest.raises(ConfigError, match="topics has no logits"):
+        finetune(load_config(template.TopicConfig, arguments(model, settings)), template.TopicTask)

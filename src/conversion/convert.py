@@ -4,8 +4,10 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
 from model_utils.config import check_not_home
-from model_utils.errors import CheckpointError, ConfigError
+from model_utils.errors import CheckpointError, ConfigError, first_few
 from model_utils.schema import Config, option
 from src.albert_config import AlbertConfig
 from src.conversion.google_checkpoint import read_google
@@ -38,6 +40,15 @@ def check_groups(config: AlbertConfig, source: str, target: str) -> None:
             )
 
 
+def cast_weights(weights: dict[str, np.ndarray], dtype: str) -> dict[str, np.ndarray]:
+    """Return the weights in a type; raise CheckpointError if one is too large for it."""
+    with np.errstate(over="ignore"):
+        values = {name: value.astype(dtype) for name, value in weights.items()}
+    if too_large := [name for name, value in values.items() if not np.isfinite(value).all()]:
+        raise CheckpointError(f"{first_few(too_large, 3)} hold weights that are too large for {dtype}")
+    return values
+
+
 class ConvertConfig(Config):
     """Convert weights: python -m model_utils.convert_ckpt."""
 
@@ -56,11 +67,14 @@ class ConvertConfig(Config):
         "tf: use its vocabulary for lower-cased text, as all published ones are",
         needs=("source", "tf"),
     )
+    dtype: str = option(
+        "float32", "type of the weights in the output; float16 halves the file", choices=("float32", "float16")
+    )
     labels: tuple[str, ...] = option((), "names of a classifier's outputs in order, where the input gives none")
 
     def check_together(self) -> None:
-        if self.source and self.source == self.target:
-            raise ConfigError(f"source and target are both {self.source}: there is nothing to convert")
+        if self.source and self.source == self.target and self.dtype == "float32":
+            raise ConfigError(f"source and target are both {self.source}, and dtype is float32: nothing changes")
 
 
 def main(config: ConvertConfig) -> None:
@@ -79,6 +93,7 @@ def main(config: ConvertConfig) -> None:
             raise ConfigError(f"the output {output} exists and is not an empty folder; name a new one")
         model = READERS[config.source](Path(config.input), config.task, config.labels, **options)
         check_groups(model.architecture, config.source, config.target)
+        model = model.with_weights(cast_weights(model.weights, config.dtype))
         WRITERS[config.target](model, output)
     except OSError as error:
         raise CheckpointError(f"{error.filename or output}: {error.strerror}") from error

@@ -229,7 +229,8 @@ def write_hugging_face(model: ModelFolder, path: Path) -> None:
         values = {name: value for name, value in values.items() if not name.startswith(f"{model_type}.pooler.")}
     if architecture.endswith("Model"):
         values = {name.removeprefix(f"{model_type}."): value for name, value in values.items()}
-    described = {"architectures": [architecture], "model_type": model_type, "dtype": "float32", **_sizes(config)}
+    dtype = next(iter(values.values())).dtype.name
+    described = {"architectures": [architecture], "model_type": model_type, "dtype": dtype, **_sizes(config)}
     if tokenizer := model.tokenizer:
         ids = {"pad": tokenizer.pad_id, "bos": tokenizer.cls_id, "eos": tokenizer.sep_id}
         described |= {f"{role}_token_id": number for role, number in ids.items()}

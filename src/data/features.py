@@ -26,18 +26,36 @@ def sample(items: Sequence[Item], limit: int, seed: int) -> list[Item]:
     return [items[index] for index in sorted(np.random.default_rng(seed).permutation(len(items))[:limit])]
 
 
-def split_off(items: Sequence[Item], ratio: float, seed: int) -> tuple[list[Item], list[Item]]:
+def split_off(
+    items: Sequence[Item], ratio: float, seed: int, labels: Sequence[str] | None = None
+) -> tuple[list[Item], list[Item]]:
     """Split items into (the rest, a share `ratio` of them chosen by the seed), both in their order.
+
+    Args:
+        labels: class of each item; every class then has about the same share in both, and at least one item in the
+            rest.
 
     Raises:
         DataError: one of the two would be empty.
     """
     count = round(ratio * len(items))
-    if not 0 < count < len(items):
+    candidates = np.random.default_rng(seed).permutation(len(items))
+    if labels is not None:
+        classes = np.unique(np.asarray(labels), return_inverse=True)[1][candidates]
+        order = np.argsort(classes, kind="stable")
+        has_predecessor = np.diff(classes[order], prepend=-1) == 0  # in its class
+        candidates = candidates[order][has_predecessor]
+    if not 0 < count <= len(candidates) or count == len(items):
         raise DataError(f"{len(items)} examples cannot be split into two parts with {ratio:g} of them in the second")
-    chosen = set(np.random.default_rng(seed).permutation(len(items))[:count].tolist())
-    remaining = [item for index, item in enumerate(items) if index not in chosen]
-    return remaining, [items[index] for index in sorted(chosen)]
+    chosen = candidates[np.arange(count) if labels is None else _spread_indices(count, len(candidates))]
+    is_chosen = np.isin(np.arange(len(items)), chosen)
+    rest, part = ([items[index] for index in np.flatnonzero(mask)] for mask in (~is_chosen, is_chosen))
+    return rest, part
+
+
+def _spread_indices(count: int, length: int) -> np.ndarray:
+    """Return `count` indices below `length` at equal distances."""
+    return ((np.arange(count) + 0.5) * length / count).astype(int)
 
 
 def token_columns(tokenizer: FullTokenizer, width: int) -> dict[str, Column]:

@@ -29,7 +29,7 @@ from src.checkpoints.checkpoint_files import (
 )
 from src.data.feature_cache import TRAIN
 from src.finetune_eval_model import AnsweringNetwork, PackedNetwork
-from src.finetuning.soft_labels import FinetunedTeacher
+from src.finetuning.finetuned_teacher import FinetunedTeacher
 from src.finetuning.task_data import TaskData
 from src.model_folder import TASK_FILE, ModelFolder, calibrate, load_tokenizer, read_task_info
 from src.tasks import TASKS

@@ -57,7 +57,9 @@ class PredictConfig(LayersConfig):
 
     model: str = option("", "NAME.mindir, a checkpoint, or folder of a run or a conversion", required=True)
     input: str = option("", "records: .jsonl, .ndjson, .json, .tsv, .csv, .xls, .xlsx, text; -: standard input")
-    output: str = option("", "JSON lines (.jsonl, .ndjson, .json, .txt), one per record; -: standard output")
+    output: str = option(
+        "", "answers: JSON lines (.jsonl, .ndjson, .json, .txt) or a table (.csv, .tsv, .xlsx); -: standard output"
+    )
     input_format: str = option(
         "auto", "auto: by file ending; standard input: JSON lines", choices=("auto", "json_lines", "table", "text")
     )

@@ -22,6 +22,7 @@ from model_utils.errors import ConfigError, DataError, first_few, shorten
 from model_utils.files import check_writable, open_atomically, open_file
 from model_utils.json_files import parse_json
 from model_utils.messages import silence
+from src.inference.answer_tables import ENDINGS, write_table
 from src.text.text_tables import JSON_SUFFIXES, Table, read_table
 from src.utils import check_unpacked, decode
 
@@ -30,7 +31,7 @@ BEGINNING = 4096  # bytes by which a file's format is checked
 _OBJECT = re.compile(rb'\s*\{\s*"[^"\n]*"\s*:')
 JSON_LINES, TABLE, TEXT = "json_lines", "table", "text"
 _FORMATS = dict.fromkeys(JSON_SUFFIXES, JSON_LINES)
-_JSON_LINES_ENDINGS = (*JSON_SUFFIXES, ".txt", "")  # allowed for an output
+_OUTPUT_ENDINGS = (*JSON_SUFFIXES, ".txt", "", *ENDINGS)  # JSON lines, or tables
 _FORMATS |= dict.fromkeys((".tsv", ".csv", ".xls", ".xlsx"), TABLE)
 
 
@@ -153,15 +154,14 @@ def _read_table(file: str) -> Iterator[NumberedRecord]:
 
 
 def check_output(file: str, source: str) -> None:
-    """Raise DataError if `file` cannot be written, ConfigError if it is `source` or its ending is not one of JSON."""
+    """Raise DataError if `file` cannot be written, ConfigError if it is `source` or has an ending of another format."""
     if file == STANDARD:
         return
     path = Path(file)
     check_not_home(path, "output")
-    if path.suffix.lower() not in _JSON_LINES_ENDINGS:
+    if path.suffix.lower() not in _OUTPUT_ENDINGS:
         raise ConfigError(
-            f"the output {file} ends in {path.suffix}, but answers are JSON lines: use "
-            f"{', '.join(filter(None, _JSON_LINES_ENDINGS))} or no ending"
+            f"the output {file} ends in {path.suffix}: use {', '.join(filter(None, _OUTPUT_ENDINGS))} or no ending"
         )
     try:
         if path.exists() and not path.is_file():
@@ -175,7 +175,10 @@ def check_output(file: str, source: str) -> None:
 
 @contextlib.contextmanager
 def write_records(file: str) -> Iterator[Callable[[dict[str, Any]], object]]:
-    """Provide a function that writes a record as a line of JSON; a file appears under its name at the end."""
+    """Provide a function that writes a record: as a line of JSON, or by the file's ending as a row of a table.
+
+    A file appears under its name at the end.
+    """
 
     def writer(stream: TextIO) -> Callable[[dict[str, Any]], object]:
         return lambda record: stream.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
@@ -187,8 +190,12 @@ def write_records(file: str) -> Iterator[Callable[[dict[str, Any]], object]]:
             sys.stdout.flush()
         else:
             Path(os.path.realpath(file)).parent.mkdir(parents=True, exist_ok=True)
-            with open_atomically(Path(file)) as stream:
-                yield writer(stream)
+            if Path(file).suffix.lower() in ENDINGS:
+                with write_table(Path(file)) as write_row:
+                    yield write_row
+            else:
+                with open_atomically(Path(file)) as stream:
+                    yield writer(stream)
     except OSError as error:
         if file == STANDARD:  # Python would try to flush it again at exit
             silence(sys.stdout)

@@ -49,7 +49,7 @@ class _LossesAndHits(nn.Cell):
 
 
 def divergence(logits: Tensor, teacher_logits: Tensor, temperature: float) -> Tensor:
-    """Return the distance of logits (*, C) from a teacher's, (*); TrainingNetwork.teach defines it."""
+    """Return the distance of logits (*, C) from a teacher's, (*); TrainingNetwork.teacher_loss defines it."""
     if logits.shape[-1] == 1:
         difference = (logits - teacher_logits).squeeze(-1)
         return difference * difference

@@ -11,14 +11,13 @@ from collections.abc import Sequence
 from typing import Self
 
 import mindspore as ms
-import numpy as np
 from mindspore import Tensor, nn, ops
 
 from model_utils.errors import ConfigError
 from src.albert_config import AlbertConfig
 from src.albert_for_pre_training import AlbertForPreTraining
 from src.albert_model import AlbertModel, initialise_weights
-from src.albert_networks import TEACHER_LOSS
+from src.albert_networks import Tensors
 from src.checkpoints.checkpoint_files import BACKBONE, load_backbone
 from src.data.packing import TEXT_COLUMNS
 from src.model_folder import ModelFolder
@@ -26,26 +25,28 @@ from src.nn.layers import Dense, Spread, compute_dtype
 from src.pretraining_data.checked_data import PretrainingData, vocabulary_facts
 from src.training.training_config import PretrainConfig
 
-TEXT_READ = (*TEXT_COLUMNS, "masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
+TEACHER_COLUMNS = (*TEXT_COLUMNS, "masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 
 
-def matched_layers(student: int, teacher: int) -> list[tuple[int, int]]:
+def match_layers(student: int, teacher: int) -> list[tuple[int, int]]:
     """Return pairs of (student's layer, teacher's layer) at equal depth; 0 is the input of the first layer."""
     steps = math.gcd(student, teacher)
     return [(step * student // steps, step * teacher // steps) for step in range(steps + 1)]
 
 
 class TeacherStates(nn.Cell):
-    """States of the teacher's matched layers for the text without masks: columns of TEXT_READ -> (M, B * L, K) float32.
+    """States of the teacher's matched layers for the text without masks.
+
+    Inputs: TEACHER_COLUMNS. Output: (M, B * L, K) float32.
 
     Args:
-        layers: of the teacher, ascending.
+        matched_layers: of the teacher, ascending.
     """
 
-    def __init__(self, config: AlbertConfig, layers: tuple[int, ...]) -> None:
+    def __init__(self, config: AlbertConfig, matched_layers: tuple[int, ...]) -> None:
         super().__init__()
         self.albert = AlbertModel(config)
-        self.layers = layers
+        self.matched_layers = matched_layers
         self.no_dropout = Tensor(0, ms.int32)
         self.set_train(False)
 
@@ -58,30 +59,33 @@ class TeacherStates(nn.Cell):
         masked_ids: Tensor,
         masked_weights: Tensor,
     ) -> Tensor:
-        # Filler positions, of weight 0, name token 0 and put back what is there.
-        there = ops.gather_elements(input_ids, 1, positions)
-        originals = ops.select(masked_weights > 0, masked_ids, there)
+        # Filler positions, of weight 0, name token 0 and put back the id that is there.
+        current_ids = ops.gather_elements(input_ids, 1, positions)
+        originals = ops.select(masked_weights > 0, masked_ids, current_ids)
         text = ops.tensor_scatter_elements(input_ids, positions, originals, 1)
         states = self.albert.layer_states((text, input_mask, segment_ids), self.no_dropout)
         matched: tuple[Tensor, ...] = ()
-        for layer in self.layers:
+        for layer in self.matched_layers:
             matched += (states[layer],)
         return ops.stack(matched)
 
 
-class Teacher:
+class StatesTeacher:
     """A trained model whose states are the targets of a student.
 
     Args:
         model: of any ALBERT or BERT, with its vocabulary.
-        student_layers: number of the student's layers.
+        student_layer_count: number of the student's layers.
+
+    Attributes:
+        matched_student_layers: layers of the student whose states the targets are for.
     """
 
-    def __init__(self, model: ModelFolder, student_layers: int) -> None:
+    def __init__(self, model: ModelFolder, student_layer_count: int) -> None:
         self.model = model
         self.hidden_size = model.architecture.hidden_size
-        pairs = matched_layers(student_layers, model.architecture.num_hidden_layers)
-        self.student_layers = tuple(student for student, _ in pairs)
+        pairs = match_layers(student_layer_count, model.architecture.num_hidden_layers)
+        self.matched_student_layers = tuple(student for student, _ in pairs)
         self.network = TeacherStates(model.architecture, tuple(teacher for _, teacher in pairs))
         load_backbone(self.network, model.loaded, (BACKBONE,))
 
@@ -98,9 +102,9 @@ class Teacher:
         data.check_vocabulary(vocabulary_facts(self.model.tokenizer), self.model.loaded.path.parent)
         data.check_fits(self.model.architecture)
 
-    def states(self, batch: dict[str, np.ndarray]) -> Tensor:
-        """Return (M, B * L, K) float32 for a batch of create_pretrain_dataset."""
-        return self.network(*(Tensor(batch[name]) for name in TEXT_READ))
+    def targets(self, columns: dict[str, Tensor]) -> Tensors:
+        """Return the states (M, B * L, K) float32 for the columns of create_pretrain_dataset."""
+        return (self.network(*(columns[name] for name in TEACHER_COLUMNS)),)
 
 
 class AlbertForDistillation(AlbertForPreTraining):
@@ -114,58 +118,51 @@ class AlbertForDistillation(AlbertForPreTraining):
         teacher_loss_weight: of teacher_loss in the loss, beside 1 for the masked tokens.
     """
 
-    def __init__(self, config: AlbertConfig, teacher: Teacher, teacher_loss_weight: float, seed: int = 0) -> None:
+    def __init__(self, config: AlbertConfig, teacher: StatesTeacher, teacher_loss_weight: float, seed: int = 0) -> None:
         if config.recompute:
             raise ConfigError("albert_cfg.recompute is true, which a run with a teacher does not support")
         super().__init__(config, seed)
-        self.metric_names = (*AlbertForPreTraining.metric_names, TEACHER_LOSS)
-        self.states_teacher = teacher  # not TrainingNetwork.teacher, which gives logits
-        self.teacher_loss_weight = teacher_loss_weight
-        self.layers = teacher.student_layers
+        self.teach(teacher, teacher_loss_weight)
+        self.matched_layers = teacher.matched_student_layers
         self.spread = Spread(config.backend)
         self.projects = config.hidden_size != teacher.hidden_size
         if self.projects:
             size = config.hidden_size, teacher.hidden_size
-            projections = [Dense(*size, compute_dtype(config), backend=config.backend) for _ in self.layers]
+            projections = [Dense(*size, compute_dtype(config), backend=config.backend) for _ in self.matched_layers]
             self.teacher_projections = nn.CellList(projections)
             self.teacher_projections.update_parameters_name("teacher_projections.")
-            initialise_weights(self.teacher_projections, config.initializer_range, seed)
+            initialise_weights(self.teacher_projections, config.initializer_range, seed + 1)
 
-    def inputs(self, batch: dict[str, np.ndarray]) -> list[Tensor]:
-        return [*super().inputs(batch), self.states_teacher.states(batch)]
-
-    def construct(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+    def construct(self, *inputs: Tensor) -> Tensors:
         texts, further = inputs[: self.text_inputs], inputs[self.text_inputs :]
-        dropout_key, teacher_states = further[-1], further[-2]
-        further = (*further[:-2], dropout_key)
-        states = self.scores.albert.layer_states(texts, dropout_key)
-        rows_read = ops.gather(states[-1], self.scores.rows_read(texts, further), 0)
-        outputs = self.scores.albert.outputs(rows_read, texts, all_rows=False)
-        metrics = self.losses_of(outputs, texts, further)
-        sequence_weights = further[1 + self.label_columns.index("sequence_weights")]  # behind masked_lm_positions
-        teacher_loss = self.distance(states, teacher_states, texts[1], sequence_weights)
-        return (metrics[0] + self.teacher_loss_weight * teacher_loss, *metrics[1:], teacher_loss)
+        states = self.scores.albert.layer_states(texts, further[-1])
+        states_read = ops.gather(states[-1], self.scores.rows_read(texts, further), 0)
+        outputs = self.scores.albert.outputs(states_read, texts, all_rows=False)
+        return self.total_losses((*outputs, *states), texts, further)
 
-    def distance(
-        self, states: tuple[Tensor, ...], teacher_states: Tensor, input_mask: Tensor, sequence_weights: Tensor
-    ) -> Tensor:
-        """Return teacher_loss as a sum weighted with sequence_weights (B,).
+    def label_losses(self, outputs: Tensors, texts: Tensors, further: Tensors) -> Tensors:
+        return self.losses(*outputs[:2], *further)
+
+    def teacher_loss(self, outputs: Tensors, texts: Tensors, further: Tensors, targets: Tensors) -> Tensor:
+        """Return the distance of states, weighted with the texts' sequence_weights.
 
         Args:
-            states: of all layers of the student, (B * L, H) each.
-            teacher_states: (M, B * L, K).
+            outputs: the backbone's, and then the states of all layers (B * L, H).
         """
-        mask = ops.cast(input_mask, ms.float32)  # (B, L)
+        states = outputs[2:]
+        teacher_states = targets[0]
+        sequence_weights = further[1 + self.label_columns.index("sequence_weights")]  # behind masked_lm_positions
+        mask = ops.cast(texts[1], ms.float32)  # (B, L)
         weights = mask * self.spread(
             (sequence_weights / ops.maximum(ops.reduce_sum(mask, 1), 1.0)).reshape((-1, 1)), mask.shape
         )
-        weights = weights.reshape((-1,)) / len(self.layers)
+        weights = weights.reshape((-1,)) / len(self.matched_layers)
         total = 0.0
-        for i in range(len(self.layers)):
-            student = states[self.layers[i]]
+        for i in range(len(self.matched_layers)):
+            student_states = states[self.matched_layers[i]]
             if self.projects:
-                student = self.teacher_projections[i](student)
-            difference = student - teacher_states[i]
+                student_states = self.teacher_projections[i](student_states)
+            difference = student_states - teacher_states[i]
             squares = ops.reduce_sum(difference * difference, 1)
             norms = ops.reduce_sum(teacher_states[i] * teacher_states[i], 1)
             total = total + ops.reduce_sum(weights * squares / norms)
@@ -175,10 +172,10 @@ class AlbertForDistillation(AlbertForPreTraining):
 def build_network(
     config: PretrainConfig, architecture: AlbertConfig, datasets: Sequence[PretrainingData]
 ) -> AlbertForPreTraining:
-    """Return the network of a run, with its teacher if it has one; raises as Teacher.load and check_data."""
+    """Return the network of a run, with its teacher if it has one; raises as StatesTeacher.load and check_data."""
     if not config.teacher:
         return AlbertForPreTraining(architecture, seed=config.seed)
-    teacher = Teacher.load(config.teacher, architecture)
+    teacher = StatesTeacher.load(config.teacher, architecture)
     for data in datasets:
         teacher.check_data(data)
         data.check_fits(architecture)  # the student's vocabulary bounds the ids of batches, not the teacher's

@@ -121,8 +121,8 @@ class ClassifierTask(Task):
         config = self.config
         if self.glue:
             labels = list(self.glue.labels)
-        elif config.label_list:
-            labels = list(config.label_list)
+        elif config.label_list or config.indicator_columns:
+            labels = list(config.label_list or config.indicator_columns)
         elif self.trained_info:
             labels = list(self.trained_info.labels)
         elif config.train_data_file_path:

@@ -67,6 +67,9 @@ class ClassifierConfig(FinetuneConfig):
 
     multi_label: bool = option(False, "a row has any number of labels, also none", needs=OWN_FILES)
     label_separator: str = option("|", "text between the labels of a row", needs=("multi_label", True))
+    indicator_columns: tuple[str, ...] = option(
+        (), "columns of 0 and 1, one for each label, in place of label_column", needs=("multi_label", True)
+    )
 
     # Files of custom examples, and their columns.
     train_file: str = option(
@@ -99,6 +102,11 @@ class ClassifierConfig(FinetuneConfig):
                 raise ConfigError("num_class is 1, a regression, but multi_label is true: remove one of the two")
             if not self.label_separator.strip():
                 raise ConfigError("label_separator is blank: name the text between two labels")
+            if self.indicator_columns:
+                self.refuse(["label_column", "label_list"], "indicator_columns names the labels")
+            for name in self.indicator_columns:
+                if self.label_separator in name:
+                    raise ConfigError(f"indicator_columns has {name}, which holds the label_separator: set another one")
         if bool(self.positive_file) != bool(self.negative_file) or (self.positive_file and self.train_file):
             raise ConfigError("positive_file and negative_file belong together and replace train_file")
         if self.test_file and not self.do_predict:
@@ -173,10 +181,13 @@ class CustomExamples:
         self.config = config
         self.columns = TextColumns(config.text_a_column, config.text_b_column, config.label_column, config.column_names)
         if config.multi_label:
-            self.columns = replace(self.columns, needs_label=False)
+            separator, indicators = config.label_separator, config.indicator_columns
+            self.columns = replace(self.columns, separator=separator, indicators=indicators)
         configured_files = {TRAIN: config.train_file, "dev": config.dev_file, "test": config.test_file}
         self.files = find_splits(config.data_dir, configured_files)
         self.dev_split = None
+        has_classes = config.num_class != 1 and not config.multi_label
+        self._has_classes = has_classes and (trained_info is None or trained_info.task == "classification")
         self._train_and_dev: Sequence[Example] | None = None
         trained_columns = trained_info.text_columns if trained_info else {}
         if trained_columns and bool(self.columns.text_b) != ("text_b" in trained_columns):
@@ -186,9 +197,14 @@ class CustomExamples:
             )
         if config.do_eval and "dev" not in self.files and not config.eval_data_file_path:
             examples = self.read("dev")
-            texts = ((example.text_a, example.text_b) for example in examples)
+            texts = (self._split_key(example) for example in examples)
             self.dev_split = choose_dev_split(config.dev_ratio, config.seed, trained_info, examples[0].file, texts)
         self._refuse_unused()
+
+    def _split_key(self, example: Example) -> list[str | None]:
+        """Return what decides whether an example is split off for development: its texts and its class."""
+        texts = [example.text_a, example.text_b]
+        return [*texts, example.label] if self._has_classes else texts
 
     def _refuse_unused(self) -> None:
         """Raise ConfigError if an option for files, columns or the development share is set but has no effect."""
@@ -244,5 +260,6 @@ class CustomExamples:
                 raise DataError(f"there are no {split} examples: give train_file and dev_file, or data_dir")
         if self.dev_split is None:
             return list(self._train_and_dev)
-        train, dev = split_off(self._train_and_dev, self.dev_split.ratio, self.dev_split.seed)
+        labels = [str(example.label) for example in self._train_and_dev] if self._has_classes else None
+        train, dev = split_off(self._train_and_dev, self.dev_split.ratio, self.dev_split.seed, labels)
         return dev if split == "dev" else train

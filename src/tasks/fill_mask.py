@@ -22,6 +22,8 @@ MASK = "[MASK]"
 POOLER = "pooler"
 POOLINGS = (POOLER, "cls", "mean", "max")
 SMALLEST_LENGTH = 1e-12  # of a vector that is divided by its length
+WORD_START, CONTINUATION = "▁", "##"  # prefixes of SentencePiece's first and of WordPiece's further pieces of a word
+MaskedText = tuple[list[int], list[int], str]  # ids, positions of masks, text
 
 
 def encode_masked(text: str, tokenizer: FullTokenizer, max_length: int) -> list[int]:
@@ -51,38 +53,53 @@ def likeliest(logits: np.ndarray, tokenizer: FullTokenizer, top_k: int) -> list[
     return [{"token": token, "probability": value} for token, value in zip(tokens, best, strict=True)]
 
 
+def filled(text: str, tokens: Sequence[str], is_sentencepiece: bool) -> str:
+    """Return the text with a token in place of each [MASK]; a token within a word is joined to the text before it."""
+    first, *parts = text.split(MASK)
+    result = first
+    for token, part in zip(tokens, parts, strict=True):
+        starts_word = token.startswith(WORD_START) if is_sentencepiece else not token.startswith(CONTINUATION)
+        word = token.removeprefix(WORD_START if is_sentencepiece else CONTINUATION)
+        result = (result if starts_word else result.rstrip()) + word + part
+    return result
+
+
 class MaskAnswerer(Answerer):
-    """Answerer: text with [MASK] -> predictions, the likeliest tokens for each mask."""
+    """Answerer: text with [MASK] -> predictions, the likeliest tokens for each mask, and the text filled with them."""
 
     texts = ("text",)
     top_k = 5
 
-    def read(self, record: Record) -> tuple[list[int], list[int]]:
-        ids = encode_masked(self.text(record, "text"), self.tokenizer, self.length)
-        return ids, [position for position, token in enumerate(ids) if token == self.tokenizer.mask_id]
+    def read(self, record: Record) -> MaskedText:
+        text = self.text(record, "text")
+        ids = encode_masked(text, self.tokenizer, self.length)
+        return ids, [position for position, token in enumerate(ids) if token == self.tokenizer.mask_id], text
 
-    def outputs_of(self, item: tuple[list[int], list[int]]) -> int:
+    def outputs_of(self, item: MaskedText) -> int:
         return power_of_two(len(item[1])) * self.tokenizer.vocab_size
 
-    def features(self, items: Sequence[tuple[list[int], list[int]]]) -> Features:
-        counts = np.array([len(ids) for ids, _ in items], np.int64)
-        ids = np.concatenate([ids for ids, _ in items]).astype(np.int32)
+    def features(self, items: Sequence[MaskedText]) -> Features:
+        counts = np.array([len(ids) for ids, _, _ in items], np.int64)
+        ids = np.concatenate([ids for ids, _, _ in items]).astype(np.int32)
         columns = token_columns(self.tokenizer, self.length)
         arrays = (ids, np.ones_like(ids), np.zeros_like(ids))
         values = {name: Ragged(array, counts) for name, array in zip(columns, arrays, strict=True)}
-        width = power_of_two(max(len(positions) for _, positions in items))  # each width is compiled once
+        width = power_of_two(max(len(positions) for _, positions, _ in items))  # each width is compiled once
         padded = np.zeros((len(items), width), np.int32)
-        for row, (_, positions) in zip(padded, items, strict=True):
+        for row, (_, positions, _) in zip(padded, items, strict=True):
             row[: len(positions)] = positions
         columns["masked_lm_positions"] = Column("int32", width)
         values["masked_lm_positions"] = Ragged(padded.ravel(), np.full(len(items), width))
         return Features(columns, values)
 
-    def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
-        return [
-            {"predictions": [likeliest(logits, self.tokenizer, self.top_k) for logits in rows[: len(positions)]]}
-            for (_, positions), rows in zip(items, outputs["mlm_logits"], strict=True)
-        ]
+    def answers(self, items: Sequence[MaskedText], features: Features, outputs: Outputs) -> list[Record]:
+        answers = []
+        for (_, positions, text), rows in zip(items, outputs["mlm_logits"], strict=True):
+            predictions = [likeliest(logits, self.tokenizer, self.top_k) for logits in rows[: len(positions)]]
+            best = [tokens[0]["token"] for tokens in predictions]
+            filled_text = filled(text, best, self.tokenizer.is_sentencepiece)
+            answers.append({"predictions": predictions, "filled": filled_text})
+        return answers
 
 
 class EmbeddingsAnswerer(ClassificationAnswerer):
@@ -134,6 +151,7 @@ class TokenProbability(BaseModel):
 
 class MaskAnswer(Answer):
     predictions: list[list[TokenProbability]] = Field(description="for each [MASK] the likeliest tokens, best first")
+    filled: str = Field(description="the text with the likeliest token in place of each [MASK]")
 
 
 class EmbeddingAnswer(Answer):

@@ -15,7 +15,7 @@ from scipy.special import expit
 
 from model_utils.errors import DataError, shorten
 from model_utils.files import write_json
-from src.albert_networks import TrainingNetwork
+from src.albert_networks import Tensors, TrainingNetwork
 from src.create_finetune_data import ClassificationSplit, Example, plain_label
 from src.data.feature_cache import Features, Split
 from src.data.features import sample
@@ -45,17 +45,13 @@ class AlbertForMultiLabel(TrainingNetwork):
     label_columns = ("label_ids", "sequence_weights")
     metric_names: tuple[str, ...] = ("loss", "accuracy")
 
-    def logits_of(
-        self, outputs: tuple[Tensor, Tensor], texts: tuple[Tensor, ...], further: tuple[Tensor, ...]
-    ) -> tuple[tuple[Tensor, Tensor], ...]:
+    def logits_of(self, outputs: Tensors, texts: Tensors, further: Tensors) -> tuple[tuple[Tensor, Tensor], ...]:
         """Return the logits of not having and of having each label, (B, C, 2), with weights (B, 1)."""
         _, weights, dropout_key = further
         logits = self.scores.head(*outputs, dropout_key)
         return ((ops.stack((ops.zeros_like(logits), logits), 2), weights.expand_dims(1) / logits.shape[1]),)
 
-    def label_losses(
-        self, outputs: tuple[Tensor, Tensor], texts: tuple[Tensor, ...], further: tuple[Tensor, ...]
-    ) -> tuple[Tensor, Tensor]:
+    def label_losses(self, outputs: Tensors, texts: Tensors, further: Tensors) -> tuple[Tensor, Tensor]:
         labels, weights, dropout_key = further
         logits = self.scores.head(*outputs, dropout_key)
         # The cross-entropy of a logit, in the form that cannot overflow.

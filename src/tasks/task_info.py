@@ -103,7 +103,7 @@ def choose_dev_split(
     Args:
         trained_info: task.json of the weights to evaluate; None when training.
         training_file: file to split.
-        texts: texts of all its examples, as JSON values.
+        texts: texts of all its examples, with their classes if these are split alike, as JSON values.
 
     Raises:
         DataError: the development examples of the weights were split off other texts.
@@ -120,8 +120,8 @@ def choose_dev_split(
         return configured
     if trained.texts_sha256 not in (None, configured.texts_sha256):
         raise DataError(
-            f"{training_file} has other texts than the file that the weights were trained on, so its development share "
-            "may have been trained on: give the file and columns of the training, or a dev_file"
+            f"{training_file} has other texts or classes than the file that the weights were trained on, so its "
+            "development share may have been trained on: give the file and columns of the training, or a dev_file"
         )
     if (trained.ratio, trained.seed) != (ratio, seed):
         logger.info(

@@ -96,12 +96,15 @@ class Table:
             yield line, self.pick(line, row, column_indices)
 
 
-def read_table(path: str | Path, names: Sequence[str] = (), header_holds: str = "") -> Table:
+def read_table(
+    path: str | Path, names: Sequence[str] = (), header_holds: str = "", joined: tuple[str, str] | None = None
+) -> Table:
     """Open a table in the format given by the file's suffix.
 
     Args:
         names: column names of a file without a header; empty: the first row is the header.
         header_holds: a column name; a first row with it is a header even if `names` is given.
+        joined: JSON: name of a column whose values may be lists, and the text to join them with.
 
     Raises:
         DataError: the file cannot be read, is empty, damaged or in another format; also raised while iterating rows.
@@ -110,7 +113,7 @@ def read_table(path: str | Path, names: Sequence[str] = (), header_holds: str = 
     suffix = suffix_of(path)
     if suffix not in SUFFIXES:
         raise DataError(f"{path} is not a supported table; allowed are {', '.join(SUFFIXES)}")
-    rows = _READERS[suffix](path)
+    rows = _read_json_lines(path, joined) if suffix in JSON_SUFFIXES else _READERS[suffix](path)
     line, first = next(rows, (0, []))
     if not first:
         raise DataError(f"{path} is empty")
@@ -229,7 +232,19 @@ def _json_values(path: Path) -> Iterator[tuple[int, Any]]:
             raise DataError(f"{path}: line {line} is not JSON: {error}") from None
 
 
-def _read_json_lines(path: Path) -> NumberedRows:
+def _joined(items: list[Any], separator: str, place: str) -> str | None:
+    """Return the items as one text, or None if one is neither text nor a number."""
+    texts = [text_of(item) for item in items]
+    if None in texts:
+        return None
+    plain = [text for text in texts if text is not None]
+    for text in plain:
+        if separator in text:
+            raise DataError(f"{place} has {shorten(text)} in a list, which holds the separator {separator}")
+    return separator.join(plain)
+
+
+def _read_json_lines(path: Path, joined: tuple[str, str] | None = None) -> NumberedRows:
     names: list[str] = []
     ignored_keys: set[str] = set()
     for line, values in _json_values(path):
@@ -245,7 +260,10 @@ def _read_json_lines(path: Path) -> NumberedRows:
                 f"{path}: key {shorten(min(ignored_keys))} of line {line} is ignored, because the first line lacks it; "
                 "give the first line all keys"
             )
-        yield line, [text_of(values.get(name, [])) for name in names]
+        row = [text_of(values.get(name, [])) for name in names]
+        if joined and isinstance(items := values.get(joined[0]), list) and joined[0] in names:
+            row[names.index(joined[0])] = _joined(items, joined[1], f"{path}: line {line}")
+        yield line, row
 
 
 def _workbook_reader(read_rows: Callable[[Path], NumberedRows]) -> Callable[[Path], NumberedRows]:

@@ -76,7 +76,7 @@ class LayerwiseGradient(nn.Cell):
     ) -> tuple[Tensor, Tensor]:
         """Return the scaled loss and the metrics from the last layer's states."""
         outputs = self.albert.outputs(states, texts, self.network.scores.rows_read(texts, further) is None)
-        return scaled_loss(self.network.losses_of(outputs, texts, further), scale)
+        return scaled_loss(self.network.total_losses(outputs, texts, further), scale)
 
     def construct(
         self, inputs: tuple[Tensor, ...], dropout_key: Tensor, scale: Tensor

@@ -46,7 +46,8 @@ def fill_masks(record: Record) -> Record:
     tokens = [{"token": "▁paris", "probability": 0.7}, {"token": "▁lyon", "probability": 0.2}]
     if "[MASK]" not in record["text"]:
         return {"error": "the text has no [MASK] to fill in"}
-    return {"predictions": [tokens] * record["text"].count("[MASK]")}
+    predictions = [tokens] * record["text"].count("[MASK]")
+    return {"predictions": predictions, "filled": record["text"].replace("[MASK]", "paris")}
 
 
 SCRIPTS: dict[str, tuple[tuple[str, ...], Callable[[Record], Record]]] = {

@@ -7,7 +7,7 @@ from mindspore import Tensor, nn
 
 from model_utils.errors import ConfigError
 from src.albert_config import AlbertConfig
-from src.albert_networks import TrainingNetwork
+from src.albert_networks import Tensors, TrainingNetwork
 from src.checkpoints.checkpoint_files import load_backbone
 from src.model_folder import ModelFolder
 from src.tasks.finetune_config import FinetuneConfig
@@ -16,7 +16,7 @@ from src.tasks.spec import Task
 SAME_SETTINGS = ("task", "labels")  # of task.json, which teacher and model must share
 
 
-class _Logits(nn.Cell):
+class _TeacherLogits(nn.Cell):
     """Logits that a TrainingNetwork compares, without dropout: its input columns -> tensors of logits_of."""
 
     def __init__(self, network: TrainingNetwork) -> None:
@@ -25,13 +25,13 @@ class _Logits(nn.Cell):
         self.no_dropout = Tensor(0, ms.int32)
         self.set_train(False)
 
-    def construct(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+    def construct(self, *inputs: Tensor) -> Tensors:
         texts = inputs[: self.network.text_inputs]
         further = (*inputs[self.network.text_inputs :], self.no_dropout)
         outputs = self.network.scores.encode(texts, further)
         pairs = self.network.logits_of(outputs, self.network.scores.backbone_texts(texts), further)
-        logits: tuple[Tensor, ...] = ()
-        for i in range(self.network.compared_logits):
+        logits: Tensors = ()
+        for i in range(self.network.target_count):
             logits += (pairs[i][0],)
         return logits
 
@@ -45,7 +45,8 @@ class FinetunedTeacher:
         packed: as TrainingNetwork has it.
 
     Raises:
-        ConfigError: the teacher is of another vocabulary, task or labels, or reads shorter texts.
+        ConfigError: the teacher is of another vocabulary, task or labels, or reads shorter texts; the task's network
+            has no logits to compare; temperature is given for regression, where nothing is divided by it.
         CheckpointError, DataError: as ModelFolder.load.
     """
 
@@ -56,15 +57,21 @@ class FinetunedTeacher:
         losses = task.spec.losses
         assert losses, "a task that is trained has losses"
         scores = task.spec.scores(model.architecture, model.task_info)
-        self.network = _Logits(losses(scores, packed=packed))
+        network = losses(scores, packed=packed)
+        if type(network).logits_of is TrainingNetwork.logits_of:
+            raise ConfigError(f"teacher is set, but {task.spec.name} has no logits to compare with a teacher's")
+        self.network = _TeacherLogits(network)
         load_backbone(scores, model.loaded, task.spec.needed)
 
-    def logits(self, columns: list[Tensor]) -> tuple[Tensor, ...]:
-        return self.network(*columns)
+    def targets(self, columns: dict[str, Tensor]) -> Tensors:
+        """Return the tensors of logits_of for a batch."""
+        return self.network(*columns.values())
 
 
 def check_teacher(model: ModelFolder, task: Task, folder: Path) -> None:
     """Raise ConfigError if a model cannot teach this task."""
+    if task.task_info.task == "regression":
+        task.config.refuse(["temperature"], "a regression compares scores as they are")
     if model.tokenizer is None:
         raise ConfigError(f"teacher is {folder}, which has no vocabulary: give the folder of a run or a conversion")
     if (model.tokenizer.sha256, model.tokenizer.do_lower_case) != (task.tokenizer.sha256, task.tokenizer.do_lower_case):

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,7 +29,10 @@ from src.finetune_eval_model import (
     SpanSearchScores,
     TokenClassificationScores,
 )
+from src.finetuning.finetuned_teacher import check_teacher
+from src.model_folder import ModelFolder
 from src.nn.losses import divergence
+from src.tasks.classification import RegressionInfo
 from tests.helpers.classifier_run import config_of, read, train_classifier, write_classifier_data
 from tests.helpers.tiny_model import KEY, TINY, batch
 
@@ -53,7 +57,7 @@ class FixedTeacher:
     def __init__(self, logits: list[np.ndarray]) -> None:
         self.fixed_logits = logits
 
-    def logits(self, columns: list[Tensor]) -> tuple[Tensor, ...]:
+    def targets(self, columns: dict[str, Tensor]) -> tuple[Tensor, ...]:
         return tuple(map(Tensor, self.fixed_logits))
 
 
@@ -161,3 +165,11 @@ def test_a_teacher_of_another_vocabulary_is_refused(data: Path, teacher: Path, t
 def test_a_teacher_needs_a_training(data: Path, teacher: Path) -> None:
     with pytest.raises(ConfigError, match="do_train"):
         config_of(data, None, do_train=False, load_finetune_checkpoint_path=teacher, teacher=teacher)
+
+
+def test_a_regression_has_no_temperature(data: Path, teacher: Path) -> None:
+    task = SimpleNamespace(
+        task_info=RegressionInfo(task="regression"), config=config_of(data, None, teacher=teacher, temperature=3.0)
+    )
+    with pytest.raises(ConfigError, match="temperature"):
+        check_teacher(ModelFolder.load(teacher), task, teacher)

@@ -1,0 +1,59 @@
+"""Answers as tables: what csv and openpyxl read of them."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openpyxl import load_workbook
+
+from model_utils.errors import DataError
+from src.inference.record_files import check_output, write_records
+
+RECORDS: list[dict[str, Any]] = [
+    {"text_a": 'a "warm", funny\nfilm', "label": "good", "probabilities": {"good": 0.75, "bad": 0.25}},
+    {"text_a": "=1+1", "label": "bad", "probabilities": {"good": 0.1, "bad": 0.9}, "truncated": True},
+    {"id": 7, "line": 3, "error": "the record has no text_a"},
+    {"text_a": "tab\there, 好", "entities": [{"text": "Ada", "label": "PER"}], "score": None},
+]
+NAMES = ["text_a", "label", "probabilities.good", "probabilities.bad", "truncated", "id", "line", "error"]
+NAMES += ["entities", "score"]
+
+
+def written(path: Path, records: list[dict[str, Any]]) -> Path:
+    check_output(str(path), "-")
+    with write_records(str(path)) as write:
+        for record in records:
+            write(record)
+    return path
+
+
+@pytest.mark.parametrize(("ending", "separator"), [("csv", ","), ("TSV", "\t")])
+def test_fields_are_those_that_csv_reads(tmp_path: Path, ending: str, separator: str) -> None:
+    with written(tmp_path / f"out.{ending}", RECORDS).open(newline="", encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream, delimiter=separator))
+    assert list(rows[0]) == NAMES
+    assert [row["text_a"] for row in rows] == [record.get("text_a", "") for record in RECORDS]
+    assert rows[0]["probabilities.bad"] == "0.25" and rows[1]["truncated"] == "True" and rows[2]["id"] == "7"
+    assert json.loads(rows[3]["entities"]) == RECORDS[3]["entities"]
+
+
+def test_cells_are_those_that_openpyxl_reads(tmp_path: Path) -> None:
+    sheet = load_workbook(written(tmp_path / "out.xlsx", RECORDS)).active
+    rows = [dict(zip(NAMES, row, strict=True)) for row in sheet.iter_rows(min_row=2, values_only=True)]
+    assert [cell.value for cell in sheet[1]] == NAMES
+    assert [row["text_a"] for row in rows] == [record.get("text_a") for record in RECORDS]
+    assert sheet["A3"].data_type == "s"  # no formula
+    assert rows[0]["probabilities.bad"] == 0.25 and rows[1]["truncated"] is True and rows[2]["id"] == 7
+
+
+def test_a_text_that_no_cell_holds_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"row 3 .* 32,768 characters"):
+        written(tmp_path / "out.xlsx", [{"text_a": "a"}, {"text_a": "a" * 32_768}])
+    assert not list(tmp_path.iterdir())
+
+
+def test_characters_that_no_workbook_holds_are_replaced(tmp_path: Path) -> None:
+    sheet = load_workbook(written(tmp_path / "out.xlsx", [{"text_a": "a\x00b\x1fc"}])).active
+    assert sheet["A2"].value == "a\ufffdb\ufffdc"
