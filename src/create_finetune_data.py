@@ -28,6 +28,7 @@ from src.utils import read_lines
 
 logger = logging.getLogger(__name__)
 LARGEST_SCORE = 1e6  # of a regression target: squared errors are summed in float32
+WINDOWS = "windows"  # name of the array with the example of each row
 NEGATIVE, POSITIVE = "negative", "positive"
 INDICATED = {"0": False, "1": True, "false": False, "true": True}
 _SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "valid", "validation", "val"), "test": ("test",)}
@@ -332,23 +333,71 @@ def encode_pairs(
     Returns:
         Columns input_ids, input_mask and segment_ids, int32, without padding; truncated, (rows,) bool.
     """
+    values, truncated, _ = encode_windows(texts_a, texts_b, tokenizer, max_seq_length, 0)
+    return values, truncated
+
+
+def encode_windows(
+    texts_a: Sequence[str], texts_b: Sequence[str], tokenizer: FullTokenizer, max_seq_length: int, doc_stride: int
+) -> tuple[dict[str, Ragged], np.ndarray, np.ndarray]:
+    """Encode one or two texts in one row or, if they are too long for it, in several.
+
+    Args:
+        texts_a, texts_b, max_seq_length: as in encode_pairs.
+        doc_stride: tokens between the starts of two windows of a text, of a pair the longer one; the shorter one is in
+            every row, at most half of it. 0: a single row, cut as in encode_pairs.
+
+    Returns:
+        Columns input_ids, input_mask and segment_ids, int32, without padding; truncated, (texts,) bool; the index of
+        each row's texts, (rows,).
+    """
     rows = []
     first_segment_counts = []
     truncated = []
+    row_counts = []
     for ids_a, ids_b in zip(tokenizer.encode_batch(texts_a), tokenizer.encode_batch(texts_b), strict=True):
         room = max_seq_length - (3 if ids_b else 2)
-        length_a = min(len(ids_a), max(room - len(ids_b), (room + 1) // 2))
-        length_b = min(len(ids_b), room - length_a)
-        row = [tokenizer.cls_id, *ids_a[:length_a], tokenizer.sep_id]
-        first_segment_counts.append(len(row))
-        rows.append([*row, *ids_b[:length_b], tokenizer.sep_id] if ids_b else row)
-        truncated.append(length_a + length_b < len(ids_a) + len(ids_b))
+        if doc_stride and len(ids_a) + len(ids_b) > room:
+            pairs, is_truncated = _windows(ids_a, ids_b, room, doc_stride)
+        else:
+            length_a = min(len(ids_a), max(room - len(ids_b), (room + 1) // 2))
+            length_b = min(len(ids_b), room - length_a)
+            pairs = [(ids_a[:length_a], ids_b[:length_b])]
+            is_truncated = length_a + length_b < len(ids_a) + len(ids_b)
+        for part_a, part_b in pairs:
+            row = [tokenizer.cls_id, *part_a, tokenizer.sep_id]
+            first_segment_counts.append(len(row))
+            rows.append([*row, *part_b, tokenizer.sep_id] if ids_b else row)
+        truncated.append(is_truncated)
+        row_counts.append(len(pairs))
     counts = np.array([len(row) for row in rows], np.int64)
     input_ids = np.fromiter(itertools.chain.from_iterable(rows), np.int32, counts.sum())
     segment_counts = np.stack([first_segment_counts, counts - first_segment_counts], 1).ravel()
     segment_ids = np.repeat(np.tile(np.array([0, 1], np.int32), len(rows)), segment_counts)
     columns = zip(TEXT_COLUMNS, (input_ids, np.ones_like(input_ids), segment_ids), strict=True)
-    return {name: Ragged(values, counts) for name, values in columns}, np.array(truncated)
+    values = {name: Ragged(array, counts) for name, array in columns}
+    return values, np.array(truncated), np.repeat(np.arange(len(row_counts)), row_counts)
+
+
+def _windows(
+    ids_a: list[int], ids_b: list[int], room: int, doc_stride: int
+) -> tuple[list[tuple[list[int], list[int]]], bool]:
+    """Return the tokens of both texts in each window, and whether the shorter text lost some."""
+    a_is_long = len(ids_a) >= len(ids_b)
+    long, whole = (ids_a, ids_b) if a_is_long else (ids_b, ids_a)
+    short = whole[: room // 2]
+    width = room - len(short)
+    step = min(doc_stride, width)
+    parts = [long[start : start + width] for start in range(0, max(1, len(long) - width + step), step)]
+    pairs = [(part, short) if a_is_long else (short, part) for part in parts]
+    return pairs, len(short) < len(whole)
+
+
+def mean_of_windows(values: np.ndarray, windows: np.ndarray) -> np.ndarray:
+    """Return the mean over the rows of each text, (texts, *), of values (rows, *); windows: the text of each row."""
+    starts = np.flatnonzero(np.diff(windows, prepend=-1))
+    counts = np.diff(starts, append=len(windows)).reshape(-1, *[1] * (values.ndim - 1))
+    return np.add.reduceat(values, starts) / counts.astype(values.dtype)
 
 
 @dataclass(frozen=True)
@@ -359,6 +408,7 @@ class ClassificationSplit:
         labels: label names by id; None for regression.
         complete: whether the split has all examples of its file.
         other_label: advice in the error message for an unknown label.
+        doc_stride: as in encode_windows.
     """
 
     name: str
@@ -368,19 +418,22 @@ class ClassificationSplit:
     max_seq_length: int
     complete: bool = True
     other_label: str = ""
+    doc_stride: int = 0
 
     def facts(self) -> dict[str, Any]:
         texts = ((example.text_a, example.text_b, example.label) for example in self.examples)
         source = {example.file.name for example in self.examples}
         labels = None if self.labels is None else list(self.labels)
-        return text_facts(source, texts, self.tokenizer, max_seq_length=self.max_seq_length, labels=labels)
+        settings = {"max_seq_length": self.max_seq_length, "doc_stride": self.doc_stride, "labels": labels}
+        return text_facts(source, texts, self.tokenizer, **settings)
 
     def features(self) -> Features:
         """Return the rows of the examples in order.
 
         Returns:
             Columns input_ids, input_mask, segment_ids and, unless all examples are unlabelled, label_ids: the label's
-            id (int32) or the regression target (float32), also as array `labels` (rows,).
+            id (int32) or the regression target (float32). Arrays: `windows` (rows,), the example of each row; `labels`
+            (examples,).
 
         Raises:
             DataError: there are no examples; a label is unknown, not a number or missing in some rows only.
@@ -392,16 +445,24 @@ class ClassificationSplit:
         targets = self.targets()
         texts_a = [example.text_a for example in examples]
         texts_b = [example.text_b for example in examples]
-        values, truncated = encode_pairs(texts_a, texts_b, self.tokenizer, max_tokens)
+        values, truncated, windows = encode_windows(texts_a, texts_b, self.tokenizer, max_tokens, self.doc_stride)
+        file = examples[0].file.name
+        if len(windows) > len(examples):
+            long_count = np.count_nonzero(np.bincount(windows) > 1)
+            logger.info(
+                f"{file}: {long_count:,} of {len(examples):,} examples have more than {max_tokens} tokens; all make "
+                f"{len(windows):,} rows"
+            )
         if truncated.any():
             logger.info(
-                f"{examples[0].file.name}: {truncated.sum():,} of {len(examples):,} examples have more than "
-                f"{max_tokens} tokens and are cut"
+                f"{file}: {truncated.sum():,} of {len(examples):,} examples have more than {max_tokens} tokens and are "
+                "cut"
             )
         columns = token_columns(self.tokenizer, max_tokens)
+        arrays = {WINDOWS: windows}
         if targets is None:
-            return Features(columns, values)
-        return labelled_features(columns, values, targets)
+            return Features(columns, values, arrays)
+        return labelled_features(columns, values, targets, windows=windows)
 
     def targets(self) -> np.ndarray | None:
         """Return the label ids or regression targets, (rows,); None if all examples are unlabelled."""

@@ -95,6 +95,10 @@ class RecordSet:
         """CRC-32 of every row, (rows,) uint32, in the order of `files`."""
         return self.array("checksums")
 
+    def has_array(self, suffix: str) -> bool:
+        """Return True if the set has the array."""
+        return f"{self.name}.{suffix}.npy" in self.facts["files"]
+
     def array(self, suffix: str) -> np.ndarray:
         """Return an array of the set (RecordWriter.add_array); raise DataError if its file has changed."""
         return read_array(self.folder / f"{self.name}.{suffix}.npy", self.facts)

@@ -70,9 +70,11 @@ def labelled_features(
     """Return features with a column `label_ids` and an array `labels` of targets, int32 or float32.
 
     Args:
-        targets: (rows,), or (rows, C) where a row has several.
+        targets: (examples,), or (examples, C) where an example has several.
+        arrays: further arrays; `windows` (rows,) is the example of each row where an example has several rows.
     """
-    ragged = Ragged(targets.ravel(), np.full(len(targets), targets[:1].size))
+    of_rows = targets[arrays["windows"]] if "windows" in arrays else targets
+    ragged = Ragged(of_rows.ravel(), np.full(len(of_rows), targets[:1].size))
     label_column = {"label_ids": Column(targets.dtype.name, targets.shape[1] if targets.ndim == 2 else 0)}
     return Features(columns | label_column, values | {"label_ids": ragged}, {"labels": targets, **arrays})
 

@@ -13,15 +13,17 @@ from pydantic import Field
 from scipy.special import softmax
 
 from model_utils.errors import ConfigError, DataError
-from src.albert_config import WIDTH, AlbertConfig
+from src.albert_config import LENGTH, WIDTH, AlbertConfig
 from src.albert_for_finetune import AlbertForRegression, AlbertForSequenceClassification
 from src.assessment_method import METHODS, assess
 from src.create_finetune_data import (
+    WINDOWS,
     ClassificationSplit,
     Example,
-    encode_pairs,
+    encode_windows,
     find_labels,
     label_warnings,
+    mean_of_windows,
     plain_label,
     report_labels,
 )
@@ -92,7 +94,12 @@ class ClassifierTask(Task):
         else:
             class_weights(config.class_weights, self.labels, np.zeros(0, int))  # wrong ones fail before the features
         self.spec = REGRESSION if self.regression else CLASSIFICATION
-        settings = {"task_name": config.task_name, "classifier_hidden_size": self._hidden_size()}
+        self.doc_stride = config.doc_stride or getattr(trained_info, "doc_stride", 0)
+        settings = {
+            "task_name": config.task_name,
+            "classifier_hidden_size": self._hidden_size(),
+            "doc_stride": self.doc_stride,
+        }
         self.task_info = self.spec.info(
             task=self.spec.name,
             labels=tuple(self.labels),
@@ -168,7 +175,8 @@ class ClassifierTask(Task):
         advice = ""
         if self.labels_from_train_file:
             advice = "; the training file lacks it: correct it, or name all labels with --label_list"
-        return ClassificationSplit(name, examples, labels, self.tokenizer, config.max_seq_length, complete, advice)
+        settings = config.max_seq_length, complete, advice, self.doc_stride
+        return ClassificationSplit(name, examples, labels, self.tokenizer, *settings)
 
     def ready_facts(self) -> dict[str, Any]:
         return super().ready_facts() | {"labels": self.labels or None}
@@ -198,13 +206,18 @@ class ClassifierTask(Task):
             raise DataError(f"{path} holds the label {invalid[0]!s}, allowed are integers from 0 to {highest}")
 
     def row_weights(self, train: RecordSet) -> np.ndarray | None:
-        if not self.config.class_weights:
+        """Return the weights of classes, divided by the number of rows of each example."""
+        if not self.config.class_weights and not self.doc_stride:
             return None
         labels = train.array(LABELS)
-        return class_weights(self.config.class_weights, self.labels, labels)[labels]
+        windows = windows_of(train)
+        weights = np.ones(len(labels), np.float32)
+        if self.config.class_weights:
+            weights = class_weights(self.config.class_weights, self.labels, labels)[labels]
+        return (weights / np.bincount(windows))[windows].astype(np.float32)
 
     def evaluate(self, prepared: PreparedSplit, outputs: Outputs, task_info: TaskInfo) -> EvaluationResult:
-        logits = outputs["logits"]
+        logits = mean_of_windows(outputs["logits"], windows_of(prepared.records))
         predictions = logits[:, 0] if self.regression else logits.argmax(1)
         gold = prepared.records.array(LABELS) if "label_ids" in prepared.records.columns else None
         metrics = {} if gold is None else assess(self.method, predictions, gold, len(self.labels))
@@ -254,6 +267,11 @@ class ClassifierTask(Task):
         return assess(self.method, np.full_like(dev_labels, constant), dev_labels, len(self.labels))
 
 
+def windows_of(records: RecordSet) -> np.ndarray:
+    """Return the example of each row, (rows,); features made elsewhere have one row per example."""
+    return records.array(WINDOWS) if records.has_array(WINDOWS) else np.arange(records.num_rows)
+
+
 def _is_complete(split: Split) -> bool:
     return isinstance(split, ClassificationSplit) and split.complete
 
@@ -266,9 +284,15 @@ def describe_f1(labels: Sequence[str]) -> str:
 
 
 class RegressionInfo(TaskInfo):
-    """Settings with classifier_hidden_size, the width of a layer between encoder and classifier, 0 for none."""
+    """Settings of texts with a class or a score.
+
+    Attributes:
+        classifier_hidden_size: width of a layer between encoder and classifier, 0 for none.
+        doc_stride: tokens between two windows of a long text, whose logits are averaged; 0: it is cut.
+    """
 
     classifier_hidden_size: int = Field(0, ge=0, le=WIDTH)
+    doc_stride: int = Field(0, ge=0, le=LENGTH)
 
 
 class ClassificationInfo(RegressionInfo, LabelledInfo):
@@ -300,18 +324,28 @@ class ClassificationAnswerer(Answerer):
 
     def features(self, items: Sequence[tuple[str, str]]) -> Features:
         texts_a, texts_b = zip(*items, strict=True)
-        values, truncated = encode_pairs(texts_a, texts_b, self.tokenizer, self.length)
-        return Features(token_columns(self.tokenizer, self.length), values, {"truncated": truncated})
+        stride = getattr(self.task_info, "doc_stride", 0)
+        values, truncated, windows = encode_windows(texts_a, texts_b, self.tokenizer, self.length, stride)
+        arrays = {"truncated": truncated, WINDOWS: windows}
+        return Features(token_columns(self.tokenizer, self.length), values, arrays)
+
+    def items_of_rows(self, features: Features) -> np.ndarray:
+        return features.arrays[WINDOWS]
+
+    def logits(self, features: Features, outputs: Outputs) -> np.ndarray:
+        """Return the mean logits of each item's rows, (items, C)."""
+        return mean_of_windows(outputs["logits"], features.arrays[WINDOWS])
 
     def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
-        return [likeliest_name("label", self.task_info.labels, row) for row in softmax(outputs["logits"], 1)]
+        probabilities = softmax(self.logits(features, outputs), 1)
+        return [likeliest_name("label", self.task_info.labels, row) for row in probabilities]
 
 
 class RegressionAnswerer(ClassificationAnswerer):
     """Answerer of a regression: text_a, text_b -> score."""
 
     def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
-        return [{"score": score} for score in shortest(outputs["logits"][:, 0])]
+        return [{"score": score} for score in shortest(self.logits(features, outputs)[:, 0])]
 
 
 class ClassificationAnswer(Answer):

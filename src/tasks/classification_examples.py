@@ -6,7 +6,7 @@ from pathlib import Path
 
 from model_utils.errors import ConfigError, DataError
 from model_utils.schema import ANY, SAME_PLACE, option
-from src.albert_config import WIDTH
+from src.albert_config import LENGTH, WIDTH
 from src.assessment_method import METHODS
 from src.create_finetune_data import (
     Example,
@@ -55,6 +55,13 @@ class ClassifierConfig(FinetuneConfig):
         0, "width of a layer between encoder and classifier; 0: none", minimum=0, maximum=WIDTH
     )
 
+    doc_stride: int = option(
+        0,
+        "tokens between the starts of two windows of a text that is too long, whose logits are averaged; 0: it is cut",
+        minimum=0,
+        maximum=LENGTH,
+    )
+
     skip_labels: tuple[str, ...] = option(
         (), "labels of rows to leave out; empty: '-' in natural language inference, else none"
     )
@@ -94,6 +101,11 @@ class ClassifierConfig(FinetuneConfig):
             raise ConfigError(
                 f"schema_file_path is {self.schema_file_path}, but neither {' nor '.join(READY_KEYS)} names a TFRecord "
                 f"(any file but *{SUFFIX})"
+            )
+        if self.doc_stride > self.max_seq_length - 2:
+            raise ConfigError(
+                f"doc_stride is {self.doc_stride}, but a window of max_seq_length {self.max_seq_length} has "
+                f"{self.max_seq_length - 2} tokens of text: windows that do not meet would leave text out"
             )
         if self.multi_label:
             reason = "multi_label is true"
