@@ -66,9 +66,12 @@ def initial_pooler(architecture: AlbertConfig) -> dict[str, np.ndarray]:
 
 
 def has_initial_pooler(architecture: AlbertConfig, weights: Mapping[str, np.ndarray]) -> bool:
-    """Return True if the weights have the pooler of initial_pooler, which has learnt nothing."""
+    """Return True if the weights have the pooler of initial_pooler, also in half precision: it has learnt nothing."""
     initial = initial_pooler(architecture)
-    return all(name in weights and np.array_equal(weights[name], value) for name, value in initial.items())
+    return all(
+        name in weights and np.array_equal(weights[name].astype(np.float16), value.astype(np.float16))
+        for name, value in initial.items()
+    )
 
 
 def _table(rows: int, columns: int, name: str) -> Parameter:

@@ -63,7 +63,7 @@ class ScoresNetwork(nn.Cell):
 
 
 class Teacher(Protocol):
-    """A trained model, whose outputs another one learns beside its labels."""
+    """A trained model whose outputs the student learns to match, in addition to the labels."""
 
     def targets(self, columns: dict[str, Tensor]) -> Tensors:
         """Return what the student's outputs are compared with, for the columns of TrainingNetwork.inputs."""
@@ -76,6 +76,9 @@ class TrainingNetwork(nn.Cell):
     there is one; then dropout_key () int32. Outputs: the float32 scalars of `metric_names`, which `total_losses` makes
     of the backbone's outputs and the further inputs: weighted sums, of which the first is minimised.
     src/training/layerwise_gradient.py also runs the parts of `construct` one at a time.
+
+    Subclasses define `losses(sequence, pooled, *further)` or override `label_losses`; to learn from a teacher also
+    `logits_of`.
 
     Args:
         packed: texts come without padding, as PACKED_COLUMNS; else as TEXT_COLUMNS.
@@ -101,9 +104,10 @@ class TrainingNetwork(nn.Cell):
         self.draw_weights(seed)
 
     def teach(self, teacher: Teacher, weight: float, temperature: float = 1.0) -> None:
-        """Add weight times the distance to a teacher's outputs to the loss, and the distance to the metrics.
+        """Add weight * teacher_loss to the loss, and report teacher_loss as a metric.
 
-        `teacher_loss` computes it. At a temperature, logits are divided by it before they are compared.
+        Args:
+            temperature: divisor of logits before they are compared; teachers of hidden states ignore it.
         """
         self.teacher = teacher
         self.is_taught = True
@@ -136,7 +140,7 @@ class TrainingNetwork(nn.Cell):
         return self.losses(*outputs, *further)
 
     def logits_of(self, outputs: Tensors, texts: Tensors, further: Tensors) -> tuple[tuple[Tensor, Tensor], ...]:
-        """Return target_count pairs of logits (*, C) and weights (*); arguments as those of label_losses."""
+        """Return `target_count` pairs (logits (*, C), weights that broadcast to (*)), arguments as in label_losses."""
         raise NotImplementedError
 
     def teacher_loss(self, outputs: Tensors, texts: Tensors, further: Tensors, targets: Tensors) -> Tensor:

@@ -20,7 +20,7 @@ import numpy as np
 from model_utils.errors import DataError, shorten
 from src.data.feature_cache import Features
 from src.data.feature_files import Ragged
-from src.data.features import labelled_features, text_facts, token_columns
+from src.data.features import WINDOWS, labelled_features, text_facts, token_columns
 from src.data.packing import TEXT_COLUMNS
 from src.text.text_tables import JSON_SUFFIXES, SUFFIXES, read_table, suffix_of
 from src.tokenization import FullTokenizer
@@ -28,9 +28,10 @@ from src.utils import read_lines
 
 logger = logging.getLogger(__name__)
 LARGEST_SCORE = 1e6  # of a regression target: squared errors are summed in float32
-WINDOWS = "windows"  # name of the array with the example of each row
 NEGATIVE, POSITIVE = "negative", "positive"
-INDICATED = {"0": False, "1": True, "false": False, "true": True}
+INDICATOR_VALUES = {"0": False, "1": True, "false": False, "true": True}
+UNLABELLED = {"", "-1"}  # values of all indicators in a row without gold labels
+_LIST = re.compile(r"\[.*\]", re.DOTALL)
 _SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "valid", "validation", "val"), "test": ("test",)}
 _MAX_NUMERIC_LABELS = 20  # more distinct numbers are probably regression targets
 _SHOWN = 5  # file names or labels listed in a message
@@ -78,15 +79,19 @@ class TextColumns:
         """Return the label in the fields of a row's label columns, or its labels with the separator between them.
 
         Raises:
-            DataError: an indicator is neither 0 nor 1.
+            DataError: an indicator is neither 0 nor 1, or the labels are a list as pandas writes it.
         """
         if not self.indicators:
+            if self.separator and _LIST.fullmatch(fields[0]):
+                raise DataError(f"{place} has the list {shorten(fields[0])}: write labels as a{self.separator}b")
             return plain_label(fields[0]) or None
-        for name, field in zip(self.indicators, fields, strict=True):
-            if plain_label(field).lower() not in INDICATED:
-                raise DataError(f"{place} has {shorten(field)} in column {name}, allowed are 0 and 1")
-        given = (INDICATED[plain_label(field).lower()] for field in fields)
-        return self.separator.join(itertools.compress(self.indicators, given)) or None
+        values = [plain_label(field).lower() for field in fields]
+        if set(values) <= UNLABELLED:
+            return None
+        for name, value in zip(self.indicators, values, strict=True):
+            if value not in INDICATOR_VALUES:
+                raise DataError(f"{place} has {shorten(value)} in column {name}, allowed are 0 and 1")
+        return self.separator.join(itertools.compress(self.indicators, map(INDICATOR_VALUES.get, values))) or None
 
 
 def read_examples(
@@ -103,11 +108,11 @@ def read_examples(
     Raises:
         DataError: the file cannot be read, lacks a column or has no rows; a row is invalid.
     """
-    joined = (columns.label, columns.separator) if columns.separator else None
-    table = read_table(path, columns.names, columns.text_a, joined)
+    list_column = (columns.label, columns.separator) if columns.separator else None
+    table = read_table(path, columns.names, columns.text_a, list_column)
     texts = [columns.text_a, columns.text_b] if columns.text_b else [columns.text_a]
     label_columns = columns.indicators or (columns.label,)
-    has_label = labelled or all(map(table.has, label_columns))
+    has_label = labelled or any(map(table.has, label_columns))
     selected = [*texts, *label_columns] if has_label else texts
     column_indices = [table.place(column) for column in selected]
     is_by_number = not {*selected} <= {*table.names}
@@ -344,8 +349,9 @@ def encode_windows(
 
     Args:
         texts_a, texts_b, max_seq_length: as in encode_pairs.
-        doc_stride: tokens between the starts of two windows of a text, of a pair the longer one; the shorter one is in
-            every row, at most half of it. 0: a single row, cut as in encode_pairs.
+        doc_stride: stride in tokens between consecutive windows of a text, at most a window's tokens; of a pair the
+            longer text has windows, and each has the shorter one beside it, truncated to half of the room. 0: a single
+            row, truncated as in encode_pairs.
 
     Returns:
         Columns input_ids, input_mask and segment_ids, int32, without padding; truncated, (texts,) bool; the index of
@@ -394,7 +400,11 @@ def _windows(
 
 
 def mean_of_windows(values: np.ndarray, windows: np.ndarray) -> np.ndarray:
-    """Return the mean over the rows of each text, (texts, *), of values (rows, *); windows: the text of each row."""
+    """Return the mean over the rows of each text, (texts, *), of values (rows, *).
+
+    Args:
+        windows: (rows,) the text of each row, ascending; every text has a row.
+    """
     starts = np.flatnonzero(np.diff(windows, prepend=-1))
     counts = np.diff(starts, append=len(windows)).reshape(-1, *[1] * (values.ndim - 1))
     return np.add.reduceat(values, starts) / counts.astype(values.dtype)
@@ -450,14 +460,13 @@ class ClassificationSplit:
         if len(windows) > len(examples):
             long_count = np.count_nonzero(np.bincount(windows) > 1)
             logger.info(
-                f"{file}: {long_count:,} of {len(examples):,} examples have more than {max_tokens} tokens; all make "
-                f"{len(windows):,} rows"
+                f"{file}: {long_count:,} of {len(examples):,} examples have more than {max_tokens} tokens and are read "
+                f"in windows: {len(windows):,} rows in total"
             )
         if truncated.any():
-            logger.info(
-                f"{file}: {truncated.sum():,} of {len(examples):,} examples have more than {max_tokens} tokens and are "
-                "cut"
-            )
+            finding = f"{truncated.sum():,} of {len(examples):,} examples have more than {max_tokens} tokens"
+            effect = "the shorter text is cut to half a row" if self.doc_stride else "they are cut"
+            logger.info(f"{file}: {finding}: {effect}")
         columns = token_columns(self.tokenizer, max_tokens)
         arrays = {WINDOWS: windows}
         if targets is None:
@@ -465,7 +474,7 @@ class ClassificationSplit:
         return labelled_features(columns, values, targets, windows=windows)
 
     def targets(self) -> np.ndarray | None:
-        """Return the label ids or regression targets, (rows,); None if all examples are unlabelled."""
+        """Return the label ids or regression targets, (examples,); None if all examples are unlabelled."""
         return _targets(self.examples, self.labels, self.other_label)
 
 
@@ -485,7 +494,7 @@ def score_of(example: Example) -> float:
 
 
 def _targets(examples: Sequence[Example], labels: Sequence[str] | None, advice: str) -> np.ndarray | None:
-    """Return the label ids or regression targets, (rows,); None if all examples are unlabelled."""
+    """Return the label ids or regression targets, (examples,); None if all examples are unlabelled."""
     unlabelled = [example for example in examples if example.label is None]
     if len(unlabelled) == len(examples):
         return None

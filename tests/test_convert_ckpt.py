@@ -528,7 +528,7 @@ def test_command(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("settings", "sentence"),
-    [({"source": "hf", "target": "hf"}, "nothing changes"), ({"source": "torch"}, "allowed is one of")],
+    [({"source": "hf", "target": "hf"}, "give another one, or a dtype"), ({"source": "torch"}, "allowed is one of")],
 )
 def test_configuration(settings: dict, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):

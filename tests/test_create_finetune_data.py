@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from model_utils.errors import DataError
@@ -195,8 +195,7 @@ def test_each_class_has_its_share_of_both_parts(classes, ratio, seed):
     labels = list(map(str, classes))
     items = list(enumerate(labels))
     counts = Counter(labels)
-    if round(ratio * len(items)) > len(items) - len(counts):
-        return
+    assume(round(ratio * len(items)) <= len(items) - len(counts))
     rest, part = split_off(items, ratio, seed, labels)
     assert sorted(rest + part) == items
     assert len(part) == round(ratio * len(items))
@@ -206,6 +205,12 @@ def test_each_class_has_its_share_of_both_parts(classes, ratio, seed):
     share = len(part) / (len(items) - len(counts))
     for label, count in counts.items():
         assert abs(chosen[label] - share * (count - 1)) < 1
+
+
+def test_too_many_classes_are_split_as_without_them():
+    items = list(range(20))
+    labels = list(map(str, items))
+    assert split_off(items, 0.1, 3, labels) == split_off(items, 0.1, 3)
 
 
 def test_too_few_examples_for_two_parts():

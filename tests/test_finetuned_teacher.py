@@ -33,6 +33,7 @@ from src.finetuning.finetuned_teacher import check_teacher
 from src.model_folder import ModelFolder
 from src.nn.losses import divergence
 from src.tasks.classification import RegressionInfo
+from src.tasks.multi_label import AlbertForMultiLabel
 from tests.helpers.classifier_run import config_of, read, train_classifier, write_classifier_data
 from tests.helpers.tiny_model import KEY, TINY, batch
 
@@ -44,6 +45,7 @@ CASES: dict[str, tuple[Callable[[AlbertConfig], TrainingNetwork], list[tuple[int
         [(4, 3)],
     ),
     "regression": (lambda config: AlbertForRegression(SequenceClassificationScores(config, 1)), [(4, 1)]),
+    "several labels": (lambda config: AlbertForMultiLabel(SequenceClassificationScores(config, 3)), [(4, 3, 2)]),
     "multiple choice": (lambda config: AlbertForMultipleChoice(MultipleChoiceScores(config, 2)), [(4, 2)]),
     "tokens": (lambda config: AlbertForTokenClassification(TokenClassificationScores(config, 3)), [(4, 12, 3)]),
     "spans": (lambda config: AlbertForQuestionAnswering(QuestionAnsweringScores(config)), [(4, 12), (4, 12)]),
@@ -66,11 +68,12 @@ def columns_of(network: TrainingNetwork) -> dict[str, np.ndarray]:
     random = np.random.default_rng(2)
     columns = batch(rows=4)
     shape = (4, 12) if "label_weights" in network.weight_columns else (4,)
-    labels = random.integers(0, 2, shape)
     is_regression = isinstance(network, AlbertForRegression)
+    has_several = isinstance(network, AlbertForMultiLabel)
     answers = {"start_positions": [3, 4, 4, 3], "end_positions": [5, 4, 4, 5], "is_impossible": [0, 1, 1, 0]}
     columns |= {name: np.array(values, np.int32) for name, values in answers.items()}
-    columns |= {"label_ids": labels.astype(np.float32 if is_regression else np.int32)}
+    labels = random.integers(0, 2, (4, 3) if has_several else shape)
+    columns |= {"label_ids": labels.astype(np.float32 if is_regression or has_several else np.int32)}
     columns |= {"p_mask": 1 - columns["input_mask"], "sequence_weights": random.random(4, np.float32)}
     return columns | {"label_weights": random.random((4, 12), np.float32)}
 

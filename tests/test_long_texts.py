@@ -152,9 +152,9 @@ def test_checkpoint_export_and_evaluation_agree(folder: Path, tmp_path: Path) ->
     export(load_config(ExportConfig, words))
     assert_close(load_exported(tmp_path / "model.mindir").predict(records), answers)
     evaluation = {"do_train": False, "doc_stride": 0, "load_finetune_checkpoint_path": folder / "run"}
-    settings = {key: value for key, value in evaluation.items() if key != "train_steps"}
-    config = config_of(folder, save_finetune_checkpoint_path="", output_path=tmp_path / "again", **settings)
-    run_classifier.main(config)
+    run_classifier.main(
+        config_of(folder, save_finetune_checkpoint_path="", output_path=tmp_path / "again", **evaluation)
+    )
     assert json.loads((tmp_path / "again/eval_results.json").read_text())["accuracy"] == 1.0
 
 

@@ -206,6 +206,8 @@ def test_labels_are_read_from_columns_of_0_and_1(tmp_path: Path) -> None:
     settings = {"text_a_column": "comment", "indicator_columns": "toxic,threat", "dev_ratio": 0.4}
     config = config_of(tmp_path, **settings, train_batch_size=1, max_train_samples=1)
     assert MultiLabelTask(config, find_tokenizer(config)).labels == ["toxic", "threat"]
+    (tmp_path / "unlabelled.csv").write_text("comment,toxic,threat\na,-1,-1\nb,,\n")
+    assert labels_by_line(tmp_path / "unlabelled.csv", columns) == [None, None]
     for wrong in ("2", "-1", "", "yes"):
         (tmp_path / "train.csv").write_text("\n".join([*rows, f"d,{wrong},0"]))
         with pytest.raises(DataError, match=r"line 5 .* column toxic, allowed are 0 and 1"):
@@ -218,11 +220,15 @@ def test_labels_are_read_from_json_lists(tmp_path: Path) -> None:
     lines = [json.dumps({"text_a": "a", "label": value}) for value in values]
     path.write_text("\n".join(lines))
     columns = TextColumns(separator="|")
-    assert labels_by_line(path, columns) == ["sport|news", None, "art|news", "3|1"]
+    expected = ["sport|news", None, "art|news", "3|1"]
+    assert labels_by_line(path, columns) == labels_by_line(path, TextColumns(label="2", separator="|")) == expected
     for wrong in ([["a"]], ["a|b"], [{"name": "a"}]):
         path.write_text("\n".join([*lines, json.dumps({"text_a": "a", "label": wrong})]))
         with pytest.raises(DataError, match="line 5"):
             labels_by_line(path, columns)
+    (tmp_path / "dev.tsv").write_text("text_a\tlabel\na\t['sport', 'news']\n")
+    with pytest.raises(DataError, match="line 2 has the list"):
+        labels_by_line(tmp_path / "dev.tsv", columns)
     with pytest.raises(DataError, match="line 1"):
         labels_by_line(path, TextColumns())  # of a single label
 
@@ -236,6 +242,7 @@ def test_labels_are_read_from_json_lists(tmp_path: Path) -> None:
         {"task_name": "mrpc"},
         {"indicator_columns": "a,b", "label_list": "a,b"},
         {"indicator_columns": "a|b,c"},
+        {"indicator_columns": "a,a"},
     ],
 )
 def test_options_of_single_labels_are_refused(tmp_path: Path, changes: dict[str, Any]) -> None:

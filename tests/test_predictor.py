@@ -15,7 +15,7 @@ from src.data.feature_files import Ragged
 from src.inference.predictor import Predictor
 from src.inference.server import create_app
 from src.model_folder import ModelFolder, calibrate, load_tokenizer
-from src.tasks.fill_mask import encode_masked, filled
+from src.tasks.fill_mask import encode_masked, fill_masks
 from tests.helpers.answers import assert_close
 from tests.helpers.messages import messages_of
 from tests.helpers.trained_folders import ARCHITECTURE, TAGS, TASK_INFOS, make_folder
@@ -266,7 +266,7 @@ def test_masks_are_filled_in(tmp_path: Path) -> None:
         assert len(tokens) == 3 and probabilities == sorted(probabilities, reverse=True) and sum(probabilities) <= 1
         assert all(token["token"] in vocabulary for token in tokens)
     first = answers[0]["predictions"][0][0]["token"]
-    assert answers[0]["filled"] == filled(texts[0], [first], is_sentencepiece=False)
+    assert answers[0]["filled"] == fill_masks(texts[0], [first], is_sentencepiece=False)
     assert answers[2]["error"] == "the text 'none' has no [MASK] to fill in"
     assert answers[3]["error"].endswith("has 41 tokens, the network takes at most 40")
     classifier = ModelFolder.load(make_folder(tmp_path / "classifier", "classification"))
@@ -281,12 +281,15 @@ def test_masks_are_filled_in(tmp_path: Path) -> None:
         ("a walk [MASK] home [MASK]", ["ing", "."], True, "a walking home."),
         ("a walk [MASK] to [MASK]", ["##ing", "##."], False, "a walking to."),
         ("[MASK] [MASK]", ["▁", "paris"], False, "▁ paris"),
+        ("in [MASK][MASK]", ["▁new", "▁york"], True, "in new york"),
+        ("a\n[MASK][MASK].", ["new", "##er"], False, "a\nnewer."),
+        ("天[MASK]好", ["气"], False, "天气好"),
     ],
 )
 def test_tokens_are_joined_as_their_prefixes_say(
     text: str, tokens: list[str], is_sentencepiece: bool, expected: str
 ) -> None:
-    assert filled(text, tokens, is_sentencepiece) == expected
+    assert fill_masks(text, tokens, is_sentencepiece) == expected
 
 
 def test_many_masks_are_computed_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

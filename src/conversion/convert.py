@@ -43,7 +43,7 @@ def check_groups(config: AlbertConfig, source: str, target: str) -> None:
 def cast_weights(weights: dict[str, np.ndarray], dtype: str) -> dict[str, np.ndarray]:
     """Return the weights in a type; raise CheckpointError if one is too large for it."""
     with np.errstate(over="ignore"):
-        values = {name: value.astype(dtype) for name, value in weights.items()}
+        values = {name: value.astype(dtype, copy=False) for name, value in weights.items()}
     if too_large := [name for name, value in values.items() if not np.isfinite(value).all()]:
         raise CheckpointError(f"{first_few(too_large, 3)} hold weights that are too large for {dtype}")
     return values
@@ -73,8 +73,8 @@ class ConvertConfig(Config):
     labels: tuple[str, ...] = option((), "names of a classifier's outputs in order, where the input gives none")
 
     def check_together(self) -> None:
-        if self.source and self.source == self.target and self.dtype == "float32":
-            raise ConfigError(f"source and target are both {self.source}, and dtype is float32: nothing changes")
+        if self.source and self.source == self.target and "dtype" not in self.model_fields_set:
+            raise ConfigError(f"source and target are both {self.source}: give another one, or a dtype")
 
 
 def main(config: ConvertConfig) -> None:

@@ -15,7 +15,9 @@ def write_own(model: ModelFolder, path: Path) -> None:
     """Write a folder for load_checkpoint_path and the tasks' load_..._checkpoint_path keys."""
     if not any(name.startswith(POOLER) for name in model.weights):
         logger.info("the source has no pooler: it gets initial weights, which are useful only to a task that trains it")
-        model = model.with_weights(model.weights | initial_pooler(model.architecture))
+        dtype = next(iter(model.weights.values())).dtype
+        pooler = {name: value.astype(dtype) for name, value in initial_pooler(model.architecture).items()}
+        model = model.with_weights(model.weights | pooler)
     model.save(path)
     if model.tokenizer is None:
         logger.info("no vocabulary: name it in spm_model_file or vocab_file when the model is used")

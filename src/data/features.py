@@ -14,6 +14,8 @@ from src.data.packing import TEXT_COLUMNS
 from src.tokenization import FullTokenizer
 
 Item = TypeVar("Item")
+LABELS = "labels"  # name of the array of gold label ids or scores of the examples
+WINDOWS = "windows"  # name of the array with the example of each row, of classifications
 
 
 def sample(items: Sequence[Item], limit: int, seed: int) -> list[Item]:
@@ -33,29 +35,26 @@ def split_off(
 
     Args:
         labels: class of each item; every class then has about the same share in both, and at least one item in the
-            rest.
+            rest. Items are chosen as without labels if the classes are too many for that.
 
     Raises:
         DataError: one of the two would be empty.
     """
     count = round(ratio * len(items))
-    candidates = np.random.default_rng(seed).permutation(len(items))
-    if labels is not None:
-        classes = np.unique(np.asarray(labels), return_inverse=True)[1][candidates]
-        order = np.argsort(classes, kind="stable")
-        has_predecessor = np.diff(classes[order], prepend=-1) == 0  # in its class
-        candidates = candidates[order][has_predecessor]
-    if not 0 < count <= len(candidates) or count == len(items):
+    if not 0 < count < len(items):
         raise DataError(f"{len(items)} examples cannot be split into two parts with {ratio:g} of them in the second")
-    chosen = candidates[np.arange(count) if labels is None else _spread_indices(count, len(candidates))]
+    order = np.random.default_rng(seed).permutation(len(items))
+    chosen = order[:count]
+    if labels is not None:
+        classes = np.unique(np.asarray(labels), return_inverse=True)[1][order]
+        by_class = np.argsort(classes, kind="stable")
+        is_not_first_of_class = np.diff(classes[by_class], prepend=-1) == 0
+        candidates = order[by_class][is_not_first_of_class]
+        if count <= len(candidates):
+            chosen = candidates[((np.arange(count) + 0.5) * len(candidates) / count).astype(int)]  # equally spaced
     is_chosen = np.isin(np.arange(len(items)), chosen)
     rest, part = ([items[index] for index in np.flatnonzero(mask)] for mask in (~is_chosen, is_chosen))
     return rest, part
-
-
-def _spread_indices(count: int, length: int) -> np.ndarray:
-    """Return `count` indices below `length` at equal distances."""
-    return ((np.arange(count) + 0.5) * length / count).astype(int)
 
 
 def token_columns(tokenizer: FullTokenizer, width: int) -> dict[str, Column]:
@@ -71,12 +70,12 @@ def labelled_features(
 
     Args:
         targets: (examples,), or (examples, C) where an example has several.
-        arrays: further arrays; `windows` (rows,) is the example of each row where an example has several rows.
+        arrays: further arrays; WINDOWS (rows,) is the example of each row where an example has several rows.
     """
-    of_rows = targets[arrays["windows"]] if "windows" in arrays else targets
+    of_rows = targets[arrays[WINDOWS]] if WINDOWS in arrays else targets
     ragged = Ragged(of_rows.ravel(), np.full(len(of_rows), targets[:1].size))
     label_column = {"label_ids": Column(targets.dtype.name, targets.shape[1] if targets.ndim == 2 else 0)}
-    return Features(columns | label_column, values | {"label_ids": ragged}, {"labels": targets, **arrays})
+    return Features(columns | label_column, values | {"label_ids": ragged}, {LABELS: targets, **arrays})
 
 
 def hash_texts(texts: Iterable[Any]) -> str:

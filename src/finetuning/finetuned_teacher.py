@@ -1,4 +1,4 @@
-"""A fine-tuned model whose logits another one learns in its training (Hinton et al. 2015)."""
+"""A fine-tuned teacher, whose logits the student learns to match (Hinton et al. 2015)."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ class _TeacherLogits(nn.Cell):
 
 
 class FinetunedTeacher:
-    """Teacher of a fine-tuning: reads the same rows as its student.
+    """Teacher for fine-tuning, which reads the same rows as its student.
 
     Args:
         config: names the teacher's folder.
@@ -65,7 +65,7 @@ class FinetunedTeacher:
 
     def targets(self, columns: dict[str, Tensor]) -> Tensors:
         """Return the tensors of logits_of for a batch."""
-        return self.network(*columns.values())
+        return self.network(*(columns[name] for name in self.network.network.input_columns))
 
 
 def check_teacher(model: ModelFolder, task: Task, folder: Path) -> None:

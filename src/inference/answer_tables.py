@@ -11,13 +11,16 @@ from openpyxl import Workbook
 from openpyxl.cell import WriteOnlyCell
 from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
 
-from model_utils.errors import DataError
-from model_utils.files import open_atomically, write_atomically
+from model_utils.errors import DataError, shorten
+from model_utils.files import open_atomically, write_atomically, write_text
+from src.tasks.prediction_table import table_text
+from src.text.workbooks import MOST_COLUMNS, MOST_ROWS
 
 WORKBOOK = ".xlsx"
-SEPARATORS = {".csv": ",", ".tsv": "\t"}
-ENDINGS = (*SEPARATORS, WORKBOOK)
-MOST_ROWS, MOST_COLUMNS, MOST_CHARACTERS = 1_048_576, 16_384, 32_767  # of a workbook's sheet and of a cell
+TSV = ".tsv"
+ENDINGS = (".csv", TSV, WORKBOOK)
+MOST_CHARACTERS = 32_767  # of a workbook's cell, in UTF-16 units
+MOST_DIGITS = 15  # of a number that Excel keeps exactly
 
 Row = dict[str, Any]
 
@@ -26,27 +29,37 @@ Row = dict[str, Any]
 def write_table(path: Path) -> Iterator[Callable[[Row], object]]:
     """Provide a function that takes a record; the table of all records, which stay in memory, is written at the end.
 
-    The columns are the records' keys, in the order in which they first occur. A value within a value, such as
-    probabilities by label, has a column of its own (`probabilities.good`); lists are JSON text.
+    The columns are the records' keys, in the order in which they first occur. Nested keys become columns such as
+    `probabilities.good`; lists are JSON text. A .tsv file has the escapes of predictions_SPLIT.tsv.
 
     Raises:
-        DataError: a workbook cannot hold the table.
+        DataError: a workbook cannot hold a record.
         OSError: the file cannot be written.
     """
     rows: list[Row] = []
-    yield lambda record: rows.append(flattened(record))
+    is_workbook = path.suffix.lower() == WORKBOOK
+
+    def write(record: Row) -> None:
+        rows.append(flattened(record))
+        if is_workbook:
+            _check_row(rows[-1], len(rows) + 1, path)
+
+    yield write
     names = list(dict.fromkeys(name for row in rows for name in row))
-    if path.suffix.lower() == WORKBOOK:
-        write_atomically(path, lambda temporary: _write_workbook(temporary, path, names, rows))
-        return
-    with open_atomically(path) as stream:
-        writer = csv.DictWriter(stream, names, delimiter=SEPARATORS[path.suffix.lower()], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    if is_workbook:
+        write_atomically(path, lambda temporary: _write_workbook(temporary, names, rows))
+    elif path.suffix.lower() == TSV:
+        columns = {name: ["" if row.get(name) is None else row[name] for row in rows] for name in names}
+        write_text(path, table_text(columns))
+    else:
+        with open_atomically(path) as stream:
+            writer = csv.DictWriter(stream, names, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
 
 
 def flattened(record: Row, prefix: str = "") -> Row:
-    """Return a record whose values are text, numbers, truth values or None."""
+    """Return a record whose values are text, numbers, booleans or None."""
     flat: Row = {}
     for key, value in record.items():
         if isinstance(value, dict) and value:
@@ -58,23 +71,28 @@ def flattened(record: Row, prefix: str = "") -> Row:
     return flat
 
 
-def _write_workbook(file: Path, path: Path, names: Sequence[str], rows: Sequence[Row]) -> None:
-    if len(rows) >= MOST_ROWS or len(names) > MOST_COLUMNS:
+def _check_row(row: Row, line: int, path: Path) -> None:
+    """Raise DataError if a workbook cannot hold the row."""
+    if line > MOST_ROWS or len(row) > MOST_COLUMNS:
         raise DataError(
-            f"{path} would have {len(rows) + 1:,} rows and {len(names):,} columns, a workbook holds {MOST_ROWS:,} and "
-            f"{MOST_COLUMNS:,}: write .csv or .jsonl"
+            f"{path}: a workbook holds {MOST_ROWS:,} rows of {MOST_COLUMNS:,} columns: write .csv or .jsonl"
         )
-    for line, row in enumerate(rows, 2):
-        for value in row.values():
-            if isinstance(value, str) and len(value) > MOST_CHARACTERS:
-                raise DataError(
-                    f"{path}: row {line} has a text of {len(value):,} characters, a cell holds {MOST_CHARACTERS:,}: "
-                    "write .csv or .jsonl"
-                )
+    for name, value in row.items():
+        length = len(value.encode("utf-16-le")) // 2 if isinstance(value, str) else 0
+        if length > MOST_CHARACTERS:
+            raise DataError(
+                f"{path}: row {line} has {length:,} characters in {shorten(name)}, a cell holds {MOST_CHARACTERS:,}: "
+                "write .csv or .jsonl"
+            )
+
+
+def _write_workbook(file: Path, names: Sequence[str], rows: Sequence[Row]) -> None:
     workbook = Workbook(write_only=True)
     sheet = workbook.create_sheet("answers")
 
     def cell(value: Any) -> Any:
+        if type(value) is int and len(str(abs(value))) > MOST_DIGITS:
+            value = str(value)
         if not isinstance(value, str):
             return value
         text = WriteOnlyCell(sheet, ILLEGAL_CHARACTERS_RE.sub("\ufffd", value))

@@ -151,7 +151,7 @@ class AlbertForDistillation(AlbertForPreTraining):
         """
         states = outputs[2:]
         teacher_states = targets[0]
-        sequence_weights = further[1 + self.label_columns.index("sequence_weights")]  # behind masked_lm_positions
+        sequence_weights = further[1 + self.label_columns.index("sequence_weights")]  # after masked_lm_positions
         mask = ops.cast(texts[1], ms.float32)  # (B, L)
         weights = mask * self.spread(
             (sequence_weights / ops.maximum(ops.reduce_sum(mask, 1), 1.0)).reshape((-1, 1)), mask.shape

@@ -17,7 +17,6 @@ from src.albert_config import LENGTH, WIDTH, AlbertConfig
 from src.albert_for_finetune import AlbertForRegression, AlbertForSequenceClassification
 from src.assessment_method import METHODS, assess
 from src.create_finetune_data import (
-    WINDOWS,
     ClassificationSplit,
     Example,
     encode_windows,
@@ -29,7 +28,7 @@ from src.create_finetune_data import (
 )
 from src.data.feature_cache import TRAIN, Features, Split
 from src.data.feature_files import RecordSet, facts_of, read_facts
-from src.data.features import sample, token_columns
+from src.data.features import LABELS, WINDOWS, sample, token_columns
 from src.data.ready_features import ReadySplit
 from src.finetune_eval_model import SequenceClassificationScores
 from src.tasks.answerer import Answer, Answerer, Outputs, Probability, Record, likeliest_name, shortest
@@ -53,8 +52,6 @@ from src.tasks.task_info import LabelledInfo, TaskInfo, check_left_out
 from src.tokenization import FullTokenizer
 
 logger = logging.getLogger(__name__)
-
-LABELS = "labels"  # name of the array of gold label ids or scores beside the rows of a labelled split
 
 
 class ClassifierTask(Task):
@@ -175,17 +172,27 @@ class ClassifierTask(Task):
         advice = ""
         if self.labels_from_train_file:
             advice = "; the training file lacks it: correct it, or name all labels with --label_list"
-        settings = config.max_seq_length, complete, advice, self.doc_stride
-        return ClassificationSplit(name, examples, labels, self.tokenizer, *settings)
+        return ClassificationSplit(
+            name,
+            examples,
+            labels,
+            self.tokenizer,
+            config.max_seq_length,
+            complete=complete,
+            other_label=advice,
+            doc_stride=self.doc_stride,
+        )
 
     def ready_facts(self) -> dict[str, Any]:
-        return super().ready_facts() | {"labels": self.labels or None}
+        return super().ready_facts() | {"labels": self.labels or None, "doc_stride": self.doc_stride}
 
     def check_ready(self, records: RecordSet, path: Path) -> None:
         if self.examples.dev_split:  # the development examples have no ready features, so these are the training's
             rest = self.examples.read(TRAIN)
             facts = ClassificationSplit(TRAIN, rest, self.labels, self.tokenizer, self.config.max_seq_length).facts()
             check_left_out(path, records.facts.get("texts_sha256"), facts["texts_sha256"], rest[0].file)
+        if self.doc_stride and not records.has_array(WINDOWS):
+            raise DataError(f"{path} holds no windows, but doc_stride is {self.doc_stride}: make it again, or set 0")
         if "label_ids" not in records.columns:
             raise DataError(f"{path} holds no labels, which training and evaluation need")
         longest = int(records.lengths.max())
@@ -207,13 +214,12 @@ class ClassifierTask(Task):
 
     def row_weights(self, train: RecordSet) -> np.ndarray | None:
         """Return the weights of classes, divided by the number of rows of each example."""
-        if not self.config.class_weights and not self.doc_stride:
-            return None
         labels = train.array(LABELS)
         windows = windows_of(train)
-        weights = np.ones(len(labels), np.float32)
-        if self.config.class_weights:
-            weights = class_weights(self.config.class_weights, self.labels, labels)[labels]
+        if not self.config.class_weights and len(windows) == len(labels):
+            return None
+        by_label = class_weights(self.config.class_weights, self.labels, labels) if self.config.class_weights else None
+        weights = np.ones(len(labels), np.float32) if by_label is None else by_label[labels]
         return (weights / np.bincount(windows))[windows].astype(np.float32)
 
     def evaluate(self, prepared: PreparedSplit, outputs: Outputs, task_info: TaskInfo) -> EvaluationResult:
@@ -288,7 +294,7 @@ class RegressionInfo(TaskInfo):
 
     Attributes:
         classifier_hidden_size: width of a layer between encoder and classifier, 0 for none.
-        doc_stride: tokens between two windows of a long text, whose logits are averaged; 0: it is cut.
+        doc_stride: stride in tokens between the windows of a long text, whose logits are averaged; 0: truncate.
     """
 
     classifier_hidden_size: int = Field(0, ge=0, le=WIDTH)

@@ -57,7 +57,8 @@ class ClassifierConfig(FinetuneConfig):
 
     doc_stride: int = option(
         0,
-        "tokens between the starts of two windows of a text that is too long, whose logits are averaged; 0: it is cut",
+        "stride in tokens between consecutive windows of a text longer than max_seq_length, whose logits are averaged; "
+        "0: truncate",
         minimum=0,
         maximum=LENGTH,
     )
@@ -72,10 +73,10 @@ class ClassifierConfig(FinetuneConfig):
         "some, 1 for the others; empty: 1",
     )
 
-    multi_label: bool = option(False, "a row has any number of labels, also none", needs=OWN_FILES)
+    multi_label: bool = option(False, "a row has zero or more labels", needs=OWN_FILES)
     label_separator: str = option("|", "text between the labels of a row", needs=("multi_label", True))
     indicator_columns: tuple[str, ...] = option(
-        (), "columns of 0 and 1, one for each label, in place of label_column", needs=("multi_label", True)
+        (), "names of columns of 0 and 1, one for each label, in place of label_column", needs=("multi_label", True)
     )
 
     # Files of custom examples, and their columns.
@@ -116,6 +117,8 @@ class ClassifierConfig(FinetuneConfig):
                 raise ConfigError("label_separator is blank: name the text between two labels")
             if self.indicator_columns:
                 self.refuse(["label_column", "label_list"], "indicator_columns names the labels")
+            if len(set(self.indicator_columns)) < len(self.indicator_columns):
+                raise ConfigError(f"indicator_columns is {','.join(self.indicator_columns)}: name each column once")
             for name in self.indicator_columns:
                 if self.label_separator in name:
                     raise ConfigError(f"indicator_columns has {name}, which holds the label_separator: set another one")
@@ -198,8 +201,9 @@ class CustomExamples:
         configured_files = {TRAIN: config.train_file, "dev": config.dev_file, "test": config.test_file}
         self.files = find_splits(config.data_dir, configured_files)
         self.dev_split = None
-        has_classes = config.num_class != 1 and not config.multi_label
-        self._has_classes = has_classes and (trained_info is None or trained_info.task == "classification")
+        trained_split = trained_info.dev_split if trained_info else None
+        is_single_label = config.num_class != 1 and not config.multi_label
+        self._stratified = trained_split.stratified if trained_split else is_single_label
         self._train_and_dev: Sequence[Example] | None = None
         trained_columns = trained_info.text_columns if trained_info else {}
         if trained_columns and bool(self.columns.text_b) != ("text_b" in trained_columns):
@@ -210,13 +214,15 @@ class CustomExamples:
         if config.do_eval and "dev" not in self.files and not config.eval_data_file_path:
             examples = self.read("dev")
             texts = (self._split_key(example) for example in examples)
-            self.dev_split = choose_dev_split(config.dev_ratio, config.seed, trained_info, examples[0].file, texts)
+            self.dev_split = choose_dev_split(
+                config.dev_ratio, config.seed, trained_info, examples[0].file, texts, self._stratified
+            )
         self._refuse_unused()
 
     def _split_key(self, example: Example) -> list[str | None]:
         """Return what decides whether an example is split off for development: its texts and its class."""
         texts = [example.text_a, example.text_b]
-        return [*texts, example.label] if self._has_classes else texts
+        return [*texts, example.label] if self._stratified else texts
 
     def _refuse_unused(self) -> None:
         """Raise ConfigError if an option for files, columns or the development share is set but has no effect."""
@@ -272,6 +278,6 @@ class CustomExamples:
                 raise DataError(f"there are no {split} examples: give train_file and dev_file, or data_dir")
         if self.dev_split is None:
             return list(self._train_and_dev)
-        labels = [str(example.label) for example in self._train_and_dev] if self._has_classes else None
+        labels = [str(example.label) for example in self._train_and_dev] if self._stratified else None
         train, dev = split_off(self._train_and_dev, self.dev_split.ratio, self.dev_split.seed, labels)
         return dev if split == "dev" else train

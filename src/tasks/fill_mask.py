@@ -53,14 +53,21 @@ def likeliest(logits: np.ndarray, tokenizer: FullTokenizer, top_k: int) -> list[
     return [{"token": token, "probability": value} for token, value in zip(tokens, best, strict=True)]
 
 
-def filled(text: str, tokens: Sequence[str], is_sentencepiece: bool) -> str:
-    """Return the text with a token in place of each [MASK]; a token within a word is joined to the text before it."""
+def fill_masks(text: str, tokens: Sequence[str], is_sentencepiece: bool) -> str:
+    """Return the text with a token in place of each [MASK].
+
+    A token within a word is joined to the text before it, a token that starts a word is parted from a letter or digit.
+    """
     first, *parts = text.split(MASK)
     result = first
     for token, part in zip(tokens, parts, strict=True):
         starts_word = token.startswith(WORD_START) if is_sentencepiece else not token.startswith(CONTINUATION)
         word = token.removeprefix(WORD_START if is_sentencepiece else CONTINUATION)
-        result = (result if starts_word else result.rstrip()) + word + part
+        if not starts_word:
+            result = result.rstrip(" ")
+        elif result[-1:].isalnum() and result[-1:].isascii() and word[:1].isalnum():
+            result += " "
+        result += word + part
     return result
 
 
@@ -97,8 +104,8 @@ class MaskAnswerer(Answerer):
         for (_, positions, text), rows in zip(items, outputs["mlm_logits"], strict=True):
             predictions = [likeliest(logits, self.tokenizer, self.top_k) for logits in rows[: len(positions)]]
             best = [tokens[0]["token"] for tokens in predictions]
-            filled_text = filled(text, best, self.tokenizer.is_sentencepiece)
-            answers.append({"predictions": predictions, "filled": filled_text})
+            filled = fill_masks(text, best, self.tokenizer.is_sentencepiece)
+            answers.append({"predictions": predictions, "filled": filled})
         return answers
 
 

@@ -1,4 +1,4 @@
-"""Classification in which a text has any number of labels, also none, each decided by a threshold of its own."""
+"""Classification in which a text has zero or more labels, each decided by a threshold of its own."""
 
 import logging
 from collections import Counter
@@ -18,11 +18,10 @@ from model_utils.files import write_json
 from src.albert_networks import Tensors, TrainingNetwork
 from src.create_finetune_data import ClassificationSplit, Example, mean_of_windows, plain_label
 from src.data.feature_cache import Features, Split
-from src.data.features import sample
+from src.data.features import LABELS, sample
 from src.tasks.answerer import Answer, Outputs, Probability, Record, shortest
 from src.tasks.classification import (
     CLASSIFICATION,
-    LABELS,
     ClassificationAnswerer,
     ClassificationInfo,
     ClassifierTask,
@@ -77,7 +76,7 @@ class MultiLabelSplit(ClassificationSplit):
         return super().facts() | {"label_separator": self.separator}
 
     def targets(self) -> np.ndarray | None:
-        """Return 1 for the labels that an example has and 0 for the others, (rows, C) float32."""
+        """Return 1 for the labels that an example has and 0 for the others, (examples, C) float32."""
         if all(example.label is None for example in self.examples):
             return None
         labels = self.labels or ()

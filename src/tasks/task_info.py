@@ -22,12 +22,15 @@ class DevSplit(Schema):
     Attributes:
         ratio: size of the share.
         seed: seed that chose it.
-        texts_sha256: hash of the texts of all examples; of other texts the same share was trained on.
+        texts_sha256: hash of the texts of all examples, with their classes if stratified; of others the share was
+            trained on.
+        stratified: every class has about the same share.
     """
 
     ratio: float = Field(gt=0, lt=1)
     seed: int
     texts_sha256: Sha256 | None = None
+    stratified: bool = False
 
 
 class TaskInfo(Schema):
@@ -96,19 +99,24 @@ NO_DEV_SPLIT = "no share of the training file is evaluated"  # why dev_ratio has
 
 
 def choose_dev_split(
-    ratio: float, seed: int, trained_info: TaskInfo | None, training_file: Path, texts: Iterable[Any]
+    ratio: float,
+    seed: int,
+    trained_info: TaskInfo | None,
+    training_file: Path,
+    texts: Iterable[Any],
+    stratified: bool = False,
 ) -> DevSplit:
     """Return how to split off development examples: as in the training of the weights, if they are only evaluated.
 
     Args:
         trained_info: task.json of the weights to evaluate; None when training.
         training_file: file to split.
-        texts: texts of all its examples, with their classes if these are split alike, as JSON values.
+        texts: texts of all its examples, with their classes if stratified, as JSON values.
 
     Raises:
         DataError: the development examples of the weights were split off other texts.
     """
-    configured = DevSplit(ratio=ratio, seed=seed, texts_sha256=hash_texts(texts))
+    configured = DevSplit(ratio=ratio, seed=seed, texts_sha256=hash_texts(texts), stratified=stratified)
     if trained_info is None:
         return configured
     trained = trained_info.dev_split

@@ -97,14 +97,14 @@ class Table:
 
 
 def read_table(
-    path: str | Path, names: Sequence[str] = (), header_holds: str = "", joined: tuple[str, str] | None = None
+    path: str | Path, names: Sequence[str] = (), header_holds: str = "", list_column: tuple[str, str] | None = None
 ) -> Table:
     """Open a table in the format given by the file's suffix.
 
     Args:
         names: column names of a file without a header; empty: the first row is the header.
         header_holds: a column name; a first row with it is a header even if `names` is given.
-        joined: JSON: name of a column whose values may be lists, and the text to join them with.
+        list_column: (JSON only) column whose values may be lists, and the separator that joins their items.
 
     Raises:
         DataError: the file cannot be read, is empty, damaged or in another format; also raised while iterating rows.
@@ -113,7 +113,7 @@ def read_table(
     suffix = suffix_of(path)
     if suffix not in SUFFIXES:
         raise DataError(f"{path} is not a supported table; allowed are {', '.join(SUFFIXES)}")
-    rows = _read_json_lines(path, joined) if suffix in JSON_SUFFIXES else _READERS[suffix](path)
+    rows = _read_json_lines(path, list_column) if suffix in JSON_SUFFIXES else _READERS[suffix](path)
     line, first = next(rows, (0, []))
     if not first:
         raise DataError(f"{path} is empty")
@@ -244,7 +244,7 @@ def _joined(items: list[Any], separator: str, place: str) -> str | None:
     return separator.join(plain)
 
 
-def _read_json_lines(path: Path, joined: tuple[str, str] | None = None) -> NumberedRows:
+def _read_json_lines(path: Path, list_column: tuple[str, str] | None = None) -> NumberedRows:
     names: list[str] = []
     ignored_keys: set[str] = set()
     for line, values in _json_values(path):
@@ -261,8 +261,11 @@ def _read_json_lines(path: Path, joined: tuple[str, str] | None = None) -> Numbe
                 "give the first line all keys"
             )
         row = [text_of(values.get(name, [])) for name in names]
-        if joined and isinstance(items := values.get(joined[0]), list) and joined[0] in names:
-            row[names.index(joined[0])] = _joined(items, joined[1], f"{path}: line {line}")
+        if list_column:
+            column, separator = list_column
+            index = names.index(column) if column in names else int(column) - 1 if column.isdecimal() else -1
+            if 0 <= index < len(names) and isinstance(items := values.get(names[index]), list):
+                row[index] = _joined(items, separator, f"{path}: line {line}")
         yield line, row
 
 

@@ -1,0 +1,53 @@
+"""The models in pretrained/: small enough to ship, complete, and better than chance at what texts mean."""
+
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from model_utils.convert_ckpt import ConvertConfig
+from model_utils.convert_ckpt import main as convert
+from src.model_folder import ModelFolder
+from tests.conftest import ROOT
+
+FOLDER = ROOT / "pretrained/albert_small_en"
+LARGEST = 12_000_000  # bytes
+PAIRS = [
+    ("A man is playing the guitar.", "Someone plays a guitar."),
+    ("The company's profits fell sharply last year.", "Earnings of the firm dropped a lot."),
+    ("Heavy rain flooded the streets.", "The roads were under water after the storm."),
+    ("She graduated from university in June.", "She finished her studies at college."),
+]
+
+
+def test_the_folder_is_small_and_complete() -> None:
+    (weights,) = FOLDER.glob("albert-*.ckpt")
+    assert weights.stat().st_size < LARGEST
+    model = ModelFolder.load(FOLDER)
+    assert {value.dtype.name for value in model.weights.values()} == {"float16"}
+    assert model.tokenizer is not None and model.token_counts is not None
+    sizes = [value.size for value in model.weights.values()]
+    assert f"{sum(sizes) / 1e6:.1f} million weights" in (FOLDER / "README.md").read_text("utf-8")
+
+
+def test_sentences_that_mean_the_same_are_nearest() -> None:
+    predictor = ModelFolder.load(FOLDER).predictor(embeddings=True, pooling="mean", normalise=True)
+    first, second = (
+        np.array([answer["pooled"] for answer in predictor.predict([{"text_a": text} for text in texts])])
+        for texts in zip(*PAIRS, strict=True)
+    )
+    assert (first @ second.T).argmax(1).tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.oracles
+def test_transformers_computes_the_same_states(tmp_path: Path, torch: ModuleType, transformers: ModuleType) -> None:
+    convert(ConvertConfig(source="mindspore", target="hf", input=str(FOLDER), output=str(tmp_path / "hf")))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    model = transformers.AutoModel.from_pretrained(tmp_path / "hf").eval()
+    text = PAIRS[1][0]
+    with torch.no_grad():
+        states = model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].mean(0).numpy()
+    predictor = ModelFolder.load(FOLDER).predictor(embeddings=True, pooling="mean")
+    (answer,) = predictor.predict([{"text_a": text}])
+    assert answer["pooled"] == pytest.approx(states, abs=1e-5)
