@@ -343,13 +343,13 @@ def encode_pairs(
 
 
 def encode_windows(
-    texts_a: Sequence[str], texts_b: Sequence[str], tokenizer: FullTokenizer, max_seq_length: int, doc_stride: int
+    texts_a: Sequence[str], texts_b: Sequence[str], tokenizer: FullTokenizer, max_seq_length: int, window_stride: int
 ) -> tuple[dict[str, Ragged], np.ndarray, np.ndarray]:
     """Encode one or two texts in one row or, if they are too long for it, in several.
 
     Args:
         texts_a, texts_b, max_seq_length: as in encode_pairs.
-        doc_stride: stride in tokens between consecutive windows of a text, at most a window's tokens; of a pair the
+        window_stride: stride in tokens between consecutive windows of a text, at most a window's tokens; of a pair the
             longer text has windows, and each has the shorter one beside it, truncated to half of the room. 0: a single
             row, truncated as in encode_pairs.
 
@@ -363,8 +363,8 @@ def encode_windows(
     row_counts = []
     for ids_a, ids_b in zip(tokenizer.encode_batch(texts_a), tokenizer.encode_batch(texts_b), strict=True):
         room = max_seq_length - (3 if ids_b else 2)
-        if doc_stride and len(ids_a) + len(ids_b) > room:
-            pairs, is_truncated = _windows(ids_a, ids_b, room, doc_stride)
+        if window_stride and len(ids_a) + len(ids_b) > room:
+            pairs, is_truncated = _windows(ids_a, ids_b, room, window_stride)
         else:
             length_a = min(len(ids_a), max(room - len(ids_b), (room + 1) // 2))
             length_b = min(len(ids_b), room - length_a)
@@ -386,14 +386,14 @@ def encode_windows(
 
 
 def _windows(
-    ids_a: list[int], ids_b: list[int], room: int, doc_stride: int
+    ids_a: list[int], ids_b: list[int], room: int, window_stride: int
 ) -> tuple[list[tuple[list[int], list[int]]], bool]:
     """Return the tokens of both texts in each window, and whether the shorter text lost some."""
     a_is_long = len(ids_a) >= len(ids_b)
     long, whole = (ids_a, ids_b) if a_is_long else (ids_b, ids_a)
     short = whole[: room // 2]
     width = room - len(short)
-    step = min(doc_stride, width)
+    step = min(window_stride, width)
     parts = [long[start : start + width] for start in range(0, max(1, len(long) - width + step), step)]
     pairs = [(part, short) if a_is_long else (short, part) for part in parts]
     return pairs, len(short) < len(whole)
@@ -418,7 +418,7 @@ class ClassificationSplit:
         labels: label names by id; None for regression.
         complete: whether the split has all examples of its file.
         other_label: advice in the error message for an unknown label.
-        doc_stride: as in encode_windows.
+        window_stride: as in encode_windows.
     """
 
     name: str
@@ -428,13 +428,13 @@ class ClassificationSplit:
     max_seq_length: int
     complete: bool = True
     other_label: str = ""
-    doc_stride: int = 0
+    window_stride: int = 0
 
     def facts(self) -> dict[str, Any]:
         texts = ((example.text_a, example.text_b, example.label) for example in self.examples)
         source = {example.file.name for example in self.examples}
         labels = None if self.labels is None else list(self.labels)
-        settings = {"max_seq_length": self.max_seq_length, "doc_stride": self.doc_stride, "labels": labels}
+        settings = {"max_seq_length": self.max_seq_length, "window_stride": self.window_stride, "labels": labels}
         return text_facts(source, texts, self.tokenizer, **settings)
 
     def features(self) -> Features:
@@ -442,8 +442,8 @@ class ClassificationSplit:
 
         Returns:
             Columns input_ids, input_mask, segment_ids and, unless all examples are unlabelled, label_ids: the label's
-            id (int32) or the regression target (float32). Arrays: `windows` (rows,), the example of each row; `labels`
-            (examples,).
+            id (int32) or the regression target (float32). Arrays: `labels` (examples,) and, with window_stride,
+            `windows` (rows,), the example of each row.
 
         Raises:
             DataError: there are no examples; a label is unknown, not a number or missing in some rows only.
@@ -455,7 +455,7 @@ class ClassificationSplit:
         targets = self.targets()
         texts_a = [example.text_a for example in examples]
         texts_b = [example.text_b for example in examples]
-        values, truncated, windows = encode_windows(texts_a, texts_b, self.tokenizer, max_tokens, self.doc_stride)
+        values, truncated, windows = encode_windows(texts_a, texts_b, self.tokenizer, max_tokens, self.window_stride)
         file = examples[0].file.name
         if len(windows) > len(examples):
             long_count = np.count_nonzero(np.bincount(windows) > 1)
@@ -465,13 +465,13 @@ class ClassificationSplit:
             )
         if truncated.any():
             finding = f"{truncated.sum():,} of {len(examples):,} examples have more than {max_tokens} tokens"
-            effect = "the shorter text is cut to half a row" if self.doc_stride else "they are cut"
-            logger.info(f"{file}: {finding}: {effect}")
+            effect = "the shorter text is cut to half a row" if self.window_stride else "are cut"
+            logger.info(f"{file}: {finding} and {effect}")
         columns = token_columns(self.tokenizer, max_tokens)
-        arrays = {WINDOWS: windows}
+        arrays = {WINDOWS: windows} if self.window_stride else {}
         if targets is None:
             return Features(columns, values, arrays)
-        return labelled_features(columns, values, targets, windows=windows)
+        return labelled_features(columns, values, targets, **arrays)
 
     def targets(self) -> np.ndarray | None:
         """Return the label ids or regression targets, (examples,); None if all examples are unlabelled."""

@@ -85,7 +85,7 @@ def config_of(folder: Path, **changes: Any) -> ClassifierConfig:
         "feature_dir": folder / "features",
         "save_finetune_checkpoint_path": folder / "run",
         "max_seq_length": LENGTH,
-        "doc_stride": STRIDE,
+        "window_stride": STRIDE,
         "train_batch_size": 8,
         "train_steps": 400,
         "eval_steps": 200,
@@ -118,7 +118,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_what_stands_at_the_end_is_learnt(folder: Path) -> None:
     assert read(folder / "run/eval_results.json")["accuracy"] == 1.0
-    assert read(folder / "run/task.json")["doc_stride"] == STRIDE
+    assert read(folder / "run/task.json")["window_stride"] == STRIDE
     table = read_table(folder / "run/predictions_dev.tsv")
     column = table.place("prediction")
     assert [row[column] for _, row in table.rows] == [label for _, label in texts_and_labels()]
@@ -130,11 +130,6 @@ def test_each_text_counts_alike_in_training(folder: Path) -> None:
     features = task.split("train").features()
 
     class Records:
-        num_rows = len(features.arrays["windows"])
-
-        def has_array(self, name: str) -> bool:
-            return name in features.arrays
-
         def array(self, name: str) -> np.ndarray:
             return features.arrays[name]
 
@@ -151,7 +146,7 @@ def test_checkpoint_export_and_evaluation_agree(folder: Path, tmp_path: Path) ->
     words = ["--export_ckpt_file", str(folder / "run"), "--export_file_name", str(tmp_path / "model")]
     export(load_config(ExportConfig, words))
     assert_close(load_exported(tmp_path / "model.mindir").predict(records), answers)
-    evaluation = {"do_train": False, "doc_stride": 0, "load_finetune_checkpoint_path": folder / "run"}
+    evaluation = {"do_train": False, "window_stride": 0, "load_finetune_checkpoint_path": folder / "run"}
     run_classifier.main(
         config_of(folder, save_finetune_checkpoint_path="", output_path=tmp_path / "again", **evaluation)
     )
@@ -159,5 +154,5 @@ def test_checkpoint_export_and_evaluation_agree(folder: Path, tmp_path: Path) ->
 
 
 def test_a_stride_that_leaves_text_out_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="doc_stride is 11"):
-        config_of(tmp_path, doc_stride=LENGTH - 1)
+    with pytest.raises(ConfigError, match="window_stride is 11"):
+        config_of(tmp_path, window_stride=LENGTH - 1)

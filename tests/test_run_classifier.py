@@ -479,7 +479,9 @@ def test_development_examples_are_those_that_the_weights_were_chosen_by(
     task = ClassifierTask(again, tokenizer, known)
     assert [one.line for one in task.examples.read("dev")] == [one.line for one in training.examples.read("dev")]
     assert "a share of 0.2 of the training file" in capsys.readouterr().out
-    silent = known.model_copy(update={"dev_split": DevSplit(ratio=0.2, seed=7)})  # about the file, as others were
+    silent = known.model_copy(
+        update={"dev_split": DevSplit(ratio=0.2, seed=7, stratified=True)}
+    )  # about the file, as others were
     assert ClassifierTask(again, tokenizer, silent).examples.read("dev") == task.examples.read("dev")
     elsewhere = ClassifierTask(again, tokenizer, known.model_copy(update={"dev_split": None}))
     assert elsewhere.examples.read("dev") != task.examples.read("dev")

@@ -91,11 +91,11 @@ class ClassifierTask(Task):
         else:
             class_weights(config.class_weights, self.labels, np.zeros(0, int))  # wrong ones fail before the features
         self.spec = REGRESSION if self.regression else CLASSIFICATION
-        self.doc_stride = config.doc_stride or getattr(trained_info, "doc_stride", 0)
+        self.window_stride = config.window_stride or getattr(trained_info, "window_stride", 0)
         settings = {
             "task_name": config.task_name,
             "classifier_hidden_size": self._hidden_size(),
-            "doc_stride": self.doc_stride,
+            "window_stride": self.window_stride,
         }
         self.task_info = self.spec.info(
             task=self.spec.name,
@@ -180,19 +180,21 @@ class ClassifierTask(Task):
             config.max_seq_length,
             complete=complete,
             other_label=advice,
-            doc_stride=self.doc_stride,
+            window_stride=self.window_stride,
         )
 
     def ready_facts(self) -> dict[str, Any]:
-        return super().ready_facts() | {"labels": self.labels or None, "doc_stride": self.doc_stride}
+        return super().ready_facts() | {"labels": self.labels or None, "window_stride": self.window_stride}
 
     def check_ready(self, records: RecordSet, path: Path) -> None:
         if self.examples.dev_split:  # the development examples have no ready features, so these are the training's
             rest = self.examples.read(TRAIN)
             facts = ClassificationSplit(TRAIN, rest, self.labels, self.tokenizer, self.config.max_seq_length).facts()
             check_left_out(path, records.facts.get("texts_sha256"), facts["texts_sha256"], rest[0].file)
-        if self.doc_stride and not records.has_array(WINDOWS):
-            raise DataError(f"{path} holds no windows, but doc_stride is {self.doc_stride}: make it again, or set 0")
+        if self.window_stride and not records.has_array(WINDOWS):
+            raise DataError(
+                f"{path} holds no windows, but window_stride is {self.window_stride}: make it again, or set 0"
+            )
         if "label_ids" not in records.columns:
             raise DataError(f"{path} holds no labels, which training and evaluation need")
         longest = int(records.lengths.max())
@@ -214,16 +216,21 @@ class ClassifierTask(Task):
 
     def row_weights(self, train: RecordSet) -> np.ndarray | None:
         """Return the weights of classes, divided by the number of rows of each example."""
-        labels = train.array(LABELS)
-        windows = windows_of(train)
-        if not self.config.class_weights and len(windows) == len(labels):
+        if not self.config.class_weights and not self.window_stride:
             return None
+        labels = train.array(LABELS)
+        windows = train.array(WINDOWS) if self.window_stride else np.arange(len(labels))
         by_label = class_weights(self.config.class_weights, self.labels, labels) if self.config.class_weights else None
         weights = np.ones(len(labels), np.float32) if by_label is None else by_label[labels]
         return (weights / np.bincount(windows))[windows].astype(np.float32)
 
+    def logits_of_texts(self, records: RecordSet, outputs: Outputs) -> np.ndarray:
+        """Return the logits of each example, (examples, C): the mean of its windows."""
+        logits = outputs["logits"]
+        return mean_of_windows(logits, records.array(WINDOWS)) if self.window_stride else logits
+
     def evaluate(self, prepared: PreparedSplit, outputs: Outputs, task_info: TaskInfo) -> EvaluationResult:
-        logits = mean_of_windows(outputs["logits"], windows_of(prepared.records))
+        logits = self.logits_of_texts(prepared.records, outputs)
         predictions = logits[:, 0] if self.regression else logits.argmax(1)
         gold = prepared.records.array(LABELS) if "label_ids" in prepared.records.columns else None
         metrics = {} if gold is None else assess(self.method, predictions, gold, len(self.labels))
@@ -273,11 +280,6 @@ class ClassifierTask(Task):
         return assess(self.method, np.full_like(dev_labels, constant), dev_labels, len(self.labels))
 
 
-def windows_of(records: RecordSet) -> np.ndarray:
-    """Return the example of each row, (rows,); features made elsewhere have one row per example."""
-    return records.array(WINDOWS) if records.has_array(WINDOWS) else np.arange(records.num_rows)
-
-
 def _is_complete(split: Split) -> bool:
     return isinstance(split, ClassificationSplit) and split.complete
 
@@ -294,11 +296,11 @@ class RegressionInfo(TaskInfo):
 
     Attributes:
         classifier_hidden_size: width of a layer between encoder and classifier, 0 for none.
-        doc_stride: stride in tokens between the windows of a long text, whose logits are averaged; 0: truncate.
+        window_stride: stride in tokens between the windows of a long text, whose logits are averaged; 0: truncate.
     """
 
     classifier_hidden_size: int = Field(0, ge=0, le=WIDTH)
-    doc_stride: int = Field(0, ge=0, le=LENGTH)
+    window_stride: int = Field(0, ge=0, le=LENGTH)
 
 
 class ClassificationInfo(RegressionInfo, LabelledInfo):
@@ -330,7 +332,7 @@ class ClassificationAnswerer(Answerer):
 
     def features(self, items: Sequence[tuple[str, str]]) -> Features:
         texts_a, texts_b = zip(*items, strict=True)
-        stride = getattr(self.task_info, "doc_stride", 0)
+        stride = getattr(self.task_info, "window_stride", 0)
         values, truncated, windows = encode_windows(texts_a, texts_b, self.tokenizer, self.length, stride)
         arrays = {"truncated": truncated, WINDOWS: windows}
         return Features(token_columns(self.tokenizer, self.length), values, arrays)

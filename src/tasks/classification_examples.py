@@ -55,7 +55,7 @@ class ClassifierConfig(FinetuneConfig):
         0, "width of a layer between encoder and classifier; 0: none", minimum=0, maximum=WIDTH
     )
 
-    doc_stride: int = option(
+    window_stride: int = option(
         0,
         "stride in tokens between consecutive windows of a text longer than max_seq_length, whose logits are averaged; "
         "0: truncate",
@@ -103,9 +103,9 @@ class ClassifierConfig(FinetuneConfig):
                 f"schema_file_path is {self.schema_file_path}, but neither {' nor '.join(READY_KEYS)} names a TFRecord "
                 f"(any file but *{SUFFIX})"
             )
-        if self.doc_stride > self.max_seq_length - 2:
+        if self.window_stride > self.max_seq_length - 2:
             raise ConfigError(
-                f"doc_stride is {self.doc_stride}, but a window of max_seq_length {self.max_seq_length} has "
+                f"window_stride is {self.window_stride}, but a window of max_seq_length {self.max_seq_length} has "
                 f"{self.max_seq_length - 2} tokens of text: windows that do not meet would leave text out"
             )
         if self.multi_label:
@@ -221,7 +221,7 @@ class CustomExamples:
 
     def _split_key(self, example: Example) -> list[str | None]:
         """Return what decides whether an example is split off for development: its texts and its class."""
-        texts = [example.text_a, example.text_b]
+        texts: list[str | None] = [example.text_a, example.text_b]
         return [*texts, example.label] if self._stratified else texts
 
     def _refuse_unused(self) -> None:

@@ -16,7 +16,7 @@ from scipy.special import expit
 from model_utils.errors import DataError, shorten
 from model_utils.files import write_json
 from src.albert_networks import Tensors, TrainingNetwork
-from src.create_finetune_data import ClassificationSplit, Example, mean_of_windows, plain_label
+from src.create_finetune_data import ClassificationSplit, Example, plain_label
 from src.data.feature_cache import Features, Split
 from src.data.features import LABELS, sample
 from src.tasks.answerer import Answer, Outputs, Probability, Record, shortest
@@ -26,7 +26,6 @@ from src.tasks.classification import (
     ClassificationInfo,
     ClassifierTask,
     build_scores,
-    windows_of,
 )
 from src.tasks.classification_examples import ClassifierConfig
 from src.tasks.prediction_table import write_prediction_table
@@ -141,12 +140,12 @@ class MultiLabelTask(ClassifierTask):
             self.tokenizer,
             config.max_seq_length,
             other_label=advice,
-            doc_stride=self.doc_stride,
+            window_stride=self.window_stride,
             separator=config.label_separator,
         )
 
     def evaluate(self, prepared: PreparedSplit, outputs: Outputs, task_info: TaskInfo) -> EvaluationResult:
-        probabilities = expit(mean_of_windows(outputs["logits"], windows_of(prepared.records)))
+        probabilities = expit(self.logits_of_texts(prepared.records, outputs))
         gold = prepared.records.array(LABELS) > 0 if "label_ids" in prepared.records.columns else None
         thresholds = np.array(getattr(task_info, "thresholds", ()), np.float32)
         calibration = {}
