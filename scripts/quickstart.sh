@@ -23,9 +23,9 @@ shape=(--albert_network albert_tiny --albert_cfg.hidden_size 128 --albert_cfg.nu
     --albert_cfg.num_attention_heads 4 --albert_cfg.intermediate_size 512 --albert_cfg.max_position_embeddings 64
     --albert_cfg.use_relative_positions true --albert_cfg.max_relative_position 16)
 
-finetune() { # FOLDER ARGUMENTS...: trains a classifier of docstrings by part of the standard library
-    python run_classifier.py --save_finetune_checkpoint_path "$@" --data_dir "$folder/parts" --text_a_column docstring \
-        --label_column part --feature_dir "$folder/features" --max_seq_length 64 --epoch_num 4
+finetune() { # FOLDER EPOCHS ARGUMENTS...: trains a classifier of docstrings by part of the standard library
+    python run_classifier.py --save_finetune_checkpoint_path "$1" --epoch_num "${@:2}" --data_dir "$folder/parts" \
+        --text_a_column docstring --label_column part --feature_dir "$folder/features" --max_seq_length 64
 }
 
 heading "1/10 text"
@@ -58,15 +58,15 @@ END
 
 heading "7/10 fine-tuning: which part of the standard library does a docstring belong to?"
 if ! [ -e "$folder/parts/dev.tsv" ]; then python -m scripts.quickstart_parts --output_dir "$folder/parts"; fi
-finetune "$folder/warm" --load_pretrain_checkpoint_path "$folder/run" --optimizer_cfg.AdamWeightDecay.learning_rate 5e-4
+finetune "$folder/warm" 4 --load_pretrain_checkpoint_path "$folder/run" --optimizer_cfg.AdamWeightDecay.learning_rate 5e-4
 
 heading "8/10 fine-tuning without pre-training, with settings for training from scratch"
-finetune "$folder/cold" --spm_model_file "$folder/train/vocabulary.model" "${shape[@]}" \
+finetune "$folder/cold" 4 --spm_model_file "$folder/train/vocabulary.model" "${shape[@]}" \
     --albert_cfg.initializer_range 0.03 --optimizer_cfg.AdamWeightDecay.beta2 0.98 \
     --optimizer_cfg.AdamWeightDecay.learning_rate 1e-3
 
 heading "9/10 fine-tuning from the small model that is part of the project"
-finetune "$folder/small" --load_pretrain_checkpoint_path pretrained/albert_small_en --optimizer_cfg.AdamWeightDecay.learning_rate 2e-4
+finetune "$folder/small" 2 --load_pretrain_checkpoint_path pretrained/albert_small_en --optimizer_cfg.AdamWeightDecay.learning_rate 2e-4
 
 heading "accuracy on held-out docstrings"
 python - "$folder" <<'END'
