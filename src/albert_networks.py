@@ -140,7 +140,10 @@ class TrainingNetwork(nn.Cell):
         return self.losses(*outputs, *further)
 
     def logits_of(self, outputs: Tensors, texts: Tensors, further: Tensors) -> tuple[tuple[Tensor, Tensor], ...]:
-        """Return `target_count` pairs (logits (*, C), weights that broadcast to (*)), arguments as in label_losses."""
+        """Return `target_count` pairs (logits (*, C), weights that broadcast to (*)), arguments as in label_losses.
+
+        Optional: FinetunedTeacher refuses a task whose network does not override it.
+        """
         raise NotImplementedError
 
     def teacher_loss(self, outputs: Tensors, texts: Tensors, further: Tensors, targets: Tensors) -> Tensor:
