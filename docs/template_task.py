@@ -12,10 +12,11 @@ from sklearn.metrics import f1_score
 
 from model_utils.schema import SAME_PLACE, option
 from src.albert_networks import TrainingNetwork
-from src.create_finetune_data import ClassificationSplit, TextColumns, encode_pairs, read_examples
+from src.create_finetune_data import ClassificationSplit, TextColumns, read_examples
 from src.data.feature_cache import Features
 from src.data.feature_files import Column, Ragged
 from src.data.features import token_columns
+from src.data.text_rows import encode_pairs
 from src.finetune_eval_model import SequenceClassificationScores
 from src.tasks.answerer import Answer, Outputs, Probability, Record, shortest
 from src.tasks.classification import ClassificationAnswerer

@@ -1,17 +1,14 @@
-"""Features of classification and regression: texts with labels -> rows of token ids.
+"""Features of classification and regression: texts with labels -> rows of token ids (src/data/text_rows.py).
 
-This module reads the user's own data (`--task_name custom`), src/tasks/glue.py reads GLUE. Rows are [CLS] a [SEP] with
-segment 0, or [CLS] a [SEP] b [SEP] with segment 1 from b on, as in google-research/albert's classifier_utils.
+This module reads the user's own data (`--task_name custom`), src/tasks/glue.py reads GLUE.
 """
 
-import functools
 import itertools
 import logging
 import math
 import re
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +16,8 @@ import numpy as np
 
 from model_utils.errors import DataError, shorten
 from src.data.feature_cache import Features
-from src.data.feature_files import Ragged
 from src.data.features import WINDOWS, labelled_features, text_facts, token_columns
-from src.data.packing import TEXT_COLUMNS
+from src.data.text_rows import encode_windows
 from src.text.text_tables import JSON_SUFFIXES, SUFFIXES, read_table, suffix_of
 from src.tokenization import FullTokenizer
 from src.utils import read_lines
@@ -33,13 +29,9 @@ INDICATOR_VALUES = {"0": False, "1": True, "false": False, "true": True}
 UNLABELLED = {"", "-1"}  # values of all indicators in a row without gold labels
 _LIST = re.compile(r"\[.*\]", re.DOTALL)
 _SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "valid", "validation", "val"), "test": ("test",)}
-_MAX_NUMERIC_LABELS = 20  # more distinct numbers are probably regression targets
-_SHOWN = 5  # file names or labels listed in a message
-_RARE = 3  # training rows; a class with fewer can hardly be learnt
+_SHOWN = 5  # file names listed in a message
 _WHOLE_NUMBER = re.compile(r"(-?(?:0|[1-9][0-9]*))\.0+")
-_DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
-_SEPARATORS = re.compile(r"\s*[,|;/，；、]\s*")
-_MISSING_VALUES = {"nan", "none", "null", "nil", "na", "n/a", "#n/a", "<na>", "nat"}  # as exported tables write them
+DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,207 +199,9 @@ def find_splits(data_dir: str, named: Mapping[str, str], endings: Sequence[str] 
     return SplitFiles(splits)
 
 
-def find_labels(examples: Iterable[Example]) -> list[str]:
-    """Return the sorted labels of training data; raise DataError if there are fewer than two."""
-    examples = list(examples)
-    labels = sorted({example.label for example in examples if example.label is not None})
-    if len(labels) < 2:
-        raise DataError(f"{examples[0].file} has {len(labels)} label(s) ({', '.join(labels)}), needed are at least two")
-    return labels
-
-
-def report_labels(examples: Sequence[Example], held_out: int) -> None:
-    """Log the labels of a training file and the size of its dev split; warn if they look like regression targets."""
-    counts = Counter(example.label or "" for example in examples)
-    common = ", ".join(f"{label} ({count:,})" for label, count in counts.most_common(10))
-    more = f" and {len(counts) - 10:,} more" if len(counts) > 10 else ""
-    dev_count = f", {held_out:,} of them for development" if held_out else ""
-    logger.info(f"{examples[0].file}: {len(examples):,} examples{dev_count}; {len(counts):,} labels: {common}{more}")
-    if len(counts) > _MAX_NUMERIC_LABELS and all(_parse_number(label) is not None for label in counts):
-        logger.warning(f"all {len(counts):,} labels are numbers, but used as classes; for regression set --num_class 1")
-
-
-def _parse_number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
 def plain_label(label: str) -> str:
     """Return a whole number without decimals ("1" for pandas' "1.00"), and any other label unchanged."""
     return _WHOLE_NUMBER.sub(r"\1", label) if _WHOLE_NUMBER.fullmatch(label) else label
-
-
-def drop_labels(examples: Sequence[Example], skip_labels: Collection[str], labelled: bool) -> list[Example]:
-    """Return the examples without those that have a label of skip_labels, and log the number of dropped rows.
-
-    Args:
-        skip_labels: labels that mark rows without a gold label.
-        labelled: False for a test file. It is unlabelled and keeps all rows if its labels are all in skip_labels or -1.
-
-    Raises:
-        DataError: no examples are left.
-    """
-    labels = {example.label for example in examples if example.label is not None}
-    if not labelled and labels and labels <= {"-1", *skip_labels}:
-        logger.info(f"{examples[0].file}: all labels are {', '.join(sorted(labels))}: it is unlabelled")
-        return [replace(example, label=None) for example in examples]
-    remaining = [example for example in examples if example.label not in skip_labels]
-    if not remaining:
-        raise DataError(f"{examples[0].file} holds no examples but those with a label of skip_labels")
-    if len(remaining) < len(examples):
-        skipped = ", ".join(sorted(labels & {*skip_labels}))
-        rows = len(examples) - len(remaining)
-        logger.info(f"{examples[0].file}: {rows:,} of {len(examples):,} rows are left out, their label is {skipped}")
-    return remaining
-
-
-@functools.cache
-def warn_of_unmatched(file: Path, labels: frozenset[str]) -> None:
-    """Log the labels of skip_labels that no row of a file has; once for a file, which may be read several times."""
-    if labels:
-        logger.warning(f"{file}: no row has the label {', '.join(map(shorten, sorted(labels)))} of skip_labels")
-
-
-def label_warnings(counts: Counter[str]) -> list[str]:
-    """Return warnings about labels that are probably not classes of their own.
-
-    Args:
-        counts: training rows by label.
-    """
-    spellings = defaultdict(list)
-    for label in counts:
-        number = _parse_number(label)
-        spellings[" ".join(label.casefold().split()) if number is None else str(number)].append(label)
-    components = {
-        label: [
-            text.strip("'\"") for text in _SEPARATORS.split(label.strip("[]{}()"))
-        ]  # also a list as pandas writes it
-        for label in counts
-    }
-    positions = defaultdict(set)  # component -> its positions in labels; 0: it is a whole label
-    for label_components in components.values():
-        for position, component in enumerate(label_components, 1):
-            positions[component].add(position if len(label_components) > 1 else 0)
-    decimal_commas = [label for label in counts if _DECIMAL_COMMA.fullmatch(label)]
-    multi_labels = []
-    for label, label_components in components.items():
-        is_reused = any(component and len(positions[component]) > 1 for component in label_components)
-        if len(label_components) > 1 and is_reused and label not in decimal_commas:
-            multi_labels.append(label)
-    numbers = [number for label in counts if (number := _parse_number(label)) is not None]
-    is_placeholder = "-1" in counts and len(numbers) == len(counts) and min(numbers) == -1 and max(numbers) > 1
-    findings = {
-        "labels without letters or digits; if they mark unlabelled rows, name them with --skip_labels": [
-            label for label in counts if not any(map(str.isalnum, label))
-        ],
-        "labels that mean a missing value in exported tables; if they do here, name them with --skip_labels": [
-            label for label in counts if label.casefold() in _MISSING_VALUES
-        ],
-        "a label that often marks unlabelled rows; if so, set --skip_labels=-1": ["-1"] if is_placeholder else [],
-        "numbers with a decimal comma, each a class of its own; write a decimal point": decimal_commas,
-        "labels that look like several labels of one text; each combination is a class of its own": multi_labels,
-        "labels that differ only in case, white space or notation; each is a class of its own": [
-            label for similar in spellings.values() if len(similar) > 1 for label in similar
-        ],
-        f"labels with fewer than {_RARE} training rows, which can hardly be learnt": [
-            label for label, count in counts.items() if count < _RARE
-        ],
-    }
-    return [f"{finding}: {_listed(labels)}" for finding, labels in findings.items() if labels]
-
-
-def _listed(labels: Sequence[str]) -> str:
-    more = f" and {len(labels) - _SHOWN:,} more" if len(labels) > _SHOWN else ""
-    return ", ".join(map(shorten, labels[:_SHOWN])) + more
-
-
-def encode_pairs(
-    texts_a: Sequence[str], texts_b: Sequence[str], tokenizer: FullTokenizer, max_seq_length: int
-) -> tuple[dict[str, Ragged], np.ndarray]:
-    """Encode one or two texts per row.
-
-    A text that is too long loses tokens at its end; of a pair, the longer one, or the second if both are equally long
-    (google's _truncate_seq_pair).
-
-    Args:
-        texts_b: second texts; one without tokens means that the row has a single text.
-        max_seq_length: maximum tokens of a row, at least 3.
-
-    Returns:
-        Columns input_ids, input_mask and segment_ids, int32, without padding; truncated, (rows,) bool.
-    """
-    values, truncated, _ = encode_windows(texts_a, texts_b, tokenizer, max_seq_length, 0)
-    return values, truncated
-
-
-def encode_windows(
-    texts_a: Sequence[str], texts_b: Sequence[str], tokenizer: FullTokenizer, max_seq_length: int, window_stride: int
-) -> tuple[dict[str, Ragged], np.ndarray, np.ndarray]:
-    """Encode one or two texts in one row or, if they are too long for it, in several.
-
-    Args:
-        texts_a, texts_b, max_seq_length: as in encode_pairs.
-        window_stride: stride in tokens between consecutive windows of a text, at most a window's tokens; of a pair the
-            longer text has windows, and each has the shorter one beside it, truncated to half of the room. 0: a single
-            row, truncated as in encode_pairs.
-
-    Returns:
-        Columns input_ids, input_mask and segment_ids, int32, without padding; truncated, (texts,) bool; the index of
-        each row's texts, (rows,).
-    """
-    rows = []
-    first_segment_counts = []
-    truncated = []
-    row_counts = []
-    for ids_a, ids_b in zip(tokenizer.encode_batch(texts_a), tokenizer.encode_batch(texts_b), strict=True):
-        room = max_seq_length - (3 if ids_b else 2)
-        if window_stride and len(ids_a) + len(ids_b) > room:
-            pairs, is_truncated = _windows(ids_a, ids_b, room, window_stride)
-        else:
-            length_a = min(len(ids_a), max(room - len(ids_b), (room + 1) // 2))
-            length_b = min(len(ids_b), room - length_a)
-            pairs = [(ids_a[:length_a], ids_b[:length_b])]
-            is_truncated = length_a + length_b < len(ids_a) + len(ids_b)
-        for part_a, part_b in pairs:
-            row = [tokenizer.cls_id, *part_a, tokenizer.sep_id]
-            first_segment_counts.append(len(row))
-            rows.append([*row, *part_b, tokenizer.sep_id] if ids_b else row)
-        truncated.append(is_truncated)
-        row_counts.append(len(pairs))
-    counts = np.array([len(row) for row in rows], np.int64)
-    input_ids = np.fromiter(itertools.chain.from_iterable(rows), np.int32, counts.sum())
-    segment_counts = np.stack([first_segment_counts, counts - first_segment_counts], 1).ravel()
-    segment_ids = np.repeat(np.tile(np.array([0, 1], np.int32), len(rows)), segment_counts)
-    columns = zip(TEXT_COLUMNS, (input_ids, np.ones_like(input_ids), segment_ids), strict=True)
-    values = {name: Ragged(array, counts) for name, array in columns}
-    return values, np.array(truncated), np.repeat(np.arange(len(row_counts)), row_counts)
-
-
-def _windows(
-    ids_a: list[int], ids_b: list[int], room: int, window_stride: int
-) -> tuple[list[tuple[list[int], list[int]]], bool]:
-    """Return the tokens of both texts in each window, and whether the shorter text lost some."""
-    a_is_long = len(ids_a) >= len(ids_b)
-    long, whole = (ids_a, ids_b) if a_is_long else (ids_b, ids_a)
-    short = whole[: room // 2]
-    width = room - len(short)
-    step = min(window_stride, width)
-    parts = [long[start : start + width] for start in range(0, max(1, len(long) - width + step), step)]
-    pairs = [(part, short) if a_is_long else (short, part) for part in parts]
-    return pairs, len(short) < len(whole)
-
-
-def mean_of_windows(values: np.ndarray, windows: np.ndarray) -> np.ndarray:
-    """Return the mean over the rows of each text, (texts, *), of values (rows, *).
-
-    Args:
-        windows: (rows,) the text of each row, ascending; every text has a row.
-    """
-    starts = np.flatnonzero(np.diff(windows, prepend=-1))
-    counts = np.diff(starts, append=len(windows)).reshape(-1, *[1] * (values.ndim - 1))
-    return np.add.reduceat(values, starts) / counts.astype(values.dtype)
 
 
 @dataclass(frozen=True)
@@ -485,7 +279,7 @@ def score_of(example: Example) -> float:
     except ValueError:
         score = math.nan
     if not abs(score) <= LARGEST_SCORE:  # NaN fails the comparison
-        decimal_comma = "; write a decimal point for the comma" if _DECIMAL_COMMA.fullmatch(example.label or "") else ""
+        decimal_comma = "; write a decimal point for the comma" if DECIMAL_COMMA.fullmatch(example.label or "") else ""
         raise DataError(
             f"{example.place} has the label {shorten(example.label)}, allowed are numbers from {-LARGEST_SCORE:g} to "
             f"{LARGEST_SCORE:g}{decimal_comma}"

@@ -14,14 +14,13 @@ from src.create_finetune_data import (
     ClassificationSplit,
     Example,
     TextColumns,
-    encode_pairs,
-    find_labels,
     find_splits,
     read_examples,
     read_polarity_files,
-    report_labels,
 )
 from src.data.features import sample, split_off
+from src.data.text_rows import encode_pairs
+from src.tasks.class_labels import find_labels, report_labels
 from src.tokenization import FullTokenizer
 from tests.helpers.feature_rows import split_rows
 

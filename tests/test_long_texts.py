@@ -13,7 +13,7 @@ import run_classifier
 from export import main as export
 from model_utils.errors import ConfigError
 from model_utils.schema import load_config
-from src.create_finetune_data import encode_pairs, encode_windows, mean_of_windows
+from src.data.text_rows import encode_pairs, encode_windows, mean_of_windows
 from src.finetuning.finetune import find_tokenizer
 from src.inference.deploy_config import ExportConfig
 from src.inference.exported_model import load_exported

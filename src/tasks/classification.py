@@ -16,22 +16,15 @@ from model_utils.errors import ConfigError, DataError
 from src.albert_config import LENGTH, WIDTH, AlbertConfig
 from src.albert_for_finetune import AlbertForRegression, AlbertForSequenceClassification
 from src.assessment_method import METHODS, assess
-from src.create_finetune_data import (
-    ClassificationSplit,
-    Example,
-    encode_windows,
-    find_labels,
-    label_warnings,
-    mean_of_windows,
-    plain_label,
-    report_labels,
-)
+from src.create_finetune_data import ClassificationSplit, Example, plain_label
 from src.data.feature_cache import TRAIN, Features, Split
 from src.data.feature_files import RecordSet, facts_of, read_facts
 from src.data.features import LABELS, WINDOWS, sample, token_columns
 from src.data.ready_features import ReadySplit
+from src.data.text_rows import encode_windows, mean_of_windows
 from src.finetune_eval_model import SequenceClassificationScores
 from src.tasks.answerer import Answer, Answerer, Outputs, Probability, Record, likeliest_name, shortest
+from src.tasks.class_labels import find_labels, label_warnings, report_labels
 from src.tasks.class_weights import class_weights
 from src.tasks.classification_examples import ClassifierConfig, CustomExamples, GlueExamples
 from src.tasks.classification_report import write_report

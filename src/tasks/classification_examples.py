@@ -8,19 +8,11 @@ from model_utils.errors import ConfigError, DataError
 from model_utils.schema import ANY, SAME_PLACE, option
 from src.albert_config import LENGTH, WIDTH
 from src.assessment_method import METHODS
-from src.create_finetune_data import (
-    Example,
-    TextColumns,
-    drop_labels,
-    find_splits,
-    plain_label,
-    read_examples,
-    read_polarity_files,
-    warn_of_unmatched,
-)
+from src.create_finetune_data import Example, TextColumns, find_splits, plain_label, read_examples, read_polarity_files
 from src.data.feature_cache import TRAIN
 from src.data.feature_files import SUFFIX
 from src.data.features import split_off
+from src.tasks.class_labels import drop_labels, warn_of_unmatched
 from src.tasks.finetune_config import READY_KEYS, FinetuneConfig, is_tfrecord
 from src.tasks.glue import GLUE_TASKS, read_glue
 from src.tasks.task_info import NO_DEV_SPLIT, TaskInfo, choose_dev_split

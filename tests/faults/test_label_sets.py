@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from model_utils.errors import ConfigError, DataError
-from src.create_finetune_data import label_warnings, plain_label
+from src.create_finetune_data import plain_label
 from src.finetuning.finetune import find_tokenizer
+from src.tasks.class_labels import label_warnings
 from src.tasks.classification import ClassifierTask
 from src.tasks.classification_examples import NLI_TASKS
 from src.tasks.glue import GLUE_TASKS
