@@ -16,10 +16,10 @@ from model_utils.backend import Backend
 from model_utils.config import OneDeviceConfig, run_main
 from model_utils.cpu import cpu_flags
 from model_utils.errors import DeviceError
+from model_utils.job_machines import LOCAL_SIZE
 from model_utils.messages import set_level
 
 logger = logging.getLogger(__name__)
-RANKS_FOLDER = "ALBERT_RANKS_FOLDER"  # environment variable that scripts/launch.py sets for each rank
 COMPILER_CACHE = "MS_COMPILER_CACHE_ENABLE"  # read by MindSpore when it compiles
 FPMATH_MODE = "ONEDNN_DEFAULT_FPMATH_MODE"  # read by oneDNN, MindSpore's matrix library on CPUs, at its first product
 BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16")  # CPU flags of bfloat16 multiplication; without them oneDNN emulates it
@@ -120,18 +120,20 @@ def setup_device(
     _check_compute_type(compute_type, fused_layers, target)
     os.environ[FPMATH_MODE] = "STRICT"
     os.environ[COMPILER_CACHE] = "0"
+    local_size = 1
     if distribute:
-        if RANKS_FOLDER not in os.environ:
+        if LOCAL_SIZE not in os.environ:
             raise DeviceError(
                 "distribute is true, but this process was not started as one of several: use scripts/*_distribute.sh"
             )
         device_id = int(os.environ.get("DEVICE_ID", "0")) if target != "CPU" else 0
+        local_size = int(os.environ[LOCAL_SIZE])
     available = {"GPU": len(nvidia.nvidia_gpus()), "CPU": 1}.get(target)
     if available is not None and device_id >= available:
         allowed = "0" if available == 1 else f"0 to {available - 1}"
         raise DeviceError(f"device_id is {device_id}, but {target} has {available} device(s): allowed is {allowed}")
     _check_fused_layers(fused_layers, target)
-    _set_target(target, device_id, _threads(threads, target, device_num if distribute else 1))
+    _set_target(target, device_id, _threads(threads, target, local_size))
     if seed is not None:
         ms.set_seed(seed)
     rank, rank_size = _join_ranks(device_num) if distribute else (0, 1)
@@ -219,6 +221,10 @@ def _join_ranks(device_num: int) -> tuple[int, int]:
     rank, rank_size = communication.get_rank(), communication.get_group_size()
     if rank_size != device_num:
         raise DeviceError(f"device_num is {device_num}, but {rank_size} processes were started")
+    if rank != int(os.environ["RANK_ID"]):
+        raise DeviceError(
+            f"MindSpore made this process rank {rank}, but it was started as rank {os.environ['RANK_ID']}"
+        )
     if rank > 0:
         set_level(logging.WARNING)
     return rank, rank_size

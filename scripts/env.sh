@@ -65,15 +65,17 @@ run_single() { # NAME ARGUMENTS...: replaces this shell with run_NAME.py; its ou
     exec python "$PROJECT/run_$1.py" "${@:2}" > >(trap '' INT TERM HUP PIPE; exec tee "$log") 2>&1
 }
 
-run_distribute() { # NAME [--nproc N] ARGUMENTS...: runs run_NAME.py in one process per device
-    local name=$1 nproc=${DEVICE_NUM:-} logs arguments=()
+run_distribute() { # NAME [--nproc N] [options of several machines] ARGUMENTS...: runs run_NAME.py, a process per device
+    local name=$1 nproc=${DEVICE_NUM:-} logs machines=() arguments=()
     shift
     show_help "$name" "$@"
     prepare_environment requirements.txt
     while [ $# -gt 0 ]; do
         case $1 in
-        --nproc) nproc=${2:-nothing} && shift $(($# > 1)) ;;
-        --nproc=*) nproc=${1#--nproc=} ;;
+        --nproc | --local_worker_num) nproc=${2:-nothing} && shift $(($# > 1)) ;;
+        --nproc=* | --local_worker_num=*) nproc=${1#*=} ;;
+        --worker_num | --node_rank | --master_addr | --master_port) machines+=("$1=${2:-}") && shift $(($# > 1)) ;;
+        --worker_num=* | --node_rank=* | --master_addr=* | --master_port=*) machines+=("$1") ;;
         *) arguments+=("$1") ;;
         esac
         shift
@@ -87,7 +89,7 @@ run_distribute() { # NAME [--nproc N] ARGUMENTS...: runs run_NAME.py in one proc
     mkdir -p "$logs"
     echo "logs: $logs"
     export GLOG_v="${GLOG_v:-3}" # errors only: MindSpore's warnings at every start do not matter
-    exec python "$PROJECT/scripts/launch.py" "$nproc" "$logs" "$PROJECT/run_$name.py" --distribute true --device_num "$nproc" "${arguments[@]+"${arguments[@]}"}"
+    exec python "$PROJECT/scripts/launch.py" "${machines[@]+"${machines[@]}"}" "$nproc" "$logs" "$PROJECT/run_$name.py" "${arguments[@]+"${arguments[@]}"}"
 }
 
 [ "${BASH_SOURCE[0]}" != "$0" ] || show_usage --help # not sourced

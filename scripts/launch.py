@@ -6,25 +6,34 @@ it) are forwarded to the ranks, which save and exit. When a rank fails, the othe
 have GRACE seconds to end; the last line names the rank and its reason. A rank that is paused (SIGSTOP) for PAUSED
 seconds while another runs counts as failed. When the scheduler fails, the ranks are asked to stop.
 
+A job of several machines has a launcher on each (model_utils/job_machines.py). That of the first machine runs the
+scheduler and the rendezvous, to which all report (model_utils/rendezvous.py); a failure on one machine ends all.
+
 MindSpore's own msrun is not used: it kills the other ranks at once, even one that saves, and ends in a traceback.
 """
 
 import argparse
 import os
+import secrets
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this is a script: its own folder is on the path
+from model_utils.errors import ConfigError, UserError
+from model_utils.job_machines import LOCAL_SIZE, Machine, find_machine
+from model_utils.rendezvous import ADDRESS, KEY, LAUNCHER, SILENCE, Rendezvous, RendezvousClient, RendezvousServer
+
 GRACE = 12.0  # s that ranks have to end after one that failed; checkpoints not complete by then are lost
 PAUSED = 15.0  # s that a rank may be paused; GRACE + PAUSED must stay below the 30 s timeout of a CPU's collective
 POLL_INTERVAL = 0.1  # s between two looks at the ranks
+REPORT_INTERVAL = 1.0  # s between two reports to the first machine
 SHOWN = 5.0  # s to wait for a slow reader of the output before the failure is reported
 SIGNAL_WAIT = 0.5  # s after which a rank that received the signal itself has logged STOP_MESSAGE
 STOP_MESSAGE = b"asked to stop"  # logged by src/training/stop_signals.py
@@ -79,43 +88,62 @@ class JobProcess:
 
 
 class Job:
-    """Processes of one launch.
+    """Processes of a job on this machine.
 
     Args:
-        size: number of ranks.
+        machine: this machine and its ranks.
         logs: folder of their output.
         command: command line of every rank.
-        folder: shared folder for barriers (src/training/ranks.py) and the marks of ended ranks.
+        key: secret of the job, the same on all machines.
     """
 
-    def __init__(self, size: int, logs: Path, command: list[str], folder: Path) -> None:
-        self.size, self.logs, self.command, self.folder = size, logs, command, folder
-        self.processes: list[JobProcess] = []  # the ranks in their order, then the scheduler
+    def __init__(self, machine: Machine, logs: Path, command: list[str], key: str) -> None:
+        self.machine = machine
+        self.logs = logs
+        self.command = command
+        self.key = key
+        self.rendezvous: Rendezvous | RendezvousClient  # of the first machine: its own object, or a connection to it
+        self.processes: list[JobProcess] = []  # the ranks in their order, then the scheduler on the first machine
         self.stop = 0  # the signal by which the ranks were asked to stop
         self.requests = 0  # number of signals received
         self.ended = threading.Event()  # set when all ranks have ended
         self.pauses: dict[JobProcess, float] = {}  # s that ranks have been paused while others run
         self.paused: list[JobProcess] = []  # ranks killed because they were paused too long
+        self.failure_elsewhere = ""  # why the job has failed on another machine
 
     def start(self) -> None:
-        """Start the ranks and the scheduler."""
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        """Start the ranks and, on the first machine, rendezvous and scheduler; raise UserError if it is not found."""
+        machine = self.machine
+        rendezvous_port = machine.port + 1 if machine.port else 0
+        if machine.index == 0:
+            self.rendezvous = Rendezvous(machine.size, machine.local_size)
+            host = "127.0.0.1" if machine.count == 1 else "0.0.0.0"
+            rendezvous_port = RendezvousServer(self.rendezvous, (host, rendezvous_port), self.key.encode()).address[1]
+        else:
+            address = (machine.address, rendezvous_port)
+            self.rendezvous = RendezvousClient(address, self.key.encode(), START_TIMEOUT)
         common = {
-            "MS_WORKER_NUM": self.size,
-            "MS_SCHED_HOST": "127.0.0.1",
-            "MS_SCHED_PORT": port,
+            "MS_WORKER_NUM": machine.size,
+            "MS_SCHED_HOST": machine.address,
+            "MS_SCHED_PORT": machine.port or free_port(),
             "MS_TOPO_TIMEOUT": START_TIMEOUT,
-            "RANK_SIZE": self.size,
-            "ALBERT_RANKS_FOLDER": self.folder,
-            "ALBERT_LAUNCHER": os.getpid(),
+            "RANK_SIZE": machine.size,
+            LOCAL_SIZE: machine.local_size,
+            LAUNCHER: os.getpid(),
+            ADDRESS: f"{machine.address}:{rendezvous_port}",
+            KEY: self.key,
         }
-        for rank in range(self.size):
-            numbers = {"MS_NODE_ID": rank, "RANK_ID": rank, "DEVICE_ID": rank}
+        for device, rank in enumerate(machine.ranks):
+            numbers = {"MS_NODE_ID": rank, "RANK_ID": rank, "DEVICE_ID": device}
             environment = {**common, **numbers, "MS_ROLE": "MS_WORKER"}
             self._start(f"rank {rank}", f"worker_{rank}.log", environment, self.command)
-        self._start("the scheduler", "scheduler.log", {**common, "MS_ROLE": "MS_SCHED"}, SCHEDULER)
+        if machine.index == 0:
+            self._start("the scheduler", "scheduler.log", {**common, "MS_ROLE": "MS_SCHED"}, SCHEDULER)
+
+    @property
+    def ranks(self) -> list[JobProcess]:
+        """The ranks of this machine."""
+        return self.processes[: self.machine.local_size]
 
     def _start(self, name: str, log: str, environment: dict[str, object], command: list[str]) -> None:
         """Start one process with its log and additional environment variables."""
@@ -141,7 +169,7 @@ class Job:
             time.sleep(SIGNAL_WAIT)
             if self.requests > 1:  # a second signal came meanwhile and was forwarded to all ranks
                 return
-        for rank in self.processes[: self.size]:
+        for rank in self.ranks:
             if rank.process.poll() is None and not (is_first and rank.stops()):
                 rank.process.send_signal(signal.SIGTERM)
 
@@ -162,56 +190,86 @@ class Job:
         finally:
             self.ended.set()
         output_thread.join(SHOWN)
-        if failed is None:
-            codes = [rank.process.returncode for rank in self.processes[: self.size]]
-            code = 128 + self.stop if self.stop and any(codes) else max(codes)
-        else:
+        codes = [rank.process.returncode for rank in self.ranks]
+        message = ""
+        if self.failure_elsewhere:
+            code = next(filter(None, codes), 1)
+            message = self.failure_elsewhere
+        elif failed is not None:
             code = failed.process.returncode
-            reason = f"did not answer for {PAUSED:g} s (paused)" if failed in self.paused else failed.reason()
-            message = f"error: {failed.name} failed: {reason} (its output: {failed.log})\n"
-            write(sys.stderr.fileno(), message.encode(errors="replace"))
+            message = f"{failed.name} failed: {self.reason(failed)} (its output: {failed.log})"
+        else:
+            code = 128 + self.stop if self.stop and any(codes) else max(codes)
+        if message:
+            write(sys.stderr.fileno(), f"error: {message}\n".encode(errors="replace"))
         while output_thread.is_alive() and not self.stop:
             output_thread.join(0.1)
         return exit_code(code)
 
     def watch(self) -> JobProcess | None:
-        """Wait until all ranks have ended; return the first process that failed, or None."""
-        ranks = self.processes[: self.size]
-        scheduler = self.processes[self.size]
+        """Wait until all ranks have ended; return the first process of this machine that failed, or None."""
         failed = None
         deadline = float("inf")
         running = True
+        polls = 0
         while running:
             self.end_paused()
-            codes = [rank.process.poll() for rank in ranks]
+            codes = [rank.process.poll() for rank in self.ranks]
             running = None in codes
-            for number, code in enumerate(codes):
-                if code is not None:
-                    (self.folder / f"ended-{number}").touch()
-            failures = [rank for rank, code in zip(ranks, codes, strict=True) if self.is_failure(code)]
+            failures = [rank for rank, code in zip(self.ranks, codes, strict=True) if self.is_failure(code)]
             # Only while all ranks run: afterwards the scheduler may fail because ranks have ended.
-            all_running = codes == [None] * self.size
-            if all_running and failed is None and not self.stop and scheduler.process.poll():
-                failures = [scheduler]
+            all_running = codes == [None] * len(codes)
+            schedulers = self.processes[len(codes) :]
+            if all_running and failed is None and not self.stop and any(each.process.poll() for each in schedulers):
+                failures = schedulers
                 self.ask_to_stop(signal.SIGTERM)
             if failures and failed is None:
                 # Of several at once, one with an error sentence: the others may have ended because of it.
                 failed = max(failures, key=lambda failure: (failure in self.paused, bool(failure.errors())))
-                deadline = time.monotonic() + GRACE
+                deadline = min(deadline, time.monotonic() + GRACE)
+            if self.machine.index == 0 or polls % round(REPORT_INTERVAL / POLL_INTERVAL) == 0 or not all_running:
+                self.report(codes)
+                if self.failure_elsewhere:
+                    deadline = min(deadline, time.monotonic() + GRACE)
             if time.monotonic() > deadline:
                 self.kill()
             if running:
                 time.sleep(POLL_INTERVAL)
+                polls += 1
+        self.wait_for_others(codes, failed is not None)
         return failed
+
+    def report(self, codes: list[int | None]) -> None:
+        """Tell the rendezvous which ranks have ended, and learn whether the job has failed on another machine."""
+        ended = {}
+        for rank, process, code in zip(self.machine.ranks, self.ranks, codes, strict=True):
+            if code is not None:
+                ended[rank] = self.reason(process) if self.is_failure(code) else ""
+        if isinstance(self.rendezvous, Rendezvous):
+            self.rendezvous.count_silence(POLL_INTERVAL)
+        failure = self.rendezvous.report(self.machine.index, ended)
+        self.failure_elsewhere = self.failure_elsewhere or failure
+
+    def wait_for_others(self, codes: list[int | None], failed: bool) -> None:
+        """Serve the rendezvous until the ranks of all machines have ended; on other machines there is nothing to do."""
+        end = time.monotonic() + (2 * SILENCE if failed or self.failure_elsewhere or self.stop else START_TIMEOUT)
+        if isinstance(self.rendezvous, Rendezvous):
+            while self.rendezvous.runs() and time.monotonic() < end:
+                self.report(codes)
+                time.sleep(POLL_INTERVAL)
+
+    def reason(self, failed: JobProcess) -> str:
+        """Return why a process failed."""
+        return f"did not answer for {PAUSED:g} s (paused)" if failed in self.paused else failed.reason()
 
     def end_paused(self) -> None:
         """Kill the ranks that have been paused too long while another runs.
 
         The polls are counted instead of time, because a machine or batch system may pause this process with its ranks.
         """
-        running = [rank for rank in self.processes[: self.size] if rank.process.poll() is None]
+        running = [rank for rank in self.ranks if rank.process.poll() is None]
         paused = [rank for rank in running if rank.is_paused()]
-        if len(paused) == len(running):
+        if len(paused) == len(running) and self.machine.count == 1:
             paused = []
         self.pauses = {rank: self.pauses.get(rank, 0.0) + POLL_INTERVAL for rank in paused}
         for rank, seconds in self.pauses.items():
@@ -221,7 +279,7 @@ class Job:
                 self.paused.append(rank)
 
     def show_first_rank(self) -> None:
-        """Copy rank 0's log to this process's stdout until all ranks have ended."""
+        """Copy the log of this machine's first rank to this process's stdout until all its ranks have ended."""
         ended = False
         with self.processes[0].log.open("rb") as log:
             while not ended:
@@ -248,25 +306,68 @@ def exit_code(code: int) -> int:
     return code if code >= 0 else 128 - code
 
 
+def free_port() -> int:
+    """Return a port of this machine that is free now."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def job_key(machine: Machine) -> str:
+    """Return the secret of the job: a new one, or the user's for several machines.
+
+    Raises:
+        ConfigError: there are several machines and no secret.
+    """
+    key = os.environ.get(KEY, "")
+    if machine.count > 1 and not key:
+        raise ConfigError(
+            key=KEY,
+            value="",
+            expected="any secret text, the same on all machines (environment variable)",
+            hint=f"for instance export {KEY}=$(openssl rand -hex 16) before srun or mpirun",
+        )
+    return key or secrets.token_hex()
+
+
 def main() -> int:
     """Run the job; return 0, the code of the first rank that failed, or 128 + the signal that stopped the ranks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("processes", type=int, help="number of ranks, one per device")
+    parser.add_argument("--worker_num", type=int, help="ranks of all machines; default: as the job's engine tells")
+    parser.add_argument("--node_rank", type=int, help="index of this machine, from 0")
+    parser.add_argument("--master_addr", default="", help="name or address of the first machine")
+    parser.add_argument("--master_port", type=int, help="port of the first machine; the next one is used, too")
+    parser.add_argument("processes", type=int, help="number of ranks of this machine, one per device")
     parser.add_argument("logs", type=Path, help="folder for their output")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="script [argument ...]")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="albert-ranks-") as folder:
-        job = Job(arguments.processes, arguments.logs, [sys.executable, *arguments.command], Path(folder))
-        for number in SIGNALS:
-            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, job.ask_to_stop)
-        try:
-            job.start()
-            if job.stop:  # a signal during the start: ranks started later have not received it
-                job.ask_to_stop(job.stop)
-            return job.wait()
-        finally:
-            job.kill()
+    try:
+        machine = find_machine(
+            arguments.processes,
+            arguments.worker_num,
+            arguments.node_rank,
+            arguments.master_addr,
+            arguments.master_port,
+        )
+        key = job_key(machine)
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    command = [sys.executable, *arguments.command, "--distribute", "true", "--device_num", str(machine.size)]
+    job = Job(machine, arguments.logs, command, key)
+    for number in SIGNALS:
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, job.ask_to_stop)
+    try:
+        job.start()
+        if job.stop:  # a signal during the start: ranks started later have not received it
+            job.ask_to_stop(job.stop)
+        return job.wait()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    finally:
+        job.kill()
 
 
 if __name__ == "__main__":

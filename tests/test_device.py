@@ -11,7 +11,7 @@ import pytest
 
 from model_utils import nvidia
 from model_utils.device import (
-    RANKS_FOLDER,
+    LOCAL_SIZE,
     Device,
     bfloat16_obstacle,
     check_product,
@@ -120,7 +120,7 @@ def test_a_device_number_that_is_not_there_is_refused(machine) -> None:
 
 
 def test_distribute_without_its_launcher_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(RANKS_FOLDER, raising=False)
+    monkeypatch.delenv(LOCAL_SIZE, raising=False)
     with pytest.raises(DeviceError, match="this process was not started as one of several: use scripts/"):
         setup_device("CPU", distribute=True, device_num=2)
 

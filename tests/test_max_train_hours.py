@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from mindspore import Tensor
 
+from model_utils.rendezvous import Rendezvous
 from src.checkpoints.checkpoint_files import list_checkpoints
 from src.training.dry_run import dry_run
 from src.training.phases import Phase, Phases
@@ -90,9 +91,11 @@ def test_a_rate_that_never_falls_is_named(
 
 
 def test_all_ranks_go_by_the_clock_of_rank_0(tmp_path: Path) -> None:
+    rendezvous = Rendezvous(2)
+
     def act(rank: int) -> list[float]:
         config = make_config(tmp_path / "run", max_train_hours=1)
-        ranks, plan, step = Ranks(rank, 2, tmp_path, wait_minutes=0.5), RunPlan(20, 10.0), Step()
+        ranks, plan, step = Ranks(rank, 2, rendezvous, wait_minutes=0.5), RunPlan(20, 10.0), Step()
         with RunFolder(config.save_checkpoint_path, config, ranks) as folder:
             trainer = Trainer(step, one_phase(), plan, folder, make_facts())
             trainer.signals = NoSignals()

@@ -13,6 +13,7 @@ import pytest
 from mindspore import Tensor
 
 from model_utils.errors import ConfigError, DataError
+from model_utils.rendezvous import Rendezvous
 from src.albert_config import PRESETS
 from src.checkpoints.checkpoint_files import list_checkpoints
 from src.pretraining.pretraining_phases import describe, identity_of, plan_phases
@@ -222,9 +223,11 @@ def test_updates_in_the_queue_are_read_before_a_phase_begins(
 def test_phases_begin_by_the_time_where_more_of_it_is_over_on_all_ranks_alike(tmp_path: Path) -> None:
     """Two ranks, threads here; each look at rank 0's clock is a second of the run's 10."""
 
+    rendezvous = Rendezvous(2)
+
     def act(rank: int) -> tuple[list[int], list[float]]:
         config, step = make_config(tmp_path / "run", max_train_hours=1), Step()
-        ranks, plan, seconds = Ranks(rank, 2, tmp_path, wait_minutes=0.5), RunPlan(200, 10.0), itertools.count(1.0)
+        ranks, plan, seconds = Ranks(rank, 2, rendezvous, wait_minutes=0.5), RunPlan(200, 10.0), itertools.count(1.0)
         with RunFolder(config.save_checkpoint_path, config, ranks) as folder:
             trainer = Trainer(step, three_phases(), plan, folder, make_facts())
             trainer.signals = NoSignals()

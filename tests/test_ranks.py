@@ -1,4 +1,4 @@
-"""Ranks that meet: by files, with named time-outs; two of them pre-train as one, whoever of them is slow."""
+"""Ranks that meet, with named time-outs; two of them pre-train as one, whoever of them is slow."""
 
 import json
 import os
@@ -19,6 +19,7 @@ import pytest
 import run_classifier
 import run_pretrain
 from model_utils.errors import UserError
+from model_utils.rendezvous import Rendezvous
 from model_utils.schema import load_config
 from src.checkpoints.checkpoint_files import find_checkpoint
 from src.tasks.classification_examples import ClassifierConfig
@@ -36,13 +37,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # --- meetings ---
 
 
-def together(folder: Path, size: int, act: Callable[[Ranks], Any]) -> list[Any]:
-    """What `act` returns in each of several ranks, which are threads here."""
+def together(size: int, act: Callable[[Ranks], Any]) -> list[Any]:
+    """Return what `act` returns in each of several ranks, which are threads here."""
+    rendezvous = Rendezvous(size)
     with ThreadPoolExecutor(size) as pool:
-        return list(pool.map(lambda rank: act(Ranks(rank, size, folder, wait_minutes=0.5)), range(size)))
+        return list(pool.map(lambda rank: act(Ranks(rank, size, rendezvous, wait_minutes=0.5)), range(size)))
 
 
-def test_every_rank_learns_what_all_say_and_no_file_is_left_behind(tmp_path: Path) -> None:
+def test_every_rank_learns_what_all_say() -> None:
     def act(ranks: Ranks) -> list[list[int]]:
         answers = []
         for meeting in range(200):
@@ -51,37 +53,35 @@ def test_every_rank_learns_what_all_say_and_no_file_is_left_behind(tmp_path: Pat
             answers.append(ranks.gather((ranks.rank + 1) * meeting, "a meeting"))
         return answers
 
-    for answers in together(tmp_path, 3, act):
+    for answers in together(3, act):
         assert answers == [[meeting, 2 * meeting, 3 * meeting] for meeting in range(200)]
-    assert {path.name for path in tmp_path.iterdir()} == {"0.200", "1.200", "2.200"}
 
 
-def test_a_sum_is_the_same_on_every_rank(tmp_path: Path) -> None:
+def test_a_sum_is_the_same_on_every_rank() -> None:
     terms = np.random.default_rng(0).standard_normal((3, 50))
-    sums = together(tmp_path, 3, lambda ranks: ranks.sum(terms[ranks.rank], "a sum"))
+    sums = together(3, lambda ranks: ranks.sum(terms[ranks.rank], "a sum"))
     assert all((each == sums[0]).all() for each in sums)
     np.testing.assert_allclose(sums[0], terms.sum(0), rtol=1e-12)
     assert (Ranks().sum(terms[0], "a sum") == terms[0]).all()
 
 
-def test_who_waits_in_vain_says_for_whom_for_what_and_how_long(tmp_path: Path) -> None:
+def test_who_waits_in_vain_says_for_whom_for_what_and_how_long() -> None:
     with pytest.raises(UserError, match=r"rank 1 has not come to the features within 0\.001 minutes"):
-        Ranks(0, 2, tmp_path, wait_minutes=0.001).wait("the features")
-    threading.Timer(0.2, (tmp_path / "ended-1").touch).start()
+        Ranks(0, 2, Rendezvous(2), wait_minutes=0.001).wait("the features")
+    rendezvous = Rendezvous(2)
+    threading.Timer(0.2, rendezvous.report, (0, {1: "no room"})).start()
     with pytest.raises(UserError, match="rank 1 has ended while this one waited for it at the features"):
-        Ranks(0, 2, tmp_path).wait("the features")
-    with pytest.raises(UserError, match=f"launch.py .process {os.getpid()}. has ended, this rank ends at the features"):
-        Ranks(0, 2, tmp_path, launcher=os.getpid()).wait("the features")
+        Ranks(0, 2, rendezvous).wait("the features")
 
 
-def test_ranks_that_differ_are_named(tmp_path: Path) -> None:
+def test_ranks_that_differ_are_named() -> None:
     def act(ranks: Ranks) -> str:
         with pytest.raises(UserError) as error:
             ranks.must_agree({"rows": 20, "seed": 1 + ranks.rank // 2}, "what they train on")
         return str(error.value)
 
     sentence = "the ranks differ in what they train on: seed is 1 on rank 0 and 2 on rank 2; they must read"
-    assert all(answer.startswith(sentence) for answer in together(tmp_path, 3, act))
+    assert all(answer.startswith(sentence) for answer in together(3, act))
 
 
 # --- two ranks pre-train ---
@@ -151,7 +151,6 @@ def start_two(folder: Path, script: str, words: list[str]) -> subprocess.Complet
     file.write_text(script)
     logs.mkdir(exist_ok=True)
     command = [sys.executable, ROOT / "scripts/launch.py", "2", logs, file, *words]
-    command += ["--distribute", "true", "--device_num", "2"]
     environment = os.environ | {"GLOG_v": "3"}
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 

@@ -432,7 +432,7 @@ def test_two_processes_do_what_one_does(data: Path, tmp_path: Path) -> None:
     """Equal global batches give equal losses, and every example of the sets is predicted once, by one of the two."""
     common = {"train_steps": 12, "eval_steps": 6, "do_predict": True}
     run_classifier.main(config_of(data, tmp_path / "one", **common))
-    settings = common | {"train_batch_size": 8, "distribute": True, "device_num": 2}
+    settings = common | {"train_batch_size": 8}
     (tmp_path / "logs").mkdir()
     launch = [sys.executable, ROOT / "scripts/launch.py", "2", tmp_path / "logs", ROOT / "run_classifier.py"]
     command = [*launch, *classifier_arguments(data, tmp_path / "two", **settings)]

@@ -261,7 +261,7 @@ with RunFolder({str(tmp_path)!r}, config) as run:
 
 
 def test_ranks_that_do_not_write_leave_the_folder_alone(tmp_path: Path) -> None:
-    with RunFolder(tmp_path / "new", make_config(), Ranks(1, 2, tmp_path)) as run:
+    with RunFolder(tmp_path / "new", make_config(), Ranks(1, 2)) as run:
         run.begin(1)
         run.finish({})
     assert not (tmp_path / "new").exists()

@@ -39,6 +39,13 @@ def ready_project(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return project
 
 
+@pytest.fixture
+def launch_project(ready_project: Path) -> Path:
+    """A ready project with what scripts/launch.py imports."""
+    (ready_project / "model_utils").symlink_to(ROOT / "model_utils")
+    return ready_project
+
+
 def bash(command: str, folder: Path, **environment: str) -> subprocess.CompletedProcess:
     variables = {key: value for key, value in os.environ.items() if key not in ("VIRTUAL_ENV", "DEVICE_NUM")}
     return subprocess.run(
@@ -236,12 +243,12 @@ sys.exit(143 if stopped else 0)
 """
 
 
-def test_distribute_starts_ranks_that_reduce_and_stop_together(ready_project: Path) -> None:
-    (ready_project / "run_pretrain.py").write_text(AVERAGE)
-    command = ["bash", ready_project / "scripts/run_pretrain_distribute.sh", "--name", "wait", "--nproc", "2"]
+def test_distribute_starts_ranks_that_reduce_and_stop_together(launch_project: Path) -> None:
+    (launch_project / "run_pretrain.py").write_text(AVERAGE)
+    command = ["bash", launch_project / "scripts/run_pretrain_distribute.sh", "--name", "wait", "--nproc", "2"]
     process = subprocess.Popen(command, cwd="/", stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stdout.readline().startswith("logs: ")
-    (logs,) = (ready_project / "output/logs").iterdir()
+    (logs,) = (launch_project / "output/logs").iterdir()
     try:
         for line in process.stdout:
             if line.startswith("rank 0 of 2, sum 3.0"):
@@ -261,16 +268,18 @@ def test_distribute_starts_ranks_that_reduce_and_stop_together(ready_project: Pa
 
 RANK = """
 import os, signal, sys, time
-from pathlib import Path
+from model_utils.errors import UserError
+from model_utils.rendezvous import ADDRESS, KEY, RendezvousClient
 rank = int(os.environ["RANK_ID"])
 print("rank", rank, flush=True)
 if rank == 1:
     {act}
-for _ in range(600):  # the others learn that rank 1 has ended
-    if Path(os.environ["ALBERT_RANKS_FOLDER"], "ended-1").exists():
-        time.sleep(0.5)
-        sys.exit({code})
-    time.sleep(0.05)
+host, port = os.environ[ADDRESS].split(":")
+try:  # the others learn that rank 1 has ended
+    RendezvousClient((host, int(port)), os.environ[KEY].encode()).exchange(rank, 1, "its end", b"", 60)
+except UserError:
+    time.sleep(0.5)
+    sys.exit({code})
 """
 
 
@@ -289,13 +298,13 @@ for _ in range(600):  # the others learn that rank 1 has ended
     ],
 )
 def test_distribute_ends_with_the_rank_that_failed_and_its_reason(
-    ready_project: Path, act: str, others: int, code: int, reason: str
+    launch_project: Path, act: str, others: int, code: int, reason: str
 ) -> None:
     """Rank 0 is not killed but ends by itself, and its later failure is not the reason."""
-    (ready_project / "run_ner.py").write_text(
+    (launch_project / "run_ner.py").write_text(
         RANK.format(act=act, code=f"'error: rank 1 has ended' if {others} else 0")
     )
-    done = bash("bash scripts/run_ner_distribute.sh --nproc 3", ready_project)
+    done = bash("bash scripts/run_ner_distribute.sh --nproc 3", launch_project)
     assert done.returncode == code, done.stderr
     assert done.stdout.splitlines()[1] == "rank 0"
     if reason:
@@ -303,41 +312,41 @@ def test_distribute_ends_with_the_rank_that_failed_and_its_reason(
         assert re.fullmatch(rf"error: rank 1 failed: {reason} \(its output: .*/worker_1\.log\)", last)
 
 
-def test_distribute_kills_ranks_that_do_not_end(ready_project: Path) -> None:
-    launch = ready_project / "scripts/launch.py"
+def test_distribute_kills_ranks_that_do_not_end(launch_project: Path) -> None:
+    launch = launch_project / "scripts/launch.py"
     launch.write_text(launch.read_text().replace("GRACE = 12.0", "GRACE = 0.5"))
-    (ready_project / "run_ner.py").write_text(
+    (launch_project / "run_ner.py").write_text(
         "import os, time\nif os.environ['RANK_ID'] == '0':\n    time.sleep(30)\n    print('ended by itself')\n1 / 0\n"
     )
-    done = bash("bash scripts/run_ner_distribute.sh --nproc 2", ready_project)
+    done = bash("bash scripts/run_ner_distribute.sh --nproc 2", launch_project)
     assert done.returncode == 1 and "rank 1 failed: ZeroDivisionError: division by zero" in done.stderr
     assert "ended by itself" not in done.stdout
 
 
 @pytest.mark.parametrize(("seconds", "code"), [(0.3, 0), (20, 137)])
-def test_distribute_names_a_rank_that_is_paused_too_long(ready_project: Path, seconds: float, code: int) -> None:
+def test_distribute_names_a_rank_that_is_paused_too_long(launch_project: Path, seconds: float, code: int) -> None:
     """A shorter pause does no harm, nor does a rank that computes."""
-    launch = ready_project / "scripts/launch.py"
+    launch = launch_project / "scripts/launch.py"
     launch.write_text(launch.read_text().replace("PAUSED = 15.0", "PAUSED = 3.0"))
     wake = f"subprocess.Popen(['sh', '-c', f'sleep {seconds}; kill -CONT {{os.getpid()}}'])"
     act = f"import subprocess; {wake}; os.kill(os.getpid(), signal.SIGSTOP); sys.exit(0)"
-    (ready_project / "run_ner.py").write_text(RANK.format(act=act, code=0))
-    done = bash("bash scripts/run_ner_distribute.sh --nproc 2", ready_project)
+    (launch_project / "run_ner.py").write_text(RANK.format(act=act, code=0))
+    done = bash("bash scripts/run_ner_distribute.sh --nproc 2", launch_project)
     assert done.returncode == code, done.stderr
     if code:
         assert "rank 1 failed" in done.stderr.splitlines()[-1] and "3 s" in done.stderr.splitlines()[-1]
 
 
-def test_distribute_tells_of_a_failed_rank_when_nobody_reads_its_output(ready_project: Path) -> None:
+def test_distribute_tells_of_a_failed_rank_when_nobody_reads_its_output(launch_project: Path) -> None:
     """As under `| less`: a pipe is full long before rank 1 fails."""
-    (ready_project / "rank.py").write_text(
+    (launch_project / "rank.py").write_text(
         "import os, sys, time\nprint('a line\\n' * 100_000, flush=True)\nif os.environ['RANK_ID'] == '1': 1 / 0\n"
-        "while not os.path.exists(os.environ['ALBERT_RANKS_FOLDER'] + '/ended-1'): time.sleep(0.1)\n"
+        "import time; time.sleep(2)\n"
     )
-    launch = ready_project / "scripts/launch.py"
+    launch = launch_project / "scripts/launch.py"
     launch.write_text(launch.read_text().replace("SHOWN = 5.0", "SHOWN = 0.1"))
-    errors = ready_project / "errors.txt"
-    command = [sys.executable, launch, "2", ready_project, ready_project / "rank.py"]
+    errors = launch_project / "errors.txt"
+    command = [sys.executable, launch, "2", launch_project, launch_project / "rank.py"]
     with errors.open("w") as stderr:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
     try:
@@ -350,9 +359,9 @@ def test_distribute_tells_of_a_failed_rank_when_nobody_reads_its_output(ready_pr
         process.kill()
 
 
-def test_distribute_stops_its_ranks_when_the_scheduler_fails(tmp_path: Path, ready_project: Path) -> None:
+def test_distribute_stops_its_ranks_when_the_scheduler_fails(tmp_path: Path, launch_project: Path) -> None:
     (tmp_path / "save.py").write_text(SAVE)
-    launch = ready_project / "scripts/launch.py"
+    launch = launch_project / "scripts/launch.py"
     text = re.sub(
         "SCHEDULER = .*", 'SCHEDULER = [sys.executable, "-c", "import time; time.sleep(3); 1 / 0"]', launch.read_text()
     )
@@ -453,9 +462,9 @@ def test_ranks_that_are_asked_by_others_too_save(tmp_path: Path) -> None:
     ],
 )
 def test_distribute_refuses_a_wrong_number(
-    ready_project: Path, arguments: str, environment: dict[str, str], found: str
+    launch_project: Path, arguments: str, environment: dict[str, str], found: str
 ) -> None:
-    done = bash(f"bash scripts/run_pretrain_distribute.sh {arguments}", ready_project, **environment)
+    done = bash(f"bash scripts/run_pretrain_distribute.sh {arguments}", launch_project, **environment)
     assert done.returncode == 2
     assert f"error: the number of processes is '{found}', allowed is 1 and more: give --nproc N" in done.stderr
 

@@ -14,6 +14,7 @@ from mindspore import Tensor
 
 from model_utils.device import Device
 from model_utils.errors import CheckpointError, ConfigError, UserError
+from model_utils.rendezvous import Rendezvous
 from src.checkpoints.checkpoint_files import list_checkpoints
 from src.training import checkpoint
 from src.training.checkpoint import RunCheckpoints
@@ -257,11 +258,13 @@ def test_a_run_does_not_change_its_precision_in_silence(tmp_path: Path, capsys: 
     ],
 )
 def test_ranks_that_would_train_apart_are_refused(tmp_path: Path, differing: dict[str, Any], sentence: str) -> None:
+    rendezvous = Rendezvous(2)
+
     def check(rank: int) -> str:
         given = {"identity": {"rows": 20}, "seed": 1, "weight": 0.5} | (differing if rank else {})
         config, step = make_config(tmp_path / "run", seed=given["seed"]), Step()
         step.weight.set_data(Tensor(given["weight"], ms.float32))
-        folder = RunFolder(tmp_path / "run", config, Ranks(rank, 2, tmp_path, wait_minutes=0.5))
+        folder = RunFolder(tmp_path / "run", config, Ranks(rank, 2, rendezvous, wait_minutes=0.5))
         try:
             facts = make_facts(given["identity"])
             Trainer(step, one_phase(), RunPlan(20), folder, facts).check_ranks()

@@ -13,6 +13,7 @@ from mindspore import Tensor
 
 from model_utils.errors import UserError
 from model_utils.json_files import read_object
+from model_utils.rendezvous import Rendezvous
 from src.checkpoints.checkpoint_files import list_checkpoints
 from src.training import checkpoint
 from src.training.evaluation import Selection
@@ -230,8 +231,10 @@ def test_an_evaluation_that_a_resumed_run_owes_no_more_leaves_its_line_of_the_lo
 def test_all_ranks_leave_an_evaluation_together(tmp_path: Path) -> None:
     """Two ranks, threads here; the signal reaches one of them, and the other evaluates no further batch."""
 
+    rendezvous = Rendezvous(2)
+
     def act(rank: int) -> tuple[str, int]:
-        config, ranks = make_config(tmp_path / "run"), Ranks(rank, 2, tmp_path, wait_minutes=0.5)
+        config, ranks = make_config(tmp_path / "run"), Ranks(rank, 2, rendezvous, wait_minutes=0.5)
         signals, batches = NoSignals(), 0
 
         def evaluate(before_batch: Callable[[], object]) -> dict[str, float]:

@@ -1,0 +1,139 @@
+"""Machines of a job: which one this is, how many there are and where they meet, from options or the job's engine."""
+
+import os
+import re
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from model_utils.errors import ConfigError
+
+LOCAL_SIZE = "ALBERT_LOCAL_SIZE"  # environment variable of a rank: number of ranks of its machine
+MASTER_PORT = 8118  # default of msrun
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Environment variables by which an engine that starts one launcher a machine tells each about the job.
+
+    Attributes:
+        machine: variable with the machine's index, from 0; the engine is in use where it is set.
+        count: variables with the number of machines; the first that is set counts. Empty: the engine does not tell.
+        first: variables from which the first machine's name follows.
+        first_of: makes the name from a variable's value.
+    """
+
+    name: str
+    machine: str
+    count: tuple[str, ...] = ()
+    first: tuple[str, ...] = ()
+    first_of: Callable[[str], str] = str.strip
+
+
+def first_of_slurm(nodes: str) -> str:
+    """Return the first name of a Slurm node list: "gpu[03-07,12],cpu1" -> "gpu03"."""
+    first = re.match(r"[^\[,]*(\[[^]]*\][^,]*)?", nodes.strip())
+    return re.sub(r"\[([^],-]+)[^]]*\]", r"\1", first[0] if first else "")
+
+
+def first_of_list(names: str) -> str:
+    """Return the first of several names with commas between them."""
+    return names.split(",")[0].strip()
+
+
+ENGINES = (
+    # SLURM_STEP_*: set by srun alone, so that a script of sbatch without srun is one machine.
+    Engine("Slurm", "SLURM_PROCID", ("SLURM_STEP_NUM_TASKS",), ("SLURM_STEP_NODELIST",), first_of_slurm),
+    Engine("Open MPI", "OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",)),
+    Engine("Volcano or ModelArts", "VC_TASK_INDEX", ("MA_NUM_HOSTS",), ("VC_WORKER_HOSTS",), first_of_list),
+    Engine("Kubernetes (Indexed Job)", "JOB_COMPLETION_INDEX"),
+    Engine("torchrun's words", "NODE_RANK", ("NNODES",)),
+)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """This machine among those of a job.
+
+    Attributes:
+        index: from 0; the first machine has rank 0 and the rendezvous.
+        count: number of machines.
+        local_size: ranks of each machine.
+        address: name or address of the first machine.
+        port: of MindSpore's scheduler there; the rendezvous has the next one. 0: free ports, for a single machine.
+    """
+
+    index: int
+    count: int
+    local_size: int
+    address: str
+    port: int
+
+    @property
+    def size(self) -> int:
+        """Number of ranks of the job."""
+        return self.count * self.local_size
+
+    @property
+    def ranks(self) -> range:
+        """Ranks of this machine."""
+        return range(self.index * self.local_size, (self.index + 1) * self.local_size)
+
+
+def find_machine(
+    local_size: int,
+    worker_num: int | None = None,
+    node_rank: int | None = None,
+    master_addr: str = "",
+    master_port: int | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> Machine:
+    """Return this machine of the job. Options come first, then the engine's variables, then one machine alone.
+
+    Args:
+        local_size: ranks of each machine.
+        worker_num, node_rank, master_addr, master_port: msrun's options: ranks in total, this machine's index, name and
+            port of the first machine; None or "": not given.
+
+    Raises:
+        ConfigError: a number is missing, no number or out of range; the first machine is not known.
+    """
+    engine = next((engine for engine in ENGINES if engine.machine in environment), None)
+    if worker_num is not None:
+        if worker_num < local_size or worker_num % local_size:
+            raise ConfigError(
+                key="worker_num", value=worker_num, expected=f"a multiple of the {local_size} processes of a machine"
+            )
+        count = worker_num // local_size
+    else:
+        count = _number(environment, engine.count, 1) if engine else 1
+    if count == 1:
+        return Machine(0, 1, local_size, "127.0.0.1", master_port or 0)
+    if node_rank is None:
+        if engine is None:
+            raise ConfigError(key="node_rank", value=None, expected=f"0 to {count - 1}: the index of this machine")
+        node_rank = _number(environment, (engine.machine,), 0)
+    if not 0 <= node_rank < count:
+        raise ConfigError(key="node_rank", value=node_rank, expected=f"0 to {count - 1}")
+    address = master_addr or environment.get("MASTER_ADDR", "")
+    if not address and engine:
+        lists = [environment[name] for name in engine.first if environment.get(name)]
+        address = engine.first_of(lists[0]) if lists else ""
+    if not address:
+        raise ConfigError(key="master_addr", value="", expected="the name or address of the first machine")
+    try:
+        address = socket.gethostbyname(address)
+    except OSError as error:
+        raise ConfigError(key="master_addr", value=address, expected="a name that resolves", hint=str(error)) from error
+    port = master_port or _number(environment, ("MASTER_PORT",), MASTER_PORT)
+    return Machine(node_rank, count, local_size, address, port)
+
+
+def _number(environment: Mapping[str, str], names: tuple[str, ...], default: int) -> int:
+    """Return the first of these variables that is set, as a number."""
+    for name in names:
+        if text := environment.get(name, "").strip():
+            if not text.isdecimal():
+                raise ConfigError(key=name, value=text, expected="a whole number (environment variable)")
+            return int(text)
+    return default

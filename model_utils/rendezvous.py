@@ -1,0 +1,231 @@
+"""Meeting place of a job's ranks: one process serves it over TCP, with Python's standard library alone.
+
+The launcher of the first machine (scripts/launch.py) serves; ranks exchange values through it (src/training/ranks.py),
+and every launcher reports once a second which of its ranks have ended. A machine without reports counts as lost.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge
+from typing import Any, Protocol
+
+from model_utils.errors import UserError
+
+# Environment variables of a rank: host:port of the rendezvous, the job's secret, the launcher's process id.
+ADDRESS = "ALBERT_RENDEZVOUS"
+KEY = "ALBERT_JOB_KEY"
+LAUNCHER = "ALBERT_LAUNCHER"
+SILENCE = 20  # s without an answer after which a machine counts as lost
+RETRY_INTERVAL = 0.5  # s between two attempts to reach a server that has not started
+
+
+class MeetingPlace(Protocol):
+    """What ranks need of a rendezvous: it may be in this process (Rendezvous) or in another one (RendezvousClient)."""
+
+    def exchange(self, rank: int, barrier: int, what: str, value: bytes, seconds: float) -> list[tuple[str, bytes]]: ...
+
+
+@dataclass
+class _Barrier:
+    """Values at one barrier by rank, each with the name that its rank gives the barrier, and how many ranks left it."""
+
+    values: dict[int, tuple[str, bytes]] = field(default_factory=dict)
+    left: int = 0
+
+
+class Rendezvous:
+    """State of a job's meetings, for any number of threads.
+
+    Args:
+        size: number of ranks.
+        local_size: ranks of a machine; machine m has the ranks from m * local_size on.
+    """
+
+    def __init__(self, size: int, local_size: int = 0) -> None:
+        self.size = size
+        self.local_size = local_size or size
+        self._barriers: dict[int, _Barrier] = {}
+        self._ended: dict[int, str] = {}  # rank -> why it failed; "": it ended as it should
+        self._silences: dict[int, float] = {}  # machine -> s since its last report
+        self._changed = threading.Condition()
+
+    def exchange(self, rank: int, barrier: int, what: str, value: bytes, seconds: float) -> list[tuple[str, bytes]]:
+        """Leave a rank's value at a barrier, wait for all others and return the values of all, in order of ranks.
+
+        Args:
+            barrier: number of the barrier, from 1.
+            what: name of the barrier, for errors; returned with each value.
+            seconds: longest time to wait.
+
+        Raises:
+            UserError: a rank has ended, its machine is lost, or it has not come in time.
+        """
+        deadline = time.monotonic() + seconds
+        with self._changed:
+            meeting = self._barriers.setdefault(barrier, _Barrier())
+            meeting.values[rank] = (what, value)
+            self._changed.notify_all()
+            while absent := sorted({*range(self.size)} - {*meeting.values}):
+                for other in absent:
+                    if other in self._ended:
+                        raise UserError(f"rank {other} has ended while this one waited for it at {what}")
+                    if loss := self._loss(other // self.local_size):
+                        raise UserError(f"rank {other} has not come to {what}: {loss}")
+                if time.monotonic() > deadline:
+                    raise UserError(
+                        f"rank {absent[0]} has not come to {what} within {seconds / 60:g} minutes: see its log"
+                    )
+                self._changed.wait(min(1.0, max(0.001, deadline - time.monotonic())))
+            meeting.left += 1
+            if meeting.left == self.size:
+                del self._barriers[barrier]
+            return [meeting.values[other] for other in range(self.size)]
+
+    def report(self, machine: int, ended: Mapping[int, str]) -> str:
+        """Record that a machine's launcher is alive and which of its ranks have ended.
+
+        Args:
+            ended: rank -> why it failed; "": it ended as it should.
+
+        Returns:
+            Why the job has failed, as a sentence; "" if it has not, or if a rank of this machine failed first.
+        """
+        with self._changed:
+            self._silences[machine] = 0.0
+            self._ended.update(ended)
+            self._changed.notify_all()
+            failures = ((rank, reason) for rank, reason in self._ended.items() if reason)
+            rank, reason = next(failures, (-1, ""))
+            if reason:
+                return "" if rank // self.local_size == machine else f"rank {rank} failed: {reason}"
+            return next(filter(None, map(self._loss, self._silences)), "")
+
+    def runs(self) -> bool:
+        """Return True if a rank of a machine that is not lost has not ended."""
+        with self._changed:
+            return any(rank not in self._ended and not self._loss(rank // self.local_size) for rank in range(self.size))
+
+    def count_silence(self, seconds: float) -> None:
+        """Add to the silence of every machine; the serving launcher calls it as time passes.
+
+        Its own time counts, not the clock's: a batch system may suspend all machines together.
+        """
+        with self._changed:
+            for machine in self._silences:
+                self._silences[machine] += seconds
+
+    def _loss(self, machine: int) -> str:
+        """Return that a machine is lost, as a sentence; "" if it is not."""
+        if self._silences.get(machine, 0.0) <= SILENCE:
+            return ""
+        return f"machine {machine} has not answered for {SILENCE} s"
+
+
+class RendezvousServer:
+    """Listener that answers calls of a rendezvous' methods, each client in a thread of its own.
+
+    Args:
+        rendezvous: what the clients call.
+        address: host and port; port 0 takes a free one.
+        key: secret that clients must know; nothing is unpickled from others.
+    """
+
+    def __init__(self, rendezvous: Rendezvous, address: tuple[str, int], key: bytes) -> None:
+        self.rendezvous = rendezvous
+        self._key = key
+        self._listener = Listener(address, backlog=1024)
+        self.address: tuple[str, int] = self._listener.address  # type: ignore[assignment]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            threading.Thread(target=self._answer, args=(self._listener.accept(),), daemon=True).start()
+
+    def _answer(self, connection: Connection) -> None:
+        """Answer one client's calls until it closes the connection; close it if the client does not know the key."""
+        try:
+            deliver_challenge(connection, self._key)
+            answer_challenge(connection, self._key)
+            while True:
+                method, arguments = connection.recv()
+                try:
+                    answer = getattr(self.rendezvous, method)(*arguments)
+                except UserError as error:
+                    answer = error
+                connection.send(answer)
+        except (AuthenticationError, EOFError, OSError):
+            connection.close()
+
+
+class RendezvousClient:
+    """Rendezvous of another process.
+
+    Args:
+        address: host and port.
+        key: secret of the job.
+        start_seconds: longest time to wait for the server to start.
+        launcher: process id of the parent, without which nobody watches over this process; 0: it needs none.
+
+    Raises:
+        UserError: the server cannot be reached or has another key.
+    """
+
+    def __init__(self, address: tuple[str, int], key: bytes, start_seconds: float = 0, launcher: int = 0) -> None:
+        self.address = address
+        self.launcher = launcher
+        deadline = time.monotonic() + start_seconds
+        while True:
+            try:
+                self._connection = Client(address, authkey=key)
+                break
+            except Exception as error:
+                if time.monotonic() > deadline or not isinstance(error, OSError):
+                    raise UserError(f"{self._name} does not answer as this job's first machine: {error}") from error
+                time.sleep(RETRY_INTERVAL)
+
+    @property
+    def _name(self) -> str:
+        return f"{self.address[0]}:{self.address[1]}"
+
+    def exchange(self, rank: int, barrier: int, what: str, value: bytes, seconds: float) -> list[tuple[str, bytes]]:
+        """As Rendezvous.exchange; also raises UserError if the launcher has ended."""
+        return self._call(what, None, "exchange", rank, barrier, what, value, seconds)
+
+    def report(self, machine: int, ended: Mapping[int, str]) -> str:
+        """As Rendezvous.report; also returns that the server is lost, after SILENCE seconds without its answer."""
+        try:
+            return self._call("a report", SILENCE, "report", machine, dict(ended))
+        except UserError as error:
+            return str(error)
+
+    def _call(self, what: str, seconds: int | None, method: str, *arguments: Any) -> Any:
+        """Return the server's answer to one call.
+
+        Args:
+            what: what this process does, for errors.
+            seconds: longest wait, counted in polls of a second, as in count_silence; None: without end.
+        """
+        try:
+            self._connection.send((method, arguments))
+            waited = 0
+            while not self._connection.poll(1.0):
+                waited += 1
+                if seconds is not None and waited >= seconds:
+                    self._connection.close()  # later calls fail at once
+                    raise UserError(f"the first machine ({self._name}) has not answered for {seconds} s")
+                self._check_launcher(what)
+            answer = self._connection.recv()
+        except (EOFError, OSError) as error:
+            self._check_launcher(what)
+            raise UserError(f"the first machine ({self._name}) has ended, at {what}") from error
+        if isinstance(answer, UserError):
+            raise answer
+        return answer
+
+    def _check_launcher(self, what: str) -> None:
+        if self.launcher not in (0, os.getppid()):
+            raise UserError(f"scripts/launch.py (process {self.launcher}) has ended, this rank ends at {what}")
