@@ -7,8 +7,10 @@ The random numbers of a unit depend only on random_seed and the unit's number, s
 number of processes. Memory holds a few units, whatever the size of the corpus.
 """
 
+import itertools
 import logging
 import os
+import re
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
@@ -25,7 +27,7 @@ from model_utils.config import SEED, check_output_folder, run_main
 from model_utils.config import TOKENS as MOST_TOKENS
 from model_utils.errors import ConfigError, DataError, shorten
 from model_utils.schema import option
-from src.data.feature_files import Ragged, is_complete, open_records, sha256_of
+from src.data.feature_files import SUFFIX, Ragged, is_complete, open_records, sha256_of
 from src.data.mindrecord_file import HEADER_BYTES, files_needed
 from src.data.record_writer import PackedRows, RecordWriter, check_record_path, pack_rows
 from src.data.worker_processes import results_of
@@ -55,6 +57,7 @@ PASSES = 100  # maximum dupe_factor: memory holds all passes of a unit
 STATIC_PASSES = 5  # as in the TFRecords used to compare with google's code, whose default is 40
 PACKINGS = {"cut": sample_pairs, "google": pack_sentences}
 PROCESSES = 1024  # maximum num_workers
+_PART = re.compile(r"([0-9]{1,5})/([0-9]{1,5})")
 
 Document = list[str]
 
@@ -67,6 +70,9 @@ class CreateDataConfig(CorpusConfig):
     output_file: str = option("", "output file: DIR/NAME.mindrecord", required=True)
     output_file_num: int = option(
         0, "number of output files; 0: one, and a new one whenever it is full", minimum=0, maximum=1000
+    )
+    part: str = option(
+        "", "i/n: make part i, from 0, of n, in DIR/NAME-i-of-n.mindrecord; python -m src.merge_parts joins them"
     )
     vocab_file: str = option("", "WordPiece vocabulary, one token per line")
     spm_model_file: str = option("", "SentencePiece model")
@@ -122,7 +128,16 @@ class CreateDataConfig(CorpusConfig):
         needed = predictions_needed(self.masked_lm_prob, self.max_seq_length)
         return self.max_predictions_per_seq or min(needed, self.max_seq_length - 1)
 
+    @property
+    def part_of(self) -> tuple[int, int]:
+        """Index and number of the parts; (0, 1) if the output is whole."""
+        match = _PART.fullmatch(self.part)
+        return (int(match[1]), int(match[2])) if match else (0, 1)
+
     def check_together(self) -> None:
+        index, count = self.part_of
+        if self.part and not (_PART.fullmatch(self.part) and index < count):
+            raise ConfigError(key="part", value=self.part, expected="i/n with i from 0 to n - 1, as 0/4 to 3/4")
         if self.masking == "dynamic" and self.passes > 1:
             raise ConfigError(
                 f"dupe_factor is {self.dupe_factor}, allowed is 1 or 0 with dynamic masking, whose masks differ in "
@@ -263,11 +278,17 @@ def gather_facts(
             "output_file_num": config.output_file_num,
             "text_key": config.text_key,
         },
+        **({"part": config.part} if config.part else {}),
         "source": {
             str(file.absolute().relative_to(common)): {"bytes": file.stat().st_size, "sha256": sha256_of(file)}
             for file in files
         },
     }
+
+
+def part_path(path: Path, index: int, count: int) -> Path:
+    """Return the path of one part of DIR/NAME.mindrecord."""
+    return path.with_name(f"{path.stem}-{index}-of-{count}{SUFFIX}")
 
 
 def number_of_workers(num_workers: int) -> int:
@@ -282,11 +303,16 @@ def number_of_workers(num_workers: int) -> int:
 
 
 def dry_run(
-    maker: UnitMaker, units: Iterator[list[Document]], source_bytes: int, workers: int, path: Path, file_num: int
+    maker: UnitMaker,
+    units: Iterator[tuple[int, list[Document]]],
+    source_bytes: int,
+    workers: int,
+    path: Path,
+    file_num: int,
 ) -> str:
     """Make the examples of one unit and return an estimate of time and disk space for the whole text."""
     start = time.monotonic()
-    result = maker.make(0, next(units))
+    result = maker.make(*next(units))
     seconds = time.monotonic() - start
     is_whole_text = next(units, None) is None
     logger.info(f"vocabulary: {result.fit}")
@@ -311,6 +337,8 @@ def main(config: CreateDataConfig) -> None:
     """Write the feature files of a configuration."""
     start = time.monotonic()
     path = check_record_path(config.output_file)
+    if config.part:
+        path = check_record_path(part_path(path, *config.part_of))
     check_output_folder(path.parent, "output_file's folder")
     workers = number_of_workers(config.num_workers)
     files = expand_glob(config.input_file)
@@ -324,8 +352,9 @@ def main(config: CreateDataConfig) -> None:
     maker = UnitMaker(tokenizer, settings, config.random_seed, config.passes)
     # With NSP a unit needs other documents, because random segments come from the same unit.
     documents = read_documents(files, config.text_key)
-    units = group_documents(documents, UNIT_CHARACTERS // 2 if config.random_next_sentence else 0)
-    source_bytes = estimate_text_bytes(files)
+    all_units = enumerate(group_documents(documents, UNIT_CHARACTERS // 2 if config.random_next_sentence else 0))
+    units = itertools.islice(all_units, config.part_of[0], None, config.part_of[1])
+    source_bytes = estimate_text_bytes(files) // config.part_of[1]
     if config.dry_run:
         logger.info(dry_run(maker, units, source_bytes, workers, path, config.output_file_num))
         return
@@ -334,7 +363,7 @@ def main(config: CreateDataConfig) -> None:
     has_warned = False
     with (
         # The workers start before the writer, which takes seconds to load MindSpore.
-        results_of(maker.make, enumerate(units), workers) as results,
+        results_of(maker.make, units, workers) as results,
         RecordWriter(path, maker.columns, facts, config.output_file_num) as writer,
         tqdm(total=source_bytes, unit="B", unit_scale=True, disable=None, desc="text") as bar,
     ):

@@ -13,10 +13,11 @@ import pytest
 import zstandard
 
 from model_utils.errors import ConfigError, DataError
-from src import create_pretraining_data
+from src import create_pretraining_data, merge_parts
 from src.create_pretraining_data import CreateDataConfig, UnitMaker, group_documents
 from src.data import mindrecord_file
 from src.data.feature_files import open_records
+from src.data.row_reader import RowReader
 from src.pretraining_data.instances import join_documents, sample_pairs
 from src.pretraining_data.masking import InstanceSettings, MaskVocabulary
 from src.tokenization import FullTokenizer
@@ -372,3 +373,67 @@ def test_chinese_wikipedia(shared):
     assert np.mean(result.packed.lengths == 128) > 0.6
     unknown = result.token_counts[tokenizer.unk_id] / result.token_counts.sum()
     assert unknown < 0.02
+
+
+# --- parts ---
+
+
+@pytest.fixture
+def small_units(monkeypatch):
+    """Units of text so small that a test's text has many."""
+    monkeypatch.setattr(create_pretraining_data, "UNIT_CHARACTERS", 2_000)
+
+
+def make_part(folder: Path, text_and_model, part: str, **settings) -> Path:
+    return make_records(folder / "pre.mindrecord", *text_and_model, part=part, num_workers=1, **settings)
+
+
+def rows_by_checksum(path: Path) -> dict[int, bytes]:
+    """Return the rows of a set, known by their checksums, in no order."""
+    records = open_records(path, "pretrain")
+    rows = {}
+    for checksum, row in zip(records.checksums, read_rows(path), strict=True):
+        rows[int(checksum)] = b"".join(row[name].tobytes() for name in sorted(row))
+    return rows
+
+
+@pytest.mark.parametrize("masking", ["static", "dynamic"])
+def test_parts_hold_the_rows_of_the_whole(text_and_model, tmp_path, small_units, masking):
+    settings = {"masking": masking, "dupe_factor": 1}
+    whole = make_records(tmp_path / "whole/pre.mindrecord", *text_and_model, num_workers=1, **settings)
+    for part in ("2/3", "0/3", "1/3"):
+        make_part(tmp_path / "parts", text_and_model, part, **settings)
+    merged = tmp_path / "parts/pre.mindrecord"
+    config = merge_parts.MergeConfig(output_file=str(merged))
+    for _ in range(2):  # a second run finds it complete
+        merge_parts.main(config)
+        assert rows_by_checksum(merged.parent) == rows_by_checksum(whole)
+    ours, theirs = (open_records(path, "pretrain") for path in (merged, whole))
+    assert (ours.array("unigram") == theirs.array("unigram")).all() and len(ours.files) == 3
+    different = {"files", "record_files"}
+    assert {**ours.facts, **dict.fromkeys(different)} == {**theirs.facts, **dict.fromkeys(different)}
+    reader = RowReader(ours)
+    with reader.open_files() as streams:
+        reader.read(streams, np.arange(ours.num_rows))  # verifies the checksum of every row
+
+
+def test_parts_that_do_not_fit_are_refused(text_and_model, tmp_path, small_units):
+    config = merge_parts.MergeConfig(output_file=str(tmp_path / "pre.mindrecord"))
+    with pytest.raises(DataError, match="no parts"):
+        merge_parts.main(config)
+    make_part(tmp_path, text_and_model, "0/2")
+    with pytest.raises(DataError, match=r"pre-1-of-2\.mindrecord is missing"):
+        merge_parts.main(config)
+    make_part(tmp_path, text_and_model, "1/2", random_seed=7)
+    with pytest.raises(DataError, match=r"seed.*12345.*7"):
+        merge_parts.main(config)
+    make_part(tmp_path, text_and_model, "1/3")
+    with pytest.raises(DataError, match="parts of 2 and of 3"):
+        merge_parts.main(config)
+
+
+@pytest.mark.parametrize("part", ["2/2", "-1/2", "1", "a/b", "0/0"])
+def test_a_part_is_an_index_and_a_number(part):
+    with pytest.raises(ConfigError) as error:
+        CreateDataConfig(input_file="x", output_file="x.mindrecord", part=part).check_together()
+    assert error.value.key == "part"

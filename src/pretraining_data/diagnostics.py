@@ -85,6 +85,12 @@ class VocabularyFit:
             "broken_share": self.broken / max(1, self.tokens),
         }
 
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, float]) -> Self:
+        """Return the counts whose facts these are."""
+        tokens = int(facts["tokens"])
+        return cls(tokens, round(facts["unknown_share"] * tokens), round(facts["broken_share"] * tokens))
+
     def __str__(self) -> str:
         shares = self.facts()
         return (

@@ -1,0 +1,102 @@
+"""Script that joins the parts of pre-training data: python -m src.merge_parts --help.
+
+`python -m src.create_pretraining_data --part i/n` makes the parts, on any machine and in any order. No row is copied or
+changed: the set has the parts' files, with one manifest and the arrays of all.
+"""
+
+import functools
+import glob
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from model_utils.config import run_main
+from model_utils.errors import DataError
+from model_utils.facts import first_difference, flatten
+from model_utils.files import write_atomically
+from model_utils.json_files import write_checked
+from model_utils.schema import Config, option
+from src.create_pretraining_data import part_path
+from src.data.feature_files import RecordSet, facts_of, open_records, sha256_of
+from src.data.record_writer import check_record_path
+from src.pretraining_data.diagnostics import UNIGRAM, VocabularyFit
+from src.pretraining_data.examples import TASK
+
+logger = logging.getLogger(__name__)
+OF_EACH_PART = ("part", "rows", "files", "record_files", "vocabulary_fit")  # manifest entries that differ
+ARRAYS = ("lengths", "checksums", UNIGRAM)
+
+
+class MergeConfig(Config):
+    """Join the parts of pre-training data: python -m src.merge_parts."""
+
+    output_file: str = option("", "the output_file of the parts: DIR/NAME.mindrecord", required=True)
+
+
+def find_parts(path: Path) -> list[RecordSet]:
+    """Return the verified parts of DIR/NAME.mindrecord in order.
+
+    Raises:
+        DataError: there is none, one is missing, or they were made from other text or with other settings.
+    """
+    manifests = sorted(path.parent.glob(f"{glob.escape(path.stem)}-*-of-*.facts.json"))
+    if not manifests:
+        raise DataError(f"{path.parent} holds no parts of {path.name}; make them with --part 0/n to n-1/n")
+    counts = {manifest.name.removesuffix(".facts.json").rpartition("-")[2] for manifest in manifests}
+    if len(counts) > 1:
+        raise DataError(f"{path.parent} holds parts of {' and of '.join(sorted(counts))}; remove those of all but one")
+    count = int(counts.pop())
+    parts = [open_records(part_path(path, index, count), TASK) for index in range(count)]
+    first, *others = [{key: value for key, value in part.facts.items() if key not in OF_EACH_PART} for part in parts]
+    for part, facts in zip(parts[1:], others, strict=True):
+        if difference := first_difference(flatten(first), flatten(facts)):
+            key, left, right = difference
+            raise DataError(f"the parts differ in {key}: {left!r} in {parts[0].name} and {right!r} in {part.name}")
+    return parts
+
+
+def merged_facts(path: Path, parts: list[RecordSet]) -> dict[str, Any]:
+    """Return the manifest of all parts; the files of its arrays are on the disk."""
+    common = {key: value for key, value in parts[0].facts.items() if key not in OF_EACH_PART}
+    arrays = {f"{part.name}.{suffix}.npy" for part in parts for suffix in ARRAYS}
+    files = {name: checksum for part in parts for name, checksum in part.facts["files"].items() if name not in arrays}
+    own_arrays = [path.with_name(f"{path.stem}.{suffix}.npy") for suffix in ARRAYS]
+    fits = [VocabularyFit.from_facts(part.facts["vocabulary_fit"]) for part in parts]
+    return {
+        **common,
+        "rows": sum(part.num_rows for part in parts),
+        "record_files": [file.name for part in parts for file in part.files],
+        "files": {**files, **{file.name: sha256_of(file) for file in own_arrays}},
+        "vocabulary_fit": sum(fits, start=VocabularyFit()).facts(),
+    }
+
+
+def remove_part_manifests(path: Path) -> None:
+    """Remove the manifests and arrays of the parts, whose rows belong to DIR/NAME.mindrecord now."""
+    for suffix in ("facts.json", *(f"{array}.npy" for array in ARRAYS)):
+        for file in path.parent.glob(f"{glob.escape(path.stem)}-*-of-*.{suffix}"):
+            file.unlink()
+
+
+def main(config: MergeConfig) -> None:
+    """Write the manifest of all parts, then remove those of the parts."""
+    path = check_record_path(config.output_file)
+    if not facts_of(path).exists():
+        parts = find_parts(path)
+        values = {
+            "lengths": np.concatenate([part.lengths for part in parts]),
+            "checksums": np.concatenate([part.checksums for part in parts]),
+            UNIGRAM: np.sum([part.array(UNIGRAM) for part in parts], axis=0),
+        }
+        for suffix, array in values.items():
+            write_atomically(path.with_name(f"{path.stem}.{suffix}.npy"), functools.partial(np.save, arr=array))
+        write_checked(facts_of(path), merged_facts(path, parts))
+    remove_part_manifests(path)
+    records = open_records(path, TASK)
+    logger.info(f"{path}: {records.num_rows:,} examples in {len(records.files)} file(s)")
+
+
+if __name__ == "__main__":
+    run_main(main, MergeConfig)
