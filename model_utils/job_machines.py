@@ -2,7 +2,6 @@
 
 import os
 import re
-import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ from model_utils.errors import ConfigError
 
 LOCAL_SIZE = "ALBERT_LOCAL_SIZE"  # environment variable of a rank: number of ranks of its machine
 MASTER_PORT = 8118  # default of msrun
+LARGEST_PORT = 65535
 
 
 @dataclass(frozen=True)
@@ -17,16 +17,18 @@ class Engine:
     """Environment variables by which an engine that starts one launcher a machine tells each about the job.
 
     Attributes:
-        machine: variable with the machine's index, from 0; the engine is in use where it is set.
-        count: variables with the number of machines; the first that is set counts. Empty: the engine does not tell.
-        first: variables from which the first machine's name follows.
-        first_of: makes the name from a variable's value.
+        sign: variable that is set where the engine has started this process.
+        index: variable with the machine's index, from 0.
+        count: variable with the number of machines; "": the engine does not tell.
+        first: variable from which the first machine's name follows; "": the engine does not tell.
+        first_of: makes the name from the variable's value.
     """
 
     name: str
-    machine: str
-    count: tuple[str, ...] = ()
-    first: tuple[str, ...] = ()
+    sign: str
+    index: str
+    count: str = ""
+    first: str = ""
     first_of: Callable[[str], str] = str.strip
 
 
@@ -42,12 +44,15 @@ def first_of_list(names: str) -> str:
 
 
 ENGINES = (
-    # SLURM_STEP_*: set by srun alone, so that a script of sbatch without srun is one machine.
-    Engine("Slurm", "SLURM_PROCID", ("SLURM_STEP_NUM_TASKS",), ("SLURM_STEP_NODELIST",), first_of_slurm),
-    Engine("Open MPI", "OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",)),
-    Engine("Volcano or ModelArts", "VC_TASK_INDEX", ("MA_NUM_HOSTS",), ("VC_WORKER_HOSTS",), first_of_list),
-    Engine("Kubernetes (Indexed Job)", "JOB_COMPLETION_INDEX"),
-    Engine("torchrun's words", "NODE_RANK", ("NNODES",)),
+    # It stands first: mpirun in a job of Slurm sees the variables of both.
+    Engine("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    # SLURM_STEP_*: set by srun alone, so that a script of sbatch without it is one machine.
+    Engine(
+        "Slurm", "SLURM_STEP_NODELIST", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST", first_of_slurm
+    ),
+    Engine("Volcano or ModelArts", "VC_TASK_INDEX", "VC_TASK_INDEX", "MA_NUM_HOSTS", "VC_WORKER_HOSTS", first_of_list),
+    Engine("a Kubernetes Indexed Job", "JOB_COMPLETION_INDEX", "JOB_COMPLETION_INDEX"),
+    Engine("a launcher with torchrun's variables", "NODE_RANK", "NODE_RANK", "NNODES", "MASTER_ADDR"),
 )
 
 
@@ -98,42 +103,44 @@ def find_machine(
     Raises:
         ConfigError: a number is missing, no number or out of range; the first machine is not known.
     """
-    engine = next((engine for engine in ENGINES if engine.machine in environment), None)
+    engine = next((engine for engine in ENGINES if engine.sign in environment), None)
     if worker_num is not None:
         if worker_num < local_size or worker_num % local_size:
             raise ConfigError(
                 key="worker_num", value=worker_num, expected=f"a multiple of the {local_size} processes of a machine"
             )
         count = worker_num // local_size
+    elif engine:
+        count = _number(environment, engine.count, 0)
+        if not count:
+            expected = f"the ranks of all machines, whose number {engine.name} does not tell ({engine.sign} is set)"
+            raise ConfigError(key="worker_num", value=None, expected=expected)
     else:
-        count = _number(environment, engine.count, 1) if engine else 1
+        count = 1
+    port = _number(environment, "MASTER_PORT", MASTER_PORT) if master_port is None else master_port
+    if not 1 <= port < LARGEST_PORT:
+        raise ConfigError(key="master_port", value=port, expected=f"1 to {LARGEST_PORT - 1}")
     if count == 1:
         return Machine(0, 1, local_size, "127.0.0.1", master_port or 0)
     if node_rank is None:
         if engine is None:
             raise ConfigError(key="node_rank", value=None, expected=f"0 to {count - 1}: the index of this machine")
-        node_rank = _number(environment, (engine.machine,), 0)
+        node_rank = _number(environment, engine.index, 0)
     if not 0 <= node_rank < count:
         raise ConfigError(key="node_rank", value=node_rank, expected=f"0 to {count - 1}")
     address = master_addr or environment.get("MASTER_ADDR", "")
     if not address and engine:
-        lists = [environment[name] for name in engine.first if environment.get(name)]
-        address = engine.first_of(lists[0]) if lists else ""
+        address = engine.first_of(environment.get(engine.first, ""))
     if not address:
         raise ConfigError(key="master_addr", value="", expected="the name or address of the first machine")
-    try:
-        address = socket.gethostbyname(address)
-    except OSError as error:
-        raise ConfigError(key="master_addr", value=address, expected="a name that resolves", hint=str(error)) from error
-    port = master_port or _number(environment, ("MASTER_PORT",), MASTER_PORT)
     return Machine(node_rank, count, local_size, address, port)
 
 
-def _number(environment: Mapping[str, str], names: tuple[str, ...], default: int) -> int:
-    """Return the first of these variables that is set, as a number."""
-    for name in names:
-        if text := environment.get(name, "").strip():
-            if not text.isdecimal():
-                raise ConfigError(key=name, value=text, expected="a whole number (environment variable)")
-            return int(text)
-    return default
+def _number(environment: Mapping[str, str], name: str, default: int) -> int:
+    """Return a variable of the environment as a number."""
+    text = environment.get(name, "").strip()
+    if not text:
+        return default
+    if not text.isdecimal():
+        raise ConfigError(key=name, value=text, expected="a whole number (environment variable)")
+    return int(text)

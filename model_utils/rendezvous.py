@@ -1,7 +1,7 @@
 """Meeting place of a job's ranks: one process serves it over TCP, with Python's standard library alone.
 
 The launcher of the first machine (scripts/launch.py) serves; ranks exchange values through it (src/training/ranks.py),
-and every launcher reports once a second which of its ranks have ended. A machine without reports counts as lost.
+and every launcher reports once a second which of its ranks have ended. A machine whose reports cease counts as lost.
 """
 
 import os
@@ -64,7 +64,7 @@ class Rendezvous:
         Raises:
             UserError: a rank has ended, its machine is lost, or it has not come in time.
         """
-        deadline = time.monotonic() + seconds
+        remaining = seconds  # of this process's own time, as in count_silence
         with self._changed:
             meeting = self._barriers.setdefault(barrier, _Barrier())
             meeting.values[rank] = (what, value)
@@ -75,11 +75,13 @@ class Rendezvous:
                         raise UserError(f"rank {other} has ended while this one waited for it at {what}")
                     if loss := self._loss(other // self.local_size):
                         raise UserError(f"rank {other} has not come to {what}: {loss}")
-                if time.monotonic() > deadline:
+                if remaining <= 0:
                     raise UserError(
                         f"rank {absent[0]} has not come to {what} within {seconds / 60:g} minutes: see its log"
                     )
-                self._changed.wait(min(1.0, max(0.001, deadline - time.monotonic())))
+                start = time.monotonic()
+                self._changed.wait(min(1.0, remaining))
+                remaining -= min(1.0, time.monotonic() - start)
             meeting.left += 1
             if meeting.left == self.size:
                 del self._barriers[barrier]
@@ -104,10 +106,23 @@ class Rendezvous:
                 return "" if rank // self.local_size == machine else f"rank {rank} failed: {reason}"
             return next(filter(None, map(self._loss, self._silences)), "")
 
-    def runs(self) -> bool:
-        """Return True if a rank of a machine that is not lost has not ended."""
+    def join(self, machine: int, size: int, local_size: int) -> None:
+        """Record that a machine takes part; raise UserError if it expects another job, or another one has its index."""
         with self._changed:
-            return any(rank not in self._ended and not self._loss(rank // self.local_size) for rank in range(self.size))
+            if (size, local_size) != (self.size, self.local_size):
+                raise UserError(
+                    f"machine {machine} has {local_size} of {size} ranks, but the first machine {self.local_size} of "
+                    f"{self.size}: start all with the same --nproc and --worker_num"
+                )
+            if machine in self._silences:
+                raise UserError(f"two machines of this job have the index {machine}: give each its own --node_rank")
+            self._silences[machine] = 0.0
+
+    def has_running_ranks(self) -> bool:
+        """Return True if a rank has not ended whose machine has joined and is not lost."""
+        with self._changed:
+            present = {machine for machine in self._silences if not self._loss(machine)}
+            return any(rank not in self._ended and rank // self.local_size in present for rank in range(self.size))
 
     def count_silence(self, seconds: float) -> None:
         """Add to the silence of every machine; the serving launcher calls it as time passes.
@@ -132,18 +147,31 @@ class RendezvousServer:
         rendezvous: what the clients call.
         address: host and port; port 0 takes a free one.
         key: secret that clients must know; nothing is unpickled from others.
+
+    Raises:
+        UserError: the port cannot be used.
     """
 
     def __init__(self, rendezvous: Rendezvous, address: tuple[str, int], key: bytes) -> None:
         self.rendezvous = rendezvous
         self._key = key
-        self._listener = Listener(address, backlog=1024)
+        try:
+            self._listener = Listener(address, backlog=1024)
+        except OSError as error:
+            raise UserError(
+                f"port {address[1]} cannot be used: {error.strerror}; give another --master_port"
+            ) from error
         self.address: tuple[str, int] = self._listener.address  # type: ignore[assignment]
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
         while True:
-            threading.Thread(target=self._answer, args=(self._listener.accept(),), daemon=True).start()
+            try:
+                connection = self._listener.accept()
+            except OSError:  # such as too many open files
+                time.sleep(RETRY_INTERVAL)
+                continue
+            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
 
     def _answer(self, connection: Connection) -> None:
         """Answer one client's calls until it closes the connection; close it if the client does not know the key."""
@@ -202,30 +230,34 @@ class RendezvousClient:
         except UserError as error:
             return str(error)
 
-    def _call(self, what: str, seconds: int | None, method: str, *arguments: Any) -> Any:
+    def join(self, machine: int, size: int, local_size: int) -> None:
+        """As Rendezvous.join."""
+        self._call("its start", SILENCE, "join", machine, size, local_size)
+
+    def _call(self, what: str, max_polls: int | None, method: str, *arguments: Any) -> Any:
         """Return the server's answer to one call.
 
         Args:
             what: what this process does, for errors.
-            seconds: longest wait, counted in polls of a second, as in count_silence; None: without end.
+            max_polls: polls of a second before the server counts as lost; None: without end.
         """
         try:
             self._connection.send((method, arguments))
-            waited = 0
+            polls = 0
             while not self._connection.poll(1.0):
-                waited += 1
-                if seconds is not None and waited >= seconds:
+                polls += 1
+                if max_polls is not None and polls >= max_polls:
                     self._connection.close()  # later calls fail at once
-                    raise UserError(f"the first machine ({self._name}) has not answered for {seconds} s")
+                    raise UserError(f"the first machine ({self._name}) has not answered for {max_polls} s")
                 self._check_launcher(what)
             answer = self._connection.recv()
         except (EOFError, OSError) as error:
             self._check_launcher(what)
-            raise UserError(f"the first machine ({self._name}) has ended, at {what}") from error
+            raise UserError(f"the first machine ({self._name}) has ended, noticed at {what}") from error
         if isinstance(answer, UserError):
             raise answer
         return answer
 
     def _check_launcher(self, what: str) -> None:
-        if self.launcher not in (0, os.getppid()):
+        if self.launcher and self.launcher != os.getppid():
             raise UserError(f"scripts/launch.py (process {self.launcher}) has ended, this rank ends at {what}")

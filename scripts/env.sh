@@ -72,9 +72,9 @@ run_distribute() { # NAME [--nproc N] [options of several machines] ARGUMENTS...
     prepare_environment requirements.txt
     while [ $# -gt 0 ]; do
         case $1 in
-        --nproc | --local_worker_num) nproc=${2:-nothing} && shift $(($# > 1)) ;;
+        --nproc | --local_worker_num) nproc=${2:-nothing} && if [ $# -gt 1 ]; then shift; fi ;;
         --nproc=* | --local_worker_num=*) nproc=${1#*=} ;;
-        --worker_num | --node_rank | --master_addr | --master_port) machines+=("$1=${2:-}") && shift $(($# > 1)) ;;
+        --worker_num | --node_rank | --master_addr | --master_port) machines+=("$1=${2:-}") && if [ $# -gt 1 ]; then shift; fi ;;
         --worker_num=* | --node_rank=* | --master_addr=* | --master_port=*) machines+=("$1") ;;
         *) arguments+=("$1") ;;
         esac

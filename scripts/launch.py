@@ -102,6 +102,8 @@ class Job:
         self.logs = logs
         self.command = command
         self.key = key
+        self.address = ""  # of the first machine
+        self.rendezvous_port = 0
         self.rendezvous: Rendezvous | RendezvousClient  # of the first machine: its own object, or a connection to it
         self.processes: list[JobProcess] = []  # the ranks in their order, then the scheduler on the first machine
         self.stop = 0  # the signal by which the ranks were asked to stop
@@ -111,26 +113,36 @@ class Job:
         self.paused: list[JobProcess] = []  # ranks killed because they were paused too long
         self.failure_elsewhere = ""  # why the job has failed on another machine
 
-    def start(self) -> None:
-        """Start the ranks and, on the first machine, rendezvous and scheduler; raise UserError if it is not found."""
+    def join(self) -> None:
+        """Start the rendezvous on the first machine, else connect to it; raise UserError if that fails."""
         machine = self.machine
-        rendezvous_port = machine.port + 1 if machine.port else 0
+        key = self.key.encode()
+        self.rendezvous_port = machine.port + 1 if machine.port else 0
         if machine.index == 0:
             self.rendezvous = Rendezvous(machine.size, machine.local_size)
             host = "127.0.0.1" if machine.count == 1 else "0.0.0.0"
-            rendezvous_port = RendezvousServer(self.rendezvous, (host, rendezvous_port), self.key.encode()).address[1]
+            self.rendezvous_port = RendezvousServer(self.rendezvous, (host, self.rendezvous_port), key).address[1]
         else:
-            address = (machine.address, rendezvous_port)
-            self.rendezvous = RendezvousClient(address, self.key.encode(), START_TIMEOUT)
+            print(f"machine {machine.index} joins the job at {machine.address}:{self.rendezvous_port}", flush=True)
+            self.rendezvous = RendezvousClient((machine.address, self.rendezvous_port), key, START_TIMEOUT)
+        self.rendezvous.join(machine.index, machine.size, machine.local_size)
+        try:
+            self.address = socket.gethostbyname(machine.address)
+        except OSError as error:
+            raise UserError(f"the name of the first machine, {machine.address}, is not known: {error}") from error
+
+    def start(self) -> None:
+        """Start the ranks and, on the first machine, the scheduler."""
+        machine = self.machine
         common = {
             "MS_WORKER_NUM": machine.size,
-            "MS_SCHED_HOST": machine.address,
+            "MS_SCHED_HOST": self.address,
             "MS_SCHED_PORT": machine.port or free_port(),
             "MS_TOPO_TIMEOUT": START_TIMEOUT,
             "RANK_SIZE": machine.size,
             LOCAL_SIZE: machine.local_size,
             LAUNCHER: os.getpid(),
-            ADDRESS: f"{machine.address}:{rendezvous_port}",
+            ADDRESS: f"{self.address}:{self.rendezvous_port}",
             KEY: self.key,
         }
         for device, rank in enumerate(machine.ranks):
@@ -227,7 +239,8 @@ class Job:
                 # Of several at once, one with an error sentence: the others may have ended because of it.
                 failed = max(failures, key=lambda failure: (failure in self.paused, bool(failure.errors())))
                 deadline = min(deadline, time.monotonic() + GRACE)
-            if self.machine.index == 0 or polls % round(REPORT_INTERVAL / POLL_INTERVAL) == 0 or not all_running:
+            report_is_due = polls % round(REPORT_INTERVAL / POLL_INTERVAL) == 0
+            if self.machine.index == 0 or report_is_due or not all_running:
                 self.report(codes)
                 if self.failure_elsewhere:
                     deadline = min(deadline, time.monotonic() + GRACE)
@@ -254,7 +267,7 @@ class Job:
         """Serve the rendezvous until the ranks of all machines have ended; on other machines there is nothing to do."""
         end = time.monotonic() + (2 * SILENCE if failed or self.failure_elsewhere or self.stop else START_TIMEOUT)
         if isinstance(self.rendezvous, Rendezvous):
-            while self.rendezvous.runs() and time.monotonic() < end:
+            while self.rendezvous.has_running_ranks() and time.monotonic() < end:
                 self.report(codes)
                 time.sleep(POLL_INTERVAL)
 
@@ -341,6 +354,7 @@ def main() -> int:
     parser.add_argument("logs", type=Path, help="folder for their output")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="script [argument ...]")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # before the job has started, a signal just ends this process
     try:
         machine = find_machine(
             arguments.processes,
@@ -349,12 +363,12 @@ def main() -> int:
             arguments.master_addr,
             arguments.master_port,
         )
-        key = job_key(machine)
-    except ConfigError as error:
+        command = [sys.executable, *arguments.command, "--distribute", "true", "--device_num", str(machine.size)]
+        job = Job(machine, arguments.logs, command, job_key(machine))
+        job.join()
+    except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    command = [sys.executable, *arguments.command, "--distribute", "true", "--device_num", str(machine.size)]
-    job = Job(machine, arguments.logs, command, key)
     for number in SIGNALS:
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, job.ask_to_stop)
@@ -363,9 +377,6 @@ def main() -> int:
         if job.stop:  # a signal during the start: ranks started later have not received it
             job.ask_to_stop(job.stop)
         return job.wait()
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
     finally:
         job.kill()
 

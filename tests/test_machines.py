@@ -81,17 +81,21 @@ def test_two_machines_pretrain_as_one_process(tmp_path: Path, namespaces: tuple[
     script = [ROOT / "run_pretrain.py", *flags_of(data, run, **LENGTH, threads=1)]
     prefixes = [["ip", "netns", "exec", name] for name in namespaces]
     launchers = start_machines(ROOT / "scripts/launch.py", tmp_path / "logs", ADDRESSES[0], script, prefixes)
-    for launcher in launchers:
-        output, errors = launcher.communicate()
-        assert launcher.returncode == 0, output + errors
+    try:
+        for launcher in launchers:
+            output, errors = launcher.communicate(timeout=300)
+            assert launcher.returncode == 0, output + errors
+    finally:
+        for launcher in launchers:
+            launcher.kill()
     run_pretrain.main(config_of(data, alone, **LENGTH, accumulation_steps=4))
     ours, theirs = log(run), log(alone)
-    assert [record["step"] for record in ours] == list(range(1, 7)) and any(
-        "eval_mlm_loss" in record for record in ours
-    )
+    assert [record["step"] for record in ours] == list(range(1, 7))
     for our, their in zip(ours, theirs, strict=True):
-        for key in ("loss", "mlm_loss", "sop_loss", "eval_mlm_loss"):
-            assert our.get(key) == pytest.approx(their.get(key), rel=2e-5), (our["step"], key)
+        assert our.keys() == their.keys()
+        del their["epoch"]  # of which the rows that fill no batch of all ranks are no part
+        for key, value in their.items():
+            assert our[key] == pytest.approx(value, rel=2e-5), (our["step"], key)
 
 
 # --- faults ---

@@ -66,12 +66,25 @@ def test_a_rank_whose_launcher_has_ended_ends(server: RendezvousServer) -> None:
         client.exchange(0, 1, "the features", b"", 60)
 
 
+def test_machines_of_another_form_or_with_the_same_index_are_refused(server: RendezvousServer) -> None:
+    client = RendezvousClient(server.address, KEY)
+    client.join(1, 4, 2)
+    for index, size, local_size, named in ((1, 4, 2, "--node_rank"), (0, 4, 1, "--nproc"), (0, 6, 2, "--worker_num")):
+        with pytest.raises(UserError, match=named):
+            client.join(index, size, local_size)
+
+
+def test_a_port_in_use_is_named(server: RendezvousServer) -> None:
+    with pytest.raises(UserError, match=f"port {server.address[1]}"):
+        RendezvousServer(Rendezvous(1), server.address, KEY)
+
+
 def test_failures_reach_the_other_machines_once(rendezvous: Rendezvous) -> None:
     assert rendezvous.report(0, {}) == "" and rendezvous.report(1, {3: ""}) == ""
     assert rendezvous.report(0, {1: "no room"}) == ""  # a machine knows its own
     assert rendezvous.report(1, {2: "rank 1 has ended", 3: ""}) == "rank 1 failed: no room"
     assert rendezvous.report(0, {0: "", 1: "no room"}) == ""  # of several, the first counts
-    assert not rendezvous.runs()
+    assert not rendezvous.has_running_ranks()
 
 
 def test_a_machine_that_does_not_report_is_lost() -> None:
@@ -80,11 +93,11 @@ def test_a_machine_that_does_not_report_is_lost() -> None:
     rendezvous.count_silence(1000)  # it has not started yet
     rendezvous.report(1, {})
     rendezvous.count_silence(rendezvous_module.SILENCE)
-    assert rendezvous.report(0, {}) == "" and rendezvous.runs()
+    assert rendezvous.report(0, {}) == "" and rendezvous.has_running_ranks()
     threading.Timer(0.2, rendezvous.count_silence, (0.1,)).start()
     with pytest.raises(UserError, match="rank 1 has not come to the features: machine 1 has not answered"):
         rendezvous.exchange(0, 1, "the features", b"", 60)
-    assert rendezvous.report(0, {0: ""}).startswith("machine 1") and not rendezvous.runs()
+    assert rendezvous.report(0, {0: ""}).startswith("machine 1") and not rendezvous.has_running_ranks()
 
 
 def test_a_server_that_does_not_answer_is_lost(monkeypatch: pytest.MonkeyPatch, server: RendezvousServer) -> None:
@@ -111,6 +124,7 @@ TORCHRUN = {"NODE_RANK": "1", "NNODES": "2", "MASTER_ADDR": "localhost", "MASTER
         ({"worker_num": 6, "node_rank": 2, "master_addr": "localhost", "master_port": 9000}, {}, 2, 3, 9000),
         ({}, SLURM, 1, 3, 8118),
         ({"master_addr": "localhost"}, MPI, 1, 2, 8118),
+        ({"master_addr": "localhost"}, SLURM | MPI, 1, 2, 8118),
         ({}, MODEL_ARTS, 1, 2, 8118),
         ({"worker_num": 4, "master_addr": "localhost"}, PODS, 1, 2, 8118),
         ({}, TORCHRUN, 1, 2, 29500),
@@ -122,7 +136,7 @@ def test_a_launcher_finds_its_machine(
     options: dict, environment: dict[str, str], index: int, count: int, port: int
 ) -> None:
     machine = find_machine(2, **options, environment=environment)
-    assert machine == Machine(index, count, 2, "127.0.0.1", port)
+    assert machine == Machine(index, count, 2, "localhost" if count > 1 else "127.0.0.1", port)
     assert machine.size == 2 * count and list(machine.ranks) == [2 * index, 2 * index + 1]
 
 
@@ -134,8 +148,9 @@ def test_a_launcher_finds_its_machine(
         ({"worker_num": 4, "master_addr": "localhost"}, {}, "node_rank"),
         ({"worker_num": 4, "node_rank": 2, "master_addr": "localhost"}, {}, "node_rank"),
         ({"worker_num": 4, "node_rank": 1}, {}, "master_addr"),
-        ({"worker_num": 4, "node_rank": 1, "master_addr": "no such host"}, {}, "master_addr"),
+        ({"worker_num": 4, "node_rank": 1, "master_addr": "localhost", "master_port": 65535}, {}, "master_port"),
         ({}, MPI, "master_addr"),
+        ({"master_addr": "localhost"}, PODS, "worker_num"),  # which must not train on every machine alone
         ({}, SLURM | {"SLURM_STEP_NUM_TASKS": "many"}, "SLURM_STEP_NUM_TASKS"),
     ],
 )
