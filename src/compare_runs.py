@@ -1,0 +1,133 @@
+"""Script that compares the predictions of two fine-tuned runs on the same rows: python -m src.compare_runs --help."""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from model_utils.config import run_main
+from model_utils.errors import DataError
+from model_utils.files import write_text
+from model_utils.schema import Config, option
+from src.tasks.prediction_table import table_text
+from src.text.text_tables import read_table
+
+logger = logging.getLogger(__name__)
+RESAMPLINGS = 10_000
+COLUMNS = ("file", "line", "label", "prediction")
+
+
+class RowPrediction(NamedTuple):
+    """Gold label and prediction of a row."""
+
+    label: str
+    prediction: str
+
+    @property
+    def is_right(self) -> bool:
+        return self.label == self.prediction
+
+
+class CompareConfig(Config):
+    """Compare the predictions of two fine-tuned runs: python -m src.compare_runs."""
+
+    first: str = option("", "save_finetune_checkpoint_path of one run", required=True)
+    second: str = option("", "save_finetune_checkpoint_path of the other run", required=True)
+    split: str = option("dev", "the split whose predictions_SPLIT.tsv are compared", choices=("dev", "test"))
+    output_file: str = option("", "table (.tsv) of the rows that only one run has right; empty: none")
+
+
+def read_predictions(folder: Path, split: str) -> dict[tuple[str, str], RowPrediction]:
+    """Return the predictions of a run by file and line.
+
+    Raises:
+        DataError: there is no table of predictions with gold labels.
+    """
+    path = folder / f"predictions_{split}.tsv"
+    if not path.is_file():
+        raise DataError(f"{folder} has no {path.name}; the run writes it with do_eval, for a test file with do_predict")
+    table = read_table(path)
+    if missing := [column for column in COLUMNS if not table.has(column)]:
+        raise DataError(f"{path} has no column {missing[0]}: compared are classes and tags with gold labels")
+    indices = [table.place(column) for column in COLUMNS]
+    predictions = {}
+    for number, row in table.rows:
+        file, line, label, prediction = table.pick(number, row, indices)
+        predictions[file, line] = RowPrediction(label, prediction)
+    return predictions
+
+
+def compare(
+    first: Mapping[tuple[str, str], RowPrediction], second: Mapping[tuple[str, str], RowPrediction]
+) -> dict[str, Any]:
+    """Return figures of two runs on the same rows.
+
+    Returns:
+        rows; first and second: accuracy of each run; difference: second - first; low and high: its 95 % interval by a
+        paired bootstrap over rows; only_first_right and only_second_right: rows; p_value: of McNemar's exact test that
+        both are equally good.
+
+    Raises:
+        DataError: the runs have other rows or gold labels.
+    """
+    from scipy.stats import binomtest
+
+    if first.keys() != second.keys():
+        rows = first.keys() ^ second.keys()
+        raise DataError(f"the runs have different rows: {len(rows):,} are in one alone, as {':'.join(min(rows))}")
+    for place, row in first.items():
+        if row.label != second[place].label:
+            raise DataError(
+                f"the runs have different labels at {':'.join(place)}: {row.label} and {second[place].label}"
+            )
+    count = len(first)
+    only_first = sum(row.is_right and not second[place].is_right for place, row in first.items())
+    only_second = sum(second[place].is_right and not row.is_right for place, row in first.items())
+    right = sum(row.is_right for row in first.values())
+    # To draw rows with replacement is to draw how many have only the first, only the second, or none such right.
+    shares = [only_first / count, only_second / count, 1 - (only_first + only_second) / count]
+    draws = np.random.default_rng(0).multinomial(count, shares, RESAMPLINGS)
+    low, high = np.percentile((draws[:, 1] - draws[:, 0]) / count, [2.5, 97.5])
+    differing = only_first + only_second
+    return {
+        "rows": count,
+        "first": right / count,
+        "second": (right - only_first + only_second) / count,
+        "difference": (only_second - only_first) / count,
+        "low": float(low),
+        "high": float(high),
+        "only_first_right": only_first,
+        "only_second_right": only_second,
+        "p_value": float(binomtest(only_second, differing).pvalue) if differing else 1.0,
+    }
+
+
+def main(config: CompareConfig) -> None:
+    """Log the comparison; write the rows that only one run has right."""
+    first = read_predictions(Path(config.first), config.split)
+    second = read_predictions(Path(config.second), config.split)
+    figures = compare(first, second)
+    logger.info(
+        f"accuracy on {figures['rows']:,} rows: {figures['first']:.4f} and {figures['second']:.4f}, difference "
+        f"{figures['difference']:+.4f} (95 % of resamplings: {figures['low']:+.4f} to {figures['high']:+.4f})"
+    )
+    logger.info(
+        f"{figures['only_first_right']:,} rows are right in the first run alone, {figures['only_second_right']:,} in "
+        f"the second alone; McNemar's exact test: p = {figures['p_value']:.3g}"
+    )
+    if config.output_file:
+        places = [place for place, row in first.items() if row.is_right != second[place].is_right]
+        columns = {
+            "file": [file for file, _ in places],
+            "line": [line for _, line in places],
+            "label": [first[place].label for place in places],
+            "first": [first[place].prediction for place in places],
+            "second": [second[place].prediction for place in places],
+        }
+        write_text(Path(config.output_file), table_text(columns))
+
+
+if __name__ == "__main__":
+    run_main(main, CompareConfig)
