@@ -11,6 +11,7 @@ from src.inference.exported_model import MINDIR_SUFFIX, load_exported
 from src.inference.file_answers import answer_records
 from src.inference.predictor import Predictor
 from src.inference.record_files import check_input, check_output, read_records
+from src.inference.text_search import TOP_K, TextSearch
 from src.model_folder import ModelFolder
 from src.tasks import TASKS
 
@@ -26,6 +27,8 @@ def main(config: PredictConfig) -> int:
     else:
         check_input(config.input, config.input_format)
         check_output(config.output, config.input)
+        if config.search:
+            check_input(config.search, "auto")
     device = setup_device(
         config.device_target,
         config.device_id,
@@ -40,6 +43,9 @@ def main(config: PredictConfig) -> int:
         return 0
     text_key = config.text_a_column or next(iter(TASKS[task].answerer.texts), "text_a")
     records = read_records(config.input, config.input_format, text_key)
+    if config.search:
+        collection = read_records(config.search, "auto", text_key)
+        return answer_records(TextSearch(predictor, collection, config.top_k or TOP_K), records, config.output)
     return answer_records(predictor, records, config.output)
 
 
@@ -47,7 +53,7 @@ def load_predictor(config: PredictConfig, backend: Backend) -> Predictor:
     """Return the Predictor of a MINDIR, or of a checkpoint and the files beside it."""
     settings: dict[str, Any] = {
         "batch_tokens": config.batch_tokens,
-        "top_k": config.top_k,
+        "top_k": None if config.search else config.top_k,
         "text_columns": (config.text_a_column, config.text_b_column),
         "null_threshold": config.null_threshold,
         "pooling": config.pooling,

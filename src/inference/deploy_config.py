@@ -78,7 +78,9 @@ class PredictConfig(LayersConfig):
     compute_type: str = option(
         "float32", "type of the matrix products; bfloat16 is faster on CPUs that support it", choices=ANSWERS_IN
     )
-    top_k: int | None = option(None, "fill_mask: tokens per mask; unset: 5", minimum=1, maximum=1000)
+    top_k: int | None = option(
+        None, "fill_mask: tokens per mask; search: records per answer; unset: 5", minimum=1, maximum=1000
+    )
     null_threshold: float | None = NULL_THRESHOLD
     embeddings: bool = option(False, "return a vector for each text, not the task's answers")
     pooling: str = option(
@@ -87,6 +89,9 @@ class PredictConfig(LayersConfig):
         choices=POOLINGS,
     )
     normalise: bool = option(False, "embeddings: scale vectors to length 1")
+    search: str = option(
+        "", "embeddings: file of records, in the formats of input; answers are the top_k records nearest in meaning"
+    )
     vocab_file_path: str = option("", "WordPiece vocabulary, if the checkpoint's folder has none")
     spm_model_file: str = option("", "SentencePiece model, if the checkpoint's folder has none")
     do_lower_case: bool = option(True, "lower-case the text; only if the checkpoint's folder has no vocabulary")
@@ -96,6 +101,8 @@ class PredictConfig(LayersConfig):
         for key in ("input", "output", "input_format", "text_a_column", "text_b_column"):
             if self.serve and getattr(self, key) != type(self).model_fields[key].default:
                 raise ConfigError(f"{key} does not apply to a server: leave out {key}, or serve")
+        if self.search and (self.serve or not (self.embeddings or self.model.endswith(".mindir"))):
+            raise ConfigError("search applies to files and vectors: give --input, --output and --embeddings true")
         if self.allowed_hosts and not self.serve:
             raise ConfigError("allowed_hosts applies to a server only: give serve, too, or leave it out")
         if not self.serve and not (self.input and self.output):

@@ -5,14 +5,15 @@ import itertools
 import logging
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from tqdm import tqdm
 
-from src.inference.predictor import Predictor
 from src.inference.record_files import NumberedRecord, write_records
+from src.tasks.answerer import Record
+from src.tasks.task_info import TaskInfo
 
 logger = logging.getLogger(__name__)
 RECORDS_AT_ONCE = 1024
@@ -20,7 +21,15 @@ PREDICTION, TRUNCATED = "prediction", "truncated"
 LENGTHS = ("max_seq_length", "max_qa_length", "max_query_length")  # keys of a task's limits for texts
 
 
-def answered(predictor: Predictor, batch: list[NumberedRecord]) -> Iterator[tuple[NumberedRecord, dict[str, Any]]]:
+class Answering(Protocol):
+    """What answers records: a Predictor, or a TextSearch."""
+
+    task_info: TaskInfo
+
+    def predict(self, records: Sequence[Record]) -> list[Record]: ...
+
+
+def answered(predictor: Answering, batch: list[NumberedRecord]) -> Iterator[tuple[NumberedRecord, dict[str, Any]]]:
     """Yield (record, answer); the answer is {"error": sentence} for a record that could not be answered."""
     answers = iter(predictor.predict([record.record for record in batch if not record.error]))
     for record in batch:
@@ -64,7 +73,7 @@ def _exit_on_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def answer_records(predictor: Predictor, records: Iterator[NumberedRecord], output: str) -> int:
+def answer_records(predictor: Answering, records: Iterator[NumberedRecord], output: str) -> int:
     """Write the answers of all records to `output` ("-": standard output). Return exit code 1 if none was answered."""
     total = failed = truncated = 0
     with (

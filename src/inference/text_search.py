@@ -1,0 +1,76 @@
+"""Search by meaning: the texts of a file whose vectors are nearest to that of a record's text."""
+
+import itertools
+import logging
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from model_utils.errors import ConfigError, DataError
+from src.inference.file_answers import RECORDS_AT_ONCE, answered
+from src.inference.predictor import Predictor
+from src.inference.record_files import NumberedRecord
+from src.tasks.answerer import Record
+from src.tasks.fill_mask import EMBEDDINGS, SMALLEST_LENGTH
+
+logger = logging.getLogger(__name__)
+TOP_K = 5
+
+
+class TextSearch:
+    """Predictor whose answers are the nearest records of a collection, by the cosine of their vectors.
+
+    The collection's vectors stay in memory, 4 bytes times hidden_size a record.
+
+    Args:
+        predictor: of vectors.
+        collection: records to search.
+        top_k: records in an answer.
+
+    Raises:
+        ConfigError: the predictor gives no vectors.
+        DataError: a record of the collection cannot be read, or there is none.
+    """
+
+    def __init__(self, predictor: Predictor, collection: Iterable[NumberedRecord], top_k: int = TOP_K) -> None:
+        self.task_info = predictor.task_info
+        self.top_k = top_k
+        self._predictor = predictor
+        if self.task_info.task != EMBEDDINGS.name:
+            raise ConfigError(
+                f"search needs vectors, but the model's task is {self.task_info.task}: set --embeddings true"
+            )
+        self._records: list[Record] = []
+        vectors = []
+        stream = iter(collection)
+        while batch := list(itertools.islice(stream, RECORDS_AT_ONCE)):
+            for record, answer in answered(predictor, batch):
+                if "error" in answer:
+                    raise DataError(f"the collection to search, line {record.line}: {answer['error']}")
+                self._records.append({"line": record.line, **record.record})
+                vectors.append(np.array(answer["pooled"], np.float32))
+        if not vectors:
+            raise DataError("the collection to search holds no records")
+        self._vectors = _of_length_1(np.stack(vectors))
+        logger.info(f"searching {len(vectors):,} records")
+
+    def predict(self, records: Sequence[Record]) -> list[Record]:
+        """Return {"matches": [{"score": cosine, "line": ..., the record's keys}, ...]}, best first, for each record.
+
+        A record that cannot be answered gets {"error": sentence}, and a truncated text truncated: true.
+        """
+        answers = self._predictor.predict(records)
+        found = [answer for answer in answers if "error" not in answer]
+        if not found:
+            return answers
+        queries = _of_length_1(np.array([answer.pop("pooled") for answer in found], np.float32))
+        scores = queries @ self._vectors.T
+        best = np.argsort(-scores, axis=1, kind="stable")[:, : self.top_k]
+        for answer, rows, row_scores in zip(found, best, scores, strict=True):
+            answer["matches"] = [{"score": float(row_scores[row]), **self._records[row]} for row in rows]
+        return answers
+
+
+def _of_length_1(vectors: np.ndarray) -> np.ndarray:
+    """Return vectors (N, H) divided by their lengths."""
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), SMALLEST_LENGTH)
