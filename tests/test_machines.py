@@ -16,7 +16,12 @@ import pytest
 import run_pretrain
 from model_utils.rendezvous import KEY
 from tests.conftest import ROOT
-from tests.helpers.pretraining_run import config_of, flags_of, log, write_pretraining_data
+from tests.helpers.pretraining_run import (
+    assert_logs_of_ranks_and_one_agree,
+    config_of,
+    flags_of,
+    write_pretraining_data,
+)
 
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 LENGTH = {
@@ -89,13 +94,7 @@ def test_two_machines_pretrain_as_one_process(tmp_path: Path, namespaces: tuple[
         for launcher in launchers:
             launcher.kill()
     run_pretrain.main(config_of(data, alone, **LENGTH, accumulation_steps=4))
-    ours, theirs = log(run), log(alone)
-    assert [record["step"] for record in ours] == list(range(1, 7))
-    for our, their in zip(ours, theirs, strict=True):
-        assert our.keys() == their.keys()
-        del their["epoch"]  # of which the rows that fill no batch of all ranks are no part
-        for key, value in their.items():
-            assert our[key] == pytest.approx(value, rel=2e-5), (our["step"], key)
+    assert_logs_of_ranks_and_one_agree(run, alone, 6)
 
 
 # --- faults ---

@@ -26,7 +26,12 @@ from src.tasks.classification_examples import ClassifierConfig
 from src.training.ranks import Ranks
 from tests.conftest import ROOT
 from tests.helpers.classifier_run import classifier_arguments, predicted_labels, write_classifier_data
-from tests.helpers.pretraining_run import config_of, flags_of, log, write_pretraining_data
+from tests.helpers.pretraining_run import (
+    assert_logs_of_ranks_and_one_agree,
+    config_of,
+    flags_of,
+    write_pretraining_data,
+)
 
 
 @pytest.fixture(scope="module")
@@ -178,13 +183,7 @@ def test_two_ranks_train_as_one_with_twice_the_micro_batches_however_slow_one_is
     assert finished.returncode == 0, finished.stdout + finished.stderr
     assert "resuming after step 5" in finished.stdout
     run_pretrain.main(config_of(data, alone, **LENGTH | {"phases": PHASES.format(2, 4)}))
-    ours, theirs = log(run), log(alone)
-    assert [record["step"] for record in ours] == list(range(1, 9))
-    for our, their in zip(ours, theirs, strict=True):
-        assert our.keys() == their.keys()
-        del their["epoch"]  # of which the rows that fill no batch of both ranks are no part
-        for key, value in their.items():
-            assert our[key] == pytest.approx(value, rel=2e-5), (our["step"], key)
+    assert_logs_of_ranks_and_one_agree(run, alone, 8)
     ours, theirs = find_checkpoint(run).values, find_checkpoint(alone).values
     for name, value in theirs.items():
         np.testing.assert_allclose(ours[name], value, rtol=1e-4, atol=1e-5, err_msg=name)

@@ -8,6 +8,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
+
 from model_utils.schema import load_config
 from src.training.training_config import PretrainConfig
 from tests.conftest import ROOT
@@ -109,3 +111,14 @@ def start(data: Path, run: Path, send: int = 0, after_step: int = 0, **changes: 
         if send and line.startswith((f"step {after_step}/", f"step {after_step} ")):
             process.send_signal(send)
     return process.wait(), "".join(lines)
+
+
+def assert_logs_of_ranks_and_one_agree(run: Path, alone: Path, steps: int) -> None:
+    """Compare the logs of several ranks and of one process with as many micro-batches as all of them."""
+    ours, theirs = log(run), log(alone)
+    assert [record["step"] for record in ours] == list(range(1, steps + 1))
+    for our, their in zip(ours, theirs, strict=True):
+        assert our.keys() == their.keys()
+        del their["epoch"]  # of which the rows that fill no batch of all ranks are no part
+        for key, value in their.items():
+            assert our[key] == pytest.approx(value, rel=2e-5), (our["step"], key)
