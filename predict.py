@@ -29,6 +29,7 @@ def main(config: PredictConfig) -> int:
         check_output(config.output, config.input)
         if config.search:
             check_input(config.search, "auto")
+            check_output(config.output, config.search)
     device = setup_device(
         config.device_target,
         config.device_id,

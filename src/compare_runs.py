@@ -1,7 +1,7 @@
 """Script that compares the predictions of two fine-tuned runs on the same rows: python -m src.compare_runs --help."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,8 +20,9 @@ COLUMNS = ("file", "line", "label", "prediction")
 
 
 class RowPrediction(NamedTuple):
-    """Gold label and prediction of a row."""
+    """Gold label and prediction of a row, and the place of its text: FILE:LINE, which words of a sentence may share."""
 
+    place: str
     label: str
     prediction: str
 
@@ -39,8 +40,8 @@ class CompareConfig(Config):
     output_file: str = option("", "table (.tsv) of the rows that only one run has right; empty: none")
 
 
-def read_predictions(folder: Path, split: str) -> dict[tuple[str, str], RowPrediction]:
-    """Return the predictions of a run by file and line.
+def read_predictions(folder: Path, split: str) -> list[RowPrediction]:
+    """Return the predictions of a run in the order of its table.
 
     Raises:
         DataError: there is no table of predictions with gold labels.
@@ -52,16 +53,14 @@ def read_predictions(folder: Path, split: str) -> dict[tuple[str, str], RowPredi
     if missing := [column for column in COLUMNS if not table.has(column)]:
         raise DataError(f"{path} has no column {missing[0]}: compared are classes and tags with gold labels")
     indices = [table.place(column) for column in COLUMNS]
-    predictions = {}
+    predictions = []
     for number, row in table.rows:
         file, line, label, prediction = table.pick(number, row, indices)
-        predictions[file, line] = RowPrediction(label, prediction)
+        predictions.append(RowPrediction(f"{file}:{line}", label, prediction))
     return predictions
 
 
-def compare(
-    first: Mapping[tuple[str, str], RowPrediction], second: Mapping[tuple[str, str], RowPrediction]
-) -> dict[str, Any]:
+def compare(first: Sequence[RowPrediction], second: Sequence[RowPrediction]) -> dict[str, Any]:
     """Return figures of two runs on the same rows.
 
     Returns:
@@ -70,23 +69,24 @@ def compare(
         both are equally good.
 
     Raises:
-        DataError: the runs have other rows or gold labels.
+        DataError: the runs have other rows or gold labels, or no prediction equals its label, as that of a score.
     """
     from scipy.stats import binomtest
 
-    if first.keys() != second.keys():
-        rows = first.keys() ^ second.keys()
-        raise DataError(f"the runs have different rows: {len(rows):,} are in one alone, as {':'.join(min(rows))}")
-    for place, row in first.items():
-        if row.label != second[place].label:
-            raise DataError(
-                f"the runs have different labels at {':'.join(place)}: {row.label} and {second[place].label}"
-            )
+    if len(first) != len(second):
+        raise DataError(f"the runs have different rows: {len(first):,} and {len(second):,}")
+    for row, other in zip(first, second, strict=True):
+        if (row.place, row.label) != (other.place, other.label):
+            raise DataError(f"the runs have different rows: {row.place} {row.label} and {other.place} {other.label}")
     count = len(first)
-    only_first = sum(row.is_right and not second[place].is_right for place, row in first.items())
-    only_second = sum(second[place].is_right and not row.is_right for place, row in first.items())
-    right = sum(row.is_right for row in first.values())
-    # To draw rows with replacement is to draw how many have only the first, only the second, or none such right.
+    rights = np.array([[row.is_right for row in rows] for rows in (first, second)])
+    only_first = int((rights[0] & ~rights[1]).sum())
+    only_second = int((rights[1] & ~rights[0]).sum())
+    right = int(rights[0].sum())
+    if not rights.any():
+        raise DataError("no prediction equals its gold label; compared are classes and tags, not scores")
+    # To draw rows with replacement is to draw how many of them only the first, only the second, or both or neither
+    # has right.
     shares = [only_first / count, only_second / count, 1 - (only_first + only_second) / count]
     draws = np.random.default_rng(0).multinomial(count, shares, RESAMPLINGS)
     low, high = np.percentile((draws[:, 1] - draws[:, 0]) / count, [2.5, 97.5])
@@ -118,13 +118,12 @@ def main(config: CompareConfig) -> None:
         f"the second alone; McNemar's exact test: p = {figures['p_value']:.3g}"
     )
     if config.output_file:
-        places = [place for place, row in first.items() if row.is_right != second[place].is_right]
+        pairs = [(row, other) for row, other in zip(first, second, strict=True) if row.is_right != other.is_right]
         columns = {
-            "file": [file for file, _ in places],
-            "line": [line for _, line in places],
-            "label": [first[place].label for place in places],
-            "first": [first[place].prediction for place in places],
-            "second": [second[place].prediction for place in places],
+            "place": [row.place for row, _ in pairs],
+            "label": [row.label for row, _ in pairs],
+            "first": [row.prediction for row, _ in pairs],
+            "second": [other.prediction for _, other in pairs],
         }
         write_text(Path(config.output_file), table_text(columns))
 

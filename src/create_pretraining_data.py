@@ -27,7 +27,7 @@ from model_utils.config import SEED, check_output_folder, run_main
 from model_utils.config import TOKENS as MOST_TOKENS
 from model_utils.errors import ConfigError, DataError, shorten
 from model_utils.schema import option
-from src.data.feature_files import SUFFIX, Ragged, is_complete, open_records, sha256_of
+from src.data.feature_files import SUFFIX, Ragged, facts_of, is_complete, open_records, sha256_of
 from src.data.mindrecord_file import HEADER_BYTES, files_needed
 from src.data.record_writer import PackedRows, RecordWriter, check_record_path, pack_rows
 from src.data.worker_processes import results_of
@@ -57,6 +57,7 @@ PASSES = 100  # maximum dupe_factor: memory holds all passes of a unit
 STATIC_PASSES = 5  # as in the TFRecords used to compare with google's code, whose default is 40
 PACKINGS = {"cut": sample_pairs, "google": pack_sentences}
 PROCESSES = 1024  # maximum num_workers
+NO_UNIT = f"make fewer parts, each of which needs {UNIT_CHARACTERS:,} characters of text or more"
 _PART = re.compile(r"([0-9]{1,5})/([0-9]{1,5})")
 
 Document = list[str]
@@ -312,7 +313,10 @@ def dry_run(
 ) -> str:
     """Make the examples of one unit and return an estimate of time and disk space for the whole text."""
     start = time.monotonic()
-    result = maker.make(*next(units))
+    first = next(units, None)
+    if first is None:
+        return f"dry run: {NO_UNIT}. Nothing was kept."
+    result = maker.make(*first)
     seconds = time.monotonic() - start
     is_whole_text = next(units, None) is None
     logger.info(f"vocabulary: {result.fit}")
@@ -338,6 +342,10 @@ def main(config: CreateDataConfig) -> None:
     start = time.monotonic()
     path = check_record_path(config.output_file)
     if config.part:
+        if facts_of(path).exists():
+            raise DataError(
+                f"{path} is there already, joined or made as a whole: remove it, or give another output_file"
+            )
         path = check_record_path(part_path(path, *config.part_of))
     check_output_folder(path.parent, "output_file's folder")
     workers = number_of_workers(config.num_workers)
@@ -377,6 +385,8 @@ def main(config: CreateDataConfig) -> None:
             writer.write(result.packed)
             token_counts += result.token_counts
             bar.update(result.text_bytes)
+        if not writer.rows and config.part:
+            raise DataError(f"part {config.part} of {shorten(config.input_file)} has no example: {NO_UNIT}")
         if not writer.rows:
             condition = ", beside another document" if config.random_next_sentence else ""
             raise DataError(

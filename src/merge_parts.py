@@ -5,8 +5,8 @@ changed: the set has the parts' files, with one manifest and the arrays of all.
 """
 
 import functools
-import glob
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from model_utils.files import write_atomically
 from model_utils.json_files import write_checked
 from model_utils.schema import Config, option
 from src.create_pretraining_data import part_path
-from src.data.feature_files import RecordSet, facts_of, open_records, sha256_of
+from src.data.feature_files import SUFFIX, RecordSet, facts_of, open_records, read_facts, sha256_of
 from src.data.record_writer import check_record_path
 from src.pretraining_data.diagnostics import UNIGRAM, VocabularyFit
 from src.pretraining_data.examples import TASK
@@ -41,10 +41,11 @@ def find_parts(path: Path) -> list[RecordSet]:
     Raises:
         DataError: there is none, one is missing, or they were made from other text or with other settings.
     """
-    manifests = sorted(path.parent.glob(f"{glob.escape(path.stem)}-*-of-*.facts.json"))
-    if not manifests:
+    pattern = re.compile(rf"{re.escape(path.stem)}-\d+-of-(\d+)\.facts\.json")
+    matches = [match for file in sorted(path.parent.iterdir()) if (match := pattern.fullmatch(file.name))]
+    if not matches:
         raise DataError(f"{path.parent} holds no parts of {path.name}; make them with --part 0/n to n-1/n")
-    counts = {manifest.name.removesuffix(".facts.json").rpartition("-")[2] for manifest in manifests}
+    counts = {match[1] for match in matches}
     if len(counts) > 1:
         raise DataError(f"{path.parent} holds parts of {' and of '.join(sorted(counts))}; remove those of all but one")
     count = int(counts.pop())
@@ -74,16 +75,17 @@ def merged_facts(path: Path, parts: list[RecordSet]) -> dict[str, Any]:
 
 
 def remove_part_manifests(path: Path) -> None:
-    """Remove the manifests and arrays of the parts, whose rows belong to DIR/NAME.mindrecord now."""
-    for suffix in ("facts.json", *(f"{array}.npy" for array in ARRAYS)):
-        for file in path.parent.glob(f"{glob.escape(path.stem)}-*-of-*.{suffix}"):
-            file.unlink()
+    """Remove the manifests and arrays of the parts whose rows belong to DIR/NAME.mindrecord now."""
+    parts = {file.partition(SUFFIX)[0] for file in read_facts(facts_of(path))["record_files"]} - {path.stem}
+    for part in parts:
+        for suffix in ("facts.json", *(f"{array}.npy" for array in ARRAYS)):
+            path.with_name(f"{part}.{suffix}").unlink(missing_ok=True)
 
 
 def main(config: MergeConfig) -> None:
     """Write the manifest of all parts, then remove those of the parts."""
     path = check_record_path(config.output_file)
-    if not facts_of(path).exists():
+    if not facts_of(path).exists():  # else an earlier run may have been interrupted before the removal
         parts = find_parts(path)
         values = {
             "lengths": np.concatenate([part.lengths for part in parts]),

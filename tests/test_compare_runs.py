@@ -11,20 +11,22 @@ from src.compare_runs import CompareConfig, RowPrediction, compare, main, read_p
 from src.tasks.prediction_table import write_prediction_table
 
 
-def predictions(right: np.ndarray) -> dict[tuple[str, str], RowPrediction]:
-    return {
-        ("dev.tsv", str(i + 2)): RowPrediction("yes", "yes" if is_right else "no") for i, is_right in enumerate(right)
-    }
+def predictions(right: np.ndarray) -> list[RowPrediction]:
+    """Return rows of which two at a time have the same place, like words of a sentence."""
+    return [
+        RowPrediction(f"dev.tsv:{index // 2}", "yes", "yes" if is_right else "no")
+        for index, is_right in enumerate(right)
+    ]
 
 
 def write_run(folder: Path, right: np.ndarray) -> Path:
     rows = predictions(right)
     columns = {
         "index": range(len(rows)),
-        "file": [file for file, _ in rows],
-        "line": [line for _, line in rows],
-        "label": [row.label for row in rows.values()],
-        "prediction": [row.prediction for row in rows.values()],
+        "file": [row.place.partition(":")[0] for row in rows],
+        "line": [row.place.partition(":")[2] for row in rows],
+        "label": [row.label for row in rows],
+        "prediction": [row.prediction for row in rows],
         "text_a": ['a "quoted\ttext'] * len(rows),
     }
     folder.mkdir()
@@ -60,20 +62,20 @@ def test_the_command_reads_what_runs_write(tmp_path: Path, caplog: pytest.LogCap
     main(CompareConfig(first=str(folders[0]), second=str(folders[1]), output_file=str(output)))
     assert "0.5000 and 0.7500" in caplog.text
     rows = [line.split("\t") for line in output.read_text().splitlines()]
-    assert rows[0] == ["file", "line", "label", "first", "second"]
-    assert [row[1:] for row in rows[1:]] == [
-        ["3", "yes", "yes", "no"],
-        ["4", "yes", "no", "yes"],
-        ["5", "yes", "no", "yes"],
-    ]
+    assert rows[0] == ["place", "label", "first", "second"]
+    assert [row[0] for row in rows[1:]] == ["dev.tsv:0", "dev.tsv:1", "dev.tsv:1"]
+    assert [row[1:] for row in rows[1:]] == [["yes", "yes", "no"], ["yes", "no", "yes"], ["yes", "no", "yes"]]
 
 
-def test_runs_on_other_rows_or_labels_are_refused(tmp_path: Path) -> None:
+def test_runs_on_other_rows_or_labels_or_with_scores_are_refused(tmp_path: Path) -> None:
     rows = predictions(np.ones(3, bool))
-    with pytest.raises(DataError, match=r"dev\.tsv:5"):
+    with pytest.raises(DataError, match="3 and 4"):
         compare(rows, predictions(np.ones(4, bool)))
-    with pytest.raises(DataError, match=r"dev\.tsv:3: yes and no"):
-        compare(rows, rows | {("dev.tsv", "3"): RowPrediction("no", "no")})
+    with pytest.raises(DataError, match=r"dev\.tsv:1 yes and dev\.tsv:1 no"):
+        compare(rows, [*rows[:2], RowPrediction("dev.tsv:1", "no", "no")])
+    scores = predictions(np.zeros(3, bool))
+    with pytest.raises(DataError, match="scores"):
+        compare(scores, scores)
     with pytest.raises(DataError, match="predictions_dev"):
         read_predictions(tmp_path, "dev")
     write_prediction_table(tmp_path, "dev", {"index": [0], "prediction": ["a"]})

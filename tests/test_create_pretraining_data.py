@@ -432,6 +432,27 @@ def test_parts_that_do_not_fit_are_refused(text_and_model, tmp_path, small_units
         merge_parts.main(config)
 
 
+def test_other_sets_of_the_folder_stay(text_and_model, tmp_path, small_units):
+    """A set whose name begins like that of the merged one, and parts made after the merge."""
+    make_records(tmp_path / "pre-de.mindrecord", *text_and_model, part="0/2")
+    for part in ("0/2", "1/2"):
+        make_part(tmp_path, text_and_model, part)
+    merge_parts.main(merge_parts.MergeConfig(output_file=str(tmp_path / "pre.mindrecord")))
+    assert open_records(tmp_path / "pre-de-0-of-2.mindrecord", "pretrain").num_rows
+    with pytest.raises(DataError, match="is there already"):
+        make_part(tmp_path, text_and_model, "0/3")
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_part_without_text_is_told(text_and_model, tmp_path, caplog, dry_run):
+    if dry_run:
+        make_part(tmp_path, text_and_model, "98/99", dry_run=True)
+        assert "fewer parts" in caplog.text
+    else:
+        with pytest.raises(DataError, match="fewer parts"):
+            make_part(tmp_path, text_and_model, "98/99")
+
+
 @pytest.mark.parametrize("part", ["2/2", "-1/2", "1", "a/b", "0/0"])
 def test_a_part_is_an_index_and_a_number(part):
     with pytest.raises(ConfigError) as error:

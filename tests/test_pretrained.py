@@ -58,8 +58,8 @@ def test_search_finds_what_means_the_same(tmp_path: Path, top_k: int) -> None:
     assert predict.main(load_config(PredictConfig, list(map(str, flags)))) == 0
     for index, line in enumerate(answers.read_text().splitlines()):
         matches = json.loads(line)["matches"]
-        assert matches[0]["id"] == index and matches[0]["line"] == index + 1
-        assert matches[0]["text_a"] == PAIRS[index][1] and len(matches) == min(top_k, len(PAIRS))
+        assert matches[0]["record"] == records[index] and matches[0]["line"] == index + 1
+        assert len(matches) == min(top_k, len(PAIRS))
         scores = [match["score"] for match in matches]
         assert scores == sorted(scores, reverse=True) and 0 < scores[0] <= 1 + 1e-6
 

@@ -80,13 +80,13 @@ def _windows(
 ) -> tuple[list[tuple[list[int], list[int]]], bool]:
     """Return the tokens of both texts in each window, and whether the shorter text lost some."""
     a_is_long = len(ids_a) >= len(ids_b)
-    long, whole = (ids_a, ids_b) if a_is_long else (ids_b, ids_a)
-    short = whole[: room // 2]
+    long, shorter = (ids_a, ids_b) if a_is_long else (ids_b, ids_a)
+    short = shorter[: room // 2]
     width = room - len(short)
     step = min(window_stride, width)
     parts = [long[start : start + width] for start in range(0, max(1, len(long) - width + step), step)]
     pairs = [(part, short) if a_is_long else (short, part) for part in parts]
-    return pairs, len(short) < len(whole)
+    return pairs, len(short) < len(shorter)
 
 
 def mean_of_windows(values: np.ndarray, windows: np.ndarray) -> np.ndarray:

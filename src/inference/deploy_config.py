@@ -101,8 +101,12 @@ class PredictConfig(LayersConfig):
         for key in ("input", "output", "input_format", "text_a_column", "text_b_column"):
             if self.serve and getattr(self, key) != type(self).model_fields[key].default:
                 raise ConfigError(f"{key} does not apply to a server: leave out {key}, or serve")
-        if self.search and (self.serve or not (self.embeddings or self.model.endswith(".mindir"))):
-            raise ConfigError("search applies to files and vectors: give --input, --output and --embeddings true")
+        if self.search and self.serve:
+            raise ConfigError("search does not apply to a server: leave out search, or serve")
+        if self.search and not (self.embeddings or self.model.endswith(".mindir")):
+            raise ConfigError("search needs vectors: give --embeddings true, too")
+        if self.search == "-" and self.input == "-":
+            raise ConfigError("search and input are both standard input: name a file for one of them")
         if self.allowed_hosts and not self.serve:
             raise ConfigError("allowed_hosts applies to a server only: give serve, too, or leave it out")
         if not self.serve and not (self.input and self.output):

@@ -95,4 +95,5 @@ def answer_records(predictor: Answering, records: Iterator[NumberedRecord], outp
         logger.info(f"{truncated:,} of {total:,} records were truncated to the model's limits: {limits}")
     if failed:
         logger.info(f"{failed:,} of {total:,} records could not be answered: see their error key in the output")
-    return int(0 < failed == total)
+    none_is_answered = total > 0 and failed == total
+    return int(none_is_answered)

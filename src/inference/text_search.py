@@ -10,7 +10,7 @@ from model_utils.errors import ConfigError, DataError
 from src.inference.file_answers import RECORDS_AT_ONCE, answered
 from src.inference.predictor import Predictor
 from src.inference.record_files import NumberedRecord
-from src.tasks.answerer import Record
+from src.tasks.answerer import Record, shortest
 from src.tasks.fill_mask import EMBEDDINGS, SMALLEST_LENGTH
 
 logger = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ TOP_K = 5
 class TextSearch:
     """Predictor whose answers are the nearest records of a collection, by the cosine of their vectors.
 
-    The collection's vectors stay in memory, 4 bytes times hidden_size a record.
+    The collection and its vectors, 4 bytes times hidden_size a record, stay in memory.
 
     Args:
         predictor: of vectors.
@@ -38,7 +38,8 @@ class TextSearch:
         self._predictor = predictor
         if self.task_info.task != EMBEDDINGS.name:
             raise ConfigError(
-                f"search needs vectors, but the model's task is {self.task_info.task}: set --embeddings true"
+                f"search needs vectors, but the model's task is {self.task_info.task}: set --embeddings true, or "
+                "export with --export_embeddings true"
             )
         self._records: list[Record] = []
         vectors = []
@@ -47,7 +48,7 @@ class TextSearch:
             for record, answer in answered(predictor, batch):
                 if "error" in answer:
                     raise DataError(f"the collection to search, line {record.line}: {answer['error']}")
-                self._records.append({"line": record.line, **record.record})
+                self._records.append({"line": record.line, "record": record.record})
                 vectors.append(np.array(answer["pooled"], np.float32))
         if not vectors:
             raise DataError("the collection to search holds no records")
@@ -55,7 +56,7 @@ class TextSearch:
         logger.info(f"searching {len(vectors):,} records")
 
     def predict(self, records: Sequence[Record]) -> list[Record]:
-        """Return {"matches": [{"score": cosine, "line": ..., the record's keys}, ...]}, best first, for each record.
+        """Return {"matches": [{"score": cosine, "line": ..., "record": ...}, ...]}, best first, for each record.
 
         A record that cannot be answered gets {"error": sentence}, and a truncated text truncated: true.
         """
@@ -64,10 +65,11 @@ class TextSearch:
         if not found:
             return answers
         queries = _of_length_1(np.array([answer.pop("pooled") for answer in found], np.float32))
-        scores = queries @ self._vectors.T
-        best = np.argsort(-scores, axis=1, kind="stable")[:, : self.top_k]
-        for answer, rows, row_scores in zip(found, best, scores, strict=True):
-            answer["matches"] = [{"score": float(row_scores[row]), **self._records[row]} for row in rows]
+        for answer, query in zip(found, queries, strict=True):
+            scores = self._vectors @ query
+            best = np.argsort(-scores, kind="stable")[: self.top_k]
+            matches = zip(shortest(scores[best]), best, strict=True)
+            answer["matches"] = [{"score": score, **self._records[row]} for score, row in matches]
         return answers
 
 

@@ -87,12 +87,10 @@ def label_warnings(counts: Counter[str]) -> list[str]:
     for label in counts:
         number = _parse_number(label)
         spellings[" ".join(label.casefold().split()) if number is None else str(number)].append(label)
-    components = {
-        label: [
-            text.strip("'\"") for text in _SEPARATORS.split(label.strip("[]{}()"))
-        ]  # also a list as pandas writes it
-        for label in counts
-    }
+    components = {}
+    for label in counts:
+        texts = _SEPARATORS.split(label.strip("[]{}()"))  # also of a list as pandas writes it
+        components[label] = [text.strip("'\"") for text in texts]
     positions = defaultdict(set)  # component -> its positions in labels; 0: it is a whole label
     for label_components in components.values():
         for position, component in enumerate(label_components, 1):
