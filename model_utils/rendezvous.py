@@ -24,7 +24,7 @@ RETRY_INTERVAL = 0.5  # s between two attempts to reach a server that has not st
 
 
 class MeetingPlace(Protocol):
-    """What ranks need of a rendezvous: it may be in this process (Rendezvous) or in another one (RendezvousClient)."""
+    """Interface of ranks to a rendezvous in this process (Rendezvous) or in another one (RendezvousClient)."""
 
     def exchange(self, rank: int, barrier: int, what: str, value: bytes, seconds: float) -> list[tuple[str, bytes]]: ...
 
@@ -220,18 +220,18 @@ class RendezvousClient:
         return f"{self.address[0]}:{self.address[1]}"
 
     def exchange(self, rank: int, barrier: int, what: str, value: bytes, seconds: float) -> list[tuple[str, bytes]]:
-        """As Rendezvous.exchange; also raises UserError if the launcher has ended."""
+        """Call Rendezvous.exchange; also raise UserError if the launcher has ended."""
         return self._call(what, None, "exchange", rank, barrier, what, value, seconds)
 
     def report(self, machine: int, ended: Mapping[int, str]) -> str:
-        """As Rendezvous.report; also returns that the server is lost, after SILENCE seconds without its answer."""
+        """Call Rendezvous.report; also return that the server is lost, after SILENCE seconds without its answer."""
         try:
             return self._call("a report", SILENCE, "report", machine, dict(ended))
         except UserError as error:
             return str(error)
 
     def join(self, machine: int, size: int, local_size: int) -> None:
-        """As Rendezvous.join."""
+        """Call Rendezvous.join; raise its errors."""
         self._call("its start", SILENCE, "join", machine, size, local_size)
 
     def _call(self, what: str, max_polls: int | None, method: str, *arguments: Any) -> Any:

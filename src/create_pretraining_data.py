@@ -337,17 +337,53 @@ def dry_run(
     )
 
 
-def main(config: CreateDataConfig) -> None:
-    """Write the feature files of a configuration."""
-    start = time.monotonic()
+def output_path(config: CreateDataConfig) -> Path:
+    """Return the path of the output or of its part; raise DataError if a part's whole is there already."""
     path = check_record_path(config.output_file)
     if config.part:
         if facts_of(path).exists():
-            raise DataError(
-                f"{path} is there already, joined or made as a whole: remove it, or give another output_file"
-            )
+            raise DataError(f"{path} is there already, joined or whole: remove it, or give another output_file")
         path = check_record_path(part_path(path, *config.part_of))
     check_output_folder(path.parent, "output_file's folder")
+    return path
+
+
+def no_example(config: CreateDataConfig) -> DataError:
+    """Return the error of a text, or a part of it, without an example."""
+    if config.part:
+        return DataError(f"part {config.part} of {shorten(config.input_file)} has no example: {NO_UNIT}")
+    condition = ", beside another document" if config.random_next_sentence else ""
+    return DataError(
+        f"{shorten(config.input_file)} gives no example: no document has {MIN_DOCUMENT_TOKENS} tokens or more that can "
+        f"be split in two{condition}"
+    )
+
+
+def write_results(
+    results: Iterable[UnitResult], writer: RecordWriter, tokenizer: FullTokenizer, source_bytes: int, file_num: int
+) -> VocabularyFit:
+    """Write the rows of all units and the counts of their tokens; return how the vocabulary fits the text."""
+    token_counts = np.zeros(tokenizer.vocab_size, np.int64)
+    fit = VocabularyFit()
+    has_warned = False
+    with tqdm(total=source_bytes, unit="B", unit_scale=True, disable=None, desc="text") as bar:
+        for result in results:
+            fit += result.fit
+            has_warned = has_warned or fit.warn(tokenizer.file.name)
+            if not writer.rows:  # fail before hours of work if the files would be too large
+                expected_bytes = result.row_bytes * source_bytes / max(1, result.text_bytes)
+                files_needed(writer.path, expected_bytes, file_num)
+            writer.write(result.packed)
+            token_counts += result.token_counts
+            bar.update(result.text_bytes)
+    writer.add_array("unigram", token_counts)
+    return fit
+
+
+def main(config: CreateDataConfig) -> None:
+    """Write the feature files of a configuration."""
+    start = time.monotonic()
+    path = output_path(config)
     workers = number_of_workers(config.num_workers)
     files = expand_glob(config.input_file)
     tokenizer = build_tokenizer(config.vocab_file, config.spm_model_file, config.do_lower_case)
@@ -366,34 +402,16 @@ def main(config: CreateDataConfig) -> None:
     if config.dry_run:
         logger.info(dry_run(maker, units, source_bytes, workers, path, config.output_file_num))
         return
-    token_counts = np.zeros(tokenizer.vocab_size, np.int64)
-    fit = VocabularyFit()
-    has_warned = False
     with (
         # The workers start before the writer, which takes seconds to load MindSpore.
         results_of(maker.make, units, workers) as results,
         RecordWriter(path, maker.columns, facts, config.output_file_num) as writer,
-        tqdm(total=source_bytes, unit="B", unit_scale=True, disable=None, desc="text") as bar,
     ):
         for file in tokenizer.files(tokenizer.file):
             writer.add_file(file)
-        for result in results:
-            fit += result.fit
-            has_warned = has_warned or fit.warn(tokenizer.file.name)
-            if not writer.rows:  # fail before hours of work if the files would be too large
-                files_needed(path, result.row_bytes * source_bytes / max(1, result.text_bytes), config.output_file_num)
-            writer.write(result.packed)
-            token_counts += result.token_counts
-            bar.update(result.text_bytes)
-        if not writer.rows and config.part:
-            raise DataError(f"part {config.part} of {shorten(config.input_file)} has no example: {NO_UNIT}")
+        fit = write_results(results, writer, tokenizer, source_bytes, config.output_file_num)
         if not writer.rows:
-            condition = ", beside another document" if config.random_next_sentence else ""
-            raise DataError(
-                f"{shorten(config.input_file)} gives no example: no document has {MIN_DOCUMENT_TOKENS} tokens or more "
-                f"that can be split in two{condition}"
-            )
-        writer.add_array("unigram", token_counts)
+            raise no_example(config)
         writer.facts["vocabulary_fit"] = fit.facts()
     seconds = time.monotonic() - start
     logger.info(f"{path}: {writer.rows:,} examples in {seconds:.1f} s, {writer.rows / seconds:,.0f} per second")

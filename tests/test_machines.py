@@ -17,6 +17,7 @@ import run_pretrain
 from model_utils.rendezvous import KEY
 from tests.conftest import ROOT
 from tests.helpers.pretraining_run import (
+    SHORT_RUN,
     assert_logs_of_ranks_and_one_agree,
     config_of,
     flags_of,
@@ -24,16 +25,6 @@ from tests.helpers.pretraining_run import (
 )
 
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
-LENGTH = {
-    "train_steps": 6,
-    "eval_steps": 3,
-    "eval_batches": 5,
-    "log_steps": 1,
-    "save_checkpoint_steps": 0,
-    "optimizer_cfg.AdamWeightDecay.warmup_steps": 2,
-    "albert_cfg.hidden_dropout_prob": 0,
-    "albert_cfg.attention_probs_dropout_prob": 0,
-}
 
 
 @pytest.fixture
@@ -83,7 +74,7 @@ def start_machines(
 def test_two_machines_pretrain_as_one_process(tmp_path: Path, namespaces: tuple[str, str]) -> None:
     data = write_pretraining_data(tmp_path)
     run, alone = tmp_path / "run", tmp_path / "alone"
-    script = [ROOT / "run_pretrain.py", *flags_of(data, run, **LENGTH, threads=1)]
+    script = [ROOT / "run_pretrain.py", *flags_of(data, run, **SHORT_RUN, threads=1)]
     prefixes = [["ip", "netns", "exec", name] for name in namespaces]
     launchers = start_machines(ROOT / "scripts/launch.py", tmp_path / "logs", ADDRESSES[0], script, prefixes)
     try:
@@ -93,8 +84,8 @@ def test_two_machines_pretrain_as_one_process(tmp_path: Path, namespaces: tuple[
     finally:
         for launcher in launchers:
             launcher.kill()
-    run_pretrain.main(config_of(data, alone, **LENGTH, accumulation_steps=4))
-    assert_logs_of_ranks_and_one_agree(run, alone, 6)
+    run_pretrain.main(config_of(data, alone, **SHORT_RUN, accumulation_steps=4))
+    assert_logs_of_ranks_and_one_agree(run, alone, 8)
 
 
 # --- faults ---

@@ -27,6 +27,7 @@ from src.training.ranks import Ranks
 from tests.conftest import ROOT
 from tests.helpers.classifier_run import classifier_arguments, predicted_labels, write_classifier_data
 from tests.helpers.pretraining_run import (
+    SHORT_RUN,
     assert_logs_of_ranks_and_one_agree,
     config_of,
     flags_of,
@@ -137,17 +138,7 @@ if disturbed == "data" and rank == 1:
 run_main(run_pretrain.main, PretrainConfig)
 """
 PHASES = "[{{share: 0.75, accumulation_steps: {}}}, {{share: 0.25, batch_size: 4, accumulation_steps: {}}}]"
-LENGTH = {
-    "train_steps": 8,
-    "eval_steps": 4,
-    "eval_batches": 5,
-    "log_steps": 1,
-    "save_checkpoint_steps": 0,
-    "optimizer_cfg.AdamWeightDecay.warmup_steps": 2,
-    "albert_cfg.hidden_dropout_prob": 0,
-    "albert_cfg.attention_probs_dropout_prob": 0,
-    "phases": PHASES.format(1, 2),
-}
+LENGTH = SHORT_RUN | {"phases": PHASES.format(1, 2)}
 
 
 def start_two(folder: Path, script: str, words: list[str]) -> subprocess.CompletedProcess:

@@ -22,7 +22,7 @@ LENGTHS = ("max_seq_length", "max_qa_length", "max_query_length")  # keys of a t
 
 
 class Answering(Protocol):
-    """What answers records: a Predictor, or a TextSearch."""
+    """Interface of what answers records: a Predictor, or a TextSearch."""
 
     task_info: TaskInfo
 
@@ -95,5 +95,4 @@ def answer_records(predictor: Answering, records: Iterator[NumberedRecord], outp
         logger.info(f"{truncated:,} of {total:,} records were truncated to the model's limits: {limits}")
     if failed:
         logger.info(f"{failed:,} of {total:,} records could not be answered: see their error key in the output")
-    none_is_answered = total > 0 and failed == total
-    return int(none_is_answered)
+    return 1 if total and failed == total else 0

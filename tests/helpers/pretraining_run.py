@@ -27,6 +27,17 @@ MODEL = {
     "hidden_dropout_prob": 0.1,
     "attention_probs_dropout_prob": 0.1,
 }
+# Of runs that are compared number by number.
+SHORT_RUN = {
+    "train_steps": 8,
+    "eval_steps": 4,
+    "eval_batches": 5,
+    "log_steps": 1,
+    "save_checkpoint_steps": 0,
+    "optimizer_cfg.AdamWeightDecay.warmup_steps": 2,
+    "albert_cfg.hidden_dropout_prob": 0,
+    "albert_cfg.attention_probs_dropout_prob": 0,
+}
 SPEEDS = ("examples_per_s", "tokens_per_s", "mfu", "eta_s")
 
 
