@@ -192,6 +192,45 @@ def test_phases_are_as_the_rest_where_they_say_nothing(tmp_path: Path) -> None:
     assert (whole.share, whole.batch_size) == (1.0, 8)
 
 
+ON_DEVICES = [(1, 16, 16), (2, 16, 8), (16, 16, 1), (32, 8, 1), (256, 1, 1)]
+
+
+@pytest.mark.parametrize(("devices", "batch_size", "accumulation_steps"), ON_DEVICES)
+def test_an_update_has_the_same_examples_on_any_number_of_devices(
+    tmp_path: Path, devices: int, batch_size: int, accumulation_steps: int
+) -> None:
+    text = "global_batch_size: 256\nbatch_size: 16"
+    words = ["--distribute", "true", "--device_num", str(devices)]
+    config = load(tmp_path, text, *words)
+    assert (config.batch_size, config.accumulation_steps) == (batch_size, accumulation_steps)
+    write_config(config, tmp_path / "written.yaml")
+    assert load_config(PretrainConfig, ["--config_path", str(tmp_path / "written.yaml")]) == config
+    phases = "batch_size: 16\nphases: [{share: 0.5, global_batch_size: 256}, {share: 0.5, accumulation_steps: 2}]"
+    first, second = load(tmp_path, phases, *words).all_phases()
+    assert (first.batch_size, first.accumulation_steps) == (batch_size, accumulation_steps)
+    assert (second.batch_size, second.accumulation_steps) == (16, 2)
+    own_words = ["--global_batch_size", "256", "--train_batch_size", "16", *words]
+    classifier = load_config(ClassifierConfig, own_words)
+    assert (classifier.train_batch_size, classifier.accumulation_steps) == (batch_size, accumulation_steps)
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("global_batch_size: 8\nbatch_size: 16", "global_batch_size"),
+        ("global_batch_size: 40\nbatch_size: 16", "global_batch_size"),
+        ("global_batch_size: 64\nbatch_size: 64\ndevice_num: 3\ndistribute: true", "global_batch_size"),
+        ("global_batch_size: 2\nbatch_size: 1\ndevice_num: 4\ndistribute: true", "global_batch_size"),
+        ("global_batch_size: 64\nbatch_size: 16\naccumulation_steps: 2", "accumulation_steps"),
+        ("batch_size: 16\nphases: [{global_batch_size: 40}]", "global_batch_size"),
+    ],
+)
+def test_a_global_batch_that_cannot_be_divided_is_refused(tmp_path: Path, text: str, key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, text)
+    assert caught.value.key == key
+
+
 # --- refusals ---
 
 
@@ -641,11 +680,9 @@ def test_the_default_number_of_epochs_counts_as_well_where_it_is_given(tmp_path:
 
 def test_a_flag_that_every_phase_replaces_is_refused() -> None:
     words = ["--config_path", "recipes/pretrain_1gpu_day.yaml", "--data_dir", "d", "--save_checkpoint_path", "r"]
-    assert all(phase.accumulation_steps for phase in load_config(PretrainConfig, words).phases)
-    with pytest.raises(
-        ConfigError, match="accumulation_steps means nothing here, since each of the phases has its own"
-    ):
-        load_config(PretrainConfig, [*words, "--accumulation_steps", "2"])
+    assert all(phase.global_batch_size for phase in load_config(PretrainConfig, words).phases)
+    with pytest.raises(ConfigError, match="global_batch_size means nothing here, since each of the phases has its own"):
+        load_config(PretrainConfig, [*words, "--global_batch_size", "512"])
     phases = ["--phases", "[{share: 0.5, learning_rate: 1e-3}, {share: 0.5, batch_size: 8, learning_rate: 2e-3}]"]
     assert load_config(PretrainConfig, [*words, *phases, "--batch_size", "16"]).batch_size == 16
     with pytest.raises(ConfigError, match="learning_rate means nothing here"):

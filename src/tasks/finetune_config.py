@@ -154,6 +154,7 @@ class FinetuneConfig(TrainingConfig):
 
     def check_together(self) -> None:
         super().check_together()
+        self.divide_global_batch("train_batch_size")
         for key in READY_KEYS:
             path = getattr(self, key)
             if is_tfrecord(path) and not self.reads_tfrecords:

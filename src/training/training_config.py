@@ -10,12 +10,14 @@ from model_utils.option_values import show
 from model_utils.schema import ANY, SAME_PLACE, Config, option, section, sections
 from src.albert_config import COMPUTE_TYPES, PRESETS, AlbertConfig, AlbertOverrides, resolve_albert_config
 from src.pretraining_data.masking import NGRAM
+from src.training.batch_size import divide_batch
 
 # Values of `needs`.
 SCALED = ("enable_lossscale", True)
 DYNAMIC = ("loss_scale_mode", "dynamic")
 SAVED = ("enable_save_ckpt", True)
 SHARES_ROUNDED = 1e-4  # tolerance of the sum of the phases' shares, as three times 0.3333
+GLOBAL_BATCH: Any = {"minimum": 0, "maximum": ROWS * MICRO_BATCHES * DEVICES}
 SCHEDULES = ("polynomial", "cosine", "trapezoid", "constant")
 
 
@@ -145,6 +147,11 @@ class TrainingConfig(ArchitectureConfig):
 
     # Training.
     accumulation_steps: int = option(1, "micro-batches per update", minimum=1, maximum=MICRO_BATCHES)
+    global_batch_size: int = option(
+        0,
+        "examples per update on all devices together, from which accumulation_steps follows; 0: not fixed",
+        **GLOBAL_BATCH,
+    )
     optimizer_cfg: OptimizerConfig = section(OptimizerConfig(), "optimizer and its settings")
     warmup_ratio: float = option(
         0.0,
@@ -247,6 +254,11 @@ class TrainingConfig(ArchitectureConfig):
             "threads": self.threads,
         }
 
+    def divide_global_batch(self, batch_key: str) -> None:
+        """Derive this key and accumulation_steps from global_batch_size; for check_together()."""
+        sizes = divide_batch(self.global_batch_size, getattr(self, batch_key), self.device_num, self.accumulation_steps)
+        self.__dict__[batch_key], self.__dict__["accumulation_steps"] = sizes
+
     def refuse(self, keys: Sequence[str], reason: str) -> None:
         """Raise ConfigError if one of the keys is not at its default, because for this reason it has no effect."""
         for key in keys:
@@ -315,6 +327,7 @@ class PhaseConfig(Config):
         None, "examples per device and micro-batch", minimum=1, maximum=ROWS, alias="train_batch_size"
     )
     accumulation_steps: int | None = option(None, "micro-batches per update", minimum=1, maximum=MICRO_BATCHES)
+    global_batch_size: int | None = option(None, "examples per update, on all devices together", **GLOBAL_BATCH)
     learning_rate: float | None = option(
         None, "peak learning rate; scales the optimizer's schedule", above=0, maximum=100
     )
@@ -407,10 +420,19 @@ class PretrainConfig(TrainingConfig):
         """Return the phases, a single one if none is set, with keys left out taken from the run."""
         run_values = {key: getattr(self, key) for key in PhaseConfig.model_fields if key in type(self).model_fields}
         run_values["learning_rate"] = self.optimizer_settings()["learning_rate"]
-        return tuple(PhaseConfig(**run_values | phase.to_dict()) for phase in self.phases or (PhaseConfig(),))
+        return tuple(self._complete(run_values | phase.to_dict()) for phase in self.phases or (PhaseConfig(),))
+
+    def _complete(self, values: dict[str, Any]) -> PhaseConfig:
+        """Return the phase with these values, its global batch divided."""
+        sizes = values["global_batch_size"], values["batch_size"], self.device_num, values["accumulation_steps"]
+        batch_size, accumulation_steps = divide_batch(*sizes)
+        return PhaseConfig(**values | {"batch_size": batch_size, "accumulation_steps": accumulation_steps})
 
     def check_together(self) -> None:
         super().check_together()
+        if not self.phases:
+            self.divide_global_batch("batch_size")
+        self.all_phases()  # each divides its own batch
         total = sum(phase.share for phase in self.phases)
         if self.phases and abs(total - 1) > SHARES_ROUNDED:
             shares = " + ".join(f"{phase.share:g}" for phase in self.phases)
