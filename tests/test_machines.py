@@ -13,9 +13,13 @@ from pathlib import Path
 
 import pytest
 
+import run_classifier
 import run_pretrain
 from model_utils.rendezvous import KEY
+from model_utils.schema import load_config
+from src.tasks.classification_examples import ClassifierConfig
 from tests.conftest import ROOT
+from tests.helpers.classifier_run import classifier_arguments, predicted_labels, write_classifier_data
 from tests.helpers.pretraining_run import (
     SHORT_RUN,
     assert_logs_of_ranks_and_one_agree,
@@ -71,12 +75,9 @@ def start_machines(
     return launchers
 
 
-def test_two_machines_pretrain_as_one_process(tmp_path: Path, namespaces: tuple[str, str]) -> None:
-    data = write_pretraining_data(tmp_path)
-    run, alone = tmp_path / "run", tmp_path / "alone"
-    script = [ROOT / "run_pretrain.py", *flags_of(data, run, **SHORT_RUN, threads=1)]
+def run_on_two_machines(folder: Path, namespaces: tuple[str, str], script: list) -> None:
     prefixes = [["ip", "netns", "exec", name] for name in namespaces]
-    launchers = start_machines(ROOT / "scripts/launch.py", tmp_path / "logs", ADDRESSES[0], script, prefixes)
+    launchers = start_machines(ROOT / "scripts/launch.py", folder / "logs", ADDRESSES[0], script, prefixes)
     try:
         for launcher in launchers:
             output, errors = launcher.communicate(timeout=300)
@@ -84,8 +85,28 @@ def test_two_machines_pretrain_as_one_process(tmp_path: Path, namespaces: tuple[
     finally:
         for launcher in launchers:
             launcher.kill()
-    run_pretrain.main(config_of(data, alone, **SHORT_RUN, accumulation_steps=4))
+
+
+def test_two_machines_pretrain_as_one_process(tmp_path: Path, namespaces: tuple[str, str]) -> None:
+    data = write_pretraining_data(tmp_path)
+    run, alone = tmp_path / "run", tmp_path / "alone"
+    length = SHORT_RUN | {"global_batch_size": 32}
+    run_on_two_machines(tmp_path, namespaces, [ROOT / "run_pretrain.py", *flags_of(data, run, **length, threads=1)])
+    run_pretrain.main(config_of(data, alone, **length))
     assert_logs_of_ranks_and_one_agree(run, alone, 8)
+
+
+def test_two_machines_fine_tune_with_accumulation_as_one_process(tmp_path: Path, namespaces: tuple[str, str]) -> None:
+    texts = write_classifier_data(tmp_path)
+    run, alone = tmp_path / "run", tmp_path / "alone"
+    changes = {"global_batch_size": 32, "train_batch_size": 4, "max_train_samples": 192, "epoch_num": 2}
+    changes |= {"length_buckets": 1, "do_predict": True, "log_steps": 1, "threads": 1}
+    script = [ROOT / "run_classifier.py", *classifier_arguments(texts, run, **changes, device_target="CPU")]
+    run_on_two_machines(tmp_path, namespaces, script)
+    run_classifier.main(load_config(ClassifierConfig, classifier_arguments(texts, alone, **changes)))
+    assert_logs_of_ranks_and_one_agree(run, alone, 12)
+    for name in ("predictions_dev.tsv", "predictions_test.tsv"):
+        assert predicted_labels(run / name) == predicted_labels(alone / name)
 
 
 # --- faults ---
