@@ -58,15 +58,14 @@ END
 
 heading "7/10 fine-tuning: which part of the standard library does a docstring belong to?"
 if ! [ -e "$folder/parts/dev.tsv" ]; then python -m scripts.quickstart_parts --output_dir "$folder/parts"; fi
-finetune "$folder/warm" 4 --load_pretrain_checkpoint_path "$folder/run" --optimizer_cfg.AdamWeightDecay.learning_rate 5e-4
+finetune "$folder/warm" 4 --load_pretrain_checkpoint_path "$folder/run"
 
 heading "8/10 fine-tuning without pre-training, with settings for training from scratch"
 finetune "$folder/cold" 4 --spm_model_file "$folder/train/vocabulary.model" "${shape[@]}" \
-    --albert_cfg.initializer_range 0.03 --optimizer_cfg.AdamWeightDecay.beta2 0.98 \
-    --optimizer_cfg.AdamWeightDecay.learning_rate 1e-3
+    --albert_cfg.initializer_range 0.03 --optimizer_cfg.AdamWeightDecay.learning_rate 1e-3
 
 heading "9/10 fine-tuning from the small model that is part of the project"
-finetune "$folder/small" 2 --load_pretrain_checkpoint_path pretrained/albert_small_en --optimizer_cfg.AdamWeightDecay.learning_rate 2e-4
+finetune "$folder/small" 2 --load_pretrain_checkpoint_path pretrained/albert_small_en
 
 heading "accuracy on held-out docstrings"
 python - "$folder" <<'END'

@@ -89,7 +89,7 @@ def test_help_lists_every_key_with_type_default_and_meaning(kind: type[Config], 
         assert not field.validation_alias or f"--{field.validation_alias} VALUE" in text
     if kind is PretrainConfig:
         entry = text[text.index("--optimizer_cfg.Lamb.learning_rate VALUE") :]
-        assert entry.splitlines()[2].strip() == "a number above 0 and at most 100; default 0.00176"
+        assert entry.splitlines()[2].strip() == "a number at least 0 and at most 100; default 0.00176"
 
 
 def test_configuration_costs_no_mindspore_import() -> None:
@@ -190,6 +190,20 @@ def test_phases_are_as_the_rest_where_they_say_nothing(tmp_path: Path) -> None:
     assert (second.data_dir, second.batch_size, second.masked_lm_prob) == ("short", 2, None)
     (whole,) = load(tmp_path, "batch_size: 8").all_phases()
     assert (whole.share, whole.batch_size) == (1.0, 8)
+
+
+def test_a_rate_by_width_is_for_fine_tuning(tmp_path: Path) -> None:
+    rate = "optimizer_cfg.AdamWeightDecay.learning_rate"
+    assert load_config(ClassifierConfig, []).optimizer_settings()["learning_rate"] == 0
+    assert load_config(ClassifierConfig, [f"--{rate}", "1e-4"]).optimizer_settings()["learning_rate"] == 1e-4
+    for kind, words in (
+        (PretrainConfig, [f"--{rate}", "0"]),
+        (ClassifierConfig, ["--optimizer_cfg.Lamb.learning_rate", "0"]),
+        (ClassifierConfig, ["--optimizer_cfg.AdamWeightDecay.end_learning_rate", "1e-5"]),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            load_config(kind, words)
+        assert "learning_rate" in caught.value.key
 
 
 ON_DEVICES = [(1, 16, 16), (2, 16, 8), (16, 16, 1), (32, 8, 1), (256, 1, 1)]
@@ -369,7 +383,7 @@ def test_a_key_without_the_key_that_it_needs_is_refused(
         ),
         (
             ["--optimizer_cfg.Adam.end_learning_rate=1"],
-            "in optimizer_cfg.Adam: end_learning_rate is 1, allowed is at most learning_rate (0.001)",
+            "in optimizer_cfg.Adam: end_learning_rate is 1.0, allowed is at most learning_rate (0.001)",
         ),
         (
             ["--optimizer_cfg.Lamb.schedule=constant", "--optimizer_cfg.Lamb.end_learning_rate=0.001"],

@@ -26,22 +26,17 @@ def is_tfrecord(path: str) -> bool:
     return bool(path) and not path.endswith(SUFFIX)
 
 
-def finetuning_optimizers(learning_rate: float) -> OptimizerConfig:
-    """Return the optimizer defaults of fine-tuning; warm-up comes from warmup_ratio, not from warmup_steps."""
-    return OptimizerConfig(
-        AdamWeightDecay=DecayedAdamConfig(learning_rate=learning_rate, warmup_steps=0),
-        Lamb=DecayedAdamConfig(warmup_steps=0),
-        Adam=AdamConfig(warmup_steps=0),
-    )
-
-
 class FinetuneConfig(TrainingConfig):
     """Options that all tasks share."""
 
     epochs_key = "epoch_num"
     reads_tfrecords: ClassVar[bool] = False  # whether ready features may be TFRecords
 
-    optimizer_cfg: OptimizerConfig = finetuning_optimizers(5e-5)
+    optimizer_cfg: OptimizerConfig = OptimizerConfig(
+        AdamWeightDecay=DecayedAdamConfig(learning_rate=0.0, warmup_steps=0, beta2=0.98),
+        Lamb=DecayedAdamConfig(warmup_steps=0),
+        Adam=AdamConfig(learning_rate=0.0, warmup_steps=0),
+    )
     warmup_ratio: float = 0.1
 
     # Steps and weights.

@@ -22,7 +22,7 @@ from src.data.feature_files import RecordSet, facts_of, read_facts
 from src.data.features import sample, token_columns
 from src.finetune_eval_model import MultipleChoiceScores
 from src.tasks.answerer import Answer, Answerer, Outputs, Probability, Record, likeliest_name, text_of
-from src.tasks.finetune_config import FinetuneConfig, finetuning_optimizers
+from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.prediction_table import write_prediction_table
 from src.tasks.race_data import (
     ANSWERS,
@@ -46,7 +46,6 @@ from src.tasks.spec import (
 )
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
-from src.training.training_config import OptimizerConfig
 
 
 class RaceConfig(FinetuneConfig):
@@ -56,7 +55,7 @@ class RaceConfig(FinetuneConfig):
     max_seq_length: int = 512
     epoch_num: int = 5
     train_batch_size: int = 8
-    optimizer_cfg: OptimizerConfig = finetuning_optimizers(1e-5)
+    usual_rate = 1e-5
 
     data_dir: str = option("", "the folder RACE, or the folder that holds it", on_resume=SAME_PLACE)
     level: str = option("all", "school level of the questions", choices=("middle", "high", "all"))

@@ -24,7 +24,12 @@ SCHEDULES = ("polynomial", "cosine", "trapezoid", "constant")
 class AdamConfig(Config):
     """Settings of Adam, which all optimizers share."""
 
-    learning_rate: float = option(1e-3, "peak learning rate, at the end of the warm-up", above=0, maximum=100)
+    learning_rate: float = option(
+        1e-3,
+        "peak learning rate, at the end of the warm-up; 0, in fine-tuning: by the model's width",
+        minimum=0,
+        maximum=100,
+    )
     schedule: str = option(
         "polynomial",
         "learning rate schedule after the warm-up; trapezoid: constant, then linear decay over decay_share of the run",
@@ -58,10 +63,8 @@ class AdamConfig(Config):
 
     def check_together(self) -> None:
         if self.end_learning_rate > self.learning_rate:
-            raise ConfigError(
-                f"end_learning_rate is {self.end_learning_rate:g}, allowed is at most learning_rate "
-                f"({self.learning_rate:g})"
-            )
+            expected = f"at most learning_rate ({self.learning_rate:g})"
+            raise ConfigError(key="end_learning_rate", value=self.end_learning_rate, expected=expected)
         if self.schedule == "constant" and self.end_learning_rate:
             raise ConfigError(
                 f"end_learning_rate is {self.end_learning_rate:g}, which means nothing while schedule is constant"
@@ -97,6 +100,10 @@ class OptimizerConfig(Config):
         used_if=("optimizer", "Lamb"),
     )
     Adam: AdamConfig = section(AdamConfig(), "Adam without weight decay", used_if=("optimizer", "Adam"))
+
+    def check_together(self) -> None:
+        if not self.Lamb.learning_rate:
+            raise ConfigError(key="Lamb.learning_rate", value=0, expected="a number above 0")
 
     def settings(self) -> dict[str, Any]:
         """Return the chosen optimizer's `name` and settings; Adam's weight_decay is 0."""
@@ -138,6 +145,7 @@ class ArchitectureConfig(LayersConfig):
 class TrainingConfig(ArchitectureConfig):
     """Keys of all trainings, from which pre-training and the tasks derive."""
 
+    usual_rate: ClassVar[float] = 5e-5  # learning rate of fine-tuning for weights as wide as base's
     epochs_key: ClassVar[str]  # name of the key with the number of epochs, used if train_steps is not set
     if TYPE_CHECKING:  # every kind of training has these, with defaults and help of its own
         train_steps: int
@@ -432,6 +440,9 @@ class PretrainConfig(TrainingConfig):
         super().check_together()
         if not self.phases:
             self.divide_global_batch("batch_size")
+        if not self.optimizer_settings()["learning_rate"]:
+            key = f"optimizer_cfg.{self.optimizer_cfg.optimizer}.learning_rate"
+            raise ConfigError(key=key, value=0, expected="a number above 0")
         self.all_phases()  # each divides its own batch
         total = sum(phase.share for phase in self.phases)
         if self.phases and abs(total - 1) > SHARES_ROUNDED:
