@@ -228,6 +228,18 @@ def test_an_update_has_the_same_examples_on_any_number_of_devices(
     assert (classifier.train_batch_size, classifier.accumulation_steps) == (batch_size, accumulation_steps)
 
 
+def test_a_run_with_a_global_batch_goes_on_with_other_devices_and_batches(tmp_path: Path) -> None:
+    two = ["--distribute", "true", "--device_num", "2"]
+    phases = "phases: [{share: 0.5, global_batch_size: 256}, {share: 0.5, global_batch_size: 64}]\nbatch_size: 16"
+    mixed = "phases: [{share: 0.5, global_batch_size: 256}, {share: 0.5}]\nbatch_size: 16"
+    for text in ("global_batch_size: 256\nbatch_size: 16", phases):
+        fingerprint = load(tmp_path, text).resume_fingerprint()
+        assert load(tmp_path, text, *two).resume_fingerprint() == fingerprint
+        assert load(tmp_path, text, "--batch_size", "8").resume_fingerprint() == fingerprint
+        assert load(tmp_path, text.replace("256", "128")).resume_fingerprint() != fingerprint
+    assert load(tmp_path, mixed).resume_fingerprint() != load(tmp_path, mixed, *two).resume_fingerprint()
+
+
 @pytest.mark.parametrize(
     ("text", "key"),
     [

@@ -31,6 +31,7 @@ from tests.helpers.pretraining_run import (
     assert_logs_of_ranks_and_one_agree,
     config_of,
     flags_of,
+    start,
     write_pretraining_data,
 )
 
@@ -125,8 +126,9 @@ def start_and_be_stopped(self, micro_batches):
 
 
 LONG = 33  # s; a CPU's collective ends the job after 30
-if disturbed in ("evaluation", "compilation", "checkpoint"):
+if disturbed in ("evaluation", "compilation", "checkpoint", "stop"):
     trainer.Trainer.start = start_and_be_stopped
+if disturbed in ("evaluation", "compilation", "checkpoint"):
     delay(checkpoint, "save_checkpoint", LONG if disturbed == "checkpoint" else 5)
 if disturbed == "evaluation" and rank == 1:
     delay(pretraining, "evaluate", LONG)
@@ -178,6 +180,21 @@ def test_two_ranks_train_as_one_with_twice_the_micro_batches_however_slow_one_is
     ours, theirs = find_checkpoint(run).values, find_checkpoint(alone).values
     for name, value in theirs.items():
         np.testing.assert_allclose(ours[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_a_run_goes_on_with_another_number_of_ranks(data: Path, tmp_path: Path) -> None:
+    """Two ranks, one and two again make the updates of one process, with two lengths of updates."""
+    phases = "[{share: 0.5, global_batch_size: 32}, {share: 0.5, global_batch_size: 16}]"
+    length = SHORT_RUN | {"phases": phases, "train_steps": 12}
+    run, alone = tmp_path / "run", tmp_path / "alone"
+    stopped = start_two(tmp_path, DISTURBED, ["stop", *flags_of(data, run, **length)])
+    assert stopped.returncode == 128 + signal.SIGTERM, stopped.stdout + stopped.stderr
+    code, output = start(data, run, signal.SIGTERM, after_step=8, **length)
+    assert code == 128 + signal.SIGTERM and "resuming after step 5" in output, output
+    finished = start_two(tmp_path, DISTURBED, ["", *flags_of(data, run, **length)])
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    run_pretrain.main(config_of(data, alone, **length))
+    assert_logs_of_ranks_and_one_agree(run, alone, 12)
 
 
 def test_a_rank_with_other_data_is_refused(data: Path, tmp_path: Path) -> None:

@@ -45,6 +45,8 @@ class Loading:
         bucket_boundaries: widths in tokens; a batch is padded to the smallest width that fits its rows. A batch holds
             rows of one bucket unless rows keep the order of the files. Empty: one width for all batches.
         packing: adds PACKED_COLUMNS to batches of rows of all lengths; replaces bucket_boundaries.
+        rows_per_update: of all ranks, a multiple of rows_at_once; an epoch of training then has whole updates, the same
+            rows whatever the number of ranks. 0: whole batches.
     """
 
     batch_size: int
@@ -55,6 +57,7 @@ class Loading:
     rank_size: int = 1
     bucket_boundaries: tuple[int, ...] = ()
     packing: Packing | None = None
+    rows_per_update: int = 0
 
     @property
     def rows_at_once(self) -> int:
@@ -63,7 +66,10 @@ class Loading:
 
     def batches(self, rows: int) -> int:
         """Return the number of batches of each rank in an epoch over so many rows."""
-        return -(-rows // self.rows_at_once) if self.evaluation else rows // self.rows_at_once
+        if self.evaluation:
+            return -(-rows // self.rows_at_once)
+        unit = self.rows_per_update or self.rows_at_once
+        return rows // unit * (unit // self.rows_at_once)
 
     def rows_before(self, epoch: int, rows: int) -> int:
         """Return the index of the first row of an epoch of unshuffled rows.
@@ -201,8 +207,10 @@ class FeatureDataset:
         else:
             order = np.roll(np.arange(self.num_rows), -loading.rows_before(epoch, self.num_rows))
         drop_remainder = not loading.evaluation
+        if drop_remainder:
+            order = order[: self.batches_per_epoch * size]
         if drop_remainder and not random:
-            return order[: self.batches_per_epoch * size].reshape(-1, size)
+            return order.reshape(-1, size)
         if loading.packing:
             return deal_rows(lengths, size, order, drop_remainder, random, loading.rank_size)
         return plan_batches(lengths, self.boundaries, size, order, drop_remainder, random)

@@ -16,11 +16,11 @@ from src.training.training_config import PhaseConfig, PretrainConfig
 
 
 def data_of_phases(config: PretrainConfig, loading: Loading) -> list[dict[str, Any]]:
-    """Return the arguments of create_pretrain_dataset for each phase; its batch size replaces that of `loading`."""
+    """Return the arguments of create_pretrain_dataset for each phase; its batch sizes replace those of `loading`."""
     return [
         {
             "data_dir": phase.data_dir,
-            "loading": replace(loading, batch_size=phase.batch_size or 0),
+            "loading": replace(loading, batch_size=phase.batch_size or 0, rows_per_update=phase.global_batch_size or 0),
             "schema_dir": phase.schema_dir,
             "sop_loss_weight": phase.sop_loss_weight,
             "masking": _overrides(phase),

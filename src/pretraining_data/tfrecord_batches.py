@@ -57,8 +57,8 @@ class TFRecordDataset:
         rows = self.loading.rows_at_once
 
         def pipeline() -> ds.Dataset:
-            drop_remainder = not self.loading.evaluation
-            return self._epoch_rows(epoch).skip(start * rows).batch(rows, drop_remainder)
+            batches = self._epoch_rows(epoch).batch(rows, drop_remainder=not self.loading.evaluation)
+            return batches.take(self.batches_per_epoch).skip(start)
 
         for batch in iterate(pipeline, self.files[0].parent):
             real = np.arange(rank * size, (rank + 1) * size) < len(batch["input_ids"])

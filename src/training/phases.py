@@ -97,7 +97,7 @@ class Phases:
     def micro_batches_before(self, step: int) -> int:
         """Return the index of the next micro-batch after `step` updates, from the start of its source's epoch 0.
 
-        After a change of the batch size, a batch begins at a multiple of its size: rows are skipped, never repeated.
+        After a change of the batch size, an update begins at a multiple of its rows: rows are skipped, never repeated.
         """
         rows_read: dict[str, tuple[int, int]] = {}  # source -> (complete epochs, rows of the next one)
         batch_index = 0
@@ -105,7 +105,8 @@ class Phases:
             batch_rows = phase.data.rows_at_once
             batches_per_epoch = phase.data.batches_per_epoch
             epoch, epoch_rows = rows_read.get(phase.source, (0, 0))
-            first = -(-epoch_rows // batch_rows)
+            update_rows = batch_rows * phase.accumulation_steps
+            first = -(-epoch_rows // update_rows) * phase.accumulation_steps
             if phase.shuffled:  # smaller batches may have left fewer rows than one batch of this phase
                 first = epoch * batches_per_epoch + min(first, batches_per_epoch)
             batch_index = first + (end - start) * phase.accumulation_steps

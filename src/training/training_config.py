@@ -18,6 +18,7 @@ DYNAMIC = ("loss_scale_mode", "dynamic")
 SAVED = ("enable_save_ckpt", True)
 SHARES_ROUNDED = 1e-4  # tolerance of the sum of the phases' shares, as three times 0.3333
 GLOBAL_BATCH: Any = {"minimum": 0, "maximum": ROWS * MICRO_BATCHES * DEVICES}
+BATCH_KEYS = ("batch_size", "accumulation_steps")  # how a device makes its share of an update
 SCHEDULES = ("polynomial", "cosine", "trapezoid", "constant")
 
 
@@ -405,6 +406,16 @@ class PretrainConfig(TrainingConfig):
     )
     eval_data_dir: str = option("", "folder of held-out examples, as data_dir", on_resume=ANY)
     eval_batches: int = option(0, "batches per evaluation; 0: all", minimum=0, on_resume=ANY, maximum=UPDATES)
+
+    def resume_fingerprint(self, prefix: str = "") -> dict[str, Any]:
+        """Return the keys that must match, without those that global_batch_size replaces."""
+        fingerprint = super().resume_fingerprint(prefix)
+        sizes = [phase.global_batch_size for phase in self.phases or (PhaseConfig(),)]
+        is_divided = [bool(self.global_batch_size if size is None else size) for size in sizes]
+        replaced = {f"phases[{i}].{key}" for i in range(len(sizes)) if is_divided[i] for key in BATCH_KEYS}
+        if all(is_divided):
+            replaced |= {*BATCH_KEYS, "distribute", "device_num"}
+        return {key: value for key, value in fingerprint.items() if key not in replaced}
 
     def check_flags(self, flags: Mapping[str, Any]) -> None:
         super().check_flags(flags)
