@@ -14,7 +14,7 @@ from src.data.feature_files import SUFFIX
 from src.data.features import split_off
 from src.tasks.class_labels import drop_labels, warn_of_unmatched
 from src.tasks.finetune_config import READY_KEYS, FinetuneConfig, is_tfrecord
-from src.tasks.glue import GLUE_TASKS, read_glue
+from src.tasks.glue import PUBLISHED_TASKS, read_glue
 from src.tasks.task_info import NO_DEV_SPLIT, TaskInfo, choose_dev_split
 from src.text.text_tables import (
     TEXT_SUFFIXES,
@@ -28,7 +28,7 @@ from src.text.text_tables import (
 CUSTOM = "custom"
 OWN_FILES = ("task_name", CUSTOM)  # `needs` of options for custom files
 MOST_LABELS = 100_000
-NLI_TASKS = ("mnli", "qnli", "rte", "wnli", "ax")
+NLI_TASKS = ("mnli", "qnli", "rte", "wnli", "ax", "cmnli", "ocnli")
 NLI_LABELS = {"entailment", "neutral", "contradiction", "not_entailment"}
 NO_GOLD_LABEL = "-"  # label in SNLI, OCNLI and CMNLI where annotators disagreed
 
@@ -41,7 +41,7 @@ class ClassifierConfig(FinetuneConfig):
 
     data_dir: str = option("", "folder of a GLUE or CLUE task, or with train.*, dev.*, test.*", on_resume=SAME_PLACE)
     schema_file_path: str = option("", "schema.json of TFRecord features", on_resume=SAME_PLACE)
-    task_name: str = option("custom", "GLUE or CLUE task, or custom: other files", choices=(*GLUE_TASKS, CUSTOM))
+    task_name: str = option("custom", "GLUE or CLUE task, or custom: other files", choices=(*PUBLISHED_TASKS, CUSTOM))
     assessment_method: str = option(
         "",
         "metric; empty: official metric of the task; with two labels, f1 is that of the second in label_list",
@@ -130,7 +130,7 @@ class ClassifierConfig(FinetuneConfig):
             raise ConfigError("positive_file and negative_file belong together and replace train_file")
         if self.test_file and not self.do_predict:
             raise ConfigError(f"test_file is {self.test_file}, which has no effect while do_predict is false")
-        published = GLUE_TASKS.get(self.task_name)
+        published = PUBLISHED_TASKS.get(self.task_name)
         if published and not published.dev_splits and (self.do_train or self.do_eval):
             raise ConfigError(
                 f"task_name {self.task_name} has test examples only: set do_train and do_eval to false, and "
@@ -170,7 +170,7 @@ class GlueExamples:
 
     def __init__(self, config: ClassifierConfig) -> None:
         self.config = config
-        task = GLUE_TASKS[config.task_name]
+        task = PUBLISHED_TASKS[config.task_name]
         self.dev_splits = task.dev_splits or ("dev",)
         self.test_splits = task.test_splits
         self.columns = task.columns
