@@ -14,10 +14,12 @@ from src.inference.record_files import check_input, check_output, read_records
 from src.inference.text_search import TOP_K, TextSearch
 from src.model_folder import ModelFolder
 from src.tasks import TASKS
+from src.text.text_tables import TableOptions
 
 
 def main(config: PredictConfig) -> int:
     """Load the model, then answer a file or serve. Return the exit code, 1 if no record could be answered."""
+    options = TableOptions(config.encoding, config.sheet)
     if config.serve:
         from src.inference.server import check_address, parse_address, parse_hosts, serve
 
@@ -25,10 +27,10 @@ def main(config: PredictConfig) -> int:
         parse_hosts(config.allowed_hosts)
         check_address(*address)
     else:
-        check_input(config.input, config.input_format)
+        check_input(config.input, config.input_format, options)
         check_output(config.output, config.input)
         if config.search:
-            check_input(config.search, "auto")
+            check_input(config.search, "auto", options)
             check_output(config.output, config.search)
     device = setup_device(
         config.device_target,
@@ -43,9 +45,9 @@ def main(config: PredictConfig) -> int:
         serve(predictor, *address, allowed_hosts=config.allowed_hosts)
         return 0
     text_key = config.text_a_column or next(iter(TASKS[task].answerer.texts), "text_a")
-    records = read_records(config.input, config.input_format, text_key)
+    records = read_records(config.input, config.input_format, text_key, options)
     if config.search:
-        collection = read_records(config.search, "auto", text_key)
+        collection = read_records(config.search, "auto", text_key, options)
         return answer_records(TextSearch(predictor, collection, config.top_k or TOP_K), records, config.output)
     return answer_records(predictor, records, config.output)
 

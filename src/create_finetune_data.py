@@ -18,7 +18,8 @@ from model_utils.errors import DataError, shorten
 from src.data.feature_cache import Features
 from src.data.features import WINDOWS, labelled_features, text_facts, token_columns
 from src.data.text_rows import encode_windows
-from src.text.text_tables import JSON_SUFFIXES, SUFFIXES, read_table, suffix_of
+from src.text.arrow_tables import is_saved_dataset, saved_splits, split_stem
+from src.text.text_tables import SUFFIXES, TableOptions, names_its_columns, read_table, suffix_of
 from src.tokenization import FullTokenizer
 from src.utils import read_lines
 
@@ -58,6 +59,8 @@ class TextColumns:
         separator: text between the labels of a row, which may then have any number of them, also as a JSON list; empty:
             a row has one label.
         indicators: columns of 0 and 1, one for each label, in place of `label`.
+        list_text: column of a text that JSON files hold as a list of words.
+        options: how the tables are stored; None: there are no options for it.
     """
 
     text_a: str = "text_a"
@@ -66,6 +69,8 @@ class TextColumns:
     names: tuple[str, ...] = ()
     separator: str = ""
     indicators: tuple[str, ...] = ()
+    list_text: str = ""
+    options: TableOptions | None = None
 
     def label_of(self, fields: Sequence[str], place: str) -> str | None:
         """Return the label in the fields of a row's label columns, or its labels with the separator between them.
@@ -101,14 +106,16 @@ def read_examples(
         DataError: the file cannot be read, lacks a column or has no rows; a row is invalid.
     """
     list_column = (columns.label, columns.separator) if columns.separator else None
-    table = read_table(path, columns.names, columns.text_a, list_column)
+    if columns.list_text:
+        list_column = (columns.list_text, " ")
+    table = read_table(path, columns.names, columns.text_a, list_column, columns.options)
     texts = [columns.text_a, columns.text_b] if columns.text_b else [columns.text_a]
     label_columns = columns.indicators or (columns.label,)
     has_label = labelled or any(map(table.has, label_columns))
     selected = [*texts, *label_columns] if has_label else texts
     column_indices = [table.place(column) for column in selected]
     is_by_number = not {*selected} <= {*table.names}
-    if is_by_number and not columns.names and suffix_of(path) not in JSON_SUFFIXES:
+    if is_by_number and not columns.names and not names_its_columns(path):
         # Column numbers suggest a file without a header.
         logger.info(
             f"{path}: the first line is the header ({', '.join(table.names)[:200]}); if it is not, set column_names"
@@ -134,11 +141,11 @@ def read_examples(
     return examples
 
 
-def read_polarity_files(positive: Path, negative: Path) -> list[Example]:
+def read_polarity_files(positive: Path, negative: Path, encoding: str | None = None) -> list[Example]:
     """Return the examples of two files with one text per line, labelled "positive" and "negative"; skip empty lines."""
     examples = []
     for file, label in ((positive, POSITIVE), (negative, NEGATIVE)):
-        texts = ((line, text.strip()) for line, text in enumerate(read_lines(file), 1))
+        texts = ((line, text.strip()) for line, text in enumerate(read_lines(file, encoding=encoding), 1))
         file_examples = [Example(text, "", label, file, line) for line, text in texts if text]
         if not file_examples:
             raise DataError(f"{file} holds no text")
@@ -173,7 +180,7 @@ def find_splits(data_dir: str, named: Mapping[str, str], endings: Sequence[str] 
     """Return the files of the user's data by split; a named file takes precedence over one in data_dir.
 
     Args:
-        data_dir: folder with train.*, dev.* (or valid, validation, val) and test.*; "" for none.
+        data_dir: folder with train.*, dev.* (or valid, validation, val) and test.*, or of save_to_disk; "" for none.
         named: split -> file name or "".
         endings: allowed suffixes of files in data_dir; None: any.
 
@@ -187,13 +194,16 @@ def find_splits(data_dir: str, named: Mapping[str, str], endings: Sequence[str] 
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder")
     files = [path for path in sorted(folder.iterdir()) if endings is None or suffix_of(path) in endings]
+    files = [path for path in files if path.is_file()]
+    if endings is not None:
+        files += saved_splits(folder) or [path for path in sorted(folder.iterdir()) if is_saved_dataset(path)]
     for split, names in _SPLIT_NAMES.items():
-        split_files = [path for path in files if path.is_file() and path.name.split(".")[0] in names]
+        split_files = [path for path in files if split_stem(path.name) in names]
         if split_files:
             splits.setdefault(split, split_files)
     if not splits:
         allowed = "" if endings is None else f", as {', '.join('train' + ending for ending in endings)}"
-        others = ", ".join(path.name for path in files[:_SHOWN] if path.is_file())
+        others = ", ".join(path.name for path in files[:_SHOWN])
         advice = f"; name files with --train_file, --dev_file, --test_file: {others}" if others else ""
         raise DataError(f"{folder} holds no file named train, dev or test{allowed}{advice}")
     return SplitFiles(splits)

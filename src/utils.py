@@ -11,7 +11,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import zstandard
 
@@ -94,16 +94,21 @@ _COMPRESSED_FORMATS: dict[bytes, tuple[str, Callable[[io.BufferedReader], io.Buf
 }
 
 
-def decode(raw: bytes, file: object, position: int) -> str:
-    """Decode the part of a UTF-8 file that begins at byte `position`; raise DataError with the first invalid byte."""
+def decode(raw: bytes, file: object, position: int, has_option: bool = False) -> str:
+    """Decode the part of a UTF-8 file that begins at byte `position`; raise DataError with the first invalid byte.
+
+    The error names the option `encoding` if has_option is true.
+    """
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         likely = _likely_encoding(raw)
         convert = f"it may be {likely} (iconv -f {likely} -t UTF-8)" if likely else "for instance with iconv"
+        name = likely.lower() or "latin-1"
+        option = f"name its encoding, for instance --encoding {name}, or " if has_option else ""
         raise DataError(
-            f"{file}: byte {raw[error.start]:#04x} at offset {position + error.start} is not UTF-8 text; convert the "
-            f"file to UTF-8: {convert}"
+            f"{file}: byte {raw[error.start]:#04x} at offset {position + error.start} is not UTF-8 text; "
+            f"{option}convert the file to UTF-8: {convert}"
         ) from None
 
 
@@ -161,14 +166,20 @@ def estimate_text_bytes(paths: Iterable[Path]) -> int:
     return total
 
 
-def read_lines(path: Path, max_bytes: int = -1) -> Iterator[str]:
+def read_lines(path: Path, max_bytes: int = -1, encoding: str | None = None) -> Iterator[str]:
     """Yield the decoded lines of a file with their line ends, without a byte order mark.
 
     Compressed files are decompressed as they are read. A line of more than max_bytes comes in pieces.
 
+    Args:
+        encoding: as Python names it; errors then name the option. None: UTF-8.
+
     Raises:
-        DataError: the file cannot be read, is damaged, an archive, compressed twice or not UTF-8.
+        DataError: the file cannot be read, is damaged, an archive, compressed twice or in another encoding.
     """
+    if encoding is not None and not codecs.lookup(encoding).name.startswith("utf-8"):
+        yield from _lines_in(path, encoding)
+        return
     position = 0
     remainder = b""
     with opened(path) as file:
@@ -182,13 +193,43 @@ def read_lines(path: Path, max_bytes: int = -1) -> Iterator[str]:
                 length = _piece_length(raw)
                 remainder = raw[length:]
                 raw = raw[:length]
-            yield decode(raw, name, position).removeprefix("\ufeff" if position == 0 else "")
+            yield decode(raw, name, position, encoding is not None).removeprefix("\ufeff" if position == 0 else "")
             position += len(raw)
 
 
-def read_json_text(path: Path) -> Any:
+def _lines_in(path: Path, encoding: str) -> Iterator[str]:
+    """Yield the lines of a file in this encoding; raise DataError if it is in another one."""
+    with opened(path) as file:
+        beginning = _decompressed(file).read(_SAMPLE_BYTES)
+    check_unpacked(beginning, path)
+    other = f"encoding is {encoding}, but {path} is in another one"
+    if beginning and not _may_be(beginning, encoding):
+        raise DataError(f"{other}; name that")
+    line = 0
+    with opened(path) as file:
+        # No universal line ends: a carriage return may stand inside a field.
+        text = io.TextIOWrapper(cast(BinaryIO, _decompressed(file)), encoding, newline="\n")
+        try:
+            for line, content in enumerate(text, 1):
+                yield content.removeprefix("\ufeff") if line == 1 else content
+        except UnicodeError as error:
+            reason = error.reason if isinstance(error, UnicodeDecodeError) else str(error)
+            raise DataError(f"{other} ({reason} after line {line}); name that") from None
+
+
+def _may_be(beginning: bytes, encoding: str) -> bool:
+    """Return False for UTF-8 or UTF-16 bytes that another encoding would misread without an error."""
+    is_wide = codecs.lookup(encoding).name.startswith(("utf-16", "utf-32"))
+    try:
+        is_utf8 = bool(codecs.getincrementaldecoder("utf-8")().decode(beginning)) and not beginning.isascii()
+    except UnicodeDecodeError:
+        is_utf8 = False
+    return not is_utf8 and (b"\0" in beginning) == is_wide
+
+
+def read_json_text(path: Path, encoding: str | None = None) -> Any:
     """Return the JSON value in a file; raise DataError if it is not JSON."""
-    text = "".join(read_lines(path))
+    text = "".join(read_lines(path, encoding=encoding))
     try:
         return parse_json(text)
     except ValueError as error:

@@ -1,13 +1,15 @@
-"""GLUE's tasks: files in their published form, label order, metrics, submissions."""
+"""Tasks of GLUE and CLUE: files in their published form, label order, metrics, submissions."""
 
+import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from model_utils.errors import DataError
 from src.assessment_method import METHODS
-from src.tasks.glue import GLUE_TASKS, read_glue, write_submission
+from src.tasks.glue import CLUE_TASKS, GLUE_TASKS, read_glue, write_submission
 
 NLI_HEADER = "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse"
 NLI_HEADER += "\tsentence1_parse\tsentence2_parse\tsentence1\tsentence2"
@@ -46,6 +48,55 @@ PUBLISHED = [
     ("diagnostic/diagnostic", f"{PAIR_HEADER}\n0\tThe cat.\tNo.\n", [(2, "The cat.", "No.", None)]),
 ]
 
+# The same for CLUE: folder and file, rows as published, and what is read.
+CLUE_PUBLISHED = [
+    (
+        "tnews_public/train.json",
+        [{"label": "108", "label_desc": "news_edu", "sentence": "上课时学生手机响个不停", "keywords": ""}],
+        [("上课时学生手机响个不停", "", "news_edu")],
+    ),
+    ("tnews_public/test.json", [{"id": 0, "sentence": "为什么", "keywords": "a,b"}], [("为什么", "", None)]),
+    (
+        "iflytek_public/dev.json",
+        [{"label": "110", "label_des": "社区超市", "sentence": "朴朴快送超市"}],
+        [("朴朴快送超市", "", "110")],
+    ),
+    ("iflytek_public/test.json", [{"id": 0, "sentence": "应用"}], [("应用", "", None)]),
+    (
+        "afqmc_public/train.json",
+        [{"sentence1": "双十一花呗提额在哪", "sentence2": "里可以提花呗额度", "label": "0"}],
+        [("双十一花呗提额在哪", "里可以提花呗额度", "0")],
+    ),
+    ("afqmc_public/test.json", [{"id": 0, "sentence1": "甲", "sentence2": "乙"}], [("甲", "乙", None)]),
+    (
+        "cmnli_public/train.json",
+        [{"sentence1": "新的权利", "sentence2": "每个人", "label": "neutral"}],
+        [("新的权利", "每个人", "neutral")],
+    ),
+    ("cmnli_public/test.json", [{"id": 0, "sentence1": "甲", "sentence2": "乙"}], [("甲", "乙", None)]),
+    (
+        "ocnli_public/train.50k.json",
+        [
+            {
+                **{"level": "medium", "sentence1": "身上裹一件工厂发的棉大衣", "sentence2": "身上至少一件衣服"},
+                **{"label": "entailment", "label0": "entailment", "genre": "lit", "prem_id": "lit_635", "id": 0},
+            }
+        ],
+        [("身上裹一件工厂发的棉大衣", "身上至少一件衣服", "entailment")],
+    ),
+    (
+        "ocnli_public/test.json",
+        [{"level": "easy", "sentence1": "甲", "sentence2": "乙", "genre": "lit", "prem_id": "lit_1", "id": 0}],
+        [("甲", "乙", None)],
+    ),
+    (
+        "csl_public/train.json",
+        [{"id": 1, "abst": "为解决传统均匀FFT", "keyword": ["水声 通信", "FFT", "波束形成"], "label": "1"}],
+        [("水声 通信 FFT 波束形成", "为解决传统均匀FFT", "1")],
+    ),
+    ("csl_public/test.json", [{"id": 2415, "abst": "乙", "keyword": ["甲"]}], [("甲", "乙", None)]),
+]
+
 
 def write(path, text):
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -61,6 +112,32 @@ def test_published_files(tmp_path, name, text, expected):
         examples = read_glue(task, place, split)
         assert [(each.line, each.text_a, each.text_b, each.label) for each in examples] == expected
         assert {each.file for each in examples} == {tmp_path / f"{name}.tsv"}
+
+
+@pytest.mark.parametrize(("file", "rows", "expected"), CLUE_PUBLISHED)
+def test_published_files_of_clue(tmp_path, file, rows, expected):
+    write(tmp_path / file, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    folder, name = file.split("/")
+    for place in (tmp_path, tmp_path / folder):
+        examples = read_glue(folder.removesuffix("_public"), place, name.split(".")[0])
+        assert [(one.text_a, one.text_b, one.label) for one in examples] == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "some"),
+    [
+        ("tnews", 15, {"news_story", "news_agriculture", "news_game"}),
+        ("iflytek", 119, {"0", "118"}),
+        ("cmnli", 3, {"contradiction", "entailment", "neutral"}),
+        ("ocnli", 3, {"contradiction", "entailment", "neutral"}),
+        ("afqmc", 2, {"0", "1"}),
+        ("csl", 2, {"0", "1"}),
+    ],
+)
+def test_labels_and_metrics_of_clue(name, count, some):
+    task = CLUE_TASKS[name]
+    assert len(set(task.labels)) == count and some <= set(task.labels)
+    assert task.metric == "accuracy"
 
 
 @pytest.mark.parametrize(
@@ -157,11 +234,40 @@ def test_submission_files_have_the_servers_names():
 
 
 def test_submissions_hold_labels_by_row(tmp_path):
-    path = write_submission(tmp_path, "mnli", "test_mismatched", np.array([2, 0, 1]))
+    path = write_submission(tmp_path, "mnli", "test_mismatched", np.array([2, 0, 1]), Path("unread.tsv"))
     assert path == tmp_path / "MNLI-mm.tsv"
     assert path.read_text() == "index\tprediction\n0\tneutral\n1\tcontradiction\n2\tentailment\n"
 
 
 def test_submitted_scores_are_those_of_the_scale(tmp_path):
-    path = write_submission(tmp_path, "sts-b", "test", np.array([-0.1, 2.34567, 5.2], np.float32))
+    path = write_submission(tmp_path, "sts-b", "test", np.array([-0.1, 2.34567, 5.2], np.float32), Path("unread.tsv"))
     assert path.read_text() == "index\tprediction\n0\t0.000\n1\t2.346\n2\t5.000\n"
+
+
+def test_submission_files_of_clue_have_the_servers_names():
+    names = {task.submissions["test"] for task in CLUE_TASKS.values()}
+    assert names == {f"{name}_predict.json" for name in "tnews11 iflytek afqmc cmnli ocnli_50k csl".split()}
+
+
+@pytest.mark.parametrize(
+    ("name", "labels"),
+    [("tnews", {0: "100", 5: "106", 14: "116"}), ("iflytek", {118: "118"}), ("ocnli", {2: "neutral"})],
+)
+@pytest.mark.parametrize("with_ids", [True, False])
+def test_submissions_of_clue_hold_ids_and_labels(tmp_path, name, labels, with_ids):
+    ids = [7 * index for index in range(len(labels))] if with_ids else list(range(len(labels)))
+    rows = [{"sentence": "a", "sentence1": "a"} | ({"id": row_id} if with_ids else {}) for row_id in ids]
+    write(tmp_path / "test.json", "\n".join(map(json.dumps, rows)))
+    path = write_submission(tmp_path, name, "test", np.array([*labels]), tmp_path / "test.json")
+    written = [json.loads(line) for line in path.read_text().splitlines()]
+    assert written == [{"id": row_id, "label": label} for row_id, label in zip(ids, labels.values(), strict=True)]
+
+
+@pytest.mark.parametrize(
+    "row", ['{"sentence": 1}', '{"label_desc": "x"}', '{"keyword": [["a"]], "abst": "b", "label": 1}']
+)
+@pytest.mark.parametrize("name", ["tnews", "csl"])
+def test_faults_of_clue_are_named(tmp_path, name, row):
+    write(tmp_path / "train.json", row)
+    with pytest.raises(DataError, match=r"train\.json"):
+        read_glue(name, tmp_path, "train")

@@ -7,12 +7,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import openpyxl
 import pytest
 
 import predict
 from model_utils.errors import ConfigError, DataError
 from src.inference.deploy_config import PredictConfig
 from src.inference.record_files import check_input, check_output, read_records, write_records
+from src.text.text_tables import TableOptions
 from tests.helpers.folder_state import folder_state
 
 
@@ -50,6 +52,25 @@ def test_tables(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"b\.tsv has 2 columns 'text_a'"):
         records_of(tmp_path / "b.tsv", b"text_a\tid\ttext_a\none\t7\ttwo\n")
     assert records_of(tmp_path / "c.csv", b"text_a,,,id\none,,,7\n") == [(2, {"text_a": "one", "id": "7"})]
+
+
+def test_tables_in_another_encoding_and_sheets(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes("text_a,id\n很好,7\n".encode("gb18030"))
+    book = openpyxl.Workbook()
+    book.create_sheet("second").append(["text_a"])
+    book["second"].append(["很好"])
+    book.save(tmp_path / "a.xlsx")
+    for name, options in (("a.csv", TableOptions("gb18030")), ("a.xlsx", TableOptions(sheet="second"))):
+        check_input(str(tmp_path / name), "auto", options)
+        [record] = read_records(str(tmp_path / name), "auto", "text_a", options)
+        assert record.record["text_a"] == "很好"
+    with pytest.raises(DataError, match=r"a\.csv: .*--encoding gb18030"):
+        check_input(str(tmp_path / "a.csv"), "auto")
+    with pytest.raises(DataError, match=r"a\.xlsx has no sheet 'third'"):
+        check_input(str(tmp_path / "a.xlsx"), "auto", TableOptions(sheet="third"))
+    for name in ("a.jsonl", "a.txt", "-"):
+        with pytest.raises(ConfigError, match="encoding and sheet apply to tables"):
+            check_input(name, "auto", TableOptions("gb18030"))
 
 
 def test_plain_lines_keep_their_number(tmp_path: Path) -> None:

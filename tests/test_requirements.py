@@ -20,6 +20,7 @@ EXTRAS = {
     "scripts/run_tests.py": "test",
     "src/conversion/google_checkpoint.py": "convert",
     "src/conversion/torch_weights.py": "dev",
+    "src/text/arrow_tables.py": "arrow",
 }
 PACKAGES = {
     "google.protobuf": "protobuf",

@@ -323,6 +323,17 @@ def test_a_capped_test_set_is_no_submission(data: Path, tmp_path: Path, cap: int
     assert [warning.split()[0] for warning in result.warnings] == (["SST-2.tsv"] if cap == 1 else [])
 
 
+def test_a_submission_of_clue_has_the_codes_of_its_labels(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "test.json").write_text('{"id": 7, "sentence": "a dull film"}\n{"id": 9, "sentence": "a fine film"}\n')
+    settings = {"task_name": "tnews", "data_dir": tmp_path, "do_predict": True}
+    task = ClassifierTask(config_of(data, tmp_path / "run", **settings), tokenizer=None)
+    prepared = PreparedSplit(task.split("test"), SimpleNamespace(columns={}))
+    task.evaluate(prepared, {"logits": np.eye(15, dtype=np.float32)[[3, 5]]}, task.task_info).write(tmp_path)
+    assert predicted_labels(tmp_path / "predictions_test.tsv") == ["news_sports", "news_house"]
+    lines = (tmp_path / "tnews11_predict.json").read_text().splitlines()
+    assert list(map(json.loads, lines)) == [{"id": 7, "label": "103"}, {"id": 9, "label": "106"}]
+
+
 def test_weights_of_another_head_are_refused(data: Path, run: Path, tmp_path: Path) -> None:
     config = config_of(
         data, None, do_train=False, load_finetune_checkpoint_path=run, label_list="bad,good,great", output_path=tmp_path
@@ -627,11 +638,29 @@ POLARITY = {"positive_file": "a", "negative_file": "b", "train_file": "", "dev_f
         ({**POLARITY, "text_b_column": "b"}, "text_b_column"),
         ({**POLARITY, "column_names": "text,label"}, "column_names"),
         ({"train_file": "a.jsonl", "dev_file": "b.jsonl", "column_names": "text,label"}, "column_names"),
+        ({"train_file": "a.parquet", "dev_file": "b.jsonl", "column_names": "text,label"}, "column_names"),
+        ({"train_file": "a.parquet", "dev_file": "b.xlsx", "encoding": "gb18030"}, "encoding"),
+        ({"train_file": "a.parquet", "dev_file": "b.csv", "sheet": "train"}, "sheet"),
+        ({**POLARITY, "sheet": "train"}, "sheet"),
     ],
 )
 def test_options_that_do_nothing_are_refused(data: Path, tmp_path: Path, changes: dict, key: str) -> None:
     with pytest.raises(ConfigError, match=rf"^{key} is .*, .*; leave {key} at "):
         CustomExamples(config_of(data, tmp_path, **changes))
+
+
+def test_tables_are_read_in_the_named_encoding(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_bytes("文本,标签\n很好,好\n很坏,坏\n".encode("gb18030"))
+    (tmp_path / "good.txt").write_bytes("很好\n".encode("gb18030"))
+    settings = {"train_file": tmp_path / "train.csv", "text_a_column": "文本", "label_column": "标签"}
+    examples = CustomExamples(config_of(data, tmp_path / "run", **settings, encoding="gb18030"))
+    assert [example.label for example in examples.read("train")] == ["好", "坏"]
+    assert examples.text_columns() == {"text_a": "文本"}
+    files = dict.fromkeys(("positive_file", "negative_file"), tmp_path / "good.txt")
+    examples = CustomExamples(config_of(data, tmp_path / "run", **files, encoding="gb18030"))
+    assert {example.text_a for example in examples.read("train")} == {"很好"}
+    with pytest.raises(ConfigError, match="encoding is 'GB-18030-8', allowed is"):
+        CustomExamples(config_of(data, tmp_path / "run", encoding="GB-18030-8"))
 
 
 def test_lower_case_is_as_asked_for_where_nothing_beside_the_weights_says_it(data: Path, tmp_path: Path) -> None:

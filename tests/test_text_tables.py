@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model_utils.errors import DataError
+from model_utils.errors import ConfigError, DataError
 from src.create_finetune_data import find_splits
-from src.text.text_tables import read_table
+from src.text.text_tables import TableOptions, read_table
 from src.utils import read_lines
 
 COLUMNS = ["text", "label"]
@@ -96,6 +96,37 @@ def test_excel_workbooks(tmp_path):
     rows = [["text", "label"], ["fine", 1], [], ["字", 0.5], [None, True]]
     expected = [(2, ["fine", "1"]), (4, ["字", "0.5"]), (5, ["", "true"])]
     assert rows_of(xlsx(tmp_path / "a.xlsx", rows)) == expected
+
+
+def test_sheets_by_name_or_number_of_the_visible_ones(tmp_path, caplog):
+    book = openpyxl.Workbook()
+    book.active.title = "old"
+    for title in ("2", "dev", "empty"):
+        book.create_sheet(title)
+    for sheet in book.worksheets[:3]:
+        sheet.append(["text", "label"])
+        sheet.append([sheet.title, 1])
+    book["old"].sheet_state = "hidden"
+    book.save(tmp_path / "a.xlsx")
+    for name, title in {"": "2", "1": "2", "2": "2", "dev": "dev", "old": "old"}.items():
+        caplog.clear()
+        assert list(read_table(tmp_path / "a.xlsx", options=TableOptions(sheet=name)).select(["text"])) == [
+            (2, [title])
+        ]
+        assert ("'dev'" in caplog.text) == (not name)
+    for name in ("train", "4", "0", "9" * 5000):
+        with pytest.raises(DataError, match=r"a\.xlsx has no sheet .*'old', '2', 'dev', 'empty'"):
+            read_table(tmp_path / "a.xlsx", options=TableOptions(sheet=name))
+    for name in ("empty", "3"):
+        with pytest.raises(DataError, match="'empty' is empty"):
+            read_table(tmp_path / "a.xlsx", options=TableOptions(sheet=name))
+
+
+def test_sheets_of_old_workbooks(tmp_path):
+    path = xls(tmp_path / "a.xls", {(0, 0): "text", (1, 0): "fine"})
+    assert list(read_table(path, options=TableOptions(sheet="1")).select(["text"])) == [(2, ["fine"])]
+    with pytest.raises(DataError, match=r"a\.xls has no sheet '2'"):
+        read_table(path, options=TableOptions(sheet="2"))
 
 
 def test_old_excel_workbooks(tmp_path):
@@ -298,6 +329,64 @@ def test_carriage_returns_alone_and_other_encodings_are_named(tmp_path, name):
     ]:
         with pytest.raises(DataError, match=cause):
             rows_of(write(tmp_path, name, raw))
+
+
+CONTENT = {"a.tsv": "text\tlabel\n{}\t1\n", "a.csv": "text,label\n{},1\n", "a.json": '[{{"text": "{}", "label": 1}}]'}
+CHINESE = "这家店的菜很好吃"
+
+
+@pytest.mark.parametrize("name", [*CONTENT, "a.csv.gz"])
+@pytest.mark.parametrize(
+    ("encoding", "text"),
+    [
+        *[(encoding, CHINESE) for encoding in ("gb18030", "utf-16", "utf-16-le", "utf-8", "UTF8", "utf-8-sig", "big5")],
+        ("latin-1", "déjà vu"),
+        ("cp1252", "“déjà vu”"),
+    ],
+)
+def test_named_encodings(tmp_path, name, encoding, text):
+    text = "好" * 3000 if encoding == "big5" else text  # more than a chunk, which may end inside a character
+    raw = CONTENT[name.removesuffix(".gz")].format(text).encode(encoding)
+    path = write(tmp_path, name, gzip.compress(raw) if name.endswith(".gz") else raw)
+    assert [fields for _, fields in read_table(path, options=TableOptions(encoding)).select(COLUMNS)] == [[text, "1"]]
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.json"])
+@pytest.mark.parametrize(
+    ("encoding", "named"),
+    [
+        ("utf-8", "gb18030 latin-1 cp1252 utf-16 utf-16-le"),
+        ("gb18030", "utf-16 utf-16-be"),
+        ("utf-16-le", "gb18030 latin-1 utf-8 utf-16"),
+        ("latin-1", "ascii utf-16"),
+    ],
+)
+def test_a_file_in_another_encoding_than_named_is_refused(tmp_path, name, encoding, named):
+    text = "déjà" if encoding == "latin-1" else CHINESE
+    path = write(tmp_path, name, CONTENT[name].format(text).encode(encoding))
+    for wrong in named.split():
+        with pytest.raises(DataError, match=name):
+            list(read_table(path, options=TableOptions(wrong)).rows)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "named"), [("gb18030", "--encoding gb18030"), ("utf-16", "UTF-16|utf-16"), ("latin-1", "latin-1")]
+)
+def test_the_option_is_named_where_there_is_one(tmp_path, encoding, named):
+    text = "déjà" if encoding == "latin-1" else CHINESE
+    path = write(tmp_path, "a.csv", CONTENT["a.csv"].format(text).encode(encoding))
+    with pytest.raises(DataError, match=f"--encoding.*({named})|{named}"):
+        list(read_table(path, options=TableOptions()).rows)
+    with pytest.raises(DataError) as error:
+        list(read_table(path).rows)
+    assert "--encoding" not in str(error.value)
+
+
+@pytest.mark.parametrize("encoding", ["gbk18030", "hex", "", "utf-8\0", "x" * 5000])
+def test_unknown_encodings_are_refused(encoding):
+    with pytest.raises(ConfigError) as error:
+        TableOptions(encoding)
+    assert error.value.key == "encoding" and error.value.value == encoding
 
 
 @pytest.mark.parametrize(

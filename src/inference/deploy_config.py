@@ -56,13 +56,17 @@ class PredictConfig(LayersConfig):
     """Run a trained model on raw text: python predict.py."""
 
     model: str = option("", "NAME.mindir, a checkpoint, or folder of a run or a conversion", required=True)
-    input: str = option("", "records: .jsonl, .ndjson, .json, .tsv, .csv, .xls, .xlsx, text; -: standard input")
+    input: str = option(
+        "", "records: .jsonl, .ndjson, .json, .tsv, .csv, .xls, .xlsx, .parquet, .arrow, text; -: standard input"
+    )
     output: str = option(
         "", "answers: JSON lines (.jsonl, .ndjson, .json, .txt) or a table (.csv, .tsv, .xlsx); -: standard output"
     )
     input_format: str = option(
         "auto", "auto: by file ending; standard input: JSON lines", choices=("auto", "json_lines", "table", "text")
     )
+    encoding: str = option("utf-8", "encoding of tables, such as gb18030, utf-16 or latin-1")
+    sheet: str = option("", "sheet of workbooks: name, or number from 1; empty: first visible one")
     text_a_column: str = option(
         "", "key or column of the first text; empty: that of the training data, else text_a or text"
     )
@@ -98,7 +102,7 @@ class PredictConfig(LayersConfig):
 
     def check_required(self) -> None:
         super().check_required()
-        for key in ("input", "output", "input_format", "text_a_column", "text_b_column"):
+        for key in ("input", "output", "input_format", "encoding", "sheet", "text_a_column", "text_b_column"):
             if self.serve and getattr(self, key) != type(self).model_fields[key].default:
                 raise ConfigError(f"{key} does not apply to a server: leave out {key}, or serve")
         if self.search and self.serve:

@@ -23,16 +23,18 @@ from model_utils.files import check_writable, open_atomically, open_file
 from model_utils.json_files import parse_json
 from model_utils.messages import silence
 from src.inference.answer_tables import ENDINGS, write_table
-from src.text.text_tables import JSON_SUFFIXES, Table, read_table
+from src.text.arrow_tables import ARROW_SUFFIXES, is_saved_dataset
+from src.text.text_tables import JSON_SUFFIXES, Table, TableOptions, read_table
 from src.utils import check_unpacked, decode
 
 STANDARD = "-"
 BEGINNING = 4096  # bytes by which a file's format is checked
 _OBJECT = re.compile(rb'\s*\{\s*"[^"\n]*"\s*:')
+DEFAULTS = TableOptions()
 JSON_LINES, TABLE, TEXT = "json_lines", "table", "text"
 _FORMATS = dict.fromkeys(JSON_SUFFIXES, JSON_LINES)
 _OUTPUT_ENDINGS = (*JSON_SUFFIXES, ".txt", "", *ENDINGS)  # JSON lines, or tables
-_FORMATS |= dict.fromkeys((".tsv", ".csv", ".xls", ".xlsx"), TABLE)
+_FORMATS |= dict.fromkeys((".tsv", ".csv", ".xls", ".xlsx", *ARROW_SUFFIXES), TABLE)
 
 
 @dataclass(frozen=True)
@@ -44,12 +46,15 @@ class NumberedRecord:
     error: str = ""
 
 
-def check_input(file: str, input_format: str) -> None:
+def check_input(file: str, input_format: str, options: TableOptions = DEFAULTS) -> None:
     """Raise DataError if `file` cannot be read in this format of read_records; standard input is not read."""
     if _format_of(file, input_format) == TABLE:
-        for _ in _open_table(file).rows:  # to the end: an error there would waste the answers before it
+        for _ in _open_table(file, options).rows:  # to the end: an error there would waste the answers before it
             pass
-    elif file != STANDARD:
+        return
+    if options != DEFAULTS:
+        raise ConfigError(f"encoding and sheet apply to tables, but {file} is read as {_format_of(file, input_format)}")
+    if file != STANDARD:
         try:
             with open_file(Path(file)) as stream:
                 _check_beginning(file, stream.read(BEGINNING), input_format)
@@ -81,17 +86,20 @@ def _check_beginning(file: str, raw: bytes, input_format: str) -> None:
         raise DataError(f"{file} holds a JSON list: convert it to one object per line with jq -c '.[]'")
 
 
-def read_records(file: str, input_format: str, text_key: str) -> Iterator[NumberedRecord]:
+def read_records(
+    file: str, input_format: str, text_key: str, options: TableOptions = DEFAULTS
+) -> Iterator[NumberedRecord]:
     """Yield the records of a file or of standard input ("-").
 
     Args:
         input_format: json_lines, table (with a header of keys; an empty field is no value), text (a record per line),
             or auto: by the file's ending, text for unknown ones; json_lines for standard input.
         text_key: key of the records of text lines.
+        options: how a table is stored.
     """
     file_format = _format_of(file, input_format)
     if file_format == TABLE:
-        yield from _read_table(file)
+        yield from _read_table(file, options)
         return
     is_checked = False
     for line, raw in _raw_lines(file):
@@ -119,7 +127,9 @@ def read_records(file: str, input_format: str, text_key: str) -> Iterator[Number
 def _format_of(file: str, input_format: str) -> str:
     if input_format != "auto":
         return input_format
-    return JSON_LINES if file == STANDARD else _FORMATS.get(Path(file).suffix.lower(), TEXT)
+    if file == STANDARD:
+        return JSON_LINES
+    return TABLE if is_saved_dataset(Path(file)) else _FORMATS.get(Path(file).suffix.lower(), TEXT)
 
 
 def _raw_lines(file: str) -> Iterator[tuple[int, bytes]]:
@@ -130,10 +140,10 @@ def _raw_lines(file: str) -> Iterator[tuple[int, bytes]]:
         raise DataError(f"{file} cannot be read: {error.strerror}") from error
 
 
-def _open_table(file: str) -> Table:
+def _open_table(file: str, options: TableOptions) -> Table:
     if file == STANDARD:
         raise DataError("standard input cannot be read as a table: give a file, or use json_lines or text")
-    table = read_table(file)
+    table = read_table(file, options=options)
     if table.hint:
         raise DataError(f"{file} has the column(s) {first_few(list(map(shorten, table.names)))}{table.hint}")
     name, count = max(Counter(filter(None, table.names)).items(), key=itemgetter(1), default=("", 0))
@@ -142,15 +152,17 @@ def _open_table(file: str) -> Table:
     return table
 
 
-def _read_table(file: str) -> Iterator[NumberedRecord]:
-    table = _open_table(file)
+def _read_table(file: str, options: TableOptions) -> Iterator[NumberedRecord]:
+    table = _open_table(file, options)
+    indices = [index for index in range(len(table.names)) if index not in table.other_types]
+    names = [table.names[index] for index in indices]
     for line, row in table.rows:
         try:
-            fields = table.pick(line, row, range(len(table.names)))
+            fields = table.pick(line, row, indices)
         except DataError as error:
             yield NumberedRecord(line, {}, str(error))
         else:
-            yield NumberedRecord(line, {name: field for name, field in zip(table.names, fields, strict=True) if field})
+            yield NumberedRecord(line, {name: field for name, field in zip(names, fields, strict=True) if field})
 
 
 def check_output(file: str, source: str) -> None:

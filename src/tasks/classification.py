@@ -1,4 +1,4 @@
-"""Classification and regression of texts and pairs of texts: GLUE tasks and custom data."""
+"""Classification and regression of texts and pairs of texts: GLUE and CLUE tasks and custom data."""
 
 import logging
 from collections import Counter
@@ -29,7 +29,7 @@ from src.tasks.class_weights import class_weights
 from src.tasks.classification_examples import ClassifierConfig, CustomExamples, GlueExamples
 from src.tasks.classification_report import write_report
 from src.tasks.finetune_config import is_tfrecord
-from src.tasks.glue import GLUE_TASKS, write_submission
+from src.tasks.glue import PUBLISHED_TASKS, write_submission
 from src.tasks.prediction_table import write_prediction_table
 from src.tasks.spec import (
     EvaluationResult,
@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 
 
 class ClassifierTask(Task):
-    """GLUE task, or custom examples with labels or scores."""
+    """GLUE or CLUE task, or custom examples with labels or scores."""
 
     kind = "classification"
     config: ClassifierConfig
@@ -57,7 +57,7 @@ class ClassifierTask(Task):
         self, config: ClassifierConfig, tokenizer: FullTokenizer, trained_info: TaskInfo | None = None
     ) -> None:
         super().__init__(config, tokenizer, trained_info)
-        self.glue = GLUE_TASKS.get(config.task_name)
+        self.glue = PUBLISHED_TASKS.get(config.task_name)
         self.examples = GlueExamples(config) if self.glue else CustomExamples(config, trained_info)
         self.dev_splits = self.examples.dev_splits
         self.test_splits = self.examples.test_splits
@@ -110,7 +110,7 @@ class ClassifierTask(Task):
         return trained
 
     def _find_labels(self) -> list[str]:
-        """Return the labels of GLUE, label_list, the weights, the ready features or the training file, in this order.
+        """Return the labels of the task, label_list, the weights, the features or the training file, the first found.
 
         Raises:
             ConfigError: they are fewer than two, not distinct, or not as many as num_class.
@@ -237,11 +237,11 @@ class ClassifierTask(Task):
         return EvaluationResult(metrics, write, tuple(warnings))
 
     def _submission(self, split: str) -> str:
-        """Return the name of the split's submission file for GLUE's server, "" for none."""
+        """Return the name of the split's submission file for the benchmark's server, "" for none."""
         return self.glue.submissions.get(split, "") if self.glue else ""
 
     def _write(self, split: Split, logits: np.ndarray, gold: np.ndarray | None, folder: Path) -> None:
-        """Write predictions_SPLIT.tsv, with gold labels (rows,) if there are any, and GLUE's submission file."""
+        """Write predictions_SPLIT.tsv, with gold labels (rows,) if there are any, and the submission file."""
         names = np.array(self.labels)
         examples = split.examples
         predictions = logits[:, 0] if self.regression else logits.argmax(1)
@@ -263,7 +263,7 @@ class ClassifierTask(Task):
         if gold is not None and not self.regression:
             write_report(folder, split.name, self.labels, softmax(logits, 1), gold, examples)
         if self._submission(split.name) and _is_complete(split):
-            write_submission(folder, self.config.task_name, split.name, predictions)
+            write_submission(folder, self.config.task_name, split.name, predictions, examples[0].file)
 
     def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:
         """Return the metrics of the majority class of the training labels, or of their mean score."""

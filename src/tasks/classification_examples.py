@@ -1,4 +1,4 @@
-"""Examples of classification: options, GLUE files and custom files."""
+"""Examples of classification: options, published files and custom files."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -14,14 +14,21 @@ from src.data.feature_files import SUFFIX
 from src.data.features import split_off
 from src.tasks.class_labels import drop_labels, warn_of_unmatched
 from src.tasks.finetune_config import READY_KEYS, FinetuneConfig, is_tfrecord
-from src.tasks.glue import GLUE_TASKS, read_glue
+from src.tasks.glue import PUBLISHED_TASKS, read_glue
 from src.tasks.task_info import NO_DEV_SPLIT, TaskInfo, choose_dev_split
-from src.text.text_tables import JSON_SUFFIXES, read_table, suffix_of
+from src.text.text_tables import (
+    TEXT_SUFFIXES,
+    WORKBOOK_SUFFIXES,
+    TableOptions,
+    names_its_columns,
+    read_table,
+    suffix_of,
+)
 
 CUSTOM = "custom"
 OWN_FILES = ("task_name", CUSTOM)  # `needs` of options for custom files
 MOST_LABELS = 100_000
-NLI_TASKS = ("mnli", "qnli", "rte", "wnli", "ax")
+NLI_TASKS = ("mnli", "qnli", "rte", "wnli", "ax", "cmnli", "ocnli")
 NLI_LABELS = {"entailment", "neutral", "contradiction", "not_entailment"}
 NO_GOLD_LABEL = "-"  # label in SNLI, OCNLI and CMNLI where annotators disagreed
 
@@ -32,9 +39,9 @@ class ClassifierConfig(FinetuneConfig):
     config_file = "task_classifier_config.yaml"
     reads_tfrecords = True
 
-    data_dir: str = option("", "folder with the files of a GLUE task, or train.*, dev.*, test.*", on_resume=SAME_PLACE)
+    data_dir: str = option("", "folder of a GLUE or CLUE task, or with train.*, dev.*, test.*", on_resume=SAME_PLACE)
     schema_file_path: str = option("", "schema.json of TFRecord features", on_resume=SAME_PLACE)
-    task_name: str = option("custom", "GLUE task, or custom for other files", choices=(*GLUE_TASKS, CUSTOM))
+    task_name: str = option("custom", "GLUE or CLUE task, or custom: other files", choices=(*PUBLISHED_TASKS, CUSTOM))
     assessment_method: str = option(
         "",
         "metric; empty: official metric of the task; with two labels, f1 is that of the second in label_list",
@@ -73,7 +80,10 @@ class ClassifierConfig(FinetuneConfig):
 
     # Files of custom examples, and their columns.
     train_file: str = option(
-        "", "tsv, csv, jsonl, ndjson, xls or xlsx; empty: train.* in data_dir", needs=OWN_FILES, on_resume=SAME_PLACE
+        "",
+        "tsv, csv, jsonl, ndjson, xls, xlsx, parquet, arrow, folder of save_to_disk; empty: train.* in data_dir",
+        needs=OWN_FILES,
+        on_resume=SAME_PLACE,
     )
     dev_file: str = option(
         "", "development file; empty: dev.* in data_dir, or split by dev_ratio", needs=OWN_FILES, on_resume=SAME_PLACE
@@ -86,6 +96,8 @@ class ClassifierConfig(FinetuneConfig):
     text_b_column: str = option("", "column of the second text; empty: single texts", needs=OWN_FILES)
     label_column: str = option("label", "column of the label: name, or number from 1", needs=OWN_FILES)
     column_names: tuple[str, ...] = option((), "column names of files without a header", needs=OWN_FILES)
+    encoding: str = option("utf-8", "encoding of text files, such as gb18030, utf-16 or latin-1", needs=OWN_FILES)
+    sheet: str = option("", "sheet of workbooks: name, or number from 1; empty: first visible one", needs=OWN_FILES)
     label_list: tuple[str, ...] = option((), "labels in order; empty: labels of the examples, sorted", needs=OWN_FILES)
 
     def check_together(self) -> None:
@@ -118,7 +130,8 @@ class ClassifierConfig(FinetuneConfig):
             raise ConfigError("positive_file and negative_file belong together and replace train_file")
         if self.test_file and not self.do_predict:
             raise ConfigError(f"test_file is {self.test_file}, which has no effect while do_predict is false")
-        if self.task_name != CUSTOM and not GLUE_TASKS[self.task_name].dev_splits and (self.do_train or self.do_eval):
+        published = PUBLISHED_TASKS.get(self.task_name)
+        if published and not published.dev_splits and (self.do_train or self.do_eval):
             raise ConfigError(
                 f"task_name {self.task_name} has test examples only: set do_train and do_eval to false, and "
                 "load_finetune_checkpoint_path to a model of mnli"
@@ -127,7 +140,7 @@ class ClassifierConfig(FinetuneConfig):
     def skipped(self, labels: Collection[str | None]) -> set[str]:
         """Return the labels whose rows are left out.
 
-        Without skip_labels it is "-" in natural language inference: in GLUE's tasks of that type, and in files whose
+        Without skip_labels it is "-" in natural language inference: in published tasks of that type, and in files whose
         other labels are all labels of natural language inference.
         """
         if self.skip_labels:
@@ -147,17 +160,17 @@ class ClassifierConfig(FinetuneConfig):
     def check_required(self) -> None:
         super().check_required()
         if self.task_name != CUSTOM and self.reads_examples and not self.data_dir:
-            raise ConfigError("--data_dir is missing: give the folder with the files of the GLUE task")
+            raise ConfigError("--data_dir is missing: give the folder with the task's files")
 
 
 class GlueExamples:
-    """Examples of a GLUE task by split; `incomplete` holds the splits that were read without some of their rows."""
+    """Examples of a published task by split; `incomplete` holds the splits that were read without some rows."""
 
     dev_split = None
 
     def __init__(self, config: ClassifierConfig) -> None:
         self.config = config
-        task = GLUE_TASKS[config.task_name]
+        task = PUBLISHED_TASKS[config.task_name]
         self.dev_splits = task.dev_splits or ("dev",)
         self.test_splits = task.test_splits
         self.columns = task.columns
@@ -182,11 +195,12 @@ class CustomExamples:
 
     dev_splits = ("dev",)
     test_splits = ("test",)
-    incomplete: frozenset[str] = frozenset()  # only GLUE has submission files, which need complete splits
+    incomplete: frozenset[str] = frozenset()  # only GLUE and CLUE have submission files, which need complete splits
 
     def __init__(self, config: ClassifierConfig, trained_info: TaskInfo | None = None) -> None:
         self.config = config
-        self.columns = TextColumns(config.text_a_column, config.text_b_column, config.label_column, config.column_names)
+        columns = (config.text_a_column, config.text_b_column, config.label_column, config.column_names)
+        self.columns = TextColumns(*columns, options=TableOptions(config.encoding, config.sheet))
         if config.multi_label:
             separator, indicators = config.label_separator, config.indicator_columns
             self.columns = replace(self.columns, separator=separator, indicators=indicators)
@@ -229,8 +243,13 @@ class CustomExamples:
         if config.positive_file and reads_train_examples and not tables:
             keys = ["text_a_column", "text_b_column", "label_column", "column_names"]
             config.refuse(keys, "positive_file and negative_file have no columns, and no table is read")
-        if tables and all(suffix_of(file) in JSON_SUFFIXES for file in tables):
-            config.refuse(["column_names"], "JSON lines contain their column names")
+        if tables and all(map(names_its_columns, tables)):
+            config.refuse(["column_names"], "the files contain their column names")
+        suffixes = {suffix_of(file) for file in tables}
+        if not suffixes & WORKBOOK_SUFFIXES:
+            config.refuse(["sheet"], "no workbook is read")
+        if not (suffixes & TEXT_SUFFIXES or (reads_train_examples and config.positive_file)):
+            config.refuse(["encoding"], "no text file is read")
         if not tables:
             config.refuse(["skip_labels"], "no table is read")
         if config.eval_data_file_path:
@@ -246,7 +265,7 @@ class CustomExamples:
         config = self.config
         if not config.do_train or TRAIN not in self.files or config.positive_file or config.train_data_file_path:
             return {}
-        table = read_table(self.files[TRAIN], self.columns.names, self.columns.text_a)
+        table = read_table(self.files[TRAIN], self.columns.names, self.columns.text_a, options=self.columns.options)
         columns = {"text_a": self.columns.text_a, "text_b": self.columns.text_b}
         names = {key: table.name_of(column) for key, column in columns.items() if column}
         return {key: name if table.names.count(name) == 1 else key for key, name in names.items()}
@@ -262,7 +281,9 @@ class CustomExamples:
             raise DataError("there are no test examples: give test_file, or put test.* into data_dir")
         if self._train_and_dev is None:
             if config.positive_file:
-                self._train_and_dev = read_polarity_files(Path(config.positive_file), Path(config.negative_file))
+                self._train_and_dev = read_polarity_files(
+                    Path(config.positive_file), Path(config.negative_file), config.encoding
+                )
             elif TRAIN in self.files:
                 examples = read_examples(self.files[TRAIN], self.columns)
                 self._train_and_dev = config.without_skipped(examples, TRAIN)

@@ -1,11 +1,14 @@
-"""GLUE tasks by name: files, columns, labels, official metrics and submission files.
+"""GLUE and CLUE tasks by name: files, columns, labels, official metrics and submission files.
 
 Labels are in the order of google-research/albert's classifier_utils, so that classifiers of converted checkpoints
-agree. google finds columns by number; here the header names them, so that files with additional columns work.
+agree. google finds columns by number; here the header names them, so that files with additional columns work. CLUE's
+tasks of text classification (https://www.cluebenchmarks.com) are JSON lines.
 """
 
+import json
 import logging
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +16,7 @@ import numpy as np
 from model_utils.errors import DataError
 from model_utils.files import write_text
 from src.create_finetune_data import Example, TextColumns, read_examples, score_of
+from src.text.text_tables import read_table
 
 logger = logging.getLogger(__name__)
 HIGHEST_SCORE = 5.0  # STS-B scores range from 0 to this
@@ -22,16 +26,17 @@ _NLI = ("contradiction", "entailment", "neutral")
 
 @dataclass(frozen=True)
 class GlueTask:
-    """Definition of a GLUE task.
+    """Definition of a GLUE or CLUE task.
 
     Attributes:
-        folder: folder name in GLUE's download.
+        folder: folder name in the download.
         columns: columns of all files; test files have no labels.
         labels: labels by id; empty: regression.
-        submissions: submission files for GLUE's server, by split.
+        submissions: submission files for the benchmark's server, by split.
         metric: official metric, a name in src/assessment_method.py.
         files: files by split.
         skip_broken_rows: leave out, and count, rows of train and dev without all columns or label; empty texts stay.
+        submitted_labels: names of the labels in submissions; empty: labels.
     """
 
     folder: str
@@ -41,6 +46,7 @@ class GlueTask:
     metric: str = "accuracy"
     files: dict[str, str] = field(default_factory=lambda: {split: f"{split}.tsv" for split in ("train", "dev", "test")})
     skip_broken_rows: bool = False
+    submitted_labels: Sequence[str] = ()
 
     @property
     def dev_splits(self) -> tuple[str, ...]:
@@ -93,18 +99,47 @@ GLUE_TASKS = {
 }
 
 
+_NEWS = "story culture entertainment sports finance house car edu tech military travel world stock agriculture game"
+_NEWS_CODES = "100 101 102 103 104 106 107 108 109 110 112 113 114 115 116"
+
+
+def _clue(
+    name: str, columns: TextColumns, labels: Sequence[str], train: str = "train.json", submission: str = ""
+) -> GlueTask:
+    submissions = {"test": submission or f"{name}_predict.json"}
+    files = {"train": train, "dev": "dev.json", "test": "test.json"}
+    return GlueTask(f"{name}_public", columns, tuple(labels), submissions, files=files)
+
+
+_TNEWS = _clue(
+    "tnews",
+    TextColumns("sentence", label="label_desc"),
+    [f"news_{topic}" for topic in _NEWS.split()],
+    submission="tnews11_predict.json",  # test.json is the test set of CLUE 1.1
+)
+CLUE_TASKS = {
+    "tnews": replace(_TNEWS, submitted_labels=_NEWS_CODES.split()),
+    "iflytek": _clue("iflytek", TextColumns("sentence"), [str(label) for label in range(119)]),
+    "afqmc": _clue("afqmc", _PAIR, ("0", "1")),
+    "cmnli": _clue("cmnli", _PAIR, _NLI),
+    "ocnli": _clue("ocnli", _PAIR, _NLI, "train.50k.json", "ocnli_50k_predict.json"),
+    "csl": _clue("csl", TextColumns("keyword", "abst", list_text="keyword"), ("0", "1")),
+}
+PUBLISHED_TASKS = GLUE_TASKS | CLUE_TASKS
+
+
 def read_glue(task_name: str, data_dir: Path, split: str) -> list[Example]:
     """Return the examples of one split.
 
     Args:
-        data_dir: folder of GLUE, or of the task.
+        data_dir: folder of the benchmark, or of the task.
 
     Raises:
         DataError: the task has no such split; its file is missing or not as published (src/create_finetune_data.py).
     """
-    task = GLUE_TASKS[task_name]
+    task = PUBLISHED_TASKS[task_name]
     if split not in task.files:
-        raise DataError(f"the GLUE task {task_name} has no {split} split, but {', '.join(task.files)}")
+        raise DataError(f"the task {task_name} has no {split} split, but {', '.join(task.files)}")
     task_folder = data_dir / task.folder
     path = (task_folder if task_folder.is_dir() else data_dir) / task.files[split]
     labelled = split not in task.test_splits
@@ -120,18 +155,27 @@ def read_glue(task_name: str, data_dir: Path, split: str) -> list[Example]:
     return examples
 
 
-def write_submission(folder: Path, task_name: str, split: str, predictions: np.ndarray) -> Path:
-    """Write a submission for GLUE's server, with index (row of the test file from 0) and prediction; return its path.
+def write_submission(folder: Path, task_name: str, split: str, predictions: np.ndarray, file: Path) -> Path:
+    """Write a submission for the benchmark's server; return its path.
+
+    GLUE's has the row of the test file from 0 and the prediction; CLUE's are JSON lines with the id in the test file.
 
     Args:
         predictions: (rows,) label ids; or scores, which are clipped to 0 ... 5.
+        file: test file.
     """
-    task = GLUE_TASKS[task_name]
+    task = PUBLISHED_TASKS[task_name]
+    path = folder / task.submissions[split]
     if task.labels:
-        answers = [task.labels[label_id] for label_id in predictions]
+        names = task.submitted_labels or task.labels
+        answers = [names[label_id] for label_id in predictions]
     else:
         answers = [f"{score:.3f}" for score in np.clip(predictions, 0, HIGHEST_SCORE)]
     lines = ["index\tprediction", *(f"{index}\t{answer}" for index, answer in enumerate(answers))]
-    path = folder / task.submissions[split]
+    if path.suffix == ".json":
+        table = read_table(file)
+        texts = [text for _, [text] in table.select(["id"])] if table.has("id") else map(str, range(len(answers)))
+        ids = [int(text) if text.isdecimal() else text for text in texts]
+        lines = [json.dumps({"id": row_id, "label": answer}) for row_id, answer in zip(ids, answers, strict=True)]
     write_text(path, "\n".join(lines) + "\n")
     return path

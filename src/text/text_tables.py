@@ -4,9 +4,11 @@
 .csv            RFC 4180: fields with commas, quotes or line breaks are in double quotes; where the first line has no
                 comma, semicolons, tabs or vertical bars separate fields
 .jsonl, .ndjson, .json  one object per line, or a list of objects; the keys of the first object are the columns
-.xls, .xlsx     the first visible sheet (src/text/workbooks.py)
+.xls, .xlsx     one sheet (src/text/workbooks.py)
+.parquet, .arrow, .feather, folders of datasets.save_to_disk  (src/text/arrow_tables.py)
 
-Text may be compressed (.csv.gz and so on). It is UTF-8, with or without a byte order mark; line ends are LF or CRLF.
+Text may be compressed (.csv.gz and so on). It is UTF-8, with or without a byte order mark, or in a named encoding; line
+ends are LF or CRLF.
 Lines count from 1. Empty rows are skipped but counted.
 """
 
@@ -15,21 +17,41 @@ import itertools
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from model_utils.errors import DataError, first_few, shorten
+from model_utils.errors import ConfigError, DataError, first_few, shorten
 from model_utils.json_files import parse_json
-from src.text.workbooks import NumberedRows, Row, read_xls, read_xlsx, text_of
+from src.text.arrow_tables import ARROW_SUFFIXES, is_saved_dataset, open_arrow
+from src.text.cell_values import NumberedRows, Row, index_of, joined_texts, text_of
+from src.text.workbooks import read_xls, read_xlsx
 from src.utils import read_json_text, read_lines
 
 logger = logging.getLogger(__name__)
 _LIST = re.compile(r"\s*\[\s*(\{|$)")
 MOST_NAMES = 20  # columns listed in an error message
-LONGEST_NUMBER = 9  # digits of a column's number; int() refuses more than 4,300
 LONGEST_FIELD = 2**31 - 1  # characters of a CSV field; Python's default is 131,072
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """How tables are stored, where their files do not say.
+
+    Raises:
+        ConfigError: the encoding is unknown.
+    """
+
+    encoding: str = "utf-8"
+    sheet: str = ""  # name or number (sheet_index of src/text/workbooks.py)
+
+    def __post_init__(self) -> None:
+        try:
+            "".encode(self.encoding)
+        except (LookupError, ValueError):  # a NUL in the name
+            names = "an encoding that Python knows, such as utf-8, gb18030, utf-16 or latin-1"
+            raise ConfigError(key="encoding", value=self.encoding, expected=names) from None
 
 
 @dataclass(frozen=True)
@@ -40,12 +62,11 @@ class Table:
     names: list[str]
     rows: NumberedRows
     hint: str = ""  # end of an error message: what is probably wrong with the first line
+    other_types: Mapping[int, str] = field(default_factory=dict)  # of columns that hold no texts or numbers, by index
 
     def has(self, column: str) -> bool:
         """Return True if the table has a column of this name or number."""
-        if column in self.names:
-            return True
-        return column.isdecimal() and len(column) <= LONGEST_NUMBER and 1 <= int(column) <= len(self.names)
+        return index_of(self.names, column) >= 0
 
     def place(self, column: str) -> int:
         """Return the index of a column, given by name or number from 1; raise DataError if there is none or several."""
@@ -59,10 +80,12 @@ class Table:
             raise DataError(
                 f"{self.path} has {self.names.count(column)} columns {shorten(column)}; name one by its number"
             )
-        if column not in self.names:
-            return int(column) - 1
-        column_index = self.names.index(column)
-        if column.isdecimal() and column_index != int(column) - 1 and int(column) <= len(self.names):
+        column_index = index_of(self.names, column)
+        if column_index in self.other_types:
+            found = f"column {shorten(self.names[column_index])} of type {shorten(self.other_types[column_index])}"
+            raise DataError(f"{self.path} has the {found}, allowed are texts, numbers and dates")
+        is_name = column in self.names
+        if is_name and column.isdecimal() and column_index != int(column) - 1 and int(column) <= len(self.names):
             logger.warning(
                 f"{self.path}: column {column_index + 1} is used, because {column} is its name and not only a column "
                 "number; to prevent that, name the columns with column_names"
@@ -97,23 +120,33 @@ class Table:
 
 
 def read_table(
-    path: str | Path, names: Sequence[str] = (), header_holds: str = "", list_column: tuple[str, str] | None = None
+    path: str | Path,
+    names: Sequence[str] = (),
+    header_holds: str = "",
+    list_column: tuple[str, str] | None = None,
+    options: TableOptions | None = None,
 ) -> Table:
     """Open a table in the format given by the file's suffix.
 
     Args:
         names: column names of a file without a header; empty: the first row is the header.
         header_holds: a column name; a first row with it is a header even if `names` is given.
-        list_column: (JSON only) column whose values may be lists, and the separator that joins their items.
+        list_column: (JSON, Arrow) column whose values may be lists, and the separator that joins their items.
+        options: how the file is stored; None: as TableOptions(), but errors do not name options.
 
     Raises:
         DataError: the file cannot be read, is empty, damaged or in another format; also raised while iterating rows.
     """
     path = Path(path)
+    if is_arrow(path):
+        column_names, rows, other_types = open_arrow(path, list_column)
+        if not column_names:
+            raise DataError(f"{path} is empty")
+        return Table(path, column_names, rows, other_types=other_types)
     suffix = suffix_of(path)
     if suffix not in SUFFIXES:
         raise DataError(f"{path} is not a supported table; allowed are {', '.join(SUFFIXES)}")
-    rows = _read_json_lines(path, list_column) if suffix in JSON_SUFFIXES else _READERS[suffix](path)
+    rows = _read_json_lines(path, options, list_column) if suffix in JSON_SUFFIXES else _READERS[suffix](path, options)
     line, first = next(rows, (0, []))
     if not first:
         raise DataError(f"{path} is empty")
@@ -133,6 +166,16 @@ def suffix_of(path: Path) -> str:
     return Path(path.stem).suffix.lower() if suffix in COMPRESSED else suffix
 
 
+def is_arrow(path: Path) -> bool:
+    """Return True for a Parquet or Arrow file and for a folder of datasets.save_to_disk."""
+    return suffix_of(path) in ARROW_SUFFIXES or is_saved_dataset(path)
+
+
+def names_its_columns(path: Path) -> bool:
+    """Return True for a table whose format has the names of columns, so that there is no question of a header."""
+    return suffix_of(path) in JSON_SUFFIXES or is_arrow(path)
+
+
 def _delimiter_hint(suffix: str, first: Row) -> str:
     """Return the end of an error message if the first line seems to have another separator than its suffix needs."""
     expected = _DELIMITERS.get(suffix)
@@ -150,27 +193,31 @@ def _delimiter_hint(suffix: str, first: Row) -> str:
 # --- readers by format: all rows, with the header ---
 
 
-def text_lines(path: Path) -> Iterator[str]:
+def text_lines(path: Path, options: TableOptions | None = None) -> Iterator[str]:
     """Return the lines of a file; raise DataError if it is UTF-16 or its lines end with carriage returns alone."""
-    lines = read_lines(path)
+    lines = read_lines(path, encoding=options.encoding if options else None)
     first_lines = list(itertools.islice(lines, 2))
     if len(first_lines) == 1 and "\r" in first_lines[0].rstrip():
         raise DataError(f"{path} ends its lines with carriage returns alone; convert them: tr '\\r' '\\n'")
     if first_lines and "\0" in first_lines[0]:
-        raise DataError(f"{path} may be UTF-16: convert the file to UTF-8 (iconv -f UTF-16 -t UTF-8)")
+        option = "name its encoding (--encoding utf-16-le), or " if options else ""
+        raise DataError(f"{path} may be UTF-16: {option}convert the file to UTF-8 (iconv -f UTF-16 -t UTF-8)")
     return itertools.chain(first_lines, lines)
+
+
+TableReader = Callable[[Path, TableOptions | None], NumberedRows]
 
 
 def _is_quoted(field: str) -> bool:
     return len(field) > 1 and field[0] == field[-1] == '"'
 
 
-def _read_tsv(path: Path) -> NumberedRows:
+def _read_tsv(path: Path, options: TableOptions | None) -> NumberedRows:
     header: list[str] = []
     quoted_counts: Counter[int] = Counter()
     row_count = 0
     try:
-        for line, text in enumerate(text_lines(path), 1):
+        for line, text in enumerate(text_lines(path, options), 1):
             text = text.removesuffix("\n").removesuffix("\r")
             if not text.strip():
                 continue
@@ -191,9 +238,9 @@ def _read_tsv(path: Path) -> NumberedRows:
                 )
 
 
-def _read_csv(path: Path) -> NumberedRows:
+def _read_csv(path: Path, options: TableOptions | None) -> NumberedRows:
     csv.field_size_limit(LONGEST_FIELD)
-    lines = text_lines(path)
+    lines = text_lines(path, options)
     header = next(lines, "")
     delimiter = _csv_delimiter(header)
     if delimiter != _DELIMITERS[".csv"]:
@@ -216,14 +263,14 @@ def _csv_delimiter(header: str) -> str:
     return likely if comma not in header and likely in header else comma
 
 
-def _json_values(path: Path) -> Iterator[tuple[int, Any]]:
+def _json_values(path: Path, options: TableOptions | None) -> Iterator[tuple[int, Any]]:
     """Yield the number and the value of each line or, if the file holds a list, of each item."""
     is_first = True
-    for line, text in enumerate(text_lines(path), 1):
+    for line, text in enumerate(text_lines(path, options), 1):
         if not text.strip():
             continue
         if is_first and _LIST.match(text):
-            yield from enumerate(read_json_text(path), 1)
+            yield from enumerate(read_json_text(path, options.encoding if options else None), 1)
             return
         is_first = False
         try:
@@ -232,22 +279,12 @@ def _json_values(path: Path) -> Iterator[tuple[int, Any]]:
             raise DataError(f"{path}: line {line} is not JSON: {error}") from None
 
 
-def _joined(items: list[Any], separator: str, place: str) -> str | None:
-    """Return the items as one text, or None if one is neither text nor a number."""
-    texts = [text_of(item) for item in items]
-    if None in texts:
-        return None
-    plain = [text for text in texts if text is not None]
-    for text in plain:
-        if separator in text:
-            raise DataError(f"{place} has {shorten(text)} in a list, which holds the separator {separator}")
-    return separator.join(plain)
-
-
-def _read_json_lines(path: Path, list_column: tuple[str, str] | None = None) -> NumberedRows:
+def _read_json_lines(
+    path: Path, options: TableOptions | None, list_column: tuple[str, str] | None = None
+) -> NumberedRows:
     names: list[str] = []
     ignored_keys: set[str] = set()
-    for line, values in _json_values(path):
+    for line, values in _json_values(path, options):
         if not isinstance(values, dict):
             raise DataError(f"{path}: line {line} is not a JSON object, needed is one object in each line")
         if not names:
@@ -263,18 +300,18 @@ def _read_json_lines(path: Path, list_column: tuple[str, str] | None = None) -> 
         row = [text_of(values.get(name, [])) for name in names]
         if list_column:
             column, separator = list_column
-            index = names.index(column) if column in names else int(column) - 1 if column.isdecimal() else -1
-            if 0 <= index < len(names) and isinstance(items := values.get(names[index]), list):
-                row[index] = _joined(items, separator, f"{path}: line {line}")
+            index = index_of(names, column)
+            if index >= 0 and isinstance(items := values.get(names[index]), list):
+                row[index] = joined_texts(items, separator, f"{path}: line {line}")
         yield line, row
 
 
-def _workbook_reader(read_rows: Callable[[Path], NumberedRows]) -> Callable[[Path], NumberedRows]:
+def _workbook_reader(read_rows: Callable[[Path, str | None], NumberedRows]) -> TableReader:
     """Return a reader of the non-empty rows of a workbook; rows shorter than the first one are padded."""
 
-    def read(path: Path) -> NumberedRows:
+    def read(path: Path, options: TableOptions | None) -> NumberedRows:
         width = 0
-        for line, row in read_rows(path):
+        for line, row in read_rows(path, options.sheet if options else None):
             if row.count("") < len(row):  # a failed formula is None: its row is not empty
                 width = width or len(row)
                 row.extend([""] * (width - len(row)))
@@ -287,7 +324,7 @@ COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 _DELIMITERS = {".tsv": "\t", ".txt": "\t", ".csv": ","}
 _DELIMITER_NAMES = {"\t": "TABs", ",": "commas", ";": "semicolons", "|": "vertical bars"}
-_READERS: dict[str, Callable[[Path], NumberedRows]] = {
+_READERS: dict[str, TableReader] = {
     ".tsv": _read_tsv,
     ".txt": _read_tsv,
     ".csv": _read_csv,
@@ -295,4 +332,6 @@ _READERS: dict[str, Callable[[Path], NumberedRows]] = {
     ".xls": _workbook_reader(read_xls),
     ".xlsx": _workbook_reader(read_xlsx),
 }
-SUFFIXES = tuple(_READERS)
+WORKBOOK_SUFFIXES = {".xls", ".xlsx"}
+TEXT_SUFFIXES = _READERS.keys() - WORKBOOK_SUFFIXES
+SUFFIXES = (*_READERS, *ARROW_SUFFIXES)

@@ -11,20 +11,22 @@ import math
 import posixpath
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from xml.parsers import expat
 
 from model_utils.errors import DataError, first_few, shorten
 from model_utils.files import open_file
+from src.text.cell_values import NumberedRows, Row, index_of, text_of, without_midnight
 
 logger = logging.getLogger(__name__)
 ERROR: list[Any] = []  # value of a cell whose formula failed or was never computed: not text
 MOST_ROWS = 1_048_576  # Excel's limits for a sheet
 MOST_COLUMNS = 16_384
+MOST_TITLES = 20  # sheets listed in an error message
 ALWAYS_UNPACKED = 32 << 20  # decompressed bytes allowed for any workbook
 MOST_UNPACKED = 1 << 30  # decompressed bytes allowed for large files
 MOST_SHRUNK = 50  # compression ratio allowed for large files; Excel's sheets have about 10
@@ -43,8 +45,6 @@ _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")  # 
 _BOOLEANS = {"0": False, "false": False, "1": True, "true": True}
 _CHINESE_DATE_FORMATS = dict.fromkeys([*range(27, 37), *range(50, 59)], "yyyy-mm-dd")  # built into Excel, not openpyxl
 Event = tuple[str, dict[str, str] | None, str]  # local tag; attributes, None at the element's end; text at its end
-Row = list[str] | list[str | None]  # None: the value is not text, a number or a boolean
-NumberedRows = Iterator[tuple[int, Row]]
 
 
 class _Fault(ValueError):  # noqa: N818 - its text becomes a DataError
@@ -89,7 +89,7 @@ class _CellDecoder:
         if cell_type == "d":
             from openpyxl.utils.datetime import from_ISO8601
 
-            return _without_midnight(from_ISO8601(text))
+            return without_midnight(from_ISO8601(text))
         raise _Fault(f"holds {shorten(text)} in a cell of type {shorten(cell_type)}")
 
     def _number(self, style: str, text: str) -> Any:
@@ -112,38 +112,26 @@ def date_value(days: float, epoch: datetime, is_duration: bool = False) -> Any:
     from openpyxl.utils.datetime import from_excel
 
     try:
-        return _without_midnight(from_excel(days, epoch, is_duration))
+        return without_midnight(from_excel(days, epoch, is_duration))
     except (OverflowError, ValueError):
         return ERROR
-
-
-def _without_midnight(value: Any) -> Any:
-    return value.date() if isinstance(value, datetime) and value.time() == time.min else value
 
 
 def _unescape(text: str) -> str:
     return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text) if "_x0" in text else text
 
 
-def text_of(value: Any) -> str | None:
-    """Return a cell or JSON value as text: whole numbers without a decimal point, null as "", a container as None."""
-    if value is None or isinstance(value, str):
-        return value or ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return None if isinstance(value, list | dict) else str(value)
-
-
 # --- .xlsx ---
 
 
-def read_xlsx(path: Path) -> NumberedRows:
-    """Yield number and cell texts of the rows that the first visible sheet holds.
+def read_xlsx(path: Path, sheet_name: str | None = None) -> NumberedRows:
+    """Yield number and cell texts of the rows of a sheet.
+
+    Args:
+        sheet_name: as in sheet_index; None: the caller has no option to name one.
 
     Raises:
-        DataError: the file is not a workbook or is damaged; names sheet and row.
+        DataError: the file is not a workbook, is damaged or lacks the sheet; names sheet and row.
     """
     with workbook_errors(path), open_file(path) as file:
         if file.read(len(OLE)) == OLE:
@@ -151,10 +139,11 @@ def read_xlsx(path: Path) -> NumberedRows:
         with zipfile.ZipFile(file) as archive:
             _check_archive(archive)
             sheets, decoder = _open_book(archive)
-            sheet = next((sheet for sheet in sheets if sheet.is_visible), sheets[0])
+            titles = [sheet.title for sheet in sheets]
+            sheet = sheets[sheet_index(path, titles, [sheet.is_visible for sheet in sheets], sheet_name)]
             has_data = {part: _has_data(archive, part) for part in {other.part for other in sheets}}
             other_titles = [other.title for other in sheets if other is not sheet and has_data[other.part]]
-            check_sheets(path, sheet.title, has_data[sheet.part], other_titles)
+            check_sheets(path, sheet.title, has_data[sheet.part], other_titles, sheet_name)
             _warn_of_merged_cells(path, archive, sheet)
             yield from _sheet_rows(path, archive, sheet, decoder)
 
@@ -391,8 +380,8 @@ def _fill_up_to(row: Row, row_number: int, reference: str | None) -> None:
 # --- .xls ---
 
 
-def read_xls(path: Path) -> NumberedRows:
-    """Yield number and cell texts of the rows of the first visible sheet."""
+def read_xls(path: Path, sheet_name: str | None = None) -> NumberedRows:
+    """Yield number and cell texts of the rows of a sheet, as read_xlsx does."""
     import xlrd
     from openpyxl.utils.datetime import MAC_EPOCH, WINDOWS_EPOCH
 
@@ -402,9 +391,10 @@ def read_xls(path: Path) -> NumberedRows:
         book = xlrd.open_workbook(file_contents=content, logfile=io.StringIO(), ragged_rows=True)
         epoch = MAC_EPOCH if book.datemode else WINDOWS_EPOCH
         sheets = book.sheets()
-        sheet = next((sheet for sheet in sheets if not sheet.visibility), sheets[0])
+        titles = [sheet.name for sheet in sheets]
+        sheet = sheets[sheet_index(path, titles, [not sheet.visibility for sheet in sheets], sheet_name)]
         other_titles = [other.name for other in sheets if other is not sheet and other.nrows]
-        check_sheets(path, sheet.name, bool(sheet.nrows), other_titles)
+        check_sheets(path, sheet.name, bool(sheet.nrows), other_titles, sheet_name)
         for row_number, cells in enumerate(sheet.get_rows(), 1):
             yield row_number, [text_of(_xls_value(cell, epoch)) for cell in cells]
 
@@ -425,15 +415,27 @@ def _xls_value(cell: Any, epoch: datetime) -> Any:
 # --- both ---
 
 
-def check_sheets(path: Path, title: str, has_data: bool, other_titles: list[str]) -> None:
+def sheet_index(path: Path, titles: Sequence[str], visible: Sequence[bool], sheet_name: str | None) -> int:
+    """Return the index of a sheet, by title or by number of the visible ones from 1; by default the first of them."""
+    shown = [index for index, is_visible in enumerate(visible) if is_visible] or [0]
+    if not sheet_name:
+        return shown[0]
+    if sheet_name in titles:
+        return titles.index(sheet_name)
+    if (position := index_of([titles[index] for index in shown], sheet_name)) < 0:
+        found = first_few(list(map(shorten, titles)), MOST_TITLES)
+        raise DataError(f"{path} has no sheet {shorten(sheet_name)}, it has {len(titles)}: {found}")
+    return shown[position]
+
+
+def check_sheets(path: Path, title: str, has_data: bool, other_titles: list[str], sheet_name: str | None) -> None:
     """Raise DataError if the sheet to read is empty and others are not; warn if others have data, too."""
     others = first_few([shorten(other) for other in other_titles])
+    advice = "put that first and show it" if sheet_name is None else "name it with --sheet"
     if other_titles and not has_data:
-        raise DataError(
-            f"{path}: its first visible sheet {shorten(title)} is empty, the data are in {others}; put that first "
-            "and show it"
-        )
-    if other_titles:
+        which = "" if sheet_name else "first visible "
+        raise DataError(f"{path}: its {which}sheet {shorten(title)} is empty, the data are in {others}; {advice}")
+    if other_titles and not sheet_name:
         logger.warning(f"{path}: only its first visible sheet {shorten(title)} is read; {others} also hold data")
 
 

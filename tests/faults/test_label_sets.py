@@ -1,5 +1,6 @@
 """Labels that are none, or are not what they seem: rows left out, warnings, and the way out of an error."""
 
+import json
 import logging
 from collections import Counter
 from pathlib import Path
@@ -13,7 +14,7 @@ from src.finetuning.finetune import find_tokenizer
 from src.tasks.class_labels import label_warnings
 from src.tasks.classification import ClassifierTask
 from src.tasks.classification_examples import NLI_TASKS
-from src.tasks.glue import GLUE_TASKS
+from src.tasks.glue import PUBLISHED_TASKS
 from src.tasks.task_info import TaskInfo
 from tests.faults.label_sets import NUMERALS, SOUND, SUSPICIOUS, TEXTS
 from tests.helpers.classifier_run import SPECIALS, config_of
@@ -145,13 +146,16 @@ def test_nothing_but_skipped_rows_is_a_sentence(folder: Path) -> None:
         task_of(folder, skip_labels="?")
 
 
-@pytest.mark.parametrize("name", ["mnli", "qnli", "rte", "wnli"])
-def test_tasks_of_glue_leave_out_what_has_no_gold_label(folder: Path, name: str) -> None:
-    task = GLUE_TASKS[name]
-    columns = task.columns
-    header = f"{columns.text_a}\t{columns.text_b}\t{columns.label}\n"
+@pytest.mark.parametrize("name", ["mnli", "qnli", "rte", "wnli", "cmnli", "ocnli"])
+def test_published_tasks_leave_out_what_has_no_gold_label(folder: Path, name: str) -> None:
+    task = PUBLISHED_TASKS[name]
+    columns = [task.columns.text_a, task.columns.text_b, task.columns.label]
+    rows = [["a", "b", label] for label in ["-", *task.labels]]
     for file in task.files.values():
-        (folder / file).write_text(header + "".join(f"a\tb\t{label}\n" for label in ["-", *task.labels]))
+        lines = ["\t".join(row) for row in [columns, *rows]]
+        if file.endswith(".json"):
+            lines = [json.dumps(dict(zip(columns, row, strict=True))) for row in rows]
+        (folder / file).write_text("\n".join(lines) + "\n")
     classifier = task_of(folder, task_name=name, do_predict=True)
     for split in task.files:
         assert labels_of(classifier, split) == list(task.labels)

@@ -110,6 +110,8 @@ READERS: dict[str, tuple[Callable[[Path], object], bytes]] = {
     "vocab.txt": (lambda file: build_tokenizer(file, "", True), b"[PAD]\n"),
     "table.xls": (lambda file: list(read_table(file).rows), b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"),
     "table.xlsx": (lambda file: list(read_table(file).rows), b"PK\3\4"),
+    "table.parquet": (lambda file: list(read_table(file).rows), b"PAR1"),
+    "table.arrow": (lambda file: list(read_table(file).rows), b"ARROW1\0\0"),
 }
 ORACLES = {"pytorch_model.bin", "model.ckpt.index"}  # are read by other libraries
 
