@@ -196,19 +196,19 @@ GOOD = {"text": "Ann left", "label": [[0, 3, "PER"]]}
         ({"text": "Ann", "label": [[0, 1.5, "PER"]]}, "1.5"),
         ({"text": "Ann", "label": [[True, 2, "PER"]]}, "True"),
         ({"text": "Ann", "label": [["0", "1", "PER"]]}, "'0'"),
-        ({"text": "Ann", "label": [[0, 3, ""]]}, "label ''"),
-        ({"text": "Ann", "label": [[0, 3, None]]}, "label None"),
-        ({"text": "Ann", "label": [[0, 3]]}, "spans"),
-        ({"text": "Ann", "label": ["PER"]}, "label 'R'|spans"),
-        ({"text": "Ann", "label": [7]}, "spans"),
-        ({"text": "Ann", "label": "PER"}, "spans 'PER'"),
+        ({"text": "Ann", "label": [[0, 3, ""]]}, "span '' from 0 to 3"),
+        ({"text": "Ann", "label": [[0, 3, None]]}, "span None from 0 to 3"),
+        ({"text": "Ann", "label": [[0, 3]]}, "as label, allowed"),
+        ({"text": "Ann", "label": ["PER"]}, "as label, allowed"),
+        ({"text": "Ann", "label": [7]}, "as label, allowed"),
+        ({"text": "Ann", "label": "PER"}, "'PER' as label, allowed"),
         ({"text": "Ann", "label": [{"from": 0, "to": 3, "label": "PER"}]}, "from None to None"),
-        ({"text": "Ann", "label": [{"start": 0, "end": 3, "labels": []}]}, r"label \[\]|label None"),
+        ({"text": "Ann", "label": [{"start": 0, "end": 3, "labels": []}]}, r"span \[\] from 0 to 3"),
         ({"text": "Ann", "label": {"PER": {"Ann": [[0, 3]]}}}, "from 0 to 4"),  # CLUENER's ends are included
         ({"text": "Ann", "label": {"PER": {"Ben": [[0, 2]]}}}, "'Ben'.*'Ann'"),
-        ({"text": "Ann", "label": {"PER": {"Ann": [0, 2]}}}, "spans"),
-        ({"text": "Ann", "label": {"PER": [[0, 2]]}}, "spans"),
-        ({"text": "Ann", "label": {"PER": {"Ann": [[0, "2"]]}}}, "spans"),
+        ({"text": "Ann", "label": {"PER": {"Ann": [0, 2]}}}, "as label, allowed"),
+        ({"text": "Ann", "label": {"PER": [[0, 2]]}}, "as label, allowed"),
+        ({"text": "Ann", "label": {"PER": {"Ann": [[0, "2"]]}}}, "as label, allowed"),
         ({"text": "Ann", "label": [], "entities": []}, "label and entities"),
         ({"text": "Ann"}, "no label, labels, entities"),
         ({"text": "Ann", "label": None}, "no label, labels, entities"),
@@ -265,7 +265,7 @@ def test_damaged_json(tmp_path: Path, text: str) -> None:
 
 
 def test_a_table_of_names_in_json_stays_one(tmp_path: Path) -> None:
-    text = json_text([{"review": "Good soup.", "dish_name": "soup"}], False)
+    text = json_text([{"review": "Good soup.", "dish_name": "soup", "labels": [], "tokens": []}], False)
     assert read(tmp_path / "a.json", text) == [(["Good", "soup", "."], [OUTSIDE, "B-DISH", OUTSIDE])]
     with pytest.raises(DataError, match="has no column 'review'"):
         read(tmp_path / "a.json", json_text([{"text": "Good soup.", "dish_name": "soup"}], False))

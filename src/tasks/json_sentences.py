@@ -58,16 +58,13 @@ class _Place:
 def find_json_format(path: Path, table_columns: Sequence[str], word_key: str = "", labelled: bool = True) -> str:
     """Return "tokens" or "spans" if the first JSON object of a file has words or spans, else "".
 
-    Args:
-        table_columns: keys by which an object without spans is a row of a table.
-        word_key: key of the words; "": the usual ones.
-        labelled: False: a text alone suffices for "spans".
+    An object with both `table_columns` is a row of a table. In an unlabelled file a text without these has no spans.
     """
     try:
         _, record = next(json_values(path), (0, None))
     except DataError:  # the reader of the file's format names the line
         return ""
-    if not isinstance(record, dict):
+    if not isinstance(record, dict) or {*table_columns} <= {*record}:
         return ""
     if _FEATURES in record or any(isinstance(record.get(key), list) for key in (word_key, *_WORD_KEYS)):
         return "tokens"
@@ -116,7 +113,9 @@ def read_tokens(
             word_key = word_key or next((key for key in _WORD_KEYS if key in record), _WORD_KEYS[0])
             tag_key = tag_key or next((key for key in _TAG_KEYS if key in record), _TAG_KEYS[0])
             tag_names = tag_names or _class_names(features, tag_key, place)
-            logger.info(f"{path.name}: words are read from {word_key}, tags from {tag_key}, of {_keys(record)}")
+            logger.info(
+                f"{path.name}: words are read from {word_key}, tags from {tag_key}; its keys are {_keys(record)}"
+            )
         words = _words(record, word_key, place)
         has_tags = labelled or record.get(tag_key) is not None
         tags = _words(record, tag_key, place, tag_names) if has_tags else None
@@ -175,13 +174,13 @@ def read_spans(
     place = _Place(path)
     forms: Counter[str] = Counter()
     for record in _objects(place):
-        is_task = isinstance(record.get(_ANNOTATIONS), list) and isinstance(record.get("data"), dict)
+        is_task = isinstance(record.get("data"), dict)
         texts = record["data"] if is_task else record
         key = next((key for key in (text_key, *_TEXT_KEYS) if key in texts), _TEXT_KEYS[0])
         text = texts.get(key)
         if not isinstance(text, str):
             raise DataError(f"{place} has {shorten(text)} as {key}, needed is a text; its keys are {_keys(texts)}")
-        form, spans = _task_spans(record, place) if is_task else _record_spans(record, place)
+        form, spans = _spans_of(record, place)
         for unread in () if is_task else sorted(record.keys() - {"id", key, *_SPAN_KEYS}):
             place.warn(f"texts have the key {shorten(unread)}, which is not read")
         words = split_words(text, into_characters)
@@ -196,67 +195,63 @@ def read_spans(
     logger.info(f"{path.name}: {', '.join(f'{count:,} {form}' for form, count in forms.items())}")
 
 
-def _record_spans(record: dict[str, Any], place: _Place) -> tuple[str, list[Span] | None]:
-    """Return the form of a record and its spans, None if it has none of the keys."""
-    values = {key: record[key] for key in _SPAN_KEYS if record.get(key) is not None}
+def _spans_of(record: dict[str, Any], place: _Place) -> tuple[str, list[Span] | None]:
+    """Return the form of a record and its spans, None if it is unlabelled."""
+    values = {key: record[key] for key in (*_SPAN_KEYS, _ANNOTATIONS) if record.get(key) is not None}
     if len(values) > 1:
         raise DataError(f"{place} has {' and '.join(values)}: keep the one with the spans")
-    spans: list[Span] = []
-    for value in values.values():
+    for key, value in values.items():
         try:
+            if key == _ANNOTATIONS:
+                items = _annotated_items(value, place)
+                return "tasks of Label Studio", None if items is None else _item_spans(items)
             if isinstance(value, list):
-                spans = [span for item in value for span in _item_spans(item)]
-                return "texts with spans as doccano writes them, ends excluded", spans
+                return "texts with spans in doccano's form, ends excluded", _item_spans(value)
+            spans = []
             for label, mentions in value.items():
                 for mention, pairs in mentions.items():
                     spans += [Span(start, last + 1, label, mention) for start, last in pairs]
-        except (AttributeError, TypeError, ValueError):
-            raise DataError(f"{place} has the spans {shorten(value)}, allowed are {_FORMS}") from None
-        return "texts with spans as in CLUENER, ends included", spans
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise DataError(f"{place} has {shorten(value)} as {key}, allowed are {_FORMS}") from None
+        return "texts with spans in CLUENER's form, ends included", spans
     return "texts without spans", None
 
 
-def _item_spans(item: Any) -> list[Span]:
-    """Return the span of [start, end, label] or of an object with these; one span for each of several labels."""
-    if isinstance(item, list):
-        start, end, label = item
-        return [Span(start, end, label)]
-    start = item.get("start", item.get("start_offset"))
-    end = item.get("end", item.get("end_offset"))
-    labels = item.get("labels", item.get("label"))
-    labels = labels if isinstance(labels, list) and labels else [labels]
-    return [Span(start, end, label, item.get("text") or "") for label in labels]
+def _item_spans(items: list[Any]) -> list[Span]:
+    """Return the spans of [start, end, label] or of objects with these; one span for each of several labels."""
+    spans = []
+    for item in items:
+        if isinstance(item, list):
+            start, end, label = item
+            spans.append(Span(start, end, label))
+            continue
+        start = item.get("start", item.get("start_offset"))
+        end = item.get("end", item.get("end_offset"))
+        labels = item.get("labels", item.get("label"))
+        labels = labels if isinstance(labels, list) and labels else [labels]
+        spans += [Span(start, end, label, item.get("text") or "") for label in labels]
+    return spans
 
 
-def _task_spans(record: dict[str, Any], place: _Place) -> tuple[str, list[Span] | None]:
-    """Return the spans of the first of Label Studio's annotations that was not cancelled, None if there is none."""
-    spans: list[Span] = []
-    form = "tasks of Label Studio"
-    try:
-        results = [annotation["result"] for annotation in record[_ANNOTATIONS] if not annotation.get("was_cancelled")]
-        if not results:
-            return form, None
-        if len(results) > 1:
-            place.warn("tasks have several annotations, of which the first is read")
-        for result in results[0]:
-            if "labels" in result.get("value", {}):
-                spans += _item_spans(result["value"])
-            else:
-                place.warn("results have no labels and are left out")
-    except (AttributeError, KeyError, TypeError):
-        found = shorten(record[_ANNOTATIONS])
-        raise DataError(f"{place} has the annotations {found}, allowed are {_FORMS}") from None
-    return form, spans
+def _annotated_items(annotations: list[Any], place: _Place) -> list[Any] | None:
+    """Return the labelled values of the first annotation that is not cancelled, None if there is none."""
+    results = [annotation["result"] for annotation in annotations if not annotation.get("was_cancelled")]
+    if len(results) > 1:
+        place.warn("tasks have several annotations, of which the first is read")
+    values = [result["value"] for result in results[0]] if results else []
+    items = [value for value in values if "labels" in value]
+    if len(items) < len(values):
+        place.warn("tasks have results without labels, which are left out")
+    return items if results else None
 
 
 def _check_span(span: Span, text: str, place: _Place) -> None:
     """Raise DataError if a span has no label, lies outside the text, or has another mention there."""
     start, end, label, mention = span
-    if not isinstance(label, str) or not label.strip():
-        raise DataError(f"{place} has a span with the label {shorten(label)}, needed is a text")
-    if type(start) is not int or type(end) is not int or not 0 <= start <= end <= len(text):
-        bounds = f"from {shorten(start)} to {shorten(end)}"
-        raise DataError(f"{place} has a span {bounds}, end excluded, allowed are 0 to {len(text)}")
+    is_in_text = type(start) is int and type(end) is int and 0 <= start <= end <= len(text)
+    if not is_in_text or not isinstance(label, str) or not label.strip():
+        found = f"{shorten(label)} from {shorten(start)} to {shorten(end)}, end excluded"
+        raise DataError(f"{place} has the span {found}, allowed are a label and places from 0 to {len(text)}")
     # Label Studio writes a line break of the text as a backslash and n.
     if mention and "".join(text[start:end].split()) != "".join(str(mention).replace("\\n", "\n").split()):
         found = shorten(text[start:end])
