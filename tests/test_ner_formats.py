@@ -173,7 +173,7 @@ def test_tasks_without_an_annotation_are_counted(tmp_path: Path, capsys: pytest.
     assert read(file, json_text([task, without, more], True)) == [(["Ann"], ["B-PER"])] * 2
     said = capsys.readouterr().out
     assert "1 texts are blank or have no annotation" in said and "line 2" in said
-    assert "1 tasks have several annotations" in said and "1 results have no labels" in said
+    assert "1 tasks have several annotations" in said and "1 tasks have results without labels" in said
     # To predict, every task has its text; one without gold spans makes the file unlabelled.
     assert [one.tags for one in read_sentences(file, "auto", NAMES, labelled=False)] == [None] * 3
 
