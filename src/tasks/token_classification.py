@@ -41,6 +41,7 @@ from src.tasks.spec import (
     TaskSpec,
     linear_head,
 )
+from src.tasks.tag_decoding import decode, is_scheme_followed, scheme_transitions
 from src.tasks.task_info import NO_DEV_SPLIT, LabelledInfo, TaskInfo, choose_dev_split
 from src.tasks.word_splitting import split_words, splits_characters
 from src.text.text_tables import read_table
@@ -112,6 +113,7 @@ class NerTask(Task):
     selection = "f1"
     needs_examples = True
     config: NerConfig
+    task_info: "EntityInfo"
 
     def __init__(self, config: NerConfig, tokenizer: FullTokenizer, trained_info: TaskInfo | None = None) -> None:
         super().__init__(config, tokenizer, trained_info)
@@ -168,6 +170,10 @@ class NerTask(Task):
             words = (word for sentence in self.read(TRAIN) for word in sentence.words)
             # Texts are split by split_words, here as in prediction.
             self.words_are_characters = self.training_format not in ("names", "spans") and splits_characters(words)
+            tags = (sentence.tags or () for sentence in self.read(TRAIN))
+            follows_scheme = is_scheme_followed(tags, tuple(self.labels))
+        else:
+            follows_scheme = isinstance(trained_info, EntityInfo) and trained_info.follows_scheme
         self.task_info = EntityInfo(
             task=self.spec.name,
             labels=tuple(self.labels),
@@ -175,6 +181,7 @@ class NerTask(Task):
             text_columns=self._text_columns(),
             dev_split=self.dev_split,
             words_are_characters=self.words_are_characters,
+            follows_scheme=follows_scheme,
         )
 
     def _text_columns(self) -> dict[str, str]:
@@ -228,10 +235,9 @@ class NerTask(Task):
         return NerSplit(name, sentences, self.labels, self.tokenizer, self.config.max_seq_length)
 
     def evaluate(self, prepared: PreparedSplit, outputs: Outputs, task_info: TaskInfo) -> EvaluationResult:
-        labels = np.array(self.labels)
-        probabilities = [softmax(logits, 1) for logits in word_logits(prepared.records.array, outputs["logits"])]
-        predicted = [labels[words.argmax(1)].tolist() for words in probabilities]
-        confidences = [words.max(1) for words in probabilities]
+        tags = [self.task_info.tags(logits) for logits in word_logits(prepared.records.array, outputs["logits"])]
+        predicted = [sentence_tags for sentence_tags, _ in tags]
+        confidences = [probabilities for _, probabilities in tags]
         gold = [sentence.tags for sentence in prepared.split.examples]
         is_labelled = all(tags is not None for tags in gold)
         metrics = entity_scores(gold, predicted, self.labels) if is_labelled else {}
@@ -280,9 +286,24 @@ def _write(split: Split, predicted: list[list[str]], confidences: list[np.ndarra
 
 
 class EntityInfo(LabelledInfo):
-    """Settings with words_are_characters: True if words of the training file, and so of raw text, are characters."""
+    """Settings that depend on the training file.
+
+    Attributes:
+        words_are_characters: True if words of the training file, and so of raw text, are characters.
+        follows_scheme: True if the training tags follow BIO or BIOES, and so predicted ones have to.
+    """
 
     words_are_characters: bool = False
+    follows_scheme: bool = False
+
+    def tags(self, logits: np.ndarray) -> tuple[list[str], np.ndarray]:
+        """Return the tags (words,) of a sentence and their probabilities.
+
+        Args:
+            logits: (words, C).
+        """
+        path = decode(logits, scheme_transitions(self.labels) if self.follows_scheme else None)
+        return [self.labels[tag] for tag in path], softmax(logits, 1)[np.arange(len(path)), path]
 
 
 class EntityAnswerer(Answerer):
@@ -338,14 +359,11 @@ class EntityAnswerer(Answerer):
     def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
         words = word_logits(features.arrays.__getitem__, outputs["logits"])
         rows = zip(items, words, strict=True)
-        return [self._answer(text, spans, softmax(logits, 1)) for (text, spans), logits in rows]
+        return [self._answer(text, spans, *self.task_info.tags(logits)) for (text, spans), logits in rows]
 
-    def _answer(self, text: str, spans: list[tuple[int, int]], probabilities: np.ndarray) -> Record:
-        labels = self.task_info.labels
-        tags = [labels[index] for index in probabilities.argmax(1)]
-        confidences = probabilities.max(1)
+    def _answer(self, text: str, spans: list[tuple[int, int]], tags: list[str], confidences: np.ndarray) -> Record:
         entities = []
-        for label, first_word, end_word in find_entities(tags, find_scheme(labels)):
+        for label, first_word, end_word in find_entities(tags, find_scheme(self.task_info.labels)):
             start = spans[first_word][0]
             end = spans[end_word - 1][1]
             score = shortest(confidences[first_word:end_word].mean())
