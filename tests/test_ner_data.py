@@ -16,10 +16,9 @@ from src.tasks.ner_data import (
     NerSplit,
     Sentence,
     read_sentences,
-    split_words,
-    splits_characters,
     word_logits,
 )
+from src.tasks.word_splitting import split_words, splits_characters
 from src.tokenization import FullTokenizer, build_tokenizer
 
 NAMES = EntityColumns("review", "dish_name", "DISH")

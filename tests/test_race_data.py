@@ -124,6 +124,81 @@ def test_passages_that_are_refused(tmp_path, passage, reason):
         read_race(tmp_path, "dev", "middle")
 
 
+C3_PASSAGES = [
+    [["a b", "c d"], [{"question": "g ?", "choice": ["a", "b"], "answer": "b"}], "0-1"],
+    [
+        ["e"],
+        [{"question": "h", "choice": [*"abcd"], "answer": "a"}, {"question": "i", "choice": [*"cba"], "answer": "b"}],
+        7,
+    ],
+]
+
+
+def write_c3(folder, passages, name="m-dev.json"):
+    (folder / name).write_text(passages if isinstance(passages, str) else json.dumps(passages), encoding="utf-8")
+
+
+def test_c3_has_the_questions_of_all_its_files(tmp_path, tokenizer):
+    for name, passages in (("m-dev.json", C3_PASSAGES), ("c3-d-dev.json", C3_PASSAGES[:1]), ("train.json", [])):
+        write_c3(tmp_path, passages, name)
+    questions = read_race(tmp_path, "dev")
+    assert [(one.article, one.question, one.options, one.options[one.answer]) for one in questions] == [
+        ("a b\nc d", "g ?", ("a", "b"), "b"),
+        ("a b\nc d", "g ?", ("a", "b"), "b"),
+        ("e", "h", ("a", "b", "c", "d"), "a"),
+        ("e", "i", ("c", "b", "a"), "b"),
+    ]
+    assert [one.id for one in questions] == ["c3-d-dev.json/0/0", "m-dev.json/0/0", "m-dev.json/1/0", "m-dev.json/1/1"]
+    assert read_race(tmp_path, "train") == []
+    features = RaceSplit("dev", questions, tokenizer, 16, 8).features()
+    assert features.arrays["option_counts"].tolist() == [2, 2, 4, 3] and features.arrays["labels"].tolist() == [
+        1,
+        1,
+        0,
+        1,
+    ]
+    with pytest.raises(DataError, match=r"test/middle"):
+        read_race(tmp_path, "test")
+    with pytest.raises(DataError, match=r"c3-d-dev\.json has no levels"):
+        read_race(tmp_path, "dev", "high")
+
+
+def test_a_folder_of_a_split_has_precedence_over_c3(tmp_path):
+    write(tmp_path, PASSAGE, level="middle")
+    write_c3(tmp_path / "RACE", C3_PASSAGES)
+    assert [one.id for one in read_race(tmp_path, "dev", "middle")] == ["middle/1.txt/0", "middle/1.txt/1"]
+
+
+def c3_question(**changes):
+    return [[["a"], [{"question": "g", "choice": ["a", "b"], "answer": "b"} | changes], "1"]]
+
+
+@pytest.mark.parametrize(
+    ("passages", "reason"),
+    [
+        ({}, "needed is a list"),
+        ("[", "is not JSON"),
+        (["a"], "passage 0 .*paragraphs"),
+        ([[]], "passage 0 .*paragraphs"),
+        ([[["a"], "b", 1]], "passage 0 .*paragraphs"),
+        ([[[1], [], 1]], "passage 0 .*paragraphs"),
+        ([[[" "], [], 1]], "passage 0 .*empty"),
+        ([[["a"], ["b"], 1]], "question 0 .*no text"),
+        (c3_question(question=None), "question 0 .*no text"),
+        (c3_question(choice=["b"]), "question 0 .*2 to 26"),
+        (c3_question(choice="ab"), "question 0 .*2 to 26"),
+        (c3_question(choice=["b", 1]), "question 0 .*2 to 26"),
+        (c3_question(answer="B"), "question 0 .*'B'"),
+        (c3_question(answer=None), "question 0 .*None"),  # CLUE's test set has no answers
+        (c3_question(answer=["b"]), "question 0 .*'b'"),
+    ],
+)
+def test_c3_that_is_refused(tmp_path, passages, reason):
+    write_c3(tmp_path, passages)
+    with pytest.raises(DataError, match=rf"m-dev\.json.*{reason}"):
+        read_race(tmp_path, "dev")
+
+
 def test_no_questions_are_refused(tokenizer):
     with pytest.raises(DataError, match="no questions"):
         RaceSplit("dev", [], tokenizer, 32, 16).features()

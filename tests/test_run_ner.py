@@ -16,7 +16,7 @@ from src.tasks.entities import entity_scores
 from src.tasks.ner_data import NerSplit
 from src.tasks.spec import EvaluationResult, PreparedSplit
 from src.tasks.task_info import TaskInfo
-from src.tasks.token_classification import NerConfig, NerTask
+from src.tasks.token_classification import EntityAnswerer, NerConfig, NerTask
 from src.text.text_tables import read_table
 from tests.helpers.finetune_arguments import LEARNER, arguments
 from tests.helpers.folder_state import folder_state
@@ -292,6 +292,22 @@ def test_whether_words_are_characters_is_known(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("review,dish_name\n我要红烧肉,红烧肉\n", encoding="utf-8")
     config = load_config(NerConfig, arguments({}, settings | {"train_file": tmp_path / "train.csv"}))
     assert not NerTask(config, None).task_info.words_are_characters
+
+
+@pytest.mark.parametrize(("first", "follows_scheme"), [("B-A", True), ("I-A", False)])
+def test_predicted_tags_follow_the_scheme_of_training(tmp_path: Path, first: str, follows_scheme: bool) -> None:
+    """In BIO an I needs a beginning, in IOB1 it may be one; weights keep what they were trained with."""
+    (tmp_path / "train.txt").write_text(f"New {first}\nYork I-A\nBonn {first}\nis O\n\n" * 3 + "Bonn B-A\n")
+    (tmp_path / "dev.txt").write_text("New B-A\nYork I-A\nis O\n")
+    trained = ner_task(data_dir=tmp_path)
+    assert trained.task_info.follows_scheme == follows_scheme
+    task = ner_task(trained.task_info, data_dir=tmp_path, do_train=False)
+    answerer = EntityAnswerer(task.task_info, SimpleNamespace())
+    assert task.labels == ["O", "B-A", "I-A"]
+    tags, probabilities = task.task_info.tags(np.array([[1, 0.9, 0], [0, 0, 1], [1, 0, 0]]))
+    assert tags == (["B-A", "I-A", "O"] if follows_scheme else ["O", "I-A", "O"])
+    answer = answerer._answer("New York is", [(0, 3), (4, 8), (9, 11)], tags, probabilities)
+    assert [entity["text"] for entity in answer["entities"]] == ["New York" if follows_scheme else "York"]
 
 
 def test_the_name_of_the_texts_column_is_known(tmp_path: Path) -> None:

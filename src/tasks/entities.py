@@ -82,7 +82,7 @@ def find_entities(tags: Sequence[str], scheme: Scheme | None = None) -> list[Ent
     entities = []
     first = 0
     last_letter, last_label = OUTSIDE, ""
-    for index, (letter, label) in enumerate([*_letters_and_labels(tags, scheme), (OUTSIDE, "")]):
+    for index, (letter, label) in enumerate([*letters_and_labels(tags, scheme), (OUTSIDE, "")]):
         begins = letter in "BS" or last_letter in "ESO" or label != last_label
         if last_letter != OUTSIDE and (begins or letter == OUTSIDE):
             entities.append(EntitySpan(last_label, first, index))
@@ -101,7 +101,7 @@ def unbegun_words(sentences: Iterable[Sequence[str]], scheme: Scheme) -> list[tu
     is_iob1 = True
     for sentence_index, tags in enumerate(sentences):
         last_letter, last_label = OUTSIDE, ""
-        for word_index, (letter, label) in enumerate(_letters_and_labels(tags, scheme)):
+        for word_index, (letter, label) in enumerate(letters_and_labels(tags, scheme)):
             if last_letter in "ESO" or label != last_label:
                 if letter in "IE":
                     unbegun.append((sentence_index, word_index))
@@ -111,7 +111,7 @@ def unbegun_words(sentences: Iterable[Sequence[str]], scheme: Scheme) -> list[tu
     return [] if is_iob1 else unbegun
 
 
-def _letters_and_labels(tags: Sequence[str], scheme: Scheme | None) -> list[tuple[str, str]]:
+def letters_and_labels(tags: Sequence[str], scheme: Scheme | None = None) -> list[tuple[str, str]]:
     """Return the BIOES letter and label of each tag."""
     has_bare_letters = (scheme or find_scheme(tags)) is Scheme.SPANS
     pairs = []

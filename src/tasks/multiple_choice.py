@@ -57,7 +57,7 @@ class RaceConfig(FinetuneConfig):
     train_batch_size: int = 8
     usual_rate = 1e-5
 
-    data_dir: str = option("", "the folder RACE, or the folder that holds it", on_resume=SAME_PLACE)
+    data_dir: str = option("", "the folder RACE or its parent, or a folder of C3's *.json", on_resume=SAME_PLACE)
     level: str = option("all", "school level of the questions", choices=("middle", "high", "all"))
     max_qa_length: int = option(
         0,
@@ -80,7 +80,9 @@ class RaceConfig(FinetuneConfig):
     def check_required(self) -> None:
         super().check_required()
         if self.reads_examples and not self.data_dir:
-            raise ConfigError("--data_dir is missing: give the folder RACE with train, dev and test")
+            raise ConfigError(
+                "--data_dir is missing: give the folder RACE with train, dev and test, or that of C3's files"
+            )
 
 
 class RaceTask(Task):

@@ -1,15 +1,14 @@
 """Reader and encoder of sentences with tagged words -> rows of token ids, for token classification.
 
-File formats are columns (CoNLL: one word per line, a blank line after a sentence), lines (words, TAB, tags: BMES files)
-and names (tables of texts and entity mentions). The tag of a word is learnt and predicted at its first token.
+File formats are columns (CoNLL: one word per line, a blank line after a sentence), lines (words, TAB, tags: BMES),
+names (tables of texts and entity mentions), tokens (JSON with lists of words and tags) and spans (JSON with texts and
+labelled characters). The tag of a word is learnt and predicted at its first token.
 """
 
 import itertools
 import logging
-import re
-import statistics
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,22 +20,16 @@ from src.data.feature_cache import Features
 from src.data.feature_files import Column, Ragged
 from src.data.features import best_windows, text_facts, token_columns
 from src.tasks.entities import OUTSIDE, Scheme, find_scheme, is_tag, misfits, unbegun_words
+from src.tasks.json_sentences import find_json_format, read_spans, read_tokens
 from src.tasks.tagged_columns import DOCUMENT, is_comment, read_columns
-from src.text.text_tables import SUFFIXES, read_table, text_lines
+from src.tasks.word_splitting import LONG_IDEOGRAPHS, LONG_WORDS, are_texts, split_words
+from src.text.text_tables import JSON_SUFFIXES, SUFFIXES, read_table, suffix_of, text_lines
 from src.tokenization import FullTokenizer
 from src.utils import read_lines
 
 logger = logging.getLogger(__name__)
-FORMATS = ("columns", "lines", "names")
-LONG_WORDS, LONG_IDEOGRAPHS = 15, 2  # characters and ideographs; if half of the words have more, they are texts
-_TEXT_TABLES = tuple(suffix for suffix in SUFFIXES if suffix not in (".txt", ".tsv"))  # .txt and .tsv may be columns
-_IDEOGRAPH = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-_LETTER = rf"(?:(?![{_IDEOGRAPH}])[\w\u0300-\u036f])"
-_CHARACTER = re.compile(r"\S")
-_IDEOGRAPHS = re.compile(f"[{_IDEOGRAPH}]")
-_LETTERS = re.compile(rf"{_LETTER}+")
-# An ideograph; letters and digits, with points, commas and hyphens inside; 's and the like; any other character.
-_WORD = re.compile(rf"[{_IDEOGRAPH}]|{_LETTER}+(?:[-.,]{_LETTER}+)*|['’]{_LETTER}+|[^\w\s]")
+FORMATS = ("columns", "lines", "names", "tokens", "spans")
+_NO_TABLES = (*JSON_SUFFIXES, ".txt", ".tsv")  # endings of tables that may also have other formats
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,43 +57,18 @@ class Sentence:
 
 @dataclass(frozen=True)
 class EntityColumns:
-    """Columns of a table (text, name: an entity mention; label: its label) and of a columns file (word, tag)."""
+    """Columns of a table (text, name: an entity mention; label: its label) and of words with tags (word, tag).
+
+    Attributes:
+        tag_names: names of the tags in files that have their numbers.
+    """
 
     text: str
     name: str
     label: str
     word: str = ""
     tag: str = ""
-
-
-def split_words(text: str, into_characters: bool = False) -> list[tuple[int, int]]:
-    """Return the start and end of every word: English mostly as in CoNLL-2003, Chinese ideograph by ideograph.
-
-    Args:
-        into_characters: split into all characters but spaces, for models whose training text was split so.
-    """
-    pattern = _CHARACTER if into_characters else _WORD
-    return [match.span() for match in pattern.finditer(text)]
-
-
-def splits_characters(words: Iterable[str]) -> bool:
-    """Return True if a text was split into characters: all ideographs, and most letters and digits."""
-    letter_words = long_letter_words = 0
-    other_words = long_other_words = 0
-    for word in words:
-        if _LETTERS.fullmatch(word):
-            letter_words += 1
-            long_letter_words += len(word) > 1
-        else:
-            other_words += 1
-            long_other_words += len(word) > 1
-    return 10 * long_letter_words <= letter_words and 100 * long_other_words <= other_words
-
-
-def are_texts(words: Sequence[str]) -> bool:
-    """Return True if half of the words are longer than words usually are."""
-    ideographs = [len(_IDEOGRAPHS.findall(word)) for word in words]
-    return statistics.median(map(len, words)) > LONG_WORDS or statistics.median(ideographs) > LONG_IDEOGRAPHS
+    tag_names: tuple[str, ...] = ()
 
 
 def read_sentences(
@@ -110,17 +78,20 @@ def read_sentences(
     labelled: bool = True,
     training: Path | None = None,
     labels: Sequence[str] = (),
+    into_characters: bool = False,
 ) -> list[Sentence]:
     """Return the sentences of a file, in order.
 
     Args:
-        data_format: one of FORMATS, or "auto", which chooses in this order: names for csv, jsonl, xls and xlsx and
-            where the first line has the columns of `names`; lines if some line has several words, a TAB and as many
-            tags, or every line has several words and a TAB; the training file's format for files without TABs; lines
-            if the lines differ in their number of words and most end in no tag; columns.
+        data_format: one of FORMATS, or "auto", which chooses in this order: tokens or spans by the first JSON object;
+            names for csv, jsonl, xls and xlsx and where the first line has the columns of `names`; lines if some line
+            has several words, a TAB and as many tags, or every line has several words and a TAB; the training file's
+            format for files without TABs; lines if the lines differ in their number of words and most end in no tag;
+            columns.
         labelled: True: every word must have a tag. False: tags are read if all sentences have some.
         training: training file, if there is one.
         labels: tags of the model, which NerSplit checks; empty: the tags of the file must follow one scheme.
+        into_characters: split the texts of "spans" into characters (split_words).
 
     Raises:
         DataError: the file cannot be read, has another format (names the line), holds no sentences, has invalid tags,
@@ -129,8 +100,12 @@ def read_sentences(
     path = Path(path)
     is_guessed = data_format == "auto"
     data_format = find_format(path, data_format, names, labelled, training)
+    if is_guessed:
+        logger.info(f"{path.name} is read as {data_format}")
     if data_format == "names":
         sentences = _read_names(path, names, labelled)
+    elif data_format in ("tokens", "spans"):
+        sentences = _read_json(path, data_format, names, labelled, into_characters)
     else:
         guess = f"; the format was guessed to be {data_format}, --data_format sets another" if is_guessed else ""
         if data_format == "columns":
@@ -206,8 +181,14 @@ def find_format(
     """Return the format of a file, one of FORMATS; "auto" is resolved as read_sentences describes."""
     if data_format != "auto":
         return data_format
-    if path.suffix.lower() in _TEXT_TABLES:
+    suffix = suffix_of(path)
+    if suffix in SUFFIXES and suffix not in _NO_TABLES:
         return "names"
+    if json_format := find_json_format(path, (names.text, names.name), names.word, labelled):
+        return json_format
+    if suffix in JSON_SUFFIXES:
+        has_spans = not labelled and training is not None and find_format(training, data_format, names) == "spans"
+        return "spans" if has_spans else "names"
     header = next(iter(read_lines(path)), "").rstrip("\r\n").split("\t")
     column_numbers = [str(number) for number in range(1, len(header) + 1)] if len(header) > 1 else []
     if {names.text, names.name} <= {*header, *column_numbers}:
@@ -259,6 +240,16 @@ def _read_lines(path: Path, labelled: bool, guess: str) -> Iterator[Sentence]:
             raise DataError(f"{path}: line {line} has {len(cells[0])} words and {len(cells[1])} tags{guess}")
         words, *tags = (tuple(map(sys.intern, cell)) for cell in cells)  # one object for equal words
         yield Sentence(words, tags[0] if tags else None, path, line)
+
+
+def _read_json(
+    path: Path, data_format: str, columns: EntityColumns, labelled: bool, into_characters: bool
+) -> list[Sentence]:
+    if data_format == "tokens":
+        sentences = read_tokens(path, columns.word, columns.tag, labelled, columns.tag_names)
+    else:
+        sentences = read_spans(path, columns.text, labelled, into_characters)
+    return [Sentence(words, tags, path, line) for words, tags, (line,) in sentences]
 
 
 def _read_names(path: Path, columns: EntityColumns, labelled: bool) -> list[Sentence]:

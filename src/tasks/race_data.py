@@ -1,4 +1,4 @@
-"""Reader and encoder of RACE: folders of passages with questions of 2 to 26 options -> rows of token ids.
+"""Reader and encoder of RACE and C3: passages with questions of 2 to 26 options -> rows of token ids.
 
 As in google-research/albert's race_utils, choice c of a question is [CLS] article [SEP] question and option c [SEP],
 with segment 1 from the question on. The option replaces every "_" in the question, or follows it after a space. Of
@@ -7,6 +7,7 @@ question and option the last max_qa_length tokens are used, of the article the f
 
 import itertools
 import logging
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
@@ -25,16 +26,22 @@ from src.utils import read_json_text
 
 logger = logging.getLogger(__name__)
 LEVELS = ("middle", "high")
+C3 = "c3"  # CLUE's Chinese data set, which has no levels
+SOURCES = (*LEVELS, C3)
 ANSWERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 FEWEST_OPTIONS, MOST_OPTIONS = 2, len(ANSWERS)
 RACE_OPTIONS = 4  # options of RACE's questions, and of features whose manifest has no num_choices
 BLANK = "_"
 _KEYS = ("article", "questions", "options", "answers")
+_C3_KEYS = ("question", "choice", "answer")
 
 
 @dataclass(frozen=True, slots=True)
 class RaceQuestion:
-    """Question on an article; its id is LEVEL/FILE/INDEX, level and answer are indices into LEVELS and options."""
+    """Question on an article; level and answer are indices into SOURCES and options.
+
+    The id is LEVEL/FILE/INDEX or, in C3, FILE/PASSAGE/INDEX.
+    """
 
     id: str
     level: int
@@ -48,13 +55,19 @@ def read_race(data_dir: Path, split: str, level: str = "all") -> list[RaceQuesti
     """Return the questions of a split, sorted by level and file name.
 
     Args:
-        data_dir: folder with {train,dev,test}/{middle,high}/*.txt, or its parent if it is called RACE.
+        data_dir: folder with {train,dev,test}/{middle,high}/*.txt, or its parent if it is called RACE; or one with C3's
+            files, such as m-train.json and d-train.json, all of which are read.
         level: "middle", "high" or "all".
 
     Raises:
-        DataError: the folder is missing or empty, or the content of a file is wrong.
+        DataError: the folder is missing or empty, the content of a file is wrong, or C3 is to be read by level.
     """
     root = data_dir / "RACE" if (data_dir / "RACE").is_dir() else data_dir
+    c3_files = [file for file in sorted(root.glob("*.json")) if split in re.split("[^a-z]+", file.stem.lower())]
+    if c3_files and not (root / split).is_dir():
+        if level != "all":
+            raise DataError(f"{c3_files[0]} has no levels, but level is {level}: leave it at all")
+        return [question for file in c3_files for question in _read_c3(file)]
     questions = []
     for level_id, name in enumerate(LEVELS):
         if level in (name, "all"):
@@ -83,23 +96,49 @@ def _read_passage(file: Path, level_id: int) -> list[RaceQuestion]:
         raise DataError(f"{file}: questions, options and answers are not lists of the same length")
     race_questions = []
     for index, (question, choices, answer) in enumerate(zip(questions, options, answers, strict=True)):
-        if not isinstance(question, str):
-            raise DataError(f"{file}: question {index} (from 0) is no text")
-        if not is_option_list(choices) or not all(isinstance(choice, str) for choice in choices):
-            raise DataError(
-                f"{file}: question {index} (from 0) has the options {shorten(choices)}, allowed are {FEWEST_OPTIONS} "
-                f"to {MOST_OPTIONS} texts"
-            )
+        place = f"{file}: question {index} (from 0)"
+        options = _checked_options(question, choices, place)
         letters = tuple(ANSWERS[: len(choices)])
         if answer not in letters:
-            raise DataError(
-                f"{file}: question {index} (from 0) has the answer {shorten(answer)}, allowed are A to {letters[-1]}"
-            )
+            raise DataError(f"{place} has the answer {shorten(answer)}, allowed are A to {letters[-1]}")
         question_id = f"{LEVELS[level_id]}/{file.name}/{index}"
-        race_questions.append(
-            RaceQuestion(question_id, level_id, article, question, tuple(choices), ANSWERS.index(answer))
-        )
+        race_questions.append(RaceQuestion(question_id, level_id, article, question, options, ANSWERS.index(answer)))
     return race_questions
+
+
+def _read_c3(file: Path) -> Iterator[RaceQuestion]:
+    """Yield the questions of [[[paragraphs], [{question, choice, answer}], id], ...]; the answer is a choice."""
+    passages = read_json_text(file)
+    if not isinstance(passages, list):
+        raise DataError(f"{file} holds {shorten(passages)}, needed is a list of C3's passages")
+    for passage_index, passage in enumerate(passages):
+        place = f"{file}: passage {passage_index} (from 0)"
+        is_passage = isinstance(passage, list) and [*map(type, passage[:2])] == [list, list]
+        if not is_passage or not all(isinstance(paragraph, str) for paragraph in passage[0]):
+            raise DataError(f"{place} is {shorten(passage)}, needed is [[paragraphs], [questions], id]")
+        article = "\n".join(passage[0])
+        if not article.strip():
+            raise DataError(f"{place}: the paragraphs are empty")
+        for index, item in enumerate(passage[1]):
+            values: list[Any] = [item.get(key) if isinstance(item, dict) else None for key in _C3_KEYS]
+            question, choices, answer = values
+            question_place = f"{place}: question {index} (from 0)"
+            options = _checked_options(question, choices, question_place)
+            if answer not in options:
+                raise DataError(f"{question_place} has the answer {shorten(answer)}, allowed are its choices")
+            question_id = f"{file.name}/{passage_index}/{index}"
+            yield RaceQuestion(question_id, SOURCES.index(C3), article, question, options, options.index(answer))
+
+
+def _checked_options(question: Any, choices: Any, place: str) -> tuple[str, ...]:
+    """Return the options of a question; raise DataError if it or an option is no text, or they are too few or many."""
+    if not isinstance(question, str):
+        raise DataError(f"{place} is no text")
+    if not is_option_list(choices) or not all(isinstance(choice, str) for choice in choices):
+        raise DataError(
+            f"{place} has the options {shorten(choices)}, allowed are {FEWEST_OPTIONS} to {MOST_OPTIONS} texts"
+        )
+    return tuple(choices)
 
 
 def is_option_list(options: Any) -> TypeGuard[list[Any]]:
@@ -124,7 +163,7 @@ class RaceSplit:
     num_choices: int = RACE_OPTIONS
 
     def facts(self) -> dict[str, Any]:
-        levels = {LEVELS[question.level] for question in self.examples}
+        levels = {SOURCES[question.level] for question in self.examples}
         texts = (
             (article, [(question.id, question.question, question.options, question.answer) for question in group])
             for article, group in itertools.groupby(self.examples, key=attrgetter("article"))
@@ -138,7 +177,7 @@ class RaceSplit:
 
         Returns:
             The columns of encode_questions and label_ids (int32, index of the gold choice). Arrays, (rows,) each:
-            labels, the same as label_ids; levels (int32, indices into LEVELS); option_counts (int32); question_ids
+            labels, the same as label_ids; levels (int32, indices into SOURCES); option_counts (int32); question_ids
             (text).
         """
         questions = self.examples

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from model_utils.errors import DataError, first_few, shorten
-from src.tasks.entities import OUTSIDE, is_tag
+from src.tasks.entities import Scheme, misfits
 from src.text.text_tables import text_lines
 
 logger = logging.getLogger(__name__)
@@ -59,8 +59,8 @@ def read_columns(
 
     Args:
         word_column: name in the header or number from 1; "": the column that the header calls words, tokens or forms,
-            else the first one or, if that numbers the words, the next.
-        tag_column: name in the header or number from 1; "": the last column.
+            else the first one or, if that numbers the words or holds the tags, the next.
+        tag_column: name in the header or number from 1; "": the last column, or the first one if it alone holds tags.
         labelled: True if every word must have a tag.
         guess: hint on the file format, appended to errors about the number of columns.
 
@@ -181,6 +181,10 @@ def _find_layout(
     named = next((str(index) for index, name in enumerate(names, 1) if name.lower() in _HEADER_OF_WORDS), "")
     word = _index(path, line, word_column or named, names, width)
     tag = _index(path, line, tag_column, names, width) if tag_column else width - 1
+    if not word_column and not tag_column and _holds_tags(rows, 0) and not _holds_tags(rows, width - 1):
+        tag = 0
+        word = word or 1
+        logger.info(f"{path.name}: tags are read from column 1, words from column {word + 1}")
     if word_column and word is None:
         raise _no_column(path, line, "word_column", word_column, first)
     if labelled and tag is None:
@@ -211,7 +215,7 @@ def _find_layout(
                 "tag_column"
             )
         tag = None
-    if labelled and not tag_column:
+    if labelled and not tag_column and tag == width - 1:
         _log_other_tags(path, rows, {word, tag}, width)
     return _Layout(word, tag, is_counted and word != 0)
 
@@ -273,12 +277,14 @@ def _counts_words(path: Path, rows: Sequence[Sequence[Row]], warns: bool) -> boo
     return not uncounted_lines and words > 1
 
 
+def _holds_tags(rows: Sequence[Sequence[Row]], index: int) -> bool:
+    """Return True if a column holds tags of entities or spans, and not O alone."""
+    scheme, invalid = misfits(cells[index] for body in rows for _, cells in body)
+    return scheme is not Scheme.WORDS and not invalid
+
+
 def _log_other_tags(path: Path, rows: Sequence[Sequence[Row]], used: set[int | None], width: int) -> None:
     """Log which other columns hold tags; with nested entities, outer ones may precede those of the last column."""
-    tag_columns = []
-    for index in sorted({*range(width)} - used):
-        tags = {cells[index] for body in rows for _, cells in body}
-        if tags - {OUTSIDE} and all(map(is_tag, tags)):
-            tag_columns.append(str(index + 1))
+    tag_columns = [str(index + 1) for index in sorted({*range(width)} - used) if _holds_tags(rows, index)]
     if tag_columns:
         logger.info(f"{path.name}: tags are read from column {width}; tag_column can be {', '.join(tag_columns)}, too")

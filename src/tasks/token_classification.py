@@ -30,8 +30,6 @@ from src.tasks.ner_data import (
     Sentence,
     find_format,
     read_sentences,
-    split_words,
-    splits_characters,
     word_logits,
 )
 from src.tasks.prediction_table import write_prediction_table
@@ -43,7 +41,9 @@ from src.tasks.spec import (
     TaskSpec,
     linear_head,
 )
+from src.tasks.tag_decoding import decode, is_scheme_followed, scheme_transitions
 from src.tasks.task_info import NO_DEV_SPLIT, LabelledInfo, TaskInfo, choose_dev_split
+from src.tasks.word_splitting import split_words, splits_characters
 from src.text.text_tables import read_table
 from src.text.tracked_text import TrackedText
 from src.tokenization import FullTokenizer
@@ -67,20 +67,25 @@ class NerConfig(FinetuneConfig):
     test_file: str = option("", "test sentences, with or without tags", needs=("do_predict", True), on_resume=ANY)
     data_format: str = option(
         "auto",
-        "columns: a word and its tag per line; lines: words, TAB, tags; names: a table of texts and entity mentions",
+        "columns: a word and its tag per line; lines: words, TAB, tags; names: a table of texts and entity mentions; "
+        "tokens: JSON with lists of words and tags; spans: JSON with texts and labelled characters",
         choices=("auto", *FORMATS),
     )
     dev_ratio: float = option(0.1, "share of sentences to split off for development", above=0, below=1)
-    text_column: str = option("review", "names: column of the text, by name or number from 1")
+    text_column: str = option("review", "names: column of the text, by name or number from 1; spans: key of the text")
     name_column: str = option(NAME_COLUMN, "names: column of an entity mention in the text; cells may be empty")
     name_label: str = option(NAME_LABEL, "names: label of these entities")
     word_column: str = option(
         "",
         "columns: column of the words, by name in the header or number from 1; empty: the first one, or the second if "
-        "the first numbers the words",
+        "the first has numbers or tags; tokens: key of the words",
     )
-    tag_column: str = option("", "columns: column of the tags, by name or number from 1; empty: the last one")
-    label_list: tuple[str, ...] = option((), "tags in order; empty: those of the training sentences")
+    tag_column: str = option(
+        "", "columns: column of the tags, by name or number from 1; empty: the last one; tokens: key of the tags"
+    )
+    label_list: tuple[str, ...] = option(
+        (), "tags in order, also the names of tags that are numbers; empty: those of the training sentences"
+    )
 
     def check_together(self) -> None:
         super().check_together()
@@ -99,7 +104,8 @@ class NerTask(Task):
     """Task of tagging words.
 
     Attributes:
-        from_names: True if the training file is a table of texts, which split_words splits into words.
+        training_format: format of the training file, "" if there is none.
+        words_are_characters: see EntityInfo.
     """
 
     kind = "token_classification"
@@ -107,6 +113,7 @@ class NerTask(Task):
     selection = "f1"
     needs_examples = True
     config: NerConfig
+    task_info: "EntityInfo"
 
     def __init__(self, config: NerConfig, tokenizer: FullTokenizer, trained_info: TaskInfo | None = None) -> None:
         super().__init__(config, tokenizer, trained_info)
@@ -117,15 +124,23 @@ class NerTask(Task):
         if config.do_train and not splits_train_file:
             config.refuse(["dev_ratio"], NO_DEV_SPLIT)
         columns = EntityColumns(
-            config.text_column, config.name_column, config.name_label, config.word_column, config.tag_column
+            config.text_column,
+            config.name_column,
+            config.name_label,
+            config.word_column,
+            config.tag_column,
+            config.label_list,
         )
         self.labels = list(config.label_list or (trained_info.labels if trained_info else ()))
-        training_format = find_format(training_file, config.data_format, columns) if training_file else ""
-        self.from_names = training_format == "names"
+        self.training_format = find_format(training_file, config.data_format, columns) if training_file else ""
+        used_info = None if config.do_train else trained_info
+        self.words_are_characters = isinstance(used_info, EntityInfo) and used_info.words_are_characters
 
         @cache
         def read_file(file: Path, labelled: bool) -> list[Sentence]:
-            return read_sentences(file, config.data_format, columns, labelled, training_file, self.labels)
+            return read_sentences(
+                file, config.data_format, columns, labelled, training_file, self.labels, self.words_are_characters
+            )
 
         self._read_file = read_file
         is_read = {TRAIN: config.do_train or splits_train_file, "dev": config.do_eval, "test": config.do_predict}
@@ -134,11 +149,12 @@ class NerTask(Task):
             for split, used in is_read.items()
             if used and split in self.files
         ]
-        if "columns" not in formats:
-            config.refuse(["word_column", "tag_column"], "no file that is read has a word in each line")
+        if not {"columns", "tokens"} & {*formats}:
+            config.refuse(["word_column", "tag_column"], "no file that is read has columns or lists of words and tags")
+        if not {"names", "spans"} & {*formats}:
+            config.refuse(["text_column"], "no file that is read is a table of texts or has texts with spans")
         if "names" not in formats:
-            keys = ["text_column", "name_column", "name_label"]
-            config.refuse(keys, "no file that is read is a table of texts and names")
+            config.refuse(["name_column", "name_label"], "no file that is read is a table of texts and names")
         elif config.name_label == NAME_LABEL and config.name_column != NAME_COLUMN:
             raise ConfigError(
                 f"name_label is {NAME_LABEL}, the label for {NAME_COLUMN}: give the label of the entities in "
@@ -152,21 +168,25 @@ class NerTask(Task):
         self.spec = TOKEN_CLASSIFICATION
         if config.do_train:
             words = (word for sentence in self.read(TRAIN) for word in sentence.words)
-            words_are_characters = not self.from_names and splits_characters(words)
+            # Texts are split by split_words, here as in prediction.
+            self.words_are_characters = self.training_format not in ("names", "spans") and splits_characters(words)
+            tags = (sentence.tags or () for sentence in self.read(TRAIN))
+            follows_scheme = is_scheme_followed(tags, tuple(self.labels))
         else:
-            words_are_characters = isinstance(trained_info, EntityInfo) and trained_info.words_are_characters
+            follows_scheme = isinstance(trained_info, EntityInfo) and trained_info.follows_scheme
         self.task_info = EntityInfo(
             task=self.spec.name,
             labels=tuple(self.labels),
             max_seq_length=config.max_seq_length,
             text_columns=self._text_columns(),
             dev_split=self.dev_split,
-            words_are_characters=words_are_characters,
+            words_are_characters=self.words_are_characters,
+            follows_scheme=follows_scheme,
         )
 
     def _text_columns(self) -> dict[str, str]:
         """Return the name of the text column in the training table; {} if the training file is no table."""
-        if not self.config.do_train or not self.from_names:
+        if not self.config.do_train or self.training_format != "names":
             return {}
         return {"text": read_table(self.files[TRAIN]).name_of(self.config.text_column)}
 
@@ -215,10 +235,9 @@ class NerTask(Task):
         return NerSplit(name, sentences, self.labels, self.tokenizer, self.config.max_seq_length)
 
     def evaluate(self, prepared: PreparedSplit, outputs: Outputs, task_info: TaskInfo) -> EvaluationResult:
-        labels = np.array(self.labels)
-        probabilities = [softmax(logits, 1) for logits in word_logits(prepared.records.array, outputs["logits"])]
-        predicted = [labels[words.argmax(1)].tolist() for words in probabilities]
-        confidences = [words.max(1) for words in probabilities]
+        tags = [self.task_info.tags(logits) for logits in word_logits(prepared.records.array, outputs["logits"])]
+        predicted = [sentence_tags for sentence_tags, _ in tags]
+        confidences = [probabilities for _, probabilities in tags]
         gold = [sentence.tags for sentence in prepared.split.examples]
         is_labelled = all(tags is not None for tags in gold)
         metrics = entity_scores(gold, predicted, self.labels) if is_labelled else {}
@@ -267,9 +286,24 @@ def _write(split: Split, predicted: list[list[str]], confidences: list[np.ndarra
 
 
 class EntityInfo(LabelledInfo):
-    """Settings with words_are_characters: True if words of the training file, and so of raw text, are characters."""
+    """Settings that depend on the training file.
+
+    Attributes:
+        words_are_characters: True if words of the training file, and so of raw text, are characters.
+        follows_scheme: True if the training tags follow BIO or BIOES, and so predicted ones have to.
+    """
 
     words_are_characters: bool = False
+    follows_scheme: bool = False
+
+    def tags(self, logits: np.ndarray) -> tuple[list[str], np.ndarray]:
+        """Return the tags (words,) of a sentence and their probabilities.
+
+        Args:
+            logits: (words, C).
+        """
+        path = decode(logits, scheme_transitions(self.labels) if self.follows_scheme else None)
+        return [self.labels[tag] for tag in path], softmax(logits, 1)[np.arange(len(path)), path]
 
 
 class EntityAnswerer(Answerer):
@@ -325,14 +359,11 @@ class EntityAnswerer(Answerer):
     def answers(self, items: Sequence[Any], features: Features, outputs: Outputs) -> list[Record]:
         words = word_logits(features.arrays.__getitem__, outputs["logits"])
         rows = zip(items, words, strict=True)
-        return [self._answer(text, spans, softmax(logits, 1)) for (text, spans), logits in rows]
+        return [self._answer(text, spans, *self.task_info.tags(logits)) for (text, spans), logits in rows]
 
-    def _answer(self, text: str, spans: list[tuple[int, int]], probabilities: np.ndarray) -> Record:
-        labels = self.task_info.labels
-        tags = [labels[index] for index in probabilities.argmax(1)]
-        confidences = probabilities.max(1)
+    def _answer(self, text: str, spans: list[tuple[int, int]], tags: list[str], confidences: np.ndarray) -> Record:
         entities = []
-        for label, first_word, end_word in find_entities(tags, find_scheme(labels)):
+        for label, first_word, end_word in find_entities(tags, find_scheme(self.task_info.labels)):
             start = spans[first_word][0]
             end = spans[end_word - 1][1]
             score = shortest(confidences[first_word:end_word].mean())

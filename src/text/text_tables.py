@@ -263,7 +263,7 @@ def _csv_delimiter(header: str) -> str:
     return likely if comma not in header and likely in header else comma
 
 
-def _json_values(path: Path, options: TableOptions | None) -> Iterator[tuple[int, Any]]:
+def json_values(path: Path, options: TableOptions | None = None) -> Iterator[tuple[int, Any]]:
     """Yield the number and the value of each line or, if the file holds a list, of each item."""
     is_first = True
     for line, text in enumerate(text_lines(path, options), 1):
@@ -284,7 +284,7 @@ def _read_json_lines(
 ) -> NumberedRows:
     names: list[str] = []
     ignored_keys: set[str] = set()
-    for line, values in _json_values(path, options):
+    for line, values in json_values(path, options):
         if not isinstance(values, dict):
             raise DataError(f"{path}: line {line} is not a JSON object, needed is one object in each line")
         if not names:
