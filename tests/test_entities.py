@@ -124,6 +124,8 @@ def test_the_scheme_of_scores_is_that_of_all_tags() -> None:
     scores = entity_scores([["NN", "NN", "VB"]], [["NN", "VB", "VB"]])
     assert scores["f1"] == scores["precision"] == scores["recall"] == scores["tag_accuracy"] == pytest.approx(2 / 3)
     assert entity_scores([["B", "B", "I"]], [["B", "I", "I"]], ["B", "I"])["f1"] == 0.0
+    scores = entity_scores([["B", "E", "S"]], [["B", "E", "S"]], ["B", "M", "E", "S"])
+    assert scores["f1"] == 1.0 and not any(name.startswith("f1_") for name in scores)
 
 
 def test_is_tag() -> None:

@@ -72,6 +72,10 @@ def test_the_prediction_files_give_the_scores(run: Path) -> None:
         gold, predicted = ([[row[column] for row in rows] for rows in sentences] for column in (1, 2))
         scores = entity_scores(gold, predicted)
         assert scores == pytest.approx({name: results[prefix + name] for name in scores})
+        classes = json.loads((run / f"report_{split}.json").read_text())["classes"]
+        assert {f"{prefix}f1_{label}": figures["f1"] for label, figures in classes.items()} == pytest.approx(
+            {name: value for name, value in results.items() if name.startswith(f"{prefix}f1_")}
+        )
     assert results["test_f1_MISC"] == 0.0  # none is left there, and they are found
 
 
@@ -98,6 +102,7 @@ def test_weights_alone_find_the_same(run: Path, shared: Path, tmp_path: Path) ->
     assert folder_state(run) == before
     with_tags = read_predictions(run / "predictions_dev.txt")
     assert read_predictions(tmp_path / "predictions_test.txt") == [[[row[0], row[2]] for row in s] for s in with_tags]
+    assert not list(tmp_path.glob("report_*"))
 
 
 def test_without_entities_there_is_nothing_to_learn(shared: Path, tmp_path: Path) -> None:

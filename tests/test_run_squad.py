@@ -108,6 +108,9 @@ def test_predictions_say_what_is_right_and_how_sure_they_are(run: tuple[str, Pat
         sure = n_best[row["id"]][0]["probability"] if row["prediction"] else float(row["no_answer_probability"])
         assert float(row["probability"]) == sure
     assert ("no_answer_probability" in table.names) == (task == "squad_v2")
+    errors = {row[0] for _, row in read_table(folder / "errors_dev.tsv").rows}
+    assert errors <= {row["id"] for row in rows if row["label"] != row["prediction"]}
+    assert f"eval_json_path: {folder.parent / 'questions.json'}\n" in (folder / "report_dev.html").read_text()
 
 
 def test_evaluation_of_other_questions_leaves_the_model_alone(

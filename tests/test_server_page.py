@@ -1,9 +1,5 @@
-"""The page in a headless Chromium, before a server with a scripted predictor: what a person types, submits and sees.
+"""The page in a headless Chromium, before a server with a scripted predictor: what a person types, submits and sees."""
 
-Needs playwright (requirements-dev.txt) and Chromium, as Debian's package `chromium` installs it.
-"""
-
-import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -13,21 +9,16 @@ import pytest
 import uvicorn
 
 from src.inference.server import Limits, create_app
+from tests.helpers.browser import chromium
 from tests.helpers.scripted_predictor import SCRIPTS, ScriptedPredictor
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install -r requirements-dev.txt")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (on Debian and Ubuntu: apt install chromium)")
-QUIET = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-sync"
 Open = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET.split())
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ from src.checkpoints.checkpoint_files import (
 from src.data.feature_cache import TRAIN
 from src.finetune_eval_model import AnsweringNetwork, PackedNetwork
 from src.finetuning.finetuned_teacher import FinetunedTeacher
+from src.finetuning.report_files import write_report
 from src.finetuning.task_data import TaskData
 from src.model_folder import TASK_FILE, ModelFolder, calibrate, load_tokenizer, read_task_info
 from src.tasks import TASKS
@@ -365,10 +366,13 @@ class Finetuning:
             task_info = task_info.model_copy(update=result.calibration)
             prefix = "" if split == selection_split else f"{split}_"
             is_labelled = bool(result.metrics)
-            report.add(split, prefix, result, self.data.baseline(split) if is_labelled else {})
+            baselines = self.data.baseline(split) if is_labelled else {}
+            report.add(split, prefix, result, baselines)
             if self.ranks.writer:
                 output.mkdir(parents=True, exist_ok=True)
                 result.write(output)
+                if result.report and is_labelled:
+                    write_report(output, split, result, baselines, contents.path, self.config)
         report.log()
         if self.ranks.writer:
             checkpoint_facts = {"checkpoint": contents.path.name, "step": step}

@@ -27,7 +27,7 @@ from src.tasks.answerer import Answer, Answerer, Outputs, Probability, Record, l
 from src.tasks.class_labels import find_labels, label_warnings, report_labels
 from src.tasks.class_weights import class_weights
 from src.tasks.classification_examples import ClassifierConfig, CustomExamples, GlueExamples
-from src.tasks.classification_report import write_report
+from src.tasks.evaluation_report import classifier_report, text_columns
 from src.tasks.finetune_config import is_tfrecord
 from src.tasks.glue import PUBLISHED_TASKS, write_submission
 from src.tasks.prediction_table import write_prediction_table
@@ -234,7 +234,10 @@ class ClassifierTask(Task):
         if submission and not _is_complete(prepared.split):
             warnings.append(f"{submission} is not written: max_predict_samples or skip_labels leaves rows out")
         write = partial(self._write, prepared.split, logits, gold)
-        return EvaluationResult(metrics, write, tuple(warnings))
+        report = None
+        if gold is not None and not self.regression:
+            report = partial(classifier_report, self.labels, softmax(logits, 1), gold, prepared.split.examples)
+        return EvaluationResult(metrics, write, tuple(warnings), report=report)
 
     def _submission(self, split: str) -> str:
         """Return the name of the split's submission file for the benchmark's server, "" for none."""
@@ -255,13 +258,8 @@ class ClassifierTask(Task):
         columns["prediction"] = predictions if self.regression else names[predictions]
         if not self.regression:
             columns["probability"] = softmax(logits, 1).max(1)
-        if examples:
-            columns["text_a"] = [example.text_a for example in examples]
-        if any(example.text_b for example in examples):
-            columns["text_b"] = [example.text_b for example in examples]
+        columns |= text_columns(examples, np.arange(len(examples)))
         write_prediction_table(folder, split.name, columns)
-        if gold is not None and not self.regression:
-            write_report(folder, split.name, self.labels, softmax(logits, 1), gold, examples)
         if self._submission(split.name) and _is_complete(split):
             write_submission(folder, self.config.task_name, split.name, predictions, examples[0].file)
 

@@ -6,9 +6,9 @@ have no labels, as in word segmentation, or no letters, as in parts of speech.
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from enum import Enum
+from functools import lru_cache
 from typing import NamedTuple
 
 OUTSIDE = "O"
@@ -114,15 +114,16 @@ def unbegun_words(sentences: Iterable[Sequence[str]], scheme: Scheme) -> list[tu
 def letters_and_labels(tags: Sequence[str], scheme: Scheme | None = None) -> list[tuple[str, str]]:
     """Return the BIOES letter and label of each tag."""
     has_bare_letters = (scheme or find_scheme(tags)) is Scheme.SPANS
-    pairs = []
-    for tag in tags:
-        if is_tag(tag):
-            pairs.append((tag[0].translate(_SAME), tag[2:]))
-        elif has_bare_letters and tag in _BARE:
-            pairs.append((tag.translate(_SAME), ""))
-        else:
-            pairs.append(("S", tag))
-    return pairs
+    return [_letter_and_label(tag, has_bare_letters) for tag in tags]
+
+
+@lru_cache(10_000)
+def _letter_and_label(tag: str, has_bare_letters: bool) -> tuple[str, str]:
+    if is_tag(tag):
+        return tag[0].translate(_SAME), tag[2:]
+    if has_bare_letters and tag in _BARE:
+        return tag.translate(_SAME), ""
+    return "S", tag
 
 
 def entity_scores(
@@ -136,32 +137,45 @@ def entity_scores(
         gold, predicted: tags of each sentence.
         tags: tags of the model, which determine the scheme; empty: those of gold and predicted.
     """
-    gold_counts: Counter[str] = Counter()
-    predicted_counts: Counter[str] = Counter()
-    correct_counts: Counter[str] = Counter()
-    tags = [*tags]
-    scheme = find_scheme(tags or [tag for sentence in (*gold, *predicted) for tag in sentence])
-    correct_tags = 0
-    for predicted_tags, gold_tags in zip(predicted, gold, strict=True):
-        predicted_entities = set(find_entities(predicted_tags, scheme))
-        gold_entities = set(find_entities(gold_tags, scheme))
-        predicted_counts.update(entity.label for entity in predicted_entities)
-        gold_counts.update(entity.label for entity in gold_entities)
-        correct_counts.update(entity.label for entity in predicted_entities & gold_entities)
-        correct_tags += sum(map(str.__eq__, predicted_tags, gold_tags))
-    metrics = {
-        "f1": _f1(correct_counts.total(), predicted_counts.total(), gold_counts.total()),
-        "precision": correct_counts.total() / max(1, predicted_counts.total()),
-        "recall": correct_counts.total() / max(1, gold_counts.total()),
-        "tag_accuracy": correct_tags / max(1, sum(map(len, gold))),
-    }
-    model_labels = [entity.label for tag in tags for entity in find_entities([tag])]
-    labels = sorted({*gold_counts, *predicted_counts, *model_labels})
-    if len(labels) > 1:
-        for label in labels:
-            metrics[f"f1_{label}"] = _f1(correct_counts[label], predicted_counts[label], gold_counts[label])
+    counts = _count_entities(gold, predicted, tags)
+    totals = map(sum, zip((0, 0, 0), *counts.values(), strict=True))  # without entities there is no label
+    metrics = _figures(*totals)
+    del metrics["support"]
+    correct_tags = sum(sum(map(str.__eq__, *pair)) for pair in zip(predicted, gold, strict=True))
+    metrics["tag_accuracy"] = correct_tags / max(1, sum(map(len, gold)))
+    if len(counts) > 1:
+        metrics |= {f"f1_{label}": _figures(*label_counts)["f1"] for label, label_counts in counts.items()}
     return metrics
 
 
-def _f1(correct: int, predicted: int, gold: int) -> float:
-    return 2 * correct / max(1, predicted + gold)
+def entity_figures(
+    gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], tags: Iterable[str] = ()
+) -> dict[str, dict[str, float]]:
+    """Return precision, recall, F1 and support of the entities of each label, counted as in entity_scores."""
+    return {label: _figures(*counts) for label, counts in _count_entities(gold, predicted, tags).items()}
+
+
+def _count_entities(
+    gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], tags: Iterable[str]
+) -> dict[str, list[int]]:
+    """Return the numbers of correct, predicted and gold entities of each label in the sentences or in `tags`."""
+    tags = [*tags]
+    scheme = find_scheme(tags or [tag for sentence in (*gold, *predicted) for tag in sentence])
+    counts = {entity.label: [0, 0, 0] for tag in tags for entity in find_entities([tag], scheme)}
+    for predicted_tags, gold_tags in zip(predicted, gold, strict=True):
+        predicted_entities = set(find_entities(predicted_tags, scheme))
+        gold_entities = set(find_entities(gold_tags, scheme))
+        for index, entities in enumerate((predicted_entities & gold_entities, predicted_entities, gold_entities)):
+            for entity in entities:
+                counts.setdefault(entity.label, [0, 0, 0])[index] += 1
+    return dict(sorted(counts.items()))
+
+
+def _figures(correct: int, predicted: int, gold: int) -> dict[str, float]:
+    """Return F1, precision and recall, 0 where they are undefined, and support."""
+    return {
+        "f1": 2 * correct / max(1, predicted + gold),
+        "precision": correct / max(1, predicted),
+        "recall": correct / max(1, gold),
+        "support": gold,
+    }

@@ -14,7 +14,6 @@ from pydantic import Field, model_validator
 from scipy.special import expit
 
 from model_utils.errors import DataError, shorten
-from model_utils.files import write_json
 from src.albert_networks import Tensors, TrainingNetwork
 from src.create_finetune_data import ClassificationSplit, Example, plain_label
 from src.data.feature_cache import Features, Split
@@ -28,6 +27,7 @@ from src.tasks.classification import (
     build_scores,
 )
 from src.tasks.classification_examples import ClassifierConfig
+from src.tasks.evaluation_report import EvaluationReport, class_figures, surest_errors, text_columns
 from src.tasks.prediction_table import write_prediction_table
 from src.tasks.spec import EvaluationResult, PreparedSplit, TaskSpec
 from src.tasks.task_info import TaskInfo
@@ -155,12 +155,35 @@ class MultiLabelTask(ClassifierTask):
         predictions = probabilities > (thresholds if len(thresholds) else UNFITTED)
         metrics = {} if gold is None else multi_label_metrics(predictions, gold)
         write = partial(self._write_predictions, prepared.split, predictions, gold)
-        return EvaluationResult(metrics, write, calibration=calibration)
+        examples = prepared.split.examples
+        report = None if gold is None else partial(self._report, examples, probabilities, predictions, gold)
+        return EvaluationResult(metrics, write, calibration=calibration, report=report)
+
+    def _report(
+        self, examples: Sequence[Example], probabilities: np.ndarray, predictions: np.ndarray, gold: np.ndarray
+    ) -> EvaluationReport:
+        """Return the report on decisions (rows, C); a row counts with the surest of its wrong ones."""
+        confidence = np.where(predictions, probabilities, 1 - probabilities)
+        is_right = predictions == gold
+        confidence_of_rows = np.where(is_right, 0, confidence).max(1)
+        wrong = surest_errors(confidence_of_rows, is_right.all(1))
+        errors = {
+            "index": wrong,
+            "label": self._joined(gold[wrong]),
+            "prediction": self._joined(predictions[wrong]),
+            "probability": confidence_of_rows[wrong],
+            **text_columns(examples, wrong),
+        }
+        classes = class_figures(self.labels, gold, predictions)
+        return EvaluationReport(confidence.ravel(), is_right.ravel(), errors, classes=classes)
+
+    def _joined(self, decisions: np.ndarray) -> list[str]:
+        """Return the labels of rows (rows, C) with the separator between them."""
+        names = np.array(self.labels)
+        return [self.config.label_separator.join(names[row]) for row in decisions]
 
     def _write_predictions(self, split: Split, predictions: np.ndarray, gold: np.ndarray | None, folder: Path) -> None:
-        """Write predictions_SPLIT.tsv and, with gold labels (rows, C), report_SPLIT.json."""
-        names = np.array(self.labels)
-        separator = self.config.label_separator
+        """Write predictions_SPLIT.tsv, with gold labels (rows, C) if there are any."""
         examples = split.examples
         columns: dict[str, Any] = {
             "index": range(len(predictions)),
@@ -168,16 +191,10 @@ class MultiLabelTask(ClassifierTask):
             "line": [example.line for example in examples],
         }
         if gold is not None:
-            columns["label"] = [separator.join(names[row]) for row in gold]
-        columns["prediction"] = [separator.join(names[row]) for row in predictions]
-        columns["text_a"] = [example.text_a for example in examples]
-        if any(example.text_b for example in examples):
-            columns["text_b"] = [example.text_b for example in examples]
+            columns["label"] = self._joined(gold)
+        columns["prediction"] = self._joined(predictions)
+        columns |= text_columns(examples, np.arange(len(examples)))
         write_prediction_table(folder, split.name, columns)
-        if gold is not None:
-            write_json(
-                folder / f"report_{split.name}.json", {"classes": figures_of_labels(self.labels, predictions, gold)}
-            )
 
     def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:
         """Return the metrics of the labels that most training rows have or, if there are none, of the most frequent."""
@@ -228,18 +245,6 @@ def multi_label_metrics(predictions: np.ndarray, gold: np.ndarray) -> dict[str, 
         name: float(f1_score(gold, predictions, average=average, zero_division=0)) for name, average in averages.items()
     }
     return metrics | {"exact_match": float(accuracy_score(gold, predictions))}
-
-
-def figures_of_labels(labels: Sequence[str], predictions: np.ndarray, gold: np.ndarray) -> dict[str, dict[str, float]]:
-    """Return scikit-learn's precision, recall, F1 and support of each label."""
-    from sklearn.metrics import precision_recall_fscore_support
-
-    columns = precision_recall_fscore_support(gold, predictions, average=None, zero_division=0)
-    names = ("precision", "recall", "f1", "support")
-    return {
-        label: dict(zip(names, values, strict=True))
-        for label, *values in zip(labels, *(column.tolist() for column in columns), strict=True)
-    }
 
 
 class MultiLabelAnswerer(ClassificationAnswerer):

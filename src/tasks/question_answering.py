@@ -26,6 +26,7 @@ from src.squad_postprocess import (
     write_predictions,
 )
 from src.tasks.answerer import Answer, Answerer, Offset, Outputs, Probability, Record, text_of
+from src.tasks.evaluation_report import EvaluationReport, Mark, MarkedText, surest_errors
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.prediction_table import write_prediction_table
 from src.tasks.spec import (
@@ -39,7 +40,7 @@ from src.tasks.spec import (
     dense_shapes,
     linear_head,
 )
-from src.tasks.squad_metrics import midway, score_answers, score_with_threshold
+from src.tasks.squad_metrics import midway, question_scores, score_answers, score_with_threshold
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
 
@@ -136,7 +137,24 @@ class SquadTask(Task):
         metrics = {}
         if are_labelled(questions):
             metrics = score_answers(questions, answer_texts(questions, predictions), config.language)
-        return EvaluationResult(metrics, partial(_write, prepared.split, predictions, None), label_warnings(questions))
+        report = partial(self._report, questions, predictions)
+        write = partial(_write, prepared.split, predictions, None)
+        return EvaluationResult(metrics, write, label_warnings(questions), report=report)
+
+    def _report(
+        self, questions: Sequence[SquadQuestion], predictions: Sequence[Prediction], threshold: float | None = None
+    ) -> EvaluationReport:
+        """Return the report on the answers; those that do not match exactly are errors."""
+        columns = prediction_columns(questions, predictions, threshold)
+        answers = dict(zip(columns["id"], columns["prediction"], strict=True))
+        exact, f1 = question_scores(questions, answers, self.config.language, self.version_2)
+        confidence = np.array(columns["probability"])
+        is_right = np.array([exact[question.id] > 0 for question in questions])
+        wrong = surest_errors(confidence, is_right)
+        columns["f1"] = [f1[question.id] for question in questions]
+        errors = {name: [values[row] for row in wrong] for name, values in columns.items()}
+        passages = [_marked_passage(questions[row], predictions[row].choose(threshold)) for row in wrong]
+        return EvaluationReport(confidence, is_right, errors, {"context": passages})
 
     def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:
         """Return the metrics of the first max_answer_length words (Chinese: characters) of each context."""
@@ -190,7 +208,8 @@ class SquadV2Task(SquadTask):
         if not any(written.values()):
             warnings.append(f"no question is answered: {_no_answers_reason(no_answer, threshold)}")
         write = partial(_write, prepared.split, predictions, threshold)
-        return EvaluationResult(metrics, write, tuple(warnings), calibration)
+        report = partial(self._report, questions, predictions, threshold)
+        return EvaluationResult(metrics, write, tuple(warnings), calibration, report)
 
     def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:
         """Return the metrics of answering no question."""
@@ -202,6 +221,18 @@ def _write(split: Split, predictions: list[Prediction], threshold: float | None,
     """Write the official files and predictions_SPLIT.tsv."""
     write_predictions(folder, split.examples, predictions, threshold, SUFFIXES[split.name])
     write_prediction_table(folder, split.name, prediction_columns(split.examples, predictions, threshold))
+
+
+def _marked_passage(question: SquadQuestion, answer: ScoredSpan | None) -> MarkedText:
+    """Return the context with the gold answers, where it has them, and the predicted one marked."""
+    marks = [
+        Mark(gold.start, gold.start + len(gold.text), "gold")
+        for gold in set(question.answers)
+        if gold.text and gold.start >= 0 and question.context.startswith(gold.text, gold.start)
+    ]
+    if answer:
+        marks.append(Mark(answer.start, answer.end, "predicted"))
+    return MarkedText(question.context, marks)
 
 
 def _no_answers_reason(no_answer: Mapping[str, float], threshold: float) -> str:

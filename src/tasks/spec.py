@@ -14,6 +14,7 @@ from src.albert_networks import TrainingNetwork
 from src.data.feature_cache import TRAIN, Split
 from src.data.feature_files import RecordSet
 from src.tasks.answerer import Answer, Answerer, Outputs
+from src.tasks.evaluation_report import EvaluationReport
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer
@@ -111,12 +112,14 @@ class EvaluationResult:
         write: writes the predictions into a folder: predictions_SPLIT.tsv and the task's official formats.
         warnings: sentences without which the metrics could be misread.
         calibration: settings fitted on the development split, where task.json does not hold them yet.
+        report: returns the report on the predictions of a split with labels; None for tasks without one.
     """
 
     metrics: dict[str, float]
     write: Callable[[Path], object]
     warnings: tuple[str, ...] = ()
     calibration: dict[str, Any] = field(default_factory=dict)
+    report: Callable[[], EvaluationReport] | None = None
 
 
 class Task(ABC):

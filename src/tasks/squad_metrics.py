@@ -38,9 +38,20 @@ def score_answers(
         language: "en" for SQuAD's metrics, which XQuAD uses for all its languages; "zh" for those of CMRC 2018.
     """
     _report_missing(questions, predictions)
+    scores = zip(("exact_match", "f1"), question_scores(questions, predictions, language), strict=True)
+    return {name: _percent(by_question.values(), len(questions)) for name, by_question in scores}
+
+
+def question_scores(
+    questions: Sequence[SquadQuestion], predictions: Mapping[str, str], language: str = "en", version_2: bool = False
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return exact match and F1 of every prediction by question id, 0 to 1, whose means the official metrics are."""
     answers = {question.id: [answer.text for answer in question.answers] for question in questions}
-    scores = zip(("exact_match", "f1"), _SCORES[language], strict=True)
-    return {name: _percent(_best(predictions, answers, score).values(), len(questions)) for name, score in scores}
+    exact, f1 = _SCORES[language]
+    if version_2:
+        normalise, exact, f1 = _V2_SCORES[language]
+        answers = {key: [text for text in texts if normalise(text)] or [""] for key, texts in answers.items()}
+    return _best(predictions, answers, exact), _best(predictions, answers, f1)
 
 
 def score_with_threshold(
@@ -64,13 +75,8 @@ def score_with_threshold(
         best_exact_thresh and best_f1_thresh.
     """
     _report_missing(questions, predictions)
-    normalise, exact, f1 = _V2_SCORES[language]
-    answers = {}
-    for question in questions:
-        texts = [answer.text for answer in question.answers]
-        answers[question.id] = [text for text in texts if normalise(text)] or [""]
     has_answer = {question.id: bool(question.answers) for question in questions}
-    raw = {name: _best(predictions, answers, score) for name, score in (("exact", exact), ("f1", f1))}
+    raw = dict(zip(("exact", "f1"), question_scores(questions, predictions, language, version_2=True), strict=True))
     probabilities = dict.fromkeys(predictions, 0.0) if no_answer is None else no_answer
     thresholded: dict[str, dict[str, float]] = {}
     for name, scores in raw.items():

@@ -21,7 +21,18 @@ from src.data.feature_cache import TRAIN, Features, Split
 from src.data.features import sample, split_off
 from src.finetune_eval_model import TokenClassificationScores
 from src.tasks.answerer import Answer, Answerer, Offset, Outputs, Probability, Record, shortest, text_of
-from src.tasks.entities import OUTSIDE, Scheme, all_tags, entity_scores, find_entities, find_scheme, misfits
+from src.tasks.entities import (
+    OUTSIDE,
+    EntitySpan,
+    Scheme,
+    all_tags,
+    entity_figures,
+    entity_scores,
+    find_entities,
+    find_scheme,
+    misfits,
+)
+from src.tasks.evaluation_report import Confusion, EvaluationReport, Mark, MarkedText, surest_errors
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.ner_data import (
     FORMATS,
@@ -241,7 +252,8 @@ class NerTask(Task):
         gold = [sentence.tags for sentence in prepared.split.examples]
         is_labelled = all(tags is not None for tags in gold)
         metrics = entity_scores(gold, predicted, self.labels) if is_labelled else {}
-        return EvaluationResult(metrics, partial(_write, prepared.split, predicted, confidences))
+        report = partial(_report, prepared.split.examples, self.labels, predicted, confidences)
+        return EvaluationResult(metrics, partial(_write, prepared.split, predicted, confidences), report=report)
 
     def baseline(self, train: PreparedSplit, dev: PreparedSplit) -> dict[str, float]:
         """Return the metrics of each word's most frequent training tag; unseen words get O or the majority tag."""
@@ -283,6 +295,48 @@ def _write(split: Split, predicted: list[list[str]], confidences: list[np.ndarra
     table["prediction"] = list(itertools.chain.from_iterable(predicted))
     table["probability"] = np.concatenate(confidences)
     write_prediction_table(folder, split.name, table)
+
+
+def _report(
+    sentences: Sequence[Sentence], labels: Sequence[str], predicted: list[list[str]], confidences: list[np.ndarray]
+) -> EvaluationReport:
+    """Return the report on the words' tags; a sentence is wrong if its entities are, and its surest wrong tag counts.
+
+    Args:
+        labels: tags of the model; the other arguments are those of _write.
+    """
+    gold = [sentence.tags or () for sentence in sentences]
+    ids = {label: label_id for label_id, label in enumerate(labels)}
+    gold_ids = np.array([ids[tag] for tags in gold for tag in tags])
+    predicted_ids = np.array([ids[tag] for tags in predicted for tag in tags])
+    confidence = np.concatenate(confidences)
+    is_right = gold_ids == predicted_ids
+    wrong_tags = np.split(np.where(is_right, 0, confidence), np.cumsum([*map(len, predicted)])[:-1])
+    surest = np.array([probabilities.max(initial=0) for probabilities in wrong_tags])
+    scheme = find_scheme(labels)
+    gold_entities, entities = ([find_entities(tags, scheme) for tags in column] for column in (gold, predicted))
+    wrong = surest_errors(surest, np.array([*map(list.__eq__, gold_entities, entities)]))
+    separator = "" if splits_characters(word for sentence in sentences for word in sentence.words) else " "
+    errors: dict[str, Any] = {"index": wrong, "probability": surest[wrong], "label": [], "prediction": []}
+    for row in wrong:
+        words = sentences[row].words
+        errors["label"].append(_marked(words, separator, gold_entities[row], entities[row], "gold"))
+        errors["prediction"].append(_marked(words, separator, entities[row], gold_entities[row], "predicted"))
+    classes = {label or "entity": figures for label, figures in entity_figures(gold, predicted, labels).items()}
+    confusion = Confusion(labels, gold_ids, predicted_ids)
+    return EvaluationReport(confidence, is_right, errors, classes=classes, confusion=confusion)
+
+
+def _marked(
+    words: Sequence[str], separator: str, entities: Sequence[EntitySpan], others: Sequence[EntitySpan], kind: str
+) -> MarkedText:
+    """Return a sentence with its entities marked, by `kind` where the others lack them."""
+    bounds = list(itertools.accumulate((len(word) + len(separator) for word in words), initial=0))
+    marks = []
+    for entity in entities:
+        end = bounds[entity.end] - len(separator)
+        marks.append(Mark(bounds[entity.first], end, "both" if entity in others else kind, entity.label))
+    return MarkedText(separator.join(words), marks)
 
 
 class EntityInfo(LabelledInfo):
