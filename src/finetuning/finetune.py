@@ -33,7 +33,7 @@ from src.finetuning.finetuned_teacher import FinetunedTeacher
 from src.finetuning.task_data import TaskData
 from src.model_folder import TASK_FILE, ModelFolder, calibrate, load_tokenizer, read_task_info
 from src.tasks import TASKS
-from src.tasks.finetune_config import FinetuneConfig
+from src.tasks.finetune_config import FROZEN, FinetuneConfig
 from src.tasks.spec import EvaluationResult, Task
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer, build_tokenizer
@@ -256,6 +256,8 @@ class Finetuning:
         if self.step is None:
             scores = task.spec.scores(self.architecture, task.task_info)
             network = losses(scores, config.seed, self.data.packed)
+            network.frozen = FROZEN[config.freeze]
+            task.set_up_losses(network, self.data.prepared(TRAIN).records)
             if config.teacher:
                 teacher = FinetunedTeacher(config, task, self.architecture, self.data.packed)
                 network.teach(teacher, config.teacher_loss_weight, config.temperature)

@@ -72,6 +72,10 @@ class ClassifierConfig(FinetuneConfig):
         "some, 1 for the others; empty: 1",
     )
 
+    label_smoothing: float = option(
+        0.0, "share of a label's target that is spread evenly over all classes", minimum=0, below=1
+    )
+
     multi_label: bool = option(False, "a row has zero or more labels", needs=OWN_FILES)
     label_separator: str = option("|", "text between the labels of a row", needs=("multi_label", True))
     indicator_columns: tuple[str, ...] = option(
@@ -114,7 +118,8 @@ class ClassifierConfig(FinetuneConfig):
             )
         if self.multi_label:
             reason = "multi_label is true"
-            self.refuse(["assessment_method", "class_weights", "skip_labels", "positive_file", *READY_KEYS], reason)
+            losses = ["class_weights", "label_smoothing"]
+            self.refuse(["assessment_method", *losses, "skip_labels", "positive_file", *READY_KEYS], reason)
             if self.num_class == 1:
                 raise ConfigError("num_class is 1, a regression, but multi_label is true: remove one of the two")
             if not self.label_separator.strip():

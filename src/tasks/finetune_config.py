@@ -19,6 +19,11 @@ EVALUATION_KEYS = (
     "eval_steps",
     "early_stopping",
 )
+FROZEN: dict[str, tuple[str, ...]] = {  # name prefixes of the weights that are not trained
+    "": (),
+    "embeddings": ("albert.embeddings.",),
+    "encoder": ("albert.embeddings.", "albert.encoder."),
+}
 
 
 def is_tfrecord(path: str) -> bool:
@@ -54,6 +59,11 @@ class FinetuneConfig(TrainingConfig):
         "", "fine-tuned weights to evaluate: a checkpoint or the folder of a run", needs=("do_train", False)
     )
 
+    freeze: str = option(
+        "",
+        "weights that are not trained: embeddings, or encoder, which includes them; head and pooler are trained",
+        choices=tuple(FROZEN),
+    )
     temperature: float = option(
         2.0, "divisor of the logits of model and teacher before they are compared", above=0, maximum=100
     )
@@ -163,7 +173,9 @@ class FinetuneConfig(TrainingConfig):
                 f"seed is {self.seed} and num_seeds is {self.num_seeds}: the last seed exceeds the maximum {SEED}"
             )
         if not self.do_train:
-            self.refuse(["teacher"], "do_train is false")
+            self.refuse(["teacher", "freeze"], "do_train is false")
+        elif not self.load_pretrain_checkpoint_path:
+            self.refuse(["freeze"], "load_pretrain_checkpoint_path is empty, and weights at random would stay so")
         if not self.teacher:
             self.refuse(["temperature"], "no teacher is named")
         if self.do_train:
