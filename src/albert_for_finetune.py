@@ -20,11 +20,7 @@ class AlbertForSequenceClassification(TrainingNetwork):
     is_smoothed = False
 
     def smooth_labels(self, share: float, class_weights: np.ndarray) -> None:
-        """Spread a share of each label's target over all classes, as torch's CrossEntropyLoss(label_smoothing=share).
-
-        Args:
-            class_weights: (C,) float32; sequence_weights have them, too.
-        """
+        """Spread a share of each target over all classes, of weights (C,), as torch's CrossEntropyLoss does."""
         # A row's weight is that of its label; torch weights the spread share of a class with that of the class.
         spread = share / len(class_weights) * class_weights / class_weights[:, None]
         self.targets = Tensor((1 - share) * np.eye(len(class_weights)) + spread, ms.float32)

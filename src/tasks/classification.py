@@ -218,9 +218,8 @@ class ClassifierTask(Task):
         return (weights / np.bincount(windows))[windows].astype(np.float32)
 
     def set_up_losses(self, network: AlbertForSequenceClassification, train: RecordSet) -> None:
-        if self.config.label_smoothing:
-            by_label = class_weights(self.config.class_weights, self.labels, train.array(LABELS))
-            network.smooth_labels(self.config.label_smoothing, by_label)
+        if share := self.config.label_smoothing:
+            network.smooth_labels(share, class_weights(self.config.class_weights, self.labels, train.array(LABELS)))
 
     def logits_of_texts(self, records: RecordSet, outputs: Outputs) -> np.ndarray:
         """Return the logits of each example, (examples, C): the mean of its windows."""

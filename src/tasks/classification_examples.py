@@ -38,6 +38,7 @@ class ClassifierConfig(FinetuneConfig):
 
     config_file = "task_classifier_config.yaml"
     reads_tfrecords = True
+    searchable = (*FinetuneConfig.searchable, "class_weights", "label_smoothing")
 
     data_dir: str = option("", "folder of a GLUE or CLUE task, or with train.*, dev.*, test.*", on_resume=SAME_PLACE)
     schema_file_path: str = option("", "schema.json of TFRecord features", on_resume=SAME_PLACE)
@@ -72,9 +73,7 @@ class ClassifierConfig(FinetuneConfig):
         "some, 1 for the others; empty: 1",
     )
 
-    label_smoothing: float = option(
-        0.0, "share of a label's target that is spread evenly over all classes", minimum=0, below=1
-    )
+    label_smoothing: float = option(0.0, "share of a target that is spread over all classes", minimum=0, below=1)
 
     multi_label: bool = option(False, "a row has zero or more labels", needs=OWN_FILES)
     label_separator: str = option("|", "text between the labels of a row", needs=("multi_label", True))
