@@ -163,7 +163,9 @@ class TrainStep(nn.Cell):
             row_squares: sum of squares of the table's rows over all ranks; () if the table is frozen.
         """
         squares = self.square_sum(gradients[: self.counted_table] + gradients[self.counted_table + 1 :])
-        return ops.sqrt(row_squares[0] + squares if self.has_counted_table else squares)
+        if self.has_counted_table:
+            squares = row_squares[0] + squares
+        return ops.sqrt(squares)
 
     def update(self, gradients: tuple[Tensor, ...], elapsed: Tensor, rate_factor: Tensor) -> tuple[Tensor, ...]:
         """Reduce, unscale, clip and apply gradients.
@@ -176,8 +178,8 @@ class TrainStep(nn.Cell):
         for gradient in gradients[: self.weight_count]:
             reduced += (gradient if self.rank_size == 1 else self.all_reduce_joined(gradient),)
         row_squares = ()
-        for squares in gradients[self.weight_count :]:
-            row_squares += (self.sum_over_ranks(squares),)
+        if self.has_counted_table:
+            row_squares = (self.sum_over_ranks(gradients[-1]),)
         norm = self.global_norm(reduced, row_squares) / scale
         finite = ops.isfinite(norm)
         factor = 1.0 / scale
