@@ -29,7 +29,7 @@ def step_of(config: AlbertConfig, freeze: str, accumulate: bool = False) -> Trai
 
 
 def weights_of(step: TrainStep) -> dict[str, np.ndarray]:
-    return {weight.name: weight.asnumpy() for weight in step.network.trainable_params()}
+    return {weight.name: weight.asnumpy().copy() for weight in step.network.trainable_params()}
 
 
 @pytest.mark.parametrize("recompute", [False, True])
