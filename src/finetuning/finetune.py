@@ -118,7 +118,8 @@ def search_settings(
         except DivergedError as error:
             logger.warning(f"{trial.name}: {error}")
             metric, model = None, root / trial.name
-        checkpoints = [newest_checkpoint(root / trial.name / name) for name in runs_of(trial.config)]
+        folders = [root / trial.name / name for name in runs_of(trial.config)]
+        checkpoints = [newest_checkpoint(folder) for folder in folders if folder.is_dir()]
         seconds = sum(contents.loop_state["seconds"] for contents in checkpoints if contents)
         place = model.relative_to(root).as_posix()
         return Result(trial=trial.name, settings=trial.settings, model=place, metric=metric, seconds=seconds)
@@ -332,10 +333,7 @@ class Finetuning:
             logger.info("cold start: no pre-trained weights (load_pretrain_checkpoint_path)")
 
     def run(self, root: Path, output: Path, splits: Sequence[str]) -> tuple[float | None, Path]:
-        """Train and evaluate these splits once per seed; return the selecting metric and the best model's folder.
-
-        The metric is the mean over seeds, None without a development split.
-        """
+        """Train and evaluate these splits once per seed; return the mean selection metric, if any, and best folder."""
         results: dict[str, dict[str, float]] = {}
         for name, run_config in runs_of(self.config).items():
             evaluation = self.train(root / name, run_config)
