@@ -62,6 +62,10 @@ class CheckpointError(UserError, ValueError):
     """Checkpoint or run folder that is missing, damaged or incompatible."""
 
 
+class DivergedError(UserError):
+    """Training whose loss or outputs are not finite."""
+
+
 class DeviceError(UserError, RuntimeError):
     """Requested device that is absent or does not work."""
 

@@ -4,7 +4,7 @@ import difflib
 import os
 import types
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import EnumType
 from typing import Any
@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field
 from pydantic.fields import FieldInfo
 
 from model_utils.errors import ConfigError
+from model_utils.facts import flatten
 from model_utils.yaml_files import parse_yaml
 
 SAME, SAME_PLACE, ANY = "same", "same place", "any"  # on_resume of an option
@@ -23,6 +24,7 @@ TYPE_NAMES = {
     float: "a number",
     str: "text",
     tuple[str, ...]: "texts with commas between them, each once",
+    dict[str, tuple[Any, ...]]: "a mapping of keys to lists of values, {KEY: [VALUE, ...], ...}",
 }
 BOUND_NAMES = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 EPOCHS = {"num_train_epochs", "epoch_num", "epoch_size"}  # names of one option, here and in other libraries
@@ -151,6 +153,8 @@ def show(value: Any) -> str:
         if all(isinstance(item, str) for item in value):
             return ",".join(value) or "empty"
         return f"[{', '.join(map(str, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {show(item)}' for key, item in value.items())}}}" if value else "empty"
     if value is None:
         return "not set"
     return "empty" if value == "" else str(value)
@@ -186,7 +190,7 @@ def read_value(value: Any, kind: Any) -> Any:
     """Return a value from yaml, the command line or Python converted to its field's type.
 
     Args:
-        kind: bool, int, float, str, an Enum or tuple[str, ...].
+        kind: bool, int, float, str, an Enum, tuple[str, ...] or dict[str, tuple[Any, ...]].
 
     Raises:
         ValueError: the value cannot be converted.
@@ -200,12 +204,29 @@ def read_value(value: Any, kind: Any) -> Any:
         return kind(value)
     if kind in (int, float):
         return kind(value) if isinstance(value, str) else value
+    if typing.get_origin(kind) is dict:
+        return read_lists(value)
     if isinstance(value, str) and not value.startswith("["):
         value = [word.strip() for word in value.split(",") if word.strip()]
     value = read_list(value)
     if not all(isinstance(word, str) for word in value) or len(set(value)) < len(value):
         raise ValueError
     return tuple(map(_characters, value))
+
+
+def read_lists(value: Any) -> dict[str, tuple[Any, ...]]:
+    """Return a mapping of dotted keys to lists from yaml, Python or its yaml text; sections may be nested.
+
+    Raises:
+        ValueError: it is no mapping, or a value is no list or an empty one.
+    """
+    value = parse_yaml(value) if isinstance(value, str) else value
+    if not isinstance(value, Mapping | None):
+        raise ValueError
+    lists = flatten(value or {})
+    if (value and not lists) or not all(isinstance(values, list) and values for values in lists.values()):
+        raise ValueError
+    return {key: tuple(values) for key, values in lists.items()}
 
 
 def read_list(value: Any) -> Sequence[Any]:

@@ -5,6 +5,7 @@ Shape letters: B batch, L length, C labels or choices.
 """
 
 import mindspore as ms
+import numpy as np
 from mindspore import Tensor, ops
 
 from src.albert_networks import Tensors, TrainingNetwork
@@ -16,6 +17,14 @@ class AlbertForSequenceClassification(TrainingNetwork):
 
     label_columns = ("label_ids", "sequence_weights")
     metric_names: tuple[str, ...] = ("loss", "accuracy")
+    is_smoothed = False
+
+    def smooth_labels(self, share: float, class_weights: np.ndarray) -> None:
+        """Spread a share of each target over all classes, of weights (C,), as torch's CrossEntropyLoss does."""
+        # A row's weight is that of its label; torch weights the spread share of a class with that of the class.
+        spread = share / len(class_weights) * class_weights / class_weights[:, None]
+        self.targets = Tensor((1 - share) * np.eye(len(class_weights)) + spread, ms.float32)
+        self.is_smoothed = True
 
     def logits_of(self, outputs: Tensors, texts: Tensors, further: Tensors) -> tuple[tuple[Tensor, Tensor], ...]:
         _, weights, dropout_key = further
@@ -23,7 +32,10 @@ class AlbertForSequenceClassification(TrainingNetwork):
 
     def label_losses(self, outputs: Tensors, texts: Tensors, further: Tensors) -> tuple[Tensor, Tensor]:
         logits, weights = self.logits_of(outputs, texts, further)[0]
-        losses, hits = self.cross_entropy(logits.reshape((-1, logits.shape[-1])), further[0].reshape((-1,)))
+        labels = further[0].reshape((-1,))
+        losses, hits = self.cross_entropy(logits.reshape((-1, logits.shape[-1])), labels)
+        if self.is_smoothed:
+            losses = -ops.reduce_sum(ops.gather(self.targets, labels, 0) * ops.log_softmax(logits, -1), -1)
         weights = weights.reshape((-1,))
         return ops.reduce_sum(weights * losses), ops.reduce_sum(weights * hits)
 

@@ -88,6 +88,7 @@ class TrainingNetwork(nn.Cell):
     weight_columns: tuple[str, ...] = ("sequence_weights",)  # label columns that losses and metrics are weighted with
     metric_names: tuple[str, ...]
     target_count = 1  # tensors that a teacher gives for a batch
+    frozen: tuple[str, ...] = ()  # name prefixes of the weights that are not trained
 
     def __init__(self, scores: ScoresNetwork, seed: int = 0, packed: bool = False) -> None:
         super().__init__(auto_prefix=False)
@@ -118,6 +119,10 @@ class TrainingNetwork(nn.Cell):
     def draw_weights(self, seed: int) -> None:
         """Draw all weights anew."""
         initialise_weights(self.scores, self.scores.config.initializer_range, seed)
+
+    def weights_to_train(self) -> list[Parameter]:
+        """Return the weights that are not frozen."""
+        return [weight for weight in self.trainable_params() if not weight.name.startswith(self.frozen)]
 
     @property
     def counted_rows(self) -> tuple[Parameter, Parameter]:

@@ -165,14 +165,21 @@ class ModelFolder:
             CheckpointError: the weights cannot be written, or the folder has files.
             OSError: the folder cannot be written.
         """
-        state = {key: value for key, value in self.loaded.loop_state.items() if key in WEIGHT_STATE}
-        weights = {name: Tensor(value) for name, value in self.weights.items()}
         if Path(path).is_dir() and any(Path(path).iterdir()):
             raise CheckpointError(f"{path} is not an empty folder; name a new one")
         with new_folder(Path(path)) as folder:
-            self.save_artifacts(folder)
-            file = checkpoint_path(folder, state.get("step", 0))
-            write_checkpoint(file, weights, state | {ARCHITECTURE: self.architecture.facts()})
+            self.write_files(folder)
+
+    def write_files(self, folder: Path) -> None:
+        """Write all files into a folder, and remove other checkpoints there."""
+        state = {key: value for key, value in self.loaded.loop_state.items() if key in WEIGHT_STATE}
+        weights = {name: Tensor(value) for name, value in self.weights.items()}
+        self.save_artifacts(folder)
+        file = checkpoint_path(folder, state.get("step", 0))
+        write_checkpoint(file, weights, state | {ARCHITECTURE: self.architecture.facts()})
+        for _, path in list_checkpoints(folder):
+            if path != file:
+                path.unlink()
 
     def save_artifacts(self, folder: Path) -> None:
         """Write all files but the weights."""

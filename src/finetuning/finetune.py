@@ -3,9 +3,10 @@
 Tasks differ only behind the interface src.tasks.spec.Task; an entry script names its task and calls `finetune`.
 """
 
+import gc
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, stdev
@@ -15,7 +16,7 @@ from mindspore import nn
 
 from model_utils.config import check_output_folder
 from model_utils.device import Device, setup_device
-from model_utils.errors import CheckpointError, ConfigError, UserError
+from model_utils.errors import CheckpointError, ConfigError, DivergedError
 from model_utils.files import write_json
 from model_utils.json_files import read_object
 from src.albert_config import check_memory
@@ -26,15 +27,18 @@ from src.checkpoints.checkpoint_files import (
     folder_of,
     list_checkpoints,
     load_backbone,
+    newest_checkpoint,
 )
 from src.data.feature_cache import TRAIN
 from src.finetune_eval_model import AnsweringNetwork, PackedNetwork
 from src.finetuning.finetuned_teacher import FinetunedTeacher
 from src.finetuning.report_files import write_report
+from src.finetuning.runs import Trial, check_runs, runs_of, trials_of
+from src.finetuning.search import Result, run_trials
 from src.finetuning.task_data import TaskData
 from src.model_folder import TASK_FILE, ModelFolder, calibrate, load_tokenizer, read_task_info
 from src.tasks import TASKS
-from src.tasks.finetune_config import FinetuneConfig
+from src.tasks.finetune_config import FROZEN, FinetuneConfig
 from src.tasks.spec import EvaluationResult, Task
 from src.tasks.task_info import TaskInfo
 from src.tokenization import FullTokenizer, build_tokenizer
@@ -44,7 +48,7 @@ from src.training.network_outputs import are_finite, predict_rows
 from src.training.phases import Phase, Phases
 from src.training.ranks import ranks_of
 from src.training.recorder import Reporting
-from src.training.run_folder import CONFIG_FILE, RunFolder, check_run_folder
+from src.training.run_folder import RunFolder
 from src.training.run_log import EVAL_PREFIX
 from src.training.run_plan import RunFacts, plan_precision, plan_run
 from src.training.train_step import TrainStep, build_step
@@ -57,8 +61,9 @@ MakeTask = Callable[[Any, FullTokenizer, TaskInfo | None], Task]
 
 
 def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
-    """Train, evaluate and predict as configured, once per seed."""
+    """Train, evaluate and predict as configured, once per seed, and all of that once per trial of a search."""
     check_outputs(config)
+    trials = trials_of(config)
     device = setup_device(**config.device_settings())
     tokenizer = find_tokenizer(config)
     trained_info = None if config.do_train else evaluated_task(config)
@@ -72,45 +77,55 @@ def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
     for split in finetuning.data.evaluated_splits:  # missing files must fail before the training, not after it
         finetuning.data.prepared(split)
     root = Path(config.save_finetune_checkpoint_path)
-    runs = runs_of(config)
-    check_runs(root, runs)
+    check_runs(root, config, trials)
     if config.dry_run:
-        name, run_config = next(iter(runs.items()))
+        name, run_config = next(iter(runs_of(trials[0].config if trials else config).items()))
         trainer = finetuning.build(RunFolder(root / name, run_config, finetuning.ranks))
         logger.info(dry_run(trainer, kept=f" but features in {config.feature_dir}"))
-        if len(runs) > 1:
-            logger.info(f"each of {len(runs)} seeds takes this time and this much disk space")
+        runs = config.num_seeds * max(1, len(trials))
+        if runs > 1:
+            logger.info(f"each of {runs} runs takes about this time and this much disk space")
         return
     output = Path(config.output_path) if config.output_path else root
-    results: dict[str, dict[str, float]] = {}
-    for name, run_config in runs.items():
-        evaluation = finetuning.train(root / name, run_config)
-        if config.do_eval or config.do_predict:
-            report = finetuning.evaluate(root / name, output / name, evaluation)
-            results[str(run_config.seed)] = report.metrics
-            if report.calibration and finetuning.ranks.writer:
-                calibrate(root / name, report.calibration)
-    if config.num_seeds > 1 and finetuning.ranks.writer and any(results.values()):
-        summary = summarise(list(results.values()))
-        write_json(output / EVAL_FILE, {"seeds": results, **summary})
+    if not trials:
+        finetuning.run(root, output, finetuning.data.evaluated_splits)
+        return
+    best = search_settings(finetuning, trials, make_task, root, output)
+    ModelFolder.load(best).write_files(root)
+    finetuning.evaluate(root, output)
 
 
-def runs_of(config: FinetuneConfig) -> dict[str, FinetuneConfig]:
-    """Return the configuration of each seed by the name of its subfolder, "" for a single seed."""
-    if config.num_seeds == 1:
-        return {"": config.replace(seed=config.seed, num_seeds=1)}
-    seeds = range(config.seed, config.seed + config.num_seeds)
-    return {f"seed-{seed}": config.replace(seed=seed, num_seeds=1) for seed in seeds}
+def search_settings(
+    finetuning: "Finetuning", trials: list[Trial], make_task: MakeTask, root: Path, output: Path
+) -> Path:
+    """Run the trials of a search; return the folder of the best model.
 
+    Every trial has a Finetuning of its own, because settings are constants of compiled graphs.
+    """
+    of_task = type(finetuning.config).model_fields.keys() - FinetuneConfig.model_fields.keys()
+    for trial in trials:
+        if of_task & trial.settings.keys():
+            make_task(trial.config, finetuning.tokenizer, None)  # so that what it refuses fails before the training
 
-def check_runs(root: Path, runs: Mapping[str, FinetuneConfig]) -> None:
-    """Raise ConfigError if a run can neither start nor resume in its folder, or runs of another type lie in root."""
-    if len(runs) > 1 and any(root.glob(CONFIG_FILE)):
-        raise ConfigError(f"{root} holds a single run, whose results several seeds would replace: use another folder")
-    if len(runs) == 1 and any(root.glob(f"seed-*/{CONFIG_FILE}")):
-        raise ConfigError(f"{root} holds runs of several seeds, whose results a single run would replace: use another")
-    for name, config in runs.items():
-        check_run_folder(root / name, config)
+    def run_trial(trial: Trial, earlier: Result | None) -> Result:
+        gc.collect()  # frees the graphs of the trial before
+        task = make_task(trial.config, finetuning.tokenizer, None)
+        trained = Finetuning(trial.config, finetuning.device, finetuning.tokenizer, task)
+        if earlier:
+            trained.check_finished(root / earlier.model)
+            return earlier
+        try:
+            metric, model = trained.run(root / trial.name, output / trial.name, task.dev_splits)
+        except DivergedError as error:
+            logger.warning(f"{trial.name}: {error}")
+            metric, model = None, root / trial.name
+        folders = [root / trial.name / name for name in runs_of(trial.config)]
+        checkpoints = [newest_checkpoint(folder) for folder in folders if folder.is_dir()]
+        seconds = sum(contents.loop_state["seconds"] for contents in checkpoints if contents)
+        place = model.relative_to(root).as_posix()
+        return Result(trial=trial.name, settings=trial.settings, model=place, metric=metric, seconds=seconds)
+
+    return run_trials(root, trials, finetuning.task.selection, finetuning.config.num_seeds, run_trial)
 
 
 def check_outputs(config: FinetuneConfig) -> None:
@@ -215,6 +230,7 @@ class Finetuning:
 
     def __init__(self, config: FinetuneConfig, device: Device, tokenizer: FullTokenizer, task: Task) -> None:
         self.config = config
+        self.device = device
         self.tokenizer = tokenizer
         self.task = task
         self.ranks = ranks_of(device)
@@ -257,6 +273,8 @@ class Finetuning:
         if self.step is None:
             scores = task.spec.scores(self.architecture, task.task_info)
             network = losses(scores, config.seed, self.data.packed)
+            network.frozen = FROZEN[config.freeze]
+            task.set_up_losses(network, self.data.prepared(TRAIN).records)
             if config.teacher:
                 teacher = FinetunedTeacher(config, task, self.architecture, self.data.packed)
                 network.teach(teacher, config.teacher_loss_weight, config.temperature)
@@ -315,6 +333,24 @@ class Finetuning:
         else:
             logger.info("cold start: no pre-trained weights (load_pretrain_checkpoint_path)")
 
+    def run(self, root: Path, output: Path, splits: Sequence[str]) -> tuple[float | None, Path]:
+        """Train and evaluate these splits once per seed; return the mean selection metric, if any, and best folder."""
+        results: dict[str, dict[str, float]] = {}
+        for name, run_config in runs_of(self.config).items():
+            evaluation = self.train(root / name, run_config)
+            if splits:
+                report = self.evaluate(root / name, output / name, evaluation, splits)
+                results[name] = report.metrics
+                if report.calibration and self.ranks.writer:
+                    calibrate(root / name, report.calibration)
+        if self.config.num_seeds > 1 and self.ranks.writer and any(results.values()):
+            summary = summarise(list(results.values()))
+            by_seed = {name.removeprefix("seed-"): metrics for name, metrics in results.items()}
+            write_json(output / EVAL_FILE, {"seeds": by_seed, **summary})
+        metric = self.task.selection
+        values = {name: metrics[metric] for name, metrics in results.items() if metric in metrics}
+        return (mean(values.values()), root / max(values, key=lambda name: values[name])) if values else (None, root)
+
     def train(self, path: Path, config: FinetuneConfig) -> Evaluation | None:
         """Fine-tune with one seed, or resume its run; return its evaluation, None if there is none or it had finished.
 
@@ -332,11 +368,14 @@ class Finetuning:
         self.ranks.wait("the last checkpoint")
         return evaluation
 
-    def evaluate(self, weights: Path, output: Path, evaluation: Evaluation | None = None) -> Report:
+    def evaluate(
+        self, weights: Path, output: Path, evaluation: Evaluation | None = None, splits: Sequence[str] = ()
+    ) -> Report:
         """Evaluate development splits and predict test splits as configured; write into `output` only.
 
         Args:
             evaluation: evaluation of the training that wrote the weights; its result for them is reused.
+            splits: (): those for do_eval and do_predict.
         """
         task_info = self.check_task(weights)
         contents = find_checkpoint(weights)
@@ -349,7 +388,7 @@ class Finetuning:
         selection_split = self.task.dev_splits[0]
         is_loaded = False
         report = Report()
-        for split in self.data.evaluated_splits:
+        for split in splits or self.data.evaluated_splits:
             if training_result and split == selection_split:
                 result = training_result
             else:
@@ -358,7 +397,7 @@ class Finetuning:
                     is_loaded = True
                 outputs = predict_rows(self.network, self.data.dataset(split), self.ranks)
                 if not are_finite(outputs):
-                    raise UserError(
+                    raise DivergedError(
                         f"{contents.path} gives outputs for the {split} split that are not finite: train with a lower "
                         "learning rate or a longer warm-up, or set compute_type to float32 if it is float16"
                     )

@@ -80,7 +80,7 @@ class ClassifierTask(Task):
             )
         self.selection = METHODS[self.method][0]
         if self.regression:
-            config.refuse(["class_weights"], "the task is a regression")
+            config.refuse(["class_weights", "label_smoothing"], "the task is a regression")
         else:
             class_weights(config.class_weights, self.labels, np.zeros(0, int))  # wrong ones fail before the features
         self.spec = REGRESSION if self.regression else CLASSIFICATION
@@ -216,6 +216,10 @@ class ClassifierTask(Task):
         by_label = class_weights(self.config.class_weights, self.labels, labels) if self.config.class_weights else None
         weights = np.ones(len(labels), np.float32) if by_label is None else by_label[labels]
         return (weights / np.bincount(windows))[windows].astype(np.float32)
+
+    def set_up_losses(self, network: AlbertForSequenceClassification, train: RecordSet) -> None:
+        if share := self.config.label_smoothing:
+            network.smooth_labels(share, class_weights(self.config.class_weights, self.labels, train.array(LABELS)))
 
     def logits_of_texts(self, records: RecordSet, outputs: Outputs) -> np.ndarray:
         """Return the logits of each example, (examples, C): the mean of its windows."""

@@ -38,6 +38,7 @@ class ClassifierConfig(FinetuneConfig):
 
     config_file = "task_classifier_config.yaml"
     reads_tfrecords = True
+    searchable = (*FinetuneConfig.searchable, "class_weights", "label_smoothing")
 
     data_dir: str = option("", "folder of a GLUE or CLUE task, or with train.*, dev.*, test.*", on_resume=SAME_PLACE)
     schema_file_path: str = option("", "schema.json of TFRecord features", on_resume=SAME_PLACE)
@@ -71,6 +72,8 @@ class ClassifierConfig(FinetuneConfig):
         "how much the rows of a class count in the loss: balanced (all classes together alike), or LABEL=WEIGHT for "
         "some, 1 for the others; empty: 1",
     )
+
+    label_smoothing: float = option(0.0, "share of a target that is spread over all classes", minimum=0, below=1)
 
     multi_label: bool = option(False, "a row has zero or more labels", needs=OWN_FILES)
     label_separator: str = option("|", "text between the labels of a row", needs=("multi_label", True))
@@ -114,7 +117,8 @@ class ClassifierConfig(FinetuneConfig):
             )
         if self.multi_label:
             reason = "multi_label is true"
-            self.refuse(["assessment_method", "class_weights", "skip_labels", "positive_file", *READY_KEYS], reason)
+            losses = ["class_weights", "label_smoothing"]
+            self.refuse(["assessment_method", *losses, "skip_labels", "positive_file", *READY_KEYS], reason)
             if self.num_class == 1:
                 raise ConfigError("num_class is 1, a regression, but multi_label is true: remove one of the two")
             if not self.label_separator.strip():

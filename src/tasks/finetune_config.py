@@ -1,6 +1,6 @@
 """Base configuration of the fine-tuning scripts; the module of each task extends it."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from model_utils.config import EPOCHS, ROWS, SEED, UPDATES
 from model_utils.errors import ConfigError
@@ -10,6 +10,7 @@ from src.data.feature_files import SUFFIX
 from src.training.training_config import AdamConfig, DecayedAdamConfig, OptimizerConfig, TrainingConfig
 
 SAMPLES = 2**31 - 1
+MOST_TRIALS = 100
 READY_KEYS = ("train_data_file_path", "eval_data_file_path")
 EVALUATION_KEYS = (
     "dev_file",
@@ -19,6 +20,11 @@ EVALUATION_KEYS = (
     "eval_steps",
     "early_stopping",
 )
+FROZEN: dict[str, tuple[str, ...]] = {  # name prefixes of the weights that are not trained
+    "": (),
+    "embeddings": ("albert.embeddings.",),
+    "encoder": ("albert.embeddings.", "albert.encoder."),
+}
 
 
 def is_tfrecord(path: str) -> bool:
@@ -31,6 +37,12 @@ class FinetuneConfig(TrainingConfig):
 
     epochs_key = "epoch_num"
     reads_tfrecords: ClassVar[bool] = False  # whether ready features may be TFRecords
+    # Keys that the trials of a search may differ in, or their beginnings.
+    searchable: ClassVar[tuple[str, ...]] = tuple(
+        """optimizer_cfg. albert_cfg.hidden_dropout_prob albert_cfg.attention_probs_dropout_prob
+        albert_cfg.classifier_dropout_prob warmup_ratio clip_norm freeze teacher_loss_weight temperature epoch_num
+        train_steps train_batch_size accumulation_steps global_batch_size""".split()
+    )
 
     optimizer_cfg: OptimizerConfig = OptimizerConfig(
         AdamWeightDecay=DecayedAdamConfig(learning_rate=0.0, warmup_steps=0, beta2=0.98),
@@ -54,6 +66,11 @@ class FinetuneConfig(TrainingConfig):
         "", "fine-tuned weights to evaluate: a checkpoint or the folder of a run", needs=("do_train", False)
     )
 
+    freeze: str = option(
+        "",
+        "weights that are not trained: embeddings, or encoder, which includes them; head and pooler are trained",
+        choices=tuple(FROZEN),
+    )
     temperature: float = option(
         2.0, "divisor of the logits of model and teacher before they are compared", above=0, maximum=100
     )
@@ -117,6 +134,13 @@ class FinetuneConfig(TrainingConfig):
     )
     num_seeds: int = option(1, "number of runs, with seed, seed + 1, ...; reports the mean", minimum=1, maximum=1000)
 
+    search: dict[str, tuple[Any, ...]] = option(
+        {}, "values to try by key, as {epoch_num: [2, 4]}; every combination is trained, and the best one is the model"
+    )
+    search_trials: int = option(
+        0, "combinations of search that are drawn at random by the seed; 0: all", minimum=0, maximum=MOST_TRIALS
+    )
+
     # Output and evaluation.
     save_finetune_checkpoint_path: str = option("", "folder of the run: checkpoints, log, curves", on_resume=ANY)
     output_path: str = option(
@@ -163,7 +187,15 @@ class FinetuneConfig(TrainingConfig):
                 f"seed is {self.seed} and num_seeds is {self.num_seeds}: the last seed exceeds the maximum {SEED}"
             )
         if not self.do_train:
-            self.refuse(["teacher"], "do_train is false")
+            self.refuse(["teacher", "freeze"], "do_train is false")
+        elif not self.load_pretrain_checkpoint_path:
+            self.refuse(["freeze"], "load_pretrain_checkpoint_path is empty, and weights at random would stay so")
+        if not self.search:
+            self.refuse(["search_trials"], "search is empty")
+        elif not (self.do_train and self.do_eval):
+            raise ConfigError("search needs do_train and do_eval: trials are compared on the development set")
+        elif self.distribute:
+            raise ConfigError("search runs on one device, but distribute is true: search first, then train the best")
         if not self.teacher:
             self.refuse(["temperature"], "no teacher is named")
         if self.do_train:

@@ -172,6 +172,9 @@ class Task(ABC):
         """Return how much each training row counts in the loss, (rows,) float32; None: all alike."""
         return None
 
+    def set_up_losses(self, network: TrainingNetwork, train: RecordSet) -> None:  # noqa: B027
+        """Apply the configuration's options of the loss to a new network, given the training rows."""
+
     @abstractmethod
     def split(self, name: str) -> Split:
         """Return the examples of a split; raise DataError or ConfigError if they are missing or wrong."""

@@ -80,9 +80,12 @@ class TrainStep(nn.Cell):
         self.rank_size = self.ranks.size
         self.seed = self.seed_of_rank(seed)
         self.weights = optimizer.parameters
+        self.weight_count = len(self.weights)
         counted_table, row_squares = network.counted_rows
-        self.counted_table = [weight.name for weight in self.weights].index(counted_table.name)
-        self.differentiated = ParameterTuple([*self.weights, row_squares])
+        names = [weight.name for weight in self.weights]
+        self.has_counted_table = counted_table.name in names  # else it is frozen
+        self.counted_table = names.index(counted_table.name) if self.has_counted_table else len(names)
+        self.differentiated = ParameterTuple([*self.weights, row_squares] if self.has_counted_table else self.weights)
         self.square_sum = square_sum(network.backend)
         self.scale_all = scale_all(len(self.weights), network.backend)
         self.scaling = loss_scale
@@ -150,13 +153,19 @@ class TrainStep(nn.Cell):
             good = ops.select(grow, ops.zeros_like(good), good)
         ops.assign(self.good_steps, good)
 
-    def global_norm(self, gradients: tuple[Tensor, ...], row_squares: Tensor) -> Tensor:
+    def global_norm(self, gradients: tuple[Tensor, ...], row_squares: tuple[Tensor, ...]) -> Tensor:
         """Return google's global norm: all squared entries, one table's counted per looked-up row (RowSquareSum).
 
         Not finite if any entry is not.
+
+        Args:
+            gradients: of `weights`.
+            row_squares: sum of squares of the table's rows over all ranks; () if the table is frozen.
         """
-        others = gradients[: self.counted_table] + gradients[self.counted_table + 1 :]
-        return ops.sqrt(row_squares + self.square_sum(others))
+        squares = self.square_sum(gradients[: self.counted_table] + gradients[self.counted_table + 1 :])
+        if self.has_counted_table:
+            squares = row_squares[0] + squares
+        return ops.sqrt(squares)
 
     def update(self, gradients: tuple[Tensor, ...], elapsed: Tensor, rate_factor: Tensor) -> tuple[Tensor, ...]:
         """Reduce, unscale, clip and apply gradients.
@@ -166,9 +175,11 @@ class TrainStep(nn.Cell):
         """
         scale = self.loss_scale + 0.0
         reduced = ()
-        for gradient in gradients[:-1]:
+        for gradient in gradients[: self.weight_count]:
             reduced += (gradient if self.rank_size == 1 else self.all_reduce_joined(gradient),)
-        row_squares = self.sum_over_ranks(gradients[-1])
+        row_squares = ()
+        if self.has_counted_table:
+            row_squares = (self.sum_over_ranks(gradients[-1]),)
         norm = self.global_norm(reduced, row_squares) / scale
         finite = ops.isfinite(norm)
         factor = 1.0 / scale
@@ -270,6 +281,6 @@ def build_step(
         values["learning_rate"] = fitted_learning_rate(hidden_size, config.usual_rate)
         logger.info(f"learning rate {values['learning_rate']:.3g}, for a hidden_size of {hidden_size}")
     settings = OptimizerSettings(**values)
-    optimizer = build_optimizer(network.trainable_params(), settings, plan.train_steps)
+    optimizer = build_optimizer(network.weights_to_train(), settings, plan.train_steps)
     logger.info(describe_decay_groups(optimizer))
     return TrainStep(network, optimizer, precision.scaling, accumulate, config.clip_norm, ranks, config.seed)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from typing import Any, NoReturn
 
-from model_utils.errors import UserError
+from model_utils.errors import DivergedError, UserError
 from model_utils.facts import flatten
 from src.checkpoints.checkpoint_files import state_of
 from src.data.batches import describe_size
@@ -253,7 +253,7 @@ class Trainer:
         advice = "lower the learning rate or lengthen the warm-up"
         if scaling.mode == "static" and math.isfinite(values["loss"]):
             advice = f"lower loss_scale_value ({scaling.value:g}), or set loss_scale_mode to dynamic"
-        raise UserError(
+        raise DivergedError(
             f"training diverged: at step {step} the loss is {values['loss']} and the gradient's norm "
             f"{values['grad_norm']}, {skipped} updates in a row skipped, {scale}; {advice}. Checkpoints written "
             "before are kept"

@@ -1,0 +1,94 @@
+"""Weights that are not trained keep their values, and label smoothing equals torch's."""
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor, ops
+
+from src.albert_config import AlbertConfig
+from src.albert_for_finetune import AlbertForSequenceClassification
+from src.finetune_eval_model import SequenceClassificationScores
+from src.tasks.finetune_config import FROZEN
+from src.training.optimizer import build_optimizer
+from src.training.run_plan import LossScale
+from src.training.train_step import TrainStep
+from tests.helpers.tiny_model import OPTIMIZER_SETTINGS, TINY, batch
+
+CONFIG = TINY.replace(initializer_range=0.2)
+
+
+def columns() -> dict[str, np.ndarray]:
+    return batch(rows=4) | {"label_ids": np.array([0, 1, 1, 0], np.int32)}
+
+
+def step_of(config: AlbertConfig, freeze: str, accumulate: bool = False) -> TrainStep:
+    network = AlbertForSequenceClassification(SequenceClassificationScores(config, 2), seed=1)
+    network.frozen = FROZEN[freeze]
+    optimizer = build_optimizer(network.weights_to_train(), OPTIMIZER_SETTINGS, 10)
+    return TrainStep(network, optimizer, LossScale(), accumulate)
+
+
+def weights_of(step: TrainStep) -> dict[str, np.ndarray]:
+    return {weight.name: weight.asnumpy().copy() for weight in step.network.trainable_params()}
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("micro_batches", [1, 2])
+@pytest.mark.parametrize("freeze", ["embeddings", "encoder"])
+def test_frozen_weights_stay_bit_for_bit_and_the_others_are_trained(
+    freeze: str, micro_batches: int, recompute: bool
+) -> None:
+    step = step_of(CONFIG.replace(recompute=recompute), freeze, micro_batches > 1)
+    before = weights_of(step)
+    for _ in range(3):
+        norm = step.train([columns()] * micro_batches)["grad_norm"].asnumpy()
+    assert np.isfinite(norm) and norm > 0
+    after = weights_of(step)
+    kept = {name for name in before if np.array_equal(before[name], after[name])}
+    assert kept == {name for name in before if name.startswith(FROZEN[freeze])} and kept
+    moments = {name for name in step.parameters_dict() if name.startswith("adam_")}
+    assert not [name for name in moments if name.partition(".")[2].startswith(FROZEN[freeze])] and moments
+
+
+@pytest.mark.parametrize("freeze", ["embeddings", "encoder"])
+def test_the_gradients_of_the_other_weights_are_those_without_freezing(freeze: str) -> None:
+    inputs = tuple(Tensor(columns()[name]) for name in step_of(CONFIG, "").network.input_columns)
+    gradients = []
+    for frozen in ("", freeze):
+        step = step_of(CONFIG, frozen)
+        _, values = step.value_and_grad(inputs, Tensor(5, ms.int32), Tensor(1.0, ms.float32))
+        names = [parameter.name for parameter in step.differentiated]
+        gradients.append(dict(zip(names, values, strict=True)))
+    every, trained = gradients
+    assert trained.keys() < every.keys()
+    for name, value in trained.items():
+        np.testing.assert_allclose(value.asnumpy(), every[name].asnumpy(), rtol=1e-5, atol=1e-7, err_msg=name)
+
+
+class LogitsGiven(AlbertForSequenceClassification):
+    """The losses of logits that stand in place of the backbone's outputs."""
+
+    def logits_of(self, outputs: tuple, texts: tuple, further: tuple) -> tuple:
+        return ((outputs[0], further[1]),)
+
+
+@pytest.mark.oracles
+@pytest.mark.parametrize("share", [0.1, 0.7])
+@pytest.mark.parametrize("class_weights", [[1.0, 1.0, 1.0], [0.3, 2.0, 1.0]])
+def test_label_smoothing_is_that_of_torch(torch, share: float, class_weights: list[float]) -> None:
+    """Loss and gradient, with the weights of classes."""
+    by_label = np.float32(class_weights)
+    generator = np.random.default_rng(0)
+    logits = (3 * generator.standard_normal((7, 3))).astype(np.float32)
+    labels = generator.integers(0, 3, 7).astype(np.int32)
+    network = LogitsGiven(SequenceClassificationScores(CONFIG, 3))
+    network.smooth_labels(share, by_label)
+    rows = by_label[labels] / by_label[labels].sum()  # as normalise_weights makes them
+    further = Tensor(labels), Tensor(rows), Tensor(0, ms.int32)
+    loss, gradient = ops.value_and_grad(lambda given: network.label_losses((given,), (), further)[0])(Tensor(logits))
+    torch_logits = torch.tensor(logits, requires_grad=True)
+    criterion = torch.nn.CrossEntropyLoss(torch.tensor(by_label), label_smoothing=share)
+    expected = criterion(torch_logits, torch.tensor(labels).long())
+    expected.backward()
+    assert float(loss) == pytest.approx(float(expected), rel=1e-6)
+    np.testing.assert_allclose(gradient.asnumpy(), torch_logits.grad.numpy(), atol=1e-7)
