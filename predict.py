@@ -19,11 +19,12 @@ from src.tasks import TASKS
 def main(config: PredictConfig) -> int:
     """Load the model, then answer a file or serve. Return the exit code, 1 if no record could be answered."""
     if config.serve:
-        from src.inference.server import check_address, parse_address, parse_hosts, serve
+        from src.inference.server import check_address, open_access_log, parse_address, parse_hosts, serve
 
         address = parse_address(config.serve)
         parse_hosts(config.allowed_hosts)
         check_address(*address)
+        access_log = open_access_log(config.access_log)
     else:
         check_input(config.input, config.input_format)
         check_output(config.output, config.input)
@@ -40,7 +41,7 @@ def main(config: PredictConfig) -> int:
     predictor = load_predictor(config, device.backend)
     task = predictor.task_info.task
     if config.serve:
-        serve(predictor, *address, allowed_hosts=config.allowed_hosts)
+        serve(predictor, *address, allowed_hosts=config.allowed_hosts, access_log=access_log)
         return 0
     text_key = config.text_a_column or next(iter(TASKS[task].answerer.texts), "text_a")
     records = read_records(config.input, config.input_format, text_key)

@@ -69,6 +69,7 @@ class PredictConfig(LayersConfig):
     text_b_column: str = option("", "key or column of the second text, which every record then needs")
     serve: str = option("", "HOST:PORT of an HTTP server with a demo page, instead of files")
     allowed_hosts: tuple[str, ...] = option((), "host names that requests may use besides the served address; *: any")
+    access_log: str = option("", "file that a server appends a JSON line a request to; -: standard error")
     batch_tokens: int = option(
         0,
         "tokens per batch including padding, at least one row; 0: as many as fit in about 1 GB beside the weights",
@@ -107,8 +108,9 @@ class PredictConfig(LayersConfig):
             raise ConfigError("search needs vectors: give --embeddings true, too")
         if self.search == "-" and self.input == "-":
             raise ConfigError("search and input are both standard input: name a file for one of them")
-        if self.allowed_hosts and not self.serve:
-            raise ConfigError("allowed_hosts applies to a server only: give serve, too, or leave it out")
+        for key in ("allowed_hosts", "access_log"):
+            if getattr(self, key) and not self.serve:
+                raise ConfigError(f"{key} applies to a server only: give serve, too, or leave it out")
         if not self.serve and not (self.input and self.output):
             raise ConfigError("give --input and --output (- for standard input and output), or --serve HOST:PORT")
         if self.model.lower().endswith((".onnx", ".air")):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,9 @@ class Predictor:
 
     A network that is compiled per shape sees few shapes (src/inference/network_batches.py).
 
+    Attributes:
+        file: weights or MINDIR that the network was loaded from; None if it was not.
+
     Args:
         task_info: of the network, with lengths that it takes.
         network: a PackedNetwork, AnsweringNetwork or ExportedNetwork.
@@ -75,6 +79,7 @@ class Predictor:
         self.tokenizer = tokenizer
         self.network = network
         self.architecture = architecture
+        self.file: Path | None = None
         self._spec = TASKS[task_info.task]
         self._answerer = self._spec.answerer(task_info, tokenizer, settings.text_columns)
         self._apply(settings)

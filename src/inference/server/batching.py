@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -44,6 +45,9 @@ class MicroBatcher:
         max_characters: of the texts of a call; a longer record gets a call of its own.
         max_waiting: most records in the queue; a larger request is accepted if the queue is empty.
         window: seconds that a request to an idle server waits for others.
+
+    Attributes:
+        on_batch: is called with the number of records of each call of the predictor, in its thread.
     """
 
     def __init__(
@@ -56,6 +60,7 @@ class MicroBatcher:
         self._window = window
         self._queue: deque[_Request] = deque()
         self._worker: asyncio.Task | None = None
+        self.on_batch: Callable[[int], object] = lambda _: None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="predictor")
 
     @property
@@ -138,6 +143,7 @@ class MicroBatcher:
                 request.result.set_result(request.answers)
 
     def _predict(self, records: list[Record]) -> list[Record]:
+        self.on_batch(len(records))
         try:
             answers = list(self._predictor.predict(records))
         except Exception as error:
