@@ -1,5 +1,6 @@
 """Run a trained model on raw text: python predict.py --help lists all keys; docs/export.md shows the formats."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,13 @@ from model_utils.config import run_main
 from model_utils.device import setup_device
 from src.inference.deploy_config import PredictConfig
 from src.inference.exported_model import MINDIR_SUFFIX, load_exported
-from src.inference.file_answers import answer_records
+from src.inference.file_answers import answer_records, take_part
 from src.inference.predictor import Predictor
 from src.inference.record_files import check_input, check_output, read_records
 from src.inference.text_search import TOP_K, TextSearch
 from src.model_folder import ModelFolder
 from src.tasks import TASKS
+from src.utils import parse_part
 
 
 def main(config: PredictConfig) -> int:
@@ -44,7 +46,8 @@ def main(config: PredictConfig) -> int:
         serve(predictor, *address, allowed_hosts=config.allowed_hosts, access_log=access_log)
         return 0
     text_key = config.text_a_column or next(iter(TASKS[task].answerer.texts), "text_a")
-    records = read_records(config.input, config.input_format, text_key)
+    read = partial(read_records, config.input, config.input_format, text_key)
+    records = take_part(read, *parse_part(config.part)) if config.part else read()
     if config.search:
         collection = read_records(config.search, "auto", text_key)
         return answer_records(TextSearch(predictor, collection, config.top_k or TOP_K), records, config.output)

@@ -31,6 +31,7 @@ from src.data.feature_cache import TRAIN
 from src.finetune_eval_model import AnsweringNetwork, PackedNetwork
 from src.finetuning.finetuned_teacher import FinetunedTeacher
 from src.finetuning.task_data import TaskData
+from src.model_card import write_training_card
 from src.model_folder import TASK_FILE, ModelFolder, calibrate, load_tokenizer, read_task_info
 from src.tasks import TASKS
 from src.tasks.finetune_config import FinetuneConfig
@@ -89,6 +90,7 @@ def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
             results[str(run_config.seed)] = report.metrics
             if report.calibration and finetuning.ranks.writer:
                 calibrate(root / name, report.calibration)
+        finetuning.write_card(root / name, output / name, run_config)
     if config.num_seeds > 1 and finetuning.ranks.writer and any(results.values()):
         summary = summarise(list(results.values()))
         write_json(output / EVAL_FILE, {"seeds": results, **summary})
@@ -382,6 +384,13 @@ class Finetuning:
                 report.write(output, **checkpoint_facts)
             logger.info(f"results and predictions are in {output}")
         return report
+
+    def write_card(self, path: Path, output: Path, config: FinetuneConfig) -> None:
+        """Write the model card of a finished run into its folder, with the results in `output`. Collective."""
+        splits = {name: self.data.prepared(name).records for name in (TRAIN, *self.data.evaluated_splits)}
+        if self.ranks.writer:
+            results = read_object(output / EVAL_FILE) if self.data.evaluated_splits else {}
+            write_training_card(path, config, task_info_of(path), splits, results)
 
     def check_task(self, weights: Path) -> TaskInfo:
         """Return task.json of the weights; log where its settings differ from the configured ones.

@@ -5,7 +5,7 @@ import itertools
 import logging
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any, NoReturn, Protocol
 
@@ -27,6 +27,19 @@ class Answering(Protocol):
     task_info: TaskInfo
 
     def predict(self, records: Sequence[Record]) -> list[Record]: ...
+
+
+def take_part(read: Callable[[], Iterator[NumberedRecord]], index: int, count: int) -> Iterator[NumberedRecord]:
+    """Return the records of one of several parts; `read` opens the records, and is called twice.
+
+    Parts hold whole calls of the predictor: an answer's last digits may depend on the records that share its call.
+    """
+    calls = -(-sum(1 for _ in read()) // RECORDS_AT_ONCE)
+    begin = RECORDS_AT_ONCE * (calls * index // count)
+    end = RECORDS_AT_ONCE * (calls * (index + 1) // count)
+    if begin == end:
+        logger.warning(f"part {index}/{count} is empty: a part holds a multiple of {RECORDS_AT_ONCE:,} records")
+    return itertools.islice(read(), begin, end)
 
 
 def answered(predictor: Answering, batch: list[NumberedRecord]) -> Iterator[tuple[NumberedRecord, dict[str, Any]]]:

@@ -55,9 +55,6 @@ class Predictor:
 
     A network that is compiled per shape sees few shapes (src/inference/network_batches.py).
 
-    Attributes:
-        file: weights or MINDIR that the network was loaded from; None if it was not.
-
     Args:
         task_info: of the network, with lengths that it takes.
         network: a PackedNetwork, AnsweringNetwork or ExportedNetwork.
@@ -79,7 +76,7 @@ class Predictor:
         self.tokenizer = tokenizer
         self.network = network
         self.architecture = architecture
-        self.file: Path | None = None
+        self.file: Path | None = None  # weights or MINDIR that the network was loaded from
         self._spec = TASKS[task_info.task]
         self._answerer = self._spec.answerer(task_info, tokenizer, settings.text_columns)
         self._apply(settings)

@@ -68,15 +68,10 @@ def create_app(
     hosts: Collection[str] = (ANY_HOST,),
     access_log: logging.Logger | None = None,
 ) -> FastAPI:
-    """Return the application, for any ASGI server.
-
-    Args:
-        hosts: names that requests may use, "*": any.
-        access_log: of open_access_log.
-    """
+    """Return the application, for any ASGI server; hosts: names that requests may use, "*": any."""
     batcher = MicroBatcher(predictor, limits.batch, limits.batch_characters, limits.waiting, limits.window)
     metrics = Metrics(predictor.task_info.task, predictor.file, limits.batch, lambda: batcher.waiting)
-    batcher.on_batch = metrics.batch_sizes.observe
+    batcher.on_batch = metrics.batches.observe
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -102,8 +97,7 @@ def create_app(
     app.state.stopping = False
     _answer_failures(app)
     _answer_records(app, predictor.task_info, batcher, limits)
-    _describe(app, predictor.task_info, batcher)
-    _show_metrics(app, metrics)
+    _describe(app, predictor.task_info, batcher, metrics)
     return app
 
 
@@ -135,8 +129,8 @@ def _answer_records(app: FastAPI, task_info: TaskInfo, batcher: MicroBatcher, li
         return JSONResponse({"answers": _merge_replies(request.records, answers)})
 
 
-def _describe(app: FastAPI, task_info: TaskInfo, batcher: MicroBatcher) -> None:
-    """Add GET and HEAD of /model, /health and the page."""
+def _describe(app: FastAPI, task_info: TaskInfo, batcher: MicroBatcher, metrics: Metrics) -> None:
+    """Add GET and HEAD of /model, /health, /metrics and the page."""
 
     @app.get("/model")
     @app.head("/model", include_in_schema=False)
@@ -150,21 +144,17 @@ def _describe(app: FastAPI, task_info: TaskInfo, batcher: MicroBatcher) -> None:
         """Return the server's status and the number of waiting records."""
         return {"status": "ok", "waiting": batcher.waiting}
 
+    @app.get("/metrics", include_in_schema=False)
+    @app.head("/metrics", include_in_schema=False)
+    async def measured() -> Response:
+        return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
     @app.get("/", include_in_schema=False)
     @app.head("/", include_in_schema=False)
     async def page() -> FileResponse:
         return FileResponse(PAGE / "index.html", headers={"Content-Security-Policy": CONTENT_SECURITY_POLICY})
 
     app.mount(FILES_PATH, StaticFiles(directory=PAGE))
-
-
-def _show_metrics(app: FastAPI, metrics: Metrics) -> None:
-    """Add GET and HEAD of /metrics."""
-
-    @app.get("/metrics", include_in_schema=False)
-    @app.head("/metrics", include_in_schema=False)
-    async def show() -> Response:
-        return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
 def _merge_replies(records: Sequence[Any], answers: Sequence[Record]) -> list[Record]:

@@ -45,9 +45,6 @@ class MicroBatcher:
         max_characters: of the texts of a call; a longer record gets a call of its own.
         max_waiting: most records in the queue; a larger request is accepted if the queue is empty.
         window: seconds that a request to an idle server waits for others.
-
-    Attributes:
-        on_batch: is called with the number of records of each call of the predictor, in its thread.
     """
 
     def __init__(
@@ -60,7 +57,7 @@ class MicroBatcher:
         self._window = window
         self._queue: deque[_Request] = deque()
         self._worker: asyncio.Task | None = None
-        self.on_batch: Callable[[int], object] = lambda _: None
+        self.on_batch: Callable[[int], object] = lambda _: None  # is told the records of each call, in its thread
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="predictor")
 
     @property

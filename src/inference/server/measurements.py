@@ -22,46 +22,26 @@ STANDARD_ERROR = "-"
 FILES_PATH = "/page"  # where the files of the demo page are mounted
 OTHER = "other"  # label of all paths that do not exist: clients cannot add time series
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)  # buckets; 60 is the limit of an answer
-LONGEST_PATH = 200  # characters in the access log
-LONGEST_METHOD = 20
+LONGEST_WORD = 200  # characters of a path or method in the access log
 
 
 class Metrics:
-    """Metrics of one server, in a registry of their own, with those of its process.
-
-    Args:
-        task: of the model.
-        file: of its weights, if they have one.
-        max_batch: records per call of the model.
-        waiting: returns the number of records in the queue.
-    """
+    """Metrics of a server, its model and its process; `waiting` returns the number of records in the queue."""
 
     def __init__(self, task: str, file: Path | None, max_batch: int, waiting: Callable[[], int]) -> None:
-        self.registry = CollectorRegistry()
-        ProcessCollector(registry=self.registry)
-        requests, seconds = "Requests by path and status code.", "Seconds from a request's head to its reply's end."
-        self._requests = Counter("albert_requests", requests, ("path", "code"), registry=self.registry)
-        self._seconds = Histogram("albert_request_seconds", seconds, ("path",), buckets=SECONDS, registry=self.registry)
-        help_of_records = "Records of POST /predict: answered, or refused, alone or with their whole request."
-        self._records = Counter("albert_records", help_of_records, ("result",), registry=self.registry)
+        registry = self.registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        self.requests = Counter("albert_requests", "Requests.", ("path", "code"), registry=registry)
+        self.seconds = Histogram("albert_request_seconds", "Seconds.", ("path",), buckets=SECONDS, registry=registry)
+        self.records = Counter("albert_records", "Records of requests.", ("result",), registry=registry)
         sizes = [2**power for power in range(max_batch.bit_length())]
-        self.batch_sizes = Histogram(
-            "albert_batch_records", "Records per call of the model.", buckets=sizes, registry=self.registry
-        )
-        queue = Gauge("albert_waiting_records", "Records that wait for the model.", registry=self.registry)
-        queue.set_function(waiting)
+        self.batches = Histogram("albert_batch_records", "Records a call.", buckets=sizes, registry=registry)
+        Gauge("albert_waiting_records", "Records in the queue.", registry=registry).set_function(waiting)
         model = {"task": task, "file": "", "sha256": ""}
         if file is not None:
             model["file"] = "/".join(file.parts[-2:]).encode(errors="replace").decode()
             model["sha256"] = sha256_of(file)
-        Info("albert_model", "Model that answers.", registry=self.registry).info(model)
-
-    def count(self, path: str, status: int, seconds: float, records: int, answered: int) -> None:
-        """Count a request; `path` is a label of path_label."""
-        self._requests.labels(path, status).inc()
-        self._seconds.labels(path).observe(seconds)
-        self._records.labels("answered").inc(answered)
-        self._records.labels("refused").inc(records - answered)
+        Info("albert_model", "Model that answers.", registry=registry).info(model)
 
 
 def path_label(scope: Scope) -> str:
@@ -99,12 +79,17 @@ def measure(app: ASGIApp, metrics: Metrics, access_log: logging.Logger | None) -
         finally:
             seconds = time.perf_counter() - start
             records = state.get("records", 0)
-            metrics.count(path_label(scope), status, seconds, records, state.get("answered", 0))
+            answered = state.get("answered", 0)
+            label = path_label(scope)
+            metrics.requests.labels(label, status).inc()
+            metrics.seconds.labels(label).observe(seconds)
+            metrics.records.labels("answered").inc(answered)
+            metrics.records.labels("refused").inc(records - answered)
             if access_log:
                 line = {
                     "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-                    "method": shorten_text(scope["method"], LONGEST_METHOD),
-                    "path": shorten_text(scope["path"], LONGEST_PATH),
+                    "method": shorten_text(scope["method"], LONGEST_WORD),
+                    "path": shorten_text(scope["path"], LONGEST_WORD),
                     "status": status,
                     "milliseconds": round(1000 * seconds, 1),
                     "bytes": size,
@@ -117,26 +102,22 @@ def measure(app: ASGIApp, metrics: Metrics, access_log: logging.Logger | None) -
 
 
 def open_access_log(file: str) -> logging.Logger | None:
-    """Return a logger that appends its messages to a file, "-": to standard error; None for "".
+    """Return a logger that appends to a file, "-": to standard error; None for "". It makes a renamed file again.
 
-    A file that is renamed, as logrotate does, is made again.
-
-    Raises:
-        ConfigError: the file cannot be written.
+    Raises ConfigError if the file cannot be written.
     """
     if not file:
         return None
-    handler: logging.Handler | None = logging.StreamHandler(sys.stderr)
+    handler: logging.Handler = logging.StreamHandler(sys.stderr)
     if file != STANDARD_ERROR:
         path = Path(file)
         check_not_home(path, "access_log")
         try:
-            is_file = path.is_file() or not path.exists()
-            handler = WatchedFileHandler(path, encoding="utf-8") if is_file else None
+            if path.exists() and not path.is_file():
+                raise OSError("it is a folder, a device or a pipe")
+            handler = WatchedFileHandler(path, encoding="utf-8")
         except (OSError, ValueError) as error:
             raise ConfigError(f"access_log is {file}, which cannot be written: {error}") from error
-    if handler is None:
-        raise ConfigError(f"access_log is {file}, a folder, a device or a pipe: name a file, or - for standard error")
     logger = logging.Logger("access")  # not one of the process's loggers, whose handlers print other messages
     logger.addHandler(handler)
     return logger
