@@ -126,7 +126,7 @@ def test_parts_joined_are_all_records_in_whole_calls(total: int, count: int) -> 
         return (NumberedRecord(line, {}) for line in range(total))
 
     parts = [[record.line for record in take_part(read, index, count)] for index in range(count)]
-    assert sum(parts, []) == list(range(total))
+    assert [line for part in parts for line in part] == list(range(total))
     assert all(part[0] % RECORDS_AT_ONCE == 0 for part in parts if part)
 
 
