@@ -9,7 +9,7 @@ from model_utils.config import run_main
 from model_utils.device import setup_device
 from src.inference.deploy_config import PredictConfig
 from src.inference.exported_model import MINDIR_SUFFIX, load_exported
-from src.inference.file_answers import answer_records, take_part
+from src.inference.file_answers import answer_records, bounds_of_part
 from src.inference.predictor import Predictor
 from src.inference.record_files import check_input, check_output, read_records
 from src.inference.text_search import TOP_K, TextSearch
@@ -47,11 +47,11 @@ def main(config: PredictConfig) -> int:
         return 0
     text_key = config.text_a_column or next(iter(TASKS[task].answerer.texts), "text_a")
     read = partial(read_records, config.input, config.input_format, text_key)
-    records = take_part(read, *parse_part(config.part)) if config.part else read()
+    bounds = bounds_of_part(read(), *parse_part(config.part)) if config.part else (0, None)
     if config.search:
         collection = read_records(config.search, "auto", text_key)
-        return answer_records(TextSearch(predictor, collection, config.top_k or TOP_K), records, config.output)
-    return answer_records(predictor, records, config.output)
+        return answer_records(TextSearch(predictor, collection, config.top_k or TOP_K), read(), config.output, bounds)
+    return answer_records(predictor, read(), config.output, bounds)
 
 
 def load_predictor(config: PredictConfig, backend: Backend) -> Predictor:

@@ -45,13 +45,7 @@ def write_training_card(
     splits: Mapping[str, RecordSet],
     results: Mapping[str, Any],
 ) -> None:
-    """Write README.md of a finished fine-tuning run.
-
-    Args:
-        folder: of the run.
-        splits: features by name of the split, the training's first.
-        results: content of eval_results.json; {} if nothing was evaluated.
-    """
+    """Write README.md of a finished run; splits: features by name, the training's first; results: eval_results.json."""
     name = folder.resolve().name
     sources = {split: records.facts.get("source", ()) for split, records in splits.items()}
     files = {split: source if isinstance(source, str) else ", ".join(source) for split, source in sources.items()}
@@ -106,7 +100,7 @@ def write_hugging_face_card(folder: Path, name: str, source: Path, task_info: Ta
 def write_card(folder: Path, title: str, metadata: Mapping[str, Any], sections: Mapping[str, str]) -> None:
     """Write front matter and sections to README.md, unless one is there that somebody else wrote or edited."""
     path = folder / CARD_FILE
-    if (path.exists() or path.is_symlink()) and not _is_own(_content(path)):
+    if (path.exists() or path.is_symlink()) and not read_card(folder)[1]:
         logger.info(f"{path} is not replaced by the model's card: it was written or edited by somebody else")
         return
     front_matter = write_yaml({key: value for key, value in metadata.items() if value is not None})
@@ -116,31 +110,25 @@ def write_card(folder: Path, title: str, metadata: Mapping[str, Any], sections: 
 
 
 def read_card(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the front matter of a README.md, whoever wrote it, and its sections by title, if write_card did."""
-    text = _content(folder / CARD_FILE)
+    """Return the front matter of a README.md, whoever wrote it, and its sections by title, if write_card did.
+
+    A file that cannot be read, or is too long for a card, has neither.
+    """
+    path = folder / CARD_FILE
+    text = ""
     metadata: Any = None
-    if match := METADATA.match(text):
-        with contextlib.suppress(ConfigError):
-            metadata = parse_yaml(match[1])
-    _, *pieces = SECTION.split(SEAL.sub("", text)) if _is_own(text) else [""]
+    with contextlib.suppress(ConfigError, DataError, UnicodeDecodeError, OSError):
+        text = read_file(path).decode("utf-8") if path.stat().st_size <= MOST_BYTES else ""
+        match = METADATA.match(text)
+        metadata = parse_yaml(match[1]) if match else None
+    content = SEAL.sub("", text)
+    _, *pieces = SECTION.split(content) if text == _sealed(content) else [""]
     return metadata if isinstance(metadata, dict) else {}, dict(zip(pieces[::2], pieces[1::2], strict=True))
-
-
-def _content(path: Path) -> str:
-    """Return the text of a file, "" if it cannot be read or is too long for a card."""
-    with contextlib.suppress(DataError, UnicodeDecodeError, OSError):
-        if path.stat().st_size <= MOST_BYTES:
-            return read_file(path).decode("utf-8")
-    return ""
 
 
 def _sealed(text: str) -> str:
     """Return a text followed by a comment with its sha256."""
     return f"{text}<!-- written by albert-mindspore, sha256 {hashlib.sha256(text.encode()).hexdigest()} -->\n"
-
-
-def _is_own(text: str) -> bool:
-    return text == _sealed(SEAL.sub("", text))
 
 
 def hub_metadata(task_info: TaskInfo | None, library: str) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def test_trained_tasks_have_a_name_on_the_hub() -> None:
 
 
 def test_a_conversion_takes_over_what_stays_true(tmp_path: Path) -> None:
-    run = make_folder(tmp_path / "run", "classification")
+    run = make_folder(tmp_path / "run", "classification", classifier_hidden_size=0)
     assert find_checkpoint(run).path.name == RESULT_FILE["checkpoint"]
     write_run_card(run)
     converted = convert("mindspore", "hf", run, tmp_path / "hf")
@@ -144,7 +144,9 @@ def test_a_licence_stays_with_the_weights(tmp_path: Path) -> None:
 def test_transformers_runs_the_code_of_a_card(
     task: str, tmp_path: Path, transformers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    converted = convert("mindspore", "hf", make_folder(tmp_path / "run", task), tmp_path / "hf")
+    converted = convert(
+        "mindspore", "hf", make_folder(tmp_path / "run", task, classifier_hidden_size=0), tmp_path / "hf"
+    )
     monkeypatch.chdir(tmp_path)
     code = "\n".join(line.strip() for line in read_card(converted)[1]["Use"].splitlines())
     names: dict[str, Any] = {}

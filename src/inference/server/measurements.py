@@ -102,10 +102,7 @@ def measure(app: ASGIApp, metrics: Metrics, access_log: logging.Logger | None) -
 
 
 def open_access_log(file: str) -> logging.Logger | None:
-    """Return a logger that appends to a file, "-": to standard error; None for "". It makes a renamed file again.
-
-    Raises ConfigError if the file cannot be written.
-    """
+    """Return a logger to a file, "-": to standard error; None for "". Raise ConfigError if it cannot be written."""
     if not file:
         return None
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
