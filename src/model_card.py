@@ -50,13 +50,13 @@ def write_training_card(
     sources = {split: records.facts.get("source", ()) for split, records in splits.items()}
     files = {split: source if isinstance(source, str) else ", ".join(source) for split, source in sources.items()}
     metrics = {key: value for key, value in results.items() if isinstance(value, float) and math.isfinite(value)}
-    baselines = results.get("baselines", {})
+    baselines = {key: round(value, 4) for key, value in results.get("baselines", {}).items()}
     optimizer = config.optimizer_cfg.optimizer
     settings = {"optimizer": optimizer, "learning_rate": getattr(config.optimizer_cfg, optimizer).learning_rate}
     settings |= {key: value for key, value in config if key in SETTINGS}
     start = config.load_pretrain_checkpoint_path
     warnings = "".join(f"- {inline(warning)}\n" for warning in results.get("remarks", ()))
-    rows = ((key, value, baselines.get(key, "")) for key, value in metrics.items())
+    rows = ((key, round(value, 4), baselines.get(key, "")) for key, value in metrics.items())
     sections = {
         "Task": describe_task(task_info, f"Fine-tuned from {Path(start).name}." if start else "Trained from scratch."),
         "Data": table("split | files | rows", ((split, files[split], splits[split].num_rows) for split in splits)),
