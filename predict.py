@@ -1,5 +1,6 @@
 """Run a trained model on raw text: python predict.py --help lists all keys; docs/export.md shows the formats."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,24 +9,26 @@ from model_utils.config import run_main
 from model_utils.device import setup_device
 from src.inference.deploy_config import PredictConfig
 from src.inference.exported_model import MINDIR_SUFFIX, load_exported
-from src.inference.file_answers import answer_records
+from src.inference.file_answers import answer_records, bounds_of_part
 from src.inference.predictor import Predictor
 from src.inference.record_files import check_input, check_output, read_records
 from src.inference.text_search import TOP_K, TextSearch
 from src.model_folder import ModelFolder
 from src.tasks import TASKS
 from src.text.text_tables import TableOptions
+from src.utils import parse_part
 
 
 def main(config: PredictConfig) -> int:
     """Load the model, then answer a file or serve. Return the exit code, 1 if no record could be answered."""
     options = TableOptions(config.encoding, config.sheet)
     if config.serve:
-        from src.inference.server import check_address, parse_address, parse_hosts, serve
+        from src.inference.server import check_address, open_access_log, parse_address, parse_hosts, serve
 
         address = parse_address(config.serve)
         parse_hosts(config.allowed_hosts)
         check_address(*address)
+        access_log = open_access_log(config.access_log)
     else:
         check_input(config.input, config.input_format, options)
         check_output(config.output, config.input)
@@ -42,14 +45,15 @@ def main(config: PredictConfig) -> int:
     predictor = load_predictor(config, device.backend)
     task = predictor.task_info.task
     if config.serve:
-        serve(predictor, *address, allowed_hosts=config.allowed_hosts)
+        serve(predictor, *address, allowed_hosts=config.allowed_hosts, access_log=access_log)
         return 0
     text_key = config.text_a_column or next(iter(TASKS[task].answerer.texts), "text_a")
-    records = read_records(config.input, config.input_format, text_key, options)
+    read = partial(read_records, config.input, config.input_format, text_key, options)
+    bounds = bounds_of_part(read(), *parse_part(config.part)) if config.part else (0, None)
     if config.search:
         collection = read_records(config.search, "auto", text_key, options)
-        return answer_records(TextSearch(predictor, collection, config.top_k or TOP_K), records, config.output)
-    return answer_records(predictor, records, config.output)
+        return answer_records(TextSearch(predictor, collection, config.top_k or TOP_K), read(), config.output, bounds)
+    return answer_records(predictor, read(), config.output, bounds)
 
 
 def load_predictor(config: PredictConfig, backend: Backend) -> Predictor:

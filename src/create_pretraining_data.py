@@ -10,7 +10,6 @@ number of processes. Memory holds a few units, whatever the size of the corpus.
 import itertools
 import logging
 import os
-import re
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
@@ -48,7 +47,7 @@ from src.pretraining_data.masking import NGRAM, InstanceSettings, MaskVocabulary
 from src.pretraining_data.sentence_packing import pack_sentences
 from src.text.corpus import CorpusConfig, expand_glob, read_documents, split_sentences
 from src.tokenization import FullTokenizer, build_tokenizer
-from src.utils import estimate_text_bytes
+from src.utils import estimate_text_bytes, parse_part
 
 logger = logging.getLogger(__name__)
 PROCESSES_PER_CORE = 4
@@ -58,7 +57,6 @@ STATIC_PASSES = 5  # as in the TFRecords used to compare with google's code, who
 PACKINGS = {"cut": sample_pairs, "google": pack_sentences}
 PROCESSES = 1024  # maximum num_workers
 NO_UNIT = f"make fewer parts, each of which needs {UNIT_CHARACTERS:,} characters of text or more"
-_PART = re.compile(r"([0-9]{1,5})/([0-9]{1,5})")
 
 Document = list[str]
 
@@ -132,13 +130,10 @@ class CreateDataConfig(CorpusConfig):
     @property
     def part_of(self) -> tuple[int, int]:
         """Index and number of the parts; (0, 1) if the output is whole."""
-        match = _PART.fullmatch(self.part)
-        return (int(match[1]), int(match[2])) if match else (0, 1)
+        return parse_part(self.part)
 
     def check_together(self) -> None:
-        index, count = self.part_of
-        if self.part and not (_PART.fullmatch(self.part) and index < count):
-            raise ConfigError(key="part", value=self.part, expected="i/n with i from 0 to n - 1, as 0/4 to 3/4")
+        parse_part(self.part)
         if self.masking == "dynamic" and self.passes > 1:
             raise ConfigError(
                 f"dupe_factor is {self.dupe_factor}, allowed is 1 or 0 with dynamic masking, whose masks differ in "

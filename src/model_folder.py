@@ -247,7 +247,10 @@ class ModelFolder:
         network: nn.Cell = self.network(embeddings, portable)
         if not portable:
             network = packed_where_possible(network)
-        return Predictor(self.usage(embeddings), self.tokenizer, network, self.architecture, AnswerSettings(**settings))
+        answers = AnswerSettings(**settings)
+        predictor = Predictor(self.usage(embeddings), self.tokenizer, network, self.architecture, answers)
+        predictor.file = self.loaded.path
+        return predictor
 
 
 def _no_vocabulary(folder: Path) -> DataError:

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, cast
 
 import zstandard
 
-from model_utils.errors import DataError
+from model_utils.errors import ConfigError, DataError
 from model_utils.files import open_file
 from model_utils.json_files import parse_json
 
@@ -23,6 +23,7 @@ _DECOMPRESSION_ERRORS = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error,
 _SAMPLE_BYTES = 4 << 20  # decompressed to estimate how much text a file holds
 _ZSTD_WINDOW_BYTES = 1 << 31  # large corpora are published with `zstd --long=31`
 _READ_BYTES = 1 << 16
+_PART = re.compile(r"([0-9]{1,5})/([0-9]{1,5})")
 _CHUNK_BYTES = 128 << 10  # decompressed at once
 _ZSTD_READ_BYTES = 256  # decompress to 8 MB at most, when all blocks are runs of one byte
 
@@ -247,3 +248,14 @@ def _piece_length(raw: bytes) -> int:
     while end > len(raw) - 4 and raw[end] & 0xC0 == 0x80:  # a continuation byte: the character began before it
         end -= 1
     return end
+
+
+def parse_part(part: str) -> tuple[int, int]:
+    """Return index and number of the parts of "i/n", (0, 1) for ""; raise ConfigError if i is not from 0 to n - 1."""
+    if not part:
+        return 0, 1
+    match = _PART.fullmatch(part)
+    index, count = (int(match[1]), int(match[2])) if match else (0, 0)
+    if index >= count:
+        raise ConfigError(key="part", value=part, expected="i/n with i from 0 to n - 1, as 0/4 to 3/4")
+    return index, count

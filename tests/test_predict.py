@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,7 @@ from model_utils.device import bfloat16_obstacle
 from model_utils.errors import ConfigError
 from model_utils.schema import load_config
 from src.inference.deploy_config import PredictConfig
-from src.inference.file_answers import answer_records, joined
+from src.inference.file_answers import RECORDS_AT_ONCE, answer_records, bounds_of_part, joined
 from src.inference.predictor import Predictor
 from src.inference.record_files import NumberedRecord
 from src.model_folder import ModelFolder
@@ -117,6 +118,53 @@ def test_the_command_rounds_where_that_is_asked_for(classifier: Path, tmp_path: 
     assert answers["float32"] != answers["bfloat16"]
 
 
+@pytest.mark.parametrize("total", [0, 1, 1024, 1025, 5000])
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_parts_joined_are_all_records_in_whole_calls(total: int, count: int) -> None:
+    records = [NumberedRecord(line, {}) for line in range(total)]
+    bounds = [bounds_of_part(iter(records), index, count) for index in range(count)]
+    assert [record for begin, end in bounds for record in records[begin:end]] == records
+    assert all(begin % RECORDS_AT_ONCE == 0 for begin, _ in bounds)
+
+
+def test_files_of_parts_joined_are_the_file_of_the_whole(
+    classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever was answered before in the same process: texts of all lengths, records that fail, blank lines."""
+    monkeypatch.setattr("src.inference.file_answers.RECORDS_AT_ONCE", 16)
+    random = Random(0)
+    texts = [" ".join(random.choices("abcdefg", k=random.randint(0, 60))) for _ in range(150)]
+    lines = [json.dumps({"text_a": text, "id": row}) for row, text in enumerate(texts)]
+    lines[20:20] = ["", "nonsense", "[1]"]
+    (tmp_path / "in.jsonl").write_text("\n".join(lines) + "\n")
+
+    def answers(part: str) -> bytes:
+        output = tmp_path / "out.jsonl"
+        words = ["--model", str(classifier), "--input", f"{tmp_path}/in.jsonl", "--output", str(output)]
+        config = load_config(PredictConfig, [*words, "--part", part, "--device_target", "CPU"])
+        config.check_required()
+        assert predict.main(config) == 0
+        return output.read_bytes()
+
+    whole = answers("")
+    assert len(whole.splitlines()) == 152
+    assert b"".join(answers(f"{index}/3") for index in range(3)) == whole
+    assert answers("19/20") == b"".join(whole.splitlines(keepends=True)[144:])
+
+
+@pytest.mark.parametrize("part", ["5/4", "4/4", "-1/4", "1", "a/b", "0/0", "1/4/", " 1/4"])
+def test_parts_that_there_are_not(part: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_config(PredictConfig, ["--model", "m", "--input", "x", "--output", "y", "--part", part])
+    assert error.value.key.strip("-") == "part"
+
+
+@pytest.mark.parametrize("keys", [{"input": "-"}, {"output": "y.csv"}, {"output": "y.XLSX"}])
+def test_parts_need_a_file_and_lines(keys: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="part"):
+        PredictConfig(**{"model": "m", "input": "x", "output": "y", "part": "0/2"} | keys).check_required()
+
+
 def test_a_file_of_which_nothing_can_be_answered(
     classify: Predictor, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -145,6 +193,7 @@ def test_standard_input_and_output(classifier: Path) -> None:
         (["--model", "m"], "--input and --output .*--serve"),
         (["--model", "m", "--serve", "8000", "--input", "x"], "input does not apply"),
         (["--model", "m", "--serve", "8000", "--input_format", "table"], "input_format does not apply"),
+        (["--model", "m", "--serve", "8000", "--part", "0/2"], "part does not apply"),
         (["--model", "m.onnx", "--input", "x", "--output", "-"], "model is m.onnx"),
         (["--model", "m", "--input", "x", "--output", "-", "--allowed_hosts", "a"], "allowed_hosts"),
         (

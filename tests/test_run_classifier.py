@@ -23,6 +23,7 @@ from src.create_finetune_data import Example
 from src.data.ready_features import ReadySplit
 from src.finetuning import finetune as finetuning
 from src.finetuning.finetune import Finetuning, find_tokenizer
+from src.model_card import read_card
 from src.model_folder import ModelFolder, read_task_info
 from src.tasks import parse_task_info
 from src.tasks.classification import ClassifierTask
@@ -67,6 +68,18 @@ def test_it_learns_and_every_example_is_evaluated_and_predicted(run: Path, tmp_p
     assert results["baselines"]["accuracy"] == max(dev.count("bad"), dev.count("good")) / 45
     assert results["baselines"].keys() <= results.keys()  # none of a test set without labels
     assert sum(a == b for a, b in zip(predicted_labels(run / "predictions_test.tsv"), test, strict=True)) >= 19
+
+
+def test_a_finished_run_has_a_card_with_its_results(run: Path) -> None:
+    results = read(run / "eval_results.json")
+    metadata, sections = read_card(run)
+    assert metadata["checkpoint"] == results["checkpoint"]
+    [index] = metadata["model-index"]
+    [values] = index["results"][0]["metrics"]
+    assert values == {"type": "accuracy", "name": "accuracy", "value": results["accuracy"]}
+    for split, rows in (("train", 203), ("dev", 45), ("test", 21)):
+        assert f"| {split} | {split}.tsv | {rows} |" in sections["Data"]
+    assert '["bad", "good"]' in sections["Task"] and '["text_a"]' in sections["Use"]
 
 
 def test_the_best_checkpoint_is_the_one_that_is_evaluated(run: Path) -> None:

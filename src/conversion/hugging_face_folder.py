@@ -20,6 +20,7 @@ from src.conversion.hugging_face_tokens import find_added_tokens
 from src.conversion.tokenizer_json import build_tokenizer_json, extract_vocabulary, lower_cases
 from src.conversion.torch_weights import read_weights, refuse_pointer
 from src.conversion.weight_names import TIED_COPIES, bert_names, hugging_face_names
+from src.model_card import write_hugging_face_card
 from src.model_folder import ModelFolder
 from src.tasks import HEADS
 from src.tasks.entities import find_scheme
@@ -238,6 +239,7 @@ def write_hugging_face(model: ModelFolder, path: Path) -> None:
         (folder / SAFETENSORS).write_bytes(save(values, metadata={"format": "pt"}))  # save_file raises no OSError
         write_json(folder / CONFIG, described | _describe_task(model.task_info))
         _write_vocabulary(tokenizer, config, folder)
+        write_hugging_face_card(folder, path.resolve().name, model.loaded.path, model.task_info, architecture)
     logger.info(f"{len(values)} weights as {architecture}")
 
 

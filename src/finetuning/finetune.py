@@ -36,6 +36,7 @@ from src.finetuning.report_files import write_report
 from src.finetuning.runs import Trial, check_runs, runs_of, trials_of
 from src.finetuning.search import Result, run_trials
 from src.finetuning.task_data import TaskData
+from src.model_card import write_training_card
 from src.model_folder import TASK_FILE, ModelFolder, calibrate, load_tokenizer, read_task_info
 from src.tasks import TASKS
 from src.tasks.finetune_config import FROZEN, FinetuneConfig
@@ -93,6 +94,8 @@ def finetune(config: FinetuneConfig, make_task: MakeTask) -> None:
     best = search_settings(finetuning, trials, make_task, root, output)
     ModelFolder.load(best).write_files(root)
     finetuning.evaluate(root, output)
+    config_of_best = next(trial.config for trial in trials if best.is_relative_to(root / trial.name))
+    finetuning.write_card(root, output, config_of_best)
 
 
 def search_settings(
@@ -343,6 +346,7 @@ class Finetuning:
                 results[name] = report.metrics
                 if report.calibration and self.ranks.writer:
                     calibrate(root / name, report.calibration)
+            self.write_card(root / name, output / name, run_config)
         if self.config.num_seeds > 1 and self.ranks.writer and any(results.values()):
             summary = summarise(list(results.values()))
             by_seed = {name.removeprefix("seed-"): metrics for name, metrics in results.items()}
@@ -425,6 +429,13 @@ class Finetuning:
                 report.write(output, **checkpoint_facts)
             logger.info(f"results and predictions are in {output}")
         return report
+
+    def write_card(self, path: Path, output: Path, config: FinetuneConfig) -> None:
+        """Write the model card of a finished run into its folder, with the results in `output`. Collective."""
+        splits = {name: self.data.prepared(name).records for name in (TRAIN, *self.data.evaluated_splits)}
+        if self.ranks.writer:
+            results = read_object(output / EVAL_FILE) if self.data.evaluated_splits else {}
+            write_training_card(path, config, task_info_of(path), splits, results)
 
     def check_task(self, weights: Path) -> TaskInfo:
         """Return task.json of the weights; log where its settings differ from the configured ones.

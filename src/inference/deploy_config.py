@@ -6,9 +6,11 @@ from model_utils.config import ROWS, LayersConfig, OneDeviceConfig
 from model_utils.errors import ConfigError
 from model_utils.schema import option
 from src.albert_config import LENGTH
+from src.inference.answer_tables import ENDINGS
 from src.tasks import TASKS
 from src.tasks.fill_mask import POOLER, POOLINGS
 from src.training.training_config import PretrainConfig
+from src.utils import parse_part
 
 MINDIR, AIR, ONNX = "MINDIR", "AIR", "ONNX"
 ANSWERS_IN = ("float32", "bfloat16")  # matrix products
@@ -71,8 +73,12 @@ class PredictConfig(LayersConfig):
         "", "key or column of the first text; empty: that of the training data, else text_a or text"
     )
     text_b_column: str = option("", "key or column of the second text, which every record then needs")
+    part: str = option(
+        "", "i/n: answer part i, from 0, of n; the files of all parts, joined in order, are that of the whole input"
+    )
     serve: str = option("", "HOST:PORT of an HTTP server with a demo page, instead of files")
     allowed_hosts: tuple[str, ...] = option((), "host names that requests may use besides the served address; *: any")
+    access_log: str = option("", "file that a server appends a JSON line a request to; -: standard error")
     batch_tokens: int = option(
         0,
         "tokens per batch including padding, at least one row; 0: as many as fit in about 1 GB beside the weights",
@@ -100,19 +106,26 @@ class PredictConfig(LayersConfig):
     spm_model_file: str = option("", "SentencePiece model, if the checkpoint's folder has none")
     do_lower_case: bool = option(True, "lower-case the text; only if the checkpoint's folder has no vocabulary")
 
+    def check_together(self) -> None:
+        parse_part(self.part)
+
     def check_required(self) -> None:
         super().check_required()
-        for key in ("input", "output", "input_format", "encoding", "sheet", "text_a_column", "text_b_column"):
+        of_files = ("input", "output", "input_format", "encoding", "sheet", "text_a_column", "text_b_column", "part")
+        for key in of_files:
             if self.serve and getattr(self, key) != type(self).model_fields[key].default:
                 raise ConfigError(f"{key} does not apply to a server: leave out {key}, or serve")
+        if self.part and (self.input == "-" or Path(self.output).suffix.lower() in ENDINGS):
+            raise ConfigError("part needs an input that is a file, not -, and JSON lines as output")
         if self.search and self.serve:
             raise ConfigError("search does not apply to a server: leave out search, or serve")
         if self.search and not (self.embeddings or self.model.endswith(".mindir")):
             raise ConfigError("search needs vectors: give --embeddings true, too")
         if self.search == "-" and self.input == "-":
             raise ConfigError("search and input are both standard input: name a file for one of them")
-        if self.allowed_hosts and not self.serve:
-            raise ConfigError("allowed_hosts applies to a server only: give serve, too, or leave it out")
+        for key in ("allowed_hosts", "access_log"):
+            if getattr(self, key) and not self.serve:
+                raise ConfigError(f"{key} applies to a server only: give serve, too, or leave it out")
         if not self.serve and not (self.input and self.output):
             raise ConfigError("give --input and --output (- for standard input and output), or --serve HOST:PORT")
         if self.model.lower().endswith((".onnx", ".air")):

@@ -92,7 +92,9 @@ def load_exported(
     task_info = task_info.fitted(architecture)
     graph = load_mindir(file)
     network = fused_network(graph, architecture, task_info) if is_fused(backend) else ExportedNetwork(graph, described)
-    return Predictor(task_info, tokenizer, network, architecture, AnswerSettings(**settings))
+    predictor = Predictor(task_info, tokenizer, network, architecture, AnswerSettings(**settings))
+    predictor.file = file
+    return predictor
 
 
 def fused_network(graph: nn.Cell, architecture: AlbertConfig, task_info: TaskInfo) -> nn.Cell:

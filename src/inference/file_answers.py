@@ -26,7 +26,16 @@ class Answering(Protocol):
 
     task_info: TaskInfo
 
-    def predict(self, records: Sequence[Record]) -> list[Record]: ...
+    def predict(self, records: Sequence[Record], skip: bool = False) -> list[Record]: ...
+
+
+def bounds_of_part(records: Iterator[NumberedRecord], index: int, count: int) -> tuple[int, int]:
+    """Return the first record of one of several parts and the one behind it; parts hold whole calls of a predictor."""
+    calls = -(-sum(1 for _ in records) // RECORDS_AT_ONCE)
+    begin, end = (RECORDS_AT_ONCE * (calls * part // count) for part in (index, index + 1))
+    if begin == end:
+        logger.warning(f"part {index}/{count} is empty: a part holds a multiple of {RECORDS_AT_ONCE:,} records")
+    return begin, end
 
 
 def answered(predictor: Answering, batch: list[NumberedRecord]) -> Iterator[tuple[NumberedRecord, dict[str, Any]]]:
@@ -73,14 +82,24 @@ def _exit_on_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def answer_records(predictor: Answering, records: Iterator[NumberedRecord], output: str) -> int:
-    """Write the answers of all records to `output` ("-": standard output). Return exit code 1 if none was answered."""
+def answer_records(
+    predictor: Answering, records: Iterator[NumberedRecord], output: str, bounds: tuple[int, int | None] = (0, None)
+) -> int:
+    """Write the answers of records to `output` ("-": standard output). Return exit code 1 if none was answered.
+
+    bounds: of bounds_of_part; None: to the end. Answers have the same bytes as in an output of all records.
+    """
     total = failed = truncated = 0
+    begin, end = bounds
+    records = itertools.islice(records, end)
     with (
         _exit_on_signals(),
         write_records(output) as write,
         tqdm(unit=" records", disable=not sys.stderr.isatty()) as progress,
     ):
+        for _ in range(begin // RECORDS_AT_ONCE):
+            skipped = itertools.islice(records, RECORDS_AT_ONCE)
+            predictor.predict([record.record for record in skipped if not record.error], True)
         while batch := list(itertools.islice(records, RECORDS_AT_ONCE)):
             for record, answer in answered(predictor, batch):
                 failed += "error" in answer

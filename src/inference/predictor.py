@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,7 @@ class Predictor:
         self.tokenizer = tokenizer
         self.network = network
         self.architecture = architecture
+        self.file: Path | None = None  # weights or MINDIR that the network was loaded from
         self._spec = TASKS[task_info.task]
         self._answerer = self._spec.answerer(task_info, tokenizer, settings.text_columns)
         self._apply(settings)
@@ -96,9 +98,10 @@ class Predictor:
         elif settings.pooling != POOLER or settings.normalise:
             raise ConfigError(f"pooling and normalise apply to embeddings, but the model's task is {task}")
 
-    def predict(self, records: Sequence[Record]) -> list[Record]:
-        """Return one answer per record, in order.
+    def predict(self, records: Sequence[Record], skip: bool = False) -> list[Record]:
+        """Return one answer per record, in order; skip: answer nothing, but choose the sizes of batches.
 
+        Earlier sizes decide about later ones, and these about the last digits of answers.
         A record that cannot be answered gets {"error": sentence}. The answer to a truncated text has truncated: true.
         """
         answers: list[Record] = [{} for _ in records]
@@ -109,7 +112,7 @@ class Predictor:
             except DataError as error:
                 answers[index] = {"error": str(error)}
         for group in self._groups(items):
-            for (index, _), answer in zip(group, self._answer([item for _, item in group]), strict=True):
+            for (index, _), answer in zip(group, self._answer([item for _, item in group], skip), strict=True):
                 answers[index] = answer
         return answers
 
@@ -129,14 +132,18 @@ class Predictor:
         if group:
             yield group
 
-    def _answer(self, items: list[Any]) -> list[Record]:
+    def _answer(self, items: list[Any], skip: bool = False) -> list[Record]:
         """Return one answer per item; an item that the network cannot answer gets an error, the others an answer."""
         features = self._answerer.features(items)
         segments = features.values["segment_ids"]
         unknown_segments = rows_where(segments, segments.values >= self.architecture.type_vocab_size)
         if len(unknown_segments):
             refused = self._answerer.items_of_rows(features)[unknown_segments]
-            return self._answer_others(items, refused, "the model has type_vocab_size 1: leave out the second text")
+            error = "the model has type_vocab_size 1: leave out the second text"
+            return self._answer_others(items, refused, error, skip)
+        if skip:
+            next(self._batches.batches(features))
+            return [{} for _ in items]
         outputs = self._run(features)
         not_finite = rows_not_finite(outputs)
         if len(not_finite):
@@ -150,12 +157,12 @@ class Predictor:
             answers[index] = {"error": "the network's outputs are not finite: its weights may be damaged"}
         return answers
 
-    def _answer_others(self, items: list[Any], refused: np.ndarray, error: str) -> list[Record]:
+    def _answer_others(self, items: list[Any], refused: np.ndarray, error: str, skip: bool) -> list[Record]:
         """Return the answers of all items but the refused ones (indices), which get the error."""
         answers: list[Record] = [{"error": error} for _ in items]
         others = np.setdiff1d(np.arange(len(items)), refused)
         if len(others):
-            for index, answer in zip(others, self._answer([items[index] for index in others]), strict=True):
+            for index, answer in zip(others, self._answer([items[index] for index in others], skip), strict=True):
                 answers[index] = answer
         return answers
 

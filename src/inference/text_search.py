@@ -55,13 +55,13 @@ class TextSearch:
         self._vectors = _of_length_1(np.stack(vectors))
         logger.info(f"searching {len(vectors):,} records")
 
-    def predict(self, records: Sequence[Record]) -> list[Record]:
+    def predict(self, records: Sequence[Record], skip: bool = False) -> list[Record]:
         """Return {"matches": [{"score": cosine, "line": ..., "record": ...}, ...]}, best first, for each record.
 
         A record that cannot be answered gets {"error": sentence}, and a truncated text truncated: true.
         """
-        answers = self._predictor.predict(records)
-        found = [answer for answer in answers if "error" not in answer]
+        answers = self._predictor.predict(records, skip)
+        found = [answer for answer in answers if "pooled" in answer]
         if not found:
             return answers
         queries = _of_length_1(np.array([answer.pop("pooled") for answer in found], np.float32))

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from src.tasks import TASKS
@@ -76,6 +77,7 @@ class ScriptedPredictor:
         labels, script = SCRIPTS[task]
         self.task_info = TASKS[task].info(task=task, labels=labels, max_seq_length=128)
         self.respond = respond or script
+        self.file: Path | None = None
         self.calls: list[list[Record]] = []
         self.threads: set[int] = set()
         self.started = threading.Event()

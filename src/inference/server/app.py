@@ -1,4 +1,4 @@
-"""HTTP application around a Predictor: POST /predict, GET /, /model, /health and /openapi.json.
+"""HTTP application around a Predictor: POST /predict, GET /, /model, /health, /metrics and /openapi.json.
 
 Every reply of the API is JSON, with an answer or {"error": sentence}; no request ends the server.
 """
@@ -6,6 +6,7 @@ Every reply of the API is JSON, with an answer or {"error": sentence}; no reques
 import asyncio
 import contextlib
 import ipaddress
+import logging
 import re
 import signal
 import socket
@@ -17,8 +18,9 @@ from typing import Any, TypeVar
 import uvicorn
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, JSONResponse
+from fastapi.responses import FileResponse, JSONResponse, Response
 from fastapi.staticfiles import StaticFiles
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect
@@ -27,6 +29,7 @@ from model_utils.errors import ConfigError, shorten_text
 from src.inference.predictor import Predictor
 from src.inference.server.batching import MicroBatcher, PredictionError, QueueFullError
 from src.inference.server.limits import Limits
+from src.inference.server.measurements import FILES_PATH, Metrics, measure
 from src.inference.server.middleware import (
     ANY_HOST,
     accept_absolute_targets,
@@ -59,9 +62,16 @@ FAILURES = {
 CONTENT_SECURITY_POLICY = "default-src 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 
-def create_app(predictor: Predictor, limits: Limits = DEFAULT_LIMITS, hosts: Collection[str] = (ANY_HOST,)) -> FastAPI:
+def create_app(
+    predictor: Predictor,
+    limits: Limits = DEFAULT_LIMITS,
+    hosts: Collection[str] = (ANY_HOST,),
+    access_log: logging.Logger | None = None,
+) -> FastAPI:
     """Return the application, for any ASGI server; hosts: names that requests may use, "*": any."""
     batcher = MicroBatcher(predictor, limits.batch, limits.batch_characters, limits.waiting, limits.window)
+    metrics = Metrics(predictor.task_info.task, predictor.file, limits.batch, lambda: batcher.waiting)
+    batcher.on_batch = metrics.batches.observe
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -80,13 +90,14 @@ def create_app(predictor: Predictor, limits: Limits = DEFAULT_LIMITS, hosts: Col
     app.add_middleware(limit_body, limit=limits.body)
     # A page of another site whose name is made to point at this machine (DNS rebinding) names that site as the host.
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
-    app.add_middleware(accept_absolute_targets)
     app.add_middleware(close_when_stopping)
     app.add_middleware(answer_cancelled)
+    app.add_middleware(measure, metrics=metrics, access_log=access_log)
+    app.add_middleware(accept_absolute_targets)
     app.state.stopping = False
     _answer_failures(app)
     _answer_records(app, predictor.task_info, batcher, limits)
-    _describe(app, predictor.task_info, batcher)
+    _describe(app, predictor.task_info, batcher, metrics)
     return app
 
 
@@ -101,6 +112,7 @@ def _answer_records(app: FastAPI, task_info: TaskInfo, batcher: MicroBatcher, li
     )
     async def predict(request: requests, connection: Request) -> JSONResponse:
         """Answer all records, in order; a record that cannot be answered gets an `error`."""
+        connection.state.records = len(request.records)
         valid = [record for record in request.records if not isinstance(record, InvalidRecord)]
         if not valid:
             return failure(422, request.records[0].sentence(0))
@@ -113,11 +125,12 @@ def _answer_records(app: FastAPI, task_info: TaskInfo, batcher: MicroBatcher, li
         except TimeoutError:
             timeout = f"the model did not answer within {limits.answer_time:g} seconds: try again later, or send less"
             return failure(503, timeout, **{"Retry-After": "10"})
+        connection.state.answered = sum("error" not in answer for answer in answers)
         return JSONResponse({"answers": _merge_replies(request.records, answers)})
 
 
-def _describe(app: FastAPI, task_info: TaskInfo, batcher: MicroBatcher) -> None:
-    """Add GET and HEAD of /model, /health and the page."""
+def _describe(app: FastAPI, task_info: TaskInfo, batcher: MicroBatcher, metrics: Metrics) -> None:
+    """Add GET and HEAD of /model, /health, /metrics and the page."""
 
     @app.get("/model")
     @app.head("/model", include_in_schema=False)
@@ -131,12 +144,17 @@ def _describe(app: FastAPI, task_info: TaskInfo, batcher: MicroBatcher) -> None:
         """Return the server's status and the number of waiting records."""
         return {"status": "ok", "waiting": batcher.waiting}
 
+    @app.get("/metrics", include_in_schema=False)
+    @app.head("/metrics", include_in_schema=False)
+    async def measured() -> Response:
+        return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
     @app.get("/", include_in_schema=False)
     @app.head("/", include_in_schema=False)
     async def page() -> FileResponse:
         return FileResponse(PAGE / "index.html", headers={"Content-Security-Policy": CONTENT_SECURITY_POLICY})
 
-    app.mount("/page", StaticFiles(directory=PAGE))
+    app.mount(FILES_PATH, StaticFiles(directory=PAGE))
 
 
 def _merge_replies(records: Sequence[Any], answers: Sequence[Record]) -> list[Record]:
@@ -215,7 +233,12 @@ def check_address(host: str, port: int) -> None:
 
 
 def serve(
-    predictor: Predictor, host: str, port: int, limits: Limits = DEFAULT_LIMITS, allowed_hosts: Collection[str] = ()
+    predictor: Predictor,
+    host: str,
+    port: int,
+    limits: Limits = DEFAULT_LIMITS,
+    allowed_hosts: Collection[str] = (),
+    access_log: logging.Logger | None = None,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C, then finish running requests. Must be called in the main thread.
 
@@ -223,13 +246,14 @@ def serve(
         host: name or address to bind to.
         port: 0 takes a free one, which is printed.
         allowed_hosts: names besides the served address that requests may use, as for parse_hosts.
+        access_log: of open_access_log.
 
     Raises:
         ConfigError: binding to the address fails, or a host has a scheme or port.
     """
     with _listen(host, port) as listener:
         address, port = listener.getsockname()[:2]
-        app = create_app(predictor, limits, hosts_of(host, address) | parse_hosts(allowed_hosts))
+        app = create_app(predictor, limits, hosts_of(host, address) | parse_hosts(allowed_hosts), access_log)
         print(f"serving {predictor.task_info.task} on http://{in_url(address)}:{port}/ (Ctrl-C ends)", flush=True)
         if not ipaddress.ip_address(address).is_loopback:
             print("note: anyone who can reach this address can use the model; there is no password", flush=True)

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -56,6 +57,7 @@ class MicroBatcher:
         self._window = window
         self._queue: deque[_Request] = deque()
         self._worker: asyncio.Task | None = None
+        self.on_batch: Callable[[int], object] = lambda _: None  # is told the records of each call, in its thread
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="predictor")
 
     @property
@@ -138,6 +140,7 @@ class MicroBatcher:
                 request.result.set_result(request.answers)
 
     def _predict(self, records: list[Record]) -> list[Record]:
+        self.on_batch(len(records))
         try:
             answers = list(self._predictor.predict(records))
         except Exception as error:
