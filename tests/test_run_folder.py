@@ -121,6 +121,8 @@ def another(value: Any) -> Any:
             return not value
         case str() | tuple():
             return value + type(value)("x")
+        case dict():
+            return {"epoch_num": (1,)}
         case _:
             return value + 1
 
