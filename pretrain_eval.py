@@ -17,7 +17,7 @@ from src.data.batches import Loading
 from src.model_folder import read_counts
 from src.pretraining.pretraining import build_architecture, is_trained_on, tokenizer_beside, trained_on
 from src.pretraining.pretraining_evaluation import baselines, check_finite, evaluate, table
-from src.training.training_config import PretrainEvalConfig
+from src.training.pretrain_config import PretrainEvalConfig
 
 logger = logging.getLogger(__name__)
 RESULTS_FILE = "eval_results.json"

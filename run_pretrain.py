@@ -19,13 +19,13 @@ from src.pretraining.pretraining import (
 )
 from src.pretraining.pretraining_phases import data_of_phases, identity_of, plan_phases
 from src.training.dry_run import dry_run
+from src.training.pretrain_config import PretrainConfig
 from src.training.ranks import ranks_of
 from src.training.recorder import Reporting
 from src.training.run_folder import RunFolder, check_run_folder
 from src.training.run_plan import RunFacts, plan_precision, plan_run
 from src.training.train_step import build_step
 from src.training.trainer import Trainer
-from src.training.training_config import PretrainConfig
 from src.training.utilisation import Utilisation
 
 logger = logging.getLogger(__name__)

@@ -20,14 +20,12 @@ from src.tasks.question_answering import SquadConfig, SquadV2Config  # noqa: E40
 from src.tasks.token_classification import NerConfig  # noqa: E402
 from src.text.corpus import CorpusConfig  # noqa: E402
 from src.train_vocabulary import TrainVocabularyConfig  # noqa: E402
+from src.training.pretrain_config import PhaseConfig, PretrainConfig, PretrainEvalConfig  # noqa: E402
 from src.training.training_config import (  # noqa: E402
     AdamConfig,
     ArchitectureConfig,
     DecayedAdamConfig,
     OptimizerConfig,
-    PhaseConfig,
-    PretrainConfig,
-    PretrainEvalConfig,
     TrainingConfig,
 )
 

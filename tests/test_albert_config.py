@@ -9,7 +9,7 @@ import pytest
 from model_utils.errors import CheckpointError, ConfigError
 from model_utils.schema import load_config, write_config
 from src.albert_config import PRESETS, AlbertConfig, find_config_file, resolve_albert_config
-from src.training.training_config import PretrainConfig
+from src.training.pretrain_config import PretrainConfig
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from model_utils import cpu_threads
 from model_utils.errors import ConfigError, UserError
 from model_utils.nvidia import Gpu
 from model_utils.schema import load_config
-from src.training.training_config import PretrainConfig
+from src.training.pretrain_config import PretrainConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -19,8 +19,8 @@ from src.albert_for_pre_training import AlbertForPreTraining
 from src.checkpoints.checkpoint_files import find_checkpoint
 from src.nn import layers
 from src.nn.dropout import Dropout
+from src.training.pretrain_config import PretrainConfig
 from src.training.run_plan import LossScale, Precision, plan_precision
-from src.training.training_config import PretrainConfig
 from tests.conftest import ROOT
 from tests.helpers.gradients import Gradients
 from tests.helpers.layer_inputs import normal

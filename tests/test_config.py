@@ -22,7 +22,7 @@ from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.multiple_choice import RaceConfig
 from src.tasks.question_answering import SquadConfig, SquadV2Config
 from src.tasks.token_classification import NerConfig
-from src.training.training_config import PhaseConfig, PretrainConfig, PretrainEvalConfig
+from src.training.pretrain_config import PhaseConfig, PretrainConfig, PretrainEvalConfig
 from tests.helpers.commands import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]

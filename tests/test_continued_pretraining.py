@@ -15,7 +15,7 @@ from model_utils.errors import DataError
 from model_utils.schema import load_config
 from src.conversion import google_checkpoint
 from src.model_folder import ModelFolder
-from src.training.training_config import PretrainConfig, PretrainEvalConfig
+from src.training.pretrain_config import PretrainConfig, PretrainEvalConfig
 from tests.helpers.conversions import (
     PRE_TRAINING,
     SMALL,

@@ -16,7 +16,7 @@ from src.create_pretraining_data import CreateDataConfig
 from src.pretraining.pretraining import learning_check
 from src.pretraining_data.diagnostics import RANDOM_SHARE, LearningCheck, loss_without_context
 from src.pretraining_data.masking import KEEP_SHARE, MASK_SHARE
-from src.training.training_config import PretrainConfig
+from src.training.pretrain_config import PretrainConfig
 from tests.helpers.pretraining_run import SPECIALS, config_of
 
 WORDS = [f"word{number}" for number in range(20)]

@@ -97,7 +97,7 @@ DISTURBED = f"""
 import os, signal, sys, time
 sys.path.insert(0, {str(ROOT)!r})
 import run_pretrain
-from src.training.training_config import PretrainConfig
+from src.training.pretrain_config import PretrainConfig
 from model_utils.config import run_main
 from src.pretraining import pretraining
 

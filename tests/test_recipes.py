@@ -12,7 +12,8 @@ from src.tasks.classification_examples import ClassifierConfig
 from src.tasks.finetune_config import FinetuneConfig
 from src.tasks.multiple_choice import RaceConfig
 from src.tasks.question_answering import SquadConfig, SquadV2Config
-from src.training.training_config import PretrainConfig, TrainingConfig
+from src.training.pretrain_config import PretrainConfig
+from src.training.training_config import TrainingConfig
 from tests.conftest import ROOT
 
 # Warm-up, learning rate, updates and global batch, length 512, as published by google-research/albert.

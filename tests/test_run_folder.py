@@ -20,9 +20,9 @@ from src.tasks.classification_examples import ClassifierConfig
 from src.tasks.multiple_choice import RaceConfig
 from src.tasks.question_answering import SquadConfig, SquadV2Config
 from src.tasks.token_classification import NerConfig
+from src.training.pretrain_config import PhaseConfig, PretrainConfig
 from src.training.ranks import Ranks
 from src.training.run_folder import RunFolder
-from src.training.training_config import PhaseConfig, PretrainConfig
 
 ROOT = Path(__file__).parents[1]
 
@@ -234,7 +234,7 @@ def test_a_live_run_is_refused_until_its_process_is_gone(tmp_path: Path) -> None
     program = f"""
 import os, sys, time
 sys.path.insert(0, {str(ROOT)!r})
-from src.training.training_config import PretrainConfig
+from src.training.pretrain_config import PretrainConfig
 from model_utils.schema import load_config
 from src.training.ranks import Ranks
 from src.training.run_folder import RunFolder

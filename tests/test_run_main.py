@@ -25,7 +25,7 @@ def run_main(tmp_path: Path, body: str, *words: str) -> subprocess.CompletedProc
     program.write_text(
         f"import errno, sys\nsys.path.insert(0, {str(ROOT)!r})\n"
         "from model_utils.config import run_main\nfrom model_utils.errors import *\n"
-        "from src.training.training_config import PretrainConfig\n"
+        "from src.training.pretrain_config import PretrainConfig\n"
         f"def main(config):\n    {body}\nrun_main(main, PretrainConfig)\n"
     )
     command = [sys.executable, str(program), *words]
@@ -88,7 +88,7 @@ def test_errors_of_the_program_keep_their_traceback(tmp_path: Path) -> None:
 def test_output_that_nobody_reads_is_no_traceback(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(
         f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom model_utils.config import run_main\n"
-        "from src.training.training_config import PretrainConfig\n"
+        "from src.training.pretrain_config import PretrainConfig\n"
         "def main(config):\n    print('x' * 1000000, flush=True)\nrun_main(main, PretrainConfig)\n"
     )
     command = f"{sys.executable} program.py {' '.join(NEEDED)} | true; echo ${{PIPESTATUS[0]}}"
@@ -111,7 +111,7 @@ def test_answers_are_written_although_nobody_reads_the_messages(
 ) -> None:
     (tmp_path / "program.py").write_text(
         f"import logging, sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom model_utils.config import run_main\n"
-        "from src.training.training_config import PretrainConfig\n"
+        "from src.training.pretrain_config import PretrainConfig\n"
         "from src.training.stop_signals import StopSignals\n"
         "def main(config):\n"
         "    with StopSignals():\n"

@@ -25,8 +25,8 @@ from src.checkpoints.checkpoint_files import find_checkpoint, list_checkpoints, 
 from src.model_folder import read_counts
 from src.pretraining.pretraining_evaluation import evaluate, unigram_lines
 from src.pretraining_data.checked_data import PretrainingData
+from src.training.pretrain_config import PretrainConfig, PretrainEvalConfig
 from src.training.run_folder import RunFolder
-from src.training.training_config import PretrainConfig, PretrainEvalConfig
 from tests.helpers.pretraining_run import (
     MODEL,
     SPECIALS,

@@ -9,7 +9,7 @@ from src.albert_config import LENGTH
 from src.inference.answer_tables import ENDINGS
 from src.tasks import TASKS
 from src.tasks.fill_mask import POOLER, POOLINGS
-from src.training.training_config import PretrainConfig
+from src.training.pretrain_config import PretrainConfig
 from src.utils import parse_part
 
 MINDIR, AIR, ONNX = "MINDIR", "AIR", "ONNX"

@@ -23,7 +23,7 @@ from src.data.packing import TEXT_COLUMNS
 from src.model_folder import ModelFolder
 from src.nn.layers import Dense, Spread, compute_dtype
 from src.pretraining_data.checked_data import PretrainingData, vocabulary_facts
-from src.training.training_config import PretrainConfig
+from src.training.pretrain_config import PretrainConfig
 
 TEACHER_COLUMNS = (*TEXT_COLUMNS, "masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 

@@ -21,9 +21,9 @@ from src.pretraining_data.checked_data import PretrainingData, vocabulary_facts
 from src.pretraining_data.diagnostics import OWN_UNIGRAM, UNIGRAM, LearningCheck, loss_without_context
 from src.tokenization import FullTokenizer
 from src.training.evaluation import Evaluation
+from src.training.pretrain_config import PretrainConfig, PretrainEvalConfig
 from src.training.ranks import Ranks
 from src.training.run_log import EVAL_PREFIX, Baselines
-from src.training.training_config import PretrainConfig, PretrainEvalConfig
 
 logger = logging.getLogger(__name__)
 FILES = re.compile(r"files( of phase \d+)?$")  # keys of pretraining_phases.identity_of

@@ -12,7 +12,7 @@ from src.pretraining_data.checked_data import PretrainingData, vocabulary_facts
 from src.pretraining_data.masking import MaskingOverrides
 from src.tokenization import FullTokenizer
 from src.training.phases import Phase, Phases
-from src.training.training_config import PhaseConfig, PretrainConfig
+from src.training.pretrain_config import PhaseConfig, PretrainConfig
 
 
 def data_of_phases(config: PretrainConfig, loading: Loading) -> list[dict[str, Any]]:

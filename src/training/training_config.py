@@ -1,24 +1,21 @@
-"""Configurations shared by all trainings, and those of pre-training; model_utils/schema.py explains the fields."""
+"""Configurations that all trainings share; model_utils/schema.py explains the fields."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from model_utils.backend import Backend
-from model_utils.config import DEVICES, EPOCHS, LOSS_SCALE, MICRO_BATCHES, MINUTES, ROWS, SEED, UPDATES, LayersConfig
+from model_utils.config import DEVICES, LOSS_SCALE, MICRO_BATCHES, MINUTES, ROWS, SEED, UPDATES, LayersConfig
 from model_utils.errors import ConfigError
 from model_utils.option_values import show
-from model_utils.schema import ANY, SAME_PLACE, Config, option, section, sections
+from model_utils.schema import ANY, SAME_PLACE, Config, option, section
 from src.albert_config import COMPUTE_TYPES, PRESETS, AlbertConfig, AlbertOverrides, resolve_albert_config
-from src.pretraining_data.masking import NGRAM
 from src.training.batch_size import divide_batch
 
 # Values of `needs`.
 SCALED = ("enable_lossscale", True)
 DYNAMIC = ("loss_scale_mode", "dynamic")
 SAVED = ("enable_save_ckpt", True)
-SHARES_ROUNDED = 1e-4  # tolerance of the sum of the phases' shares, as three times 0.3333
 GLOBAL_BATCH: Any = {"minimum": 0, "maximum": ROWS * MICRO_BATCHES * DEVICES}
-BATCH_KEYS = ("batch_size", "accumulation_steps")  # how a device makes its share of an update
 SCHEDULES = ("polynomial", "cosine", "trapezoid", "constant")
 
 
@@ -324,167 +321,3 @@ class TrainingConfig(ArchitectureConfig):
                 f"loss_scale_value is {self.loss_scale_value:g}, allowed is at least min_loss_scale "
                 f"({self.min_loss_scale:g})"
             )
-
-
-class PhaseConfig(Config):
-    """Phase of a pre-training run; keys left out are those of the whole run."""
-
-    share: float = option(1.0, "share of the run", above=0, maximum=1)
-    data_dir: str | None = option(None, "folder of examples, for instance of another length", on_resume=SAME_PLACE)
-    schema_dir: str | None = option(None, "schema.json of google's *.tfrecord in data_dir", on_resume=SAME_PLACE)
-    batch_size: int | None = option(
-        None, "examples per device and micro-batch", minimum=1, maximum=ROWS, alias="train_batch_size"
-    )
-    accumulation_steps: int | None = option(None, "micro-batches per update", minimum=1, maximum=MICRO_BATCHES)
-    global_batch_size: int | None = option(None, "examples per update, on all devices together", **GLOBAL_BATCH)
-    learning_rate: float | None = option(
-        None, "peak learning rate; scales the optimizer's schedule", above=0, maximum=100
-    )
-    sop_loss_weight: float | None = option(None, "weight of the sentence-order loss", minimum=0, maximum=100)
-    masked_lm_prob: float | None = option(
-        None, "share of masked tokens, for data made with dynamic masking", above=0, below=1
-    )
-    ngram: int | None = option(
-        None, "longest n-gram of words masked together, for data made with dynamic masking", minimum=1, maximum=NGRAM
-    )
-
-
-class PretrainConfig(TrainingConfig):
-    """Pre-train ALBERT: python run_pretrain.py."""
-
-    config_file = "pretrain_config.yaml"
-    epochs_key = "epoch_size"
-
-    albert_network: str = "albert_mini"
-    teacher_loss_weight: float = 10.0
-    load_checkpoint_path: str = option(
-        "", "checkpoint or run folder whose weights are loaded for a warm start", on_resume=SAME_PLACE
-    )
-
-    # Data.
-    data_dir: str = option(
-        "",
-        "folder with one set of MindRecord files, or google's *.tfrecord; unused if every phase has its own",
-        on_resume=SAME_PLACE,
-    )
-    schema_dir: str = option("", "schema.json of google's *.tfrecord files, or its folder", on_resume=SAME_PLACE)
-    vocab_file: str = option("", "WordPiece vocabulary, if not where the data's manifest says", on_resume=SAME_PLACE)
-    spm_model_file: str = option("", "SentencePiece model, if not where the data's manifest says", on_resume=SAME_PLACE)
-    do_shuffle: bool = option(True, "shuffle the examples in every epoch")
-
-    # Length and batch size.
-    train_steps: int = option(
-        10000, "number of updates; 0 or -1: as many as in epoch_size epochs", minimum=-1, maximum=UPDATES
-    )
-    epoch_size: int = option(
-        1, "number of epochs, if train_steps is 0 or -1", minimum=1, maximum=EPOCHS, alias="epoch_num"
-    )
-    batch_size: int = option(
-        32,
-        "examples per device and micro-batch; also of evaluation",
-        minimum=1,
-        maximum=ROWS,
-        alias="train_batch_size",
-    )
-
-    phases: tuple[PhaseConfig, ...] = sections(
-        PhaseConfig, "consecutive parts of the run with their own data, batch size or learning rate; none: a single one"
-    )
-
-    # Loss.
-    sop_loss_weight: float = option(
-        1.0,
-        "weight of the sentence-order loss, relative to the masked-token loss; 0: not trained",
-        minimum=0,
-        maximum=100,
-    )
-
-    # Output and evaluation.
-    save_checkpoint_path: str = option("", "folder of the run: checkpoints, log, curves", required=True, on_resume=ANY)
-    eval_steps: int = option(
-        0, "updates between evaluations; 0: no evaluation", minimum=0, on_resume=ANY, maximum=UPDATES
-    )
-    eval_data_dir: str = option("", "folder of held-out examples, as data_dir", on_resume=ANY)
-    eval_batches: int = option(0, "batches per evaluation; 0: all", minimum=0, on_resume=ANY, maximum=UPDATES)
-
-    def resume_fingerprint(self, prefix: str = "") -> dict[str, Any]:
-        """Return the keys that must match, without those that global_batch_size replaces."""
-        fingerprint = super().resume_fingerprint(prefix)
-        sizes = [phase.global_batch_size for phase in self.phases or (PhaseConfig(),)]
-        is_divided = [bool(self.global_batch_size if size is None else size) for size in sizes]
-        replaced = {f"phases[{i}].{key}" for i in range(len(sizes)) if is_divided[i] for key in BATCH_KEYS}
-        if all(is_divided):
-            replaced |= {*BATCH_KEYS, "distribute", "device_num"}
-        return {key: value for key, value in fingerprint.items() if key not in replaced}
-
-    def check_flags(self, flags: Mapping[str, Any]) -> None:
-        super().check_flags(flags)
-        settings = flags.get("optimizer_cfg", {}).get(self.optimizer_settings()["name"], {})
-        for key in (flags.keys() | settings.keys()) & PhaseConfig.model_fields.keys():
-            if self.every_phase_has(key):
-                raise ConfigError(
-                    f"command line: {key} means nothing here, since each of the phases has its own: set it in phases"
-                )
-
-    def check_required(self) -> None:
-        super().check_required()
-        if not (self.data_dir or self.every_phase_has("data_dir")):
-            raise ConfigError("--data_dir is needed: the folder with the examples")
-
-    def every_phase_has(self, key: str) -> bool:
-        """Return True if there are phases and all of them set this key."""
-        return bool(self.phases) and all(getattr(phase, key) is not None for phase in self.phases)
-
-    def all_phases(self) -> tuple[PhaseConfig, ...]:
-        """Return the phases, a single one if none is set, with keys left out taken from the run."""
-        run_values = {key: getattr(self, key) for key in PhaseConfig.model_fields if key in type(self).model_fields}
-        run_values["learning_rate"] = self.optimizer_settings()["learning_rate"]
-        return tuple(self._complete(run_values | phase.to_dict()) for phase in self.phases or (PhaseConfig(),))
-
-    def _complete(self, values: dict[str, Any]) -> PhaseConfig:
-        """Return the phase with these values, its global batch divided."""
-        sizes = values["global_batch_size"], values["batch_size"], self.device_num, values["accumulation_steps"]
-        batch_size, accumulation_steps = divide_batch(*sizes)
-        return PhaseConfig(**values | {"batch_size": batch_size, "accumulation_steps": accumulation_steps})
-
-    def check_together(self) -> None:
-        super().check_together()
-        if not self.phases:
-            self.divide_global_batch("batch_size")
-        if not self.optimizer_settings()["learning_rate"]:
-            key = f"optimizer_cfg.{self.optimizer_cfg.optimizer}.learning_rate"
-            raise ConfigError(key=key, value=0, expected="a number above 0")
-        self.all_phases()  # each divides its own batch
-        total = sum(phase.share for phase in self.phases)
-        if self.phases and abs(total - 1) > SHARES_ROUNDED:
-            shares = " + ".join(f"{phase.share:g}" for phase in self.phases)
-            raise ConfigError(f"phases have the shares {shares} = {total:g} of the run, allowed is a sum of 1")
-        if self.phases and self.train_steps <= 0:
-            raise ConfigError(
-                f"train_steps is {self.train_steps}, but phases are shares of the updates: set train_steps to their "
-                "number"
-            )
-        if self.eval_steps and not self.eval_data_dir:
-            raise ConfigError(f"eval_steps is {self.eval_steps}, but eval_data_dir names no examples to evaluate on")
-        if not self.eval_steps and (self.eval_data_dir or self.eval_batches):
-            key = "eval_data_dir" if self.eval_data_dir else "eval_batches"
-            raise ConfigError(f"{key} is {getattr(self, key)}, which means nothing while eval_steps is 0")
-
-
-class PretrainEvalConfig(ArchitectureConfig):
-    """Evaluate a pre-trained ALBERT on held-out examples: python pretrain_eval.py."""
-
-    config_file = "pretrain_config.yaml"
-    file_sharers = (PretrainConfig,)
-    not_shared = frozenset({"load_checkpoint_path", "data_dir", "schema_dir"})
-
-    albert_network: str = "albert_mini"
-    load_checkpoint_path: str = option("", "checkpoint or run folder to evaluate", required=True)
-    data_dir: str = option("", "folder with held-out MindRecord files, or google's *.tfrecord", required=True)
-    schema_dir: str = option("", "schema.json of google's *.tfrecord files, or its folder")
-    batch_size: int = option(32, "examples per batch", minimum=1, maximum=ROWS, alias="train_batch_size")
-    eval_batches: int = option(0, "batches to evaluate; 0: all", minimum=0, maximum=UPDATES)
-    output_path: str = option("", "folder for eval_results.json; empty: the checkpoint's folder")
-
-    def check_together(self) -> None:
-        self.check_architecture(self.load_checkpoint_path)

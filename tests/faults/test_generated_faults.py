@@ -56,9 +56,9 @@ from src.tasks.race_data import read_race
 from src.tasks.task_info import TaskInfo
 from src.text.corpus import iter_documents
 from src.tokenization import build_tokenizer
+from src.training.pretrain_config import PretrainConfig
 from src.training.run_folder import check_run_folder
 from src.training.run_log import read_log
-from src.training.training_config import PretrainConfig
 from tests.faults.cases import (
     COUNTS,
     NUMBERS,

@@ -5,7 +5,7 @@ from src.create_pretraining_data import CreateDataConfig
 from src.inference.deploy_config import ExportConfig, PredictConfig
 from src.tasks import TASKS
 from src.train_vocabulary import TrainVocabularyConfig
-from src.training.training_config import PretrainConfig, PretrainEvalConfig
+from src.training.pretrain_config import PretrainConfig, PretrainEvalConfig
 
 COMMANDS: list[type[Config]] = [
     CreateDataConfig,

@@ -16,10 +16,10 @@ from mindspore import Parameter, Tensor, nn
 from model_utils.schema import load_config
 from src.training.evaluation import Evaluation
 from src.training.phases import Phase, Phases
+from src.training.pretrain_config import PretrainConfig
 from src.training.run_folder import RunFolder
 from src.training.run_plan import LossScale, Precision, RunFacts, RunPlan
 from src.training.trainer import Trainer
-from src.training.training_config import PretrainConfig
 
 LENGTH, BATCH = 8, 4
 FLOAT32 = Precision("CPU", "float32", LossScale("off"))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from model_utils.schema import load_config
-from src.training.training_config import PretrainConfig
+from src.training.pretrain_config import PretrainConfig
 from tests.conftest import ROOT
 
 WORDS = "the a cat dog house tree river sees likes finds hides big small red green old new walks runs to from".split()
